@@ -1,0 +1,115 @@
+"""Every label, annotation, resource and event reason that the provisioner reads or writes, each with its owner."""
+
+# --- Kubernetes -------------------------------------------------------------------------------------------------
+#: The index of a pod in its Job; a label since Kubernetes 1.28, an annotation always.
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+#: Completion index of the leader pod.
+LEADER_INDEX = 0
+
+# --- JobSet -----------------------------------------------------------------------------------------------------
+JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
+#: Absent on pods of JobSet releases before 0.8.
+JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
+REPLICATED_JOB_NAME = "jobset.sigs.k8s.io/replicatedjob-name"
+JOB_INDEX = "jobset.sigs.k8s.io/job-index"
+#: SHA1 of "<namespace>/<job name>": the same over restarts, and over a delete and re-creation under one name.
+JOB_KEY = "jobset.sigs.k8s.io/job-key"
+RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
+#: spec.managedBy of JobSets that the JobSet controller of this cluster runs itself.
+JOBSET_CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"
+
+# --- GKE: set by GKE on nodes, or asked for by pods in their nodeSelector -------------------------------------------
+NODE_POOL = "cloud.google.com/gke-nodepool"
+TPU_ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
+TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
+SPOT = "cloud.google.com/gke-spot"
+#: "spot", "standard" and others.
+PROVISIONING = "cloud.google.com/gke-provisioning"
+#: Chips of the node.
+ACCELERATOR_COUNT = "cloud.google.com/gke-accelerator-count"
+RESERVATION_NAME = "cloud.google.com/reservation-name"
+RESERVATION_PROJECT = "cloud.google.com/reservation-project"
+PLACEMENT_POLICY = "cloud.google.com/placement-policy-name"
+#: Turns the resiliency of the inter-chip links off; copied to the nodes.
+ICI_RESILIENCY = "cloud.google.com/gke-tpu-ici-resiliency"
+#: Copied to the nodes.
+LOCATION_HINT = "cloud.google.com/gke-location-hint"
+#: Pods with this annotation belong to dynamic slicing and are served by another controller.
+SLICE_TOPOLOGY = "cloud.google.com/gke-tpu-slice-topology"
+#: The taint key of TPU nodes, and the name of the chip resource.
+TPU_RESOURCE = "google.com/tpu"
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+ZONE = "topology.kubernetes.io/zone"
+REGION = "topology.kubernetes.io/region"
+OS = "kubernetes.io/os"
+ARCH = "kubernetes.io/arch"
+#: Keys with these suffixes in their prefix part belong to Google or Kubernetes: never copied to a node pool.
+SYSTEM_LABEL_DOMAINS = ("google.com", "kubernetes.io", "k8s.io", "gke.io")
+
+# --- Ours, shared with the Go provisioner ---------------------------------------------------------------------------
+#: On pods and JobSets, as label or annotation, "true": never provision for this one.
+DISABLE = "tpu-provisioner.cloud.google.com/disable-autoprovisioning"
+#: Comma list of pod labels that are copied to the nodes.
+COPY_LABELS = "tpu-provisioner.cloud.google.com/copy-labels"
+#: "vpc1:subnet1, vpc2:subnet2".
+ADDITIONAL_NODE_NETWORKS = "tpu-provisioner.cloud.google.com/additional-node-networks"
+NODE_SERVICE_ACCOUNT = "tpu-provisioner.cloud.google.com/node-service-account"
+#: All annotations under this prefix are kept when a pod or JobSet is parsed.
+OUR_ANNOTATION_PREFIX = "tpu-provisioner.cloud.google.com/"
+
+NODEPOOL_MANAGER = "google.com/nodepool-manager"
+MANAGER = "tpu-provisioner"
+PARENT_KIND = "google.com/tpu-provisioner-parent-kind"
+PARENT_NAME = "google.com/tpu-provisioner-parent-name"
+PARENT_NAMESPACE = "google.com/tpu-provisioner-parent-namespace"
+POOL_JOBSET_NAME = "google.com/tpu-provisioner-jobset-name"
+POOL_JOBSET_NAMESPACE = "google.com/tpu-provisioner-jobset-namespace"
+NODEPOOL_HASH = "google.com/tpu-provisioner-nodepool-hash"
+#: Pools of old releases of the Go provisioner and users' own selectors carry it.
+LEGACY_POOL_ID = "provisioner-nodepool-id"
+
+# --- Ours alone -----------------------------------------------------------------------------------------------------
+POOL_JOBSET_UID = "google.com/tpu-provisioner-jobset-uid"
+POOL_JOB_KEY = "google.com/tpu-provisioner-job-key"
+POOL_ATTEMPT = "google.com/tpu-provisioner-attempt"
+#: Node annotation: we cordoned it before a delete, and only such nodes do we uncordon.
+CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
+#: Labels that no copied label may overwrite: they say whose pool it is.
+OWNER_LABELS = frozenset(
+    {
+        NODEPOOL_MANAGER,
+        PARENT_KIND,
+        PARENT_NAME,
+        PARENT_NAMESPACE,
+        POOL_JOBSET_NAME,
+        POOL_JOBSET_NAMESPACE,
+        NODEPOOL_HASH,
+        POOL_JOBSET_UID,
+        POOL_JOB_KEY,
+        POOL_ATTEMPT,
+    }
+)
+
+# --- Names of objects -----------------------------------------------------------------------------------------------
+LEASE_NAME = "tpu-provisioner"
+#: The Go provisioner's leader-election Lease, in the same namespace.
+ORIGINAL_LEASE_NAME = "ecaf1259.google.com"
+HINTS_CONFIGMAP_NAME = "tpu-provisioner-hints"
+DEFAULT_NAMESPACE = "tpu-provisioner-system"
+
+# --- Event reasons ----------------------------------------------------------------------------------------------------
+CREATION_STARTED = "NodePoolCreationStarted"
+CREATION_SUCCEEDED = "NodePoolCreationSucceeded"
+CREATION_FAILED = "NodePoolCreationFailed"
+DELETION_STARTED = "NodePoolDeletionStarted"
+DELETION_SUCCEEDED = "NodePoolDeletionSucceeded"
+DELETION_FAILED = "NodePoolDeletionFailed"
+POOL_NOT_FOUND = "NodePoolNotFound"
+#: The pod asks for a slice that does not exist.
+INVALID_REQUEST = "InvalidTPURequest"
+#: The slice is valid and wanted, and something else is in the way for now.
+CREATION_WAITING = "NodePoolCreationWaiting"
+#: A pod stays unschedulable although its slice has a pool.
+STUCK = "SliceStuck"
+#: Hosts of the slice stay without a pod.
+UNDERUSED = "SliceUnderused"

@@ -1,0 +1,152 @@
+"""Node pools and nodes: what there is, what can be asked for, and how a request can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import NewType
+
+PoolName = NewType("PoolName", str)
+Zone = NewType("Zone", str)
+OperationName = NewType("OperationName", str)
+
+
+class PoolStatus(Enum):
+    """NodePool.status of the GKE API, v1."""
+
+    PROVISIONING = "PROVISIONING"
+    RUNNING = "RUNNING"
+    RUNNING_WITH_ERROR = "RUNNING_WITH_ERROR"
+    RECONCILING = "RECONCILING"
+    STOPPING = "STOPPING"
+    ERROR = "ERROR"
+    #: STATUS_UNSPECIFIED, or a status that this release does not know: never supply, never deleted.
+    UNKNOWN = "UNKNOWN"
+
+
+class FailureKind(Enum):
+    """What a failure means for what to do next; the boundary's error table gives one to each error."""
+
+    STOCKOUT = "stockout"
+    QUOTA = "quota"
+    #: Another operation on the cluster excludes this one for now.
+    OPERATION_IN_THE_WAY = "operation_in_the_way"
+    TOO_MANY_OPERATIONS = "too_many_operations"
+    #: The call may or may not have had its effect.
+    UNKNOWN_OUTCOME = "unknown_outcome"
+    INVALID = "invalid"
+    PERMISSION = "permission"
+    NOT_FOUND = "not_found"
+    ALREADY_EXISTS = "already_exists"
+    #: GKE or the way to it failed before the call had any effect.
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One failure with GKE's own words."""
+
+    kind: FailureKind
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """A node taint, effect in Kubernetes' spelling (NoSchedule, PreferNoSchedule, NoExecute)."""
+
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePool:
+    """A node pool as GKE lists it."""
+
+    name: PoolName
+    status: PoolStatus
+    #: Set when the status tells of a failure.
+    failure: Failure | None = None
+    #: config.labels: what the creator asked for, without the labels that GKE adds to nodes.
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    machine_type: str = ""
+    #: initialNodeCount.
+    node_count: int = 0
+    zones: tuple[Zone, ...] = ()
+    #: placementPolicy.tpuTopology, empty for single-host pools and for pools with a workload policy.
+    topology: str = ""
+    #: placementPolicy.policyName.
+    policy_name: str = ""
+    spot: bool = False
+    #: Name or path of the one reservation, empty for none.
+    reservation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """One additional network of the nodes."""
+
+    network: str
+    subnetwork: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePoolRequest:
+    """Everything that a create says; the client translates it field by field."""
+
+    name: PoolName
+    zone: Zone
+    machine_type: str
+    node_count: int
+    #: COMPACT placement with this topology; empty for none.
+    topology: str = ""
+    #: A workload policy instead of COMPACT placement; empty for none.
+    policy_name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    spot: bool = False
+    #: Name, or projects/P/reservations/R; empty for none.
+    reservation: str = ""
+    #: Empty for GKE's default.
+    disk_type: str = ""
+    service_account: str = ""
+    tags: tuple[str, ...] = ()
+    additional_networks: tuple[Network, ...] = ()
+    max_pods_per_node: int = 15
+    secure_boot: bool = True
+    secondary_boot_disk: str = ""
+    confidential_storage: bool = False
+    boot_disk_kms_key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """A long-running operation; done with a failure is a failure."""
+
+    name: OperationName
+    done: bool
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node of one of our pools."""
+
+    name: str
+    uid: str = ""
+    pool_name: PoolName
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    ready: bool = False
+    #: spec.unschedulable.
+    cordoned: bool = False
+    #: Cordoned by the provisioner itself (its annotation is on the node).
+    cordoned_by_us: bool = False
+    allocatable_chips: int = 0
+    allocatable_cpu_millicores: int = 0
+    allocatable_memory_bytes: int = 0
+    provider_id: str = ""
+    created_at: datetime

@@ -1,0 +1,27 @@
+"""Everything that one decision sees of the world."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from provisioner.model.capacity import Node, NodePool
+from provisioner.model.workloads import JobSet, JobSetUid, Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The caches of Kubernetes and the last list of node pools."""
+
+    jobsets: Mapping[JobSetUid, JobSet] = field(default_factory=dict)
+    pods: tuple[Pod, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    #: All pools of the cluster, foreign ones too: their names are taken.
+    pools: tuple[NodePool, ...] = ()
+    #: When the request for that list was sent.
+    pools_listed_at: datetime
+    #: Labels of namespaces; only where an opt-in label is set.
+    namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    #: Why nothing may be decided on this snapshot (a cache not synced or stale, cluster unproven); empty: it may.
+    distrust: tuple[str, ...] = ()

@@ -1,0 +1,147 @@
+"""JobSets and their pods, narrowed to what decisions need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NewType
+
+JobSetUid = NewType("JobSetUid", str)
+#: SHA1 hex of "<namespace>/<job name>", as the JobSet controller labels it.
+JobKey = NewType("JobKey", str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toleration:
+    """One toleration of a pod; empty strings match everything, as in Kubernetes."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expression:
+    """One requirement of a node selector term.
+
+    `on_field` marks matchFields, whose only key is metadata.name.
+    """
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+    on_field: bool = False
+
+
+#: All expressions of one term must hold; any one term of a pod suffices.
+Term = tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirements:
+    """What one pod asks of a node: a pod's own spec, or the template of a replicated job."""
+
+    chips: int = 0
+    cpu_millicores: int = 0
+    memory_bytes: int = 0
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    #: requiredDuringSchedulingIgnoredDuringExecution; empty means no constraint.
+    affinity_terms: tuple[Term, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    #: Only the provisioner's own and `cloud.google.com/gke-tpu-slice-topology`.
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod of a JobSet that asks for chips."""
+
+    namespace: str
+    name: str
+    uid: str
+    jobset_name: str
+    #: Empty where the JobSet release does not label it.
+    jobset_uid: str = ""
+    job_key: JobKey
+    #: None where neither label nor annotation gives it.
+    completion_index: int | None = None
+    phase: str = "Pending"
+    #: Empty until the pod is bound.
+    node_name: str = ""
+    requirements: Requirements
+    #: Since when the scheduler says PodScheduled=False with reason Unschedulable; None when it does not.
+    unschedulable_since: datetime | None = None
+    #: The scheduler's own words.
+    unschedulable_message: str = ""
+    #: deletionTimestamp: for pods the moment at which the grace ends.
+    deletion_deadline: datetime | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the pod will never run (again)."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicatedJob:
+    """One entry of spec.replicatedJobs."""
+
+    name: str
+    replicas: int
+    parallelism: int
+    template: Requirements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSet:
+    """A JobSet."""
+
+    namespace: str
+    name: str
+    uid: JobSetUid
+    replicated_jobs: tuple[ReplicatedJob, ...] = ()
+    suspended: bool = False
+    #: "Completed", "Failed" or "" while it lives.
+    terminal_state: str = ""
+    #: deletionTimestamp is set.
+    deleting: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    #: Only the provisioner's own.
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    #: Empty, or the controller that runs it.
+    managed_by: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it completed or failed for good."""
+        return self.terminal_state != ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectRef:
+    """Points an Event at its object."""
+
+    kind: str
+    api_version: str
+    namespace: str
+    name: str
+    uid: str
+
+
+def pod_ref(pod: Pod) -> ObjectRef:
+    """Return the reference of a pod."""
+    return ObjectRef(kind="Pod", api_version="v1", namespace=pod.namespace, name=pod.name, uid=pod.uid)
+
+
+def jobset_ref(jobset: JobSet) -> ObjectRef:
+    """Return the reference of a JobSet."""
+    return ObjectRef(
+        kind="JobSet",
+        api_version="jobset.x-k8s.io/v1alpha2",
+        namespace=jobset.namespace,
+        name=jobset.name,
+        uid=jobset.uid,
+    )

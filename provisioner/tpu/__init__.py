@@ -1,0 +1,21 @@
+"""What Google sells: accelerators, machine types, topologies, and the shapes that they allow.
+
+Pure tables and arithmetic. The facts are those of Google's own cluster autoscaler and of the Cloud TPU documentation;
+GKE has the last word, and what it refuses comes back through the error table of `provisioner.gke`.
+"""
+
+from provisioner.tpu.catalogue import ACCELERATORS, Accelerator, MachineType, machine_type
+from provisioner.tpu.shapes import Shape, ShapeError, resolve
+from provisioner.tpu.topology import Topology, TopologyError
+
+__all__ = [
+    "ACCELERATORS",
+    "Accelerator",
+    "MachineType",
+    "Shape",
+    "ShapeError",
+    "Topology",
+    "TopologyError",
+    "machine_type",
+    "resolve",
+]

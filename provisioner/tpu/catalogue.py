@@ -1,0 +1,202 @@
+"""The catalogue: accelerator label -> machine types and topologies.
+
+Chips a VM, single-host topologies, vCPU, memory and disks are those of GoogleCloudPlatform/cluster-autoscaler, GKE's own
+autoscaler. It holds no list of topologies; those come from cluster-toolkit, xpk and the Cloud TPU documentation: a
+fixed list for 2-D generations, a rule with a maximum of 4x4x4 cubes for 3-D ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from provisioner.tpu.topology import Topology
+
+_PD = ("pd-standard", "pd-balanced", "pd-ssd")
+_PD_FAST = ("pd-balanced", "pd-ssd")
+_HYPERDISK = ("hyperdisk-balanced",)
+
+#: Edge of the cube that larger 3-D slices are composed of, in chips.
+_CUBE_EDGE = 4
+_CUBE_CHIPS = _CUBE_EDGE**3
+#: Longest axis of a 3-D slice, in chips.
+_LONGEST_AXIS = 256
+
+#: 3-D slices smaller than a cube.
+_BELOW_CUBE = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
+_TWO_DIMENSIONAL = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+#: One report only; GKE's autoscaler knows the machine type but lists no topologies.
+_V3_SLICE = ("4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32", "32x64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineType:
+    """A TPU VM."""
+
+    name: str
+    chips: int
+    #: The one topology that a VM of this type makes alone; empty where GKE knows none.
+    single_host_topology: str
+    vcpus: int
+    memory_gib: int
+    #: Boot disks that GKE accepts, GKE's default first.
+    disk_types: tuple[str, ...]
+    #: Chosen only when a pod names it.
+    only_on_request: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """What one value of `cloud.google.com/gke-tpu-accelerator` offers."""
+
+    label: str
+    generation: str
+    machine_types: tuple[MachineType, ...]
+    #: Valid topologies; for 3-D generations those below one cube.
+    listed_topologies: tuple[str, ...]
+    #: Most 4x4x4 cubes in one slice; 0 for generations without cubes.
+    max_cubes: int = 0
+    #: Multi-host slices are placed by a workload policy (a Compute resource policy) instead of COMPACT placement.
+    workload_policy: bool = False
+
+    def topologies(self) -> tuple[Topology, ...]:
+        """Every valid topology, smallest first."""
+        return _topologies(self.listed_topologies, self.max_cubes)
+
+
+@cache
+def _topologies(listed: tuple[str, ...], max_cubes: int) -> tuple[Topology, ...]:
+    shapes = {Topology.parse(text) for text in listed} | set(_cubes(max_cubes))
+    return tuple(sorted(shapes, key=lambda topology: (topology.chips, topology.dimensions)))
+
+
+def _cubes(max_cubes: int) -> Iterator[Topology]:
+    """Slices of whole cubes: each axis a multiple of 4 up to 256, axes in non-decreasing order."""
+    most = max_cubes * _CUBE_CHIPS
+    for a in range(_CUBE_EDGE, _LONGEST_AXIS + 1, _CUBE_EDGE):
+        for b in range(a, _LONGEST_AXIS + 1, _CUBE_EDGE):
+            if a * b * b > most:
+                break
+            for c in range(b, min(_LONGEST_AXIS, most // (a * b)) + 1, _CUBE_EDGE):
+                yield Topology((a, b, c))
+
+
+def _machine(
+    name: str,
+    chips: int,
+    single_host_topology: str,
+    vcpus: int,
+    memory_gib: int,
+    disk_types: tuple[str, ...],
+    *,
+    only_on_request: bool = False,
+) -> MachineType:
+    return MachineType(
+        name=name,
+        chips=chips,
+        single_host_topology=single_host_topology,
+        vcpus=vcpus,
+        memory_gib=memory_gib,
+        disk_types=disk_types,
+        only_on_request=only_on_request,
+    )
+
+
+_ALL = (
+    Accelerator(
+        label="tpu-v3-device",
+        generation="v3",
+        machine_types=(_machine("ct3-hightpu-4t", 4, "2x2", 96, 340, _PD),),
+        listed_topologies=("2x2",),
+    ),
+    Accelerator(
+        label="tpu-v3-slice",
+        generation="v3",
+        machine_types=(_machine("ct3p-hightpu-4t", 4, "", 48, 340, _PD),),
+        listed_topologies=_V3_SLICE,
+    ),
+    Accelerator(
+        label="tpu-v4-lite-device",
+        generation="v4",
+        machine_types=(_machine("ct4l-hightpu-4t", 4, "2x2", 48, 340, (*_PD, *_HYPERDISK)),),
+        listed_topologies=("2x2",),
+    ),
+    Accelerator(
+        label="tpu-v4-podslice",
+        generation="v4",
+        machine_types=(_machine("ct4p-hightpu-4t", 4, "2x2x1", 240, 407, (*_PD, *_HYPERDISK)),),
+        listed_topologies=_BELOW_CUBE,
+        max_cubes=64,
+    ),
+    Accelerator(
+        label="tpu-v5-lite-device",
+        generation="v5e",
+        machine_types=(
+            _machine("ct5l-hightpu-1t", 1, "1x1", 24, 48, _PD_FAST),
+            _machine("ct5l-hightpu-4t", 4, "2x2", 112, 192, _PD_FAST),
+            _machine("ct5l-hightpu-8t", 8, "2x4", 224, 384, _PD_FAST),
+        ),
+        listed_topologies=_TWO_DIMENSIONAL,
+    ),
+    Accelerator(
+        label="tpu-v5-lite-podslice",
+        generation="v5e",
+        machine_types=(
+            _machine("ct5lp-hightpu-1t", 1, "1x1", 24, 48, _PD_FAST),
+            _machine("ct5lp-hightpu-4t", 4, "2x2", 112, 192, _PD_FAST),
+            _machine("ct5lp-hightpu-8t", 8, "2x4", 224, 384, _PD_FAST),
+        ),
+        listed_topologies=_TWO_DIMENSIONAL,
+    ),
+    Accelerator(
+        label="tpu-v5p-slice",
+        generation="v5p",
+        machine_types=(_machine("ct5p-hightpu-4t", 4, "2x2x1", 208, 448, _PD_FAST),),
+        listed_topologies=_BELOW_CUBE,
+        max_cubes=140,
+    ),
+    Accelerator(
+        label="tpu-v6e-slice",
+        generation="v6e",
+        machine_types=(
+            _machine("ct6e-standard-1t", 1, "1x1", 44, 176, _HYPERDISK),
+            _machine("ct6e-standard-4t", 4, "2x2", 180, 720, _HYPERDISK),
+            _machine("ct6e-standard-8t", 8, "2x4", 180, 1440, _HYPERDISK),
+        ),
+        listed_topologies=_TWO_DIMENSIONAL,
+    ),
+    Accelerator(
+        label="tpu7x",
+        generation="tpu7x",
+        machine_types=(
+            _machine("tpu7x-standard-1t", 1, "1x1x1", 56, 248, _HYPERDISK),
+            _machine("tpu7x-standard-4t", 4, "2x2x1", 224, 992, _HYPERDISK),
+            _machine("tpu7x-ultranet-4t", 4, "2x2x1", 224, 992, _HYPERDISK, only_on_request=True),
+        ),
+        listed_topologies=("1x1x1", *_BELOW_CUBE),
+        max_cubes=144,
+        workload_policy=True,
+    ),
+    Accelerator(
+        label="tpu7",
+        generation="tpu7",
+        machine_types=(
+            _machine("tpu7-standard-1t", 1, "1x1x1", 56, 240, _HYPERDISK),
+            _machine("tpu7-standard-4t", 4, "2x2x1", 224, 960, _HYPERDISK),
+        ),
+        listed_topologies=("1x1x1", *_BELOW_CUBE),
+        max_cubes=4,
+        workload_policy=True,
+    ),
+)
+
+#: By the value of `cloud.google.com/gke-tpu-accelerator`.
+ACCELERATORS = {accelerator.label: accelerator for accelerator in _ALL}
+
+_MACHINES = {machine.name: (accelerator, machine) for accelerator in _ALL for machine in accelerator.machine_types}
+
+
+def machine_type(name: str) -> tuple[Accelerator, MachineType] | None:
+    """Return what is known of a machine type, None for one that is not in the catalogue."""
+    return _MACHINES.get(name)
