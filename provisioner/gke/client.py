@@ -1,0 +1,205 @@
+"""GKE itself, or a simulator of it, over REST.
+
+One client serves the whole process and all its threads. It never retries and never waits: see `decorators` for
+retries of reads. Between GKE and a simulator only address and credentials differ.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from urllib.parse import quote
+
+import google.auth
+from google.api_core.gapic_v1.client_info import ClientInfo
+from google.auth import credentials as auth_credentials
+from google.auth import exceptions as auth_exceptions
+from google.cloud import container_v1
+from google.cloud.container_v1.services.cluster_manager.transports.rest import ClusterManagerRestTransport
+from google.protobuf import json_format  # type: ignore[import-untyped]
+
+import provisioner
+from provisioner.gke import errors, translate
+from provisioner.gke.errors import Call
+from provisioner.gke.protocol import Cluster
+from provisioner.gke.session import GkeSession
+from provisioner.model.capacity import NodePool, NodePoolRequest, Operation, OperationName, PoolName
+
+GKE_ADDRESS = "https://container.googleapis.com"
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+#: A documented header of Google's APIs; field paths in JSON spelling.
+_FIELD_MASK_HEADER = "X-Goog-FieldMask"
+
+
+class GkeClient:
+    """Implements the `Gke` protocol over HTTP."""
+
+    def __init__(
+        self,
+        *,
+        project: str,
+        location: str,
+        cluster: str,
+        endpoint: str | None = None,
+        credentials: auth_credentials.Credentials | None = None,
+        connections: int = 32,
+        create_timeout_seconds: float = 10.0,
+        delete_timeout_seconds: float = 10.0,
+        get_timeout_seconds: float = 10.0,
+        list_timeout_seconds: float = 20.0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Resolve the credentials, once; raise GkeError where there are none.
+
+        With an endpoint (http:// or https://) calls go there without credentials. `connections` is how many threads
+        can call at once without opening connections anew.
+        """
+        self._cluster_path = f"projects/{project}/locations/{location}/clusters/{cluster}"
+        self._operations_path = f"projects/{project}/locations/{location}/operations"
+        self._cluster_name = cluster
+        self._create_timeout_seconds = create_timeout_seconds
+        self._delete_timeout_seconds = delete_timeout_seconds
+        self._get_timeout_seconds = get_timeout_seconds
+        self._list_timeout_seconds = list_timeout_seconds
+        self._base_url = (endpoint or GKE_ADDRESS).rstrip("/")
+        if credentials is None:
+            credentials = auth_credentials.AnonymousCredentials() if endpoint else _default_credentials()  # type: ignore[no-untyped-call]
+        user_agent = f"tpu-provisioner/{provisioner.__version__}"
+        self._session = GkeSession(
+            credentials,
+            connections=connections,
+            user_agent=user_agent,
+            base_url=self._base_url,
+            monotonic=monotonic,
+        )
+        self._api = container_v1.ClusterManagerClient(
+            transport=_Transport(self._session, host=self._base_url, user_agent=user_agent)
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._session.close()  # type: ignore[no-untyped-call]
+
+    def get_cluster(self) -> Cluster:
+        """Implement `Gke.get_cluster`."""
+        with self._call(f"get of cluster {self._cluster_name!r}", Call.READ):
+            found = self._api.get_cluster(
+                name=self._cluster_path,
+                retry=None,
+                timeout=self._get_timeout_seconds,
+                metadata=_field_mask(translate.CLUSTER_FIELDS),
+            )
+        return translate.cluster_from_message(container_v1.Cluster.pb(found))
+
+    def list_node_pools(self) -> tuple[NodePool, ...]:
+        """Implement `Gke.list_node_pools`.
+
+        Not through the library's own method, which parses the whole answer at once and fails on the first bad pool.
+        """
+        with self._call(f"list of node pools of cluster {self._cluster_name!r}", Call.READ):
+            response = self._session.request(
+                "GET",
+                f"{self._base_url}/v1/{quote(self._cluster_path)}/nodePools",
+                headers=dict(_field_mask(translate.LIST_FIELDS)),
+                timeout=self._list_timeout_seconds,
+            )
+            pools = _node_pools_of(response.content)
+        return tuple(translate.node_pool_from_json(pool) for pool in pools)
+
+    def get_node_pool(self, name: PoolName) -> NodePool:
+        """Implement `Gke.get_node_pool`."""
+        with self._call(f"get of node pool {name!r}", Call.READ):
+            found = self._api.get_node_pool(
+                name=self._pool_path(name),
+                retry=None,
+                timeout=self._get_timeout_seconds,
+                metadata=_field_mask(translate.NODE_POOL_FIELDS),
+            )
+        return translate.node_pool_from_message(container_v1.NodePool.pb(found))
+
+    def create_node_pool(self, request: NodePoolRequest) -> OperationName:
+        """Implement `Gke.create_node_pool`."""
+        with self._call(f"create of node pool {request.name!r}", Call.CREATE):
+            started = self._api.create_node_pool(
+                parent=self._cluster_path,
+                node_pool=translate.node_pool_message(request),
+                retry=None,
+                timeout=self._create_timeout_seconds,
+            )
+        return OperationName(started.name)
+
+    def delete_node_pool(self, name: PoolName) -> OperationName:
+        """Implement `Gke.delete_node_pool`."""
+        with self._call(f"delete of node pool {name!r}", Call.DELETE):
+            started = self._api.delete_node_pool(
+                name=self._pool_path(name), retry=None, timeout=self._delete_timeout_seconds
+            )
+        return OperationName(started.name)
+
+    def get_operation(self, name: OperationName) -> Operation:
+        """Implement `Gke.get_operation`."""
+        with self._call(f"get of operation {name!r}", Call.READ):
+            found = self._api.get_operation(
+                name=f"{self._operations_path}/{name}", retry=None, timeout=self._get_timeout_seconds
+            )
+        return translate.operation_from_message(container_v1.Operation.pb(found))
+
+    def _pool_path(self, name: PoolName) -> str:
+        return f"{self._cluster_path}/nodePools/{name}"
+
+    @contextmanager
+    def _call(self, subject: str, call: Call) -> Iterator[None]:
+        try:
+            yield
+        # The last two: an answer with a good status that is not what GKE answers.
+        except (*errors.SDK_ERRORS, json_format.Error, _UnreadableAnswerError) as error:
+            raise errors.to_gke_error(error, subject, call=call) from error
+
+
+class _Transport(ClusterManagerRestTransport):
+    """The library's REST transport on a session of ours; its own has ten connections and no time budget."""
+
+    def __init__(self, session: GkeSession, *, host: str, user_agent: str) -> None:
+        self._given_session = session
+        client_info = ClientInfo(user_agent=user_agent)  # type: ignore[no-untyped-call]
+        super().__init__(host=host, credentials=session.credentials, client_info=client_info)
+
+    def _prep_wrapped_messages(self, client_info: ClientInfo) -> None:
+        # The last step of the parent's constructor, and the first that binds the session to the methods.
+        self._session.close()  # type: ignore[no-untyped-call]
+        self._session = self._given_session
+        super()._prep_wrapped_messages(client_info)  # type: ignore[no-untyped-call]
+
+
+class _UnreadableAnswerError(Exception):
+    """An answer that is not the JSON that was asked for."""
+
+
+def _node_pools_of(body: bytes) -> list[dict[str, object]]:
+    try:
+        answer = json.loads(body)
+    except ValueError as error:
+        raise _UnreadableAnswerError("The answer is not JSON; is GKE_ENDPOINT the address of GKE?") from error
+    pools = answer.get("nodePools", []) if isinstance(answer, dict) else None
+    if not isinstance(pools, list):
+        raise _UnreadableAnswerError("The answer is no list of node pools; is GKE_ENDPOINT the address of GKE?")
+    # A pool without a name could be neither matched nor deleted.
+    return [pool for pool in pools if isinstance(pool, dict) and pool.get("name")]
+
+
+def _field_mask(fields: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    return ((_FIELD_MASK_HEADER, ",".join(fields)),)
+
+
+def _default_credentials() -> auth_credentials.Credentials:
+    try:
+        with warnings.catch_warnings():
+            # A user's own login without a quota project: Google's advice, of no use in a log.
+            warnings.filterwarnings("ignore", category=UserWarning, module="google.auth")
+            credentials, _ = google.auth.default(scopes=_SCOPES)
+    except auth_exceptions.GoogleAuthError as error:
+        raise errors.to_gke_error(error, "start of the GKE client", call=Call.READ) from error
+    return credentials

@@ -1,0 +1,70 @@
+"""What the metadata server of Google Cloud knows of where we run: project, location, zone, cluster.
+
+A help for settings that were left out. Elsewhere than on Google Cloud everything is unknown, after one second at most
+for the connection; nothing is ever raised.
+"""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+#: The address rather than the name, since looking up a name that is not there can take very long.
+_DEFAULT_HOST = "169.254.169.254"
+_HOST_VARIABLE = "GCE_METADATA_HOST"
+_FLAVOR = "Metadata-Flavor"
+_LONGEST_VALUE = 65536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Where we run; empty for what is not known."""
+
+    project: str = ""
+    #: Region or zone of the cluster.
+    location: str = ""
+    #: Zone of the machine.
+    zone: str = ""
+    cluster: str = ""
+
+
+def read_surroundings(environ: Mapping[str, str], *, timeout_seconds: float = 1.0) -> Surroundings:
+    """Ask the metadata server, at the address in GCE_METADATA_HOST where that is set."""
+    host = environ.get(_HOST_VARIABLE) or _DEFAULT_HOST
+    try:
+        connection = http.client.HTTPConnection(host, timeout=timeout_seconds)
+    except http.client.InvalidURL:
+        return Surroundings()
+    found: dict[str, str] = {}
+    try:
+        for field, path in (
+            ("project", "project/project-id"),
+            ("zone", "instance/zone"),
+            ("location", "instance/attributes/cluster-location"),
+            ("cluster", "instance/attributes/cluster-name"),
+        ):
+            found[field] = _read(connection, path)
+    except (OSError, http.client.HTTPException):
+        # Not on Google Cloud, or not for now: what was read so far still holds.
+        pass
+    finally:
+        connection.close()
+    # projects/NUMBER/zones/ZONE
+    found["zone"] = found.get("zone", "").rpartition("/")[2]
+    return Surroundings(**found)
+
+
+def _read(connection: http.client.HTTPConnection, path: str) -> str:
+    connection.request("GET", f"/computeMetadata/v1/{path}", headers={_FLAVOR: "Google"})
+    response = connection.getresponse()
+    body = response.read(_LONGEST_VALUE + 1)
+    if len(body) > _LONGEST_VALUE:
+        raise http.client.HTTPException(f"the answer to {path} is too long for a metadata server")
+    # Whatever else listens at that address does not send the header.
+    if response.status != 200 or response.headers.get(_FLAVOR) != "Google":
+        return ""
+    try:
+        return body.decode().strip()
+    except UnicodeDecodeError:
+        return ""

@@ -1,0 +1,78 @@
+"""What the provisioner asks of GKE, in its own types.
+
+Every method is one short HTTP call. Nothing waits for a long-running operation: a create or delete returns as soon as
+GKE has taken it, and says nothing about how it will end. Every method raises `GkeError` and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from provisioner.model.capacity import NodePool, NodePoolRequest, Operation, OperationName, PoolName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The cluster that the client is bound to, as far as it helps to recognise it."""
+
+    name: str
+    #: GKE's own word: RUNNING, RECONCILING, DEGRADED, ...; empty when it says nothing we know.
+    status: str = ""
+    #: RAPID, REGULAR, STABLE, EXTENDED; empty for none (the only one under which auto-upgrade can be off).
+    release_channel: str = ""
+    #: The certificate authority of the Kubernetes API server, PEM; empty when GKE gives none.
+    ca_certificate_pem: bytes = b""
+    #: Instance group managers of all node pools.
+    instance_group_urls: tuple[str, ...] = ()
+
+
+class Gke(Protocol):
+    """The node pools of one cluster. Safe to call from many threads."""
+
+    def get_cluster(self) -> Cluster:
+        """Return the cluster itself.
+
+        Changes nothing. NOT_FOUND, PERMISSION and INVALID will not go away by asking again.
+        """
+        ...
+
+    def list_node_pools(self) -> tuple[NodePool, ...]:
+        """Return all node pools of the cluster, ours or not, in one call however many there are.
+
+        Changes nothing. A pool that cannot be read is listed by its name with status UNKNOWN rather than left out, so
+        that nothing takes it for gone.
+        """
+        ...
+
+    def get_node_pool(self, name: PoolName) -> NodePool:
+        """Return one node pool.
+
+        Changes nothing. NOT_FOUND: GKE does not know the name now; a create whose outcome is unknown may still be on
+        its way.
+        """
+        ...
+
+    def create_node_pool(self, request: NodePoolRequest) -> OperationName:
+        """Submit the creation of a node pool; never retried here.
+
+        Idempotent by name: a second create of a name ends in ALREADY_EXISTS and changes nothing. After UNKNOWN_OUTCOME
+        send nothing but the same name. INVALID and PERMISSION: this request will never be taken as it is.
+        """
+        ...
+
+    def delete_node_pool(self, name: PoolName) -> OperationName:
+        """Submit the deletion of a node pool with all its nodes; never retried here.
+
+        Idempotent by name: NOT_FOUND is the end of all deleting. OPERATION_IN_THE_WAY also answers a delete of a pool
+        that is already being deleted.
+        """
+        ...
+
+    def get_operation(self, name: OperationName) -> Operation:
+        """Return an operation; done with a failure is a failure, not an exception.
+
+        Changes nothing. NOT_FOUND: GKE has forgotten it (for how long it remembers is not documented), which says
+        nothing about how it ended; look at the node pool.
+        """
+        ...

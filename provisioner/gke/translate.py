@@ -1,0 +1,232 @@
+"""Between GKE's protocol buffers and our types, field by field. Nothing here calls anybody.
+
+Enums are read as numbers, so that a value which this release of the library does not know is neither an error nor a
+warning.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any
+
+from google.cloud import container_v1
+from google.protobuf import json_format  # type: ignore[import-untyped]
+
+from provisioner.gke import errors
+from provisioner.gke.protocol import Cluster
+from provisioner.model.capacity import (
+    Failure,
+    FailureKind,
+    NodePool,
+    NodePoolRequest,
+    Operation,
+    OperationName,
+    PoolName,
+    PoolStatus,
+    Taint,
+    Zone,
+)
+
+#: Exactly what a NodePool is made from.
+NODE_POOL_FIELDS = (
+    "name",
+    "status",
+    "statusMessage",
+    "conditions",
+    "config.labels",
+    "config.taints",
+    "config.machineType",
+    "config.spot",
+    "config.reservationAffinity",
+    "initialNodeCount",
+    "locations",
+    "placementPolicy",
+)
+LIST_FIELDS = tuple(f"nodePools.{field}" for field in NODE_POOL_FIELDS)
+#: Exactly what a Cluster is made from.
+CLUSTER_FIELDS = (
+    "name",
+    "status",
+    "releaseChannel.channel",
+    "masterAuth.clusterCaCertificate",
+    "instanceGroupUrls",
+    "nodePools.instanceGroupUrls",
+)
+
+
+def _members(kind: Any) -> dict[int, str]:
+    """Return the numbers and names of one of the library's enums, whose types do not say that they are enums."""
+    return {int(member): str(member.name) for member in kind}
+
+
+_RESERVATION_KEY = "compute.googleapis.com/reservation-name"
+_EFFECTS = {
+    "NoSchedule": container_v1.NodeTaint.Effect.NO_SCHEDULE,
+    "PreferNoSchedule": container_v1.NodeTaint.Effect.PREFER_NO_SCHEDULE,
+    "NoExecute": container_v1.NodeTaint.Effect.NO_EXECUTE,
+}
+_EFFECT_NAMES = {int(number): name for name, number in _EFFECTS.items()}
+_POOL_STATUSES = {
+    number: PoolStatus[name]
+    for number, name in _members(container_v1.NodePool.Status).items()
+    if name in PoolStatus.__members__
+}
+_FAILED = frozenset({PoolStatus.ERROR, PoolStatus.RUNNING_WITH_ERROR})
+_CONDITION_CODES = _members(container_v1.StatusCondition.Code)
+_CLUSTER_STATUSES = _members(container_v1.Cluster.Status)
+_RELEASE_CHANNELS = _members(container_v1.ReleaseChannel.Channel)
+
+
+def node_pool_from_json(body: Mapping[str, Any]) -> NodePool:
+    """Return a node pool from its JSON; one that cannot be read keeps its name and gets status UNKNOWN."""
+    message = container_v1.NodePool.pb(container_v1.NodePool())
+    try:
+        json_format.ParseDict(dict(body), message, ignore_unknown_fields=True)
+        return node_pool_from_message(message)
+    except (json_format.Error, ValueError):
+        return NodePool(name=PoolName(str(body.get("name", ""))), status=PoolStatus.UNKNOWN)
+
+
+def node_pool_from_message(message: Any) -> NodePool:
+    """Return a node pool from its raw protocol buffer."""
+    status = _POOL_STATUSES.get(message.status, PoolStatus.UNKNOWN)
+    affinity = message.config.reservation_affinity
+    # ANY_RESERVATION and the like name none.
+    reservation = affinity.values[0] if affinity.key == _RESERVATION_KEY and affinity.values else ""
+    return NodePool(
+        name=PoolName(message.name),
+        status=status,
+        failure=_pool_failure(message, reserved=bool(reservation)) if status in _FAILED else None,
+        labels=dict(message.config.labels),
+        taints=tuple(
+            Taint(key=taint.key, value=taint.value, effect=_EFFECT_NAMES.get(taint.effect, ""))
+            for taint in message.config.taints
+        ),
+        machine_type=message.config.machine_type,
+        node_count=message.initial_node_count,
+        zones=tuple(Zone(zone) for zone in message.locations),
+        topology=message.placement_policy.tpu_topology,
+        policy_name=message.placement_policy.policy_name,
+        spot=message.config.spot,
+        reservation=reservation,
+    )
+
+
+def _pool_failure(message: Any, *, reserved: bool) -> Failure:
+    code, text = _words_of_conditions(message.conditions)
+    # statusMessage is the deprecated form of the conditions, and often the fuller one.
+    if message.status_message and message.status_message not in text:
+        text = f"{message.status_message} {text}".strip()
+    if not text and code is None:
+        return Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
+    return Failure(kind=errors.classify_message(code, text, reserved=reserved), message=text)
+
+
+def _words_of_conditions(conditions: Any) -> tuple[int | None, str]:
+    """Return the first canonical code, and all texts, each after its GKE code where that says something."""
+    canonical: int | None = None
+    texts = []
+    for condition in conditions:
+        canonical = canonical or condition.canonical_code or None
+        name = _CONDITION_CODES.get(condition.code, "") if condition.code else ""
+        text = f"[{name}] {condition.message}".strip() if name else condition.message
+        if text and text not in texts:
+            texts.append(text)
+    return canonical, " ".join(texts)
+
+
+def operation_from_message(message: Any) -> Operation:
+    """Return an operation from its raw protocol buffer; DONE does not mean that it succeeded."""
+    done = message.status == int(container_v1.Operation.Status.DONE)
+    return Operation(name=OperationName(message.name), done=done, failure=_operation_failure(message) if done else None)
+
+
+def _operation_failure(message: Any) -> Failure | None:
+    # `error` replaces the three others, which older answers still use instead of it.
+    code, text = _words_of_conditions((*message.cluster_conditions, *message.nodepool_conditions))
+    code = message.error.code or code
+    for words in (message.status_message, message.error.message):
+        if words and words not in text:
+            text = f"{words} {text}".strip()
+    if not text and code is None:
+        return None
+    return Failure(
+        kind=errors.classify_message(code, text),
+        message=text or f"The operation failed with code {code} and without a text.",
+    )
+
+
+def cluster_from_message(message: Any) -> Cluster:
+    """Return the cluster from its raw protocol buffer."""
+    try:
+        certificate = base64.b64decode(message.master_auth.cluster_ca_certificate, validate=True)
+    except binascii.Error:
+        certificate = b""
+    groups = [url for pool in message.node_pools for url in pool.instance_group_urls]
+    return Cluster(
+        name=message.name,
+        status=_CLUSTER_STATUSES.get(message.status or -1, ""),
+        release_channel=_RELEASE_CHANNELS.get(message.release_channel.channel or -1, ""),
+        ca_certificate_pem=certificate,
+        instance_group_urls=tuple(dict.fromkeys((*message.instance_group_urls, *groups))),
+    )
+
+
+def node_pool_message(request: NodePoolRequest) -> container_v1.NodePool:
+    """Return the body of a create."""
+    config = container_v1.NodeConfig(
+        machine_type=request.machine_type,
+        labels=dict(request.labels),
+        taints=[
+            container_v1.NodeTaint(key=taint.key, value=taint.value, effect=_EFFECTS[taint.effect])
+            for taint in request.taints
+        ],
+        spot=request.spot,
+        disk_type=request.disk_type,
+        service_account=request.service_account,
+        tags=list(request.tags),
+        enable_confidential_storage=request.confidential_storage,
+        boot_disk_kms_key=request.boot_disk_kms_key,
+        shielded_instance_config=container_v1.ShieldedInstanceConfig(
+            enable_integrity_monitoring=True, enable_secure_boot=request.secure_boot
+        ),
+    )
+    if request.reservation:
+        config.reservation_affinity = container_v1.ReservationAffinity(
+            consume_reservation_type=container_v1.ReservationAffinity.Type.SPECIFIC_RESERVATION,
+            key=_RESERVATION_KEY,
+            values=[request.reservation],
+        )
+    if request.secondary_boot_disk:
+        config.secondary_boot_disks = [
+            container_v1.SecondaryBootDisk(
+                disk_image=request.secondary_boot_disk,
+                mode=container_v1.SecondaryBootDisk.Mode.CONTAINER_IMAGE_CACHE,
+            )
+        ]
+    pool = container_v1.NodePool(
+        name=request.name,
+        initial_node_count=request.node_count,
+        locations=[request.zone],
+        config=config,
+        # A new node version in the middle of a job would cost the job; the pool lives no longer than its work.
+        management=container_v1.NodeManagement(auto_repair=True, auto_upgrade=False),
+        upgrade_settings=container_v1.NodePool.UpgradeSettings(max_surge=1),
+        max_pods_constraint=container_v1.MaxPodsConstraint(max_pods_per_node=request.max_pods_per_node),
+    )
+    placement = container_v1.NodePool.PlacementPolicy
+    if request.policy_name:
+        # With a workload policy the type stays unset: COMPACT beside it ends in a pool in ERROR.
+        pool.placement_policy = placement(policy_name=request.policy_name)
+    elif request.topology:
+        pool.placement_policy = placement(type_=placement.Type.COMPACT, tpu_topology=request.topology)
+    if request.additional_networks:
+        pool.network_config = container_v1.NodeNetworkConfig(
+            additional_node_network_configs=[
+                container_v1.AdditionalNodeNetworkConfig(network=one.network, subnetwork=one.subnetwork)
+                for one in request.additional_networks
+            ]
+        )
+    return pool

@@ -1,0 +1,290 @@
+"""An in-memory GKE for unit tests: the test sets how pools fare, makes calls fail, and reads what was called."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from provisioner.gke.errors import GkeError
+from provisioner.gke.protocol import Cluster, Gke
+from provisioner.model.capacity import (
+    Failure,
+    FailureKind,
+    NodePool,
+    NodePoolRequest,
+    Operation,
+    OperationName,
+    PoolName,
+    PoolStatus,
+)
+
+METHODS = (
+    "get_cluster",
+    "list_node_pools",
+    "get_node_pool",
+    "create_node_pool",
+    "delete_node_pool",
+    "get_operation",
+)
+
+
+def failure(kind: FailureKind, message: str = "injected by the test") -> Failure:
+    """Return a failure."""
+    return Failure(kind=kind, message=message)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One call: its method, and the name it was about (pool, operation, or nothing)."""
+
+    method: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Injected:
+    failure: Failure
+    after_effect: bool
+    retry_after_seconds: float | None
+
+
+@dataclass
+class FakeGke:
+    """Implements `Gke`. Nothing moves by itself: pools stay as the test leaves them.
+
+    A create makes a PROVISIONING pool, a delete makes it STOPPING; `finish_create`, `finish_delete`, `fail_pool` and
+    `set_pool` do the rest. Deletes of STOPPING pools are refused as GKE refuses them.
+    """
+
+    cluster: Cluster = field(default_factory=lambda: Cluster(name="test", status="RUNNING"))
+    calls: list[Recorded] = field(default_factory=list)
+    #: Every request that was taken, by pool name (the last one where a name was used again).
+    requests: dict[PoolName, NodePoolRequest] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._lock = threading.RLock()
+        self._pools: dict[PoolName, NodePool] = {}
+        self._operations: dict[OperationName, Operation] = {}
+        self._operation_of: dict[PoolName, OperationName] = {}
+        self._injected: dict[str, deque[_Injected]] = defaultdict(deque)
+        self._always: dict[str, _Injected] = {}
+        self._numbers = itertools.count(1)
+
+    # --- What a test does ---
+
+    def fail_next(
+        self,
+        method: str,
+        kind: FailureKind,
+        *,
+        message: str = "injected by the test",
+        times: int = 1,
+        after_effect: bool = False,
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        """Let the next calls of a method fail; `after_effect`: the call does its work, and its answer is lost."""
+        assert method in METHODS, method
+        injected = _Injected(failure(kind, message), after_effect, retry_after_seconds)
+        with self._lock:
+            self._injected[method].extend([injected] * times)
+
+    def fail_always(self, method: str, kind: FailureKind, *, message: str = "injected by the test") -> None:
+        """Let all calls of a method fail until `heal`."""
+        assert method in METHODS, method
+        with self._lock:
+            self._always[method] = _Injected(failure(kind, message), after_effect=False, retry_after_seconds=None)
+
+    def heal(self) -> None:
+        """Forget all injected failures."""
+        with self._lock:
+            self._injected.clear()
+            self._always.clear()
+
+    def set_pool(self, pool: NodePool) -> None:
+        """Put a pool there, or replace it."""
+        with self._lock:
+            self._pools[pool.name] = pool
+
+    def remove_pool(self, name: str) -> None:
+        """Take a pool away as someone else would."""
+        with self._lock:
+            self._pools.pop(PoolName(name), None)
+
+    def finish_create(self, name: str, *, status: PoolStatus = PoolStatus.RUNNING) -> None:
+        """Let a create succeed."""
+        with self._lock:
+            self.set_pool(replace(self._pools[PoolName(name)], status=status, failure=None))
+            self._end_operation(PoolName(name), None)
+
+    def fail_pool(
+        self, name: str, kind: FailureKind, *, message: str = "injected by the test", keep: bool = True
+    ) -> None:
+        """Let the operation under way end with a failure; the pool stays in ERROR, or vanishes (`keep=False`)."""
+        why = failure(kind, message)
+        with self._lock:
+            pool = self._pools.pop(PoolName(name))
+            if keep:
+                self.set_pool(replace(pool, status=PoolStatus.ERROR, failure=why))
+            self._end_operation(PoolName(name), why)
+
+    def finish_delete(self, name: str) -> None:
+        """Let a delete succeed."""
+        with self._lock:
+            del self._pools[PoolName(name)]
+            self._end_operation(PoolName(name), None)
+
+    def finish_all(self) -> None:
+        """Let every create and delete under way succeed."""
+        with self._lock:
+            for pool in list(self._pools.values()):
+                if pool.status is PoolStatus.PROVISIONING:
+                    self.finish_create(pool.name)
+                elif pool.status is PoolStatus.STOPPING:
+                    self.finish_delete(pool.name)
+
+    def forget_operations(self) -> None:
+        """Forget all operations, as GKE does after a time."""
+        with self._lock:
+            self._operations.clear()
+
+    @property
+    def pools(self) -> Mapping[PoolName, NodePool]:
+        """All pools by name, a copy."""
+        with self._lock:
+            return MappingProxyType(dict(self._pools))
+
+    def names_of(self, method: str) -> list[str]:
+        """Return what the calls of a method were about, in order."""
+        with self._lock:
+            return [call.name for call in self.calls if call.method == method]
+
+    def counts(self) -> Counter[str]:
+        """Return how often each method was called."""
+        with self._lock:
+            return Counter(call.method for call in self.calls)
+
+    # --- Gke ---
+
+    def get_cluster(self) -> Cluster:
+        """Implement `Gke.get_cluster`."""
+        with self._lock:
+            lost = self._record("get_cluster")
+            self._raise(lost)
+            return self.cluster
+
+    def list_node_pools(self) -> tuple[NodePool, ...]:
+        """Implement `Gke.list_node_pools`."""
+        with self._lock:
+            lost = self._record("list_node_pools")
+            self._raise(lost)
+            return tuple(self._pools.values())
+
+    def get_node_pool(self, name: PoolName) -> NodePool:
+        """Implement `Gke.get_node_pool`."""
+        with self._lock:
+            lost = self._record("get_node_pool", name)
+            self._raise(lost)
+            return self._found(name)
+
+    def create_node_pool(self, request: NodePoolRequest) -> OperationName:
+        """Implement `Gke.create_node_pool`."""
+        with self._lock:
+            lost = self._record("create_node_pool", request.name)
+            if request.name in self._pools:
+                raise GkeError(
+                    failure(FailureKind.ALREADY_EXISTS, f"Already exists: nodePools/{request.name}"),
+                    f"create of node pool {request.name!r}",
+                )
+            self.requests[request.name] = request
+            self._pools[request.name] = pool_of(request)
+            operation = self._start_operation(request.name)
+            self._raise(lost)
+            return operation
+
+    def delete_node_pool(self, name: PoolName) -> OperationName:
+        """Implement `Gke.delete_node_pool`."""
+        with self._lock:
+            lost = self._record("delete_node_pool", name)
+            pool = self._found(name)
+            if pool.status is PoolStatus.STOPPING:
+                raise GkeError(
+                    failure(
+                        FailureKind.OPERATION_IN_THE_WAY,
+                        f"Cluster is running incompatible operation {self._operation_of.get(name, '')}.",
+                    ),
+                    f"delete of node pool {name!r}",
+                )
+            self._pools[name] = replace(pool, status=PoolStatus.STOPPING)
+            operation = self._start_operation(name)
+            self._raise(lost)
+            return operation
+
+    def get_operation(self, name: OperationName) -> Operation:
+        """Implement `Gke.get_operation`."""
+        with self._lock:
+            lost = self._record("get_operation", name)
+            self._raise(lost)
+            if name not in self._operations:
+                raise GkeError(
+                    failure(FailureKind.NOT_FOUND, f"Not found: operations/{name}"), f"get of operation {name!r}"
+                )
+            return self._operations[name]
+
+    # --- Inside ---
+
+    def _record(self, method: str, name: str = "") -> _Injected | None:
+        """Record a call; fail it now, or return the failure that is to hide its answer."""
+        self.calls.append(Recorded(method, name))
+        queue = self._injected[method]
+        injected = queue.popleft() if queue else self._always.get(method)
+        if injected is not None and not injected.after_effect:
+            self._raise(injected)
+        return injected
+
+    def _raise(self, injected: _Injected | None) -> None:
+        if injected is not None:
+            raise GkeError(injected.failure, "fake GKE", retry_after_seconds=injected.retry_after_seconds)
+
+    def _found(self, name: PoolName) -> NodePool:
+        if name not in self._pools:
+            raise GkeError(
+                failure(FailureKind.NOT_FOUND, f'nodePool "{name}" not found'), f"call about node pool {name!r}"
+            )
+        return self._pools[name]
+
+    def _start_operation(self, pool: PoolName) -> OperationName:
+        name = OperationName(f"operation-{next(self._numbers)}")
+        self._operations[name] = Operation(name=name, done=False)
+        self._operation_of[pool] = name
+        return name
+
+    def _end_operation(self, pool: PoolName, why: Failure | None) -> None:
+        name = self._operation_of.get(pool)
+        if name in self._operations:
+            self._operations[name] = Operation(name=name, done=True, failure=why)
+
+
+def pool_of(request: NodePoolRequest, *, status: PoolStatus = PoolStatus.PROVISIONING) -> NodePool:
+    """Return the pool that GKE would list for a request."""
+    return NodePool(
+        name=request.name,
+        status=status,
+        labels=dict(request.labels),
+        taints=request.taints,
+        machine_type=request.machine_type,
+        node_count=request.node_count,
+        zones=(request.zone,),
+        topology="" if request.policy_name else request.topology,
+        policy_name=request.policy_name,
+        spot=request.spot,
+        reservation=request.reservation,
+    )
+
+
+def _check(fake: FakeGke) -> Gke:
+    """Let the type checker prove that the fake keeps the protocol."""
+    return fake

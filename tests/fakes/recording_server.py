@@ -1,0 +1,119 @@
+"""A tiny HTTP server that records requests and answers as the test says."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One request."""
+
+    method: str
+    path: str
+    #: With lower-case names.
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer; `hang_up` closes the connection instead, `wait_for` answers only once it is set."""
+
+    body: Any = None
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    hang_up: bool = False
+    wait_for: threading.Event | None = None
+
+
+def google_error(code: int, status: str, message: str, *, reason: str = "", **extra: Any) -> Answer:
+    """Return an error in Google's form."""
+    error: dict[str, Any] = {"code": code, "message": message, "status": status, **extra}
+    if reason:
+        error["errors"] = [{"message": message, "domain": "global", "reason": reason}]
+    return Answer(status=code, body={"error": error})
+
+
+class RecordingServer:
+    """Answers every request with `answer`, an Answer or a function of the request."""
+
+    def __init__(self) -> None:
+        self.requests: list[Recorded] = []
+        self.answer: Answer | Callable[[Recorded], Answer] = Answer(body={})
+        self.connections = 0
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                outer.connections += 1
+
+            def handle_one(self) -> None:
+                length = int(self.headers.get("Content-Length", "0"))
+                headers = {key.lower(): value for key, value in self.headers.items()}
+                request = Recorded(self.command, self.path, headers, self.rfile.read(length))
+                outer.requests.append(request)
+                answer = outer.answer(request) if callable(outer.answer) else outer.answer
+                if answer.wait_for is not None:
+                    answer.wait_for.wait(10)
+                if answer.hang_up:
+                    self.close_connection = True
+                    return
+                body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+                self.send_response(answer.status)
+                for key, value in answer.headers.items():
+                    self.send_header(key, value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_GET(self) -> None:
+                self.handle_one()
+
+            def do_POST(self) -> None:
+                self.handle_one()
+
+            def do_DELETE(self) -> None:
+                self.handle_one()
+
+            def log_message(self, *args: object) -> None:
+                """Log nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.handle_error = lambda *_: None
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+
+    @property
+    def url(self) -> str:
+        """The server's address."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    @property
+    def host(self) -> str:
+        """Host and port."""
+        return self.url.removeprefix("http://")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
