@@ -1,0 +1,72 @@
+"""Logging for the whole process: one line per event, JSON unless a person is watching.
+
+Records of libraries' own loggers come out in the same form. Nothing is redacted here: whoever logs keeps secrets out.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TextIO
+
+import structlog
+from structlog.typing import Processor
+
+LEVELS = ("debug", "info", "warning", "error")
+
+#: Libraries that tell at INFO what is noise for an operator, and at DEBUG whole requests with their credentials: the
+#: first is heard at the level debug only, the second never.
+_CHATTY = ("google", "urllib3", "kubernetes", "requests")
+
+
+def configure(level: str = "info", *, stream: TextIO | None = None, force_json: bool = False) -> None:
+    """Set up structlog and the standard library's logging; call once, before the first log line.
+
+    The level is one of `LEVELS`. Lines go to standard error, as JSON unless that is a terminal.
+    """
+    if level not in LEVELS:
+        raise ValueError(f"log level {level!r}: choose one of {', '.join(LEVELS)}")
+    out = sys.stderr if stream is None else stream
+    number = logging.getLevelNamesMapping()[level.upper()]
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        # A library's "%s" with its arguments becomes an event like ours.
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    renderers: list[Processor]
+    if out.isatty() and not force_json:
+        renderers = [structlog.dev.ConsoleRenderer()]
+    else:
+        renderers = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder()],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(number)
+    for name in _CHATTY:
+        library = logging.getLogger(name)
+        library.setLevel(logging.INFO if level == "debug" else max(number, logging.WARNING))
+        # Google's libraries turn this off when they are imported before.
+        library.propagate = True
+    logging.captureWarnings(True)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )

@@ -1,0 +1,227 @@
+"""HTTP pages for scrapers and probes: /metrics on one address, /healthz and /readyz on another, or all on one.
+
+Addresses are in Go's form, as the Go provisioner's flags have them. There is neither TLS nor authentication; what is
+served is no secret, and network policies decide who may ask.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+
+import structlog
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+_log = structlog.get_logger(__name__)
+#: controller-runtime's word for "do not serve".
+DISABLED = "0"
+_TEXT = "text/plain; charset=utf-8"
+#: A client that sends its request slower than this holds no thread.
+_REQUEST_TIMEOUT_SECONDS = 10.0
+
+
+class ServerError(Exception):
+    """An address that cannot be served, in words for the user."""
+
+
+class Page(NamedTuple):
+    """One answer."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class Address(NamedTuple):
+    """Where to listen; an empty host is every interface."""
+
+    host: str
+    port: int
+
+
+def parse_address(text: str) -> Address | None:
+    """Return the address in Go's form (":8080", "127.0.0.1:8080", "[::1]:8080"), None for "0" and ""."""
+    if text in ("", DISABLED):
+        return None
+    match = re.fullmatch(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]/ ]*)):(?P<port>[0-9]{1,5})", text)
+    if match is None or int(match["port"]) > 65535:
+        raise ServerError(f'address {text!r}: write ":8080", "127.0.0.1:8080", "[::1]:8080", or "0" for not serving it')
+    return Address(host=match["v6"] or match["host"] or "", port=int(match["port"]))
+
+
+class StatusServer:
+    """Serves metrics, health and readiness; start and stop once each."""
+
+    def __init__(
+        self,
+        *,
+        metrics_address: str,
+        probe_address: str,
+        exposition: Callable[[], bytes],
+        alive: Callable[[], bool],
+        problems: Callable[[], Sequence[str]],
+    ) -> None:
+        """Parse the addresses; raise ServerError for one that cannot be read.
+
+        `alive` is the heartbeat of the loop; `problems` is what keeps the process from being ready, one line each.
+        """
+        metrics_pages = {"/metrics": lambda: Page(200, CONTENT_TYPE_PLAIN_0_0_4, exposition())}
+        probe_pages = {
+            "/healthz": lambda: _text_page([] if alive() else ["the loop has stopped making rounds"]),
+            "/readyz": lambda: _text_page(problems()),
+        }
+        self._pages: dict[Address, dict[str, Callable[[], Page]]] = {}
+        for text, pages in ((metrics_address, metrics_pages), (probe_address, probe_pages)):
+            address = parse_address(text)
+            if address is not None:
+                self._pages.setdefault(address, {}).update(pages)
+        self._servers: list[_Server] = []
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Listen and serve in the background; raise ServerError, serving nothing, where an address is not free."""
+        try:
+            for address, pages in self._pages.items():
+                self._servers.append(_listen(address, pages))
+        except ServerError:
+            self.stop()
+            raise
+        for server in self._servers:
+            thread = threading.Thread(
+                target=server.serve_forever,
+                kwargs={"poll_interval": 0.1},
+                name=f"status-{server.server_port}",
+                daemon=True,
+            )
+            thread.start()
+            self._threads.append(thread)
+            _log.debug("status_server.started", port=server.server_port, paths=sorted(server.pages))
+
+    def stop(self) -> None:
+        """Stop serving and free the addresses."""
+        # serve_forever must run for shutdown() to return.
+        for server, _ in zip(self._servers, self._threads, strict=False):
+            server.shutdown()
+        for server in self._servers:
+            server.server_close()
+        for thread in self._threads:
+            thread.join()
+        self._servers.clear()
+        self._threads.clear()
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The ports that are served, of use where port 0 let the system choose."""
+        return tuple(server.server_port for server in self._servers)
+
+
+def _text_page(problems: Sequence[str]) -> Page:
+    if problems:
+        return Page(503, _TEXT, ("\n".join(problems) + "\n").encode())
+    return Page(200, _TEXT, b"ok\n")
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # A scrape under way does not hold up the end of the process.
+    block_on_close = False
+
+    def __init__(self, address: Address, family: int, pages: Mapping[str, Callable[[], Page]]) -> None:
+        self.address_family = family
+        self.pages = pages
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6 and self.server_address[0] == "::":
+            # Every interface means both families, whatever the system's default.
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        # Not HTTPServer's, which looks up the name of the host.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name = str(self.server_address[0])
+        self.server_port = int(self.server_address[1])
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - the parent's interface
+        _log.debug("status_request.failed", client=str(client_address), exc_info=True)
+
+
+def _listen(address: Address, pages: Mapping[str, Callable[[], Page]]) -> _Server:
+    where = f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
+    try:
+        if not address.host:
+            return _listen_everywhere(address.port, pages)
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, target = found[0]
+        return _Server(Address(str(target[0]), address.port), family, pages)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ServerError(f"address {where!r} is in use by another process; choose another port") from error
+        raise ServerError(f"address {where!r} cannot be served: {error}") from error
+
+
+def _listen_everywhere(port: int, pages: Mapping[str, Callable[[], Page]]) -> _Server:
+    if socket.has_dualstack_ipv6():
+        try:
+            return _Server(Address("::", port), socket.AF_INET6, pages)
+        except OSError as error:
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                raise
+    # A kernel with the code for IPv6 and no address of it.
+    return _Server(Address("0.0.0.0", port), socket.AF_INET, pages)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = _REQUEST_TIMEOUT_SECONDS
+    server: _Server
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer requests that the parent refuses (methods, bad lines) in plain text instead of HTML."""
+        if code == 501:
+            code, message = 405, "only GET and HEAD are served here"
+        # What follows on this connection may be the body of the refused request.
+        self.close_connection = True
+        self._send(Page(code, _TEXT, f"{message or explain or code}\n".encode()), with_body=True)
+
+    def _answer(self, *, with_body: bool) -> None:
+        make = self.server.pages.get(self.path.partition("?")[0])
+        if make is None:
+            paths = " ".join(sorted(self.server.pages))
+            page = Page(404, _TEXT, f"not found; there is {paths}\n".encode())
+        else:
+            try:
+                page = make()
+            except Exception:  # noqa: BLE001
+                # The edge of the process: a probe gets an answer whatever fails in a callback.
+                _log.exception("status_page.failed", path=self.path)
+                page = Page(500, _TEXT, b"internal error; see the log\n")
+        self._send(page, with_body=with_body)
+
+    def _send(self, page: Page, *, with_body: bool) -> None:
+        self.send_response(page.status)
+        self.send_header("Content-Type", page.content_type)
+        self.send_header("Content-Length", str(len(page.body)))
+        if page.status == 405:
+            self.send_header("Allow", "GET, HEAD")
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if with_body:
+            self.wfile.write(page.body)
+
+    def version_string(self) -> str:
+        return "tpu-provisioner"
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the parent's interface
+        """Log nothing: probes come every few seconds."""
