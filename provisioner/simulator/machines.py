@@ -1,0 +1,233 @@
+"""The TPU machine types as the simulated GKE knows them: chips, labels, topologies, disks, size.
+
+Kept apart from the provisioner's own catalogue on purpose: a rehearsal proves more when both sides read Google's
+documentation separately. It does not know zones, prices, or which GKE version a machine type needs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+_TOPOLOGY = re.compile(r"[1-9]\d{0,3}(?:x[1-9]\d{0,3}){1,2}")
+_PD = ("pd-standard", "pd-balanced", "pd-ssd")
+_FLAT_SLICES = ("2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_V3_SLICES = ("4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32", "32x64")
+_SMALL_CUBOIDS = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
+
+
+class PolicyRule(Enum):
+    """What a machine family makes of a workload policy in placementPolicy.policyName."""
+
+    REFUSED = "refused"
+    ALLOWED = "allowed"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A machine type; `chips` is 0 for one without TPUs.
+
+    `slices` lists the multi-host topologies of a flat family; `max_cubes` bounds those of a cubic one.
+    """
+
+    name: str
+    vcpus: int
+    memory_gib: float
+    disks: tuple[str, ...] = (*_PD, "hyperdisk-balanced")
+    chips: int = 0
+    accelerator: str = ""
+    own_topology: str | None = None
+    slices: tuple[str, ...] = ()
+    max_cubes: int = 0
+    policy: PolicyRule = PolicyRule.REFUSED
+    flex_start: bool = False
+
+    @property
+    def is_tpu(self) -> bool:
+        """Tell whether VMs of this type carry chips."""
+        return self.chips > 0
+
+    def hosts_of(self, topology: str) -> int | None:
+        """Return how many VMs the topology takes, or None where this machine type can't build it."""
+        if topology == self.own_topology:
+            return 1
+        dimensions = parse_topology(topology)
+        if dimensions is None or not self.chips:
+            return None
+        if self.max_cubes:
+            valid = len(dimensions) == 3 and _is_cuboid(dimensions, self.max_cubes)
+        else:
+            valid = topology in self.slices
+        chips = prod(dimensions)
+        if not valid or chips % self.chips or chips == self.chips:
+            return None
+        return chips // self.chips
+
+
+def parse_topology(text: str) -> tuple[int, ...] | None:
+    """Return the dimensions of a text such as 4x8, or None where it is no topology."""
+    return tuple(int(part) for part in text.split("x")) if _TOPOLOGY.fullmatch(text) else None
+
+
+def _is_cuboid(dimensions: tuple[int, ...], max_cubes: int) -> bool:
+    if "x".join(map(str, dimensions)) in _SMALL_CUBOIDS:
+        return True
+    whole_cubes = all(size % 4 == 0 and size <= 256 for size in dimensions)
+    return whole_cubes and tuple(sorted(dimensions)) == dimensions and prod(dimensions) // 64 <= max_cubes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Family:
+    """What the machine types of one family share; `sizes` are (chips, own topology, vCPUs, GiB)."""
+
+    prefix: str
+    accelerator: str
+    sizes: tuple[tuple[int, str | None, int, float], ...]
+    disks: tuple[str, ...]
+    slices: tuple[str, ...] = ()
+    max_cubes: int = 0
+    policy: PolicyRule = PolicyRule.REFUSED
+    flex_start: bool = False
+
+    def machines(self) -> list[Machine]:
+        return [
+            Machine(
+                name=f"{self.prefix}-{chips}t",
+                chips=chips,
+                own_topology=own,
+                vcpus=vcpus,
+                memory_gib=memory_gib,
+                accelerator=self.accelerator,
+                disks=self.disks,
+                # Slices of several hosts are built of four-chip VMs only.
+                slices=self.slices if chips == 4 else (),
+                max_cubes=self.max_cubes if chips == 4 else 0,
+                policy=self.policy,
+                flex_start=self.flex_start,
+            )
+            for chips, own, vcpus, memory_gib in self.sizes
+        ]
+
+
+_PD_AND_HYPERDISK = (*_PD, "hyperdisk-balanced")
+_FAST_PD = ("pd-balanced", "pd-ssd")
+_HYPERDISK = ("hyperdisk-balanced",)
+_V5E_SIZES = ((1, "1x1", 24, 48), (4, "2x2", 112, 192), (8, "2x4", 224, 384))
+
+_FAMILIES = (
+    _Family(prefix="ct3-hightpu", accelerator="tpu-v3-device", sizes=((4, "2x2", 96, 340),), disks=_PD),
+    _Family(
+        prefix="ct3p-hightpu",
+        accelerator="tpu-v3-slice",
+        sizes=((4, None, 48, 340),),
+        disks=_PD,
+        slices=_V3_SLICES,
+    ),
+    _Family(
+        prefix="ct4l-hightpu",
+        accelerator="tpu-v4-lite-device",
+        sizes=((4, "2x2", 48, 340),),
+        disks=_PD_AND_HYPERDISK,
+    ),
+    _Family(
+        prefix="ct4p-hightpu",
+        accelerator="tpu-v4-podslice",
+        sizes=((4, "2x2x1", 240, 407),),
+        disks=_PD_AND_HYPERDISK,
+        max_cubes=64,
+    ),
+    _Family(prefix="ct5l-hightpu", accelerator="tpu-v5-lite-device", sizes=_V5E_SIZES, disks=_FAST_PD),
+    _Family(
+        prefix="ct5lp-hightpu",
+        accelerator="tpu-v5-lite-podslice",
+        sizes=_V5E_SIZES,
+        disks=_FAST_PD,
+        slices=_FLAT_SLICES,
+        flex_start=True,
+    ),
+    _Family(
+        prefix="ct5p-hightpu",
+        accelerator="tpu-v5p-slice",
+        sizes=((4, "2x2x1", 208, 448),),
+        disks=_FAST_PD,
+        max_cubes=140,
+        flex_start=True,
+    ),
+    _Family(
+        prefix="ct6e-standard",
+        accelerator="tpu-v6e-slice",
+        sizes=((1, "1x1", 44, 176), (4, "2x2", 180, 720), (8, "2x4", 180, 1440)),
+        disks=_HYPERDISK,
+        slices=_FLAT_SLICES,
+        policy=PolicyRule.ALLOWED,
+        flex_start=True,
+    ),
+    _Family(
+        prefix="tpu7x-standard",
+        accelerator="tpu7x",
+        sizes=((1, "1x1x1", 56, 248), (4, "2x2x1", 224, 992)),
+        disks=_HYPERDISK,
+        max_cubes=144,
+        policy=PolicyRule.REQUIRED,
+        flex_start=True,
+    ),
+    _Family(
+        prefix="tpu7x-ultranet",
+        accelerator="tpu7x",
+        sizes=((4, "2x2x1", 224, 992),),
+        disks=_HYPERDISK,
+        max_cubes=144,
+        policy=PolicyRule.REQUIRED,
+        flex_start=True,
+    ),
+    _Family(
+        prefix="tpu7-standard",
+        accelerator="tpu7",
+        sizes=((1, "1x1x1", 56, 240), (4, "2x2x1", 224, 960)),
+        disks=_HYPERDISK,
+        max_cubes=4,
+        policy=PolicyRule.REQUIRED,
+        flex_start=True,
+    ),
+)
+_TPU_MACHINES = {machine.name: machine for family in _FAMILIES for machine in family.machines()}
+
+# Enough of the general-purpose types for a cluster's ordinary pools.
+_GENERAL = re.compile(r"(?:[nce]\d[a-z]?)-(standard|highmem|highcpu)-(\d{1,3})")
+_GIB_PER_VCPU = {"standard": 4.0, "highmem": 8.0, "highcpu": 1.0}
+_SHARED_CORE = {"e2-micro": (2, 1.0), "e2-small": (2, 2.0), "e2-medium": (2, 4.0)}
+
+
+def find_machine(name: str) -> Machine | None:
+    """Return the machine type of that name, or None where there is none."""
+    if name in _TPU_MACHINES:
+        return _TPU_MACHINES[name]
+    if name in _SHARED_CORE:
+        vcpus, memory_gib = _SHARED_CORE[name]
+        return Machine(name=name, vcpus=vcpus, memory_gib=memory_gib)
+    match = _GENERAL.fullmatch(name)
+    if match is None or int(match[2]) == 0:
+        return None
+    vcpus = int(match[2])
+    return Machine(name=name, vcpus=vcpus, memory_gib=vcpus * _GIB_PER_VCPU[match[1]])
+
+
+def allocatable(machine: Machine) -> tuple[int, int]:
+    """Return (milli-CPU, KiB) that GKE leaves to pods on this machine: its documented reservation formula."""
+    tiers = ((1, 0.06), (1, 0.01), (2, 0.005), (machine.vcpus, 0.0025))
+    reserved_cpu, left = 0.0, machine.vcpus
+    for cores, share in tiers:
+        taken = min(cores, left)
+        reserved_cpu += taken * share
+        left -= taken
+    memory_tiers = ((4.0, 0.25), (4.0, 0.20), (8.0, 0.10), (112.0, 0.06), (machine.memory_gib, 0.02))
+    reserved_memory, memory_left = 100 / 1024, machine.memory_gib
+    for gib, share in memory_tiers:
+        part = min(gib, memory_left)
+        reserved_memory += part * share
+        memory_left -= part
+    milli_cpu = int((machine.vcpus - reserved_cpu) * 1000)
+    return milli_cpu, int((machine.memory_gib - reserved_memory) * 1024 * 1024)

@@ -1,0 +1,293 @@
+"""What GKE makes of a node pool before it builds it: refusals at once, and mistakes that only show later.
+
+`check_pool` either raises an ApiError (the request is refused) or returns a `PoolPlan`. A mistake that real GKE finds
+while it builds the pool comes back as the plan's `failure`: the create is accepted, and its operation ends with it.
+Quotas, existing names and faults are the model's business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from provisioner.simulator import labels, names
+from provisioner.simulator.errors import ApiError
+from provisioner.simulator.machines import Machine, PolicyRule, find_machine, parse_topology
+from provisioner.simulator.settings import SimulatorSettings
+
+_POOL_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
+_POLICY_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_RESERVATION_KEY = "compute.googleapis.com/reservation-name"
+_RESERVATION = re.compile(
+    r"(?:projects/[^/]+/reservations/)?[^/]+(?:/reservationBlocks/[^/]+(?:/reservationSubBlocks/[^/]+)?)?"
+)
+_MAX_NODES_PER_ZONE = 1000
+_FLEX_RUN_SECONDS = (600, 7 * 24 * 3600)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """How an operation fails: canonical status, text, and the condition's legacy code where it has one."""
+
+    status: str
+    message: str
+    condition: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPlan:
+    """A pool as it will be built."""
+
+    machine: Machine
+    zones: tuple[str, ...]
+    hosts_per_zone: int
+    topology: str | None
+    scale_up_hosts: int = 0
+    failure: Failure | None = None
+
+
+def check_pool(pool: Mapping[str, Any], cluster: names.ClusterName, settings: SimulatorSettings) -> PoolPlan:
+    """Return the plan for a pool in canonical JSON, or refuse it."""
+    _check_name(pool.get("name", ""))
+    config = pool.get("config", {})
+    zones = _zones(pool, cluster)
+    machine = _machine(config, zones[0])
+    labels.check_labels(config.get("labels", {}))
+    labels.check_resource_labels(config.get("resourceLabels", {}))
+    labels.check_taints(config.get("taints", []))
+    _check_disk(config, machine)
+    _check_pods_per_node(pool)
+    _check_reservation(config)
+    _check_capacity_kinds(pool, config, machine)
+    return _check_placement(pool, machine, zones, settings)
+
+
+def _invalid(text: str) -> ApiError:
+    return ApiError("INVALID_ARGUMENT", text)
+
+
+def _check_name(name: str) -> None:
+    if _POOL_NAME.fullmatch(name) is None:
+        raise _invalid(
+            f'Invalid value for field "node_pool.name": "{name}". Must be a match of regex '
+            f"'(?:[a-z](?:[-a-z0-9]{{0,38}}[a-z0-9])?)' (only lowercase alphanumerics and '-' allowed, must start with "
+            f"a letter and end with an alphanumeric, and must be no longer than 40 characters)."
+        )
+
+
+def _zones(pool: Mapping[str, Any], cluster: names.ClusterName) -> tuple[str, ...]:
+    zones = tuple(pool.get("locations") or names.zones_of(cluster.location))
+    region = names.region_of(cluster.location)
+    for zone in zones:
+        if not names.is_zone(zone) or names.region_of(zone) != region:
+            raise _invalid(f'Invalid value for field "node_pool.locations": "{zone}". Not a zone of region {region}.')
+    if len(set(zones)) != len(zones):
+        raise _invalid(f'Invalid value for field "node_pool.locations": duplicates in {", ".join(zones)}.')
+    return zones
+
+
+def _machine(config: Mapping[str, Any], zone: str) -> Machine:
+    name = config.get("machineType") or "e2-medium"
+    machine = find_machine(name)
+    if machine is None:
+        raise _invalid(f'Machine type with name "{name}" does not exist in zone "{zone}".')
+    return machine
+
+
+def _check_disk(config: Mapping[str, Any], machine: Machine) -> None:
+    for disk in (config.get("diskType"), config.get("bootDisk", {}).get("diskType")):
+        if disk and disk not in machine.disks:
+            raise _invalid(
+                f"{disk} disk type cannot be used by {machine.name} machine type. "
+                f"Supported disk types: {', '.join(machine.disks)}."
+            )
+
+
+def _check_pods_per_node(pool: Mapping[str, Any]) -> None:
+    pods = pool.get("maxPodsConstraint", {}).get("maxPodsPerNode")
+    if pods is not None and not 8 <= int(pods) <= 256:
+        raise _invalid(
+            f'Invalid value for field "node_pool.max_pods_constraint.max_pods_per_node": "{pods}". '
+            "Must be between 8 and 256."
+        )
+
+
+def _check_reservation(config: Mapping[str, Any]) -> None:
+    affinity = config.get("reservationAffinity", {})
+    kind = affinity.get("consumeReservationType", "UNSPECIFIED")
+    values = affinity.get("values", [])
+    field = 'Invalid value for field "node_pool.config.reservation_affinity"'
+    if kind == "SPECIFIC_RESERVATION":
+        if affinity.get("key") != _RESERVATION_KEY:
+            raise _invalid(f'{field}: key must be "{_RESERVATION_KEY}" for SPECIFIC_RESERVATION.')
+        if len(values) != 1:
+            raise _invalid(f"{field}: exactly one reservation must be given, got {len(values)}.")
+        if _RESERVATION.fullmatch(values[0]) is None:
+            raise _invalid(f'{field}: "{values[0]}" is not the name of a reservation.')
+    elif values or affinity.get("key"):
+        raise _invalid(f"{field}: key and values are for SPECIFIC_RESERVATION only.")
+
+
+def _check_capacity_kinds(pool: Mapping[str, Any], config: Mapping[str, Any], machine: Machine) -> None:
+    reserved = config.get("reservationAffinity", {}).get("consumeReservationType", "UNSPECIFIED")
+    spot, flex = bool(config.get("spot")), bool(config.get("flexStart"))
+    if spot and reserved not in ("UNSPECIFIED", "NO_RESERVATION"):
+        raise _invalid("Spot VMs can't consume reservations.")
+    if machine.is_tpu and reserved in ("ANY_RESERVATION", "ANY_RESERVATION_THEN_FAIL"):
+        raise _invalid("Reservation affinity ANY is not supported with TPUs.")
+    if not flex:
+        return
+    if machine.is_tpu and not machine.flex_start:
+        raise _invalid(f"Flex-start is not supported with machine type {machine.name}.")
+    if spot:
+        raise _invalid("Flex-start can't be combined with Spot VMs.")
+    if reserved != "NO_RESERVATION":
+        raise _invalid("Flex-start requires reservation affinity NO_RESERVATION.")
+    if pool.get("management", {}).get("autoRepair"):
+        raise _invalid("Flex-start requires node auto-repair to be disabled.")
+    if not pool.get("autoscaling", {}).get("enabled"):
+        raise _invalid("Flex-start requires cluster autoscaling to be enabled on the node pool.")
+    if pool.get("autoscaling", {}).get("locationPolicy") != "ANY":
+        raise _invalid("Flex-start requires location policy ANY.")
+    if pool.get("upgradeSettings", {}).get("strategy", "SHORT_LIVED") != "SHORT_LIVED":
+        raise _invalid("Flex-start supports only the SHORT_LIVED upgrade strategy.")
+    low, high = _FLEX_RUN_SECONDS
+    if "maxRunDuration" in config and not low <= float(config["maxRunDuration"][:-1]) <= high:
+        raise _invalid(f"Max run duration must be between {low}s and {high}s for flex-start.")
+
+
+def _check_placement(
+    pool: Mapping[str, Any], machine: Machine, zones: tuple[str, ...], settings: SimulatorSettings
+) -> PoolPlan:
+    placement = pool.get("placementPolicy", {})
+    compact = placement.get("type") == "COMPACT"
+    topology: str = placement.get("tpuTopology", "")
+    policy = _policy(placement.get("policyName", ""), settings)
+    if compact and len(zones) != 1:
+        raise _invalid(f"Placement policy of type COMPACT requires exactly one zone, got {', '.join(zones)}.")
+    if compact and pool.get("upgradeSettings", {}).get("strategy") == "BLUE_GREEN":
+        raise _invalid("Placement policy of type COMPACT is not supported with BLUE_GREEN upgrades.")
+    if not machine.is_tpu:
+        if topology:
+            raise _invalid(f"TPU topology can't be specified with machine type {machine.name}.")
+        return _ordinary_plan(pool, machine, zones, topology=None)
+    if policy is not None and machine.policy is PolicyRule.REFUSED:
+        raise _invalid("Required field 'resource.requestedRunDuration' not specified")
+    if policy == "" and not topology:
+        # Nothing tells the slice's shape: it is as large as the count says.
+        alone = pool.get("initialNodeCount", 0) <= 1
+        return _ordinary_plan(pool, machine, zones, topology=machine.own_topology if alone else None)
+    shape = _shape(machine, topology, policy)
+    if shape is None or shape == machine.own_topology:
+        return _single_host_plan(pool, machine, zones, settings)
+    hosts = machine.hosts_of(shape)
+    if hosts is None:
+        raise _invalid(f'invalid TPU topology "{shape}" for machine type "{machine.name}".')
+    if len(zones) != 1:
+        raise _invalid(f"Multi-host TPU slice requires exactly one zone, got {', '.join(zones)}.")
+    return _slice_plan(pool, machine, zones, shape, hosts, compact=compact, has_policy=policy is not None)
+
+
+def _policy(name: str, settings: SimulatorSettings) -> str | None:
+    """Return the workload policy's topology ("" where it isn't known), or None without a policy."""
+    if not name:
+        return None
+    short = name.rpartition("/")[2]
+    if _POLICY_NAME.fullmatch(short) is None:
+        raise _invalid(f'Invalid value for field "node_pool.placement_policy.policy_name": "{name}".')
+    if settings.workload_policies is None:
+        # Policies are customarily named after their topology: tpu-provisioner-4x4x4.
+        guesses = [part for part in short.split("-") if "x" in part and parse_topology(part)]
+        return guesses[-1] if guesses else ""
+    if short not in settings.workload_policies:
+        raise _invalid(f'Resource policy "{name}" is not found in the project and region of the node pool.')
+    return settings.workload_policies[short] or ""
+
+
+def _shape(machine: Machine, topology: str, policy: str | None) -> str | None:
+    if topology and policy and topology != policy:
+        raise _invalid(f'TPU topology "{topology}" differs from the workload policy\'s topology "{policy}".')
+    shape = topology or policy
+    if shape:
+        return shape
+    if policy is None and machine.own_topology is None:
+        raise _invalid(
+            f"Machine type {machine.name} doesn't support single host topology; please specify the tpu_topology."
+        )
+    return None
+
+
+def _single_host_plan(
+    pool: Mapping[str, Any], machine: Machine, zones: tuple[str, ...], settings: SimulatorSettings
+) -> PoolPlan:
+    placement = pool.get("placementPolicy", {})
+    placed = placement.get("tpuTopology") or placement.get("policyName") or placement.get("type") == "COMPACT"
+    if placed and not settings.accept_single_host_placement:
+        raise _invalid(
+            "TPU topology can't be specified with single-host TPU slice pool; please remove the tpu_topology from "
+            "the node pool creation request if the node pool is intented to run with single-host TPU slice nodes."
+        )
+    return _ordinary_plan(pool, machine, zones, topology=machine.own_topology)
+
+
+def _ordinary_plan(
+    pool: Mapping[str, Any], machine: Machine, zones: tuple[str, ...], *, topology: str | None
+) -> PoolPlan:
+    """Plan nodes that stand for themselves: any number of them."""
+    count = pool.get("initialNodeCount", 0)
+    if not 0 <= count <= _MAX_NODES_PER_ZONE:
+        raise _invalid(
+            f'Invalid value for field "node_pool.initial_node_count": "{count}". '
+            f"Must be between 0 and {_MAX_NODES_PER_ZONE}."
+        )
+    scaling = pool.get("autoscaling", {})
+    later = scaling.get("maxNodeCount", 0) if scaling.get("enabled") and not count else 0
+    return PoolPlan(machine=machine, zones=zones, hosts_per_zone=count, topology=topology, scale_up_hosts=later)
+
+
+def _slice_plan(
+    pool: Mapping[str, Any],
+    machine: Machine,
+    zones: tuple[str, ...],
+    topology: str,
+    hosts: int,
+    *,
+    compact: bool,
+    has_policy: bool,
+) -> PoolPlan:
+    """Plan a multi-host slice: all of its hosts or none."""
+    count = pool.get("initialNodeCount", 0)
+    scaling = pool.get("autoscaling", {})
+    scaled = bool(scaling.get("enabled"))
+    if scaled and scaling.get("maxNodeCount", 0) != hosts:
+        raise _invalid(
+            f"Maximum node count {scaling.get('maxNodeCount', 0)} is not a valid size of TPU pod slice with topology "
+            f"{topology}"
+        )
+    failure = None
+    if machine.policy is PolicyRule.REQUIRED and compact:
+        failure = Failure(
+            status="INVALID_ARGUMENT",
+            message=f"Creation of a managed instance group with {machine.name} machine type with placement policy is "
+            "not supported. Use workload policy instead.",
+        )
+    elif not compact and not has_policy:
+        wanted = "a workload policy" if machine.policy is PolicyRule.REQUIRED else "placement type COMPACT"
+        raise _invalid(f"TPU topology {topology} with machine type {machine.name} requires {wanted}.")
+    elif count != hosts and not (count == 0 and scaled):
+        failure = Failure(
+            status="INVALID_ARGUMENT",
+            message=f"Google Compute Engine: Invalid value for field 'resource.resizeBy': '{count}'. Requested invalid "
+            f"target size '{count}' for a Managed Instance Group in the gang mode of size '{hosts}'. Should be equal "
+            "to the gang size.",
+        )
+    return PoolPlan(
+        machine=machine,
+        zones=zones,
+        hosts_per_zone=count,
+        topology=topology,
+        scale_up_hosts=hosts if scaled and not count else 0,
+        failure=failure,
+    )

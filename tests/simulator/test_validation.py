@@ -1,0 +1,257 @@
+"""What GKE refuses, in GKE's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provisioner.simulator.errors import ApiError
+from provisioner.simulator.names import ClusterName
+from provisioner.simulator.settings import SimulatorSettings
+from provisioner.simulator.validation import check_pool
+
+ZONAL = ClusterName("proj", "us-east5-a", "main")
+REGIONAL = ClusterName("proj", "us-east5", "main")
+
+SINGLE_HOST_TEXT = (
+    "TPU topology can't be specified with single-host TPU slice pool; please remove the tpu_topology from the node "
+    "pool creation request if the node pool is intented to run with single-host TPU slice nodes."
+)
+NAME_TEXT = (
+    'Invalid value for field "node_pool.name": "{}". Must be a match of regex '
+    "'(?:[a-z](?:[-a-z0-9]{{0,38}}[a-z0-9])?)' (only lowercase alphanumerics and '-' allowed, must start with a letter "
+    "and end with an alphanumeric, and must be no longer than 40 characters)."
+)
+
+
+def pool(machine: str = "ct5lp-hightpu-4t", topology: str = "4x4", count: int = 4, **rest: Any) -> dict[str, Any]:
+    """Return a multi-host slice; an empty topology leaves the placement out."""
+    placement = {"placementPolicy": {"type": "COMPACT", "tpuTopology": topology}} if topology else {}
+    config = {"machineType": machine, **rest.pop("config", {})}
+    return {"name": "p", "initialNodeCount": count, "config": config, **placement, **rest}
+
+
+def flex(**changes: Any) -> dict[str, Any]:
+    """Return a flex-start slice that GKE accepts, with changes to its config or itself."""
+    config = {"flexStart": True, "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}}
+    body = {"autoscaling": {"enabled": True, "maxNodeCount": 4, "locationPolicy": "ANY"}}
+    return pool(count=0, config={**config, **changes.pop("config", {})}, **{**body, **changes})
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        pytest.param({**pool(), "name": "X"}, NAME_TEXT.format("X"), id="an upper-case name"),
+        pytest.param({**pool(), "name": "a" * 41}, NAME_TEXT.format("a" * 41), id="a name of 41 characters"),
+        pytest.param({**pool(), "name": "a-"}, NAME_TEXT.format("a-"), id="a name that ends with a dash"),
+        pytest.param(pool(machine="ct9z-4t"), 'Machine type with name "ct9z-4t" does not exist', id="unknown machine"),
+        pytest.param(pool(topology="2x2", count=1), SINGLE_HOST_TEXT, id="topology on a single-host pool"),
+        pytest.param(
+            pool("tpu7x-standard-4t", "", 1, placementPolicy={"policyName": "tpu-provisioner-2x2x1"}),
+            SINGLE_HOST_TEXT,
+            id="workload policy on a single-host pool",
+        ),
+        pytest.param(pool(topology="2x3"), 'invalid TPU topology "2x3"', id="a shape that is not sold"),
+        pytest.param(
+            pool("ct3p-hightpu-4t", "", 4),
+            "doesn't support single host topology",
+            id="multi-host machine without topology",
+        ),
+        pytest.param(
+            pool(placementPolicy={"tpuTopology": "4x4"}),
+            "requires placement type COMPACT",
+            id="topology without COMPACT",
+        ),
+        pytest.param(
+            pool("tpu7x-standard-4t", "", 2, placementPolicy={"tpuTopology": "2x2x2"}),
+            "requires a workload policy",
+            id="tpu7x slice without a policy",
+        ),
+        pytest.param(
+            pool("ct5p-hightpu-4t", "", 2, placementPolicy={"policyName": "x-2x2x2"}),
+            "Required field 'resource.requestedRunDuration' not specified",
+            id="workload policy on v5p",
+        ),
+        pytest.param(
+            pool(config={"diskType": "pd-standard"}), "pd-standard disk type cannot be used", id="a slow disk"
+        ),
+        pytest.param(
+            pool("ct6e-standard-4t", config={"bootDisk": {"diskType": "pd-ssd"}}),
+            "pd-ssd disk type cannot be used by ct6e-standard-4t",
+            id="a boot disk that v6e doesn't take",
+        ),
+        pytest.param(pool(locations=["us-west1-a"]), "Not a zone of region us-east5", id="a zone elsewhere"),
+        pytest.param(
+            pool(locations=["us-east5-a", "us-east5-b"]), "requires exactly one zone", id="COMPACT over two zones"
+        ),
+        pytest.param(
+            pool(upgradeSettings={"strategy": "BLUE_GREEN"}),
+            "not supported with BLUE_GREEN",
+            id="COMPACT with blue-green",
+        ),
+        pytest.param(pool(maxPodsConstraint={"maxPodsPerNode": "300"}), "between 8 and 256", id="300 pods a node"),
+        pytest.param(pool(config={"labels": {"a": "b" * 64}}), "no more than 63 characters", id="a label value of 64"),
+        pytest.param(pool(config={"labels": {"-a": "b"}}), "invalid label key", id="a label key with a leading dash"),
+        pytest.param(
+            pool(config={"labels": {"A_B/c": "b"}}), "invalid label key", id="a label prefix that is no domain"
+        ),
+        pytest.param(
+            pool(config={"labels": {f"label-{index:03}": "v" * 60 for index in range(16)}}),
+            "up to 1,024 total characters in a single request",
+            id="too many characters of labels",
+        ),
+        pytest.param(
+            pool(config={"resourceLabels": {"Team": "x"}}), "resource_labels", id="an upper-case resource label"
+        ),
+        pytest.param(
+            pool(config={"taints": [{"key": "a", "value": "b"}]}), "has no effect", id="a taint without effect"
+        ),
+        pytest.param(
+            pool(config={"reservationAffinity": {"consumeReservationType": "ANY_RESERVATION"}}),
+            "ANY is not supported with TPUs",
+            id="any reservation",
+        ),
+        pytest.param(
+            pool(
+                config={
+                    "reservationAffinity": {
+                        "consumeReservationType": "SPECIFIC_RESERVATION",
+                        "key": "compute.googleapis.com/reservation-name",
+                        "values": ["a", "b"],
+                    }
+                }
+            ),
+            "exactly one reservation must be given, got 2",
+            id="two reservations",
+        ),
+        pytest.param(
+            pool(
+                config={
+                    "spot": True,
+                    "reservationAffinity": {
+                        "consumeReservationType": "SPECIFIC_RESERVATION",
+                        "key": "compute.googleapis.com/reservation-name",
+                        "values": ["a"],
+                    },
+                }
+            ),
+            "Spot VMs can't consume reservations",
+            id="spot with a reservation",
+        ),
+        pytest.param(
+            pool(count=0, autoscaling={"enabled": True}),
+            "Maximum node count 0 is not a valid size of TPU pod slice with topology 4x4",
+            id="autoscaled without a maximum",
+        ),
+        pytest.param(flex(config={"spot": True}), "can't be combined with Spot", id="flex-start and spot"),
+        pytest.param(flex(management={"autoRepair": True}), "auto-repair to be disabled", id="flex-start and repair"),
+        pytest.param(flex(autoscaling={}), "autoscaling to be enabled", id="flex-start of a fixed size"),
+        pytest.param(
+            flex(upgradeSettings={"strategy": "SURGE"}), "only the SHORT_LIVED", id="flex-start with surge upgrades"
+        ),
+        pytest.param(flex(config={"maxRunDuration": "60s"}), "between 600s and 604800s", id="flex-start for a minute"),
+        pytest.param(
+            flex(config={"reservationAffinity": {}}),
+            "requires reservation affinity NO_RESERVATION",
+            id="flex, no affinity",
+        ),
+        pytest.param(
+            {**flex(config={"machineType": "ct4p-hightpu-4t"})}, "Flex-start is not supported", id="flex-start on v4"
+        ),
+        pytest.param(pool("n2-standard-4"), "can't be specified with machine type n2-standard-4", id="no chips"),
+        pytest.param(pool(topology="", count=1001), "between 0 and 1000", id="too many nodes"),
+    ],
+)
+def test_refusals(body: dict[str, Any], text: str) -> None:
+    """A request that GKE doesn't take is an invalid argument with GKE's text."""
+    with pytest.raises(ApiError) as caught:
+        check_pool(body, ZONAL, SimulatorSettings())
+
+    assert caught.value.status == "INVALID_ARGUMENT"
+    assert text in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("body", "hosts", "topology"),
+    [
+        pytest.param(pool(), 4, "4x4", id="a v5e slice"),
+        pytest.param(pool(topology="", count=3), 3, "2x2", id="three single hosts"),
+        pytest.param(pool("ct6e-standard-8t", "", 1), 1, "2x4", id="an eight-chip host"),
+        pytest.param(
+            pool("tpu7x-standard-4t", "", 16, placementPolicy={"policyName": "tpu-provisioner-4x4x4"}),
+            16,
+            "4x4x4",
+            id="tpu7x by the policy's name",
+        ),
+        pytest.param(
+            pool("ct6e-standard-4t", "", 4, placementPolicy={"policyName": "mine", "tpuTopology": "4x4"}),
+            4,
+            "4x4",
+            id="v6e with a policy and a topology",
+        ),
+        pytest.param(
+            pool("tpu7x-standard-4t", "", 5, placementPolicy={"policyName": "mine"}),
+            5,
+            None,
+            id="a policy that tells nothing",
+        ),
+        pytest.param(flex(), 0, "4x4", id="flex-start begins empty"),
+        pytest.param(pool("e2-medium", "", 2), 2, None, id="an ordinary pool"),
+    ],
+)
+def test_accepted_pools(body: dict[str, Any], hosts: int, topology: str | None) -> None:
+    """A good request becomes a plan of hosts with a topology."""
+    plan = check_pool(body, ZONAL, SimulatorSettings())
+
+    assert (hosts, topology, None) == (plan.hosts_per_zone, plan.topology, plan.failure)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        pytest.param(
+            pool(count=16),
+            "Google Compute Engine: Invalid value for field 'resource.resizeBy': '16'. Requested invalid target size "
+            "'16' for a Managed Instance Group in the gang mode of size '4'. Should be equal to the gang size.",
+            id="more nodes than hosts",
+        ),
+        pytest.param(
+            pool("tpu7x-standard-4t", "2x2x2", 2),
+            "Creation of a managed instance group with tpu7x-standard-4t machine type with placement policy is not "
+            "supported. Use workload policy instead.",
+            id="tpu7x with COMPACT",
+        ),
+    ],
+)
+def test_late_failures(body: dict[str, Any], text: str) -> None:
+    """What GKE finds only while it builds is the plan's failure."""
+    plan = check_pool(body, ZONAL, SimulatorSettings())
+
+    assert plan.failure is not None
+    assert ("INVALID_ARGUMENT", text) == (plan.failure.status, plan.failure.message)
+
+
+def test_a_policy_must_exist_where_the_settings_list_them() -> None:
+    """An unlisted workload policy is refused; a listed one gives its topology."""
+    settings = SimulatorSettings(workload_policies={"mine": "2x2x2"})
+    good = pool("tpu7x-standard-4t", "", 2, placementPolicy={"policyName": "mine"})
+    bad = pool("tpu7x-standard-4t", "", 2, placementPolicy={"policyName": "yours"})
+
+    assert check_pool(good, ZONAL, settings).topology == "2x2x2"
+    with pytest.raises(ApiError, match="yours"):
+        check_pool(bad, ZONAL, settings)
+
+
+def test_single_host_placement_can_be_accepted() -> None:
+    """Where the settings say so, a topology on a single-host pool is taken."""
+    settings = SimulatorSettings(accept_single_host_placement=True)
+
+    assert check_pool(pool(topology="2x2", count=1), ZONAL, settings).topology == "2x2"
+
+
+def test_a_regional_cluster_spreads_ordinary_pools() -> None:
+    """Without locations, a regional cluster's pool is in three zones; a slice must name one."""
+    assert len(check_pool(pool("e2-medium", "", 1), REGIONAL, SimulatorSettings()).zones) == 3
+    with pytest.raises(ApiError, match="exactly one zone"):
+        check_pool(pool(), REGIONAL, SimulatorSettings())
