@@ -1,0 +1,68 @@
+# Everything that a user or developer does: `make help`.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SETUP := $(VENV)/.setup-done
+
+.PHONY: help
+help: ## Show this list.
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(SETUP): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; set PYTHON=/path/to/python3.11")'
+	@echo "setting up the virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: setup
+setup: $(SETUP) ## Virtual environment, Go, the control plane's programs (minutes the first time, then nothing).
+	@$(BIN)/python -m provisioner.localcluster build
+
+.PHONY: demo
+demo: setup ## A JobSet from creation to nothing left, on a local control plane. KEEP=1 stays up.
+	@$(BIN)/tpu-provisioner demo
+
+.PHONY: run
+run: $(SETUP) ## The controller, against the kubeconfig's current context and GKE.
+	@$(BIN)/tpu-provisioner run
+
+.PHONY: test
+test: setup lint ## All checks and tests, the end-to-end ones included.
+	@$(BIN)/pytest --cov --cov-report=term:skip-covered --cov-fail-under=90
+
+.PHONY: test-quick
+test-quick: $(SETUP) ## The tests that need no control plane.
+	@$(BIN)/pytest -m 'not e2e'
+
+.PHONY: lint
+lint: $(SETUP) ## Style, types, layers.
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+.PHONY: format
+format: $(SETUP) ## Bring the code into its format.
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+.PHONY: bench
+bench: setup ## The figures of docs/performance.md.
+	@$(BIN)/python -m benchmarks
+
+.PHONY: docs
+docs: $(SETUP) ## docs/settings.md, from the code.
+	@$(BIN)/python docs/settings_table.py > docs/settings.md
+
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" pyproject.toml
+
+.PHONY: lock
+lock: $(SETUP) ## Pin all dependencies anew.
+	@$(COMPILE) --output-file requirements/run.txt
+	@$(COMPILE) --extra demo --group dev --constraint requirements/run.txt --output-file requirements/dev.txt

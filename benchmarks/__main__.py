@@ -1,0 +1,194 @@
+"""`python -m benchmarks [NAME ...]`: run all measurements, or those named, and print a line for each figure."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from itertools import pairwise
+
+from benchmarks import deciding
+from benchmarks.world import World, now, pause, world
+
+_POOL_SECONDS = 20.0
+_JOBSETS = 24
+_QUOTA = 5
+
+
+def _say(figure: str, value: str, target: str = "") -> None:
+    print(f"  {figure:<66} {value:>14}   {target}", flush=True)
+
+
+def burst() -> None:
+    """24 JobSets at once, without a quota."""
+    with world(NODEPOOL_DELETION_DELAY="5s") as here:
+        alone = _alone(here)
+        started, running, creates = _burst(here)
+        together = (running - started).total_seconds()
+        _say("one JobSet alone: created to all pods running", f"{alone:.1f} s")
+        _say(f"{_JOBSETS} JobSets at once: created to all pods running", f"{together:.1f} s")
+        _say("  ratio", f"{together / alone:.2f}", "target: 1.3, Go original: 9.9")
+        spread = (creates[-1] - creates[0]).total_seconds()
+        _say("  first to last create request", f"{spread:.2f} s", "target: 2 s")
+        here.await_completed(120)
+        here.await_empty()
+        _say("  calls to GKE until nothing is left", str(here.total_calls()), "Go original: 202")
+
+
+def quota() -> None:
+    """24 JobSets at once where GKE runs five operations at a time."""
+    with world(NODEPOOL_DELETION_DELAY="600s") as here:
+        here.rehearsal.gke.set(create_seconds=_POOL_SECONDS, operations_quota=_QUOTA)
+        here.create(*(f"quota-{index}" for index in range(_JOBSETS)), run_for="1h")
+        here.await_running(_JOBSETS, 400)
+        used, wall = _slots_used(here.create_operations())
+        calls = here.rehearsal.gke.call_counts()["nodePools.create"]
+        _say(
+            f"quota of {_QUOTA} operations: share of it used until the last create", f"{used:.1%}", "target: all of it"
+        )
+        least = -(-_JOBSETS // _QUOTA) * _POOL_SECONDS
+        _say("  first create to last pool ready", f"{wall:.1f} s", f"less than this is impossible: {least:.0f} s")
+        _say("  creates that GKE rejected for the quota", str(calls.get("429", 0)))
+
+
+def latency() -> None:
+    """From the creation of one JobSet on a quiet cluster to the create request at GKE."""
+    with world(NODEPOOL_DELETION_DELAY="0s", NODE_MIN_LIFESPAN="0s") as here:
+        here.rehearsal.gke.set(create_seconds=1.0, delete_seconds=0.5, node_stagger_seconds=0.1)
+        seconds = []
+        for index in range(20):
+            here.rehearsal.gke.reset_calls()
+            started = here.create(f"latency-{index}", run_for="1h")
+            here.wait(lambda: here.calls("nodePools.create"), "a create", 10)
+            seconds.append((here.calls("nodePools.create")[0] - started).total_seconds())
+            here.clear()
+            pause(1.0)
+        ordered = sorted(seconds)
+        _say("JobSet created to create request: median", f"{statistics.median(ordered):.3f} s")
+        _say("  95th percentile of 20", f"{ordered[18]:.3f} s", "target: 0.3 s, Go original: 0.09 to 0.18 s")
+
+
+def deletion() -> None:
+    """From a completed JobSet to the delete request."""
+    delay = 10.0
+    with world(NODEPOOL_DELETION_DELAY=f"{delay:.0f}s") as here:
+        here.rehearsal.gke.set(create_seconds=2.0)
+        late = []
+        for index in range(5):
+            here.rehearsal.gke.reset_calls()
+            here.create(f"deletion-{index}", run_for="3s")
+            completed = here.await_completed(60)
+            here.wait(lambda: here.calls("nodePools.delete"), "a delete", 60)
+            late.append((here.calls("nodePools.delete")[0] - completed).total_seconds() - delay)
+            here.clear()
+        _say(
+            f"JobSet completed to delete request, beyond the delay of {delay:.0f} s: worst of 5",
+            f"{max(late):.2f} s",
+            "target: 1 s",
+        )
+
+
+def idle() -> None:
+    """Calls to GKE with nothing to do."""
+    with world() as here:
+        pause(5.0)
+        here.rehearsal.gke.reset_calls()
+        pause(180.0)
+        _say("idle: calls to GKE a minute", f"{here.total_calls() / 3:.1f}", "target: 2, Go original: 4")
+
+
+def swap() -> None:
+    """12 JobSets of one shape with run times of 30 to 85 s."""
+    with world(NODEPOOL_DELETION_DELAY="5s") as here:
+        here.rehearsal.gke.set(create_seconds=_POOL_SECONDS)
+        for index in range(12):
+            here.create(f"swap-{index}", run_for=f"{30 + 5 * index}s")
+        here.await_completed(300)
+        restarts = sum(each["status"].get("restarts", 0) for each in here.jobsets())
+        pods = here.rehearsal.objects("/api/v1/pods", labelSelector="jobset.sigs.k8s.io/jobset-name")
+        here.await_empty()
+        swapped = _swapped(here)
+        _say("12 JobSets of one shape: jobs that ran on another job's pool", str(swapped))
+        _say("  pods killed or jobs restarted", str(restarts + abs(len(pods) - 24)), "target: 0, Go original: 6 kills")
+
+
+def _alone(here: World) -> float:
+    here.rehearsal.gke.set(create_seconds=_POOL_SECONDS)
+    started = here.create("alone", run_for="5s")
+    seconds = (here.await_running(1, 120) - started).total_seconds()
+    here.await_completed(60)
+    here.clear()
+    here.rehearsal.gke.reset_calls()
+    return seconds
+
+
+def _burst(here: World) -> tuple[datetime, datetime, list[datetime]]:
+    # Several hands at once, as 24 users would; one after the other would blur the start.
+    started = now()
+    hands = [
+        threading.Thread(target=here.create, args=(f"burst-{index}",), kwargs={"run_for": "60s"})
+        for index in range(_JOBSETS)
+    ]
+    for hand in hands:
+        hand.start()
+    for hand in hands:
+        hand.join()
+    running = here.await_running(_JOBSETS, 300)
+    return started, running, sorted(here.calls("nodePools.create"))
+
+
+def _slots_used(spans: list[tuple[datetime, datetime]]) -> tuple[float, float]:
+    """Return the share of the quota that was in use from the first create to the last, and the whole time."""
+    begin, last = min(start for start, _ in spans), max(start for start, _ in spans)
+    moments = sorted({begin, last, *(moment for span in spans for moment in span if begin <= moment <= last)})
+    busy = sum(
+        (after - before).total_seconds() * sum(start <= before < end for start, end in spans)
+        for before, after in pairwise(moments)
+    )
+    end = max(end for _, end in spans)
+    return busy / ((last - begin).total_seconds() * _QUOTA), (end - begin).total_seconds()
+
+
+def _swapped(here: World) -> int:
+    owners = {}
+    swapped = 0
+    for record in here.provisioner.records():
+        if record.get("event") != "node_pool.phase_changed":
+            continue
+        if record["new"] == "wanted":
+            owners[record["node_pool"]] = record.get("job")
+        elif record["new"] == "in_use":
+            swapped += owners.get(record["node_pool"]) != record.get("job")
+    return swapped
+
+
+_ALL: dict[str, Callable[[], None]] = {
+    "decide": lambda: deciding.measure(_say),
+    "burst": burst,
+    "quota": quota,
+    "latency": latency,
+    "deletion": deletion,
+    "idle": idle,
+    "swap": swap,
+}
+
+
+def main() -> int:
+    """Run the measurements."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*_ALL, []], metavar="NAME", help=f"of {', '.join(_ALL)}")
+    names = parser.parse_args().names or list(_ALL)
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
+    for name in names:
+        print(f"{name}: {(_ALL[name].__doc__ or 'the pure decision').strip()}", flush=True)
+        _ALL[name]()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

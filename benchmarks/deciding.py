@@ -1,0 +1,121 @@
+"""How long one decision takes, on worlds larger than the local control plane can show."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from provisioner import constants
+from provisioner.demand import job_key
+from provisioner.model.capacity import Node, NodePool, PoolStatus, Taint, Zone
+from provisioner.model.snapshot import Snapshot
+from provisioner.model.workloads import JobSet, JobSetUid, Pod, ReplicatedJob, Requirements, Toleration
+from provisioner.planning.deciding import decide
+from provisioner.planning.memory import Memory
+from provisioner.planning.specification import expected_pool, expected_view
+from provisioner.settings import Settings
+
+_NOW = datetime(2026, 1, 1, tzinfo=UTC)
+_SETTINGS = Settings(project_id="p", cluster_location="us-central2", zone=Zone("us-central2-b"), cluster="c")
+_RUNS = 15
+
+
+def measure(say: Callable[..., None]) -> None:
+    """Measure the decision on bursts and on worlds in which all runs."""
+    for slices in (100, 1000):
+        wanting = _burst(slices)
+        say(f"decide: {slices} slices that all want a pool", f"{_median(wanting, Memory()):.1f} ms")
+        running = _running(wanting)
+        say(f"decide: {slices} slices that all run, two nodes each", f"{_median(running, Memory()):.1f} ms")
+
+
+def _median(snapshot: Snapshot, memory: Memory) -> float:
+    seconds = []
+    for _ in range(_RUNS):
+        started = time.perf_counter()
+        decide(snapshot, memory, _SETTINGS, _NOW)
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds) * 1000
+
+
+def _burst(slices: int) -> Snapshot:
+    requirements = Requirements(
+        chips=4,
+        node_selector={constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: "2x2x2"},
+        tolerations=(Toleration(key=constants.TPU_RESOURCE, operator="Exists"),),
+    )
+    jobsets, pods = {}, []
+    for index in range(slices):
+        uid = JobSetUid(f"uid-{index}")
+        job = ReplicatedJob(name="w", replicas=1, parallelism=2, template=requirements)
+        jobsets[uid] = JobSet(namespace="default", name=f"js-{index}", uid=uid, replicated_jobs=(job,))
+        pods.append(
+            Pod(
+                namespace="default",
+                name=f"js-{index}-w-0-0-x",
+                uid=f"pod-{index}",
+                jobset_name=f"js-{index}",
+                jobset_uid=uid,
+                job_key=job_key("default", f"js-{index}-w-0"),
+                completion_index=0,
+                requirements=requirements,
+                unschedulable_since=_NOW - timedelta(seconds=1),
+            )
+        )
+    return Snapshot(jobsets=jobsets, pods=tuple(pods), pools_listed_at=_NOW)
+
+
+def _running(burst: Snapshot) -> Snapshot:
+    pools, nodes, pods = [], [], []
+    by_key = {create.slice_id.job_key: create for create in decide(burst, Memory(), _SETTINGS, _NOW).creates}
+    for pod in burst.pods:
+        create = by_key[pod.job_key]
+        pool = expected_pool(create.request)
+        pools.append(
+            NodePool(
+                name=pool.name,
+                status=PoolStatus.RUNNING,
+                labels=pool.labels,
+                machine_type=pool.machine_type,
+                node_count=pool.node_count,
+                zones=pool.zones,
+                topology=pool.topology,
+            )
+        )
+        view = expected_view(pool)
+        names = [f"{pool.name}-{host}" for host in range(2)]
+        nodes += [
+            Node(
+                name=name,
+                pool_name=pool.name,
+                labels=view.labels,
+                taints=(Taint(key=constants.TPU_RESOURCE, value="present"),),
+                ready=True,
+                allocatable_chips=4,
+                allocatable_cpu_millicores=240_000,
+                allocatable_memory_bytes=400 * 1024**3,
+                created_at=_NOW,
+            )
+            for name in names
+        ]
+        pods += [_bound(pod, name, index) for index, name in enumerate(names)]
+    return Snapshot(
+        jobsets=burst.jobsets, pods=tuple(pods), nodes=tuple(nodes), pools=tuple(pools), pools_listed_at=_NOW
+    )
+
+
+def _bound(pod: Pod, node: str, index: int) -> Pod:
+    return Pod(
+        namespace=pod.namespace,
+        name=f"{pod.name}-{index}",
+        uid=f"{pod.uid}-{index}",
+        jobset_name=pod.jobset_name,
+        jobset_uid=pod.jobset_uid,
+        job_key=pod.job_key,
+        completion_index=index,
+        phase="Running",
+        node_name=node,
+        requirements=pod.requirements,
+    )

@@ -1,0 +1,138 @@
+"""What all measurements share: a rehearsal, JobSets of one slice, and waiting for what is measured."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from provisioner import constants
+from provisioner.cluster.protocol import JOBSETS_ROOT
+from provisioner.localcluster import RUN_FOR
+from provisioner.rehearsal.world import LOCATION, PROJECT, ProvisionerProcess, Rehearsal, wait_for
+
+NAMESPACE = "default"
+_JOBSETS = f"{JOBSETS_ROOT}/namespaces/{NAMESPACE}/jobsets"
+_HOSTS = 2
+
+
+def jobset(name: str, *, run_for: str) -> dict[str, Any]:
+    """Return a JobSet of one v4 slice, 2x2x2: two pods of four chips."""
+    resources = {"requests": {"google.com/tpu": 4}, "limits": {"google.com/tpu": 4}}
+    pod = {
+        "metadata": {"annotations": {RUN_FOR: run_for}},
+        "spec": {
+            "restartPolicy": "Never",
+            "nodeSelector": {constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: "2x2x2"},
+            "containers": [{"name": "train", "image": "train", "resources": resources}],
+        },
+    }
+    job = {"parallelism": _HOSTS, "completions": _HOSTS, "backoffLimit": 0, "template": pod}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": name,
+            "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": constants.NODE_POOL},
+        },
+        "spec": {"replicatedJobs": [{"name": "w", "replicas": 1, "template": {"spec": job}}]},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A rehearsal with one provisioner."""
+
+    rehearsal: Rehearsal
+    provisioner: ProvisionerProcess
+
+    def create(self, *names: str, run_for: str) -> datetime:
+        """Create JobSets one after the other; return when the first request was sent."""
+        started = now()
+        for name in names:
+            self.rehearsal.api.post(_JOBSETS, jobset(name, run_for=run_for))
+        return started
+
+    def jobsets(self) -> list[dict[str, Any]]:
+        """List the JobSets."""
+        return self.rehearsal.objects(_JOBSETS)
+
+    def running_pods(self) -> int:
+        """Count the pods that run or ran."""
+        pods = self.rehearsal.objects("/api/v1/pods", labelSelector=constants.JOBSET_NAME)
+        return sum(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods)
+
+    def await_running(self, jobsets: int, timeout_seconds: float) -> datetime:
+        """Wait until all pods of so many JobSets run."""
+        self.wait(lambda: self.running_pods() >= jobsets * _HOSTS, "all pods run", timeout_seconds)
+        return now()
+
+    def await_completed(self, timeout_seconds: float) -> datetime:
+        """Wait until all JobSets have completed."""
+        self.wait(
+            lambda: all(each.get("status", {}).get("terminalState") == "Completed" for each in self.jobsets()),
+            "all JobSets complete",
+            timeout_seconds,
+        )
+        return now()
+
+    def await_empty(self, timeout_seconds: float = 120.0) -> None:
+        """Wait until no pool and no node is left."""
+        self.wait(
+            lambda: not self.rehearsal.gke.pools and not self.rehearsal.objects("/api/v1/nodes"),
+            "nothing is left",
+            timeout_seconds,
+        )
+
+    def clear(self) -> None:
+        """Delete all JobSets and wait until nothing is left."""
+        self.rehearsal.api.delete(_JOBSETS)
+        self.wait(lambda: not self.jobsets(), "the JobSets are gone", 60.0)
+        self.await_empty()
+
+    def wait(self, condition: Any, what: str, timeout_seconds: float) -> None:
+        """Wait, looking often enough not to blur what is measured."""
+        wait_for(condition, what, timeout_seconds, self.provisioner.tail, poll_seconds=0.1)
+
+    def calls(self, method: str) -> list[datetime]:
+        """When GKE was called."""
+        return [call.when for call in self.rehearsal.gke.calls if call.method == method]
+
+    def create_operations(self) -> list[tuple[datetime, datetime]]:
+        """When each create operation began and ended, as GKE tells it."""
+        address = f"{self.rehearsal.gke.url}/v1/projects/{PROJECT}/locations/{LOCATION}/operations"
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            operations = json.load(answer)["operations"]
+        return [
+            (datetime.fromisoformat(each["startTime"]), datetime.fromisoformat(each["endTime"]))
+            for each in operations
+            if each["operationType"] == "CREATE_NODE_POOL" and each.get("endTime")
+        ]
+
+    def total_calls(self) -> int:
+        """Count the calls to GKE since the last reset."""
+        return len(self.rehearsal.gke.calls)
+
+
+@contextmanager
+def world(**environment: str) -> Iterator[World]:
+    """Start a rehearsal with one provisioner."""
+    with Rehearsal(progress=lambda _: None) as rehearsal:
+        provisioner = rehearsal.provisioner(environment=environment)
+        provisioner.start()
+        yield World(rehearsal, provisioner)
+
+
+def now() -> datetime:
+    """Return the time."""
+    return datetime.now(UTC)
+
+
+def pause(seconds: float) -> None:
+    """Let time pass that is itself measured."""
+    time.sleep(seconds)

@@ -1,0 +1,16 @@
+"""docs/settings.md says what the code says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_of_settings_is_what_the_options_make() -> None:
+    """Whoever changes an option runs `make docs`."""
+    made = subprocess.run(
+        [sys.executable, str(_ROOT / "docs" / "settings_table.py")], check=True, capture_output=True, text=True
+    )
+
+    assert made.stdout == (_ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
