@@ -1,0 +1,77 @@
+"""The Kubernetes boundary: list-watches, live reads, Lease election, Events, hints.
+
+No type and no exception of the kubernetes package leaves it; every failure is a ClusterError (see errors.py).
+"""
+
+from provisioner.cluster.api import KubeApi, connect
+from provisioner.cluster.errors import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    KubeconfigError,
+    Malformed,
+    NotFound,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+)
+from provisioner.cluster.events import EventRecorder
+from provisioner.cluster.hints import HintsStore
+from provisioner.cluster.lease import LeaseElector
+from provisioner.cluster.listwatch import ListWatch
+from provisioner.cluster.parse import MalformedObject, parse_jobset, parse_node, parse_pod
+from provisioner.cluster.protocol import Api, Page, Stream, Timeouts
+from provisioner.cluster.watches import CombinedWatch, Namespace, Watch, jobsets, namespaces, nodes, pods
+from provisioner.cluster.workloads import (
+    BoundPod,
+    cordon,
+    get_jobset,
+    list_nodes_of_pool,
+    list_pods_of_job,
+    list_pods_on_node,
+    uncordon,
+)
+
+__all__ = [
+    "Api",
+    "BoundPod",
+    "ClusterError",
+    "CombinedWatch",
+    "Conflict",
+    "EventRecorder",
+    "Forbidden",
+    "Gone",
+    "HintsStore",
+    "Invalid",
+    "KubeApi",
+    "KubeconfigError",
+    "LeaseElector",
+    "ListWatch",
+    "Malformed",
+    "MalformedObject",
+    "Namespace",
+    "NotFound",
+    "Page",
+    "Stream",
+    "Timeouts",
+    "TooManyRequests",
+    "Unauthorized",
+    "Unavailable",
+    "Watch",
+    "connect",
+    "cordon",
+    "get_jobset",
+    "jobsets",
+    "list_nodes_of_pool",
+    "list_pods_of_job",
+    "list_pods_on_node",
+    "namespaces",
+    "nodes",
+    "parse_jobset",
+    "parse_node",
+    "parse_pod",
+    "pods",
+    "uncordon",
+]

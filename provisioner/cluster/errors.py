@@ -1,0 +1,108 @@
+"""What can go wrong between the provisioner and the Kubernetes API.
+
+    ClusterError                 any failed exchange with the API server
+    +-- KubeconfigError          no usable kubeconfig or service account: nothing was sent
+    +-- NotFound                 404: the object, or its whole kind (a missing CRD)
+    +-- Conflict                 409: changed meanwhile, or it exists already
+    +-- Gone                     410: the resourceVersion or continue token is too old; list again
+    +-- Forbidden                403: RBAC or an admission plugin
+    +-- Unauthorized             401: the credentials are not accepted
+    +-- Invalid                  400, 422 and other 4xx: the same request will fail again
+    +-- TooManyRequests          429: retry_after_seconds says when to come back, if the server said so
+    +-- Unavailable              5xx, network, TLS, time-outs, credentials that can't be refreshed
+    +-- Malformed                an answer that is no JSON object, or lacks what every answer has
+
+No exception of urllib3, ssl, json or the kubernetes package passes this boundary. Whether a mutating call that
+failed as Unavailable had its effect is not known.
+"""
+
+from __future__ import annotations
+
+#: Longer texts of the API server say nothing new after this.
+MESSAGE_LIMIT = 256
+
+
+def truncate(text: str, limit: int = MESSAGE_LIMIT) -> str:
+    """Cut a text to a number of characters, showing that it was cut."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+class ClusterError(Exception):
+    """A failed exchange with the API server.
+
+    `status` is the HTTP status, 0 where there was no HTTP answer; `message` holds the API's own words; `reason` is
+    the machine-readable reason of the API's Status object, often empty.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
+        self.message = truncate(message)
+        self.status = status
+        self.reason = reason
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return f"{self.message} (HTTP {self.status})" if self.status else self.message
+
+
+class KubeconfigError(ClusterError):
+    """There is no usable way to a cluster; the message says what to do."""
+
+
+class NotFound(ClusterError):  # noqa: N818 - named after the API's own reason
+    """The object, or its kind, does not exist."""
+
+
+class Conflict(ClusterError):  # noqa: N818 - named after the API's own reason
+    """The object changed meanwhile, or exists already."""
+
+
+class Gone(ClusterError):  # noqa: N818 - named after the API's own reason
+    """The resourceVersion or the continue token is too old."""
+
+
+class Forbidden(ClusterError):  # noqa: N818 - named after the API's own reason
+    """The identity may not do this."""
+
+
+class Unauthorized(ClusterError):  # noqa: N818 - named after the API's own reason
+    """The credentials are not accepted."""
+
+
+class Invalid(ClusterError):  # noqa: N818 - named after the API's own reason
+    """The request itself is wrong."""
+
+
+class TooManyRequests(ClusterError):  # noqa: N818 - named after the API's own reason
+    """The server asks for a pause."""
+
+    def __init__(self, message: str, *, status: int = 429, reason: str = "", retry_after_seconds: float = 0.0) -> None:
+        super().__init__(message, status=status, reason=reason)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Unavailable(ClusterError):  # noqa: N818 - named after the API's own reason
+    """The server, or the way to it, failed."""
+
+
+class Malformed(ClusterError):  # noqa: N818 - named after what it is
+    """The answer can't be understood."""
+
+
+_BY_STATUS: dict[int, type[ClusterError]] = {
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    408: Unavailable,
+    409: Conflict,
+    410: Gone,
+}
+
+
+def error_for_status(status: int, message: str, *, reason: str = "", retry_after_seconds: float = 0.0) -> ClusterError:
+    """Return the error that an HTTP status (or the code of a Status object) stands for."""
+    if status == 429:
+        return TooManyRequests(message, reason=reason, retry_after_seconds=retry_after_seconds)
+    kind = _BY_STATUS.get(status)
+    if kind is None:
+        kind = Invalid if 400 <= status < 500 else Unavailable
+    return kind(message, status=status, reason=reason)

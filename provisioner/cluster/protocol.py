@@ -1,0 +1,118 @@
+"""What the rest of the package needs of an API server, and the addresses of its objects.
+
+`KubeApi` (api.py) speaks it over the network. Implementations raise nothing but ClusterError for a failed exchange;
+none repeats a call by itself: every caller is a loop that does, and only a caller knows whether that is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self
+from urllib.parse import quote
+
+#: A decoded JSON object; its values are anything that JSON can say.
+JsonObject = dict[str, Any]
+
+#: Objects a page: what the API server itself recommends.
+PAGE_SIZE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """How long to wait for a connection, and for each read on it."""
+
+    connect_seconds: float = 5.0
+    read_seconds: float = 15.0
+
+
+DEFAULT_TIMEOUTS = Timeouts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One page of a list."""
+
+    items: list[Any]
+    resource_version: str
+    #: Empty on the last page.
+    continue_token: str = ""
+
+
+class Stream(Protocol):
+    """The lines of a watch response, while they come."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield whole lines without their end; an incomplete last line raises."""
+
+    def close(self) -> None:
+        """End the stream; may be called from any thread, wakes a reader at once."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+class Api(Protocol):
+    """A Kubernetes API server, raw JSON in and out. Each call raises ClusterError when it fails."""
+
+    def get(
+        self, path: str, query: Mapping[str, str] | None = None, *, timeouts: Timeouts = DEFAULT_TIMEOUTS
+    ) -> JsonObject:
+        """Return one object."""
+
+    def list_page(
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        limit: int = PAGE_SIZE,
+        continue_token: str = "",
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> Page:
+        """Return one page of a collection."""
+
+    def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
+        """Create an object in a collection; Conflict where its name is taken."""
+
+    def put(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
+        """Replace an object; Conflict where body's resourceVersion is not the current one."""
+
+    def patch(
+        self,
+        path: str,
+        body: JsonObject,
+        *,
+        strategic: bool = False,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> JsonObject:
+        """Change an object by a JSON merge patch, or a strategic one."""
+
+    def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
+        """Delete an object, only the one with this uid where given."""
+
+    def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> Stream:
+        """Open a response and hand out its lines as they arrive."""
+
+
+JOBSETS_ROOT = "/apis/jobset.x-k8s.io/v1alpha2"
+LEASES_ROOT = "/apis/coordination.k8s.io/v1"
+
+
+def collection_path(resource: str, *, namespace: str = "", root: str = "/api/v1") -> str:
+    """Return the address of a collection: of one namespace, of all, or of a cluster-scoped kind."""
+    where = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+    return f"{root}{where}/{resource}"
+
+
+def object_path(resource: str, name: str, *, namespace: str = "", root: str = "/api/v1") -> str:
+    """Return the address of one object; an empty name would address the collection, so it is refused."""
+    if not name or name in (".", ".."):
+        raise ValueError(f"{name!r} is no name of an object in {resource}: give the object's name")
+    return f"{collection_path(resource, namespace=namespace, root=root)}/{quote(name, safe='')}"

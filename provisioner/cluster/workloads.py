@@ -1,0 +1,164 @@
+"""Live reads and the cordon, for the moment before a delete: never from a cache, never with resourceVersion=0.
+
+An answer that can't be read raises Malformed instead of being skipped: a pod that nobody could count must stop a
+delete, not permit it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from provisioner import constants
+from provisioner.cluster import errors
+from provisioner.cluster.parse import MalformedObject, parse_jobset, parse_node, parse_pod, requested_chips
+from provisioner.cluster.protocol import JOBSETS_ROOT, Api, collection_path, object_path
+from provisioner.cluster.quantities import parse_timestamp
+from provisioner.cluster.watches import UNFINISHED
+from provisioner.model.capacity import Node
+from provisioner.model.workloads import JobKey, JobSet, Pod
+
+T = TypeVar("T")
+
+#: A list that takes longer than etcd keeps its revision starts again this often.
+_LIST_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundPod:
+    """Any pod on a node, whoever made it."""
+
+    namespace: str
+    name: str
+    uid: str
+    chips: int
+    finished: bool
+    #: deletionTimestamp: the moment at which the grace ends; None while nobody deletes it.
+    deletion_deadline: datetime | None
+
+
+def get_jobset(api: Api, namespace: str, name: str, *, chip_resource: str = constants.TPU_RESOURCE) -> JobSet | None:
+    """Read a JobSet; None where it does not exist.
+
+    A cluster without the JobSet kind answers 404 too, but without a Status object that says NotFound: that is raised,
+    because it says nothing about this JobSet.
+    """
+    try:
+        raw = api.get(object_path("jobsets", name, namespace=namespace, root=JOBSETS_ROOT))
+    except errors.NotFound as error:
+        if error.reason == "NotFound":
+            return None
+        raise
+    return _read(raw, lambda item: parse_jobset(item, chip_resource=chip_resource))
+
+
+def list_nodes_of_pool(api: Api, pool_name: str, *, chip_resource: str = constants.TPU_RESOURCE) -> list[Node]:
+    """List the nodes of a pool, by GKE's label."""
+    nodes = _list(
+        api,
+        collection_path("nodes"),
+        {"labelSelector": f"{constants.NODE_POOL}={pool_name}"},
+        lambda item: parse_node(item, chip_resource=chip_resource),
+    )
+    return [node for node in nodes if node is not None]
+
+
+def list_pods_on_node(api: Api, node_name: str, *, chip_resource: str = constants.TPU_RESOURCE) -> list[BoundPod]:
+    """List the unfinished pods on a node, with or without chips."""
+    return _list(
+        api,
+        collection_path("pods"),
+        {"fieldSelector": f"spec.nodeName={node_name},{UNFINISHED}"},
+        lambda item: _bound_pod(item, chip_resource),
+    )
+
+
+def list_pods_of_job(
+    api: Api, namespace: str, job_key: JobKey, *, chip_resource: str = constants.TPU_RESOURCE
+) -> list[Pod]:
+    """List the pods of one child Job that ask for chips, finished ones too."""
+    pods = _list(
+        api,
+        collection_path("pods", namespace=namespace),
+        {"labelSelector": f"{constants.JOB_KEY}={job_key}"},
+        lambda item: parse_pod(item, chip_resource=chip_resource),
+    )
+    return [pod for pod in pods if pod is not None]
+
+
+def cordon(api: Api, node_name: str) -> bool:
+    """Keep new pods off a node and note on it that it was us; False where the node is gone.
+
+    A node that somebody else cordoned must not be given to this: the note would make us uncordon it later.
+    """
+    return _set_cordon(api, node_name, unschedulable=True, note="true")
+
+
+def uncordon(api: Api, node_name: str) -> bool:
+    """Undo `cordon`; False where the node is gone."""
+    return _set_cordon(api, node_name, unschedulable=None, note=None)
+
+
+def _set_cordon(api: Api, node_name: str, *, unschedulable: bool | None, note: str | None) -> bool:
+    body = {
+        "metadata": {"annotations": {constants.CORDONED: note}},
+        "spec": {"unschedulable": unschedulable},
+    }
+    try:
+        api.patch(object_path("nodes", node_name), body, strategic=True)
+    except errors.NotFound:
+        return False
+    return True
+
+
+def _list(api: Api, path: str, query: Mapping[str, str], parse: Callable[[Any], T]) -> list[T]:
+    for attempt in range(1, _LIST_ATTEMPTS + 1):
+        try:
+            return _list_once(api, path, query, parse)
+        except errors.Gone:
+            if attempt == _LIST_ATTEMPTS:
+                raise
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _list_once(api: Api, path: str, query: Mapping[str, str], parse: Callable[[Any], T]) -> list[T]:
+    found: list[T] = []
+    token = ""
+    while True:
+        page = api.list_page(path, query, continue_token=token)
+        found.extend(_read(item, parse) for item in page.items)
+        token = page.continue_token
+        if not token:
+            return found
+
+
+def _read(raw: Any, parse: Callable[[Any], T]) -> T:
+    try:
+        return parse(raw)
+    except MalformedObject as error:
+        raise errors.Malformed(str(error)) from error
+
+
+def _bound_pod(raw: Any, chip_resource: str) -> BoundPod:
+    try:
+        metadata = raw["metadata"]
+        namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
+        spec = raw["spec"]
+        phase = raw["status"].get("phase") if "status" in raw else None
+        deletion = metadata.get("deletionTimestamp")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise MalformedObject(f"a pod of the list on a node lacks metadata or spec: {error!r}") from error
+    what = f"pod {namespace}/{name}"
+    deadline = parse_timestamp(deletion)
+    if deletion is not None and deadline is None:
+        raise MalformedObject(f"{what}: deletionTimestamp {str(deletion)[:40]!r} is no RFC 3339 time")
+    return BoundPod(
+        namespace=namespace,
+        name=name,
+        uid=uid,
+        chips=requested_chips(what, spec, chip_resource),
+        finished=phase in ("Succeeded", "Failed"),
+        deletion_deadline=deadline,
+    )
