@@ -1,0 +1,141 @@
+"""The keys and certificates of one local cluster.
+
+They are made anew for every cluster and live as long as it, so they are valid for a year, never rotated and never
+revoked. One authority signs for servers and clients alike.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+_VALID = dt.timedelta(days=365)
+# A clock set back a little must not make a certificate not yet valid.
+_BACKDATED = dt.timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPair:
+    """A private key and its certificate, as PEM."""
+
+    certificate_pem: bytes
+    key_pem: bytes
+
+    def write(self, directory: Path, name: str) -> tuple[Path, Path]:
+        """Write name.crt and name.key (readable by the owner alone); return their paths."""
+        certificate, key = directory / f"{name}.crt", directory / f"{name}.key"
+        certificate.write_bytes(self.certificate_pem)
+        write_private(key, self.key_pem)
+        return certificate, key
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that nobody but its owner could ever read."""
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_bytes(content)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def service_account_keys() -> tuple[bytes, bytes]:
+    """Return the private and the public key, as PEM, that sign and check service account tokens."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return _key_pem(key), public
+
+
+class Authority:
+    """A certificate authority that lives in memory: its key is never written."""
+
+    def __init__(self, *, now: dt.datetime) -> None:
+        self._now = now
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _name("tpu-provisioner local cluster")
+        usage = x509.KeyUsage(
+            digital_signature=True,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            key_cert_sign=True,
+            crl_sign=True,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        self._certificate = (
+            self._builder(self._name, self._key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(usage, critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    @property
+    def certificate_pem(self) -> bytes:
+        """The authority's own certificate."""
+        return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    def server(
+        self, common_name: str, *, names: Sequence[str], addresses: Sequence[str], also_client: bool = False
+    ) -> KeyPair:
+        """Return a serving certificate for the DNS names and IP addresses."""
+        alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in names]
+        alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
+        return self._issue(
+            _name(common_name),
+            usages=[ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if also_client else [])],
+            alternatives=x509.SubjectAlternativeName(alternatives),
+        )
+
+    def client(self, user: str, *, groups: Sequence[str] = ()) -> KeyPair:
+        """Return a client certificate: the API server takes the user and the groups from it."""
+        return self._issue(_name(user, groups=groups), usages=[ExtendedKeyUsageOID.CLIENT_AUTH])
+
+    def _issue(
+        self,
+        subject: x509.Name,
+        *,
+        usages: Sequence[x509.ObjectIdentifier],
+        alternatives: x509.SubjectAlternativeName | None = None,
+    ) -> KeyPair:
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = (
+            self._builder(subject, key.public_key())
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        )
+        if alternatives is not None:
+            builder = builder.add_extension(alternatives, critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
+        return KeyPair(certificate_pem=certificate.public_bytes(serialization.Encoding.PEM), key_pem=_key_pem(key))
+
+    def _builder(self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(self._now - _BACKDATED)
+            .not_valid_after(self._now + _VALID)
+            # Strict verifiers, such as Python's since 3.13, ask for both identifiers.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+        )
+
+
+def _name(common_name: str, *, groups: Sequence[str] = ()) -> x509.Name:
+    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+    return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])

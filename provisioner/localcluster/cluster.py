@@ -1,0 +1,233 @@
+"""A running local cluster, and how one is started.
+
+Start returns when the cluster has been seen to work. It is for rehearsals and tests: one replica of everything,
+data that need not survive, no isolation from other users of this machine.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from provisioner.localcluster import components, jobset, readiness, recipes
+from provisioner.localcluster.api import ApiClient, ApiError
+from provisioner.localcluster.binaries import Binaries, resolve_binaries
+from provisioner.localcluster.component import Component
+from provisioner.localcluster.credentials import ADMIN, Credentials
+from provisioner.localcluster.errors import LocalClusterError
+from provisioner.localcluster.ports import HOST
+from provisioner.localcluster.processes import stop_all, wait_until
+from provisioner.localcluster.progress import Progress, log_progress
+
+START_TIMEOUT_SECONDS = 120.0
+"""How long each program may take to become ready; on an idle machine all take a few seconds together."""
+
+_GRACE_SECONDS = 0.7
+# The API server delays creates of a kind that it has served for less; no caller should meet that.
+_NEW_KIND_SECONDS = 2.0
+
+
+class LocalCluster:
+    """A Kubernetes control plane on this machine; made by start(), ended by stop() or as a context manager."""
+
+    def __init__(
+        self, directory: Path, binaries: Binaries, *, with_jobset: bool, temporary: bool, timeout_seconds: float
+    ) -> None:
+        self.directory = directory
+        self.binaries = binaries
+        self.kubeconfig = directory / "kubeconfig"
+        self._with_jobset = with_jobset
+        self._temporary = temporary
+        self._timeout_seconds = timeout_seconds
+        for part in ("logs", "configuration"):
+            (directory / part).mkdir()
+        credentials = Credentials.create(directory / "credentials")
+        self._credentials = credentials
+        site = components.Site(directory=directory, binaries=binaries, credentials=credentials)
+
+        def component(name: str, plan: Callable[[components.Site], components.Plan]) -> Component:
+            return Component(name, site, plan, timeout_seconds=timeout_seconds)
+
+        etcd = component(recipes.ETCD, components.etcd)
+
+        def plan_apiserver(site: components.Site) -> components.Plan:
+            return components.kube_apiserver(site, etcd_port=etcd.port)
+
+        # In the order of their start.
+        self._components = {
+            one.name: one
+            for one in (
+                etcd,
+                component(recipes.KUBE_APISERVER, plan_apiserver),
+                component(recipes.KUBE_CONTROLLER_MANAGER, components.kube_controller_manager),
+                component(recipes.KUBE_SCHEDULER, components.kube_scheduler),
+                component(recipes.KWOK, components.kwok),
+                *([component(recipes.JOBSET, components.jobset)] if with_jobset else []),
+            )
+        }
+
+    @property
+    def server_url(self) -> str:
+        """The API server's address."""
+        return f"https://{HOST}:{self._components[recipes.KUBE_APISERVER].port}"
+
+    @property
+    def ca_certificate_pem(self) -> bytes:
+        """The certificate of the authority that the kubeconfig trusts."""
+        return self._credentials.authority_pem
+
+    @property
+    def component_names(self) -> tuple[str, ...]:
+        """The names that restart(), pause(), resume() and logs() take."""
+        return tuple(self._components)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End all programs, within 3 seconds; remove the directory if start() made it. May be called again."""
+        atexit.unregister(self.stop)
+        started = {name: one.process for name, one in self._components.items() if one.started}
+        # Clients before servers, so that nobody's last act is to wait for one that is gone.
+        servers = [started.pop(name) for name in (recipes.KUBE_APISERVER, recipes.ETCD) if name in started]
+        stop_all(list(started.values()), grace_seconds=_GRACE_SECONDS)
+        for server in servers:
+            stop_all([server], grace_seconds=_GRACE_SECONDS)
+        if self._temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def restart(self, name: str, *, down_seconds: float = 0) -> None:
+        """Kill a program, as a crash would, and start it again on the same ports and data; wait until it is ready."""
+        component = self._component(name)
+        component.process.kill()
+        time.sleep(down_seconds)
+        component.start_again()
+
+    def pause(self, name: str) -> None:
+        """Freeze a program: it keeps its connections and answers nothing."""
+        self._component(name).process.pause()
+
+    def resume(self, name: str) -> None:
+        """Let a frozen program go on."""
+        self._component(name).process.resume()
+
+    def logs(self, name: str, *, last_lines: int = 50) -> str:
+        """Return the end of a program's log, over all its starts."""
+        return "\n".join(self._component(name).process.tail(last_lines))
+
+    def check(self) -> None:
+        """Raise LocalClusterError if a program has ended by itself."""
+        for component in self._components.values():
+            if component.process.exit_code is not None:
+                raise LocalClusterError(
+                    f"{component.name} ended with exit code {component.process.exit_code}.",
+                    output=component.process.tail(20),
+                    advice="The cluster is of no more use: stop it and start another.",
+                )
+
+    def _component(self, name: str) -> Component:
+        try:
+            return self._components[name]
+        except KeyError:
+            known = ", ".join(self._components)
+            raise LocalClusterError(f"This cluster has no component {name!r}.", advice=f"It has: {known}.") from None
+
+    def _start(self, progress: Progress) -> None:
+        started = served_since = time.monotonic()
+        etcd, apiserver = self._components[recipes.ETCD], self._components[recipes.KUBE_APISERVER]
+        etcd.start()
+        etcd.await_ready()
+        apiserver.start()
+        apiserver.await_serving()
+        trust = self._credentials
+        for client in trust.clients:
+            path = self.kubeconfig if client == ADMIN else trust.directory / f"{client}.kubeconfig"
+            trust.write_kubeconfig(path, client=client, server_url=self.server_url)
+        api = ApiClient(
+            apiserver.port, authority=trust.authority, certificate=trust.admin_certificate, key=trust.admin_key
+        )
+        if self._with_jobset:
+            # First of all, because JobSet looks for its CRD once, and if it isn't there only ten seconds later again,
+            # and because the API server delays the first creates of a new kind.
+            manifests = self.binaries.jobset_manifests
+            self._wait("the API server to take JobSet's CRD", partial(jobset.install_crd, api, manifests))
+            self._wait("JobSet's CRD to be established", partial(jobset.established, api))
+            served_since = time.monotonic()
+        apiserver.await_ready()
+        progress(f"the API server answers at {self.server_url} after {time.monotonic() - started:.1f} s")
+        others = [one for one in self._components.values() if one not in {etcd, apiserver}]
+        for component in others:
+            component.start()
+        for component in others:
+            component.await_ready()
+        if self._with_jobset:
+            port = self._components[recipes.JOBSET].port
+            jobset.install_webhooks(api, self.binaries.jobset_manifests, port=port, authority_pem=trust.authority_pem)
+        for what, condition in readiness.conditions(api, with_jobset=self._with_jobset):
+            self._wait(what, condition)
+        if self._with_jobset:
+            time.sleep(max(0.0, served_since + _NEW_KIND_SECONDS - time.monotonic()))
+        progress(f"the local cluster works after {time.monotonic() - started:.1f} s")
+
+    def _wait(self, what: str, condition: Callable[[], bool]) -> None:
+        processes = [one.process for one in self._components.values() if one.started]
+        try:
+            wait_until(condition, what=what, timeout_seconds=self._timeout_seconds, processes=processes)
+        except (ApiError, OSError) as error:
+            raise LocalClusterError(
+                f"Waiting for {what} failed: {error}.",
+                output=self._components[recipes.KUBE_APISERVER].process.tail(20),
+                advice="Start the cluster again; if this stays, the programs and the manifests may not fit together.",
+            ) from error
+
+
+def start(
+    directory: Path | None = None,
+    *,
+    progress: Progress = log_progress,
+    jobset: bool = True,
+    timeout_seconds: float = START_TIMEOUT_SECONDS,
+) -> LocalCluster:
+    """Start a cluster and wait until it works.
+
+    The directory must be new or empty and is kept; without one, a temporary directory is made and removed by stop().
+    Programs are built on first use, which takes minutes. Raises LocalClusterError.
+    """
+    binaries = resolve_binaries(progress=progress)
+    cluster = _create(directory, binaries, with_jobset=jobset, timeout_seconds=timeout_seconds)
+    # For callers that forget stop() where children do not die with their parent.
+    atexit.register(cluster.stop)
+    try:
+        cluster._start(progress)  # noqa: SLF001 - start() is the constructor's second half
+    except BaseException:
+        cluster.stop()
+        raise
+    return cluster
+
+
+def _create(directory: Path | None, binaries: Binaries, *, with_jobset: bool, timeout_seconds: float) -> LocalCluster:
+    if directory is None:
+        home = Path(tempfile.mkdtemp(prefix="tpu-provisioner-"))
+    else:
+        home = directory.absolute()
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if any(home.iterdir()):
+            raise LocalClusterError(
+                f"The directory {home} is not empty.",
+                advice="Give one that is new or empty: a cluster can't be started again from its files.",
+            )
+    return LocalCluster(
+        home, binaries, with_jobset=with_jobset, temporary=directory is None, timeout_seconds=timeout_seconds
+    )

@@ -1,0 +1,126 @@
+"""What is built for the local cluster: seven programs out of four pinned Go modules.
+
+The versions live in modules/*/go.mod and go.sum alone; only version stamps that a program reports about itself are
+derived from them. The cache key covers everything that decides what is built, but not the version of the Go
+toolchain: any that is new enough gives programs that behave alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MODULES = Path(__file__).with_name("modules")
+
+MINIMUM_GO = (1, 26)
+"""The go directive of every module here."""
+
+BUILD_FLAGS = ("-mod=readonly", "-trimpath", "-buildvcs=false")
+
+ETCD = "etcd"
+KUBE_APISERVER = "kube-apiserver"
+KUBE_CONTROLLER_MANAGER = "kube-controller-manager"
+KUBE_SCHEDULER = "kube-scheduler"
+KUBECTL = "kubectl"
+KWOK = "kwok"
+JOBSET = "jobset"
+
+JOBSET_MODULE = "sigs.k8s.io/jobset"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How one program is built."""
+
+    name: str
+    module: str
+    """The folder under modules/ that pins it."""
+
+    source: str
+    """The path of the Go module whose version is stamped."""
+
+    package: str
+
+    version_variable: str | None = None
+    """The Go variable that takes the version; None where the source already knows it."""
+
+    from_assets: bool = True
+    """May $KUBEBUILDER_ASSETS provide it?"""
+
+
+_KUBERNETES = "k8s.io/kubernetes"
+_KUBERNETES_VERSION = "k8s.io/component-base/version.gitVersion"
+
+# The cheap ones first: a mistake in the set-up shows within a minute.
+RECIPES = (
+    Recipe(
+        name=ETCD,
+        module="etcd",
+        source="go.etcd.io/etcd/server/v3",
+        package="go.etcd.io/etcd/server/v3",
+    ),
+    *(
+        Recipe(
+            name=name,
+            module="kubernetes",
+            source=_KUBERNETES,
+            package=f"{_KUBERNETES}/cmd/{name}",
+            version_variable=_KUBERNETES_VERSION,
+        )
+        for name in (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER, KUBECTL)
+    ),
+    Recipe(
+        name=KWOK,
+        module="kwok",
+        source="sigs.k8s.io/kwok",
+        package="sigs.k8s.io/kwok/cmd/kwok",
+    ),
+    Recipe(
+        name=JOBSET,
+        module="jobset",
+        source=JOBSET_MODULE,
+        package=JOBSET_MODULE,
+        version_variable="sigs.k8s.io/jobset/pkg/version.GitVersion",
+        # Its CRD and webhooks are taken from the same module and must be of the same version.
+        from_assets=False,
+    ),
+)
+
+
+def pinned_version(recipe: Recipe, modules: Path) -> str:
+    """Return the version that the recipe's go.mod requires, such as v1.36.1."""
+    text = (modules / recipe.module / "go.mod").read_text(encoding="utf-8")
+    match = re.search(rf"^\s*(?:require )?{re.escape(recipe.source)} (v\S+)", text, re.MULTILINE)
+    if match is None:
+        raise ValueError(f"modules/{recipe.module}/go.mod requires no version of {recipe.source}")
+    return match.group(1)
+
+
+def linker_flags(recipe: Recipe, modules: Path) -> str:
+    """Return the value of -ldflags: no symbol tables, and the version stamp."""
+    flags = "-s -w"
+    if recipe.version_variable is None:
+        return flags
+    version = pinned_version(recipe, modules)
+    flags += f" -X {recipe.version_variable}={version}"
+    if recipe.version_variable == _KUBERNETES_VERSION:
+        # Clients compare major and minor, which are variables of their own.
+        major, minor, _ = version.removeprefix("v").split(".", 2)
+        package = _KUBERNETES_VERSION.rpartition(".")[0]
+        flags += f" -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
+    return flags
+
+
+def cache_key(modules: Path, *, platform: str, recipes: Sequence[Recipe] = RECIPES) -> str:
+    """Return the name of the cache folder: one per set of sources, flags and platform (such as linux/amd64)."""
+    digest = hashlib.sha256()
+    for path in sorted(modules.glob("*/go.*")):
+        digest.update(f"{path.parent.name}/{path.name}\0".encode())
+        digest.update(path.read_bytes())
+    for recipe in recipes:
+        digest.update(f"\0{recipe.name} {recipe.package} {linker_flags(recipe, modules)}".encode())
+    digest.update(f"\0{' '.join(BUILD_FLAGS)}\0{platform}".encode())
+    return digest.hexdigest()[:16]

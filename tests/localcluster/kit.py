@@ -1,0 +1,152 @@
+"""Stand-ins for Go and its modules, and a caller of the real cluster."""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+
+from provisioner import localcluster
+
+_FAKE_GO = """\
+#!/bin/sh
+# Answers as the go command does; every call is a line in $FAKE_GO_CALLS.
+echo "$*" >> "$FAKE_GO_CALLS"
+case "$1" in
+  env) echo "{version}" ;;
+  mod) echo '{{"Dir": "{jobset}"}}' ;;
+  build)
+    for argument in "$@"; do
+      if [ "$previous" = "-o" ]; then output=$argument; fi
+      previous=$argument
+    done
+    {build}
+    ;;
+esac
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoHome:
+    """A home with a fake go on PATH."""
+
+    root: Path
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def cache(self) -> Path:
+        """The folder that builds go to."""
+        return self.root / "cache" / "tpu-provisioner"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment that leads to all of it."""
+        return {
+            "PATH": f"{self.root / 'bin'}:/usr/bin:/bin",
+            "HOME": str(self.root),
+            "XDG_CACHE_HOME": str(self.root / "cache"),
+            "FAKE_GO_CALLS": str(self.root / "calls"),
+        }
+
+    def install_go(
+        self, *, version: str = "go1.26.3", build: str = 'echo built > "$output"; chmod +x "$output"'
+    ) -> Path:
+        """Put a fake go on PATH; build is what it does, in shell, to make $output."""
+        return self.write_go(self.root / "bin" / "go", version=version, build=build)
+
+    def write_go(self, path: Path, *, version: str, build: str = 'echo built > "$output"; chmod +x "$output"') -> Path:
+        """Write a fake go to any place."""
+        manifests = self.root / "jobset-module" / "config" / "components"
+        for part in ("crd", "webhook"):
+            (manifests / part).mkdir(parents=True, exist_ok=True)
+            (manifests / part / "file.yaml").write_text("kind: Something\n")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_FAKE_GO.format(version=version, jobset=self.root / "jobset-module", build=build))
+        path.chmod(0o755)
+        return path
+
+    def resolve(self, **more: str) -> localcluster.Binaries:
+        """Resolve the binaries in this home; what progress says is kept."""
+        return localcluster.resolve_binaries(
+            progress=self.said.append, environment=self.environment | more, heartbeat_seconds=0.05
+        )
+
+    def builds(self) -> list[str]:
+        """The names of the programs that the fake go was asked to build, in order."""
+        calls = self.root / "calls"
+        lines = calls.read_text().splitlines() if calls.exists() else []
+        return [line.rpartition("-o ")[2].split()[0].rpartition("/")[2] for line in lines if line.startswith("build")]
+
+
+def wait_for(condition: Callable[[], Any], *, what: str, seconds: float = 30) -> Any:
+    """Wait until the condition is true; return what it returned."""
+    deadline = time.monotonic() + seconds
+    while not (result := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {seconds} s: {what}")
+        time.sleep(0.05)
+    return result
+
+
+class Kube:
+    """Raw calls with nothing but what a kubeconfig says."""
+
+    def __init__(self, kubeconfig: Path, scratch: Path) -> None:
+        config = yaml.safe_load(kubeconfig.read_text())
+        self.url = config["clusters"][0]["cluster"]["server"]
+        files = {
+            "ca": config["clusters"][0]["cluster"]["certificate-authority-data"],
+            "crt": config["users"][0]["user"]["client-certificate-data"],
+            "key": config["users"][0]["user"]["client-key-data"],
+        }
+        for name, data in files.items():
+            (scratch / name).write_bytes(base64.b64decode(data))
+        self._session = requests.Session()
+        self._session.trust_env = False
+        self._session.verify = str(scratch / "ca")
+        self._session.cert = (str(scratch / "crt"), str(scratch / "key"))
+
+    def call(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_seconds: float = 20
+    ) -> requests.Response:
+        """Make one call."""
+        return self._session.request(method, self.url + path, json=body, timeout=timeout_seconds)
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Return what is there."""
+        answer = self.call("GET", path)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an object; return it."""
+        answer = self.call("POST", path, body)
+        assert answer.status_code == 201, answer.text
+        return dict(answer.json())
+
+    def pods(self, jobset: str) -> list[dict[str, Any]]:
+        """Return the pods of a JobSet in the default namespace."""
+        selector = f"labelSelector=jobset.sigs.k8s.io/jobset-name%3D{jobset}"
+        return list(self.get(f"/api/v1/namespaces/default/pods?{selector}")["items"])
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._session.close()
+
+
+def process_is_alive(pid: int) -> bool:
+    """Whether the process runs; one that nobody has waited for does not."""
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return state != "Z"

@@ -1,0 +1,197 @@
+"""Where programs come from, and that nothing half-made is ever used."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from provisioner.localcluster import LocalClusterError, resolve_binaries
+from provisioner.localcluster.__main__ import main
+from provisioner.localcluster.binaries import cache_root
+from tests.localcluster.kit import GoHome, process_is_alive, wait_for
+
+ALL = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok", "jobset"]
+
+
+def _assets(folder: Path, *names: str) -> Path:
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_text("given")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def test_everything_is_built_once_and_then_taken_from_the_cache(go_home: GoHome) -> None:
+    """The second call runs no Go at all."""
+    go_home.install_go()
+    first = go_home.resolve()
+    assert go_home.builds() == ALL
+    assert {path.read_text() for path in first.programs.values()} == {"built\n"}
+    assert (first.jobset_manifests / "crd" / "file.yaml").is_file()
+    (go_home.root / "bin" / "go").unlink()
+    assert go_home.resolve() == first
+
+
+def test_assets_come_before_the_cache_and_the_rest_is_built(go_home: GoHome, tmp_path: Path) -> None:
+    """KUBEBUILDER_ASSETS serves what it holds."""
+    go_home.install_go()
+    assets = _assets(tmp_path / "assets", "etcd", "kube-apiserver", "kubectl")
+    binaries = go_home.resolve(KUBEBUILDER_ASSETS=str(assets))
+    assert go_home.builds() == ["kube-controller-manager", "kube-scheduler", "kwok", "jobset"]
+    assert binaries["etcd"] == assets / "etcd"
+    assert binaries["kwok"].is_relative_to(go_home.cache)
+    go_home.resolve()
+    assert go_home.builds()[4:] == ["etcd", "kube-apiserver", "kubectl"]
+
+
+def test_a_jobset_controller_among_the_assets_is_not_used(go_home: GoHome, tmp_path: Path) -> None:
+    """Its CRD could be of another version."""
+    go_home.install_go()
+    binaries = go_home.resolve(KUBEBUILDER_ASSETS=str(_assets(tmp_path / "assets", *ALL)))
+    assert go_home.builds() == ["jobset"]
+    assert binaries["jobset"].is_relative_to(go_home.cache)
+
+
+def test_files_that_are_no_programs_are_not_taken_from_the_assets(go_home: GoHome, tmp_path: Path) -> None:
+    """A file without the executable bit is passed over."""
+    go_home.install_go()
+    assets = _assets(tmp_path / "assets", "etcd")
+    (assets / "etcd").chmod(0o644)
+    go_home.resolve(KUBEBUILDER_ASSETS=str(assets))
+    assert "etcd" in go_home.builds()
+
+
+def test_assets_that_are_no_folder_are_a_mistake(go_home: GoHome) -> None:
+    """The error names the variable and the value."""
+    with pytest.raises(LocalClusterError, match=r"KUBEBUILDER_ASSETS is '/no/such/folder'.*\n.*unset") as caught:
+        go_home.resolve(KUBEBUILDER_ASSETS="/no/such/folder")
+    assert caught.value.output == ()
+
+
+def test_a_failed_build_says_why_and_keeps_what_was_built_before(go_home: GoHome) -> None:
+    """The error has Go's last lines without the names of packages, and the next call goes on."""
+    go_home.install_go(
+        build='case "$output" in *kwok) echo sigs.k8s.io/kwok/pkg; echo half > "$output"; '
+        'echo "x.go:1: no such thing"; exit 1;; esac; echo built > "$output"'
+    )
+    with pytest.raises(LocalClusterError) as caught:
+        go_home.resolve()
+    assert caught.value.output == ("x.go:1: no such thing",)
+    assert "building kwok (6/7) failed" in caught.value.what
+    assert "Go 1.26.3" in caught.value.what
+    assert not list(go_home.cache.rglob("kwok"))
+    go_home.install_go()
+    assert go_home.resolve()["kwok"].read_text() == "built\n"
+    assert go_home.builds()[6:] == ["kwok", "jobset"]
+
+
+def test_a_killed_build_leaves_nothing_that_is_trusted(go_home: GoHome) -> None:
+    """The half-written program of a killed builder has no final name, and its go command ends with it."""
+    go_home.install_go(build='echo half > "$output"; echo $$ > "$HOME/pid"; exec sleep 600')
+    builder = subprocess.Popen(
+        [sys.executable, "-c", "from provisioner.localcluster import resolve_binaries; resolve_binaries()"],
+        env=go_home.environment,
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.DEVNULL,
+    )
+    pid_file = go_home.root / "pid"
+    wait_for(lambda: pid_file.exists() and pid_file.read_text().strip(), what="the build to be under way")
+    builder.send_signal(signal.SIGKILL)
+    builder.wait()
+    if sys.platform == "linux":
+        go = int(pid_file.read_text())
+        wait_for(lambda: not process_is_alive(go), what="the go command to end")
+    go_home.install_go()
+    binaries = go_home.resolve()
+    assert {path.read_text() for path in binaries.programs.values()} == {"built\n"}
+    assert not list(go_home.cache.rglob(".building-*"))
+
+
+def test_an_interrupted_build_ends_the_go_command(go_home: GoHome) -> None:
+    """Ctrl-C while Go runs leaves no compiler behind and no scratch folder."""
+    go_home.install_go(build='sleep 600 & echo $! > "$HOME/pid"; wait')
+    pid_file = go_home.root / "pid"
+
+    def interrupt(text: str) -> None:
+        if "so far" in text and pid_file.exists() and pid_file.read_text().strip():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        resolve_binaries(progress=interrupt, environment=go_home.environment, heartbeat_seconds=0.05)
+    wait_for(lambda: not process_is_alive(int(pid_file.read_text())), what="the compiler to end")
+    assert not list(go_home.cache.rglob(".building-*"))
+
+
+def test_two_builders_do_the_work_once(go_home: GoHome) -> None:
+    """The second waits for the first and finds everything there."""
+    go_home.install_go(build='sleep 0.1; echo built > "$output"')
+    threads = [threading.Thread(target=go_home.resolve) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert go_home.builds() == ALL
+    assert any("another process is building" in line for line in go_home.said)
+
+
+def test_a_silent_build_says_that_it_goes_on(go_home: GoHome) -> None:
+    """Progress names the program, its place in the row, packages and seconds while Go says nothing."""
+    go_home.install_go(build='echo some/package; until [ -e "$HOME/enough" ]; do sleep 0.02; done; echo x > "$output"')
+    said: list[str] = []
+
+    def listen(text: str) -> None:
+        said.append(text)
+        if "so far" in text:
+            (go_home.root / "enough").touch()
+
+    resolve_binaries(progress=listen, environment=go_home.environment, heartbeat_seconds=0.3)
+    assert "building etcd (1/7) ..." in said
+    assert "building etcd (1/7): 1 packages compiled, 0 s so far" in said
+
+
+@pytest.mark.parametrize(
+    ("environment", "want"),
+    [
+        pytest.param({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/x/tpu-provisioner", id="the cache folder that is set"),
+        pytest.param({"HOME": "/h"}, "/h/.cache/tpu-provisioner", id="the one under the home folder otherwise"),
+        pytest.param(
+            {"XDG_CACHE_HOME": "rel", "HOME": "/h"}, "/h/.cache/tpu-provisioner", id="a relative one is ignored"
+        ),
+    ],
+)
+def test_the_cache_lies_where_users_expect_it(environment: dict[str, str], want: str) -> None:
+    """XDG's rules decide."""
+    assert cache_root(environment) == Path(want)
+
+
+def test_the_build_command_prints_where_the_programs_are(
+    go_home: GoHome, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names and paths go to standard output, progress to standard error."""
+    go_home.install_go()
+    for name, value in go_home.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    assert main(["build"]) == 0
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ALL
+    assert "building etcd (1/7)" in err
+
+
+def test_the_build_command_tells_errors_without_a_traceback(
+    go_home: GoHome, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A failed build is exit code 1 and a text."""
+    go_home.install_go(build="echo broken; exit 2")
+    for name, value in go_home.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    assert main(["build"]) == 1
+    err = capsys.readouterr().err
+    assert "error: building etcd (1/7) failed" in err
+    assert "broken" in err

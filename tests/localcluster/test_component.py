@@ -1,0 +1,102 @@
+"""A program whose port was taken in the last moment is started on another."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioner.localcluster import LocalClusterError
+from provisioner.localcluster.binaries import Binaries
+from provisioner.localcluster.component import Component
+from provisioner.localcluster.components import Plan, Site
+from provisioner.localcluster.credentials import Credentials
+from provisioner.localcluster.ports import HOST, free_ports
+
+# Says of a taken port what Go's programs say.
+SERVER = """
+import socket, sys
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+try:
+    listener.bind(("127.0.0.1", int(sys.argv[1])))
+except OSError as error:
+    sys.exit("listen tcp: bind: address already in use" if error.errno == 98 else str(error))
+listener.listen()
+print("listening", flush=True)
+listener.accept()
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Give a directory as a cluster has it."""
+    (tmp_path / "logs").mkdir()
+    credentials = Credentials.create(tmp_path / "credentials")
+    return Site(directory=tmp_path, binaries=Binaries(programs={}, jobset_manifests=tmp_path), credentials=credentials)
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    """Give a port that another server has."""
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+def _component(site: Site, ports: list[int], code: str = SERVER) -> Component:
+    def plan(_: Site) -> Plan:
+        port = ports.pop(0)
+        return Plan(
+            command=(sys.executable, "-c", code, str(port)),
+            ready=lambda: component.process.tail(1) == ["listening"],
+            port=port,
+        )
+
+    component = Component("server", site, plan, timeout_seconds=20)
+    return component
+
+
+def test_another_port_is_tried(site: Site, taken_port: int) -> None:
+    """The second plan wins, and a restart keeps its port."""
+    (free,) = free_ports(1)
+    component = _component(site, [taken_port, free])
+    component.start()
+    component.await_ready()
+    assert component.port == free
+    first = component.process.pid
+    component.process.kill()
+    component.start_again()
+    assert component.port == free
+    assert component.process.pid != first
+    component.process.kill()
+
+
+def test_it_is_given_up_at_last(site: Site, taken_port: int) -> None:
+    """Five times taken is no accident."""
+    component = _component(site, [taken_port] * 5)
+    component.start()
+    with pytest.raises(LocalClusterError, match="server ended with exit code 1") as caught:
+        component.await_ready()
+    assert "address already in use" in caught.value.output[-1]
+
+
+def test_other_failures_are_told_at_once(site: Site) -> None:
+    """Only a taken port is tried again."""
+    component = _component(site, [1], code="print('unknown flag'); raise SystemExit(2)")
+    component.start()
+    with pytest.raises(LocalClusterError, match="server ended with exit code 2") as caught:
+        component.await_ready()
+    assert caught.value.output == ("unknown flag",)
+
+
+def test_nothing_of_the_users_environment_reaches_the_programs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A KUBECONFIG or a settings file in the home folder could point elsewhere."""
+    monkeypatch.setenv("KUBECONFIG", "/another/cluster")
+    environment = site.environment()
+    assert "KUBECONFIG" not in environment
+    assert environment["HOME"] == str(site.directory)

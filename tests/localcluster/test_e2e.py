@@ -1,0 +1,354 @@
+"""The real cluster does what rehearsals rely on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from provisioner import localcluster
+from tests.localcluster.kit import Kube, process_is_alive, wait_for
+
+# The first run on a machine builds the programs.
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+ROOT = Path(__file__).parents[2]
+PODS = "/api/v1/namespaces/default/pods"
+NODES = "/api/v1/nodes"
+JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
+TAINT = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
+CAPACITY = {"cpu": "208", "memory": "448Gi", "google.com/tpu": "4", "pods": "110"}
+
+
+def tpu_node(pool: str, index: int, *, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    """Return a Node as GKE registers it."""
+    name = f"gke-{pool}-{index}"
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {"cloud.google.com/gke-nodepool": pool, "kubernetes.io/hostname": name},
+            "annotations": annotations or {},
+        },
+        "spec": {"providerID": f"gce://project/zone/{name}", "taints": [TAINT]},
+        "status": {"capacity": CAPACITY, "allocatable": CAPACITY | {"cpu": "207"}},
+    }
+
+
+def jobset(
+    name: str, *, pods: int = 1, pool: str | None = None, annotations: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Return a JobSet of one slice; its pods may only go to the pool, if one is given."""
+    template = {
+        "metadata": {"annotations": annotations or {}},
+        "spec": {
+            "restartPolicy": "Never",
+            "nodeSelector": {"cloud.google.com/gke-nodepool": pool} if pool else {},
+            "containers": [{"name": "main", "image": "none", "resources": {"limits": {"google.com/tpu": "4"}}}],
+        },
+    }
+    job = {"parallelism": pods, "completions": pods, "backoffLimit": 0, "template": template}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": name,
+            "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
+        },
+        "spec": {"replicatedJobs": [{"name": "slice", "replicas": 1, "template": {"spec": job}}]},
+    }
+
+
+def condition(thing: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return the condition of that type; an empty one if there is none."""
+    found = thing.get("status", {}).get("conditions") or []
+    return next((one for one in found if one["type"] == kind), {})
+
+
+def is_ready(kube: Kube, node: str) -> bool:
+    """Whether the node is ready and its taint for new nodes is gone."""
+    found = kube.get(f"{NODES}/{node}")
+    return condition(found, "Ready").get("status") == "True" and len(found["spec"]["taints"]) == 1
+
+
+@pytest.fixture
+def pool(kube: Kube) -> Iterator[Callable[..., str]]:
+    """Give a maker of pools of ready nodes, which are removed after the test."""
+    made: list[str] = []
+
+    def make(nodes: int = 1) -> str:
+        name = f"pool-{uuid.uuid4().hex[:8]}"
+        made.extend(kube.create(NODES, tpu_node(name, index))["metadata"]["name"] for index in range(nodes))
+        wait_for(lambda: all(is_ready(kube, node) for node in made), what=f"nodes {made} to be ready")
+        return name
+
+    yield make
+    for node in made:
+        kube.call("DELETE", f"{NODES}/{node}")
+
+
+def test_only_leaders_exist_until_a_leader_is_bound(kube: Kube, pool: Callable[..., str]) -> None:
+    """Exclusive placement, the toleration for chips, and a whole slice on one pool."""
+    kube.create(JOBSETS, jobset("exclusive", pods=4, annotations={localcluster.RUN_FOR: "2s"}))
+    (leader,) = wait_for(lambda: kube.pods("exclusive"), what="a leader pod")
+    wait_for(
+        lambda: condition(kube.pods("exclusive")[0], "PodScheduled").get("reason") == "Unschedulable",
+        what="the leader to be unschedulable",
+    )
+    assert leader["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] == "0"
+    assert {"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"} in leader["spec"]["tolerations"]
+    assert [pod["metadata"]["name"] for pod in kube.pods("exclusive")] == [leader["metadata"]["name"]]
+    name = pool(4)
+    wait_for(
+        lambda: [pod["status"]["phase"] for pod in kube.pods("exclusive")].count("Running") == 4,
+        what="four running pods",
+    )
+    pods = kube.pods("exclusive")
+    assert {pod["spec"]["nodeName"] for pod in pods} == {f"gke-{name}-{index}" for index in range(4)}
+    assert len({pod["status"]["podIP"] for pod in pods}) == 4
+    wait_for(
+        lambda: condition(kube.get(f"{JOBSETS}/exclusive"), "Completed").get("status") == "True",
+        what="the JobSet to complete",
+    )
+
+
+def test_a_registered_node_becomes_ready_and_keeps_what_it_came_with(kube: Kube) -> None:
+    """Capacity, allocatable, labels, taint and provider id are not kwok's."""
+    given = tpu_node("keeps", 0)
+    kube.create(NODES, given)
+    wait_for(lambda: is_ready(kube, "gke-keeps-0"), what="the node to be ready")
+    found = kube.get(f"{NODES}/gke-keeps-0")
+    assert found["status"]["capacity"] == CAPACITY
+    assert found["status"]["allocatable"] == CAPACITY | {"cpu": "207"}
+    assert found["metadata"]["labels"] == given["metadata"]["labels"]
+    assert found["spec"]["taints"] == [TAINT]
+    assert found["spec"]["providerID"] == given["spec"]["providerID"]
+    before = condition(found, "Ready")
+    heard = wait_for(
+        lambda: (
+            (after := condition(kube.get(f"{NODES}/gke-keeps-0"), "Ready"))["lastHeartbeatTime"]
+            > before["lastHeartbeatTime"]
+            and after
+        ),
+        what="a heartbeat",
+        seconds=60,
+    )
+    assert heard["lastTransitionTime"] == before["lastTransitionTime"]
+    assert kube.call("DELETE", f"{NODES}/gke-keeps-0").status_code == 200
+
+
+def test_a_node_can_be_kept_from_becoming_ready(kube: Kube) -> None:
+    """The annotation stands for hosts that never come up, beside one that does."""
+    kube.create(NODES, tpu_node("sick", 0, annotations={localcluster.KEEP_NOT_READY: ""}))
+    kube.create(NODES, tpu_node("sick", 1))
+    wait_for(lambda: is_ready(kube, "gke-sick-1"), what="the other node to be ready")
+    assert condition(kube.get(f"{NODES}/gke-sick-0"), "Ready").get("status") != "True"
+    for index in range(2):
+        kube.call("DELETE", f"{NODES}/gke-sick-{index}")
+
+
+def _run_seconds(pod: dict[str, Any]) -> float:
+    ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]
+    start, finish = (datetime.fromisoformat(ended[key]) for key in ("startedAt", "finishedAt"))
+    return (finish - start).total_seconds()
+
+
+@pytest.mark.parametrize(
+    ("name", "annotations", "phase", "exit_code", "seconds"),
+    [
+        pytest.param("brief", {localcluster.RUN_FOR: "3s"}, "Succeeded", 0, 3, id="it succeeds after run-for"),
+        pytest.param("plain", {}, "Succeeded", 0, localcluster.DEFAULT_RUN_SECONDS, id="it succeeds after a default"),
+        pytest.param("fails", {localcluster.FAIL_AFTER: "2s"}, "Failed", 1, 2, id="it fails after fail-after"),
+        pytest.param(
+            "both",
+            {localcluster.FAIL_AFTER: "2s", localcluster.RUN_FOR: "1s"},
+            "Failed",
+            1,
+            2,
+            id="fail-after is stronger than run-for",
+        ),
+    ],
+)
+def test_how_a_pod_ends(
+    kube: Kube,
+    pool: Callable[..., str],
+    name: str,
+    annotations: dict[str, str],
+    phase: str,
+    exit_code: int,
+    seconds: int,
+) -> None:
+    """The pod's phase, its container's exit code and the time in between; the JobSet follows."""
+    kube.create(JOBSETS, jobset(name, pool=pool(), annotations=annotations))
+    pod = wait_for(
+        lambda: next((pod for pod in kube.pods(name) if pod["status"]["phase"] in {"Succeeded", "Failed"}), None),
+        what="the pod to end",
+    )
+    assert pod["status"]["phase"] == phase
+    assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == exit_code
+    # Times have no fractions of a second.
+    assert seconds - 1 <= _run_seconds(pod) <= seconds + 3
+    wanted = "Completed" if phase == "Succeeded" else "Failed"
+    wait_for(
+        lambda: condition(kube.get(f"{JOBSETS}/{name}"), wanted).get("status") == "True", what=f"the JobSet: {wanted}"
+    )
+
+
+def test_a_deleted_pod_goes_at_once(kube: Kube, pool: Callable[..., str]) -> None:
+    """Nobody waits for the grace period of containers that do not exist."""
+    kube.create(JOBSETS, jobset("deleted", pool=pool(), annotations={localcluster.RUN_FOR: "1h"}))
+    wait_for(lambda: [pod["status"]["phase"] for pod in kube.pods("deleted")] == ["Running"], what="the pod to run")
+    started = time.monotonic()
+    assert kube.call("DELETE", f"{JOBSETS}/deleted?propagationPolicy=Background").status_code == 200
+    wait_for(lambda: not kube.pods("deleted"), what="the pod to be gone")
+    assert time.monotonic() - started < 15
+
+
+def test_pods_of_a_deleted_node_are_removed(kube: Kube, pool: Callable[..., str]) -> None:
+    """As on GKE it takes the pod garbage collector up to a minute and a little to find them."""
+    name = pool()
+    kube.create(JOBSETS, jobset("orphan", pool=name, annotations={localcluster.RUN_FOR: "1h"}))
+    wait_for(lambda: [pod["status"]["phase"] for pod in kube.pods("orphan")] == ["Running"], what="the pod to run")
+    first = kube.pods("orphan")[0]["metadata"]["uid"]
+    kube.call("DELETE", f"{NODES}/gke-{name}-0")
+    wait_for(
+        lambda: first not in {pod["metadata"]["uid"] for pod in kube.pods("orphan")},
+        what="the pod to be removed",
+        seconds=120,
+    )
+    kube.call("DELETE", f"{JOBSETS}/orphan?propagationPolicy=Background")
+
+
+def test_service_account_tokens_work_and_rbac_limits_them(kube: Kube, cluster: localcluster.LocalCluster) -> None:
+    """A pod's identity can be borrowed, and may do nothing that it was not given."""
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = kube.create("/api/v1/namespaces/default/serviceaccounts/default/token", request)["status"]["token"]
+    kubectl = [
+        str(cluster.binaries["kubectl"]),
+        "--kubeconfig=/dev/null",
+        f"--server={cluster.server_url}",
+        f"--certificate-authority={cluster.directory / 'credentials' / 'ca.crt'}",
+        f"--token={token}",
+    ]
+    who = subprocess.run([*kubectl, "auth", "whoami"], capture_output=True, text=True, check=True)
+    assert "system:serviceaccount:default:default" in who.stdout
+    nodes = subprocess.run([*kubectl, "get", "nodes"], capture_output=True, text=True, check=False)
+    assert "forbidden" in nodes.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler", "kwok", "jobset"]
+)
+def test_each_component_can_crash(
+    kube: Kube, cluster: localcluster.LocalCluster, pool: Callable[..., str], name: str
+) -> None:
+    """It comes back on the same port with the same data, and slices still run from beginning to end."""
+    url = cluster.server_url
+    cluster.restart(name, down_seconds=0.5)
+    assert cluster.server_url == url
+    cluster.check()
+    # The API server refuses calls for a moment while etcd is back but not yet reached.
+    wait_for(lambda: kube.call("GET", "/readyz").status_code == 200, what="the API server to be ready")
+    js = jobset(f"after-{name}", pool=pool(), annotations={localcluster.RUN_FOR: "1s"})
+    wait_for(lambda: kube.call("POST", JOBSETS, js).status_code in {201, 409}, what="the JobSet to be taken")
+    wait_for(
+        lambda: condition(kube.get(f"{JOBSETS}/after-{name}"), "Completed").get("status") == "True",
+        what="the JobSet to complete",
+        seconds=60,
+    )
+
+
+def test_a_paused_component_answers_nothing_until_it_is_resumed(kube: Kube, cluster: localcluster.LocalCluster) -> None:
+    """Connections stay, and hang."""
+    cluster.pause("kube-apiserver")
+    try:
+        with pytest.raises(requests.Timeout):
+            kube.call("GET", "/readyz", timeout_seconds=0.5)
+    finally:
+        cluster.resume("kube-apiserver")
+    wait_for(lambda: kube.call("GET", "/readyz").status_code == 200, what="the API server to answer again")
+
+
+def test_logs_and_names(cluster: localcluster.LocalCluster) -> None:
+    """Each component has a log; an unknown one is told with those that exist."""
+    assert all(isinstance(cluster.logs(name), str) for name in cluster.component_names)
+    assert len(cluster.logs("kube-apiserver", last_lines=3).splitlines()) == 3
+    with pytest.raises(localcluster.LocalClusterError, match=r"no component 'kubelet'.*\n.*kube-apiserver"):
+        cluster.logs("kubelet")
+
+
+def test_a_used_directory_is_refused(cluster: localcluster.LocalCluster) -> None:
+    """Nothing of what is in there is touched."""
+    with pytest.raises(localcluster.LocalClusterError, match=r"is not empty"):
+        localcluster.start(cluster.directory)
+    cluster.check()
+
+
+def _children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for path in text for child in path.read_text().split()]
+
+
+@pytest.mark.parametrize(
+    "signal_number",
+    [
+        pytest.param(signal.SIGKILL, id="killed", marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux")),
+        pytest.param(signal.SIGTERM, id="terminated"),
+    ],
+)
+def test_no_component_outlives_the_command(tmp_path: Path, signal_number: int) -> None:
+    """Whether the parent is killed or asked to end; asked, it ends within three seconds."""
+    command = [
+        sys.executable,
+        "-m",
+        "provisioner.localcluster",
+        "up",
+        "--no-jobset",
+        "--directory",
+        str(tmp_path / "c"),
+    ]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == f"export KUBECONFIG={tmp_path / 'c' / 'kubeconfig'}\n"
+        children = _children(parent.pid)
+        assert len(children) == 5
+        started = time.monotonic()
+        parent.send_signal(signal_number)
+        assert parent.wait() == (-signal.SIGKILL if signal_number == signal.SIGKILL else 0)
+        assert time.monotonic() - started < 3.5
+        wait_for(lambda: not any(process_is_alive(child) for child in children), what="all children to end")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the child under /proc")
+def test_the_command_ends_when_a_component_does(tmp_path: Path) -> None:
+    """A cluster without etcd is none; the text says which program it was."""
+    command = [
+        sys.executable,
+        "-m",
+        "provisioner.localcluster",
+        "up",
+        "--no-jobset",
+        "--directory",
+        str(tmp_path / "c"),
+    ]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline().startswith("export KUBECONFIG=")
+        children = _children(parent.pid)
+        (etcd,) = [one for one in children if "etcd" in Path(f"/proc/{one}/comm").read_text()]
+        os.kill(etcd, signal.SIGKILL)
+        _, err = parent.communicate(timeout=20)
+    assert parent.returncode == 1
+    assert "error: etcd ended with exit code -9." in err
+    wait_for(lambda: not any(process_is_alive(child) for child in children), what="all children to end")

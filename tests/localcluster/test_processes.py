@@ -1,0 +1,137 @@
+"""Children end with their parent, and waiting says what went wrong."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from provisioner.localcluster import LocalClusterError
+from provisioner.localcluster.processes import Process, stop_all, wait_until
+from tests.localcluster.kit import process_is_alive, wait_for
+
+ROOT = Path(__file__).parents[2]
+SLEEPER = ["/bin/sh", "-c", "echo up; exec sleep 600"]
+STUBBORN = ["/bin/sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.1; done"]
+
+
+def _started(tmp_path: Path, command: list[str]) -> Process:
+    process = Process("program", command, log=tmp_path / "program.log")
+    process.start()
+    wait_for(lambda: process.tail(1) == ["up"], what="the program to be up")
+    return process
+
+
+def test_a_program_that_ends_early_is_told_with_its_last_words(tmp_path: Path) -> None:
+    """Name, exit code and the end of the log."""
+    process = Process("etcd", ["/bin/sh", "-c", "echo one; echo two >&2; exit 3"], log=tmp_path / "log")
+    process.start()
+    with pytest.raises(LocalClusterError, match="etcd ended with exit code 3 while waiting for a miracle") as caught:
+        wait_until(lambda: False, what="a miracle", timeout_seconds=30, processes=[process])
+    assert caught.value.output == ("one", "two")
+
+
+def test_a_program_that_never_gets_ready_is_told_with_its_last_words(tmp_path: Path) -> None:
+    """The time that was waited is in the text."""
+    process = _started(tmp_path, SLEEPER)
+    now = [0.0]
+    with pytest.raises(LocalClusterError, match=r"a miracle did not happen within 5 s") as caught:
+        wait_until(
+            lambda: False,
+            what="a miracle",
+            timeout_seconds=5,
+            processes=[process],
+            sleep=lambda _: now.__setitem__(0, now[0] + 1),
+            clock=lambda: now[0],
+        )
+    assert caught.value.output == ("up",)
+    process.kill()
+
+
+def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """Its path is in the text."""
+    process = Process("kwok", ["/no/such/program"], log=tmp_path / "log")
+
+    def start_and_wait() -> None:
+        process.start()
+        wait_until(lambda: False, what="kwok", timeout_seconds=30, processes=[process])
+
+    with pytest.raises(LocalClusterError, match="/no/such/program"):
+        start_and_wait()
+
+
+@pytest.mark.parametrize(
+    ("command", "exit_code"),
+    [
+        pytest.param(SLEEPER, -signal.SIGTERM, id="one that listens is asked to end"),
+        pytest.param(STUBBORN, -signal.SIGKILL, id="one that does not listen is killed"),
+    ],
+)
+def test_stopping(tmp_path: Path, command: list[str], exit_code: int) -> None:
+    """Every program has ended when stop_all returns."""
+    process = _started(tmp_path, command)
+    stop_all([process], grace_seconds=0.3)
+    assert process.exit_code == exit_code
+
+
+def test_a_paused_program_can_be_stopped(tmp_path: Path) -> None:
+    """It is let go on, so that it can end by itself."""
+    process = _started(tmp_path, SLEEPER)
+    process.pause()
+    stop_all([process], grace_seconds=30)
+    assert process.exit_code == -signal.SIGTERM
+
+
+def test_a_program_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+    """The kernel binds a child to the thread that made it; that must be one that stays."""
+    found: list[Process] = []
+    thread = threading.Thread(target=lambda: found.append(_started(tmp_path, SLEEPER)))
+    thread.start()
+    thread.join()
+    stop_all([], grace_seconds=0)
+    second = _started(tmp_path, SLEEPER)
+    assert found[0].running
+    stop_all([found[0], second], grace_seconds=30)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
+def test_a_program_ends_with_a_killed_parent(tmp_path: Path) -> None:
+    """SIGKILL leaves the parent no chance to do anything about it."""
+    code = (
+        "import sys, time; from pathlib import Path; from provisioner.localcluster.processes import Process\n"
+        f"p = Process('x', {SLEEPER!r}, log=Path(sys.argv[1])); p.start(); print(p.pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "log")], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        wait_for(lambda: (tmp_path / "log").read_text() == "up\n", what="the child to be up")
+        assert process_is_alive(child)
+        parent.kill()
+    wait_for(lambda: not process_is_alive(child), what="the child to end")
+
+
+def test_a_program_is_started_again_with_its_log_kept(tmp_path: Path) -> None:
+    """What the first life wrote stays."""
+    process = _started(tmp_path, SLEEPER)
+    process.kill()
+    assert not process.running
+    process.start()
+    wait_for(lambda: process.tail(5) == ["up", "up"], what="the second life")
+    with pytest.raises(LocalClusterError, match="already running"):
+        process.start()
+    process.kill()
+
+
+def test_the_tail_of_a_log_is_as_long_as_asked(tmp_path: Path) -> None:
+    """Also of logs larger than what is read."""
+    process = Process("x", ["true"], log=tmp_path / "log")
+    assert process.tail(3) == []
+    (tmp_path / "log").write_text("".join(f"line {number}\n" for number in range(20_000)))
+    assert process.tail(2) == ["line 19998", "line 19999"]
+    assert process.tail(0) == []

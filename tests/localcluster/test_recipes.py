@@ -1,0 +1,93 @@
+"""What is pinned, and what a cache folder's name depends on."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provisioner.localcluster.recipes import (
+    MINIMUM_GO,
+    MODULES,
+    RECIPES,
+    Recipe,
+    cache_key,
+    linker_flags,
+    pinned_version,
+)
+
+KUBERNETES = next(recipe for recipe in RECIPES if recipe.name == "kube-apiserver")
+
+
+def _append(path: Path) -> None:
+    path.write_text(path.read_text() + "\n")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda modules: _append(modules / "etcd" / "go.sum"), id="the sums of a module"),
+        pytest.param(lambda modules: _append(modules / "kwok" / "go.mod"), id="the requirements of a module"),
+        pytest.param(lambda modules: (modules / "etcd").rename(modules / "etcd2"), id="where a module lies"),
+    ],
+)
+def test_the_cache_key_changes_with_the_sources(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    """Every file that pins something counts."""
+    modules = tmp_path / "modules"
+    shutil.copytree(MODULES, modules)
+    recipes = [recipe for recipe in RECIPES if recipe.module == "jobset"]
+    before = cache_key(modules, platform="linux/amd64", recipes=recipes)
+    assert before == cache_key(MODULES, platform="linux/amd64", recipes=recipes)
+    change(modules)
+    assert cache_key(modules, platform="linux/amd64", recipes=recipes) != before
+
+
+def test_the_cache_key_changes_with_the_platform_and_the_programs() -> None:
+    """A home folder may be shared by machines of several kinds."""
+    keys = {
+        cache_key(MODULES, platform="linux/amd64"),
+        cache_key(MODULES, platform="linux/arm64"),
+        cache_key(MODULES, platform="linux/amd64", recipes=RECIPES[:-1]),
+    }
+    assert len(keys) == 3
+
+
+@pytest.mark.parametrize("recipe", [pytest.param(recipe, id=recipe.name) for recipe in RECIPES])
+def test_every_program_is_pinned_for_the_oldest_go_that_is_accepted(recipe: Recipe) -> None:
+    """The module requires the source, declares the tool, and asks for no newer Go than is checked for."""
+    text = (MODULES / recipe.module / "go.mod").read_text()
+    assert re.fullmatch(r"v\d+\.\d+\.\d+", pinned_version(recipe, MODULES))
+    assert re.search(rf"^\s*(tool )?{re.escape(recipe.package)}$", text, re.MULTILINE)
+    assert f"\ngo {'.'.join(map(str, MINIMUM_GO))}.0\n" in text
+    assert f"{recipe.source} {pinned_version(recipe, MODULES)} h1:" in (MODULES / recipe.module / "go.sum").read_text()
+
+
+def test_kubernetes_parts_are_all_of_the_release_that_is_stamped() -> None:
+    """k8s.io/kubernetes v1.N.P goes with its published parts v0.N.P."""
+    text = (MODULES / "kubernetes" / "go.mod").read_text()
+    replaced = dict(re.findall(r"^replace (\S+) => \S+ (\S+)$", text, re.MULTILINE))
+    version = pinned_version(KUBERNETES, MODULES)
+    assert set(replaced.values()) == {version.replace("v1.", "v0.")}
+    assert {"k8s.io/api", "k8s.io/client-go", "k8s.io/streaming"} <= replaced.keys()
+    unreplaced = set(re.findall(r"^\t(k8s\.io/\S+) v0\.0\.0 ", text, re.MULTILINE)) - replaced.keys()
+    assert not unreplaced
+
+
+def test_the_version_stamp_has_the_parts_that_clients_compare() -> None:
+    """Major and minor are stamped beside the whole."""
+    version = pinned_version(KUBERNETES, MODULES)
+    flags = linker_flags(KUBERNETES, MODULES)
+    assert f"gitVersion={version} " in flags
+    assert f"gitMajor={version[1]} " in flags
+    assert flags.endswith(f"gitMinor={version.split('.')[1]}")
+
+
+def test_a_module_without_the_source_is_a_mistake(tmp_path: Path) -> None:
+    """The error names the file and the source."""
+    (tmp_path / "kubernetes").mkdir()
+    (tmp_path / "kubernetes" / "go.mod").write_text("module m\n")
+    with pytest.raises(ValueError, match=r"modules/kubernetes/go\.mod requires no version of k8s\.io/kubernetes"):
+        pinned_version(KUBERNETES, tmp_path)

