@@ -14,6 +14,8 @@ REPLICATED_JOB_NAME = "jobset.sigs.k8s.io/replicatedjob-name"
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 #: SHA1 of "<namespace>/<job name>": the same over restarts, and over a delete and re-creation under one name.
 JOB_KEY = "jobset.sigs.k8s.io/job-key"
+#: The name of the child Job, on its pods.
+JOB_NAME = "batch.kubernetes.io/job-name"
 RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 #: spec.managedBy of JobSets that the JobSet controller of this cluster runs itself.
 JOBSET_CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"
@@ -39,6 +41,8 @@ SLICE_TOPOLOGY = "cloud.google.com/gke-tpu-slice-topology"
 #: The taint key of TPU nodes, and the name of the chip resource.
 TPU_RESOURCE = "google.com/tpu"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+#: Taints under these prefixes come and go with a node's health, a cordon, or its first minutes.
+NODE_CONDITION_TAINT_PREFIXES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 ZONE = "topology.kubernetes.io/zone"
 REGION = "topology.kubernetes.io/region"
 OS = "kubernetes.io/os"
@@ -72,6 +76,8 @@ LEGACY_POOL_ID = "provisioner-nodepool-id"
 POOL_JOBSET_UID = "google.com/tpu-provisioner-jobset-uid"
 POOL_JOB_KEY = "google.com/tpu-provisioner-job-key"
 POOL_ATTEMPT = "google.com/tpu-provisioner-attempt"
+#: Only where a pod names the workload policy itself, so that nothing else tells the topology.
+POOL_TOPOLOGY = "google.com/tpu-provisioner-topology"
 #: Node annotation: we cordoned it before a delete, and only such nodes do we uncordon.
 CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
 #: Labels that no copied label may overwrite: they say whose pool it is.
@@ -87,6 +93,7 @@ OWNER_LABELS = frozenset(
         POOL_JOBSET_UID,
         POOL_JOB_KEY,
         POOL_ATTEMPT,
+        POOL_TOPOLOGY,
     }
 )
 

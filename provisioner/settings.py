@@ -18,6 +18,7 @@ from provisioner.model.capacity import Network, Zone
 _LOCATION = re.compile(r"[a-z]+-[a-z]+[0-9]+(-[a-z0-9]+)?")
 _PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][-a-z0-9]{4,28}[a-z0-9]")
 _CLUSTER = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+_NETWORK_TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _ACCOUNT = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+|default")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -25,6 +26,8 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _GO_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MAX_PODS = 256
+#: Go's longest duration: 2^63 nanoseconds, 292 years.
+_LONGEST_SECONDS = 2**63 * 1e-9
 
 
 class SettingsError(ValueError):
@@ -90,7 +93,10 @@ def go_duration_seconds(text: str) -> float:
     parts = _GO_DURATION.findall(body)
     if not parts or "".join(number + unit for number, unit in parts) != body:
         raise ValueError('is no duration; write it as in Go: "30s", "1m30s", "2h"')
-    return float(sum(float(number) * _SECONDS[unit] for number, unit in parts))
+    seconds = float(sum(float(number) * _SECONDS[unit] for number, unit in parts))
+    if seconds >= _LONGEST_SECONDS:
+        raise ValueError("is longer than any duration in Go, 292 years")
+    return seconds
 
 
 def go_bool(text: str) -> bool:
@@ -188,28 +194,28 @@ OPTIONS: tuple[Option, ...] = (
         field="project_id",
         read=_matching(_PROJECT, "a Google Cloud project id"),
         default=None,
-        description="The project of the cluster. On Google Cloud machines it is inferred.",
+        description="The project of the cluster, e.g. my-project. On Google Cloud machines it is inferred.",
     ),
     Option(
         variable="GCP_CLUSTER_LOCATION",
         field="cluster_location",
         read=_matching(_LOCATION, "a region such as us-central2 or a zone such as us-central2-b"),
         default=None,
-        description="Region of a regional cluster, zone of a zonal one. On GKE it is inferred.",
+        description="Region of a regional cluster, zone of a zonal one, e.g. us-central2. On GKE it is inferred.",
     ),
     Option(
         variable="GCP_ZONE",
         field="zone",
         read=_matching(_LOCATION, "a zone such as us-central2-b"),
         default=None,
-        description="The zone in which node pools are made. On Google Cloud machines it is inferred.",
+        description="The zone in which node pools are made, e.g. us-central2-b. On Google Cloud machines it is inferred.",
     ),
     Option(
         variable="GCP_CLUSTER",
         field="cluster",
         read=_matching(_CLUSTER, "a GKE cluster name"),
         default=None,
-        description="The cluster's name. On GKE it is inferred.",
+        description="The cluster's name, e.g. my-cluster. On GKE it is inferred.",
     ),
     Option(
         variable="GCP_NODE_SERVICE_ACCOUNT",
@@ -221,7 +227,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GCP_NODE_TAGS",
         field="node_tags",
-        read=_list_of(_CLUSTER, "a network tag"),
+        read=_list_of(_NETWORK_TAG, "a network tag"),
         default="",
         description="Comma list of network tags of the nodes.",
     ),
@@ -258,7 +264,8 @@ OPTIONS: tuple[Option, ...] = (
         field="node_disk_type",
         read=_matching(re.compile(r"[a-z0-9-]*"), "a disk type such as pd-balanced"),
         default="",
-        description="Boot disk type; empty for what the machine type needs. A type that the machine type does not accept is refused on the pod.",
+        description="Boot disk type; empty for what the machine type needs. Where a machine type does not accept it, "
+        "the pod is told so.",
     ),
     Option(
         variable="GCP_NODE_CONFIDENTIAL_STORAGE",
@@ -279,7 +286,7 @@ OPTIONS: tuple[Option, ...] = (
         field="force_on_demand",
         read=go_bool,
         default="false",
-        description="Never make spot pools nor use reservations. A pod that insists by nodeSelector is told so by an Event.",
+        description="Never make spot pools nor use reservations. A pod that insists by nodeSelector is told so.",
     ),
     Option(
         variable="NODE_MIN_LIFESPAN",
@@ -293,7 +300,7 @@ OPTIONS: tuple[Option, ...] = (
         field="deletion_delay_seconds",
         read=go_duration_seconds,
         default="30s",
-        description="How long nothing must need a pool before it is deleted. The Go provisioner reads this and ignores it.",
+        description="How long nothing must need a pool before it is deleted. The Go provisioner ignores it.",
     ),
     Option(
         variable="POD_RESOURCE_TYPE",
@@ -328,7 +335,8 @@ OPTIONS: tuple[Option, ...] = (
         field="gke_endpoint",
         read=_endpoint,
         default="",
-        description="Address of another GKE, used without credentials: the simulator's http://127.0.0.1:8085. Empty for Google's.",
+        description="Address of another GKE, used without credentials: the simulator's http://127.0.0.1:8085. "
+        "Empty for Google's.",
     ),
     Option(
         variable="SERVED_NAMESPACES",
@@ -350,15 +358,16 @@ OPTIONS: tuple[Option, ...] = (
         field="single_host_placement",
         read=_placement,
         default="none",
-        description="none or compact: COMPACT placement with topology on single-host pools. GKE refuses it by its documents; the Go provisioner sends it.",
+        description="none or compact: COMPACT placement with topology on single-host pools. GKE refuses it by its "
+        "documents; the Go provisioner sends it.",
     ),
     Option(
         variable="ASSUME_SAME_CLUSTER",
         field="assume_same_cluster",
         read=go_bool,
         default="false",
-        description="Go to work although it cannot be proven that the kubeconfig and GCP_CLUSTER are one cluster (a client that trusts public roots, "
-        "and no node yet). A proof of the contrary is never overridden.",
+        description="Your word, where it cannot be proven, that the kubeconfig and GCP_CLUSTER are one cluster (a proxy "
+        "with its own certificates, or public ones and no node yet). Wrong, it costs the pools of another cluster.",
     ),
     Option(
         variable="POD_NAMESPACE",
@@ -395,7 +404,7 @@ def read_settings(environment: Mapping[str, str], *, inferred: Mapping[str, str]
         text = environment.get(option.variable, "").strip() or (inferred or {}).get(option.variable, "")
         if not text:
             if option.default is None:
-                problems.append(f"{option.variable} is not set. {option.description}")
+                problems.append(f"{option.variable} is not set; set it. {option.description}")
                 continue
             text = option.default
             if not text:

@@ -1,8 +1,8 @@
 """The catalogue: accelerator label -> machine types and topologies.
 
-Chips a VM, single-host topologies, vCPU, memory and disks are those of GoogleCloudPlatform/cluster-autoscaler, GKE's own
-autoscaler. It holds no list of topologies; those come from cluster-toolkit, xpk and the Cloud TPU documentation: a
-fixed list for 2-D generations, a rule with a maximum of 4x4x4 cubes for 3-D ones.
+Chips a VM, single-host topologies, vCPU, memory and disks are those of GKE's own autoscaler
+(GoogleCloudPlatform/cluster-autoscaler). It holds no list of topologies; those come from cluster-toolkit, xpk and the
+Cloud TPU documentation: a fixed list for 2-D generations, a rule with a maximum of 4x4x4 cubes for 3-D ones.
 """
 
 from __future__ import annotations

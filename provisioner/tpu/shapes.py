@@ -45,7 +45,7 @@ class Shape:
 def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: str = "") -> Shape:
     """Find the machine type and layout of the slice that a pod asks for.
 
-    `machine_type` is the machine type that the pod pins, empty for none. Raises ShapeError where GKE sells no such slice.
+    `machine_type` is the one that the pod pins, empty for none. Raises ShapeError where GKE sells no such slice.
     """
     offer = ACCELERATORS.get(accelerator)
     if offer is None:
@@ -100,7 +100,8 @@ def _valid_topology(offer: Accelerator, text: str) -> Topology:
     elif grid.chips > offer.topologies()[-1].chips:
         why = f"the largest {offer.label} slice has {offer.topologies()[-1].chips} chips, this has {grid.chips}"
     elif offer.max_cubes:
-        why = f"each dimension of a slice of {_MULTI_HOST_VM_CHIPS**3} chips or more must be a multiple of 4"
+        below = ", ".join(offer.listed_topologies)
+        why = f"Google makes {below}, and above those only slices with dimensions that are multiples of 4"
     else:
         why = "it is not among the sizes that Google makes"
     raise ShapeError(f"topology {text} is not valid for {offer.label}: {why}{_nearest_topologies(offer, grid)}")

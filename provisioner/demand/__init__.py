@@ -1,0 +1,5 @@
+"""JobSets and their pods in, slices out. Pure."""
+
+from provisioner.demand.slices import Slice, SliceId, find_slices, job_key
+
+__all__ = ["Slice", "SliceId", "find_slices", "job_key"]

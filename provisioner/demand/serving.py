@@ -1,0 +1,41 @@
+"""Which pods the provisioner buys for.
+
+A pod that is not served is simply not ours: no Event, no log line, no pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from provisioner import constants
+from provisioner.model.workloads import JobSet, Requirements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingPolicy:
+    """Whose pods are served."""
+
+    #: Empty: all.
+    namespaces: frozenset[str] = frozenset()
+    #: Key and value that the pod or its namespace must carry; None: no such condition.
+    opt_in_label: tuple[str, str] | None = None
+    #: Labels of namespaces, known only where the opt-in label is set.
+    namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def serves(self, jobset: JobSet, requirements: Requirements) -> bool:
+        """Whether a pod with these requirements may buy a pool."""
+        if constants.TPU_TOPOLOGY not in requirements.node_selector:
+            return False
+        if constants.SLICE_TOPOLOGY in requirements.annotations:
+            return False
+        marked = (requirements.labels, requirements.annotations, jobset.labels, jobset.annotations)
+        if any(marks.get(constants.DISABLE) == "true" for marks in marked):
+            return False
+        if self.namespaces and jobset.namespace not in self.namespaces:
+            return False
+        if self.opt_in_label is None:
+            return True
+        key, value = self.opt_in_label
+        namespace_labels = self.namespace_labels.get(jobset.namespace, {})
+        return requirements.labels.get(key) == value or namespace_labels.get(key) == value

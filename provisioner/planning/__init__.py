@@ -1,0 +1,1 @@
+"""Deciding: matching slices with pools, the pools' lifecycle, back-off, and what a node pool is asked to be. Pure."""

@@ -1,0 +1,173 @@
+"""How long to wait after which failure, and how many operations GKE takes at once.
+
+Back-off is kept by key: the capacity that was out of stock (zone, machine type, capacity type), or the cluster as a
+whole for what concerns every call. It is doubled by each failure up to a cap, spread by up to a fifth (from the key, so
+that nothing here is random), and forgotten on success.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from provisioner.model.capacity import Failure, FailureKind, NodePool, NodePoolRequest
+from provisioner.planning.memory import Backoff, OperationLimit
+from provisioner.planning.specification import capacity_type
+
+#: Key of what concerns every call to the cluster.
+CLUSTER = "cluster"
+#: Rejections go on for this long before a known limit is believed to have fallen.
+_REJECTION_PATIENCE_SECONDS = 15.0
+_RETRY_SECONDS = 1.0
+_FIRST_PROBE_SECONDS = 5.0
+_LAST_PROBE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delay:
+    """First and longest wait."""
+
+    first_seconds: float
+    cap_seconds: float
+    #: Kept per capacity instead of for the whole cluster.
+    per_capacity: bool = False
+
+
+#: What a failed create delays. Kinds that are not here delay nothing: they are looked up, adopted or refused.
+DELAYS: Mapping[FailureKind, Delay] = {
+    # A create that runs into a stockout occupies the cluster for up to 35 minutes, so it is not tried lightly.
+    FailureKind.STOCKOUT: Delay(first_seconds=30, cap_seconds=600, per_capacity=True),
+    FailureKind.QUOTA: Delay(first_seconds=60, cap_seconds=1800, per_capacity=True),
+    FailureKind.OPERATION_IN_THE_WAY: Delay(first_seconds=2, cap_seconds=30),
+    FailureKind.UNAVAILABLE: Delay(first_seconds=1, cap_seconds=60),
+    # Somebody may grant the permission at any time, and nothing tells us.
+    FailureKind.PERMISSION: Delay(first_seconds=60, cap_seconds=600),
+    FailureKind.NOT_FOUND: Delay(first_seconds=60, cap_seconds=600),
+}
+#: What a pool delays that ended in ERROR for a reason that the table above does not tie to its capacity.
+FAILED_POOL_DELAY = Delay(first_seconds=30, cap_seconds=600, per_capacity=True)
+_PROBED = frozenset({FailureKind.STOCKOUT, FailureKind.QUOTA})
+#: What a failed or stopped delete is delayed by.
+DELETE_DELAY = Delay(first_seconds=1, cap_seconds=60)
+
+
+LONGEST_WAIT_SECONDS = max(delay.cap_seconds for delay in (*DELAYS.values(), FAILED_POOL_DELAY))
+
+
+def capacity_key(thing: NodePool | NodePoolRequest) -> str:
+    """Name the capacity that a pool takes: zone, machine type, capacity type."""
+    zone = thing.zone if isinstance(thing, NodePoolRequest) else next(iter(thing.zones), "")
+    return f"{zone}/{thing.machine_type}/{capacity_type(spot=thing.spot, reservation=thing.reservation)}"
+
+
+def wait_seconds(delay: Delay, failures: int, key: str) -> float:
+    """Return the wait after the given number of failures in a row."""
+    doubled = min(delay.cap_seconds, delay.first_seconds * 2.0 ** min(failures - 1, 30))
+    spread = zlib.crc32(f"{key}/{failures}".encode()) / 2**32
+    return float(doubled * (1 - 0.2 * spread))
+
+
+def create_failed(
+    backoffs: Mapping[str, Backoff], failure: Failure, capacity: str, now: datetime
+) -> Mapping[str, Backoff]:
+    """Return the back-offs after a create that GKE refused; unchanged where this kind delays nothing."""
+    delay = DELAYS.get(failure.kind)
+    if delay is None:
+        return backoffs
+    return _longer(backoffs, capacity if delay.per_capacity else CLUSTER, delay, failure, now)
+
+
+def pool_failed(
+    backoffs: Mapping[str, Backoff], failure: Failure, capacity: str, now: datetime
+) -> Mapping[str, Backoff]:
+    """Return the back-offs after a pool that GKE made and that ended in ERROR, whatever the reason."""
+    delay = DELAYS.get(failure.kind, FAILED_POOL_DELAY)
+    return _longer(backoffs, capacity, delay if delay.per_capacity else FAILED_POOL_DELAY, failure, now)
+
+
+def _longer(
+    backoffs: Mapping[str, Backoff], key: str, delay: Delay, failure: Failure, now: datetime
+) -> Mapping[str, Backoff]:
+    before = backoffs.get(key)
+    if before is not None and before.until > now:
+        # Calls and pools that were under way together are one failure, not many; a reason is worth more than none.
+        if before.failure.kind is failure.kind:
+            return {**backoffs, key: replace(before, failure=failure)}
+        if failure.kind is FailureKind.UNAVAILABLE:
+            return backoffs
+        if before.failure.kind is FailureKind.UNAVAILABLE:
+            until = now + timedelta(seconds=wait_seconds(delay, before.failures, key))
+            return {**backoffs, key: replace(before, failure=failure, until=max(before.until, until))}
+    failures = before.failures + 1 if before is not None else 1
+    since = before.since if before is not None else now
+    until = now + timedelta(seconds=wait_seconds(delay, failures, key))
+    return {**backoffs, key: Backoff(failure=failure, failures=failures, since=since, until=until)}
+
+
+def blocking(backoffs: Mapping[str, Backoff], capacity: str, now: datetime) -> Backoff | None:
+    """Return what forbids a create of this capacity for now; of several the one that lasts longest."""
+    active = [each for key in (capacity, CLUSTER) if (each := backoffs.get(key)) is not None and each.until > now]
+    return max(active, key=lambda each: each.until, default=None)
+
+
+def probing(backoffs: Mapping[str, Backoff], capacity: str) -> Backoff | None:
+    """Return the failure after which only one pool of this capacity may be in the making, until one comes up.
+
+    A create that runs into a stockout takes one of the cluster's few operations for half an hour.
+    """
+    last = backoffs.get(capacity)
+    return last if last is not None and last.failure.kind in _PROBED else None
+
+
+def forget(backoffs: Mapping[str, Backoff], key: str) -> Mapping[str, Backoff]:
+    """Return the back-offs without one that a success has ended."""
+    return {other: each for other, each in backoffs.items() if other != key} if key in backoffs else backoffs
+
+
+def learn(operations: OperationLimit, under_way: int, now: datetime) -> OperationLimit:
+    """Digest GKE's answers since the last decision; `under_way` operations are known to run now.
+
+    To be called when no create is unanswered: only then do the operations under way tell what GKE takes.
+    """
+    rejections, acceptances = operations.rejections, operations.acceptances
+    learnt = replace(operations, rejections=0, acceptances=0)
+    if rejections:
+        return _rejected(learnt, under_way, now)
+    if acceptances and learnt.limit is not None:
+        if under_way <= learnt.limit:
+            return replace(learnt, rejected_since=None)
+        probe_at = now + timedelta(seconds=_FIRST_PROBE_SECONDS)
+        return OperationLimit(limit=under_way, probe_at=probe_at, probe_seconds=_FIRST_PROBE_SECONDS)
+    return learnt
+
+
+def _rejected(operations: OperationLimit, under_way: int, now: datetime) -> OperationLimit:
+    if operations.limit is None:
+        probe_at = now + timedelta(seconds=operations.probe_seconds)
+        return replace(operations, limit=max(1, under_way), probe_at=probe_at)
+    if under_way >= operations.limit:
+        seconds = min(_LAST_PROBE_SECONDS, operations.probe_seconds * 2)
+        probe_at = now + timedelta(seconds=seconds)
+        return replace(operations, probe_at=probe_at, probe_seconds=seconds, rejected_since=None)
+    since = operations.rejected_since or now
+    if (now - since).total_seconds() >= _REJECTION_PATIENCE_SECONDS:
+        # A slot may be free a little later than the list of pools says. Not this much later: others use the quota.
+        return replace(operations, limit=max(1, under_way), rejected_since=None)
+    return replace(operations, rejected_since=since, retry_at=now + timedelta(seconds=_RETRY_SECONDS))
+
+
+def free_slots(operations: OperationLimit, under_way: int, now: datetime) -> int | None:
+    """Return how many operations may be started now; None: as many as there are."""
+    if operations.rejections:
+        # Rejected, and not digested yet because other calls are unanswered.
+        return 0
+    if operations.limit is None:
+        return None
+    if operations.retry_at is not None and operations.retry_at > now:
+        return 0
+    below = operations.limit - under_way
+    if below == 0 and (operations.probe_at is None or operations.probe_at <= now):
+        return 1
+    return max(0, below)

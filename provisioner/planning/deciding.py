@@ -1,0 +1,169 @@
+"""The decision: from one snapshot of the world to a plan. Pure: no clock, no randomness, no I/O.
+
+Level-triggered: it can be repeated, skipped or cut short anywhere, and the next one still does the right thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from provisioner import constants
+from provisioner.demand import Slice, SliceId, find_slices
+from provisioner.demand.serving import ServingPolicy
+from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.model.snapshot import Snapshot
+from provisioner.planning import backoff, outcomes, phases, surplus, verdicts
+from provisioner.planning.buying import Buying, buy
+from provisioner.planning.matching import Matching, match
+from provisioner.planning.memory import CallState, CreateCall, DeleteCall, Memory, PhaseEntry
+from provisioner.planning.plan import Create, Delete, Plan
+from provisioner.planning.supply import Supply, by_owner, find_supply
+from provisioner.settings import Settings
+
+#: How often the pools are listed: with a backlog that waits for free operations, with operations under way, and idle.
+_BACKLOG_POLL_SECONDS = 1.0
+_BUSY_POLL_SECONDS = 2.0
+_IDLE_POLL_SECONDS = 60.0
+
+
+def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime) -> Plan:
+    """Decide what to do about one snapshot.
+
+    Where the snapshot is not to be trusted, nothing is decided and nothing is forgotten.
+    """
+    if snapshot.distrust:
+        return Plan(memory=memory, poll_seconds=_IDLE_POLL_SECONDS)
+    pools = {pool.name: pool for pool in snapshot.pools}
+    memory, look_ups = outcomes.confirm(memory, pools, snapshot.pools_listed_at, now)
+    slices = find_slices(snapshot.jobsets, snapshot.pods, _serving_policy(snapshot, settings))
+    supply = find_supply(snapshot.pools, snapshot.nodes, memory, now)
+    owned = by_owner(slices, supply.values())
+    made_for = {each.name: slice_id for slice_id, many in owned.items() for each in many}
+    matching = match(slices, supply, owned, snapshot.pods, snapshot.nodes, snapshot.jobsets, memory.last_held, now)
+    memory = outcomes.learn_from_pools(memory, supply, matching.holders, made_for, now)
+    memory, slots = _operations(snapshot, memory, now)
+
+    going = surplus.find_surplus(supply.values(), matching, slices, made_for, snapshot.jobsets, memory, settings, now)
+    deletes = going.deletes if slots is None else going.deletes[:slots]
+    slots = None if slots is None else slots - len(deletes)
+    taken = pools.keys() | memory.creates.keys()
+    buying = buy(matching.unserved, owned, supply, taken, memory, settings, slots, now)
+
+    observed = {name: phases.phase_of(each, matching) for name, each in supply.items()}
+    observed |= {state.name: state.phase for state in buying.wanted}
+    owners = {name: phases.owner_of(name, matching, made_for) for name in supply}
+    owners |= {state.name: state.slice_id for state in buying.wanted}
+    entries, steps = phases.changes(memory.phases, observed, owners, now)
+    states = [
+        phases.state_of(each, entries[name], owners[name], slices, _note(each, memory)) for name, each in supply.items()
+    ]
+    states += [replace(state, since=entries[state.name].since) for state in buying.wanted]
+    return Plan(
+        memory=_remember(memory, buying.creates, deletes, going, matching, slices, entries, now),
+        creates=buying.creates,
+        deletes=deletes,
+        look_ups=look_ups,
+        uncordons=going.uncordons,
+        verdicts=(*buying.verdicts, *verdicts.stuck(slices, supply, matching, entries, now)),
+        transitions=phases.transitions(steps, owners, now),
+        pools=tuple(states),
+        poll_seconds=_poll_seconds(buying, going, deletes, snapshot, memory),
+        wake_at=min((*buying.wake_at, *going.due_at, *_limit_moments(memory, now)), default=None),
+    )
+
+
+def _serving_policy(snapshot: Snapshot, settings: Settings) -> ServingPolicy:
+    return ServingPolicy(
+        namespaces=frozenset(settings.namespaces),
+        opt_in_label=settings.opt_in_label,
+        namespace_labels=snapshot.namespace_labels,
+    )
+
+
+def _operations(snapshot: Snapshot, memory: Memory, now: datetime) -> tuple[Memory, int | None]:
+    """Learn GKE's limit from its answers, and count how many operations may be started now.
+
+    Counted are the node pool operations of the cluster: everybody's, as GKE's quota does, as far as pools show them.
+    """
+    known = {pool.name for pool in snapshot.pools if pool.status in (PoolStatus.PROVISIONING, PoolStatus.STOPPING)}
+    known |= memory.creates.keys()
+    known |= {name for name, call in memory.deletes.items() if call.state is CallState.ACCEPTED}
+    # A delete that is still being proven takes a slot soon; it says nothing of what GKE took.
+    coming = {name for name, call in memory.deletes.items() if call.state is CallState.UNDER_WAY} - known
+    if not any(call.state is CallState.UNDER_WAY for call in memory.creates.values()):
+        memory = replace(memory, operations=backoff.learn(memory.operations, len(known), now))
+    return memory, backoff.free_slots(memory.operations, len(known) + len(coming), now)
+
+
+def _remember(
+    memory: Memory,
+    creates: Iterable[Create],
+    deletes: Iterable[Delete],
+    going: surplus.Surplus,
+    matching: Matching,
+    slices: Mapping[SliceId, Slice],
+    entries: Mapping[PoolName, PhaseEntry],
+    now: datetime,
+) -> Memory:
+    started = {
+        create.request.name: CreateCall(
+            slice_id=create.slice_id, request=create.request, state=CallState.UNDER_WAY, since=now
+        )
+        for create in creates
+    }
+    ending = {
+        delete.name: replace(
+            memory.deletes.get(delete.name, DeleteCall(state=CallState.UNDER_WAY, since=now)),
+            state=CallState.UNDER_WAY,
+            since=now,
+        )
+        for delete in deletes
+    }
+    open_deletes = {
+        name: call
+        for name, call in memory.deletes.items()
+        if call.state is not CallState.POSTPONED or name in going.since
+    }
+    last_held = {slice_id: name for slice_id, name in memory.last_held.items() if slice_id in slices}
+    last_held |= {slice_id: min(names) for slice_id, names in matching.held.items() if slice_id in slices}
+    return replace(
+        memory,
+        creates={**memory.creates, **started},
+        attempts={slice_id: each for slice_id, each in memory.attempts.items() if slice_id in slices},
+        deletes={**open_deletes, **ending},
+        refusals={slice_id: each for slice_id, each in memory.refusals.items() if slice_id in slices},
+        surplus_since=going.since,
+        last_held=last_held,
+        phases=entries,
+    )
+
+
+def _note(supply: Supply, memory: Memory) -> str:
+    call = memory.deletes.get(supply.name)
+    if call is not None and call.reason:
+        return call.reason
+    return supply.pool.failure.message if supply.pool.failure is not None else ""
+
+
+def _poll_seconds(
+    buying: Buying,
+    going: surplus.Surplus,
+    deletes: tuple[Delete, ...],
+    snapshot: Snapshot,
+    memory: Memory,
+) -> float:
+    if buying.waits_for_operations or len(going.deletes) > len(deletes):
+        return _BACKLOG_POLL_SECONDS
+    changing = (PoolStatus.PROVISIONING, PoolStatus.STOPPING, PoolStatus.RECONCILING)
+    ours = (pool for pool in snapshot.pools if pool.labels.get(constants.NODEPOOL_MANAGER) == constants.MANAGER)
+    if buying.creates or deletes or memory.creates or any(pool.status in changing for pool in ours):
+        return _BUSY_POLL_SECONDS
+    accepted = any(call.state is not CallState.POSTPONED for call in memory.deletes.values())
+    return _BUSY_POLL_SECONDS if accepted else _IDLE_POLL_SECONDS
+
+
+def _limit_moments(memory: Memory, now: datetime) -> tuple[datetime, ...]:
+    moments = (memory.operations.retry_at, memory.operations.probe_at)
+    return tuple(moment for moment in moments if moment is not None and moment > now)

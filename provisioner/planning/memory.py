@@ -1,0 +1,132 @@
+"""What the provisioner remembers between rounds.
+
+The truth lives in GKE and Kubernetes. This is what they do not tell: calls whose effect they do not show yet, since
+when a pool is idle, back-off after failures. Losing it is safe; the part worth keeping over a crash is turned into
+text by `provisioner.planning.hints`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+
+from provisioner.demand import SliceId
+from provisioner.model.capacity import Failure, NodePoolRequest, OperationName, PoolName, PoolStatus
+from provisioner.planning.lifecycle import Phase
+
+
+class CallState(Enum):
+    """How far a mutating call to GKE has come."""
+
+    #: Being sent; for a delete, its proof and gate included.
+    UNDER_WAY = "under_way"
+    #: GKE took it; the list of pools may not show it yet.
+    ACCEPTED = "accepted"
+    #: It may or may not have had its effect.
+    UNKNOWN = "unknown"
+    #: For a delete: not done; to be tried again.
+    POSTPONED = "postponed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateCall:
+    """A create that the list of pools does not confirm yet: it counts as a pool in the making."""
+
+    slice_id: SliceId
+    request: NodePoolRequest
+    state: CallState
+    #: When the state was entered.
+    since: datetime
+    operation: OperationName = OperationName("")
+    looked_up_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteCall:
+    """A delete under way, accepted, or postponed."""
+
+    state: CallState
+    since: datetime
+    operation: OperationName = OperationName("")
+    #: For POSTPONED: not before this, unless the pool's status has changed from `status`.
+    retry_at: datetime | None = None
+    status: PoolStatus | None = None
+    failures: int = 0
+    #: Since when the same delete is held up, and by what, in words.
+    postponed_since: datetime | None = None
+    reason: str = ""
+    looked_up_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """No creates of one kind before `until`."""
+
+    failure: Failure
+    failures: int
+    since: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """GKE refused a slice's request as invalid: not sent again until the request changes."""
+
+    fingerprint: str
+    failure: Failure
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationLimit:
+    """What is known of GKE's quota on operations at once in a cluster."""
+
+    #: None until GKE has rejected something for it.
+    limit: int | None = None
+    #: Nothing is tried before this: a slot that should be free was not yet.
+    retry_at: datetime | None = None
+    #: Since when calls below the limit are rejected without a break.
+    rejected_since: datetime | None = None
+    #: The limit is not exceeded before this, and by how long each failure to exceed it puts it off.
+    probe_at: datetime | None = None
+    probe_seconds: float = 5.0
+    #: Answers since the last decision.
+    rejections: int = 0
+    acceptances: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseEntry:
+    """The phase of a pool, existing or planned, and since when."""
+
+    phase: Phase
+    since: datetime
+    #: Whose it was: told once more when it is gone.
+    slice_id: SliceId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """All of it. Replaced as a whole by each decision and each answer."""
+
+    creates: Mapping[PoolName, CreateCall] = field(default_factory=dict)
+    #: Creates that the list confirmed and whose pool is not up yet: if it vanishes, its operation says why.
+    in_making: Mapping[PoolName, CreateCall] = field(default_factory=dict)
+    #: Lowest attempt a slice may go on with: an earlier process may have sent it, with an outcome nobody knows.
+    attempts: Mapping[SliceId, int] = field(default_factory=dict)
+    deletes: Mapping[PoolName, DeleteCall] = field(default_factory=dict)
+    #: Keys as `provisioner.planning.backoff` makes them.
+    backoffs: Mapping[str, Backoff] = field(default_factory=dict)
+    refusals: Mapping[SliceId, Refusal] = field(default_factory=dict)
+    #: Pools whose failure has been counted.
+    failed: frozenset[PoolName] = frozenset()
+    #: Since when GKE says that a pool is up although not all its nodes are ready.
+    unready_since: Mapping[PoolName, datetime] = field(default_factory=dict)
+    #: Since when nothing needs the pool.
+    surplus_since: Mapping[PoolName, datetime] = field(default_factory=dict)
+    #: The pool that a slice's pods were last bound to: where a restart will find its place again.
+    last_held: Mapping[SliceId, PoolName] = field(default_factory=dict)
+    phases: Mapping[PoolName, PhaseEntry] = field(default_factory=dict)
+    operations: OperationLimit = field(default_factory=OperationLimit)

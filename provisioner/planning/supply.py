@@ -1,0 +1,198 @@
+"""The pools that there are or soon will be, with their nodes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from provisioner import constants, tpu
+from provisioner.demand import Slice, SliceId
+from provisioner.model.capacity import Node, NodePool, PoolName, PoolStatus
+from provisioner.model.workloads import JobKey, JobSetUid
+from provisioner.planning.fit import NodeView, misfit, view_of_node
+from provisioner.planning.memory import CallState, Memory
+from provisioner.planning.specification import expected_pool, expected_view, topology_of_pool
+
+_SUPPLY = frozenset({PoolStatus.PROVISIONING, PoolStatus.RUNNING, PoolStatus.RECONCILING})
+#: GKE holds the pool for made.
+_UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
+#: GKE repairs nodes by itself; without one ready node for longer than this the pool is given up.
+_LOST_SECONDS = 1800.0
+#: A pool of others that came up without nodes is waited for this long, not longer.
+_PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """One pool of ours."""
+
+    pool: NodePool
+    nodes: tuple[Node, ...]
+    #: GKE lists it; else it is a create that the list does not confirm yet.
+    listed: bool
+    #: A delete is under way or was accepted.
+    leaving: bool
+    #: Nodes that are ready and show all their chips.
+    ready_nodes: int
+    #: Since when GKE says that it is up although not all its nodes are ready; None: it is not so.
+    unready_since: datetime | None = None
+    #: How long that has lasted.
+    unready_seconds: float = 0.0
+    #: What its nodes look like by its specification.
+    view: NodeView
+
+    @property
+    def name(self) -> PoolName:
+        """The pool's name."""
+        return self.pool.name
+
+    @property
+    def ready(self) -> bool:
+        """Whether all nodes are there and ready."""
+        return 0 < self.pool.node_count <= self.ready_nodes
+
+    @property
+    def usable(self) -> bool:
+        """Whether GKE's status lets pods run there, now or soon, and nothing is about to take it away."""
+        if self.leaving or self.lost:
+            return False
+        if self.pool.status is PoolStatus.RUNNING_WITH_ERROR:
+            return self.ready
+        return self.pool.status in _SUPPLY
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has had no ready node for too long; one that waits for capacity (flex-start) has none to lose."""
+        return self.ready_nodes == 0 and self.pool.node_count > 0 and self.unready_seconds >= _LOST_SECONDS
+
+    @property
+    def broken(self) -> bool:
+        """Whether it has failed: no pod will get a host there."""
+        partial = self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready
+        return self.pool.status is PoolStatus.ERROR or partial or self.lost
+
+    @property
+    def chips(self) -> int:
+        """Chips of the whole pool."""
+        known = tpu.machine_type(self.pool.machine_type)
+        return self.pool.node_count * known[1].chips if known else 0
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt of its slice it was made for; 0 where it does not say."""
+        text = self.pool.labels.get(constants.POOL_ATTEMPT, "")
+        return int(text) if text.isascii() and text.isdigit() else 0
+
+    @property
+    def jobset_uid(self) -> JobSetUid:
+        """UID of the JobSet it was made for; empty on pools of the Go provisioner."""
+        return JobSetUid(self.pool.labels.get(constants.POOL_JOBSET_UID, ""))
+
+    @property
+    def jobset_name(self) -> tuple[str, str]:
+        """Namespace and name of the JobSet it was made for."""
+        labels = self.pool.labels
+        namespace = labels.get(constants.POOL_JOBSET_NAMESPACE) or labels.get(constants.PARENT_NAMESPACE, "")
+        return namespace, labels.get(constants.POOL_JOBSET_NAME, "")
+
+
+def is_ours(pool: NodePool) -> bool:
+    """Whether the provisioner, or the Go provisioner, made the pool: only such pools are ever touched."""
+    return pool.labels.get(constants.NODEPOOL_MANAGER) == constants.MANAGER and bool(
+        pool.labels.get(constants.POOL_JOBSET_NAME)
+    )
+
+
+def find_supply(
+    pools: Iterable[NodePool], nodes: Iterable[Node], memory: Memory, now: datetime
+) -> dict[PoolName, Supply]:
+    """List our pools: those that GKE lists, and creates that the list does not show yet."""
+    nodes_of: dict[PoolName, list[Node]] = defaultdict(list)
+    for node in nodes:
+        nodes_of[node.pool_name].append(node)
+    listed = {pool.name: pool for pool in pools}
+    supply = {}
+    for pool in (*listed.values(), *_unlisted(memory, listed)):
+        if not is_ours(pool):
+            continue
+        delete = memory.deletes.get(pool.name)
+        here = tuple(nodes_of.get(pool.name, ()))
+        view = expected_view(pool)
+        ready_nodes = sum(node.ready and node.allocatable_chips >= max(1, view.chips) for node in here)
+        unready_since = None
+        if pool.status in _UP and ready_nodes < max(1, pool.node_count):
+            unready_since = min(now, memory.unready_since.get(pool.name, now))
+        supply[pool.name] = Supply(
+            pool=pool,
+            nodes=here,
+            listed=pool.name in listed,
+            leaving=delete is not None and delete.state in (CallState.UNDER_WAY, CallState.ACCEPTED),
+            ready_nodes=ready_nodes,
+            unready_since=unready_since,
+            unready_seconds=(now - unready_since).total_seconds() if unready_since is not None else 0.0,
+            view=view,
+        )
+    return supply
+
+
+def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:
+    """Group pools by the slice that they were made for; pools of the Go provisioner name the child Job instead."""
+    by_job = {(each.jobset.namespace, each.jobset.name, each.job_name): each.id for each in slices.values()}
+    owned: dict[SliceId, list[Supply]] = defaultdict(list)
+    for each in supply:
+        labels = each.pool.labels
+        owner: SliceId | None
+        if each.jobset_uid:
+            owner = SliceId(jobset_uid=each.jobset_uid, job_key=JobKey(labels.get(constants.POOL_JOB_KEY, "")))
+        else:
+            owner = by_job.get((*each.jobset_name, labels.get(constants.PARENT_NAME, "")))
+        if owner is not None:
+            owned[owner].append(each)
+    return owned
+
+
+def _unlisted(memory: Memory, listed: Mapping[PoolName, NodePool]) -> Iterable[NodePool]:
+    return (expected_pool(call.request) for name, call in memory.creates.items() if name not in listed)
+
+
+def serves(supply: Supply, slice_: Slice) -> bool:
+    """Whether the pool, by its specification, is what the slice needs.
+
+    Nodes as they are do not count here: a slice whose own pool got a strange taint is stuck, and does not buy another.
+    """
+    return _right_size(supply, slice_) and not misfit(slice_.requirements, supply.view)
+
+
+def takes(supply: Supply, slice_: Slice) -> bool:
+    """Whether a pool made for another slice would take this one's pods as it stands, its nodes included.
+
+    Nodes that are not there, or have not reported their chips yet, are expected as specified: GKE calls a pool up
+    before the last of them has.
+    """
+    if not serves(supply, slice_):
+        return False
+    if supply.ready_nodes == 0 and supply.unready_seconds > _PATIENCE_SECONDS:
+        return False
+    refusing = sum(_refuses(node, slice_, supply.view) for node in supply.nodes)
+    return max(supply.pool.node_count, len(supply.nodes)) - refusing >= slice_.nodes
+
+
+def _refuses(node: Node, slice_: Slice, expected: NodeView) -> bool:
+    if node.cordoned and not node.cordoned_by_us:
+        return True
+    view = view_of_node(node)
+    if not node.ready or node.allocatable_chips < expected.chips:
+        view = replace(expected, labels=view.labels, taints=view.taints, name=node.name)
+    taints = tuple(taint for taint in view.taints if not taint.key.startswith(constants.NODE_CONDITION_TAINT_PREFIXES))
+    return bool(misfit(slice_.requirements, replace(view, taints=taints)))
+
+
+def _right_size(supply: Supply, slice_: Slice) -> bool:
+    shape = slice_.shape
+    if shape is None or topology_of_pool(supply.pool) != str(shape.topology):
+        return False
+    if shape.multi_host:
+        return supply.pool.node_count == slice_.nodes
+    return supply.pool.node_count >= slice_.nodes

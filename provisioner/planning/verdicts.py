@@ -1,0 +1,71 @@
+"""What the owner of a workload has to know, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from provisioner import constants
+from provisioner.demand import Slice, SliceId
+from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.model.workloads import jobset_ref, pod_ref
+from provisioner.planning.matching import Matching
+from provisioner.planning.memory import PhaseEntry
+from provisioner.planning.plan import Verdict
+from provisioner.planning.supply import Supply
+
+#: What should not last long and does is told after this time.
+_STUCK_SECONDS = 600.0
+
+
+def verdict(slice_: Slice, reason: str, message: str, *, key: str = "", warning: bool = True) -> Verdict:
+    """Say something about a slice, on its leader pod and its JobSet."""
+    leader = (pod_ref(slice_.leader),) if slice_.leader is not None else ()
+    objects = (*leader, jobset_ref(slice_.jobset))
+    return Verdict(objects=objects, reason=reason, message=message, key=key, warning=warning)
+
+
+def underused(slice_: Slice) -> tuple[Verdict, ...]:
+    """Say that a slice has more hosts than its job has pods."""
+    if slice_.shape is None or not slice_.shape.multi_host or slice_.parallelism >= slice_.nodes:
+        return ()
+    message = (
+        f"job {slice_.job_name} has parallelism {slice_.parallelism}, its slice of topology {slice_.shape.topology} "
+        f"has {slice_.nodes} hosts: {slice_.nodes - slice_.parallelism} of them are paid for and not used"
+    )
+    return (verdict(slice_, constants.UNDERUSED, message),)
+
+
+def stuck(
+    slices: Mapping[SliceId, Slice],
+    supply: Mapping[PoolName, Supply],
+    matching: Matching,
+    entries: Mapping[PoolName, PhaseEntry],
+    now: datetime,
+) -> tuple[Verdict, ...]:
+    """Tell of pods that stay unschedulable although their slice has its pool, in the scheduler's words."""
+    limit = now - timedelta(seconds=_STUCK_SECONDS)
+    place = {slice_id: name for name, slice_id in matching.claimed.items()}
+    place |= {slice_id: min(names) for slice_id, names in matching.held.items()}
+    verdicts = []
+    for slice_id, name in place.items():
+        slice_, pool = slices.get(slice_id), supply.get(name)
+        if slice_ is None or pool is None or not slice_.served:
+            continue
+        waiting = [pod for pod in slice_.pods if pod.unschedulable_since and pod.unschedulable_since <= limit]
+        if not waiting or pool.pool.status is PoolStatus.PROVISIONING:
+            continue
+        if pool.ready and entries[name].since <= limit:
+            first = min(waiting, key=lambda pod: pod.name)
+            message = (
+                f"{len(waiting)} pod(s) of job {slice_.job_name} are unschedulable although node pool {name} is ready "
+                f"for them; the scheduler says of {first.name}: {first.unschedulable_message}"
+            )
+            verdicts.append(verdict(slice_, constants.STUCK, message, key=name))
+        elif pool.unready_since is not None and pool.unready_since <= limit:
+            message = (
+                f"job {slice_.job_name} waits for node pool {name}, which GKE calls {pool.pool.status.value}: only "
+                f"{pool.ready_nodes} of {pool.pool.node_count} nodes are ready with all their chips"
+            )
+            verdicts.append(verdict(slice_, constants.STUCK, message, key=f"unready {name}"))
+    return tuple(verdicts)

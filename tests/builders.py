@@ -1,0 +1,194 @@
+"""Plain builders of domain objects: a v4 slice of two hosts by default, every field open to keywords."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from provisioner import constants, tpu
+from provisioner.demand import Slice, find_slices, job_key
+from provisioner.demand.serving import ServingPolicy
+from provisioner.model.capacity import Node, NodePool, NodePoolRequest, PoolName, PoolStatus, Taint
+from provisioner.model.workloads import JobSet, JobSetUid, Pod, ReplicatedJob, Requirements, Toleration
+from provisioner.planning.specification import expected_pool, expected_view, pool_request
+from provisioner.settings import Settings
+
+NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
+CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
+SPOT_TOLERATION = Toleration(key=constants.SPOT, operator="Equal", value="true", effect="NoSchedule")
+UNSCHEDULABLE = "0/9 nodes are available: 9 Insufficient google.com/tpu."
+
+
+def after(seconds: float) -> datetime:
+    """Return a moment after NOW."""
+    return NOW + timedelta(seconds=seconds)
+
+
+def settings(**changes: Any) -> Settings:
+    """Return settings of a regional cluster."""
+    fields: dict[str, Any] = {
+        "project_id": "a-project",
+        "cluster_location": "us-central2",
+        "zone": "us-central2-b",
+        "cluster": "a-cluster",
+    }
+    return Settings(**fields | changes)
+
+
+def make_requirements(
+    *,
+    accelerator: str = "tpu-v4-podslice",
+    topology: str = "2x2x2",
+    selector: Mapping[str, str] | None = None,
+    **changes: Any,
+) -> Requirements:
+    """Return what one pod asks for: four chips on a v4 slice of two hosts."""
+    fields: dict[str, Any] = {
+        "chips": 4,
+        "cpu_millicores": 1000,
+        "memory_bytes": 2**30,
+        "node_selector": {
+            constants.TPU_ACCELERATOR: accelerator,
+            constants.TPU_TOPOLOGY: topology,
+            **(selector or {}),
+        },
+        "tolerations": (CHIP_TOLERATION,),
+    }
+    return Requirements(**fields | changes)
+
+
+def make_jobset(
+    name: str = "train",
+    *,
+    namespace: str = "default",
+    uid: str = "",
+    replicas: int = 1,
+    parallelism: int = 2,
+    template: Requirements | None = None,
+    **changes: Any,
+) -> JobSet:
+    """Return a JobSet of one replicated job "slice"; its UID follows from its name."""
+    job = ReplicatedJob(
+        name="slice",
+        replicas=replicas,
+        parallelism=parallelism,
+        # GKE adds the toleration to pods; templates do not have it.
+        template=template or make_requirements(tolerations=()),
+    )
+    fields: dict[str, Any] = {"replicated_jobs": (job,)}
+    uid = uid or f"uid-of-{namespace}-{name}"
+    return JobSet(namespace=namespace, name=name, uid=JobSetUid(uid), **fields | changes)
+
+
+def make_pod(
+    jobset: JobSet,
+    *,
+    job: int = 0,
+    index: int = 0,
+    node: str = "",
+    unschedulable: bool | None = None,
+    requirements: Requirements | None = None,
+    **changes: Any,
+) -> Pod:
+    """Return a pod of one child Job; the leader of a slice is unschedulable until it is bound."""
+    job_name = f"{jobset.name}-slice-{job}"
+    if requirements is None:
+        requirements = jobset.replicated_jobs[0].template
+        requirements = replace(requirements, tolerations=(*requirements.tolerations, CHIP_TOLERATION))
+    waits = unschedulable if unschedulable is not None else not node
+    fields: dict[str, Any] = {
+        "name": f"{job_name}-{index}-abcde",
+        "uid": f"uid-of-{jobset.uid}-{job_name}-{index}",
+        "jobset_name": jobset.name,
+        "jobset_uid": jobset.uid,
+        "job_key": job_key(jobset.namespace, job_name),
+        "completion_index": index,
+        "phase": "Running" if node else "Pending",
+        "node_name": node,
+        "unschedulable_since": NOW if waits else None,
+        "unschedulable_message": UNSCHEDULABLE if waits else "",
+    }
+    return Pod(namespace=jobset.namespace, requirements=requirements, **fields | changes)
+
+
+def make_pool(
+    jobset: JobSet, *, job: int = 0, attempt: int = 0, status: PoolStatus = PoolStatus.RUNNING, **changes: Any
+) -> NodePool:
+    """Return the pool that the provisioner makes for one child Job of a JobSet."""
+    request = make_request(jobset, job=job, attempt=attempt)
+    return replace(expected_pool(request), status=status, **changes)
+
+
+def make_request(jobset: JobSet, *, job: int = 0, attempt: int = 0, **setting_changes: Any) -> NodePoolRequest:
+    """Return the request for the pool of one child Job of a JobSet."""
+    return pool_request(make_slice(jobset, job=job), settings(**setting_changes), attempt)
+
+
+def make_slice(jobset: JobSet, *, job: int = 0, **pod_changes: Any) -> Slice:
+    """Return one slice of a JobSet with its unschedulable leader."""
+    pod = make_pod(jobset, job=job, **pod_changes)
+    slices = find_slices({jobset.uid: jobset}, [pod], ServingPolicy())
+    return next(each for each in slices.values() if each.id.job_key == pod.job_key)
+
+
+def make_node(pool: NodePool, index: int = 0, **changes: Any) -> Node:
+    """Return a ready node of a pool, as GKE labels it."""
+    view = expected_view(pool)
+    fields: dict[str, Any] = {
+        "name": f"gke-{pool.name}-{index}",
+        "uid": f"uid-of-{pool.name}-{index}",
+        "pool_name": pool.name,
+        "labels": view.labels,
+        "taints": view.taints,
+        "ready": True,
+        "allocatable_chips": view.chips,
+        "allocatable_cpu_millicores": view.cpu_millicores - 500,
+        "allocatable_memory_bytes": view.memory_bytes - 2**30,
+        "created_at": NOW - timedelta(hours=1),
+    }
+    return Node(**fields | changes)
+
+
+def make_nodes(pool: NodePool, **changes: Any) -> tuple[Node, ...]:
+    """Return all nodes of a pool."""
+    return tuple(make_node(pool, index, **changes) for index in range(pool.node_count))
+
+
+def foreign_pool(name: str = "default-pool", **changes: Any) -> NodePool:
+    """Return a pool that is none of ours."""
+    fields: dict[str, Any] = {
+        "status": PoolStatus.RUNNING,
+        "machine_type": "ct4p-hightpu-4t",
+        "node_count": 2,
+        "topology": "2x2x2",
+    }
+    return NodePool(name=PoolName(name), **fields | changes)
+
+
+def go_pool(jobset: JobSet, *, job: int = 0, status: PoolStatus = PoolStatus.RUNNING) -> NodePool:
+    """Return a pool as the Go provisioner labels it: without UID, job key and attempt."""
+    job_name = f"{jobset.name}-slice-{job}"
+    shape = tpu.resolve("tpu-v4-podslice", "2x2x2", 4)
+    return NodePool(
+        name=PoolName(f"{jobset.name}-{job_key(jobset.namespace, job_name)[:5]}"),
+        status=status,
+        machine_type=shape.machine_type.name,
+        node_count=shape.nodes(2),
+        topology="2x2x2",
+        labels={
+            constants.NODEPOOL_MANAGER: constants.MANAGER,
+            constants.PARENT_KIND: "job",
+            constants.PARENT_NAME: job_name,
+            constants.PARENT_NAMESPACE: jobset.namespace,
+            constants.POOL_JOBSET_NAME: jobset.name,
+            constants.POOL_JOBSET_NAMESPACE: jobset.namespace,
+            constants.NODEPOOL_HASH: "0123456789",
+        },
+    )
+
+
+def strange_taint(effect: str = "NoExecute") -> Taint:
+    """Return a taint that no pod tolerates."""
+    return Taint(key="example.com/strange", value="yes", effect=effect)

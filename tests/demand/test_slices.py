@@ -1,0 +1,179 @@
+"""From JobSets and their pods to slices."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.demand import Slice, find_slices, job_key
+from provisioner.demand.serving import ServingPolicy
+from provisioner.model.workloads import JobKey, JobSet, JobSetUid, Pod, ReplicatedJob
+from tests.builders import CHIP_TOLERATION, after, make_jobset, make_pod, make_requirements
+
+
+def slices_of(*jobsets: JobSet, pods: tuple[Pod, ...] = ()) -> list[Slice]:
+    """Return the slices in the order of their jobs."""
+    found = find_slices({jobset.uid: jobset for jobset in jobsets}, pods, ServingPolicy())
+    return sorted(found.values(), key=lambda each: each.job_name)
+
+
+def test_each_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
+    """A slice exists from its JobSet's creation on; it wants nothing yet (dependsOn, startup order)."""
+    found = slices_of(make_jobset(replicas=3))
+    assert [each.job_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
+    assert not any(each.wanting for each in found)
+    assert all(CHIP_TOLERATION in each.requirements.tolerations for each in found)
+    assert {each.nodes for each in found} == {2}
+
+
+def test_child_jobs_without_chips_are_no_slices() -> None:
+    """A driver on CPU nodes is served by others."""
+    driver = ReplicatedJob(name="driver", replicas=1, parallelism=1, template=make_requirements(chips=0))
+    jobset = make_jobset()
+    jobset = replace(jobset, replicated_jobs=(*jobset.replicated_jobs, driver))
+    assert [each.job_name for each in slices_of(jobset)] == ["train-slice-0"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "alive"),
+    [
+        pytest.param({}, True, id="a living JobSet has slices"),
+        pytest.param({"suspended": True}, False, id="a suspended one has none"),
+        pytest.param({"terminal_state": "Completed"}, False, id="a completed one has none"),
+        pytest.param({"terminal_state": "Failed"}, False, id="a failed one has none"),
+        pytest.param({"deleting": True}, False, id="one that is being deleted has none"),
+        pytest.param({"managed_by": "kueue.x-k8s.io/multikueue"}, False, id="one that runs elsewhere has none"),
+        pytest.param({"managed_by": constants.JOBSET_CONTROLLER}, True, id="one that names the usual controller has"),
+    ],
+)
+def test_only_living_jobsets_have_slices(*, changes: dict[str, Any], alive: bool) -> None:
+    """Pods that are left over do not make a slice of a dead JobSet."""
+    jobset = make_jobset(**changes)
+    assert bool(slices_of(jobset, pods=(make_pod(jobset),))) is alive
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanting"),
+    [
+        pytest.param({}, True, id="an unschedulable leader wants"),
+        pytest.param({"unschedulable": False}, False, id="a leader not yet looked at does not"),
+        pytest.param({"node": "n"}, False, id="a bound leader does not"),
+        pytest.param({"index": 1}, False, id="a follower does not"),
+        pytest.param({"completion_index": None}, False, id="a pod without index does not"),
+        pytest.param({"phase": "Failed"}, False, id="a finished leader does not"),
+        pytest.param({"deletion_deadline": after(30)}, False, id="a leader on its way out does not"),
+        pytest.param({"requirements": make_requirements(labels={constants.DISABLE: "true"})}, False, id="nor unserved"),
+    ],
+)
+def test_a_slice_wants_a_pool_when_its_leader_cannot_be_scheduled(*, changes: dict[str, Any], wanting: bool) -> None:
+    """Only the leader asks."""
+    jobset = make_jobset()
+    (found,) = slices_of(jobset, pods=(make_pod(jobset, **changes),))
+    assert found.wanting is wanting
+
+
+def test_of_two_generations_of_leaders_the_waiting_one_is_served() -> None:
+    """During a restart both may be seen for a moment."""
+    jobset = make_jobset()
+    old = make_pod(jobset, node="n", name="a", uid="old")
+    new = make_pod(jobset, name="b", uid="new")
+    (found,) = slices_of(jobset, pods=(old, new))
+    assert found.leader == new
+    assert found.pods == (old, new)
+
+
+def test_a_restart_keeps_the_slice() -> None:
+    """The restart attempt is not part of what identifies it."""
+    jobset = make_jobset()
+    first = make_pod(jobset, requirements=make_requirements(labels={constants.RESTART_ATTEMPT: "0"}))
+    second = make_pod(jobset, requirements=make_requirements(labels={constants.RESTART_ATTEMPT: "1"}), uid="other")
+    (before,), (later,) = slices_of(jobset, pods=(first,)), slices_of(jobset, pods=(second,))
+    assert before.id == later.id
+
+
+def test_a_jobset_made_again_under_its_name_has_other_slices() -> None:
+    """The UID tells them apart where the job key does not."""
+    first, second = make_jobset(uid="one"), make_jobset(uid="two")
+    (old,), (new,) = slices_of(first), slices_of(second)
+    assert old.id.job_key == new.id.job_key
+    assert old.id != new.id
+
+
+def test_pods_of_the_former_jobset_do_not_lead_the_new_one() -> None:
+    """They carry the old UID."""
+    old, new = make_jobset(uid="one"), make_jobset(uid="two")
+    (found,) = slices_of(new, pods=(make_pod(old),))
+    assert found.leader is None
+
+
+def test_pods_without_jobset_uid_belong_to_the_jobset_of_their_name() -> None:
+    """JobSet releases before 0.8 do not label it."""
+    jobset = make_jobset()
+    (found,) = slices_of(
+        jobset, make_jobset(namespace="other", suspended=True), pods=(make_pod(jobset, jobset_uid=""),)
+    )
+    assert found.wanting
+
+
+def test_pods_of_unknown_jobsets_make_no_slice() -> None:
+    """What they are bound to is still seen by the matching."""
+    known, unknown = make_jobset(), make_jobset("unknown")
+    nameless = make_pod(unknown, jobset_uid="")
+    assert len(slices_of(known, pods=(make_pod(unknown), nameless, make_pod(known, job_key=JobKey(""))))) == 1
+
+
+def test_the_job_key_is_the_sha1_of_namespace_and_job_name() -> None:
+    """As the JobSet controller labels it."""
+    assert job_key("ns", "train-slice-0") == hashlib.sha1(b"ns/train-slice-0").hexdigest()
+
+
+def test_chips_that_only_a_webhook_adds_make_a_slice_with_the_jobs_parallelism() -> None:
+    """The template does not show them; the pods do."""
+    jobset = make_jobset(parallelism=2, template=make_requirements(chips=0))
+    (found,) = slices_of(jobset, pods=(make_pod(jobset, requirements=make_requirements()),))
+    assert (found.job_name, found.parallelism, found.wanting) == ("train-slice-0", 2, True)
+
+
+@pytest.mark.parametrize(
+    ("labels", "want"),
+    [({constants.JOB_NAME: "train-odd-0"}, "train-odd-0"), ({}, "train-slice-7-0-abcde")],
+    ids=["the pod names its Job", "the pod names nothing"],
+)
+def test_pods_of_a_job_that_the_jobset_does_not_list_make_a_slice(labels: dict[str, str], want: str) -> None:
+    """A JobSet release that hashes otherwise, or one made smaller."""
+    jobset = make_jobset()
+    leader = make_pod(jobset, job=7, requirements=make_requirements(labels=labels))
+    follower = make_pod(jobset, job=7, index=3, requirements=make_requirements(labels=labels), unschedulable=False)
+    dead = make_pod(make_jobset("dead", suspended=True), job=9)
+    found = slices_of(jobset, make_jobset("dead", suspended=True), pods=(follower, leader, dead))
+    odd = next(each for each in found if each.job_name != "train-slice-0")
+    assert (odd.job_name, odd.parallelism) == (want, 4)
+
+
+@pytest.mark.parametrize(
+    ("selector", "words"),
+    [
+        ({constants.TPU_TOPOLOGY: "2x2x2"}, [constants.TPU_ACCELERATOR, "tpu-v4-podslice"]),
+        ({constants.TPU_TOPOLOGY: "2x2x3", constants.TPU_ACCELERATOR: "tpu-v4-podslice"}, ["2x2x3", "2x2x2"]),
+    ],
+    ids=["no accelerator", "no such topology"],
+)
+def test_an_invalid_request_is_a_slice_without_shape_that_says_why(selector: dict[str, str], words: list[str]) -> None:
+    """It wants, and cannot have."""
+    jobset = make_jobset()
+    (found,) = slices_of(jobset, pods=(make_pod(jobset, requirements=make_requirements(node_selector=selector)),))
+    assert found.wanting
+    assert found.shape is None
+    assert found.nodes == 0
+    assert all(word in found.shape_problem for word in words)
+
+
+def test_a_slice_id_prints_its_parts() -> None:
+    """It is a key in the hints."""
+    jobset = make_jobset(uid="u")
+    (found,) = slices_of(jobset)
+    assert str(found.id) == f"{JobSetUid('u')}/{found.id.job_key}"

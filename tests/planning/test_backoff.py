@@ -1,0 +1,188 @@
+"""How long to wait after which failure, and how many operations GKE takes at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from provisioner.model.capacity import Failure, FailureKind, PoolStatus
+from provisioner.planning import backoff
+from provisioner.planning.memory import OperationLimit
+from provisioner.planning.plan import Create
+from tests.builders import NOW, after, make_jobset, make_pool, make_request
+from tests.planning.world import World, failure
+
+KEY = "us-central2-b/ct4p-hightpu-4t/on-demand"
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "first", "cap"),
+    [
+        (FailureKind.STOCKOUT, KEY, 30, 600),
+        (FailureKind.QUOTA, KEY, 60, 1800),
+        (FailureKind.OPERATION_IN_THE_WAY, backoff.CLUSTER, 2, 30),
+        (FailureKind.UNAVAILABLE, backoff.CLUSTER, 1, 60),
+        (FailureKind.PERMISSION, backoff.CLUSTER, 60, 600),
+        (FailureKind.NOT_FOUND, backoff.CLUSTER, 60, 600),
+    ],
+)
+def test_waits_double_up_to_a_cap(kind: FailureKind, key: str, first: float, cap: float) -> None:
+    """Spread by a fifth at most, never longer than the cap."""
+    backoffs, now = backoff.create_failed({}, failure(kind), KEY, NOW), NOW
+    assert set(backoffs) == {key}
+    assert first * 0.8 <= (backoffs[key].until - now).total_seconds() <= first
+    for _ in range(12):
+        now = backoffs[key].until
+        backoffs = backoff.create_failed(backoffs, failure(kind), KEY, now)
+    assert cap * 0.8 <= (backoffs[key].until - now).total_seconds() <= cap
+    assert backoffs[key].since == NOW
+    assert (backoffs[key].until - now).total_seconds() <= backoff.LONGEST_WAIT_SECONDS
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        FailureKind.INVALID,
+        FailureKind.ALREADY_EXISTS,
+        FailureKind.UNKNOWN_OUTCOME,
+        FailureKind.TOO_MANY_OPERATIONS,
+    ],
+)
+def test_what_is_looked_up_adopted_or_refused_delays_nothing(kind: FailureKind) -> None:
+    """Each has its own way."""
+    assert backoff.create_failed({}, failure(kind), KEY, NOW) == {}
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_a_pool_that_failed_delays_its_capacity_whatever_the_reason(kind: FailureKind) -> None:
+    """Or it would be bought again and again."""
+    assert set(backoff.pool_failed({}, failure(kind), KEY, NOW)) == {KEY}
+
+
+def test_failures_that_were_under_way_together_count_once() -> None:
+    """Twenty pools run into one stockout."""
+    once = backoff.pool_failed({}, failure(FailureKind.STOCKOUT), KEY, NOW)
+    twice = backoff.pool_failed(once, failure(FailureKind.STOCKOUT, "newer words"), KEY, after(5))
+    assert twice[KEY] == replace(once[KEY], failure=failure(FailureKind.STOCKOUT, "newer words"))
+
+
+def test_a_reason_is_worth_more_than_none() -> None:
+    """Whichever comes first."""
+    known, unknown = failure(FailureKind.STOCKOUT), failure(FailureKind.UNAVAILABLE, "GKE gives no reason.")
+    first = backoff.pool_failed(backoff.pool_failed({}, known, KEY, NOW), unknown, KEY, after(1))
+    second = backoff.pool_failed(backoff.pool_failed({}, unknown, KEY, NOW), known, KEY, after(1))
+    assert first[KEY].failure == second[KEY].failure == known
+    assert first[KEY].failures == second[KEY].failures == 1
+
+
+def test_another_failure_of_the_same_capacity_lengthens_the_wait() -> None:
+    """Quota after stockout is news."""
+    backoffs = backoff.pool_failed({}, failure(FailureKind.STOCKOUT), KEY, NOW)
+    assert backoff.pool_failed(backoffs, failure(FailureKind.QUOTA), KEY, after(1))[KEY].failures == 2
+
+
+def test_what_lasts_longest_is_what_blocks() -> None:
+    """And nothing blocks once it is over."""
+    backoffs = backoff.create_failed({}, failure(FailureKind.UNAVAILABLE), KEY, NOW)
+    backoffs = backoff.create_failed(backoffs, failure(FailureKind.STOCKOUT), KEY, NOW)
+    blocking = backoff.blocking(backoffs, KEY, NOW)
+    assert blocking is not None
+    assert blocking.failure.kind is FailureKind.STOCKOUT
+    elsewhere = backoff.blocking(backoffs, "another capacity", NOW)
+    assert elsewhere is not None
+    assert elsewhere.failure.kind is FailureKind.UNAVAILABLE
+    assert backoff.blocking(backoffs, KEY, after(60)) is None
+
+
+def test_success_forgets() -> None:
+    """And forgets nothing else."""
+    backoffs = backoff.create_failed({}, failure(FailureKind.STOCKOUT), KEY, NOW)
+    assert backoff.forget(backoffs, "other") == backoffs
+    assert backoff.forget(backoffs, KEY) == {}
+
+
+def test_pools_and_requests_of_one_capacity_have_one_key() -> None:
+    """Zone, machine type, capacity type."""
+    jobset = make_jobset()
+    assert backoff.capacity_key(make_pool(jobset)) == backoff.capacity_key(make_request(jobset)) == KEY
+
+
+@pytest.mark.parametrize(
+    ("before", "under_way", "want_limit", "want_slots"),
+    [
+        pytest.param(OperationLimit(), 3, None, None, id="without an answer nothing is known"),
+        pytest.param(OperationLimit(acceptances=9), 9, None, None, id="without a rejection there is no limit"),
+        pytest.param(OperationLimit(rejections=1), 5, 5, 0, id="a rejection tells the limit"),
+        pytest.param(OperationLimit(rejections=1), 0, 1, 1, id="one operation is always tried"),
+        pytest.param(OperationLimit(limit=5, acceptances=1), 6, 6, 0, id="more than the limit raises it"),
+        pytest.param(OperationLimit(limit=5, acceptances=1), 4, 5, 1, id="less leaves it"),
+        pytest.param(OperationLimit(limit=5), 5, 5, 1, id="a full quota is probed by one"),
+        pytest.param(OperationLimit(limit=5, probe_at=after(1)), 5, 5, 0, id="not before its time"),
+        pytest.param(OperationLimit(limit=5, retry_at=after(1)), 2, 5, 0, id="a slot not free yet is waited for"),
+        pytest.param(OperationLimit(limit=5, rejections=2), 3, 5, 0, id="below the limit a rejection is a late slot"),
+    ],
+)
+def test_learning_the_limit(
+    before: OperationLimit, under_way: int, want_limit: int | None, want_slots: int | None
+) -> None:
+    """From answers and from what runs."""
+    learnt = backoff.learn(before, under_way, NOW)
+    assert learnt.limit == want_limit
+    assert backoff.free_slots(learnt, under_way, NOW) == want_slots
+
+
+def test_a_limit_that_has_fallen_is_believed_after_a_while() -> None:
+    """Others use the quota too."""
+    known = OperationLimit(limit=5)
+    for second in range(17):
+        known = backoff.learn(replace(known, rejections=1), 2, after(second))
+    assert known.limit == 2
+
+
+def test_failed_probes_grow_rare() -> None:
+    """Each puts the next off, up to a minute."""
+    known, now = OperationLimit(limit=5), NOW
+    for _ in range(10):
+        known = backoff.learn(replace(known, rejections=1), 6, now)
+        assert known.probe_at is not None
+        gap, now = (known.probe_at - now).total_seconds(), known.probe_at
+    assert gap == 60
+
+
+def test_nothing_is_started_while_rejections_are_undigested() -> None:
+    """Other calls are still unanswered; a storm of the same rejections teaches nothing."""
+    assert backoff.free_slots(OperationLimit(rejections=3), 5, NOW) == 0
+
+
+@pytest.mark.parametrize(("quota", "slices", "poll"), [(5, 24, 1.0), (1, 6, 1.0), (9, 60, 1.0), (5, 24, 0.25)], ids=str)
+def test_an_unknown_quota_is_used_up_with_few_rejected_calls(quota: int, slices: int, poll: float) -> None:
+    """The true quota is never told; at least 95 % of it is used until the last create."""
+    world = World(*(make_jobset(f"job{index}") for index in range(slices)))
+    rejected = 0
+
+    def making() -> int:
+        return sum(pool.status is PoolStatus.PROVISIONING for pool in world.pools.values())
+
+    def refuse(create: Create) -> Failure | None:
+        nonlocal rejected
+        if making() < quota:
+            begun[create.request.name] = world.now
+            return None
+        rejected += 1
+        return failure(FailureKind.TOO_MANY_OPERATIONS)
+
+    begun: dict[str, object] = {}
+    used: list[int] = []
+    world.refuse_create = refuse
+    while len(world.created) < slices:
+        for name, pool in list(world.pools.items()):
+            if pool.status is PoolStatus.PROVISIONING and world.now - begun[name] >= timedelta(seconds=20):  # type: ignore[operator]
+                world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
+        world.step(seconds=poll)
+        used.append(min(quota, making()))
+        assert len(used) < 5000, "the creates never end"
+    assert sum(used) / (quota * len(used)) >= 0.95
+    # The first burst is rejected once; after that only probes are.
+    assert rejected <= slices + len(used) * poll / 5

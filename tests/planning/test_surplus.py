@@ -1,0 +1,234 @@
+"""Which pools go, when, and for which reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.planning.plan import DeleteReason
+from tests.builders import (
+    after,
+    foreign_pool,
+    go_pool,
+    make_jobset,
+    make_node,
+    make_pod,
+    make_pool,
+    make_requirements,
+    settings,
+)
+from tests.planning.world import World, failure
+
+
+def due_world(**jobset_changes: Any) -> World:
+    """Return a world with one JobSet without pods whose pool runs."""
+    jobset = make_jobset()
+    world = World(jobset)
+    world.end_pods(jobset)
+    world.put_pool(make_pool(jobset))
+    world.jobsets[jobset.uid] = replace(jobset, **jobset_changes)
+    return world
+
+
+def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
+    """Return why pools go after the deletion delay."""
+    world.look()
+    world.pass_time(seconds)
+    return [delete.reason for delete in world.look().deletes]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"terminal_state": "Completed"}, DeleteReason.JOBSET_FINISHED),
+        ({"terminal_state": "Failed"}, DeleteReason.JOBSET_FINISHED),
+        ({"suspended": True}, DeleteReason.JOBSET_SUSPENDED),
+        ({"deleting": True}, DeleteReason.JOBSET_GONE),
+        ({"managed_by": "another"}, DeleteReason.NOT_NEEDED),
+        ({"replicated_jobs": ()}, DeleteReason.NOT_NEEDED),
+    ],
+)
+def test_a_pool_goes_with_what_its_jobset_has_become(changes: dict[str, Any], reason: DeleteReason) -> None:
+    """Each delete has one reason."""
+    assert reasons(due_world(**changes)) == [reason]
+
+
+def test_a_living_jobset_keeps_its_pool() -> None:
+    """For its restarts."""
+    assert reasons(due_world(), 100_000) == []
+
+
+def test_a_jobset_that_is_not_there_gives_its_pool_up() -> None:
+    """The delete carries what the live proof needs."""
+    world = due_world()
+    (jobset,) = world.jobsets.values()
+    world.remove_jobset(jobset)
+    assert reasons(world) == [DeleteReason.JOBSET_GONE]
+    (delete,) = world.plans[-1].deletes
+    assert (delete.namespace, delete.jobset_name, delete.jobset_uid) == ("default", "train", jobset.uid)
+    assert delete.jobset is None
+    assert delete.node is not None
+    assert delete.node.kind == "Node"
+
+
+def test_a_pool_without_nodes_goes_too() -> None:
+    """The Go original leaks it: its deletion looks at Node objects."""
+    world = World()
+    world.put(make_pool(make_jobset()))
+    assert reasons(world) == [DeleteReason.JOBSET_GONE]
+    assert world.plans[-1].deletes[0].node is None
+
+
+def test_a_pool_whose_creation_outlived_its_jobset_goes() -> None:
+    """Finished or not."""
+    world = World()
+    world.put(make_pool(make_jobset(), status=PoolStatus.PROVISIONING))
+    assert reasons(world) == [DeleteReason.JOBSET_GONE]
+
+
+def test_a_slice_that_sits_elsewhere_gives_its_own_pool_up() -> None:
+    """It holds another."""
+    jobset = make_jobset()
+    world = World(jobset)
+    world.put_pool(make_pool(jobset))
+    other = world.put_pool(make_pool(make_jobset("gone")))
+    world.put(make_pod(jobset, node=make_node(other).name))
+    assert reasons(world) == [DeleteReason.SLICE_ELSEWHERE]
+
+
+def test_of_two_pools_of_one_slice_the_newer_stays() -> None:
+    """Both ready; one is enough."""
+    jobset = make_jobset()
+    world = World(jobset)
+    old, new = world.put_pool(make_pool(jobset)), world.put_pool(make_pool(jobset, attempt=1))
+    assert reasons(world) == [DeleteReason.NOT_NEEDED]
+    assert world.plans[-1].deletes[0].name == old.name
+    assert world.states()[new.name] == "ready"
+
+
+def test_a_failed_pool_goes_at_once_though_its_jobset_lives() -> None:
+    """The Go original kept it for ever."""
+    world = due_world()
+    (pool,) = world.pools.values()
+    world.put(replace(pool, status=PoolStatus.ERROR, failure=failure(FailureKind.STOCKOUT)))
+    assert [delete.reason for delete in world.look().deletes] == [DeleteReason.POOL_FAILED]
+
+
+def test_a_failed_pool_stays_while_pods_run_on_it() -> None:
+    """Whatever GKE says."""
+    world = due_world()
+    (pool,) = world.pools.values()
+    (jobset,) = world.jobsets.values()
+    world.put(replace(pool, status=PoolStatus.ERROR), make_pod(jobset, node=make_node(pool).name))
+    assert reasons(world, 10_000) == []
+
+
+def test_a_pool_without_a_ready_node_for_half_an_hour_is_replaced() -> None:
+    """All its spot VMs were taken, or the chips never show: nobody else would notice."""
+    jobset = make_jobset()
+    world = World(jobset)
+    pool = world.put_pool(make_pool(jobset), ready=False)
+    world.run(29, seconds=60)
+    assert world.created == world.deleted == []
+    world.run(4, seconds=60)
+    assert world.deleted == [pool.name]
+    assert [delete.reason for plan in world.plans for delete in plan.deletes] == [DeleteReason.NO_READY_NODES]
+    assert world.created == [make_pool(jobset, attempt=1).name]
+
+
+@pytest.mark.parametrize("changes", [{"node_count": 0}, {"status": PoolStatus.PROVISIONING}], ids=["flex", "in making"])
+def test_a_pool_that_waits_for_capacity_is_not_given_up(changes: dict[str, Any]) -> None:
+    """It has had no node to lose."""
+    jobset = make_jobset(parallelism=0, template=make_requirements(topology="2x2x1", tolerations=()))
+    world = World(jobset)
+    world.put(make_pool(jobset, **changes))
+    world.run(60, seconds=60)
+    assert DeleteReason.NO_READY_NODES not in [delete.reason for plan in world.plans for delete in plan.deletes]
+
+
+@pytest.mark.parametrize("status", [PoolStatus.STOPPING, PoolStatus.UNKNOWN])
+def test_pools_in_these_states_are_not_touched(status: PoolStatus) -> None:
+    """GKE deletes the one; nobody knows what the other is."""
+    world = World()
+    world.put_pool(make_pool(make_jobset(), status=status))
+    assert reasons(world, 10_000) == []
+
+
+def test_foreign_pools_are_never_touched() -> None:
+    """Not even with our manager label alone."""
+    world = World()
+    world.put_pool(foreign_pool())
+    world.put_pool(foreign_pool("half", labels={"google.com/nodepool-manager": "tpu-provisioner"}))
+    ours = go_pool(make_jobset())
+    other_manager = {**ours.labels, "google.com/nodepool-manager": "somebody-else"}
+    world.put_pool(replace(ours, labels=other_manager))
+    world.run(5, seconds=10_000)
+    assert world.deleted == []
+    assert world.plans[-1].pools == ()
+
+
+def test_the_deletion_delay_runs_from_when_nothing_needs_the_pool() -> None:
+    """And begins anew when something needed it in between."""
+    world = due_world(suspended=True)
+    world.settings = settings(deletion_delay_seconds=100.0)
+    assert reasons(world, 99) == []
+    assert world.plans[-1].wake_at == after(100)
+    (jobset,) = world.jobsets.values()
+    world.jobsets[jobset.uid] = replace(jobset, suspended=False)
+    world.look()
+    world.jobsets[jobset.uid] = jobset
+    assert reasons(world, 99) == []
+    world.pass_time(1)
+    assert len(world.look().deletes) == 1
+
+
+def test_no_pool_goes_while_one_of_its_nodes_is_young() -> None:
+    """NODE_MIN_LIFESPAN."""
+    world = due_world(suspended=True)
+    world.settings = settings(node_min_lifespan_seconds=300.0)
+    (pool,) = world.pools.values()
+    world.put(make_node(pool, 1, created_at=after(0)))
+    assert reasons(world, 299) == []
+    world.pass_time(1)
+    assert len(world.look().deletes) == 1
+
+
+def test_a_moment_in_the_future_keeps_no_pool_for_ever() -> None:
+    """A clock ran wrong when the hint was written."""
+    world = due_world(suspended=True)
+    (pool,) = world.pools.values()
+    world.memory = replace(world.memory, surplus_since={pool.name: after(10**9)})
+    assert len(reasons(world)) == 1
+
+
+def test_a_pool_that_is_wanted_again_is_uncordoned() -> None:
+    """The cordon was ours; one of somebody else stays."""
+    world = due_world(suspended=True)
+    (pool,) = world.pools.values()
+    world.put(make_node(pool, 0, cordoned=True, cordoned_by_us=True), make_node(pool, 1, cordoned=True))
+    assert world.look().uncordons == ()
+    (jobset,) = world.jobsets.values()
+    world.jobsets[jobset.uid] = replace(jobset, suspended=False)
+    assert world.look().uncordons == (make_node(pool, 0).name,)
+
+
+def test_a_pool_that_is_being_deleted_is_not_deleted_twice() -> None:
+    """One call is under way."""
+    world = due_world(suspended=True)
+    assert len(reasons(world)) == 1
+    assert reasons(world, 100) == []
+
+
+def test_a_pool_in_the_making_that_nothing_needs_any_more_goes_when_it_is_listed() -> None:
+    """Not before: there may be nothing to delete."""
+    jobset = make_jobset()
+    world = World(jobset)
+    (create,) = world.look().creates
+    world.remove_jobset(jobset)
+    assert reasons(world, 100) == []
+    world.put(make_pool(jobset, status=PoolStatus.PROVISIONING))
+    assert create.request.name in world.pools
+    assert reasons(world) == [DeleteReason.JOBSET_GONE]

@@ -1,0 +1,229 @@
+"""Every option: its default, its form, and all mistakes told at once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+
+import pytest
+
+from provisioner import settings
+from provisioner.model.capacity import Network
+from provisioner.settings import OPTIONS, Settings, SettingsError, go_bool, go_duration_seconds, read_settings
+
+REQUIRED = {
+    "GCP_PROJECT_ID": "a-project",
+    "GCP_CLUSTER_LOCATION": "us-central2",
+    "GCP_ZONE": "us-central2-b",
+    "GCP_CLUSTER": "a-cluster",
+}
+
+
+def problems(**environment: str) -> tuple[str, ...]:
+    """Return what is wrong with an environment."""
+    with pytest.raises(SettingsError) as caught:
+        read_settings(REQUIRED | environment)
+    return caught.value.problems
+
+
+def test_defaults_are_pinned() -> None:
+    """A default changes only on purpose."""
+    assert asdict(read_settings(REQUIRED)) == {
+        "project_id": "a-project",
+        "cluster_location": "us-central2",
+        "zone": "us-central2-b",
+        "cluster": "a-cluster",
+        "node_service_account": "",
+        "node_tags": (),
+        "pod_to_node_labels": (),
+        "node_secondary_disk": "",
+        "node_secure_boot": True,
+        "node_additional_networks": (),
+        "node_disk_type": "",
+        "node_confidential_storage": False,
+        "node_boot_disk_kms_key": "",
+        "force_on_demand": False,
+        "node_min_lifespan_seconds": 10.0,
+        "deletion_delay_seconds": 30.0,
+        "chip_resource": "google.com/tpu",
+        "concurrency": 16,
+        "max_pods_per_node": 15,
+        "gke_endpoint": "",
+        "namespaces": (),
+        "opt_in_label": None,
+        "single_host_placement": False,
+        "assume_same_cluster": False,
+        "own_namespace": "tpu-provisioner-system",
+        "own_name": "",
+        "log_level": "info",
+    }
+
+
+def test_each_field_has_one_option_with_the_same_default() -> None:
+    """The table in OPTIONS and the dataclass do not drift apart."""
+    named = [option.field for option in OPTIONS if option.field]
+    assert sorted(named) == sorted(field.name for field in fields(Settings))
+    read = read_settings(REQUIRED)
+    assert read == Settings(project_id="a-project", cluster_location="us-central2", zone=read.zone, cluster="a-cluster")
+
+
+def test_each_option_is_described() -> None:
+    """The documentation is made of the descriptions."""
+    assert all(option.description.endswith(".") for option in OPTIONS)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    """Nobody starts the provisioner five times to learn of five mistakes."""
+    with pytest.raises(SettingsError) as caught:
+        read_settings({"GCP_ZONE": "nowhere", "CONCURRENCY": "0", "NODE_MIN_LIFESPAN": "10"})
+    text = str(caught.value)
+    assert text.startswith("6 settings are missing or wrong:")
+    for word in ("GCP_PROJECT_ID is not set", "GCP_CLUSTER is not set", "GCP_CLUSTER_LOCATION is not set"):
+        assert word in text
+    for word in ("GCP_ZONE='nowhere'", "CONCURRENCY='0' is not a whole number from 1 to 64", "NODE_MIN_LIFESPAN='10'"):
+        assert word in text
+
+
+def test_what_the_environment_leaves_out_is_inferred() -> None:
+    """The environment goes before the metadata server; blanks count as left out."""
+    inferred = {**REQUIRED, "GCP_CLUSTER": "inferred-cluster", "GCP_PROJECT_ID": "inferred-project"}
+    read = read_settings({"GCP_PROJECT_ID": "own-project", "GCP_CLUSTER": "  "}, inferred=inferred)
+    assert (read.project_id, read.cluster) == ("own-project", "inferred-cluster")
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "field", "want"),
+    [
+        ("GCP_PROJECT_ID", "example.com:a-project", "project_id", "example.com:a-project"),
+        ("GCP_ZONE", "us-central2-ai1a", "zone", "us-central2-ai1a"),
+        ("GCP_CLUSTER_LOCATION", "us-central2-c", "cluster_location", "us-central2-c"),
+        (
+            "GCP_NODE_SERVICE_ACCOUNT",
+            "n@p.iam.gserviceaccount.com",
+            "node_service_account",
+            "n@p.iam.gserviceaccount.com",
+        ),
+        ("GCP_NODE_TAGS", " a-tag, b ,", "node_tags", ("a-tag", "b")),
+        ("GCP_NODE_TAGS", "t" * 63, "node_tags", ("t" * 63,)),
+        ("GCP_POD_TO_NODE_LABELS", "team,example.com/cost", "pod_to_node_labels", ("team", "example.com/cost")),
+        ("GCP_NODE_SECURE_BOOT", "F", "node_secure_boot", False),
+        (
+            "GCP_NODE_ADDITIONAL_NETWORKS",
+            "vpc1:subnet1, vpc2:subnet2",
+            "node_additional_networks",
+            (Network(network="vpc1", subnetwork="subnet1"), Network(network="vpc2", subnetwork="subnet2")),
+        ),
+        ("GCP_FORCE_ON_DEMAND", "true", "force_on_demand", True),
+        ("NODEPOOL_DELETION_DELAY", "1m30s", "deletion_delay_seconds", 90.0),
+        ("PROVIDER", "gke", "cluster", "a-cluster"),
+        ("GKE_ENDPOINT", "http://127.0.0.1:8085/", "gke_endpoint", "http://127.0.0.1:8085"),
+        ("SERVED_NAMESPACES", "a,b", "namespaces", ("a", "b")),
+        ("OPT_IN_LABEL", "team=ml", "opt_in_label", ("team", "ml")),
+        ("OPT_IN_LABEL", "example.com/tpu=", "opt_in_label", ("example.com/tpu", "")),
+        ("SINGLE_HOST_PLACEMENT", "compact", "single_host_placement", True),
+        ("GKE_MAX_PODS_PER_NODE", "256", "max_pods_per_node", 256),
+        ("LOG_LEVEL", "debug", "log_level", "debug"),
+    ],
+)
+def test_an_option_is_read(variable: str, text: str, field: str, want: object) -> None:
+    """Each form that the Go provisioner takes, and ours."""
+    assert getattr(read_settings(REQUIRED | {variable: text}), field) == want
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "words"),
+    [
+        ("GCP_PROJECT_ID", "Nope", "is not a Google Cloud project id"),
+        ("GCP_CLUSTER", "-x", "is not a GKE cluster name"),
+        ("GCP_NODE_SERVICE_ACCOUNT", "somebody", "e-mail address"),
+        ("GCP_NODE_TAGS", "ok,Not_ok", "has 'Not_ok', which is not a network tag"),
+        ("GCP_NODE_SECURE_BOOT", "yes", "is neither true nor false"),
+        ("GCP_NODE_ADDITIONAL_NETWORKS", "vpc1", "has 'vpc1', which is not of the form"),
+        ("GCP_NODE_ADDITIONAL_NETWORKS", "vpc1:", "has 'vpc1:', which is not of the form"),
+        ("CONCURRENCY", "65", "is not a whole number from 1 to 64"),
+        ("CONCURRENCY", "²", "is not a whole number"),
+        ("GKE_ENDPOINT", "127.0.0.1:8085", "is not an address"),
+        ("OPT_IN_LABEL", "team", "is not a label of the form"),
+        ("OPT_IN_LABEL", "team=a b", "is not a label of the form"),
+        ("SERVED_NAMESPACES", "UPPER", "has 'UPPER', which is not a namespace name"),
+        ("SINGLE_HOST_PLACEMENT", "maybe", "is not one of none, compact"),
+        ("PROVIDER", "mock", "GKE_ENDPOINT=http://127.0.0.1:8085"),
+        ("PROVIDER", "aws", "is not one of gke"),
+        ("GCP_ZONE", "us-central2", "is a region; set a zone of it, such as us-central2-b"),
+        ("GCP_ZONE", "us-east5-a", "is not in GCP_CLUSTER_LOCATION='us-central2'"),
+    ],
+)
+def test_a_mistake_names_the_variable_its_value_and_what_is_wrong(variable: str, text: str, words: str) -> None:
+    """One problem, and it says enough."""
+    found = problems(**{variable: text})
+    assert len(found) == 1
+    assert variable in found[0]
+    assert repr(text) in found[0]
+    assert words in found[0]
+
+
+def test_one_mistake_is_told_in_the_singular() -> None:
+    """Grammar."""
+    with pytest.raises(SettingsError, match=r"^1 setting is missing or wrong:"):
+        read_settings(REQUIRED | {"LOG_LEVEL": "loud"})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0),
+        ("+0", 0),
+        ("10s", 10),
+        ("1m30s", 90),
+        ("2h", 7200),
+        ("1h2m3s", 3723),
+        ("1.5h", 5400),
+        (".5s", 0.5),
+        ("1.s", 1),
+        ("100ms", 0.1),
+        ("5us", 5e-6),
+        ("5µs", 5e-6),
+        ("7ns", 7e-9),
+        ("+3s", 3),
+        ("1s1s", 2),
+    ],
+)
+def test_durations_are_read_as_go_reads_them(text: str, seconds: float) -> None:
+    """Manifests of the Go provisioner stay as they are."""
+    assert go_duration_seconds(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10", "-5s", "s", "1 s", "1d", "1m30", "ten", "1e3s", "1s ", "293000h" * 9, "9" * 400 + "h"]
+)
+def test_other_texts_are_no_durations(text: str) -> None:
+    """Negative and endless delays would keep or lose pools."""
+    with pytest.raises(ValueError, match=r"is no duration|longer than any duration"):
+        go_duration_seconds(text)
+
+
+@pytest.mark.parametrize("text", ["1", "t", "T", "true", "TRUE", "True"])
+def test_true_is_read_as_go_reads_it(text: str) -> None:
+    """The list is strconv.ParseBool's."""
+    assert go_bool(text)
+
+
+@pytest.mark.parametrize("text", ["0", "f", "F", "false", "FALSE", "False"])
+def test_false_is_read_as_go_reads_it(text: str) -> None:
+    """The list is strconv.ParseBool's."""
+    assert not go_bool(text)
+
+
+@pytest.mark.parametrize("text", ["", "yes", "on", "tRUE", " true"])
+def test_other_texts_are_no_truth_values(text: str) -> None:
+    """A typo does not turn secure boot off."""
+    with pytest.raises(ValueError, match="neither true nor false"):
+        go_bool(text)
+
+
+@pytest.mark.parametrize(
+    ("location", "region"),
+    [("us-central1-a", "us-central1"), ("us-central1-ai1a", "us-central1"), ("us-central1", "us-central1")],
+)
+def test_the_region_is_what_comes_before_the_zone(location: str, region: str) -> None:
+    """New zones have longer letters."""
+    assert settings.region_of(location) == region
