@@ -43,6 +43,10 @@ WATCHES_BEFORE_RELIST = 3
 ABSENT_RETRY_SECONDS = 10.0
 
 
+#: So many DELETED events are remembered: more than any round could have missed.
+_DELETIONS_KEPT = 10_000
+
+
 class ListWatch(Generic[T]):
     """The records of one collection, kept current by a thread of its own.
 
@@ -98,6 +102,8 @@ class ListWatch(Generic[T]):
         #: The uid of every record, for late DELETED events of a namesake.
         self._uids: dict[Key, str] = {}
         self._malformed: dict[Key, str] = {}
+        #: The uids of DELETED events, oldest first; a dict for its order and its look-up.
+        self._seen_deleted: dict[str, None] = {}
         self._snapshot: Mapping[Key, T] | None = None
         self._synced = False
         self._last_contact: float | None = None
@@ -130,6 +136,11 @@ class ListWatch(Generic[T]):
             if self._snapshot is None:
                 self._snapshot = MappingProxyType(dict(self._records))
             return self._snapshot
+
+    def seen_deleted(self, uid: str) -> bool:
+        """Whether a DELETED event told of this object's end; one that is merely missing from a list was not seen."""
+        with self._lock:
+            return uid in self._seen_deleted
 
     @property
     def synced(self) -> bool:
@@ -317,6 +328,9 @@ class ListWatch(Generic[T]):
                 return False
             self._malformed.pop(key, None)
             self._uids.pop(key, None)
+            self._seen_deleted[uid] = None
+            if len(self._seen_deleted) > _DELETIONS_KEPT:
+                del self._seen_deleted[next(iter(self._seen_deleted))]
             if self._records.pop(key, None) is None:
                 return False
             self._snapshot = None

@@ -63,6 +63,9 @@ class Watch(Protocol[T_co]):
     def fresh(self, *, max_silence_seconds: float) -> bool:
         """Whether it is synced and was confirmed lately."""
 
+    def seen_deleted(self, uid: str) -> bool:
+        """Whether a DELETED event told of this object's end."""
+
 
 class CombinedWatch(Generic[T]):
     """Several watches as one: synced and fresh when all of them are."""
@@ -118,6 +121,10 @@ class CombinedWatch(Generic[T]):
     def fresh(self, *, max_silence_seconds: float) -> bool:
         """Whether all parts are fresh."""
         return all(part.fresh(max_silence_seconds=max_silence_seconds) for part in self._parts)
+
+    def seen_deleted(self, uid: str) -> bool:
+        """Whether a DELETED event of any part told of this object's end."""
+        return any(part.seen_deleted(uid) for part in self._parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

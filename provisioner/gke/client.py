@@ -66,7 +66,7 @@ class GkeClient:
         self._list_timeout_seconds = list_timeout_seconds
         self._base_url = (endpoint or GKE_ADDRESS).rstrip("/")
         if credentials is None:
-            credentials = auth_credentials.AnonymousCredentials() if endpoint else _default_credentials()  # type: ignore[no-untyped-call]
+            credentials = auth_credentials.AnonymousCredentials() if endpoint else default_credentials()  # type: ignore[no-untyped-call]
         user_agent = f"tpu-provisioner/{provisioner.__version__}"
         self._session = GkeSession(
             credentials,
@@ -194,7 +194,8 @@ def _field_mask(fields: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return ((_FIELD_MASK_HEADER, ",".join(fields)),)
 
 
-def _default_credentials() -> auth_credentials.Credentials:
+def default_credentials() -> auth_credentials.Credentials:
+    """Find the application-default credentials; raise GkeError, with what to do, where there are none."""
     try:
         with warnings.catch_warnings():
             # A user's own login without a quota project: Google's advice, of no use in a log.

@@ -1,0 +1,5 @@
+"""The commands: run, demo, simulator."""
+
+from provisioner.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,209 @@
+"""`tpu-provisioner demo`: a JobSet from creation to nothing left, before your eyes, without a cloud."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.table import Table
+
+import provisioner
+from provisioner.localcluster import LocalClusterError
+from provisioner.rehearsal.story import PoolTimes, Story
+from provisioner.rehearsal.world import (
+    CLUSTER,
+    LOCATION,
+    PROJECT,
+    ProvisionerProcess,
+    Rehearsal,
+    RehearsalError,
+)
+from provisioner.simulator.settings import SimulatorSettings
+
+_LOOK_SECONDS = 0.2
+#: Nothing new for this long beyond the time that a pool takes is a failure.
+_STANDSTILL_SECONDS = 120.0
+_EXAMPLE = "jobset.yaml"
+_STEPS = (
+    ("decided", "wanted", "creating"),
+    ("made", "creating", "ready"),
+    ("bound", "ready", "in_use"),
+    ("used", "in_use", "idle"),
+    ("kept", "idle", "deleting"),
+    ("deleted", "deleting", "gone"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="manifests to apply (the example JobSet)")
+    parser.add_argument(
+        "--create-seconds", type=float, default=12.0, help="how long GKE takes to make a pool (%(default)s)"
+    )
+    parser.add_argument(
+        "--delete-seconds", type=float, default=4.0, help="how long GKE takes to delete a pool (%(default)s)"
+    )
+    parser.add_argument("--operations-quota", type=int, help="node pool operations that GKE runs at once (no limit)")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        default=os.environ.get("KEEP", "") not in ("", "0", "false"),
+        help="stay up afterwards, to play with (also KEEP=1)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demo; return 0 where everything came and went as it should."""
+    console = Console(highlight=False)
+    files = arguments.files or [_example()]
+    missing = [str(file) for file in files if not file.exists()]
+    if missing:
+        console.print(f"no such file: {', '.join(missing)}", style="red")
+        return 2
+    interrupted = threading.Event()
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        interrupted.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    settings = SimulatorSettings(
+        project=PROJECT,
+        location=LOCATION,
+        cluster=CLUSTER,
+        create_seconds=arguments.create_seconds,
+        delete_seconds=arguments.delete_seconds,
+        operations_quota=arguments.operations_quota,
+    )
+    narrator = _Narrator(console)
+    try:
+        with Rehearsal(settings=settings, progress=narrator.tell) as rehearsal:
+            delay = os.environ.get("NODEPOOL_DELETION_DELAY", "5s")
+            process = rehearsal.provisioner(environment={"NODEPOOL_DELETION_DELAY": delay})
+            process.start()
+            narrator.tell(f"the provisioner decides; GKE is simulated at {rehearsal.gke.url}")
+            for file in files:
+                rehearsal.kubectl("apply", "--server-side", "-f", str(file))
+            story = Story(rehearsal, process)
+            _watch(rehearsal, process, story, narrator, arguments.create_seconds, interrupted)
+            _summarise(console, story, rehearsal)
+            if arguments.keep and not interrupted.is_set():
+                _stay(console, rehearsal, process, interrupted)
+    except (RehearsalError, LocalClusterError) as error:
+        console.print(f"\nThe demo failed: {error}", style="red", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 130 if interrupted.is_set() and not arguments.keep else 0
+
+
+class _Narrator:
+    """Prints lines with the time since the start."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._started = time.monotonic()
+
+    def tell(self, text: str) -> None:
+        self._console.print(f"{time.monotonic() - self._started:7.1f} s  {text}", markup=False, soft_wrap=True)
+
+
+def _watch(
+    rehearsal: Rehearsal,
+    process: ProvisionerProcess,
+    story: Story,
+    narrator: _Narrator,
+    create_seconds: float,
+    interrupted: threading.Event,
+) -> None:
+    """Tell the story until all JobSets have ended and nothing is left."""
+    last_news = time.monotonic()
+    begun = False
+    while not interrupted.is_set():
+        process.check()
+        rehearsal.cluster.check()
+        for line in story.advance():
+            narrator.tell(line)
+            last_news, begun = time.monotonic(), True
+        if story.invalid:
+            raise RehearsalError("no pool can be made:\n" + "\n".join(story.invalid))
+        if story.failed:
+            raise RehearsalError(f"JobSet {', '.join(story.failed)} failed; its pods say why")
+        nodes = rehearsal.objects("/api/v1/nodes")
+        if begun and not story.unfinished and not rehearsal.gke.pools and not nodes and _all_gone(story):
+            narrator.tell("nothing is left: no node pool, no node")
+            return
+        if time.monotonic() - last_news > _STANDSTILL_SECONDS + create_seconds:
+            raise RehearsalError(
+                f"nothing has happened for {time.monotonic() - last_news:.0f} s.\n"
+                f"JobSets that have not ended: {', '.join(story.unfinished) or 'none'}\n"
+                f"node pools: {', '.join(pool.name for pool in rehearsal.gke.pools) or 'none'}\n"
+                f"the provisioner's last words:\n{process.tail()}"
+            )
+        interrupted.wait(_LOOK_SECONDS)
+
+
+def _all_gone(story: Story) -> bool:
+    return all("gone" in times.entered for times in story.pools.values())
+
+
+def _summarise(console: Console, story: Story, rehearsal: Rehearsal) -> None:
+    table = Table(title="Time in each step, in seconds")
+    table.add_column("slice", overflow="fold")
+    table.add_column("node pool", overflow="fold")
+    table.add_column("chips", justify="right", no_wrap=True)
+    for title, _, _ in _STEPS:
+        table.add_column(title, justify="right", no_wrap=True)
+    made = [times for times in story.pools.values() if "creating" in times.entered]
+    for times in made:
+        table.add_row(", ".join(times.jobs), times.name, str(times.chips), *_row(times))
+    console.print(table)
+    calls = Table(title="Calls to GKE")
+    calls.add_column("method")
+    calls.add_column("calls", justify="right")
+    counts = rehearsal.gke.call_counts()
+    for method, by_status in counts.items():
+        calls.add_row(method, str(sum(by_status.values())))
+    total = sum(sum(by_status.values()) for by_status in counts.values())
+    calls.add_row("total", str(total), style="bold")
+    console.print(calls)
+    console.print(f"{sum(times.chips for times in made)} chips in {len(made)} node pools, made and given back.")
+
+
+def _row(times: PoolTimes) -> list[str]:
+    values = (times.seconds(start, end) for _, start, end in _STEPS)
+    return ["" if value is None else f"{value:.1f}" for value in values]
+
+
+def _stay(console: Console, rehearsal: Rehearsal, process: ProvisionerProcess, interrupted: threading.Event) -> None:
+    console.print(
+        f"\nEverything stays up until Ctrl-C:\n"
+        f"  export KUBECONFIG={rehearsal.cluster.kubeconfig}\n"
+        f"  kubectl                  {rehearsal.cluster.binaries['kubectl']}\n"
+        f"  simulated GKE            {rehearsal.gke.url}  (state: {rehearsal.gke.url}/simulator/v1/state)\n"
+        f"  provisioner's metrics    {process.metrics_url}\n"
+        f"  provisioner's readiness  {process.ready_url}\n"
+        f"  provisioner's log        {process.log}\n",
+        markup=False,
+        soft_wrap=True,
+    )
+    sys.stdout.flush()
+    while not interrupted.wait(1.0):
+        process.check()
+        rehearsal.cluster.check()
+
+
+def _example() -> Path:
+    package = Path(provisioner.__file__).parent
+    # In a checkout beside the package, in a wheel inside it.
+    candidates = (package.parent / "examples" / _EXAMPLE, package / "examples" / _EXAMPLE)
+    return next((path for path in candidates if path.exists()), candidates[0])

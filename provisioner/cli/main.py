@@ -1,0 +1,41 @@
+"""The command line. Each command imports what it needs only when it is chosen."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import provisioner
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["run"]:
+        # Its flags are those of a Go program, in Go's forms; argparse is no help with the single dashes.
+        from provisioner.cli import run  # noqa: PLC0415
+
+        return run.main(given[1:])
+    parser = argparse.ArgumentParser(
+        prog="tpu-provisioner",
+        description="Just-in-time TPU node pools for JobSets on Google Kubernetes Engine.",
+    )
+    parser.add_argument("--version", action="version", version=f"tpu-provisioner {provisioner.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("run", help="run the controller (settings come from the environment)")
+    demo = commands.add_parser("demo", help="rehearse a JobSet on a local control plane with a simulated GKE")
+    simulator = commands.add_parser("simulator", help="run the simulated GKE alone")
+    chosen = given[:1]
+    if chosen == ["demo"]:
+        from provisioner.cli import demo as demo_command  # noqa: PLC0415
+
+        demo_command.add_arguments(demo)
+        return demo_command.run(parser.parse_args(given))
+    if chosen == ["simulator"]:
+        from provisioner.simulator import app  # noqa: PLC0415
+
+        app.cli_arguments(simulator)
+        return app.run_from_args(parser.parse_args(given))
+    parser.parse_args(given)
+    return 2

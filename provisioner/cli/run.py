@@ -1,0 +1,181 @@
+"""`tpu-provisioner run`: the controller in the foreground.
+
+Flags are those of the Go provisioner, in all forms that Go takes: one dash or two, `-flag=value` or `-flag value`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from provisioner import cluster, settings
+from provisioner.controller import app
+from provisioner.gke import metadata
+from provisioner.gke.client import GkeClient, default_credentials
+from provisioner.gke.errors import GkeError
+from provisioner.observability import logs
+from provisioner.observability.server import ServerError, parse_address
+
+_log = structlog.get_logger(__name__)
+
+_INFERRED = {
+    "GCP_PROJECT_ID": "project",
+    "GCP_CLUSTER_LOCATION": "location",
+    "GCP_ZONE": "zone",
+    "GCP_CLUSTER": "cluster",
+}
+#: Flags of the Go provisioner's logger; what they asked for, where it has a counterpart.
+_ZAP_LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "error": "error", "panic": "error"}
+_ZAP_IGNORED = ("zap-stacktrace-level", "zap-time-encoding")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """What the command line says."""
+
+    metrics_address: str
+    probe_address: str
+    leader_elect: bool
+    kubeconfig: str | None
+    #: None where the flags do not say.
+    log_level: str | None
+    json_logs: bool
+    #: Words about flags that have no effect.
+    remarks: tuple[str, ...] = ()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the controller; return the exit code."""
+    flags = parse_flags(arguments)
+    try:
+        start = _prepare(flags, os.environ)
+    except settings.SettingsError as error:
+        return _refuse(str(error))
+    effective = start.settings
+    logs.configure(effective.log_level, force_json=flags.json_logs)
+    for remark in flags.remarks:
+        _log.warning("flag.ignored", remark=remark)
+    _log.info("settings.read", **_readable(effective))
+    addresses = app.Addresses(
+        metrics=flags.metrics_address, probes=flags.probe_address, leader_elect=flags.leader_elect
+    )
+    try:
+        return app.run(effective, addresses, start.api, start.gke)
+    except ServerError as error:
+        return _refuse(str(error))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """Everything that a start needs, found to be usable."""
+
+    settings: settings.Settings
+    api: cluster.KubeApi
+    gke: GkeClient
+
+
+def _prepare(flags: Flags, environment: Mapping[str, str]) -> _Start:
+    """Read settings, kubeconfig and credentials; raise SettingsError with all that is wrong with any of them."""
+    problems: list[str] = []
+    effective = api = credentials = None
+    try:
+        effective = settings.read_settings(environment, inferred=_infer(environment))
+    except settings.SettingsError as error:
+        problems += error.problems
+    try:
+        api = cluster.connect(flags.kubeconfig)
+    except cluster.KubeconfigError as error:
+        problems.append(str(error))
+    for address in (flags.metrics_address, flags.probe_address):
+        try:
+            parse_address(address)
+        except ServerError as error:
+            problems.append(str(error))
+    if not environment.get("GKE_ENDPOINT"):
+        try:
+            credentials = default_credentials()
+        except GkeError as error:
+            problems.append(str(error))
+    if problems or effective is None or api is None:
+        raise settings.SettingsError(problems)
+    if flags.log_level is not None:
+        effective = replace(effective, log_level=flags.log_level)
+    gke = GkeClient(
+        project=effective.project_id,
+        location=effective.cluster_location,
+        cluster=effective.cluster,
+        endpoint=effective.gke_endpoint or None,
+        credentials=credentials,
+    )
+    return _Start(settings=effective, api=api, gke=gke)
+
+
+def parse_flags(arguments: Sequence[str]) -> Flags:
+    """Read the flags; exits with a usage message where they are wrong, as argparse does."""
+    parser = argparse.ArgumentParser(
+        prog="tpu-provisioner run",
+        description="Run the controller. Its settings come from the environment; see docs/settings.md.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--metrics-bind-address", default=":8080", help='where /metrics is served; "0" for nowhere')
+    parser.add_argument(
+        "--health-probe-bind-address", default=":8081", help='where /healthz and /readyz are served; "0" for nowhere'
+    )
+    _boolean(parser, "--leader-elect", "elect one leader among several replicas by a Lease")
+    parser.add_argument("--kubeconfig", help="path; default: in-cluster, else $KUBECONFIG, else ~/.kube/config")
+    zap = parser.add_argument_group("flags of the Go provisioner's logger")
+    _boolean(zap, "--zap-devel", "log at level debug, for people")
+    zap.add_argument("--zap-encoder", choices=("json", "console"), help="json for JSON also on a terminal")
+    zap.add_argument("--zap-log-level", help="debug, info, warn, error, or a number above 0 for debug")
+    for name in _ZAP_IGNORED:
+        zap.add_argument(f"--{name}", help="no effect")
+    given = parser.parse_args([_two_dashes(argument) for argument in arguments])
+    level = "debug" if given.zap_devel else None
+    if given.zap_log_level is not None:
+        text = given.zap_log_level
+        level = "debug" if text.isdigit() and int(text) > 0 else _ZAP_LEVELS.get(text)
+        if level is None:
+            parser.error(f"argument --zap-log-level: {text!r} is not one of {', '.join(_ZAP_LEVELS)}, or a number")
+    ignored = (name for name in _ZAP_IGNORED if getattr(given, name.replace("-", "_")) is not None)
+    return Flags(
+        metrics_address=given.metrics_bind_address,
+        probe_address=given.health_probe_bind_address,
+        leader_elect=given.leader_elect,
+        kubeconfig=given.kubeconfig,
+        log_level=level,
+        json_logs=given.zap_encoder == "json",
+        remarks=tuple(f"--{name} has no effect here" for name in ignored),
+    )
+
+
+def _boolean(parser: argparse._ActionsContainer, name: str, text: str) -> None:
+    parser.add_argument(name, nargs="?", const=True, default=False, type=settings.go_bool, metavar="BOOL", help=text)
+
+
+def _two_dashes(argument: str) -> str:
+    return f"-{argument}" if len(argument) > 2 and argument[0] == "-" and argument[1] != "-" else argument
+
+
+def _infer(environment: Mapping[str, str]) -> dict[str, str]:
+    if environment.get("GKE_ENDPOINT") or all(environment.get(variable) for variable in _INFERRED):
+        return {}
+    found = metadata.read_surroundings(environment)
+    return {variable: getattr(found, field) for variable, field in _INFERRED.items()}
+
+
+def _readable(effective: settings.Settings) -> dict[str, object]:
+    return {
+        option.variable: getattr(effective, option.field)
+        for option in settings.OPTIONS
+        if option.field and str(getattr(effective, option.field)) not in ("", "()", "None")
+    }
+
+
+def _refuse(message: str) -> int:
+    sys.stderr.write(f"tpu-provisioner: {message}\n")
+    return 1

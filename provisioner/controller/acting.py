@@ -1,0 +1,160 @@
+"""Acting: sends what was decided, and hands the answers back to the loop.
+
+Nothing here waits for a long operation: a call is submitted, and later rounds see how it went. Every call runs on one
+small pool of threads; the loop's thread never waits for any of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+import structlog
+
+from provisioner import cluster
+from provisioner.controller.deleting import Gate, KeptError
+from provisioner.gke.errors import GkeError, of_reservation
+from provisioner.gke.protocol import Gke
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.planning.outcomes import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
+from provisioner.planning.plan import Create, Delete, LookUp, LookUpKind, Plan
+
+_log = structlog.get_logger(__name__)
+
+#: Longest that one mutating call to GKE takes (the client's time-out): with less lease left, none is made.
+CALL_TIMEOUT_SECONDS = 10.0
+_NO_LEASE = Failure(
+    kind=FailureKind.UNAVAILABLE, message="Not sent: too little is left of the provisioner's lease on leadership."
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Actor:
+    """Carries plans out."""
+
+    gke: Gke
+    api: cluster.Api
+    gate: Gate
+    clock: Callable[[], datetime]
+    #: Seconds for which this process surely leads; infinite where there is no election.
+    lease_seconds: Callable[[], float]
+    #: Called whenever an answer has come.
+    on_answer: Callable[[], None]
+    #: Where calls run; nothing waits for the results.
+    executor: Executor
+    answers: queue.SimpleQueue[Answer] = field(default_factory=queue.SimpleQueue)
+    _idle: threading.Condition = field(default_factory=threading.Condition)
+    _calls_under_way: int = 0
+    _closing: bool = False
+    _uncordoning: set[str] = field(default_factory=set)
+
+    def carry_out(self, plan: Plan) -> None:
+        """Submit everything in a plan; returns at once."""
+        # Deletes first: they give back money, and operations that creates wait for.
+        for delete in plan.deletes:
+            self._submit(functools.partial(self._delete, delete))
+        for create in plan.creates:
+            self._submit(functools.partial(self._create, create))
+        for look_up in plan.look_ups:
+            self._submit(functools.partial(self._look_up, look_up))
+        for node in plan.uncordons:
+            if node not in self._uncordoning:
+                self._uncordoning.add(node)
+                self._submit(functools.partial(self._uncordon, node))
+
+    def drain(self, *, timeout_seconds: float) -> bool:
+        """Drop what has not begun, wait until no call is under way; False when the time is up."""
+        with self._idle:
+            self._closing = True
+            return self._idle.wait_for(lambda: self._calls_under_way == 0, timeout=timeout_seconds)
+
+    def _submit(self, call: Callable[[], Answer | None]) -> None:
+        with self._idle:
+            self._calls_under_way += 1
+        self.executor.submit(self._run, call)
+
+    def _run(self, call: Callable[[], Answer | None]) -> None:
+        try:
+            answer = None if self._closing else call()
+            if answer is not None:
+                self.answers.put(answer)
+                self.on_answer()
+        except Exception:  # noqa: BLE001 - a thread's boundary
+            # The call stays open in the memory and is looked up, or sent again, when the list does not show it.
+            _log.exception("call.crashed")
+        finally:
+            with self._idle:
+                self._calls_under_way -= 1
+                self._idle.notify_all()
+
+    def _create(self, create: Create) -> Answer:
+        name = create.request.name
+        if self.lease_seconds() <= CALL_TIMEOUT_SECONDS:
+            return CreateAnswer(name=name, at=self.clock(), failure=_NO_LEASE)
+        try:
+            operation = self.gke.create_node_pool(create.request)
+        except GkeError as error:
+            return CreateAnswer(name=name, at=self.clock(), failure=error.failure)
+        except Exception as error:  # noqa: BLE001 - the answer must not be lost
+            # Whatever it was, the request may have reached GKE.
+            _log.exception("create.crashed", node_pool=name)
+            failure = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error))
+            return CreateAnswer(name=name, at=self.clock(), failure=failure)
+        return CreateAnswer(name=name, at=self.clock(), operation=operation)
+
+    def _delete(self, delete: Delete) -> Answer:
+        def answer(result: DeleteResult, *, reason: str = "", failure: Failure | None = None) -> DeleteAnswer:
+            return DeleteAnswer(name=delete.name, at=self.clock(), result=result, reason=reason, failure=failure)
+
+        def no_lease() -> DeleteAnswer:
+            return answer(DeleteResult.FAILED, reason=_NO_LEASE.message, failure=_NO_LEASE)
+
+        try:
+            if self.lease_seconds() <= CALL_TIMEOUT_SECONDS:
+                return no_lease()
+            self.gate.pass_through(delete)
+            # Again: the gate may have taken long.
+            if self.lease_seconds() <= CALL_TIMEOUT_SECONDS:
+                return no_lease()
+            operation = self.gke.delete_node_pool(delete.name)
+        except KeptError as error:
+            return answer(DeleteResult.KEPT, reason=str(error))
+        except cluster.ClusterError as error:
+            failure = Failure(kind=FailureKind.UNAVAILABLE, message=str(error))
+            return answer(DeleteResult.FAILED, reason=f"Kubernetes does not let us look: {error}", failure=failure)
+        except GkeError as error:
+            if error.failure.kind is FailureKind.NOT_FOUND:
+                return answer(DeleteResult.GONE)
+            return answer(DeleteResult.FAILED, reason=error.failure.message, failure=error.failure)
+        except Exception as error:  # noqa: BLE001 - the answer must not be lost
+            _log.exception("delete.crashed", node_pool=delete.name)
+            failure = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error))
+            return answer(DeleteResult.FAILED, reason=repr(error), failure=failure)
+        return DeleteAnswer(name=delete.name, at=self.clock(), result=DeleteResult.ACCEPTED, operation=operation)
+
+    def _look_up(self, look_up: LookUp) -> Answer:
+        try:
+            if look_up.kind is LookUpKind.OPERATION:
+                operation = self.gke.get_operation(look_up.operation)
+                if look_up.reserved and operation.failure is not None:
+                    operation = replace(operation, failure=of_reservation(operation.failure))
+                return LookUpAnswer(look_up=look_up, at=self.clock(), operation=operation)
+            self.gke.get_node_pool(look_up.name)
+        except GkeError as error:
+            if error.failure.kind is FailureKind.NOT_FOUND:
+                return LookUpAnswer(look_up=look_up, at=self.clock())
+            return LookUpAnswer(look_up=look_up, at=self.clock(), failure=error.failure)
+        return LookUpAnswer(look_up=look_up, at=self.clock(), exists=True)
+
+    def _uncordon(self, node: str) -> None:
+        try:
+            cluster.uncordon(self.api, node)
+        except cluster.ClusterError as error:
+            _log.warning("node.uncordon_failed", node=node, error=str(error))
+        finally:
+            self._uncordoning.discard(node)

@@ -1,0 +1,85 @@
+"""What must hold before anything is made or deleted: the two clients speak of one cluster, and this process leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from provisioner import cluster
+from provisioner.gke.errors import GkeError
+from provisioner.gke.identity import prove_same_cluster
+from provisioner.gke.protocol import Gke
+
+_log = structlog.get_logger(__name__)
+
+#: A proof that failed is tried again this often: a node may have come, a setting cannot have changed.
+_RETRY_SECONDS = 30.0
+#: As many nodes are looked at where the certificate authority proves nothing.
+_NODES_LOOKED_AT = 50
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterProof:
+    """Whether kubeconfig and GCP_CLUSTER are proven to be one cluster. Used by the loop's thread alone.
+
+    Otherwise a wrong setting would read every pool of another cluster as surplus.
+    """
+
+    gke: Gke
+    api: cluster.Api
+    trusted_ca_pem: bytes | None
+    assume: bool
+    clock: Callable[[], datetime]
+    proven: bool = False
+    #: Why it is not proven, in words.
+    problem: str = "not tried yet to prove that the kubeconfig and GCP_CLUSTER are one cluster"
+    tried_at: datetime | None = None
+
+    def due_in_seconds(self, now: datetime) -> float:
+        """Return in how many seconds the proof has to be tried (again)."""
+        if self.proven:
+            return float("inf")
+        return 0.0 if self.tried_at is None else _RETRY_SECONDS - (now - self.tried_at).total_seconds()
+
+    def attempt(self) -> bool:
+        """Try to prove it: one call to GKE."""
+        self.tried_at = self.clock()
+        try:
+            found = self.gke.get_cluster()
+            provider_ids = self._provider_ids() if self.trusted_ca_pem is None else ()
+        except (GkeError, cluster.ClusterError) as error:
+            self._set_problem(f"cannot prove that the kubeconfig and GCP_CLUSTER are one cluster: {error}")
+            return False
+        proof = prove_same_cluster(
+            kubernetes_ca_pem=self.trusted_ca_pem,
+            cluster=found,
+            node_provider_ids=provider_ids,
+            assume=self.assume,
+        )
+        self.proven = proof.proven
+        if proof.proven:
+            self.problem = ""
+            _log.info("cluster.proven", cluster=found.name, why=proof.why)
+            if found.release_channel:
+                _log.warning(
+                    "cluster.on_release_channel",
+                    channel=found.release_channel,
+                    advice="GKE forces auto-upgrade on there, which interrupts training; take the cluster off it",
+                )
+        else:
+            self._set_problem(proof.why)
+        return proof.proven
+
+    def _set_problem(self, problem: str) -> None:
+        if problem != self.problem:
+            _log.error("cluster.not_proven", problem=problem)
+        self.problem = problem
+
+    def _provider_ids(self) -> tuple[str, ...]:
+        page = self.api.list_page("/api/v1/nodes", limit=_NODES_LOOKED_AT)
+        specs = (item.get("spec") for item in page.items if isinstance(item, dict))
+        found = (spec.get("providerID") for spec in specs if isinstance(spec, dict))
+        return tuple(provider_id for provider_id in found if isinstance(provider_id, str))

@@ -1,0 +1,172 @@
+"""What happens in a rehearsal, as lines for people and as times for a table.
+
+It sees what any user could see: the API server's objects and the provisioner's log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from provisioner import constants
+from provisioner.cluster.protocol import JOBSETS_ROOT
+from provisioner.rehearsal.world import ProvisionerProcess, Rehearsal, read_records
+
+#: What a phase means to somebody who watches. Phases that are not here are of no interest.
+_PHASE_WORDS = {
+    "creating": "asks GKE for node pool {node_pool}: {nodes} of {machine_type}, {chips} chips, for job {job}",
+    "provisioning": "node pool {node_pool}: GKE makes it",
+    "ready": "node pool {node_pool} is ready, {nodes} nodes",
+    "in_use": "node pool {node_pool} runs job {job}",
+    "idle": "node pool {node_pool} is not needed any more",
+    "deleting": "deletes node pool {node_pool}",
+    "failed": "node pool {node_pool} failed: {note}",
+    "gone": "node pool {node_pool} is gone",
+}
+#: Where a pool is ready again between the end of its pods and that of its JobSet, nothing is to be told.
+_RETURNS = {("in_use", "ready")}
+
+
+@dataclass(slots=True, kw_only=True)
+class PoolTimes:
+    """When one pool entered each phase for the first time."""
+
+    name: str
+    chips: int = 0
+    shape: str = ""
+    jobs: list[str] = field(default_factory=list)
+    entered: dict[str, datetime] = field(default_factory=dict)
+
+    def seconds(self, start: str, end: str) -> float | None:
+        """Seconds from entering one phase to entering another; None where one was not seen."""
+        if start not in self.entered or end not in self.entered:
+            return None
+        return (self.entered[end] - self.entered[start]).total_seconds()
+
+
+class Story:
+    """Tells what has changed, each time it is asked."""
+
+    def __init__(self, rehearsal: Rehearsal, provisioner: ProvisionerProcess) -> None:
+        self._rehearsal = rehearsal
+        self._provisioner = provisioner
+        self._offset = 0
+        self._jobset_states: dict[str, str] = {}
+        self._pod_states: dict[str, str] = {}
+        self._ready_nodes: dict[str, int] = {}
+        self.pools: dict[str, PoolTimes] = {}
+        #: The provisioner's verdicts that nothing but the user can change.
+        self.invalid: list[str] = []
+
+    @property
+    def unfinished(self) -> list[str]:
+        """The JobSets that have not ended."""
+        return [name for name, state in self._jobset_states.items() if state not in ("Completed", "Failed", "deleted")]
+
+    @property
+    def failed(self) -> list[str]:
+        """The JobSets that failed."""
+        return [name for name, state in self._jobset_states.items() if state == "Failed"]
+
+    def advance(self) -> Iterator[str]:
+        """Look again; yield a line for each thing that has changed."""
+        yield from self._jobsets()
+        yield from self._pods()
+        yield from self._log()
+        yield from self._nodes()
+
+    def _changes(
+        self, known: dict[str, str], now: Mapping[str, str], line: Callable[[str, str], str | None]
+    ) -> Iterator[str]:
+        for name, state in now.items():
+            if known.get(name) != state:
+                known[name] = state
+                text = line(name, state)
+                if text is not None:
+                    yield text
+        for name in known.keys() - now.keys():
+            known[name] = "deleted"
+
+    def _jobsets(self) -> Iterator[str]:
+        states = {}
+        for raw in self._rehearsal.objects(f"{JOBSETS_ROOT}/jobsets"):
+            metadata, status = raw["metadata"], raw.get("status", {})
+            state = status.get("terminalState") or ("suspended" if raw["spec"].get("suspend") else "created")
+            states[f"{metadata['namespace']}/{metadata['name']}"] = state
+        yield from self._changes(self._jobset_states, states, lambda name, state: f"JobSet {name}: {state.lower()}")
+
+    def _pods(self) -> Iterator[str]:
+        states = {}
+        for raw in self._rehearsal.objects("/api/v1/pods", labelSelector=constants.JOBSET_NAME):
+            metadata = raw["metadata"]
+            if metadata["labels"].get(constants.COMPLETION_INDEX) == "0":
+                states[f"{metadata['namespace']}/{metadata['name']}"] = _pod_state(raw)
+        yield from self._changes(self._pod_states, states, _pod_line)
+
+    def _nodes(self) -> Iterator[str]:
+        ready: dict[str, int] = {}
+        total: dict[str, int] = {}
+        selector = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}"
+        for raw in self._rehearsal.objects("/api/v1/nodes", labelSelector=selector):
+            pool = raw["metadata"]["labels"].get(constants.NODE_POOL, "")
+            total[pool] = total.get(pool, 0) + 1
+            ready[pool] = ready.get(pool, 0) + _is_ready(raw)
+        for pool in total:
+            if ready[pool] > self._ready_nodes.get(pool, 0):
+                yield f"node pool {pool}: {ready[pool]} of {total[pool]} registered nodes ready"
+        self._ready_nodes = ready
+
+    def _log(self) -> Iterator[str]:
+        records, self._offset = read_records(self._provisioner.log, self._offset)
+        for record in records:
+            if record.get("event") == "node_pool.phase_changed":
+                yield from self._phase(record)
+            elif record.get("event") == "slice.verdict":
+                if record.get("reason") == constants.INVALID_REQUEST:
+                    self.invalid.append(f"{record['namespace']}/{record['name']}: {record['message']}")
+                yield f"on {record['kind']} {record['namespace']}/{record['name']}: {record['message']}"
+            elif record.get("level") in ("error", "critical"):
+                yield f"provisioner: {record.get('event')}: {record.get('problem') or record.get('exception', '')}"
+
+    def _phase(self, record: Mapping[str, Any]) -> Iterator[str]:
+        name, new = str(record["node_pool"]), str(record["new"])
+        times = self.pools.setdefault(name, PoolTimes(name=name))
+        times.entered.setdefault(new, datetime.fromisoformat(record["timestamp"]))
+        if record.get("chips"):
+            times.chips = record["chips"]
+            times.shape = f"{record['machine_type']} {record['topology']}"
+        if new == "in_use" and record.get("job") not in times.jobs:
+            times.jobs.append(str(record.get("job")))
+        words = _PHASE_WORDS.get(new)
+        if words is not None and (record.get("old"), new) not in _RETURNS:
+            known = {"node_pool": "", "nodes": "", "machine_type": "", "chips": "", "job": "", "note": ""}
+            details = {**known, **record}
+            details["nodes"] = str(details["nodes"]).rpartition("/")[2]
+            yield words.format(**details)
+
+
+def _pod_state(raw: Mapping[str, Any]) -> str:
+    phase = str(raw.get("status", {}).get("phase", ""))
+    if phase != "Pending":
+        return phase
+    for condition in raw["status"].get("conditions", ()):
+        if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            return "unschedulable"
+    return "scheduled" if raw["spec"].get("nodeName") else "pending"
+
+
+def _pod_line(name: str, state: str) -> str | None:
+    words = {
+        "unschedulable": "cannot be scheduled",
+        "Running": "runs",
+        "Succeeded": "has succeeded",
+        "Failed": "has failed",
+    }
+    return f"leader pod {name} {words[state]}" if state in words else None
+
+
+def _is_ready(raw: Mapping[str, Any]) -> bool:
+    conditions = raw.get("status", {}).get("conditions", ())
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)

@@ -1,0 +1,262 @@
+"""Starting the local control plane, the simulated GKE and the provisioner, and talking to them.
+
+The provisioner runs as a process of its own, exactly as a user would start it, so that it can be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from provisioner import cluster, constants, localcluster
+from provisioner.localcluster.ports import HOST, free_ports
+from provisioner.localcluster.processes import Process
+from provisioner.simulator.app import Simulator
+from provisioner.simulator.settings import SimulatorSettings
+
+_POLL_SECONDS = 0.05
+_STOP_SECONDS = 35.0
+#: What the rehearsed cluster is called; the simulator serves no other.
+PROJECT, LOCATION, ZONE, CLUSTER = "rehearsal-project", "us-central2", "us-central2-b", "rehearsal"
+
+
+class RehearsalError(Exception):
+    """Something did not come about; the message says what, and shows what there was instead."""
+
+
+class ProvisionerProcess:
+    """`tpu-provisioner run`, its log in a file as JSON lines."""
+
+    def __init__(
+        self,
+        *,
+        kubeconfig: Path,
+        gke_endpoint: str,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        arguments: Iterable[str] = (),
+    ) -> None:
+        self.log = log
+        metrics_port, probe_port = free_ports(2)
+        self.metrics_url = f"http://{HOST}:{metrics_port}/metrics"
+        self.ready_url = f"http://{HOST}:{probe_port}/readyz"
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("GCP_", "GKE_"))}
+        self._process = Process(
+            "provisioner",
+            [
+                sys.executable,
+                "-m",
+                "provisioner",
+                "run",
+                f"--metrics-bind-address={HOST}:{metrics_port}",
+                f"--health-probe-bind-address={HOST}:{probe_port}",
+                f"--kubeconfig={kubeconfig}",
+                *arguments,
+            ],
+            log=log,
+            environment={
+                **inherited,
+                "GCP_PROJECT_ID": PROJECT,
+                "GCP_CLUSTER_LOCATION": LOCATION,
+                "GCP_ZONE": ZONE,
+                "GCP_CLUSTER": CLUSTER,
+                "GKE_ENDPOINT": gke_endpoint,
+                **(environment or {}),
+            },
+        )
+
+    def start(self, *, timeout_seconds: float = 60.0) -> None:
+        """Start it and wait until it decides on synced caches."""
+        lines = len(self.records())
+        self.launch()
+
+        def decides() -> bool:
+            self.check()
+            return any(record.get("event") == "cluster.proven" for record in self.records()[lines:])
+
+        wait_for(decides, "the provisioner proves its cluster", timeout_seconds, self.tail)
+
+    def launch(self) -> None:
+        """Start it without waiting for anything: it may have good reasons not to decide."""
+        self._process.start()
+
+    def stop(self) -> int | None:
+        """End it in good order; return its exit code, None where it had to be killed."""
+        self._process.send(signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while self._process.running and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        code = self._process.exit_code
+        if code is None:
+            self._process.kill()
+        return code
+
+    def kill(self) -> None:
+        """End it as a crash would: kill -9."""
+        self._process.kill()
+
+    def pause(self) -> None:
+        """Freeze it."""
+        self._process.pause()
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._process.resume()
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs."""
+        return self._process.running
+
+    def check(self) -> None:
+        """Raise RehearsalError where it has ended."""
+        if not self._process.running:
+            raise RehearsalError(f"the provisioner ended with exit code {self._process.exit_code}\n{self.tail()}")
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return all log lines so far that are JSON objects."""
+        return list(read_records(self.log, 0)[0])
+
+    def tail(self, *, lines: int = 15) -> str:
+        """Return the end of its log."""
+        if not self.log.exists():
+            return "(no log)"
+        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+
+
+class Rehearsal:
+    """The local cluster and the simulated GKE; provisioners are started as needed."""
+
+    def __init__(
+        self,
+        *,
+        directory: Path | None = None,
+        settings: SimulatorSettings | None = None,
+        gke_port: int = 0,
+        progress: Callable[[str], None] = localcluster.log_progress,
+    ) -> None:
+        self._directory = directory
+        self._settings = settings or SimulatorSettings(project=PROJECT, location=LOCATION, cluster=CLUSTER)
+        self._gke_port = gke_port
+        self._progress = progress
+        self._provisioners: list[ProvisionerProcess] = []
+
+    def start(self) -> None:
+        """Start both; the first start on a machine builds the control plane, which takes minutes."""
+        self.cluster = localcluster.start(self._directory, progress=self._progress)
+        try:
+            self.api = cluster.connect(str(self.cluster.kubeconfig))
+            self.gke = Simulator(self._settings, kubeconfig=self.cluster.kubeconfig, port=self._gke_port)
+            self.gke.start()
+            self.create_namespace(constants.DEFAULT_NAMESPACE)
+        except BaseException:
+            self.cluster.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop everything."""
+        for provisioner in self._provisioners:
+            provisioner.kill()
+        self.gke.stop()
+        self.api.close()
+        self.cluster.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def provisioner(
+        self, *, environment: Mapping[str, str] | None = None, arguments: Iterable[str] = (), name: str = "provisioner"
+    ) -> ProvisionerProcess:
+        """Make a provisioner for this world; it is not started yet."""
+        made = ProvisionerProcess(
+            kubeconfig=self.cluster.kubeconfig,
+            gke_endpoint=self.gke.url,
+            log=self.cluster.directory / f"{name}-{len(self._provisioners)}.log",
+            environment=environment,
+            arguments=arguments,
+        )
+        self._provisioners.append(made)
+        return made
+
+    def create_namespace(self, name: str, *, labels: Mapping[str, str] | None = None) -> None:
+        """Create a namespace; it may exist."""
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(labels or {})}}
+        try:
+            self.api.post("/api/v1/namespaces", body)
+        except cluster.Conflict:
+            return
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run the control plane's own kubectl; return what it printed. Raises RehearsalError where it failed."""
+        done = subprocess.run(
+            [str(self.cluster.binaries["kubectl"]), f"--kubeconfig={self.cluster.kubeconfig}", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RehearsalError(f"kubectl {' '.join(arguments)} failed: {done.stderr.strip()}")
+        return done.stdout
+
+    def objects(self, path: str, **query: str) -> list[dict[str, Any]]:
+        """List a collection, all pages."""
+        found: list[dict[str, Any]] = []
+        token = ""
+        while True:
+            page = self.api.list_page(path, query, continue_token=token)
+            found += page.items
+            token = page.continue_token
+            if not token:
+                return found
+
+
+def wait_for(
+    condition: Callable[[], object],
+    what: str,
+    timeout_seconds: float,
+    picture: Callable[[], str] = str,
+    *,
+    poll_seconds: float = _POLL_SECONDS,
+) -> None:
+    """Wait until the condition holds; raise RehearsalError with a picture of what there is when the time is up."""
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RehearsalError(f"waited {timeout_seconds:.0f} s in vain: {what}\n{picture()}")
+        time.sleep(poll_seconds)
+
+
+def read_records(log: Path, offset: int) -> tuple[Iterator[dict[str, Any]], int]:
+    """Read the JSON lines of a log from an offset in bytes on; return them and where to go on."""
+    if not log.exists():
+        return iter(()), offset
+    with log.open("rb") as file:
+        file.seek(offset)
+        content = file.read()
+    whole = content[: content.rfind(b"\n") + 1]
+    return _parse(whole), offset + len(whole)
+
+
+def _parse(content: bytes) -> Iterator[dict[str, Any]]:
+    for line in content.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record
