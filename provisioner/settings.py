@@ -60,6 +60,8 @@ class Settings:
     force_on_demand: bool = False
     node_min_lifespan_seconds: float = 10.0
     deletion_delay_seconds: float = 30.0
+    ready_timeout_seconds: float = 900.0
+    replaced_share_percent: int = 20
     chip_resource: str = constants.TPU_RESOURCE
     concurrency: int = 16
     max_pods_per_node: int = 15
@@ -301,6 +303,21 @@ OPTIONS: tuple[Option, ...] = (
         read=go_duration_seconds,
         default="30s",
         description="How long nothing must need a pool before it is deleted. The Go provisioner ignores it.",
+    ),
+    Option(
+        variable="NODEPOOL_READY_TIMEOUT",
+        field="ready_timeout_seconds",
+        read=go_duration_seconds,
+        default="15m",
+        description="A pool that GKE calls up, and that no pod is on, is replaced when it is without all its nodes ready, "
+        "with all their chips, for longer than this.",
+    ),
+    Option(
+        variable="NODEPOOL_REPLACED_SHARE",
+        field="replaced_share_percent",
+        read=_whole_number(1, 100),
+        default="20",
+        description="So many percent of the pools, but at least one, are replaced for that at once, not more.",
     ),
     Option(
         variable="POD_RESOURCE_TYPE",

@@ -44,6 +44,8 @@ def test_defaults_are_pinned() -> None:
         "force_on_demand": False,
         "node_min_lifespan_seconds": 10.0,
         "deletion_delay_seconds": 30.0,
+        "ready_timeout_seconds": 900.0,
+        "replaced_share_percent": 20,
         "chip_resource": "google.com/tpu",
         "concurrency": 16,
         "max_pods_per_node": 15,

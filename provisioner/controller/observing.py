@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import structlog
 
-from provisioner import cluster
+from provisioner import cluster, constants
 from provisioner.gke.errors import GkeError
 from provisioner.gke.protocol import Gke
 from provisioner.model.capacity import Node, NodePool, PoolName
@@ -123,8 +123,11 @@ def take_snapshot(watches: Watches, pools: PoolList) -> Snapshot:
     if pools.listed_at is None or pools.problem:
         reasons = (*reasons, pools.problem or "the node pools are not listed yet")
     namespaces = watches.namespaces.records() if watches.namespaces is not None else {}
+    jobsets = {jobset.uid: jobset for jobset in watches.jobsets.records().values()}
+    owners = {JobSetUid(pool.labels.get(constants.POOL_JOBSET_UID, "")) for pool in pools.pools}
     return Snapshot(
-        jobsets=MappingProxyType({JobSetUid(jobset.uid): jobset for jobset in watches.jobsets.records().values()}),
+        jobsets=MappingProxyType(jobsets),
+        deleted_jobsets=frozenset(uid for uid in owners - jobsets.keys() if watches.jobsets.seen_deleted(uid)),
         pods=tuple(watches.pods.records().values()),
         nodes=tuple(watches.nodes.records().values()),
         pools=pools.pools,

@@ -19,7 +19,7 @@ from provisioner.observability.metrics import Metrics
 from provisioner.planning.lifecycle import Phase
 from provisioner.planning.memory import CallState
 from provisioner.planning.outcomes import Answer, CreateAnswer, DeleteAnswer, DeleteResult
-from provisioner.planning.plan import Create, Delete, Plan, PoolState, Transition, Verdict
+from provisioner.planning.plan import Alert, Create, Delete, Plan, PoolState, Transition, Verdict
 
 _log = structlog.get_logger(__name__)
 
@@ -62,6 +62,7 @@ class Reporter:
     _wanted_at: dict[PoolName, datetime] = field(default_factory=dict)
     #: Times that were observed: a pool that is ready once more is not made once more.
     _timed: set[tuple[PoolName, Phase]] = field(default_factory=set)
+    _alerts: frozenset[str] = frozenset()
     _told: set[tuple[str, str, str]] = field(default_factory=set)
 
     def tell(self, plan: Plan, snapshot: Snapshot) -> None:
@@ -71,6 +72,7 @@ class Reporter:
         for transition in plan.transitions:
             self._tell_transition(transition, states, leaders)
         self._tell_verdicts(plan.verdicts)
+        self._tell_alerts(plan.alerts)
         self._creates |= {create.request.name: create for create in plan.creates}
         self._deletes |= {delete.name: delete for delete in plan.deletes}
         self._states = states
@@ -201,6 +203,16 @@ class Reporter:
                     key=verdict.key,
                 )
         self._told = told
+
+    def _tell_alerts(self, alerts: tuple[Alert, ...]) -> None:
+        """Log an alert when it begins and when it is over; the metric shows it all the while."""
+        now = {alert.kind: alert.message for alert in alerts}
+        for kind in now.keys() - self._alerts:
+            _log.error("alert.began", kind=kind, problem=now[kind])
+        for kind in self._alerts - now.keys():
+            _log.info("alert.ended", kind=kind)
+        self._alerts = frozenset(now)
+        self.metrics.set_alerts(Counter(alert.kind for alert in alerts))
 
     def _measure(self, plan: Plan) -> None:
         chips: Counter[str] = Counter()

@@ -15,6 +15,8 @@ class Snapshot:
     """The caches of Kubernetes and the last list of node pools."""
 
     jobsets: Mapping[JobSetUid, JobSet] = field(default_factory=dict)
+    #: Of the JobSets that pools were made for and that are not there: those that were seen to be deleted.
+    deleted_jobsets: frozenset[JobSetUid] = frozenset()
     pods: tuple[Pod, ...] = ()
     nodes: tuple[Node, ...] = ()
     #: All pools of the cluster, foreign ones too: their names are taken.

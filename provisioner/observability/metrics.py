@@ -65,6 +65,7 @@ class Metrics:
             _PHASE_BUCKETS,
             "phase",
         )
+        self._alerts = self._gauge("alerts", "What whoever runs the provisioner has to look at, by kind.", "kind")
         self._backoff = self._gauge("backoff_active", "Kinds of capacity that are backed off from.", "kind")
 
         self._watch_synced = self._gauge("watch_synced", "1 while a list-watch has a complete picture.", "resource")
@@ -119,6 +120,10 @@ class Metrics:
     def set_deletes_blocked(self, pools: int) -> None:
         """Set how many deletes are blocked by unfinished pods."""
         self._deletes_blocked.set(pools)
+
+    def set_alerts(self, by_kind: Mapping[str, int]) -> None:
+        """Set how many alerts of each kind there are; kinds that are not named become 0."""
+        _replace(self._alerts, by_kind)
 
     def set_backoff(self, by_kind: Mapping[str, int]) -> None:
         """Set how many kinds of capacity are backed off from, by kind of failure."""

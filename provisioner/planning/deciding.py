@@ -42,10 +42,20 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     owned = by_owner(slices, supply.values())
     made_for = {each.name: slice_id for slice_id, many in owned.items() for each in many}
     matching = match(slices, supply, owned, snapshot.pods, snapshot.nodes, snapshot.jobsets, memory.last_held, now)
-    memory = outcomes.learn_from_pools(memory, supply, matching.holders, made_for, now)
+    memory = outcomes.learn_from_pools(memory, supply, matching.holders, made_for, settings, now)
     memory, slots = _operations(snapshot, memory, now)
 
-    going = surplus.find_surplus(supply.values(), matching, slices, made_for, snapshot.jobsets, memory, settings, now)
+    going = surplus.find_surplus(
+        supply.values(),
+        matching,
+        slices,
+        made_for,
+        snapshot.jobsets,
+        snapshot.deleted_jobsets,
+        memory,
+        settings,
+        now,
+    )
     deletes = going.deletes if slots is None else going.deletes[:slots]
     slots = None if slots is None else slots - len(deletes)
     taken = pools.keys() | memory.creates.keys()
@@ -67,6 +77,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
         look_ups=look_ups,
         uncordons=going.uncordons,
         verdicts=(*buying.verdicts, *verdicts.stuck(slices, supply, matching, entries, now)),
+        alerts=going.alerts,
         transitions=phases.transitions(steps, owners, now),
         pools=tuple(states),
         poll_seconds=_poll_seconds(buying, going, deletes, snapshot, memory),
@@ -135,6 +146,7 @@ def _remember(
         deletes={**open_deletes, **ending},
         refusals={slice_id: each for slice_id, each in memory.refusals.items() if slice_id in slices},
         surplus_since=going.since,
+        braked_delete_at=going.braked_delete_at,
         last_held=last_held,
         phases=entries,
     )

@@ -124,6 +124,10 @@ class Memory:
     failed: frozenset[PoolName] = frozenset()
     #: Since when GKE says that a pool is up although not all its nodes are ready.
     unready_since: Mapping[PoolName, datetime] = field(default_factory=dict)
+    #: Pools that were unready for too long and are being replaced.
+    given_up: frozenset[PoolName] = frozenset()
+    #: When the last pool went whose JobSet had vanished without a trace, while that happened to many.
+    braked_delete_at: datetime | None = None
     #: Since when nothing needs the pool.
     surplus_since: Mapping[PoolName, datetime] = field(default_factory=dict)
     #: The pool that a slice's pods were last bound to: where a restart will find its place again.

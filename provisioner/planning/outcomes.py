@@ -22,7 +22,8 @@ from provisioner.planning import backoff
 from provisioner.planning.memory import Backoff, CallState, CreateCall, DeleteCall, Memory, Refusal
 from provisioner.planning.plan import LookUp, LookUpKind
 from provisioner.planning.specification import fingerprint
-from provisioner.planning.supply import Supply
+from provisioner.planning.supply import Supply, give_up
+from provisioner.settings import Settings
 
 #: A create that GKE took should be listed at once; a delete that it took should show as STOPPING.
 _LATE_SECONDS = 20.0
@@ -282,6 +283,7 @@ def learn_from_pools(
     supply: Mapping[PoolName, Supply],
     holders: Mapping[PoolName, object],
     made_for: Mapping[PoolName, SliceId],
+    settings: Settings,
     now: datetime,
 ) -> Memory:
     """Learn from pools that failed, or came up, since the last round."""
@@ -315,6 +317,7 @@ def learn_from_pools(
         refusals=refusals,
         in_making=in_making,
         failed=frozenset(broken),
+        given_up=give_up(supply, holders, memory, settings),
         unready_since={name: each.unready_since for name, each in supply.items() if each.unready_since is not None},
     )
 

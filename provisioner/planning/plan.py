@@ -88,6 +88,15 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """Something that whoever runs the provisioner has to look at."""
+
+    #: One of a few, for a metric.
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
     """A pool changed its phase; what was passed in between is reported step by step."""
 
@@ -134,6 +143,7 @@ class Plan:
     #: Nodes that we cordoned and whose pool stays.
     uncordons: tuple[str, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
+    alerts: tuple[Alert, ...] = ()
     transitions: tuple[Transition, ...] = ()
     pools: tuple[PoolState, ...] = ()
     #: How old the list of pools may become before it is fetched again, in seconds.

@@ -14,12 +14,11 @@ from provisioner.model.workloads import JobKey, JobSetUid
 from provisioner.planning.fit import NodeView, misfit, view_of_node
 from provisioner.planning.memory import CallState, Memory
 from provisioner.planning.specification import expected_pool, expected_view, topology_of_pool
+from provisioner.settings import Settings
 
 _SUPPLY = frozenset({PoolStatus.PROVISIONING, PoolStatus.RUNNING, PoolStatus.RECONCILING})
 #: GKE holds the pool for made.
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
-#: GKE repairs nodes by itself; without one ready node for longer than this the pool is given up.
-_LOST_SECONDS = 1800.0
 #: A pool of others that came up without nodes is waited for this long, not longer.
 _PATIENCE_SECONDS = 120.0
 
@@ -40,6 +39,8 @@ class Supply:
     unready_since: datetime | None = None
     #: How long that has lasted.
     unready_seconds: float = 0.0
+    #: It was unready for too long and is given up: to be replaced.
+    lost: bool = False
     #: What its nodes look like by its specification.
     view: NodeView
 
@@ -61,11 +62,6 @@ class Supply:
         if self.pool.status is PoolStatus.RUNNING_WITH_ERROR:
             return self.ready
         return self.pool.status in _SUPPLY
-
-    @property
-    def lost(self) -> bool:
-        """Whether it has had no ready node for too long; one that waits for capacity (flex-start) has none to lose."""
-        return self.ready_nodes == 0 and self.pool.node_count > 0 and self.unready_seconds >= _LOST_SECONDS
 
     @property
     def broken(self) -> bool:
@@ -132,9 +128,34 @@ def find_supply(
             ready_nodes=ready_nodes,
             unready_since=unready_since,
             unready_seconds=(now - unready_since).total_seconds() if unready_since is not None else 0.0,
+            lost=pool.name in memory.given_up and unready_since is not None,
             view=view,
         )
     return supply
+
+
+def give_up(
+    supply: Mapping[PoolName, Supply], holders: Mapping[PoolName, object], memory: Memory, settings: Settings
+) -> frozenset[PoolName]:
+    """Name the pools that are up by GKE's word and unready for too long, as many as may be replaced at once.
+
+    Never one that pods are on. GKE repairs nodes by itself, and what is wrong with many pools at once is hardly the
+    pools: with a zone or a device plugin out of order, replacing everything would make it worse.
+    """
+    still = {name for name in memory.given_up if name in supply and not supply[name].ready}
+    waiting = sorted(
+        (each.unready_since, name)
+        for name, each in supply.items()
+        if each.unready_since is not None
+        and each.unready_seconds >= settings.ready_timeout_seconds
+        and each.pool.node_count > 0
+        and not holders.get(name)
+        and not each.leaving
+        and name not in still
+    )
+    listed = sum(each.listed for each in supply.values())
+    most = max(1, listed * settings.replaced_share_percent // 100)
+    return frozenset(still | {name for _, name in waiting[: max(0, most - len(still))]})
 
 
 def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:

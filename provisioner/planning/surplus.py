@@ -6,7 +6,7 @@ What is decided here is proven live before anything is deleted (see `provisioner
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -15,10 +15,16 @@ from provisioner.model.capacity import Node, PoolName, PoolStatus
 from provisioner.model.workloads import JobSet, JobSetUid, ObjectRef, jobset_ref
 from provisioner.planning.matching import Matching
 from provisioner.planning.memory import CallState, DeleteCall, Memory
-from provisioner.planning.plan import Delete, DeleteReason
+from provisioner.planning.plan import Alert, Delete, DeleteReason
 from provisioner.planning.supply import Supply
 from provisioner.settings import Settings
 
+#: With more pools than this, and than half of all, whose JobSets vanished without a trace, something else is wrong: a
+#: list that left them out, a restored etcd. Then such pools go one at a time, this far apart.
+_VANISHED_AT_ONCE = 3
+_BRAKED_SECONDS = 60.0
+#: A delete that is held up for this long is an alert.
+_HELD_UP_SECONDS = 600.0
 #: GKE deletes these itself, or says something that this release does not understand.
 _UNTOUCHED = frozenset({PoolStatus.STOPPING, PoolStatus.UNKNOWN})
 
@@ -34,14 +40,18 @@ class Surplus:
     uncordons: tuple[str, ...]
     #: Moments at which the next pools are due.
     due_at: tuple[datetime, ...]
+    alerts: tuple[Alert, ...]
+    #: For `Memory.braked_delete_at`.
+    braked_delete_at: datetime | None
 
 
 def find_surplus(
-    supply: Iterable[Supply],
+    supply: Collection[Supply],
     matching: Matching,
     slices: Mapping[SliceId, Slice],
     made_for: Mapping[PoolName, SliceId],
     jobsets: Mapping[JobSetUid, JobSet],
+    seen_deleted: Collection[JobSetUid],
     memory: Memory,
     settings: Settings,
     now: datetime,
@@ -88,7 +98,60 @@ def find_surplus(
                 node=_node_ref(each.nodes),
             )
         )
-    return Surplus(deletes=tuple(deletes), since=since, uncordons=tuple(uncordons), due_at=tuple(due_at))
+    vanished = {
+        each.name
+        for each in supply
+        if each.name in since and not each.leaving and _vanished(each, jobsets, uid_of_name, seen_deleted)
+    }
+    alerts = _held_up(memory.deletes, since, now)
+    braked_at = memory.braked_delete_at
+    if len(vanished) > max(_VANISHED_AT_ONCE, len(supply) // 2):
+        alerts = (*alerts, _mass_disappearance(vanished, len(supply)))
+        next_at = now if braked_at is None else max(now, braked_at + timedelta(seconds=_BRAKED_SECONDS))
+        let_go = [delete for delete in deletes if delete.name in vanished][:1] if next_at <= now else []
+        deletes = [delete for delete in deletes if delete.name not in vanished or delete in let_go]
+        due_at.append(next_at if not let_go else now + timedelta(seconds=_BRAKED_SECONDS))
+        braked_at = now if let_go else braked_at
+    return Surplus(
+        deletes=tuple(deletes),
+        since=since,
+        uncordons=tuple(uncordons),
+        due_at=tuple(due_at),
+        alerts=alerts,
+        braked_delete_at=braked_at,
+    )
+
+
+def _vanished(
+    each: Supply,
+    jobsets: Mapping[JobSetUid, JobSet],
+    uid_of_name: Mapping[tuple[str, str], JobSetUid],
+    seen_deleted: Collection[JobSetUid],
+) -> bool:
+    """Whether its JobSet is not there, and was seen neither to be deleted nor to be replaced by a namesake."""
+    known = each.jobset_uid in jobsets or each.jobset_uid in seen_deleted or each.jobset_name in uid_of_name
+    return not known and each.pool.status is not PoolStatus.ERROR
+
+
+def _mass_disappearance(vanished: Collection[PoolName], pools: int) -> Alert:
+    return Alert(
+        kind="mass_disappearance",
+        message=f"The JobSets of {len(vanished)} of {pools} node pools are gone, and nobody saw them being deleted. Check "
+        f"the API server (a restored etcd, a wrong kubeconfig). Each pool is confirmed by a read of its JobSet, and they "
+        f"are deleted one every {_BRAKED_SECONDS:.0f} s.",
+    )
+
+
+def _held_up(deletes: Mapping[PoolName, DeleteCall], surplus: Collection[PoolName], now: datetime) -> tuple[Alert, ...]:
+    limit = now - timedelta(seconds=_HELD_UP_SECONDS)
+    return tuple(
+        Alert(
+            kind="delete_held_up",
+            message=f"Node pool {name} should go and does not since {call.postponed_since:%H:%M:%S} UTC: {call.reason}",
+        )
+        for name, call in deletes.items()
+        if name in surplus and call.postponed_since is not None and call.postponed_since <= limit
+    )
 
 
 def _due(each: Supply, since: datetime, call: DeleteCall | None, settings: Settings) -> datetime:

@@ -257,6 +257,15 @@ def test_a_snapshot_never_changes_and_is_reused(harness: Harness) -> None:
         before["n", "x"] = 1  # type: ignore[index]
 
 
+def test_only_a_deleted_event_counts_as_seen_to_be_deleted(harness: Harness) -> None:
+    """One that is merely missing from the next list was not seen; what vanishes in a mass is told apart by that."""
+    harness.play(event("DELETED", thing("a", uid="uid-a")))
+    harness.kube.remove_object(f"{THINGS}/b")
+    harness.play(event("ERROR", {"code": 410, "reason": "Expired"}))
+    harness.play()
+    assert [harness.watch.seen_deleted(uid) for uid in ("uid-a", "uid-b")] == [True, False]
+
+
 def test_the_watch_continues_where_it_was(harness: Harness) -> None:
     """From the list, then from each event and bookmark."""
     listed = str(harness.kube._version)

@@ -47,6 +47,7 @@ class FakeWatch(Generic[T]):
         self.problem: str | None = None
         self.last_contact_monotonic: float | None = None
         self.silent = False
+        self.deleted: set[str] = set()
 
     def start(self) -> None:
         """Do nothing."""
@@ -57,6 +58,10 @@ class FakeWatch(Generic[T]):
     def records(self) -> Mapping[tuple[str, str], T]:
         """Return what is there now."""
         return MappingProxyType(dict(self._read()))
+
+    def seen_deleted(self, uid: str) -> bool:
+        """Whether the test said so."""
+        return uid in self.deleted
 
     def fresh(self, *, max_silence_seconds: float) -> bool:
         """Whether the test left it fresh."""

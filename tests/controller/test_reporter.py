@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import structlog
 
 from provisioner import constants
 from provisioner.cluster.protocol import object_path
@@ -105,6 +106,25 @@ def test_a_postponed_delete_is_told(world: World) -> None:
     assert all("other/stray" in each.message and each.kind == "Warning" for each in failed)
     assert len({each.key for each in failed}) == 1
     assert metric(world, "deletes_blocked 1.0")
+
+
+def test_a_delete_that_a_pod_holds_up_for_long_is_an_alert_that_names_the_pod(world: World) -> None:
+    """After ten minutes a metric says so, for as long as it lasts."""
+    pool = world.run_to_use()
+    world.change_jobset(status={"terminalState": "Completed"})
+    world.remove_leader()
+    stray = object_path("pods", "stray", namespace="other")
+    world.kube.put_object(stray, raw_foreign_pod("stray", f"gke-test-{pool}-0"))
+    world.rounds(8, every_seconds=60)
+    assert not metric(world, 'alerts{kind="delete_held_up"} 1.0')
+    with structlog.testing.capture_logs() as logs:
+        world.rounds(8, every_seconds=60)
+    assert metric(world, 'alerts{kind="delete_held_up"} 1.0')
+    (alert,) = (line for line in logs if line["event"] == "alert.began")
+    assert "other/stray" in alert["problem"]
+    world.kube.remove_object(stray)
+    world.rounds(4, every_seconds=60)
+    assert metric(world, 'alerts{kind="delete_held_up"} 0.0')
 
 
 def test_a_pool_that_somebody_else_deletes_is_told(world: World) -> None:

@@ -137,7 +137,7 @@ def test_exposition() -> None:
     Metrics(version="other")
     metrics = Metrics(version="1")
     families = list(metrics.registry.collect())
-    assert len(families) == 20
+    assert len(families) == 21
     for family in families:
         assert family.name.startswith(PREFIX)
         assert family.documentation.endswith(".")

@@ -126,17 +126,105 @@ def test_a_failed_pool_stays_while_pods_run_on_it() -> None:
     assert reasons(world, 10_000) == []
 
 
-def test_a_pool_without_a_ready_node_for_half_an_hour_is_replaced() -> None:
+def test_a_pool_without_all_its_nodes_ready_for_a_quarter_of_an_hour_is_replaced() -> None:
     """All its spot VMs were taken, or the chips never show: nobody else would notice."""
     jobset = make_jobset()
     world = World(jobset)
     pool = world.put_pool(make_pool(jobset), ready=False)
-    world.run(29, seconds=60)
+    world.run(14, seconds=60)
     assert world.created == world.deleted == []
     world.run(4, seconds=60)
     assert world.deleted == [pool.name]
     assert [delete.reason for plan in world.plans for delete in plan.deletes] == [DeleteReason.NO_READY_NODES]
     assert world.created == [make_pool(jobset, attempt=1).name]
+
+
+def test_no_more_than_a_share_of_the_pools_is_replaced_at_once() -> None:
+    """When all pools are unready, it is hardly the pools that are broken."""
+    jobsets = [make_jobset(f"train-{index}") for index in range(10)]
+    world = World(*jobsets, settings_=settings(replaced_share_percent=20))
+    for jobset in jobsets:
+        world.put_pool(make_pool(jobset), ready=False)
+    world.refuse_delete = lambda _: failure(FailureKind.UNAVAILABLE)
+    world.run(60, seconds=60)
+    assert len({delete.name for plan in world.plans for delete in plan.deletes}) == 2
+
+
+def test_a_pool_with_pods_on_it_is_not_replaced_however_unready() -> None:
+    """Work that runs on half of its nodes is for its owner to judge."""
+    jobset = make_jobset()
+    world = World(jobset)
+    pool = world.put_pool(make_pool(jobset), ready=False)
+    world.put(
+        make_pod(
+            jobset,
+            node_name=next(node.name for node in world.nodes.values() if node.pool_name == pool.name),
+            phase="Running",
+        )
+    )
+    world.run(60, seconds=60)
+    assert world.deleted == world.created == []
+
+
+def vanished(count: int, *, pools: int, seen: bool = False) -> World:
+    """Return a world with so many pools, of which so many have lost their JobSets."""
+    jobsets = [make_jobset(f"train-{index}") for index in range(pools)]
+    world = World(*jobsets)
+    for jobset in jobsets:
+        world.put_pool(make_pool(jobset))
+    for jobset in jobsets[:count]:
+        del world.jobsets[jobset.uid]
+        if seen:
+            world.deleted_jobsets.add(jobset.uid)
+    world.pods.clear()
+    return world
+
+
+@pytest.mark.parametrize(
+    ("count", "pools", "want"),
+    [
+        pytest.param(3, 3, 3, id="three are too few to tell"),
+        pytest.param(4, 8, 4, id="half of the pools is not more than half"),
+        pytest.param(5, 8, 1, id="more than half of the pools"),
+        pytest.param(8, 8, 1, id="all of the pools"),
+    ],
+)
+def test_pools_whose_jobsets_vanish_in_a_mass_go_one_at_a_time(count: int, pools: int, want: int) -> None:
+    """A list that leaves half of the world out must not end the training of half of the world."""
+    world = vanished(count, pools=pools)
+    world.run(2, seconds=40)
+    assert len(world.deleted) == want
+    assert bool(world.plans[-1].alerts) is (want == 1)
+
+
+def test_jobsets_that_were_seen_to_be_deleted_are_no_mass_disappearance() -> None:
+    """A user who deletes everything gets everything deleted."""
+    world = vanished(8, pools=8, seen=True)
+    world.run(2, seconds=40)
+    assert len(world.deleted) == 8
+    assert world.plans[-1].alerts == ()
+
+
+def test_the_brake_lets_all_go_in_the_end() -> None:
+    """Nothing that nobody needs stays for ever."""
+    world = vanished(8, pools=8)
+    world.run(20, seconds=61)
+    assert len(world.deleted) == 8
+    assert world.plans[-1].alerts == ()
+
+
+def test_a_delete_that_is_held_up_for_ten_minutes_is_an_alert() -> None:
+    """It names the pool and what holds it up."""
+    world = World()
+    pool = world.put_pool(make_pool(make_jobset()))
+    world.refuse_delete = lambda _: failure(FailureKind.PERMISSION, "Ask your administrator.")
+    world.run(9, seconds=60)
+    assert world.plans[-1].alerts == ()
+    world.run(4, seconds=60)
+    (alert,) = world.plans[-1].alerts
+    assert alert.kind == "delete_held_up"
+    assert pool.name in alert.message
+    assert "Ask your administrator." in alert.message
 
 
 @pytest.mark.parametrize("changes", [{"node_count": 0}, {"status": PoolStatus.PROVISIONING}], ids=["flex", "in making"])

@@ -9,7 +9,7 @@ from typing import Any
 
 from provisioner.model.capacity import Failure, FailureKind, Node, NodePool, OperationName, PoolName, PoolStatus
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import JobSet, Pod
+from provisioner.model.workloads import JobSet, JobSetUid, Pod
 from provisioner.planning import outcomes
 from provisioner.planning.deciding import decide
 from provisioner.planning.fit import misfit, view_of_node
@@ -32,6 +32,7 @@ class World:
     def __init__(self, *jobsets: JobSet, settings_: Settings | None = None) -> None:
         self.settings = settings_ or settings()
         self.jobsets = {jobset.uid: jobset for jobset in jobsets}
+        self.deleted_jobsets: set[JobSetUid] = set()
         self.pods: dict[str, Pod] = {}
         self.pools: dict[PoolName, NodePool] = {}
         self.nodes: dict[str, Node] = {}
@@ -129,6 +130,7 @@ class World:
         """Return what the provisioner sees."""
         fields: dict[str, Any] = {
             "jobsets": self.jobsets,
+            "deleted_jobsets": frozenset(self.deleted_jobsets),
             "pods": tuple(self.pods.values()),
             "nodes": tuple(self.nodes.values()),
             "pools": tuple(self.pools.values()),
