@@ -62,6 +62,7 @@ class Settings:
     deletion_delay_seconds: float = 30.0
     ready_timeout_seconds: float = 900.0
     replaced_share_percent: int = 20
+    replace_stuck_slices: bool = False
     chip_resource: str = constants.TPU_RESOURCE
     concurrency: int = 16
     max_pods_per_node: int = 15
@@ -210,7 +211,7 @@ OPTIONS: tuple[Option, ...] = (
         field="zone",
         read=_matching(_LOCATION, "a zone such as us-central2-b"),
         default=None,
-        description="The zone in which node pools are made, e.g. us-central2-b. On Google Cloud machines it is inferred.",
+        description="The zone in which node pools are made, e.g. us-central2-b. On Google Cloud it is inferred.",
     ),
     Option(
         variable="GCP_CLUSTER",
@@ -309,8 +310,8 @@ OPTIONS: tuple[Option, ...] = (
         field="ready_timeout_seconds",
         read=go_duration_seconds,
         default="15m",
-        description="A pool that GKE calls up, and that no pod is on, is replaced when it is without all its nodes ready, "
-        "with all their chips, for longer than this.",
+        description="A pool that GKE calls up, and that no pod is on, is replaced when it is without all its nodes "
+        "ready, with all their chips, for longer than this.",
     ),
     Option(
         variable="NODEPOOL_REPLACED_SHARE",
@@ -318,6 +319,14 @@ OPTIONS: tuple[Option, ...] = (
         read=_whole_number(1, 100),
         default="20",
         description="So many percent of the pools, but at least one, are replaced for that at once, not more.",
+    ),
+    Option(
+        variable="REPLACE_STUCK_SLICES",
+        field="replace_stuck_slices",
+        read=go_bool,
+        default="false",
+        description="Replace a pool that is ready while pods of its slice stay unschedulable for ten minutes. The "
+        "slice's own pods that do run there end with it. Without this, an Event tells of it and nothing is touched.",
     ),
     Option(
         variable="POD_RESOURCE_TYPE",
@@ -383,8 +392,8 @@ OPTIONS: tuple[Option, ...] = (
         field="assume_same_cluster",
         read=go_bool,
         default="false",
-        description="Your word, where it cannot be proven, that the kubeconfig and GCP_CLUSTER are one cluster (a proxy "
-        "with its own certificates, or public ones and no node yet). Wrong, it costs the pools of another cluster.",
+        description="Your word, where it cannot be proven, that the kubeconfig and GCP_CLUSTER are one cluster (a "
+        "proxy with its own certificates, or public ones and no node yet). Wrong, it costs another cluster its pools.",
     ),
     Option(
         variable="POD_NAMESPACE",

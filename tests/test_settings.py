@@ -46,6 +46,7 @@ def test_defaults_are_pinned() -> None:
         "deletion_delay_seconds": 30.0,
         "ready_timeout_seconds": 900.0,
         "replaced_share_percent": 20,
+        "replace_stuck_slices": False,
         "chip_resource": "google.com/tpu",
         "concurrency": 16,
         "max_pods_per_node": 15,

@@ -33,6 +33,8 @@ class BoundPod:
     namespace: str
     name: str
     uid: str
+    #: Empty for pods that are not a JobSet's.
+    job_key: JobKey
     chips: int
     finished: bool
     #: deletionTimestamp: the moment at which the grace ends; None while nobody deletes it.
@@ -145,6 +147,8 @@ def _bound_pod(raw: Any, chip_resource: str) -> BoundPod:
     try:
         metadata = raw["metadata"]
         namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
+        labels = metadata.get("labels") or {}
+        job_key = JobKey(str(labels.get(constants.JOB_KEY, "")))
         spec = raw["spec"]
         phase = raw["status"].get("phase") if "status" in raw else None
         deletion = metadata.get("deletionTimestamp")
@@ -158,6 +162,7 @@ def _bound_pod(raw: Any, chip_resource: str) -> BoundPod:
         namespace=namespace,
         name=name,
         uid=uid,
+        job_key=job_key,
         chips=requested_chips(what, spec, chip_resource),
         finished=phase in ("Succeeded", "Failed"),
         deletion_deadline=deadline,

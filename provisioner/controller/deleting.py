@@ -1,7 +1,8 @@
 """The way to a delete: the reason proven live, the nodes cordoned, the pods on them listed live.
 
 What was decided on caches is not enough to end a pool: every delete reads the API server itself. Between the last look
-and the delete no pod can be bound, because the nodes are cordoned.
+and the delete no pod can be bound, because the nodes are cordoned; a node that registers after that look takes no pod
+before the delete has reached GKE, because it reports its chips only several seconds later.
 """
 
 from __future__ import annotations
@@ -48,17 +49,25 @@ class Gate:
                     # Noted before the call: a cordon whose answer is lost has to be undone as well.
                     closed.append(node)
                     cluster.cordon(self.api, node.name)
-            self._refuse_if_used(nodes)
+            self._refuse_if_used(delete, nodes)
+            self._refuse_if_growing(delete, nodes)
         except (cluster.ClusterError, KeptError):
             self._uncordon(closed)
             raise
 
-    def _refuse_if_used(self, nodes: list[Node]) -> None:
-        blocking = [pod for node in nodes for pod in self._blocking_pods(node)]
+    def _refuse_if_used(self, delete: Delete, nodes: list[Node]) -> None:
+        blocking = [pod for node in nodes for pod in self._blocking_pods(delete, node)]
         if blocking:
             names = ", ".join(blocking[:_NAMED_PODS])
             more = f" and {len(blocking) - _NAMED_PODS} more" if len(blocking) > _NAMED_PODS else ""
             raise KeptError(f"unfinished pods that ask for chips are on it: {names}{more}")
+
+    def _refuse_if_growing(self, delete: Delete, seen: list[Node]) -> None:
+        # All that went before may have taken long, and a node that was not there is open for pods.
+        names = {node.name for node in seen}
+        for node in cluster.list_nodes_of_pool(self.api, delete.name, chip_resource=self.settings.chip_resource):
+            if node.name not in names:
+                raise KeptError(f"node {node.name} has registered meanwhile")
 
     def _prove(self, delete: Delete) -> None:
         if delete.reason is DeleteReason.POOL_FAILED:
@@ -69,6 +78,8 @@ class Gate:
         )
         same = jobset is not None and delete.jobset_uid in ("", jobset.uid)
         holds = _still_holds(delete.reason, jobset if same else None)
+        if delete.reason is DeleteReason.SLICE_STUCK:
+            holds = self._still_stuck(delete)
         if holds:
             return
         raise KeptError(
@@ -76,14 +87,23 @@ class Gate:
             f"{delete.jobset_name} {_describe(jobset, same=same)}"
         )
 
-    def _blocking_pods(self, node: Node) -> list[str]:
+    def _blocking_pods(self, delete: Delete, node: Node) -> list[str]:
         now = self.clock()
         pods = cluster.list_pods_on_node(self.api, node.name, chip_resource=self.settings.chip_resource)
         return [
             f"{pod.namespace}/{pod.name} on {node.name}"
             for pod in pods
-            if pod.chips > 0 and not pod.finished and (pod.deletion_deadline is None or pod.deletion_deadline > now)
+            if pod.chips > 0
+            and not pod.finished
+            and (pod.deletion_deadline is None or pod.deletion_deadline > now)
+            and not _spared(delete, pod)
         ]
+
+    def _still_stuck(self, delete: Delete) -> bool:
+        pods = cluster.list_pods_of_job(
+            self.api, delete.namespace, delete.spared_job, chip_resource=self.settings.chip_resource
+        )
+        return any(pod.unschedulable_since is not None and pod.deletion_deadline is None for pod in pods)
 
     def _uncordon(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -92,6 +112,11 @@ class Gate:
             except cluster.ClusterError as error:
                 # The next round sees a pool that is kept with a cordon of ours, and tries again.
                 _log.warning("node.uncordon_failed", node=node.name, error=str(error))
+
+
+def _spared(delete: Delete, pod: cluster.BoundPod) -> bool:
+    """Whether the pod is of the stuck job that the pool is replaced for; only an explicit setting leads here."""
+    return bool(delete.spared_job) and (pod.namespace, pod.job_key) == (delete.namespace, delete.spared_job)
 
 
 def _still_holds(reason: DeleteReason, jobset: JobSet | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -72,6 +72,11 @@ class ClusterProof:
         else:
             self._set_problem(proof.why)
         return proof.proven
+
+    def clock_set(self, by: timedelta) -> None:
+        """Take note that the clock was set: the last try was as long ago as it was."""
+        if self.tried_at is not None:
+            self.tried_at += by
 
     def _set_problem(self, problem: str) -> None:
         if problem != self.problem:

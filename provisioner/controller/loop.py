@@ -6,8 +6,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -22,6 +22,7 @@ from provisioner.planning import hints, outcomes
 from provisioner.planning.deciding import decide
 from provisioner.planning.memory import Memory
 from provisioner.planning.plan import Plan
+from provisioner.planning.shifting import shifted
 from provisioner.settings import Settings
 
 _log = structlog.get_logger(__name__)
@@ -34,6 +35,8 @@ _ROUND_GAP_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 15.0
 #: Hints are written at most this often.
 _HINTS_GAP_SECONDS = 2.0
+#: The time of day and the monotonic clock part by less than this from round to round, or somebody set the clock.
+_CLOCK_SET_SECONDS = 1.0
 #: Without a round for this long the loop counts as dead; longer than all time-outs of one round together.
 DEAD_AFTER_SECONDS = 300.0
 
@@ -63,6 +66,8 @@ class Loop:
     _hints_loaded: bool = False
     _hints_saved_monotonic: float = float("-inf")
     _problems: tuple[str, ...] = ()
+    #: Time of day less monotonic clock, at the last round.
+    _clock_offset_seconds: float | None = None
 
     def run(self) -> None:
         """Run rounds until `stopping` is set."""
@@ -108,6 +113,7 @@ class Loop:
         if not leading:
             self._problems = ()
             return _LONGEST_PAUSE_SECONDS
+        self._follow_clock()
         if not self._prepare():
             return min(_LONGEST_PAUSE_SECONDS, max(0.1, self.proof.due_in_seconds(self.clock())))
         self._absorb()
@@ -118,6 +124,18 @@ class Loop:
             self.actor.carry_out(plan)
             self._save_hints()
         return self._pause(plan)
+
+    def _follow_clock(self) -> None:
+        """Notice that somebody set the clock, and go on as if it had always been so."""
+        offset = self.clock().timestamp() - self.monotonic()
+        before, self._clock_offset_seconds = self._clock_offset_seconds, offset
+        if before is None or abs(offset - before) < _CLOCK_SET_SECONDS:
+            return
+        by = timedelta(seconds=offset - before)
+        _log.warning("clock.set", by_seconds=round(offset - before, 3))
+        self.memory = shifted(self.memory, by)
+        self.pools.clock_set(by)
+        self.proof.clock_set(by)
 
     def _prepare(self) -> bool:
         now = self.clock()
@@ -139,6 +157,8 @@ class Loop:
                 answer = self.actor.answers.get_nowait()
             except queue.Empty:
                 return
+            # A moment yet to come was read just before the clock was set back.
+            answer = replace(answer, at=min(answer.at, self.clock()))
             self.memory = outcomes.absorb(self.memory, answer, pools)
             self.reporter.tell_answer(answer)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 import structlog
@@ -100,6 +100,13 @@ class PoolList:
             _log.info("pools.list_recovered", failures=self.failures)
         self.listed_at, self.problem, self.failures = asked_at, "", 0
         return True
+
+    def clock_set(self, by: timedelta) -> None:
+        """Take note that the clock was set: the list is as old as it was."""
+        if self.listed_at is not None:
+            self.listed_at += by
+        if self.failures:
+            self.tried_at += by
 
     def by_name(self) -> dict[PoolName, NodePool]:
         """The pools by name."""

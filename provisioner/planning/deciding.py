@@ -45,6 +45,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     memory = outcomes.learn_from_pools(memory, supply, matching.holders, made_for, settings, now)
     memory, slots = _operations(snapshot, memory, now)
 
+    stuck = verdicts.find_stuck(slices, supply, matching, memory.phases, now)
     going = surplus.find_surplus(
         supply.values(),
         matching,
@@ -52,6 +53,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
         made_for,
         snapshot.jobsets,
         snapshot.deleted_jobsets,
+        _replaced(stuck, supply, settings),
         memory,
         settings,
         now,
@@ -76,7 +78,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
         deletes=deletes,
         look_ups=look_ups,
         uncordons=going.uncordons,
-        verdicts=(*buying.verdicts, *verdicts.stuck(slices, supply, matching, entries, now)),
+        verdicts=(*buying.verdicts, *(each.verdict for each in stuck)),
         alerts=going.alerts,
         transitions=phases.transitions(steps, owners, now),
         pools=tuple(states),
@@ -150,6 +152,18 @@ def _remember(
         last_held=last_held,
         phases=entries,
     )
+
+
+def _replaced(
+    stuck: Iterable[verdicts.Stuck], supply: Mapping[PoolName, Supply], settings: Settings
+) -> dict[PoolName, SliceId]:
+    """Choose the pools to replace under stuck slices, none unless the settings say so, and never many at once."""
+    if not settings.replace_stuck_slices:
+        return {}
+    going = sum(each.leaving or each.lost or each.pool.status is PoolStatus.STOPPING for each in supply.values())
+    most = max(1, len(supply) * settings.replaced_share_percent // 100)
+    ready = [(each.pool, each.slice_id) for each in stuck if each.ready]
+    return dict(ready[: max(0, most - going)])
 
 
 def _note(supply: Supply, memory: Memory) -> str:

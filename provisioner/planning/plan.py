@@ -9,7 +9,7 @@ from enum import Enum
 
 from provisioner.demand import SliceId
 from provisioner.model.capacity import NodePoolRequest, OperationName, PoolName
-from provisioner.model.workloads import JobSet, JobSetUid, ObjectRef
+from provisioner.model.workloads import JobKey, JobSet, JobSetUid, ObjectRef
 from provisioner.planning.lifecycle import Phase
 from provisioner.planning.memory import Memory
 
@@ -21,8 +21,10 @@ class DeleteReason(Enum):
     JOBSET_FINISHED = "jobset_finished"
     JOBSET_SUSPENDED = "jobset_suspended"
     POOL_FAILED = "pool_failed"
-    #: GKE holds it for made, and it has had no ready node for too long.
+    #: GKE holds it for made, and it has been without all its nodes ready for too long.
     NO_READY_NODES = "no_ready_nodes"
+    #: Its slice's pods stay unschedulable although it is ready, and the settings say to replace such a pool.
+    SLICE_STUCK = "slice_stuck"
     #: The slice's pods are bound to another pool.
     SLICE_ELSEWHERE = "slice_elsewhere"
     #: The living JobSet has no such slice any more (resized), or the slice is now of another shape.
@@ -55,6 +57,8 @@ class Delete:
     jobset: ObjectRef | None
     #: A node of the pool, for Events after that.
     node: ObjectRef | None
+    #: The job whose own pods do not keep the pool: it is stuck, and the settings say to replace its pool.
+    spared_job: JobKey = JobKey("")
 
 
 class LookUpKind(Enum):

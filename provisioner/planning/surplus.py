@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from provisioner.demand import Slice, SliceId
 from provisioner.model.capacity import Node, PoolName, PoolStatus
-from provisioner.model.workloads import JobSet, JobSetUid, ObjectRef, jobset_ref
+from provisioner.model.workloads import JobKey, JobSet, JobSetUid, ObjectRef, jobset_ref
 from provisioner.planning.matching import Matching
 from provisioner.planning.memory import CallState, DeleteCall, Memory
 from provisioner.planning.plan import Alert, Delete, DeleteReason
@@ -52,6 +52,7 @@ def find_surplus(
     made_for: Mapping[PoolName, SliceId],
     jobsets: Mapping[JobSetUid, JobSet],
     seen_deleted: Collection[JobSetUid],
+    stuck: Mapping[PoolName, SliceId],
     memory: Memory,
     settings: Settings,
     now: datetime,
@@ -72,7 +73,9 @@ def find_surplus(
             continue
         failed = each.pool.status is PoolStatus.ERROR
         owner = made_for.get(each.name)
-        if matching.holders.get(each.name) or (each.name in matching.claimed and not failed):
+        given_up = _given_up_for(each, stuck, matching)
+        needed = bool(matching.holders.get(each.name)) or (each.name in matching.claimed and not failed)
+        if needed and given_up is None:
             if not each.leaving:
                 uncordons += [node.name for node in each.nodes if node.cordoned_by_us]
             continue
@@ -80,24 +83,12 @@ def find_surplus(
         since[each.name] = min(now, memory.surplus_since.get(each.name, now))
         if each.leaving:
             continue
-        due = _due(each, since[each.name], memory.deletes.get(each.name), settings)
+        at_once = failed or given_up is not None
+        due = _due(each, since[each.name], memory.deletes.get(each.name), settings, at_once=at_once)
         if due > now:
             due_at.append(due)
             continue
-        jobset = jobsets.get(each.jobset_uid or uid_of_name.get(each.jobset_name, JobSetUid("")))
-        namespace, jobset_name = each.jobset_name
-        deletes.append(
-            Delete(
-                name=each.name,
-                reason=DeleteReason.POOL_FAILED if failed else _reason(each, jobset, owner, matching),
-                namespace=namespace,
-                jobset_name=jobset_name,
-                jobset_uid=each.jobset_uid,
-                slice_id=owner if owner in slices else None,
-                jobset=jobset_ref(jobset) if jobset is not None else None,
-                node=_node_ref(each.nodes),
-            )
-        )
+        deletes.append(_delete(each, given_up, owner, slices, jobsets, uid_of_name, matching))
     vanished = {
         each.name
         for each in supply
@@ -136,8 +127,8 @@ def _vanished(
 def _mass_disappearance(vanished: Collection[PoolName], pools: int) -> Alert:
     return Alert(
         kind="mass_disappearance",
-        message=f"The JobSets of {len(vanished)} of {pools} node pools are gone, and nobody saw them being deleted. Check "
-        f"the API server (a restored etcd, a wrong kubeconfig). Each pool is confirmed by a read of its JobSet, and they "
+        message=f"The JobSets of {len(vanished)} of {pools} node pools are gone, and nobody saw them being deleted. "
+        f"Check the API server (a restored etcd?). Each pool is confirmed by a read of its JobSet, and they "
         f"are deleted one every {_BRAKED_SECONDS:.0f} s.",
     )
 
@@ -154,9 +145,51 @@ def _held_up(deletes: Mapping[PoolName, DeleteCall], surplus: Collection[PoolNam
     )
 
 
-def _due(each: Supply, since: datetime, call: DeleteCall | None, settings: Settings) -> datetime:
+def _delete(
+    each: Supply,
+    given_up: SliceId | None,
+    owner: SliceId | None,
+    slices: Mapping[SliceId, Slice],
+    jobsets: Mapping[JobSetUid, JobSet],
+    uid_of_name: Mapping[tuple[str, str], JobSetUid],
+    matching: Matching,
+) -> Delete:
+    jobset = jobsets.get(each.jobset_uid or uid_of_name.get(each.jobset_name, JobSetUid("")))
+    if each.pool.status is PoolStatus.ERROR:
+        reason = DeleteReason.POOL_FAILED
+    elif given_up is not None:
+        # It may be a pool that was made for another.
+        jobset, owner, reason = slices[given_up].jobset, given_up, DeleteReason.SLICE_STUCK
+    else:
+        reason = _reason(each, jobset, owner, matching)
+    namespace, jobset_name = each.jobset_name
+    jobset_uid = each.jobset_uid
+    if reason is DeleteReason.SLICE_STUCK and jobset is not None:
+        namespace, jobset_name, jobset_uid = jobset.namespace, jobset.name, jobset.uid
+    return Delete(
+        name=each.name,
+        reason=reason,
+        namespace=namespace,
+        jobset_name=jobset_name,
+        jobset_uid=jobset_uid,
+        slice_id=owner if owner in slices else None,
+        jobset=jobset_ref(jobset) if jobset is not None else None,
+        node=_node_ref(each.nodes),
+        spared_job=given_up.job_key if given_up is not None and reason is DeleteReason.SLICE_STUCK else JobKey(""),
+    )
+
+
+def _given_up_for(each: Supply, stuck: Mapping[PoolName, SliceId], matching: Matching) -> SliceId | None:
+    """Return the stuck slice that a pool is to be replaced for; never where another one's pods are on it."""
+    slice_id = stuck.get(each.name)
+    if slice_id is None or not matching.holders.get(each.name, frozenset()) <= {slice_id}:
+        return None
+    return slice_id
+
+
+def _due(each: Supply, since: datetime, call: DeleteCall | None, settings: Settings, *, at_once: bool) -> datetime:
     due = since
-    if each.pool.status is not PoolStatus.ERROR:
+    if not at_once:
         due += timedelta(seconds=settings.deletion_delay_seconds)
         youngest = max((node.created_at for node in each.nodes), default=None)
         if youngest is not None:

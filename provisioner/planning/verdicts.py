@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from provisioner import constants
@@ -36,36 +37,52 @@ def underused(slice_: Slice) -> tuple[Verdict, ...]:
     return (verdict(slice_, constants.UNDERUSED, message),)
 
 
-def stuck(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """A slice whose pods stay unschedulable although it has its pool."""
+
+    slice_id: SliceId
+    pool: PoolName
+    #: All its nodes are ready: nothing that waits for them helps.
+    ready: bool
+    verdict: Verdict
+
+
+def find_stuck(
     slices: Mapping[SliceId, Slice],
     supply: Mapping[PoolName, Supply],
     matching: Matching,
     entries: Mapping[PoolName, PhaseEntry],
     now: datetime,
-) -> tuple[Verdict, ...]:
-    """Tell of pods that stay unschedulable although their slice has its pool, in the scheduler's words."""
+) -> tuple[Stuck, ...]:
+    """Find pods that stay unschedulable although their slice has its pool, and tell of them in the scheduler's words.
+
+    `entries` are the phases of the last round.
+    """
     limit = now - timedelta(seconds=_STUCK_SECONDS)
     place = {slice_id: name for name, slice_id in matching.claimed.items()}
     place |= {slice_id: min(names) for slice_id, names in matching.held.items()}
-    verdicts = []
+    found = []
     for slice_id, name in place.items():
-        slice_, pool = slices.get(slice_id), supply.get(name)
-        if slice_ is None or pool is None or not slice_.served:
+        slice_, pool, entry = slices.get(slice_id), supply.get(name), entries.get(name)
+        if slice_ is None or pool is None or entry is None or not slice_.served:
             continue
         waiting = [pod for pod in slice_.pods if pod.unschedulable_since and pod.unschedulable_since <= limit]
         if not waiting or pool.pool.status is PoolStatus.PROVISIONING:
             continue
-        if pool.ready and entries[name].since <= limit:
+        if pool.ready and entry.since <= limit:
             first = min(waiting, key=lambda pod: pod.name)
             message = (
                 f"{len(waiting)} pod(s) of job {slice_.job_name} are unschedulable although node pool {name} is ready "
                 f"for them; the scheduler says of {first.name}: {first.unschedulable_message}"
             )
-            verdicts.append(verdict(slice_, constants.STUCK, message, key=name))
+            said = verdict(slice_, constants.STUCK, message, key=name)
+            found.append(Stuck(slice_id=slice_id, pool=name, ready=True, verdict=said))
         elif pool.unready_since is not None and pool.unready_since <= limit:
             message = (
                 f"job {slice_.job_name} waits for node pool {name}, which GKE calls {pool.pool.status.value}: only "
                 f"{pool.ready_nodes} of {pool.pool.node_count} nodes are ready with all their chips"
             )
-            verdicts.append(verdict(slice_, constants.STUCK, message, key=f"unready {name}"))
-    return tuple(verdicts)
+            said = verdict(slice_, constants.STUCK, message, key=f"unready {name}")
+            found.append(Stuck(slice_id=slice_id, pool=name, ready=False, verdict=said))
+    return tuple(found)

@@ -113,9 +113,9 @@ class Story:
             pool = raw["metadata"]["labels"].get(constants.NODE_POOL, "")
             total[pool] = total.get(pool, 0) + 1
             ready[pool] = ready.get(pool, 0) + _is_ready(raw)
-        for pool in total:
+        for pool, registered in total.items():
             if ready[pool] > self._ready_nodes.get(pool, 0):
-                yield f"node pool {pool}: {ready[pool]} of {total[pool]} registered nodes ready"
+                yield f"node pool {pool}: {ready[pool]} of {registered} registered nodes ready"
         self._ready_nodes = ready
 
     def _log(self) -> Iterator[str]:

@@ -9,8 +9,9 @@ import pytest
 from provisioner import cluster, constants
 from provisioner.cluster.protocol import JOBSETS_ROOT, object_path
 from provisioner.controller.deleting import KeptError
+from provisioner.demand import job_key
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
-from provisioner.planning.plan import DeleteReason
+from provisioner.planning.plan import Delete, DeleteReason
 from tests.controller.kit import (
     NAMESPACE,
     World,
@@ -18,6 +19,7 @@ from tests.controller.kit import (
     jobset_path,
     raw_foreign_pod,
     raw_jobset,
+    raw_leader,
     raw_node,
     seconds_from,
 )
@@ -252,3 +254,42 @@ def test_the_jobset_is_read_in_its_namespace(world: World) -> None:
     world.gate.pass_through(a_delete())
     assert jobset_path("train") in world.calls("GET")
     assert NAMESPACE in jobset_path("train")
+
+
+def put_job_pod(world: World, index: str, *, node: str) -> None:
+    """Put a pod of the job that the pool was made for: bound to a node, or unschedulable."""
+    raw = raw_leader("train", topology="2x2x2", uid="uid-of-train", node=node)
+    name = f"train-workers-0-{index}"
+    raw["metadata"] |= {"name": name, "uid": name}
+    raw["metadata"]["labels"][constants.COMPLETION_INDEX] = index
+    world.kube.put_object(object_path("pods", name, namespace=NAMESPACE), raw)
+
+
+def stuck_delete() -> Delete:
+    """Return the delete of a pool under a stuck slice."""
+    return a_delete(reason=DeleteReason.SLICE_STUCK, spared_job=job_key(NAMESPACE, "train-workers-0"))
+
+
+def test_the_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> None:
+    """That is what the setting asks for: the leader runs, its follower never will."""
+    put_job_pod(world, "0", node=NODE)
+    put_job_pod(world, "1", node="")
+    world.gate.pass_through(stuck_delete())
+    assert cordoned(world) == (True, True)
+
+
+def test_a_slice_that_is_not_stuck_any_more_keeps_its_pool(world: World) -> None:
+    """The follower found its place between the decision and the gate."""
+    put_job_pod(world, "0", node=NODE)
+    put_job_pod(world, "1", node=SECOND)
+    with pytest.raises(KeptError, match="slice stuck"):
+        world.gate.pass_through(stuck_delete())
+    assert cordoned(world) == (False, False)
+
+
+def test_the_pods_of_others_keep_the_pool_of_a_stuck_slice(world: World) -> None:
+    """Only the stuck job's own pods are spared the question."""
+    put_job_pod(world, "1", node="")
+    put_pod(world)
+    with pytest.raises(KeptError, match="other/stray"):
+        world.gate.pass_through(stuck_delete())

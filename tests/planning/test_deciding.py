@@ -16,6 +16,8 @@ from provisioner.planning import hints
 from provisioner.planning.lifecycle import Phase
 from provisioner.planning.memory import CallState, DeleteCall, Memory
 from provisioner.planning.outcomes import CreateAnswer
+from provisioner.planning.plan import DeleteReason
+from tests import builders
 from tests.builders import (
     after,
     foreign_pool,
@@ -279,6 +281,41 @@ def test_followers_that_stay_unschedulable_beside_their_leader_are_told() -> Non
     world.pass_time(2)
     (verdict,) = world.look().verdicts
     assert "1 pod(s) of job train-slice-0" in verdict.message
+
+
+def stuck_world(**changes: Any) -> World:
+    """Return a world in which a leader runs and its follower has been unschedulable for long."""
+    jobset = make_jobset()
+    world = World(jobset, settings_=builders.settings(**changes))
+    pool = world.put_pool(make_pool(jobset))
+    world.put(make_pod(jobset, node=make_node(pool).name), make_pod(jobset, index=1, unschedulable=True))
+    world.look()
+    world.pass_time(601)
+    return world
+
+
+def test_a_stuck_slice_is_not_replaced_unless_the_settings_say_so() -> None:
+    """A pod runs there; that its job is stuck is for its owner to judge."""
+    world = stuck_world()
+    world.run(5, seconds=60)
+    assert world.deleted == world.created == []
+
+
+def test_a_stuck_slice_is_replaced_where_the_settings_say_so() -> None:
+    """Its own pods do not keep the pool."""
+    (delete,) = stuck_world(replace_stuck_slices=True).look().deletes
+    assert delete.reason is DeleteReason.SLICE_STUCK
+    assert delete.spared_job == job_key("default", "train-slice-0")
+
+
+def test_a_stuck_slice_is_not_replaced_under_the_pods_of_another() -> None:
+    """Nobody asked them."""
+    world = stuck_world(replace_stuck_slices=True)
+    other = make_jobset("other")
+    world.jobsets[other.uid] = other
+    (name,) = world.pools
+    world.put(make_pod(other, node=next(node.name for node in world.nodes.values() if node.pool_name == name)))
+    assert world.look().deletes == ()
 
 
 def test_a_slice_that_waits_for_nodes_that_do_not_come_is_told() -> None:
