@@ -34,7 +34,7 @@ run: $(SETUP) ## The controller, against the kubeconfig's current context and GK
 
 .PHONY: test
 test: setup lint ## All checks and tests, the end-to-end ones included.
-	@$(BIN)/pytest --cov --cov-report=term:skip-covered --cov-fail-under=90
+	@$(BIN)/pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered --cov-fail-under=90
 
 .PHONY: test-quick
 test-quick: $(SETUP) ## The tests that need no control plane.
@@ -51,6 +51,12 @@ lint: $(SETUP) ## Style, types, layers.
 format: $(SETUP) ## Bring the code into its format.
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+SEEDS ?= 1000
+
+.PHONY: simulate
+simulate: $(SETUP) ## Simulate the whole controller under faults, from SEEDS seeds.
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 .PHONY: bench
 bench: setup ## The figures of docs/performance.md.

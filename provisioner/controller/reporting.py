@@ -48,6 +48,10 @@ class Recorder(Protocol):
     ) -> None:
         """Record one Event; returns at once."""
 
+    @property
+    def dropped_total(self) -> int:
+        """How many were not written since the start."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Reporter:
@@ -63,6 +67,7 @@ class Reporter:
     #: Times that were observed: a pool that is ready once more is not made once more.
     _timed: set[tuple[PoolName, Phase]] = field(default_factory=set)
     _alerts: frozenset[str] = frozenset()
+    _events_dropped: int = 0
     _told: set[tuple[str, str, str]] = field(default_factory=set)
 
     def tell(self, plan: Plan, snapshot: Snapshot) -> None:
@@ -215,6 +220,9 @@ class Reporter:
         self.metrics.set_alerts(Counter(alert.kind for alert in alerts))
 
     def _measure(self, plan: Plan) -> None:
+        dropped = self.recorder.dropped_total
+        self.metrics.count_events_dropped(dropped - self._events_dropped)
+        self._events_dropped = dropped
         chips: Counter[str] = Counter()
         for state in plan.pools:
             chips[_CHIP_STATE[state.phase]] += state.chips

@@ -77,7 +77,7 @@ class Metrics:
             "cluster_proven", "1 when kubeconfig and GKE settings are proven to be of one cluster."
         )
         self._events_dropped = self._counter(
-            "events_dropped", "Kubernetes Events that were not written, by why.", "why"
+            "events_dropped", "Kubernetes Events that were not written: too many, or refused."
         )
 
     # --- GKE ---
@@ -143,9 +143,9 @@ class Metrics:
         """Take note of how long a slice took from wanted to a phase (provisioning, ready, in_use)."""
         self._phase_seconds.labels(phase).observe(seconds)
 
-    def count_event_dropped(self, why: str) -> None:
-        """Count an Event that was not written."""
-        self._events_dropped.labels(why).inc()
+    def count_events_dropped(self, events: int) -> None:
+        """Count Events that were not written."""
+        self._events_dropped.inc(events)
 
     # --- The process ---
 

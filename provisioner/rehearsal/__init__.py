@@ -1,5 +1,5 @@
 """A whole world on one machine: a real control plane, a simulated GKE, and the provisioner between them."""
 
-from provisioner.rehearsal.world import ProvisionerProcess, Rehearsal
+from provisioner.rehearsal.world import ProvisionerProcess, Rehearsal, RehearsalError, wait_for
 
-__all__ = ["ProvisionerProcess", "Rehearsal"]
+__all__ = ["ProvisionerProcess", "Rehearsal", "RehearsalError", "wait_for"]

@@ -84,6 +84,7 @@ class FakeRecorder:
     """Keeps Events."""
 
     told: list[Told] = field(default_factory=list)
+    dropped_total: int = 0
 
     def emit(
         self, ref: ObjectRef, *, kind: Literal["Normal", "Warning"], reason: str, message: str, key: str = ""

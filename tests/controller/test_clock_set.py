@@ -1,0 +1,55 @@
+"""Somebody sets the clock while the controller runs: what was to happen in a minute happens in a minute."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from provisioner.model.capacity import PoolStatus
+from tests.controller.kit import World, jobset_path
+
+
+class SetClock:
+    """A time of day that somebody sets, over a world's steady clock."""
+
+    def __init__(self, world: World) -> None:
+        self._now = world.clock.now
+        self.by = timedelta()
+        world.clock.now = lambda: self._now() + self.by  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        pytest.param(timedelta(hours=-2), id="set back by two hours"),
+        pytest.param(timedelta(hours=2), id="set forward by two hours"),
+    ],
+)
+def test_the_deletion_delay_is_as_long_as_ever(by: timedelta) -> None:
+    """A pool goes after its delay: not two hours later, and not at once."""
+    world = World()
+    clock = SetClock(world)
+    world.start()
+    pool = world.run_to_use()
+    world.remove_leader()
+    world.kube.remove_object(jobset_path("train"))
+    world.round(after_seconds=3)
+    clock.by = by
+    world.round(after_seconds=3)
+    world.round(after_seconds=3)
+    assert world.gke.pools[pool].status is PoolStatus.RUNNING
+    world.rounds(4, every_seconds=15)
+    assert world.gke.pools[pool].status is PoolStatus.STOPPING
+
+
+def test_a_list_of_pools_is_as_old_as_it_was() -> None:
+    """A clock that is set back does not make the last list look as if it came from the future."""
+    world = World()
+    clock = SetClock(world)
+    loop = world.start()
+    world.round()
+    clock.by = timedelta(hours=-2)
+    pause = world.round(after_seconds=70)
+    assert loop.pools.age_seconds(world.clock.now()) == pytest.approx(0.0, abs=1.0)
+    assert pause <= 60.0

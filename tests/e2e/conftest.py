@@ -1,0 +1,100 @@
+"""One local control plane and one simulated GKE for all end-to-end tests; each test gets a namespace of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioner import constants
+from provisioner.cluster.protocol import JOBSETS_ROOT, collection_path
+from provisioner.rehearsal import ProvisionerProcess, Rehearsal
+from tests.e2e.kit import EAGER, PATIENCE_SECONDS, QUICK, Ground, simulator_settings
+
+
+class Shared:
+    """The provisioner of all tests that need none of their own; only one may run at a time."""
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self._rehearsal = rehearsal
+        self._process: ProvisionerProcess | None = None
+
+    def running(self) -> ProvisionerProcess:
+        """Return it; start it where it does not run."""
+        if self._process is None:
+            self._process = self._rehearsal.provisioner(environment=EAGER, name="shared")
+            self._process.start()
+        return self._process
+
+    def stop(self) -> None:
+        """Make room for another."""
+        if self._process is not None:
+            assert self._process.stop() == 0
+            self._process = None
+
+
+@pytest.fixture(scope="session")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+    """Give the world."""
+    with Rehearsal(directory=tmp_path_factory.mktemp("e2e") / "cluster", settings=simulator_settings()) as rehearsal:
+        yield rehearsal
+
+
+@pytest.fixture(scope="session")
+def shared(rehearsal: Rehearsal) -> Iterator[Shared]:
+    """Give the keeper of the shared provisioner."""
+    keeper = Shared(rehearsal)
+    yield keeper
+    keeper.stop()
+
+
+@pytest.fixture
+def ground(rehearsal: Rehearsal, shared: Shared) -> Iterator[Ground]:
+    """Give a namespace, and leave nothing behind: no pool, no fault, no changed setting."""
+    ground = Ground(rehearsal)
+    ground.gke.reset_calls()
+    logs = {path: path.stat().st_size for path in _logs(rehearsal)}
+    yield ground
+    for process in ground.provisioners:
+        process.kill()
+    ground.gke.clear()
+    ground.gke.set(**QUICK, operations_quota=None)
+    _delete_all(rehearsal, "jobsets", root=JOBSETS_ROOT)
+    _delete_all(rehearsal, "pods")
+    for name, body in ground.sent().items():
+        if body.get("config", {}).get("labels", {}).get(constants.NODEPOOL_MANAGER) != constants.MANAGER:
+            ground.drop_pool(name)
+    if ground.gke.pools:
+        shared.running()
+        ground.wait(lambda: not ground.gke.pools, "all pools are gone after the test", PATIENCE_SECONDS)
+    crashes = [
+        line
+        for path in _logs(rehearsal)
+        for line in path.read_text(encoding="utf-8")[logs.get(path, 0) :].splitlines()
+        if "crashed" in line or "Traceback" in line
+    ]
+    assert crashes == []
+
+
+@pytest.fixture
+def provisioner(shared: Shared) -> ProvisionerProcess:
+    """Give the shared provisioner."""
+    return shared.running()
+
+
+@pytest.fixture
+def alone(ground: Ground, shared: Shared) -> Ground:
+    """Give the ground without the shared provisioner: the test starts its own."""
+    shared.stop()
+    return ground
+
+
+def _logs(rehearsal: Rehearsal) -> list[Path]:
+    return sorted(rehearsal.cluster.directory.glob("*-*.log"))
+
+
+def _delete_all(rehearsal: Rehearsal, resource: str, *, root: str = "/api/v1") -> None:
+    path = collection_path(resource, root=root)
+    for namespace in {item["metadata"]["namespace"] for item in rehearsal.objects(path)}:
+        rehearsal.api.delete(collection_path(resource, namespace=namespace, root=root))

@@ -1,0 +1,304 @@
+"""What the end-to-end tests say of JobSets, pods, pools and provisioners."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import requests
+
+from provisioner import cluster, constants
+from provisioner.cluster.protocol import JOBSETS_ROOT, collection_path, object_path
+from provisioner.localcluster import FAIL_AFTER, RUN_FOR
+from provisioner.rehearsal import ProvisionerProcess, Rehearsal
+from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, wait_for
+from provisioner.simulator.records import PoolStatus, PoolView
+from provisioner.simulator.settings import SimulatorSettings
+
+#: Short, so that a test takes seconds, and long enough to act in the middle.
+QUICK = {"create_seconds": 2.0, "delete_seconds": 1.0, "node_stagger_seconds": 0.3}
+#: The provisioner's environment where a test is not about these.
+EAGER = {"NODEPOOL_DELETION_DELAY": "2s", "NODE_MIN_LIFESPAN": "0s"}
+PATIENCE_SECONDS = 40.0
+EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+_numbers = itertools.count(1)
+
+
+def simulator_settings(**changes: Any) -> SimulatorSettings:
+    """Return settings of the rehearsed GKE."""
+    return SimulatorSettings(project=PROJECT, location=LOCATION, cluster=CLUSTER, **{**QUICK, **changes})
+
+
+def jobset(
+    name: str,
+    namespace: str,
+    *,
+    topology: str = "2x2x1",
+    accelerator: str = "tpu-v4-podslice",
+    chips: int = 4,
+    replicas: int = 1,
+    parallelism: int = 1,
+    run_for: str = "2s",
+    fail_after: str = "",
+    max_restarts: int = 0,
+    suspend: bool = False,
+    selector: Mapping[str, str] | None = None,
+    tolerations: Iterable[Mapping[str, str]] = (),
+    pod_labels: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return a JobSet."""
+    annotations = {RUN_FOR: run_for} | ({FAIL_AFTER: fail_after} if fail_after else {})
+    selectors = {constants.TPU_ACCELERATOR: accelerator, constants.TPU_TOPOLOGY: topology}
+    amount = {constants.TPU_RESOURCE: str(chips)}
+    pod = {
+        "metadata": {"annotations": annotations, "labels": dict(pod_labels or {})},
+        "spec": {
+            "restartPolicy": "Never",
+            "nodeSelector": {key: value for key, value in (selectors | dict(selector or {})).items() if value},
+            "tolerations": list(tolerations),
+            "containers": [
+                {"name": "main", "image": "none", "resources": {"requests": amount, "limits": amount} if chips else {}}
+            ],
+        },
+    }
+    job = {"parallelism": parallelism, "completions": parallelism, "backoffLimit": 0, "template": pod}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name, "namespace": namespace, "annotations": {EXCLUSIVE: constants.NODE_POOL}},
+        "spec": {
+            "suspend": suspend,
+            "failurePolicy": {"maxRestarts": max_restarts},
+            "replicatedJobs": [{"name": "w", "replicas": replicas, "template": {"spec": job}}],
+        },
+    }
+
+
+def foreign_pod(name: str, namespace: str, *, node: str = "", chips: int = 0, **spec: Any) -> dict[str, Any]:
+    """Return a pod that no JobSet made."""
+    amount = {constants.TPU_RESOURCE: str(chips)} if chips else {"cpu": "100"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            **({"nodeName": node} if node else {}),
+            "containers": [{"name": "main", "image": "none", "resources": {"requests": amount, "limits": amount}}],
+            **spec,
+        },
+    }
+
+
+class Ground:
+    """A namespace of the shared rehearsal, and what happens in it."""
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self.rehearsal = rehearsal
+        self.gke = rehearsal.gke
+        self.api = rehearsal.api
+        self.namespace = self.new_namespace()
+        #: Provisioners of this test alone.
+        self.provisioners: list[ProvisionerProcess] = []
+
+    def new_namespace(self, **labels: str) -> str:
+        """Create a namespace."""
+        name = f"e2e-{next(_numbers)}"
+        self.rehearsal.create_namespace(name, labels=labels)
+        # Pods are admitted only once the namespace has its service account.
+        wait_for(
+            lambda: self.rehearsal.objects(collection_path("serviceaccounts", namespace=name)),
+            f"namespace {name} has a service account",
+            PATIENCE_SECONDS,
+        )
+        return name
+
+    # --- JobSets
+
+    def apply(self, name: str, *, namespace: str = "", **options: Any) -> None:
+        """Create a JobSet; one that is still on its way out is waited for."""
+        where = namespace or self.namespace
+        body = jobset(name, where, **options)
+
+        def posted() -> bool:
+            try:
+                self.api.post(collection_path("jobsets", namespace=where, root=JOBSETS_ROOT), body)
+            except cluster.Conflict:
+                return False
+            return True
+
+        wait_for(posted, f"JobSet {name} can be created", PATIENCE_SECONDS)
+
+    def delete(self, name: str, *, namespace: str = "") -> None:
+        """Delete a JobSet."""
+        self.api.delete(self._path(name, namespace))
+
+    def patch(self, name: str, body: dict[str, Any]) -> None:
+        """Change a JobSet."""
+        self.api.patch(self._path(name), body)
+
+    def jobset(self, name: str, *, namespace: str = "") -> dict[str, Any]:
+        """Read a JobSet."""
+        return self.api.get(self._path(name, namespace))
+
+    def state(self, name: str, *, namespace: str = "") -> str:
+        """Return "Completed", "Failed", or nothing while it lives."""
+        return str(self.jobset(name, namespace=namespace).get("status", {}).get("terminalState", ""))
+
+    def restarts(self, name: str) -> int:
+        """Return how often a JobSet was restarted."""
+        return int(self.jobset(name).get("status", {}).get("restarts", 0))
+
+    def _path(self, name: str, namespace: str = "") -> str:
+        return object_path("jobsets", name, namespace=namespace or self.namespace, root=JOBSETS_ROOT)
+
+    def await_completed(self, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
+        """Wait until JobSets are completed; a failed one ends the wait."""
+
+        def completed() -> bool:
+            states = {name: self.state(name) for name in names}
+            assert "Failed" not in states.values(), states
+            return set(states.values()) == {"Completed"}
+
+        self.wait(completed, f"JobSets {', '.join(names)} are completed", seconds)
+
+    # --- pods and nodes
+
+    def pods(self, *, namespace: str = "") -> list[dict[str, Any]]:
+        """List the pods."""
+        return self.rehearsal.objects(collection_path("pods", namespace=namespace or self.namespace))
+
+    def phases(self, name: str) -> Counter[str]:
+        """Count the pods of a JobSet by phase."""
+        return Counter(
+            pod["status"].get("phase", "")
+            for pod in self.pods()
+            if pod["metadata"].get("labels", {}).get(constants.JOBSET_NAME) == name
+        )
+
+    def runs(self, name: str, *, pods: int = 1) -> bool:
+        """Whether as many pods of a JobSet run."""
+        return self.phases(name)["Running"] == pods
+
+    def leader(self, name: str) -> dict[str, Any] | None:
+        """Return the leader pod of a JobSet's first job."""
+        for pod in self.pods():
+            labels = pod["metadata"].get("labels", {})
+            if labels.get(constants.JOBSET_NAME) == name and labels.get(constants.COMPLETION_INDEX) == "0":
+                return pod
+        return None
+
+    def unschedulable(self, name: str) -> bool:
+        """Whether the scheduler has found no node for a JobSet's leader."""
+        leader = self.leader(name) or {}
+        conditions = leader.get("status", {}).get("conditions", ())
+        return any(each.get("reason") == "Unschedulable" for each in conditions)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """List all nodes."""
+        return self.rehearsal.objects(collection_path("nodes"))
+
+    def events(self, kind: str, name: str = "", *, namespace: str = "") -> list[dict[str, Any]]:
+        """List our Events on objects of a kind, oldest first."""
+        where = "default" if kind == "Node" else namespace or self.namespace
+        found = [
+            event
+            for event in self.rehearsal.objects(collection_path("events", namespace=where))
+            if event["involvedObject"]["kind"] == kind
+            and event["involvedObject"]["name"].startswith(name)
+            and event.get("source", {}).get("component") == constants.MANAGER
+        ]
+        return sorted(found, key=lambda event: str(event["firstTimestamp"]))
+
+    def reasons(self, kind: str, name: str = "", *, namespace: str = "") -> set[str]:
+        """Return the reasons of our Events on objects of a kind."""
+        return {str(event["reason"]) for event in self.events(kind, name, namespace=namespace)}
+
+    # --- GKE
+
+    def pools(self, prefix: str = "") -> tuple[PoolView, ...]:
+        """Return the pools whose names begin so."""
+        return tuple(pool for pool in self.gke.pools if pool.name.startswith(prefix))
+
+    def living(self, prefix: str = "") -> tuple[PoolView, ...]:
+        """Return those that are not on their way out."""
+        gone = (PoolStatus.STOPPING, PoolStatus.ERROR)
+        return tuple(pool for pool in self.pools(prefix) if pool.status not in gone)
+
+    def sent(self) -> dict[str, dict[str, Any]]:
+        """Return the bodies that the creators of all pools sent."""
+        world = self.gke.world
+        with world.frozen():
+            return {name: pool.body for each in world._clusters.values() for name, pool in each.pools.items()}
+
+    def make_pool(self, body: dict[str, Any]) -> None:
+        """Make a pool as somebody else would."""
+        requests.post(f"{self.gke.url}{self._pools_path}", json={"nodePool": body}, timeout=10).raise_for_status()
+
+    def drop_pool(self, name: str) -> None:
+        """Delete a pool as somebody else would."""
+        requests.delete(f"{self.gke.url}{self._pools_path}/{name}", timeout=10)
+
+    @property
+    def _pools_path(self) -> str:
+        return f"/v1/projects/{PROJECT}/locations/{LOCATION}/clusters/{CLUSTER}/nodePools"
+
+    def accepted(self, method: str) -> int:
+        """Return how many calls of a method GKE has taken."""
+        return self.gke.call_counts().get(method, {}).get("200", 0)
+
+    def await_gone(self, prefix: str = "", *, seconds: float = PATIENCE_SECONDS) -> None:
+        """Wait until no pool of that prefix is left, nor a node of one."""
+        self.wait(lambda: not self.pools(prefix), f"no pool {prefix!r} is left", seconds)
+
+    # --- provisioners
+
+    def provisioner(
+        self, *, environment: Mapping[str, str] | None = None, arguments: Iterable[str] = (), wait: bool = True
+    ) -> ProvisionerProcess:
+        """Start a provisioner of this test's own."""
+        made = self.rehearsal.provisioner(environment={**EAGER, **(environment or {})}, arguments=arguments)
+        self.provisioners.append(made)
+        if wait:
+            made.start()
+        else:
+            made.launch()
+        return made
+
+    # --- waiting
+
+    def wait(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+        """Wait for a condition; show what there is when it does not come."""
+        wait_for(condition, what, seconds, self.picture)
+
+    def picture(self) -> str:
+        """Return what there is, for a failed wait."""
+        pods = [
+            f"{pod['metadata']['name']} {pod['status'].get('phase')} on {pod['spec'].get('nodeName')}"
+            for pod in self.pods()[:20]
+        ]
+        pools = [f"{pool.name} {pool.status.value} {pool.status_message}" for pool in self.gke.pools[:20]]
+        logs = [one.tail(lines=25) for one in self.provisioners]
+        return "\n".join(["pods:", *pods, "pools:", *pools, "calls:", str(self.gke.call_counts()), *logs])
+
+
+def ready(provisioner: ProvisionerProcess) -> tuple[int, str]:
+    """Ask a provisioner for its readiness; 0 where nothing answers."""
+    try:
+        answer = requests.get(provisioner.ready_url, timeout=5)
+    except requests.ConnectionError:
+        return 0, ""
+    return answer.status_code, answer.text
+
+
+def metrics(provisioner: ProvisionerProcess) -> str:
+    """Return a provisioner's metrics."""
+    answer = requests.get(provisioner.metrics_url, timeout=5)
+    answer.raise_for_status()
+    return answer.text
+
+
+def logged(provisioner: ProvisionerProcess, event: str) -> list[dict[str, Any]]:
+    """Return a provisioner's log lines of an event."""
+    return [record for record in provisioner.records() if record.get("event") == event]

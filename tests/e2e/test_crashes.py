@@ -1,0 +1,121 @@
+"""Crashes: of the provisioner at any moment, of the API server, of GKE. Nothing doubled, lost or leaked."""
+
+from __future__ import annotations
+
+import pytest
+
+from provisioner import cluster
+from provisioner.localcluster import recipes
+from provisioner.rehearsal import ProvisionerProcess
+from provisioner.simulator.faults import Fault, FaultKind
+from provisioner.simulator.records import PoolStatus
+from tests.e2e.kit import Ground, ready
+
+pytestmark = pytest.mark.e2e
+
+
+def test_killed_right_after_a_create(alone: Ground) -> None:
+    """Killed when the first of several creates was taken, the next process makes the others, and none twice."""
+    names = [f"burst-{index}" for index in range(4)]
+    process = alone.provisioner()
+    for name in names:
+        alone.apply(name, run_for="1s")
+    alone.wait(lambda: alone.accepted("nodePools.create") >= 1, "the first create is taken", 20)
+    process.kill()
+    alone.provisioner()
+    alone.await_completed(*names)
+    alone.await_gone("burst-")
+    assert alone.accepted("nodePools.create") == 4
+    assert alone.gke.count("nodePools.create") == 4
+
+
+def test_killed_while_the_answer_is_on_its_way(alone: Ground) -> None:
+    """Killed between GKE's taking a create and its answer, the next process adopts what it finds."""
+    alone.gke.inject(Fault(kind=FaultKind.HANG, method="nodePools.create", seconds=5.0, before_effect=False, count=1))
+    process = alone.provisioner()
+    alone.apply("orphan", run_for="1s")
+    alone.wait(lambda: alone.pools("orphan-"), "GKE makes the pool")
+    process.kill()
+    alone.provisioner()
+    alone.await_completed("orphan")
+    alone.await_gone("orphan-")
+
+
+def test_killed_in_every_other_phase(alone: Ground) -> None:
+    """Killed while provisioning, in use, idle and deleting, the next process goes on where the last one was."""
+    process = alone.provisioner(environment={"NODEPOOL_DELETION_DELAY": "5s"})
+
+    def again() -> ProvisionerProcess:
+        process.kill()
+        return alone.provisioner(environment={"NODEPOOL_DELETION_DELAY": "5s"})
+
+    alone.gke.set(create_seconds=4.0, delete_seconds=4.0)
+    alone.apply("survivor", run_for="6s")
+    alone.wait(lambda: alone.pools("survivor-"), "its pool is in the making")
+    process = again()
+    alone.wait(lambda: alone.runs("survivor"), "it runs")
+    process = again()
+    alone.await_completed("survivor")
+    alone.wait(lambda: "node_pool.phase_changed idle" in _phases(process), "its pool is idle")
+    process = again()
+    alone.wait(lambda: alone.pools("survivor-")[0].status is PoolStatus.STOPPING, "its pool is deleted")
+    process = again()
+    alone.await_gone("survivor-")
+    assert alone.restarts("survivor") == 0
+    assert (alone.accepted("nodePools.create"), alone.accepted("nodePools.delete")) == (1, 1)
+
+
+def test_a_pool_of_a_jobset_that_went_while_nobody_looked(alone: Ground) -> None:
+    """A JobSet that is deleted while no provisioner runs leaves no pool behind."""
+    process = alone.provisioner()
+    alone.apply("forgotten", run_for="1h")
+    alone.wait(lambda: alone.runs("forgotten"), "it runs")
+    process.kill()
+    alone.delete("forgotten")
+    alone.wait(lambda: not alone.phases("forgotten"), "its pods are gone")
+    alone.provisioner()
+    alone.await_gone("forgotten-")
+
+
+def test_the_api_server_restarts(alone: Ground) -> None:
+    """While the API server is away nothing is deleted; after it, everything goes on."""
+    process = alone.provisioner()
+    alone.apply("steady", run_for="10s")
+    alone.wait(lambda: alone.runs("steady"), "it runs")
+    alone.rehearsal.cluster.restart(recipes.KUBE_APISERVER, down_seconds=3)
+    process.check()
+    assert len(alone.living("steady-")) == 1
+    alone.wait(lambda: _answers(alone), "the API server answers")
+    alone.apply("after", run_for="1s", topology="2x2x2", parallelism=2)
+    alone.await_completed("after", "steady")
+    alone.wait(lambda: ready(process)[0] == 200, "it is ready again")
+    alone.await_gone()
+    assert alone.accepted("nodePools.create") == 2
+
+
+def test_gke_is_away(alone: Ground) -> None:
+    """While GKE does not answer, readiness says so; after it, everything goes on."""
+    process = alone.provisioner()
+    alone.apply("running", run_for="1h")
+    alone.wait(lambda: alone.runs("running"), "it runs")
+    alone.gke.inject(Fault(kind=FaultKind.HTTP_ERROR, code=0))
+    alone.apply("waiting", run_for="1s", topology="2x2x2", parallelism=2)
+    alone.delete("running")
+    alone.wait(lambda: ready(process)[0] == 503 and "GKE" in ready(process)[1], "readiness says that GKE is away")
+    assert alone.runs("waiting") is False
+    alone.gke.clear()
+    alone.await_completed("waiting")
+    alone.await_gone()
+    assert ready(process)[0] == 200
+
+
+def _phases(process: ProvisionerProcess) -> set[str]:
+    return {f"{record.get('event')} {record.get('new')}" for record in process.records()}
+
+
+def _answers(ground: Ground) -> bool:
+    try:
+        ground.pods()
+    except cluster.ClusterError:
+        return False
+    return True

@@ -1,0 +1,163 @@
+"""What keeps the provisioner from acting on a world that it does not understand."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from provisioner import cluster, constants, localcluster
+from provisioner.cluster.protocol import JOBSETS_ROOT, collection_path
+from provisioner.demand.slices import job_key
+from provisioner.rehearsal import ProvisionerProcess
+from provisioner.rehearsal.world import ZONE, RehearsalError, wait_for
+from provisioner.simulator.app import Simulator
+from tests.e2e.kit import EAGER, Ground, jobset, logged, ready, simulator_settings
+
+pytestmark = pytest.mark.e2e
+
+NAMESPACE = "default"
+
+
+class Bare:
+    """A cluster that has no JobSet, and its GKE."""
+
+    def __init__(self, directory: Path) -> None:
+        self.cluster = localcluster.start(directory, jobset=False)
+        self.api = cluster.connect(str(self.cluster.kubeconfig))
+        self.gke = Simulator(simulator_settings(create_seconds=1.0), kubeconfig=self.cluster.kubeconfig)
+        self.gke.start()
+        self.provisioner = ProvisionerProcess(
+            kubeconfig=self.cluster.kubeconfig,
+            gke_endpoint=self.gke.url,
+            log=directory / "provisioner.log",
+            environment={**EAGER, "POD_NAMESPACE": NAMESPACE},
+        )
+
+    def stop(self) -> None:
+        """Stop everything."""
+        self.provisioner.kill()
+        self.gke.stop()
+        self.api.close()
+        self.cluster.stop()
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[Bare]:
+    """Give a cluster without JobSet."""
+    bare = Bare(tmp_path / "bare")
+    yield bare
+    bare.stop()
+
+
+def test_without_the_jobset_kind_nothing_is_deleted(bare: Bare) -> None:
+    """Where JobSet is not installed no pool is surplus; log and readiness say so; once it is there, work begins."""
+    # A pool whose JobSet can't be found, because none can.
+    labels = {
+        constants.NODEPOOL_MANAGER: constants.MANAGER,
+        constants.POOL_JOBSET_NAME: "of-old",
+        constants.POOL_JOBSET_NAMESPACE: NAMESPACE,
+        constants.POOL_JOBSET_UID: "uid-of-old",
+    }
+    # Of another shape than the JobSet's below, or its pod would rightly keep it.
+    config = {"machineType": "ct5lp-hightpu-8t", "labels": labels}
+    body = {"name": "of-old-1", "initialNodeCount": 1, "locations": [ZONE], "config": config}
+    Ground.make_pool(_Here(bare), body)  # type: ignore[arg-type]
+    wait_for(lambda: bare.gke.pools[0].status.value == "RUNNING", "the old pool runs", 20)
+    bare.provisioner.start()
+    wait_for(lambda: "JobSet CRD is not installed" in ready(bare.provisioner)[1], "readiness says why", 20)
+    assert ready(bare.provisioner)[0] == 503
+    # Longer than the deletion delay: time enough for a wrong delete.
+    wait_for(lambda: _seconds_up(bare) > 6, "time passes", 20)
+    assert bare.gke.count("nodePools.delete") == 0
+    assert "JobSet CRD is not installed" in bare.provisioner.tail(lines=200)
+    manifests = bare.cluster.binaries.jobset_manifests / "crd" / "bases"
+    _kubectl(bare, "apply", "--server-side", "-f", str(manifests))
+    wait_for(lambda: _put_job(bare), "a JobSet is taken", 60)
+    wait_for(lambda: [pool for pool in bare.gke.pools if pool.name.startswith("new-")], "it gets its pool", 60)
+    wait_for(lambda: bare.gke.pool("of-old-1") is None, "the old pool goes", 20)
+    assert ready(bare.provisioner)[0] == 200
+
+
+class _Here:
+    """What making a pool needs of a ground."""
+
+    def __init__(self, bare: Bare) -> None:
+        self.gke = bare.gke
+        self._pools_path = Ground._pools_path.fget(self)  # type: ignore[attr-defined]
+
+
+def _seconds_up(bare: Bare) -> float:
+    (first, *_) = bare.provisioner.records()
+    return (datetime.now(UTC) - datetime.fromisoformat(first["timestamp"])).total_seconds()
+
+
+def _kubectl(bare: Bare, *arguments: str) -> None:
+    kubectl = str(bare.cluster.binaries["kubectl"])
+    subprocess.run([kubectl, f"--kubeconfig={bare.cluster.kubeconfig}", *arguments], check=True, capture_output=True)
+
+
+def _put_job(bare: Bare) -> bool:
+    """Put a JobSet and, in the place of its controller, its leader pod."""
+    raw = jobset("new", NAMESPACE)
+    try:
+        made = bare.api.post(collection_path("jobsets", namespace=NAMESPACE, root=JOBSETS_ROOT), raw)
+    except (cluster.NotFound, cluster.Invalid):
+        return False
+    template = raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "new-w-0-0-abcde",
+            "labels": {
+                constants.JOBSET_NAME: "new",
+                constants.JOBSET_UID: made["metadata"]["uid"],
+                constants.JOB_KEY: job_key(NAMESPACE, "new-w-0"),
+                constants.COMPLETION_INDEX: "0",
+            },
+        },
+        "spec": template["spec"],
+    }
+    bare.api.post(collection_path("pods", namespace=NAMESPACE), pod)
+    return True
+
+
+@pytest.mark.parametrize(
+    ("certificate", "want"),
+    [
+        pytest.param(b"", "No certificate authority to compare", id="GKE names no authority"),
+        pytest.param(
+            b"-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n",
+            "does not trust the certificate authority",
+            id="GKE names another authority",
+        ),
+    ],
+)
+def test_another_cluster_is_left_alone(alone: Ground, certificate: bytes, want: str) -> None:
+    """Where kubeconfig and GCP_CLUSTER are not proven to be one cluster nothing is touched; readiness says why."""
+    with Simulator(simulator_settings()) as other:
+        assert other._server is not None
+        other._server.api._ca_certificate = base64.b64encode(certificate).decode()
+        process = ProvisionerProcess(
+            kubeconfig=alone.rehearsal.cluster.kubeconfig,
+            gke_endpoint=other.url,
+            log=alone.rehearsal.cluster.directory / f"other-{alone.namespace}.log",
+            environment=EAGER,
+        )
+        try:
+            alone.apply("homeless", run_for="1s")
+            process.launch()
+            alone.wait(lambda: want in ready(process)[1], "readiness says why")
+            assert ready(process)[0] == 503
+            assert "GCP_CLUSTER" in ready(process)[1]
+            alone.wait(lambda: alone.leader("homeless") is not None, "the JobSet has a pod")
+            with pytest.raises(RehearsalError):
+                wait_for(lambda: other.count("nodePools.create") or other.count("nodePools.list"), "any call", 2)
+            assert len(logged(process, "cluster.not_proven")) == 1
+        finally:
+            process.kill()
