@@ -22,7 +22,7 @@ $(SETUP): requirements/dev.txt pyproject.toml
 
 .PHONY: setup
 setup: $(SETUP) ## Virtual environment, Go, the control plane's programs (minutes the first time, then nothing).
-	@$(BIN)/python -m provisioner.localcluster build
+	@$(BIN)/python -m provisioner.localcluster build > /dev/null
 
 .PHONY: demo
 demo: setup ## A JobSet from creation to nothing left, on a local control plane. KEEP=1 stays up.

@@ -1,0 +1,86 @@
+"""The demo as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "jobset.yaml"
+
+
+def demo(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """Start the demo."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "provisioner", "demo", "--create-seconds=2", "--delete-seconds=1", *arguments],
+        env={**os.environ, "NODEPOOL_DELETION_DELAY": "1s", "COLUMNS": "160", "NO_COLOR": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_the_demo_shows_a_whole_life_and_ends_well() -> None:
+    """From leader pods that cannot be scheduled to nothing left, then the tables, then exit code 0."""
+    process = demo()
+    told, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, told
+    story = [
+        r"JobSet default/tpu-demo: created",
+        r"leader pod default/tpu-demo-workers-0-0-\w+ cannot be scheduled",
+        r"asks GKE for node pool tpu-demo-\w+: 2 of ct4p-hightpu-4t, 8 chips",
+        r"node pool tpu-demo-\w+ is ready, 2 nodes",
+        r"leader pod default/tpu-demo-workers-0-0-\w+ has succeeded",
+        r"JobSet default/tpu-demo: completed",
+        r"deletes node pool tpu-demo-\w+",
+        r"nothing is left: no node pool, no node",
+        r"Time in each step",
+        r"nodePools.create +\W+2",
+        r"16 chips in 2 node pools, made and given back",
+    ]
+    place = 0
+    for line in story:
+        found = re.compile(line).search(told, place)
+        assert found is not None, f"{line!r} is not told after its predecessor:\n{told}"
+        place = found.start()
+
+
+def test_a_jobset_that_google_does_not_serve_fails_the_demo(tmp_path: Path) -> None:
+    """The reason and the nearest valid values are told, and the exit code is not 0."""
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(EXAMPLE.read_text(encoding="utf-8").replace("2x2x2", "2x2x3"), encoding="utf-8")
+    process = demo(str(wrong))
+    told, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "topology 2x2x3 is not valid for tpu-v4-podslice" in told
+    assert "nearest valid: 2x2x2, 2x2x4" in " ".join(told.split())
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    """Before anything is started."""
+    process = demo("nowhere.yaml")
+    told, _ = process.communicate(timeout=60)
+    assert (process.returncode, told.strip()) == (2, "no such file: nowhere.yaml")
+
+
+def test_keep_stays_up_until_it_is_told_to_end() -> None:
+    """With KEEP=1 it prints where everything is, and Ctrl-C ends it all in good order."""
+    process = demo(KEEP="1")
+    assert process.stdout is not None
+    told = []
+    for line in process.stdout:
+        told.append(line)
+        if "provisioner's log" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, rest
+    kubeconfig = re.search(r"export KUBECONFIG=(\S+)", "".join(told))
+    assert kubeconfig is not None
+    assert not Path(kubeconfig[1]).exists()
