@@ -26,7 +26,7 @@ In all of Go's forms: one dash or two, `-leader-elect=false`, `--metrics-bind-ad
 | `--health-probe-bind-address` | `:8081` | where `/healthz` and `/readyz` are served; `0` for nowhere |
 | `--leader-elect` | `false` | elect one leader among several replicas by a Lease in `POD_NAMESPACE` |
 | `--kubeconfig` | in-cluster, else `$KUBECONFIG`, else `~/.kube/config` | the cluster; always its current context |
-| `--zap-devel`, `--zap-log-level`, `--zap-encoder` | | translated: level debug; the level; `json` for JSON on a terminal too |
+| `--zap-devel`, `--zap-log-level`, `--zap-encoder` | | level debug; the level; `json` for JSON on a terminal too |
 | `--zap-stacktrace-level`, `--zap-time-encoding` | | accepted, without effect |
 """
 
