@@ -73,9 +73,7 @@ SETTERS: list[Any] = [
         90,
         id="time to a phase",
     ),
-    pytest.param(
-        lambda m: m.count_events_dropped(3), "events_dropped_total", {}, 3, id="dropped events"
-    ),
+    pytest.param(lambda m: m.count_events_dropped(3), "events_dropped_total", {}, 3, id="dropped events"),
     pytest.param(
         lambda m: m.set_watch("pods", synced=True, last_contact_age_seconds=3.0),
         "watch_synced",
