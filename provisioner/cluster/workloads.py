@@ -95,21 +95,26 @@ def cordon(api: Api, node_name: str) -> bool:
 
     A node that somebody else cordoned must not be given to this: the note would make us uncordon it later.
     """
-    return _set_cordon(api, node_name, unschedulable=True, note="true")
+    body = {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"unschedulable": True}}
+    try:
+        api.patch(object_path("nodes", node_name), body, strategic=True)
+    except errors.NotFound:
+        return False
+    return True
 
 
 def uncordon(api: Api, node_name: str) -> bool:
-    """Undo `cordon`; False where the node is gone."""
-    return _set_cordon(api, node_name, unschedulable=None, note=None)
+    """Undo `cordon`; False where the node is gone or does not bear our note (any more).
 
-
-def _set_cordon(api: Api, node_name: str, *, unschedulable: bool | None, note: str | None) -> bool:
-    body = {
-        "metadata": {"annotations": {constants.CORDONED: note}},
-        "spec": {"unschedulable": unschedulable},
-    }
+    Read live and written only to what was read: the cordon that a cache shows as ours may be somebody else's by now.
+    """
+    path = object_path("nodes", node_name)
     try:
-        api.patch(object_path("nodes", node_name), body, strategic=True)
+        metadata = api.get(path).get("metadata") or {}
+        if (metadata.get("annotations") or {}).get(constants.CORDONED) != "true":
+            return False
+        marks = {"annotations": {constants.CORDONED: None}, "resourceVersion": metadata.get("resourceVersion")}
+        api.patch(path, {"metadata": marks, "spec": {"unschedulable": None}}, strategic=True)
     except errors.NotFound:
         return False
     return True

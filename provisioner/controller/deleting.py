@@ -7,6 +7,7 @@ before the delete has reached GKE, because it reports its chips only several sec
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,6 +26,10 @@ _log = structlog.get_logger(__name__)
 _NAMED_PODS = 3
 
 
+#: The last look at the nodes is worth this long: a process that was frozen since looks again.
+_LAST_LOOK_SECONDS = 2.0
+
+
 class KeptError(Exception):
     """The pool must not be deleted now; the message says why."""
 
@@ -36,6 +41,7 @@ class Gate:
     api: cluster.Api
     settings: Settings
     clock: Callable[[], datetime]
+    monotonic: Callable[[], float] = time.monotonic
 
     def pass_through(self, delete: Delete) -> None:
         """Prove the reason, close the pool for new pods, and make sure that none is on it."""
@@ -50,7 +56,7 @@ class Gate:
                     closed.append(node)
                     cluster.cordon(self.api, node.name)
             self._refuse_if_used(delete, nodes)
-            self._refuse_if_growing(delete, nodes)
+            self._refuse_if_growing(delete)
         except (cluster.ClusterError, KeptError):
             self._uncordon(closed)
             raise
@@ -62,12 +68,14 @@ class Gate:
             more = f" and {len(blocking) - _NAMED_PODS} more" if len(blocking) > _NAMED_PODS else ""
             raise KeptError(f"unfinished pods that ask for chips are on it: {names}{more}")
 
-    def _refuse_if_growing(self, delete: Delete, seen: list[Node]) -> None:
-        # All that went before may have taken long, and a node that was not there is open for pods.
-        names = {node.name for node in seen}
+    def _refuse_if_growing(self, delete: Delete) -> None:
+        # All that went before may have taken long: a node may have come, or come again under its old name.
+        began = self.monotonic()
         for node in cluster.list_nodes_of_pool(self.api, delete.name, chip_resource=self.settings.chip_resource):
-            if node.name not in names:
-                raise KeptError(f"node {node.name} has registered meanwhile")
+            if not node.cordoned:
+                raise KeptError(f"node {node.name} has registered or been opened meanwhile")
+        if self.monotonic() - began > _LAST_LOOK_SECONDS:
+            raise KeptError("the last look at its nodes took too long to be relied on")
 
     def _prove(self, delete: Delete) -> None:
         if delete.reason is DeleteReason.POOL_FAILED:

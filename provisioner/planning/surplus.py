@@ -25,6 +25,8 @@ _VANISHED_AT_ONCE = 3
 _BRAKED_SECONDS = 60.0
 #: A delete that is held up for this long is an alert.
 _HELD_UP_SECONDS = 600.0
+#: Clocks of one cluster differ by less than this, or one of them is wrong.
+_CLOCKS_APART = timedelta(seconds=60)
 #: GKE deletes these itself, or says something that this release does not understand.
 _UNTOUCHED = frozenset({PoolStatus.STOPPING, PoolStatus.UNKNOWN})
 
@@ -84,7 +86,7 @@ def find_surplus(
         if each.leaving:
             continue
         at_once = failed or given_up is not None
-        due = _due(each, since[each.name], memory.deletes.get(each.name), settings, at_once=at_once)
+        due = _due(each, since[each.name], memory.deletes.get(each.name), settings, now, at_once=at_once)
         if due > now:
             due_at.append(due)
             continue
@@ -187,13 +189,16 @@ def _given_up_for(each: Supply, stuck: Mapping[PoolName, SliceId], matching: Mat
     return slice_id
 
 
-def _due(each: Supply, since: datetime, call: DeleteCall | None, settings: Settings, *, at_once: bool) -> datetime:
+def _due(
+    each: Supply, since: datetime, call: DeleteCall | None, settings: Settings, now: datetime, *, at_once: bool
+) -> datetime:
     due = since
     if not at_once:
         due += timedelta(seconds=settings.deletion_delay_seconds)
-        youngest = max((node.created_at for node in each.nodes), default=None)
-        if youngest is not None:
-            due = max(due, youngest + timedelta(seconds=settings.node_min_lifespan_seconds))
+        lifespan = timedelta(seconds=settings.node_min_lifespan_seconds)
+        # Made well in the future says that our clock runs late, and nothing about the node's age.
+        ages = (node.created_at for node in each.nodes if node.created_at <= now + max(lifespan, _CLOCKS_APART))
+        due = max(due, max(ages, default=due - lifespan) + lifespan)
     # What was in the way of the last try may be over as soon as the pool's status changes.
     held_up = call is not None and call.state is CallState.POSTPONED and call.status is each.pool.status
     if held_up and call is not None and call.retry_at is not None:

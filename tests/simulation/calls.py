@@ -1,0 +1,158 @@
+"""What befalls calls and events on their way: delays, errors, lost answers, crashes and pauses half-way."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from provisioner.simulator.errors import body_of, of_http_code
+from tests.simulation.stage import Stage
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+
+_HTML = "<html><body>not what you are looking for</body></html>"
+_MOST_CRASHES = 5
+#: So many times likelier are pauses where they are most dangerous.
+_DELICATE = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What happens to one call: a delay, and with a code a false answer (0: the connection breaks)."""
+
+    delay_seconds: float = 0.0
+    code: int | None = None
+    text: str = ""
+    before_effect: bool = True
+    #: GKE calls the request invalid.
+    refuses: bool = False
+
+
+class Calls:
+    """The troubles of one run's calls, each as often as this run has drawn; none after the storm."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        rng = stage.rng
+        self._gke_errors = rng.choice((0.0, 0.0, 0.03, 0.12))
+        self._kube_errors = rng.choice((0.0, 0.0, 0.02, 0.08))
+        self._slowness = rng.choice((0.0, 0.01, 0.05))
+        self._crash_chance = rng.choice((0.0, 0.0, 0.002, 0.01))
+        self._pause_chance = rng.choice((0.0, 0.0, 0.002, 0.01))
+        self._lag_seconds = rng.choice((0.0, 0.0, 0.5, 5.0))
+        self.loses_events = stage.chance(0.2)
+        self.refuses_requests = stage.chance(0.1)
+        self._crashes_left = self._pauses_left = _MOST_CRASHES
+        self.kube_down_until = self.gke_down_until = 0.0
+
+    def latency_seconds(self) -> float:
+        """Return how long one way takes."""
+        rng = self.stage.rng
+        if self.stage.stormy and self._slowness and rng.random() < self._slowness:
+            return rng.uniform(0.1, 5.0)
+        return rng.uniform(0.001, 0.04)
+
+    def start_delay_seconds(self) -> float:
+        """Return how long a call waits for a thread."""
+        return self.stage.rng.uniform(0.0, 0.05 if not self.stage.stormy else 0.5)
+
+    def crashes(self, process: Process) -> bool:
+        """Whether the process ends in the midst of what it does."""
+        if not self.stage.stormy or not self._crash_chance or self._crashes_left == 0:
+            return False
+        if self.stage.rng.random() >= self._crash_chance:
+            return False
+        self._crashes_left -= 1
+        self.stage.fault("crash within a call", process.name)
+        return True
+
+    def pause_seconds(self, process: Process, *, delicate: bool) -> float:
+        """Return for how long the process stands still in the midst of what it does; nearly always 0.
+
+        Between the gate's looks and the delete it happens more often than chance would have it.
+        """
+        if not self.stage.stormy or not self._pause_chance or self._pauses_left == 0:
+            return 0.0
+        if self.stage.rng.random() >= self._pause_chance * (_DELICATE if delicate else 1.0):
+            return 0.0
+        self._pauses_left -= 1
+        seconds = self.stage.rng.uniform(2.0, 70.0)
+        self.stage.fault("pause within a call", "%s for %.0f s", process.name, seconds)
+        return seconds
+
+    def watch_trouble(self, resource: str) -> tuple[float, bool]:
+        """Return how late an event comes, and whether it gets lost."""
+        rng = self.stage.rng
+        if not self.stage.stormy:
+            return rng.uniform(0.002, 0.1), False
+        if self.loses_events and rng.random() < 0.05:
+            self.stage.fault("event lost", resource)
+            return 0.0, True
+        if self._lag_seconds:
+            lag = rng.expovariate(1.0 / self._lag_seconds)
+            if lag > 1.0:
+                self.stage.faults["event late"] += 1
+            return min(lag, 30.0), False
+        return rng.uniform(0.002, 0.3), False
+
+    def gke_fault(self, process: Process, method: str) -> Trouble | None:
+        """Return what befalls a call to GKE."""
+        if not self.stage.stormy:
+            return None
+        rng = self.stage.rng
+        if self.stage.agenda.now < self.gke_down_until:
+            self.stage.faults["gke call in outage"] += 1
+            return Trouble(code=503, text=_google(503, "The service is currently unavailable."))
+        if rng.random() >= self._gke_errors:
+            return None
+        before = rng.random() < 0.5
+        choices = [
+            ("gke rate limit", Trouble(code=429, text=_google(429, "Quota exceeded for quota metric 'API requests'."))),
+            ("gke 503", Trouble(code=503, text=_google(503, "Try again."), before_effect=before)),
+            ("gke connection broken", Trouble(code=0, before_effect=before)),
+            ("gke proxy error", Trouble(code=502, text=_HTML, before_effect=before)),
+            ("gke proxy 404", Trouble(code=404, text=_HTML)),
+            ("gke hangs", Trouble(code=0, delay_seconds=rng.uniform(10.0, 25.0))),
+            ("gke answer late", Trouble(delay_seconds=rng.uniform(1.0, 9.0))),
+            ("gke permission", Trouble(code=403, text=_google(403, 'Required "container.clusters.update"'))),
+        ]
+        if method in ("nodePools.create", "nodePools.delete"):
+            text = "Cluster is running incompatible operation operation-1."
+            choices.append(("gke operation in the way", Trouble(code=400, text=_precondition(text))))
+        if method == "nodePools.create" and self.refuses_requests:
+            words = _google(400, "Machine type x is not supported.")
+            choices.append(("gke refuses", Trouble(code=400, text=words, refuses=True)))
+        kind, trouble = rng.choice(choices)
+        self.stage.fault(kind, "%s of %s", method, process.name)
+        return trouble
+
+    def kube_fault(self, process: Process, method: str, path: str) -> Trouble | None:
+        """Return what befalls a call to the API server."""
+        if not self.stage.stormy:
+            return None
+        rng = self.stage.rng
+        if self.stage.agenda.now < self.kube_down_until:
+            self.stage.faults["kubernetes call in outage"] += 1
+            return Trouble(code=0, text="connection refused")
+        if rng.random() >= self._kube_errors:
+            return None
+        kind, trouble = rng.choice(
+            (
+                ("kubernetes 503", Trouble(code=503, text="etcd is away", before_effect=True)),
+                ("kubernetes answer lost", Trouble(code=0, text="connection reset", before_effect=False)),
+                ("kubernetes answer late", Trouble(delay_seconds=rng.uniform(0.5, 4.0))),
+                ("kubernetes hangs", Trouble(code=0, text="timed out", delay_seconds=rng.uniform(5.0, 15.0))),
+            )
+        )
+        self.stage.fault(kind, "%s %s of %s", method, path.rsplit("/", 1)[-1], process.name)
+        return trouble
+
+
+def _google(code: int, text: str) -> str:
+    return json.dumps(body_of(of_http_code(code, text), request_id="0x1"))
+
+
+def _precondition(text: str) -> str:
+    return json.dumps(body_of(of_http_code(400, text, status="FAILED_PRECONDITION"), request_id="0x1"))

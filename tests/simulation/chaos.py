@@ -1,0 +1,273 @@
+"""What goes wrong in the world, drawn from the run's one source of chance; what befalls calls is drawn in calls.py.
+
+Each run draws which kinds of trouble it has at all, so that some runs show one kind alone and others several at once.
+When the storm ends, everything that somebody would mend is mended, and nobody does anything any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from provisioner import constants
+from provisioner.cluster.protocol import object_path
+from provisioner.simulator.faults import Fault, FaultKind
+from provisioner.simulator.records import PoolStatus
+from tests.simulation.cloud import CLUSTER
+from tests.simulation.store import merged
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+    from tests.simulation.run import Simulation
+
+_POOL_FAULTS = (
+    FaultKind.STOCKOUT,
+    FaultKind.QUOTA_EXCEEDED,
+    FaultKind.CREATE_ERROR,
+    FaultKind.CREATE_NEVER_ENDS,
+    FaultKind.NODES_NEVER_REGISTER,
+    FaultKind.NODES_WITHOUT_CHIPS,
+    FaultKind.DELETE_FAILS,
+    FaultKind.DELETE_NEVER_ENDS,
+)
+
+
+class Chaos:
+    """The faults of one run."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.stage = stage = simulation.stage
+        kinds: tuple[tuple[str, Callable[[], None]], ...] = (
+            ("pool", self._break_a_pool),
+            ("pool again", self._break_a_pool),
+            ("preemption", self._preempt),
+            ("deletion by hand", self._delete_by_hand),
+            ("pool status", self._change_status),
+            ("operations quota", self._change_quota),
+            ("cordon by hand", self._cordon_by_hand),
+            ("node not ready", self._unready_a_node),
+            ("hints", self._spoil_hints),
+            ("crash", self._kill),
+            ("pause", self._pause),
+            ("restart", self._ask_to_end),
+            ("clock jump", self._jump),
+            ("kubernetes outage", self._kube_outage),
+            ("gke outage", self._gke_outage),
+            ("silent watch", self._silence),
+            ("pod killed", self._kill_a_pod),
+            ("foreign pod", self._foreign_pod),
+        )
+        self._kinds = tuple(each for each in kinds if stage.chance(0.4))
+        self._pool_faults = tuple(kind for kind in _POOL_FAULTS if stage.chance(0.4)) or (FaultKind.STOCKOUT,)
+        self._by_hand: set[str] = set()
+
+    def begin(self) -> None:
+        """Let the storm begin."""
+        rng, agenda = self.stage.rng, self.stage.agenda
+        if rng.random() < 0.3:
+            self._break_a_pool()
+        if self._kinds:
+            agenda.after(rng.uniform(1.0, 15.0), self._strike)
+        if self.simulation.calls.loses_events:
+            agenda.after(20.0, self._relist)
+
+    def end(self) -> None:
+        """End it, and mend what would be mended."""
+        self.stage.stormy = False
+        self.stage.note("calm", "the storm is over, everything is mended")
+        world = self.simulation.cloud.world
+        self.simulation.cloud.limit_operations(None)
+        for pool in list(self.simulation.cloud.pools.values()):
+            if pool.status is PoolStatus.RECONCILING:
+                world.set_status(pool.name, PoolStatus.RUNNING)
+        self.simulation.cloud.repair()
+        # What had begun to fail fails only now.
+        self.stage.agenda.after(100.0, self.simulation.cloud.repair)
+        for name in list(self.simulation.cluster.nodes):
+            self.simulation.cloud.set_status(name, ready=True)
+        for name in list(self._by_hand):
+            self._uncordon_by_hand(name)
+        for process in self.simulation.processes:
+            process.skew_seconds = 0.0
+            for cache in process.caches:
+                cache.fall_silent(0.0)
+                cache.relist()
+
+    # --- what happens to the world
+
+    def _strike(self) -> None:
+        if not self.stage.stormy:
+            return
+        rng = self.stage.rng
+        self.stage.agenda.after(rng.uniform(3.0, 25.0), self._strike)
+        rng.choice(self._kinds)[1]()
+
+    def _relist(self) -> None:
+        if self.stage.stormy:
+            for process in self.simulation.processes:
+                self.stage.rng.choice(process.caches).relist()
+            self.stage.agenda.after(self.stage.rng.uniform(5.0, 20.0), self._relist)
+
+    def _our_pool(self, *statuses: PoolStatus) -> str | None:
+        ours = [
+            pool.name
+            for pool in self.simulation.cloud.pools.values()
+            if pool.status in statuses and constants.POOL_JOBSET_NAME in pool.body["config"].get("labels", {})
+        ]
+        return self.stage.rng.choice(ours) if ours else None
+
+    def _break_a_pool(self) -> None:
+        rng, kind = self.stage.rng, self.stage.rng.choice(self._pool_faults)
+        world = self.simulation.cloud.world
+        after = rng.choice((None, rng.uniform(0.5, 90.0)))
+        status = rng.choice(("INTERNAL", "INVALID_ARGUMENT")) if self.simulation.calls.refuses_requests else "INTERNAL"
+        fault = world.faults.add(
+            Fault(
+                kind=kind, count=rng.choice((1, 1, 3)), after_seconds=after, status=status, hosts=rng.choice((None, 1))
+            )
+        )
+        self.stage.fault(kind.value, "is due")
+        if kind in (FaultKind.CREATE_NEVER_ENDS, FaultKind.DELETE_NEVER_ENDS):
+
+            def let_go() -> None:
+                world.faults.remove(fault.fault_id)
+                world.release()
+
+            self.stage.agenda.after(rng.uniform(20.0, 120.0), let_go)
+
+    def _preempt(self) -> None:
+        name = self._our_pool(PoolStatus.RUNNING)
+        if name is not None:
+            hosts = self.stage.rng.choice((None, 1))
+            self.stage.fault("preemption", "%s, hosts: %s", name, hosts)
+            self.simulation.cloud.world.preempt(name, hosts=hosts)
+
+    def _delete_by_hand(self) -> None:
+        name = self._our_pool(PoolStatus.RUNNING)
+        if name is not None and self.simulation.cloud.pools[name].operation.is_done:
+            self.stage.fault("pool deleted by hand", name)
+            self.simulation.checker.deleted_by_hand.add(name)
+            self.simulation.cloud.limit_operations(None)
+            self.simulation.cloud.world.delete_pool(CLUSTER, name)
+
+    def _change_status(self) -> None:
+        name = self._our_pool(PoolStatus.RUNNING)
+        if name is None:
+            return
+        status = self.stage.rng.choice((PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR))
+        self.stage.fault("pool status", "%s is %s", name, status.value)
+        self.simulation.cloud.world.set_status(name, status)
+
+        def back() -> None:
+            pool = self.simulation.cloud.pools.get(name)
+            if pool is not None and pool.status is status:
+                self.simulation.cloud.world.set_status(name, PoolStatus.RUNNING)
+
+        self.stage.agenda.after(self.stage.rng.uniform(2.0, 60.0), back)
+
+    def _change_quota(self) -> None:
+        quota = self.stage.rng.choice((None, 1, 2, 5))
+        self.stage.fault("operations quota", "is now %s", quota)
+        self.simulation.cloud.limit_operations(quota)
+
+    def _a_node(self) -> str | None:
+        names = list(self.simulation.cluster.nodes)
+        return self.stage.rng.choice(names) if names else None
+
+    def _cordon_by_hand(self) -> None:
+        name = self._a_node()
+        if name is None or self.simulation.cluster.nodes[name].cordoned:
+            return
+        self.stage.fault("node cordoned by hand", name)
+        path = object_path("nodes", name)
+        self.stage.store.put(path, merged(self.stage.store.get(path), {"spec": {"unschedulable": True}}))
+        self._by_hand.add(name)
+        self.stage.agenda.after(self.stage.rng.uniform(5.0, 100.0), lambda: self._uncordon_by_hand(name))
+
+    def _uncordon_by_hand(self, name: str) -> None:
+        self._by_hand.discard(name)
+        path = object_path("nodes", name)
+        raw = self.stage.store.find(path)
+        if raw is not None and not self.simulation.cluster.nodes[name].cordoned_by_us:
+            self.stage.store.put(path, merged(raw, {"spec": {"unschedulable": None}}))
+
+    def _unready_a_node(self) -> None:
+        name = self._a_node()
+        if name is not None:
+            self.stage.fault("node not ready", name)
+            self.simulation.cloud.set_status(name, ready=False)
+            self.stage.agenda.after(
+                self.stage.rng.uniform(1.0, 100.0), lambda: self.simulation.cloud.set_status(name, ready=True)
+            )
+
+    def _spoil_hints(self) -> None:
+        path = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace=constants.DEFAULT_NAMESPACE)
+        raw = self.stage.store.find(path)
+        if raw is None:
+            return
+        if self.stage.chance(0.5):
+            self.stage.fault("hints lost", "the ConfigMap is deleted")
+            self.stage.store.remove(path)
+        else:
+            self.stage.fault("hints spoilt", "the ConfigMap holds rubbish")
+            spoilt = {key: self.stage.rng.choice(("", "{", "[]", '{"a/b": "c", "d": -1}')) for key in raw["data"]}
+            self.stage.store.put(path, {**raw, "data": spoilt})
+
+    def _kube_outage(self) -> None:
+        self.simulation.calls.kube_down_until = self.stage.agenda.now + self.stage.rng.uniform(2.0, 50.0)
+        self.stage.fault("kubernetes outage", "until %.0f", self.simulation.calls.kube_down_until)
+
+    def _gke_outage(self) -> None:
+        self.simulation.calls.gke_down_until = self.stage.agenda.now + self.stage.rng.uniform(2.0, 60.0)
+        self.stage.fault("gke outage", "until %.0f", self.simulation.calls.gke_down_until)
+
+    def _foreign_pod(self) -> None:
+        self.stage.fault("foreign pod", "asks for chips")
+        shape = self.stage.rng.choice(self.simulation.people.shapes)
+        self.simulation.cluster.add_foreign(shape, lasting_seconds=self.stage.rng.uniform(10.0, 100.0))
+
+    def _kill_a_pod(self) -> None:
+        bound = [pod for pod in self.simulation.cluster.pods if pod.node and not pod.finished]
+        if bound:
+            pod, stuck = self.stage.rng.choice(bound), self.stage.chance(0.3)
+            self.stage.fault("pod killed", "%s, hangs: %s", pod.name, stuck)
+            self.simulation.cluster.terminate(pod, stuck=stuck)
+
+    # --- what happens to processes
+
+    def _a_process(self) -> Process | None:
+        living = [each for each in self.simulation.processes if not each.dead]
+        return self.stage.rng.choice(living) if living else None
+
+    def _kill(self) -> None:
+        process = self._a_process()
+        if process is not None:
+            self.stage.fault("crash", process.name)
+            process.die()
+
+    def _ask_to_end(self) -> None:
+        process = self._a_process()
+        if process is not None:
+            self.stage.fault("restart", process.name)
+            process.stop()
+
+    def _pause(self) -> None:
+        process = self._a_process()
+        if process is not None:
+            process.paused_until = self.stage.agenda.now + self.stage.rng.uniform(1.0, 70.0)
+            self.stage.fault("pause", "%s until %.0f", process.name, process.paused_until)
+
+    def _jump(self) -> None:
+        process = self._a_process()
+        if process is not None:
+            jump = self.stage.rng.choice((-7200.0, -600.0, -30.0, 30.0, 600.0, 7200.0))
+            process.skew_seconds = jump if not process.skew_seconds else 0.0
+            self.stage.fault("clock jump", "%s is now %+.0f s off", process.name, process.skew_seconds)
+
+    def _silence(self) -> None:
+        process = self._a_process()
+        if process is not None:
+            seconds = self.stage.rng.uniform(5.0, 250.0)
+            self.stage.fault("silent watch", "of %s for %.0f s", process.name, seconds)
+            self.stage.rng.choice(process.caches).fall_silent(seconds)

@@ -1,0 +1,239 @@
+"""The simulated GKE on virtual time, its nodes in the simulated Kubernetes, and the wire between it and a controller.
+
+The wire is an adapter under the real client's HTTP session: everything of the client but the sockets is real, and so
+is the simulator's API.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
+
+import requests
+
+from provisioner.cluster.protocol import object_path
+from provisioner.cluster.quantities import format_time
+from provisioner.simulator import api, errors
+from provisioner.simulator.model import World
+from provisioner.simulator.names import ClusterName
+from provisioner.simulator.nodes import node_object
+from provisioner.simulator.records import NodeState, Pool, PoolStatus, SimulatedNode
+from provisioner.simulator.settings import SimulatorSettings
+from tests.simulation.agenda import seconds_of
+from tests.simulation.stage import Stage
+from tests.simulation.store import merged
+
+if TYPE_CHECKING:
+    from tests.simulation.calls import Calls
+    from tests.simulation.checks import Checker
+    from tests.simulation.process import Process
+
+CLUSTER = ClusterName("project-1", "us-central2", "test")
+ZONE = "us-central2-b"
+CA_PEM = b"-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
+#: From a node's registration to its chips, which the device plugin's pod reports once it runs. It must not be shorter
+#: than the gate's last look (2 s) and the delete's own time-out (10 s): nothing else keeps pods off a node that
+#: registers while a delete is on its way.
+_DEVICES_SECONDS = (13.0, 25.0)
+#: By then the pools of others are made.
+_OTHERS_READY_SECONDS = 5.0
+FOREIGN_POOLS = ("default-pool", "their-tpus")
+
+
+class Cloud:
+    """The simulated GKE. Also the sink of its nodes."""
+
+    def __init__(self, stage: Stage, settings: SimulatorSettings, *, quota: int | None) -> None:
+        self.stage = stage
+        self.world = World(settings, clock=stage.agenda.wall, rng=stage.rng)
+        self.api = api.Api(self.world, ca_certificate=base64.b64encode(CA_PEM).decode(), endpoint="kubernetes.test")
+        self._ticks: set[float] = set()
+        self.world.attach(self)
+        self.world.timeline.on_added = self._follow
+        for body in _foreign_pools():
+            self.world.create_pool(CLUSTER, body)
+        # Only now, or there would be no room for two pools at once to begin with.
+        stage.agenda.after(_OTHERS_READY_SECONDS, lambda: self.limit_operations(quota))
+
+    def limit_operations(self, quota: int | None) -> None:
+        """Set how many operations GKE takes at once."""
+        self.world.change_settings({"operations_quota": quota})
+
+    def _follow(self) -> None:
+        """Wake up when the world has something to do."""
+        due = self.world.timeline.next_due
+        if due is None:
+            return
+        # Virtual seconds are floats, the world's are microseconds: a little later, never a little early.
+        when = seconds_of(due) + 1e-5
+        if when not in self._ticks:
+            self._ticks.add(when)
+            self.stage.agenda.at(when, lambda: self._tick(when))
+
+    def _tick(self, when: float) -> None:
+        self._ticks.discard(when)
+        self.world.advance()
+        self._follow()
+
+    @property
+    def pools(self) -> dict[str, Pool]:
+        """The pools as they really are."""
+        return self.world.cluster(CLUSTER).pools
+
+    # --- NodeSink
+
+    def register(self, pool: Pool, node: SimulatedNode) -> None:
+        """Boot a VM: it registers, gets ready and reports its chips, each a moment later."""
+        rng, agenda = self.stage.rng, self.stage.agenda
+        path = object_path("nodes", node.name)
+
+        def appear() -> None:
+            if not node.is_wanted or self.stage.store.find(path) is not None:
+                return
+            body = node_object(pool, node, version="1.34", life="sim", ready=False)
+            body["metadata"]["creationTimestamp"] = format_time(agenda.wall())
+            without = {key: text for key, text in body["status"]["allocatable"].items() if key != "google.com/tpu"}
+            allocatable, body["status"] = body["status"]["allocatable"], {"allocatable": without}
+            self.stage.note("kubelet", "registers %s of %s", node.name, pool.name)
+            self.stage.store.put(path, body)
+            agenda.after(rng.uniform(*_DEVICES_SECONDS), lambda: self.set_status(node.name, allocatable=allocatable))
+            agenda.after(rng.uniform(0.1, 15.0), lambda: self.set_status(node.name, ready=True))
+            self.world.node_registered(pool, node)
+
+        agenda.after(rng.uniform(0.05, 2.0), appear)
+
+    def remove(self, node_name: str) -> None:
+        """Let a VM go."""
+        path = object_path("nodes", node_name)
+        self.stage.agenda.after(self.stage.rng.uniform(0.05, 3.0), lambda: self.stage.store.remove(path))
+
+    def set_status(
+        self, node_name: str, *, ready: bool | None = None, allocatable: dict[str, str] | None = None
+    ) -> None:
+        """Let a kubelet report."""
+        path = object_path("nodes", node_name)
+        raw = self.stage.store.find(path)
+        if raw is None:
+            return
+        status: dict[str, Any] = {}
+        if ready is not None:
+            status["conditions"] = [{"type": "Ready", "status": "True" if ready else "False"}]
+        if allocatable is not None:
+            status["allocatable"] = allocatable
+        self.stage.store.put(path, merged(raw, {"status": status}))
+
+    # --- when the faults end
+
+    def repair(self) -> None:
+        """Make whole what faults broke for good: GKE's auto-repair, and the people who look after a cluster."""
+        self.world.faults.clear()
+        self.world.release()
+        for pool in self.pools.values():
+            for node in pool.nodes:
+                chips = pool.plan.machine.chips
+                if node.chips < chips:
+                    node.chips = chips
+                    self.set_status(node.name, allocatable={"google.com/tpu": str(chips)})
+                # A pool whose delete failed half-way has lost nodes for good, and a leader may sit on one of the rest:
+                # the provisioner tells and waits, people act.
+                given_up = node.state is NodeState.REMOVED and pool.status is PoolStatus.RUNNING_WITH_ERROR
+                if node.state is NodeState.NEVER or given_up:
+                    self.world._life.lose(pool, node, self.stage.agenda.wall())
+            if pool.status is PoolStatus.RUNNING_WITH_ERROR and pool.nodes:
+                self.world.set_status(pool.name, PoolStatus.RUNNING)
+
+
+class Wire(requests.adapters.BaseAdapter):
+    """The way of one controller's requests to the simulated GKE."""
+
+    def __init__(self, cloud: Cloud, process: Process, calls: Calls, checker: Checker) -> None:
+        super().__init__()
+        self._cloud = cloud
+        self._process = process
+        self._calls = calls
+        self._checker = checker
+
+    def send(  # type: ignore[override]
+        self, request: requests.PreparedRequest, *, timeout: tuple[float, float], **_options: object
+    ) -> requests.Response:
+        """Carry one request there and its answer back; either may get lost, and time passes."""
+        process, agenda = self._process, self._process.stage.agenda
+        address = urlsplit(str(request.url))
+        found = api.route(str(request.method), address.path)
+        limit = agenda.now + timeout[1]
+        changes = request.method != "GET"
+        self._checker.saw_call(process, found.method, found.pool)
+        fault = self._calls.gke_fault(process, found.method)
+        process.travel(fault.delay_seconds if fault is not None else 0.0, may_pause=not changes)
+        if agenda.now > limit:
+            # Never sent, by the client's own time-out: a frozen process does not send what it should have sent before.
+            raise requests.ReadTimeout("the time is up")
+        body = json.loads(request.body) if request.body else None
+        if fault is not None and fault.refuses and body is not None:
+            self._checker.refuse(body)
+        if fault is not None and fault.code is not None and fault.before_effect:
+            return _struck(fault.code, fault.text, request)
+        try:
+            if changes:
+                self._checker.before_change(process, found.method, found.pool, body)
+            answer = self._cloud.api.handle(
+                found,
+                api.Request(
+                    http_method=str(request.method),
+                    path=address.path,
+                    query=dict(parse_qsl(address.query)),
+                    headers={key.lower(): str(value) for key, value in request.headers.items()},
+                    body=body,
+                ),
+            )
+            code, text = 200, json.dumps(answer)
+            if changes:
+                self._checker.after_change(process, found.method, found.pool, body)
+        except errors.ApiError as error:
+            code, text = error.code, json.dumps(errors.body_of(error, request_id="0x1"))
+            if changes:
+                process.note("%s %s is refused: %s", found.method, found.pool or "", error)
+        process.travel(0.0)
+        if fault is not None and fault.code is not None:
+            return _struck(fault.code, fault.text, request)
+        if agenda.now > limit:
+            raise requests.ReadTimeout("no answer in time")
+        return _response(code, text, request)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _struck(code: int, text: str, request: requests.PreparedRequest) -> requests.Response:
+    if code == 0:
+        raise requests.ConnectionError("the connection broke")
+    return _response(code, text, request)
+
+
+def _response(code: int, text: str, request: requests.PreparedRequest) -> requests.Response:
+    response = requests.Response()
+    response.status_code = code
+    response._content = text.encode()
+    response.headers["Content-Type"] = "application/json"
+    response.url = str(request.url)
+    response.request = request
+    return response
+
+
+def _foreign_pools() -> list[dict[str, Any]]:
+    """Return pools that are none of ours, one of them with TPUs and our manager label, but no JobSet's name."""
+    return [
+        {"name": FOREIGN_POOLS[0], "initialNodeCount": 1, "locations": [ZONE], "config": {"machineType": "e2-medium"}},
+        {
+            "name": FOREIGN_POOLS[1],
+            "initialNodeCount": 1,
+            "locations": [ZONE],
+            "config": {
+                "machineType": "ct5lp-hightpu-1t",
+                "diskType": "pd-balanced",
+                "labels": {"google.com/nodepool-manager": "tpu-provisioner"},
+            },
+        },
+    ]

@@ -1,0 +1,197 @@
+"""JobSets and pods as they really are, and as the API server shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from provisioner import constants
+from provisioner.cluster.protocol import JOBSETS_ROOT, JsonObject, object_path
+from provisioner.cluster.quantities import format_time
+from provisioner.demand import SliceId
+from provisioner.demand.slices import job_key
+from provisioner.model.workloads import JobSetUid
+from tests.simulation.agenda import Agenda
+
+NAMESPACE = "research"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What the pods of a JobSet ask for."""
+
+    accelerator: str
+    topology: str
+    hosts: int
+    chips: int
+    parallelism: int
+    spot: bool = False
+    feasible: bool = True
+
+    def selector(self) -> dict[str, str]:
+        """Return the pods' nodeSelector."""
+        selector = {constants.TPU_TOPOLOGY: self.topology}
+        if self.accelerator:
+            selector[constants.TPU_ACCELERATOR] = self.accelerator
+        if self.spot:
+            selector[constants.SPOT] = "true"
+        return selector
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class PodRun:
+    """A pod as it really is."""
+
+    name: str
+    namespace: str = NAMESPACE
+    uid: str
+    #: None for a pod that no JobSet made.
+    jobset: JobSetRun | None
+    job: int = 0
+    index: int = 0
+    shape: Shape
+    selector: dict[str, str]
+    created: float
+    node: str = ""
+    pool: str = ""
+    phase: str = "Pending"
+    deadline: float | None = None
+    waiting_since: float | None = None
+    gone: bool = False
+
+    @property
+    def path(self) -> str:
+        """Its address."""
+        return object_path("pods", self.name, namespace=self.namespace)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it will never run again."""
+        return self.phase in ("Succeeded", "Failed")
+
+    def blocks(self, now: float) -> bool:
+        """Whether nobody may take its node away: unfinished, bound, not past its grace."""
+        return (
+            not self.gone and not self.finished and self.node != "" and (self.deadline is None or self.deadline > now)
+        )
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class JobSetRun:
+    """A JobSet as it really is: one incarnation."""
+
+    name: str
+    uid: str
+    shape: Shape
+    replicas: int
+    run_seconds: float
+    #: complete, fail, forever
+    fate: str
+    restarts_left: int
+    ordered: bool
+    created: float
+    labels_uid: bool
+    suspended: bool = False
+    deleting: bool = False
+    terminal: str = ""
+    restarting: bool = False
+    attempt: int = 0
+    gone: bool = False
+    pods: dict[tuple[int, int], PodRun] = field(default_factory=dict)
+    ended_jobs: set[int] = field(default_factory=set)
+    #: When anything last happened to each slice.
+    changed: dict[int, float] = field(default_factory=dict)
+    #: The pool that each slice's pods were last bound to.
+    last_pool: dict[int, str] = field(default_factory=dict)
+    sync_due: bool = False
+
+    @property
+    def path(self) -> str:
+        """Its address."""
+        return object_path("jobsets", self.name, namespace=NAMESPACE, root=JOBSETS_ROOT)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its slices need pools."""
+        return not (self.gone or self.deleting or self.suspended or self.terminal)
+
+    def job_name(self, job: int) -> str:
+        """Name a child Job."""
+        return f"{self.name}-workers-{job}"
+
+    def slice_id(self, job: int) -> SliceId:
+        """Identify a slice as the provisioner does."""
+        return SliceId(jobset_uid=JobSetUid(self.uid), job_key=job_key(NAMESPACE, self.job_name(job)))
+
+    def touch(self, now: float, job: int | None = None) -> None:
+        """Note that something happened to one slice, or all."""
+        for each in range(self.replicas) if job is None else (job,):
+            self.changed[each] = now
+
+
+def raw_jobset(jobset: JobSetRun, agenda: Agenda) -> JsonObject:
+    """Return the object as the API server shows it."""
+    metadata: dict[str, Any] = {"name": jobset.name, "namespace": NAMESPACE, "uid": jobset.uid}
+    if jobset.deleting:
+        metadata["deletionTimestamp"] = format_time(agenda.wall())
+    template = {"spec": {"parallelism": jobset.shape.parallelism, "template": {"spec": _pod_spec(jobset.shape)}}}
+    helper = {"spec": {"parallelism": 1, "template": {"spec": {"containers": [{"name": "main"}]}}}}
+    return {
+        "metadata": metadata,
+        "spec": {
+            "suspend": jobset.suspended,
+            "replicatedJobs": [
+                {"name": "workers", "replicas": jobset.replicas, "template": template},
+                {"name": "coordinator", "replicas": 1, "template": helper},
+            ],
+        },
+        "status": {"terminalState": jobset.terminal} if jobset.terminal else {},
+    }
+
+
+def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
+    """Return the object as the API server shows it."""
+    metadata: dict[str, Any] = {
+        "name": pod.name,
+        "namespace": pod.namespace,
+        "uid": pod.uid,
+        "creationTimestamp": format_time(agenda.wall(pod.created - agenda.now)),
+    }
+    jobset = pod.jobset
+    if jobset is not None:
+        metadata["labels"] = {
+            constants.JOBSET_NAME: jobset.name,
+            constants.JOB_KEY: jobset.slice_id(pod.job).job_key,
+            constants.JOB_NAME: jobset.job_name(pod.job),
+            constants.COMPLETION_INDEX: str(pod.index),
+            constants.RESTART_ATTEMPT: str(jobset.attempt),
+        }
+        if jobset.labels_uid:
+            metadata["labels"][constants.JOBSET_UID] = jobset.uid
+    if pod.deadline is not None:
+        metadata["deletionTimestamp"] = format_time(agenda.wall(pod.deadline - agenda.now))
+    status: dict[str, Any] = {"phase": pod.phase}
+    if pod.waiting_since is not None and not pod.node:
+        since = format_time(agenda.wall(pod.waiting_since - agenda.now))
+        status["conditions"] = [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "0 nodes are available",
+                "lastTransitionTime": since,
+            }
+        ]
+    spec = {**_pod_spec(pod.shape), "nodeSelector": pod.selector}
+    if pod.node:
+        spec["nodeName"] = pod.node
+    return {"metadata": metadata, "spec": spec, "status": status}
+
+
+def _pod_spec(shape: Shape) -> dict[str, Any]:
+    tolerations = [{"key": constants.SPOT, "operator": "Exists"}] if shape.spot else []
+    return {
+        "nodeSelector": shape.selector(),
+        "tolerations": [*tolerations, {"key": constants.TPU_RESOURCE, "operator": "Exists"}],
+        "containers": [{"name": "main", "resources": {"requests": {constants.TPU_RESOURCE: str(shape.chips)}}}],
+    }

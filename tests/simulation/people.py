@@ -1,0 +1,110 @@
+"""What people do with JobSets: make, suspend, resume, resize, restart and delete them, and make them again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.objects import JobSetRun, Shape
+
+if TYPE_CHECKING:
+    from tests.simulation.run import Simulation
+
+FEASIBLE = (
+    Shape(accelerator="tpu-v4-podslice", topology="2x2x1", hosts=1, chips=4, parallelism=1),
+    Shape(accelerator="tpu-v4-podslice", topology="2x2x2", hosts=2, chips=4, parallelism=2),
+    Shape(accelerator="tpu-v4-podslice", topology="2x2x2", hosts=2, chips=4, parallelism=2, spot=True),
+    Shape(accelerator="tpu-v6e-slice", topology="4x4", hosts=4, chips=4, parallelism=4),
+    Shape(accelerator="tpu-v6e-slice", topology="4x4", hosts=4, chips=4, parallelism=3),
+    Shape(accelerator="tpu-v5-lite-podslice", topology="2x4", hosts=1, chips=8, parallelism=1),
+)
+INFEASIBLE = (
+    Shape(accelerator="tpu-v4-podslice", topology="3x3x3", hosts=1, chips=4, parallelism=1, feasible=False),
+    Shape(accelerator="tpu-v4-podslice", topology="2x2x2", hosts=2, chips=4, parallelism=3, feasible=False),
+    Shape(accelerator="tpu-v9-slice", topology="2x2x1", hosts=1, chips=4, parallelism=1, feasible=False),
+    Shape(accelerator="", topology="2x2x4", hosts=1, chips=4, parallelism=1, feasible=False),
+)
+
+_MOST_JOBSETS = 7
+
+
+class People:
+    """Everybody who uses the cluster, as long as the storm lasts."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.stage = simulation.stage
+        rng = self.stage.rng
+        #: What this run's JobSets look like: the fewer kinds, the more they take each other's pools.
+        self.shapes = tuple(rng.choices(FEASIBLE, k=rng.choice((1, 1, 2, 3))))
+        self._names = 0
+
+    def begin(self) -> None:
+        """Come."""
+        rng, agenda = self.stage.rng, self.stage.agenda
+        for _ in range(rng.randint(1, 5)):
+            agenda.after(rng.choice((1.0, 1.0, rng.uniform(0.0, 30.0))), self.create)
+        agenda.after(rng.uniform(5.0, 20.0), self.act)
+
+    def create(self, name: str = "") -> None:
+        """Make a JobSet, of a new name or of a given one."""
+        if not self.stage.stormy:
+            return
+        rng = self.stage.rng
+        if not name:
+            self._names += 1
+            name = f"train-{self._names}"
+        if name in self.simulation.cluster.jobsets or len(self.simulation.cluster.jobsets) >= _MOST_JOBSETS:
+            return
+        shape = rng.choice(INFEASIBLE) if rng.random() < 0.08 else rng.choice(self.shapes)
+        fate = rng.choices(("complete", "fail", "forever"), weights=(6, 1, 3))[0]
+        restarts = rng.choice((0, 2, 50)) if shape.feasible else 50
+        self.simulation.cluster.create(
+            JobSetRun(
+                name=name,
+                uid=self.stage.store.new_uid("jobset"),
+                shape=shape,
+                replicas=rng.choice((1, 1, 1, 2, 3)),
+                run_seconds=rng.uniform(5.0, 90.0),
+                fate=fate,
+                restarts_left=min(restarts, 3) if fate == "fail" else restarts,
+                ordered=rng.random() < 0.2,
+                created=self.stage.agenda.now,
+                labels_uid=self.simulation.labels_uid,
+            )
+        )
+
+    def act(self) -> None:
+        """Do something to a JobSet, and come back later."""
+        if not self.stage.stormy:
+            return
+        rng, cluster = self.stage.rng, self.simulation.cluster
+        self.stage.agenda.after(rng.uniform(2.0, 25.0), self.act)
+        jobsets = [each for each in cluster.jobsets.values() if not each.deleting and not each.gone]
+        if not jobsets or rng.random() < 0.3:
+            self.create()
+            return
+        jobset = rng.choice(jobsets)
+        match rng.choice(("delete", "delete", "again", "suspend", "suspend", "resize", "restart")):
+            case "delete":
+                cluster.delete(jobset)
+            case "again":
+                cluster.delete(jobset)
+                self._again(jobset)
+            case "suspend" if not jobset.terminal:
+                cluster.suspend(jobset, suspended=not jobset.suspended)
+            case "resize" if not jobset.terminal and not jobset.restarting:
+                shape = jobset.shape
+                if jobset.suspended and not jobset.pods:
+                    shape = rng.choice(self.shapes)
+                cluster.resize(jobset, replicas=rng.choice((1, 2, 3)), shape=shape)
+            case "restart":
+                cluster.restart(jobset, "somebody wants it")
+            case _:
+                pass
+
+    def _again(self, jobset: JobSetRun) -> None:
+        """Make it again under the same name as soon as it is gone."""
+        if jobset.gone:
+            self.create(jobset.name)
+        elif self.stage.stormy:
+            self.stage.agenda.after(self.stage.rng.uniform(0.05, 2.0), lambda: self._again(jobset))

@@ -1,0 +1,287 @@
+"""Bugs planted on purpose, each a small mutation of the real code: every one must be found, or the checker is blind.
+
+Some are the defects of the Go original, some are what this simulation found, some are what a tired person would write.
+A mutation replaces one attribute, named as module:path, by what `mutate` makes of the original.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from provisioner.model.capacity import FailureKind, PoolStatus
+
+#: A clock that has seen every grace end.
+_END_OF_TIME = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bug:
+    """One mutation, or two where the code has the same care twice."""
+
+    name: str
+    description: str
+    #: module:attribute.attribute
+    where: str
+    mutate: Callable[[Any], Any]
+    also: tuple[str, Callable[[Any], Any]] | None = None
+
+
+def _doing_nothing(_original: Any) -> Any:
+    return lambda *_args, **_options: None
+
+
+def _of_labels_only(original: Any) -> Any:
+    """Holds a pool only through its labels, as the Go original does."""
+
+    def use(pods: Any, nodes: Any, jobsets: Any, now: Any) -> Any:
+        found = original(pods, nodes, jobsets, now)
+        return replace(found, held={}, holders={}, occupants={})
+
+    return use
+
+
+def _without_empty_pools(original: Any) -> Any:
+    """Looks at pools only through their nodes."""
+
+    def find(supply: Any, *rest: Any) -> Any:
+        return original([each for each in supply if each.nodes], *rest)
+
+    return find
+
+
+def _without_claims(original: Any) -> Any:
+    def find(supply: Any, matching: Any, *rest: Any) -> Any:
+        return original(supply, replace(matching, claimed={}), *rest)
+
+    return find
+
+
+def _new_name_after_unknown_outcome(original: Any) -> Any:
+    """Goes on with another name where nobody knows what became of the first."""
+
+    def created(memory: Any, answer: Any) -> Any:
+        call = memory.creates.get(answer.name)
+        if call is None or answer.failure is None or answer.failure.kind is not FailureKind.UNKNOWN_OUTCOME:
+            return original(memory, answer)
+        creates = {name: each for name, each in memory.creates.items() if name != answer.name}
+        attempts = {**memory.attempts, call.slice_id: memory.attempts.get(call.slice_id, 0) + 1}
+        return replace(memory, creates=creates, attempts=attempts)
+
+    return created
+
+
+def _waiting_for_ever(_original: Any) -> Any:
+    return lambda _delay, _failures, _key: 1e7
+
+
+def _invalid(original: Any) -> Any:
+    """Takes an outage for a mistake in the request."""
+
+    def kind_of(answer: Any, call: Any) -> Any:
+        return FailureKind.INVALID if answer.code in (429, 503) else original(answer, call)
+
+    return kind_of
+
+
+def _never_idle_for_long(original: Any) -> Any:
+    """Begins the deletion delay anew in every round."""
+
+    def find(*arguments: Any) -> Any:
+        *front, memory, settings, now = arguments
+        return original(*front, replace(memory, surplus_since={}), settings, now)
+
+    return find
+
+
+def _no_slot_again(original: Any) -> Any:
+    """Once too many operations, always too many."""
+
+    def learn(operations: Any, under_way: int, now: Any) -> Any:
+        learnt = original(operations, under_way, now)
+        if not operations.rejections:
+            return learnt
+        return replace(learnt, limit=max(1, learnt.limit or 1), retry_at=now + timedelta(days=30))
+
+    return learn
+
+
+def _failed_is_left_alone(original: Mapping[int, PoolStatus]) -> Any:
+    return {number: PoolStatus.UNKNOWN if status is PoolStatus.ERROR else status for number, status in original.items()}
+
+
+def _without_terminating_pods(original: Any) -> Any:
+    return lambda pods, *rest: original([pod for pod in pods if pod.deletion_deadline is None], *rest)
+
+
+def _name_of_first_attempt(original: Any) -> Any:
+    return lambda jobset_name, slice_id, _attempt: original(jobset_name, slice_id, 0)
+
+
+BUGS: tuple[Bug, ...] = (
+    Bug(
+        name="gate-trusts-the-cache",
+        description="The gate does not list the pods on the nodes: what was decided on caches is believed.",
+        where="provisioner.controller.deleting:Gate._refuse_if_used",
+        mutate=_doing_nothing,
+    ),
+    Bug(
+        name="gate-without-cordon",
+        description="Nodes stay open for pods between the look at them and the delete.",
+        where="provisioner.cluster:cordon",
+        mutate=_doing_nothing,
+    ),
+    Bug(
+        name="gate-looks-at-nodes-once",
+        description="A node that registers while the gate looks at the others is overlooked, and open for pods.",
+        where="provisioner.controller.deleting:Gate._refuse_if_growing",
+        mutate=_doing_nothing,
+    ),
+    Bug(
+        name="terminating-pods-do-not-count",
+        description="Pods that are being deleted are overlooked, although their grace is not over.",
+        where="provisioner.controller.deleting:Gate._blocking_pods",
+        mutate=lambda original: lambda self, *rest: original(replace(self, clock=lambda: _END_OF_TIME), *rest),
+        also=("provisioner.planning.matching:_use", _without_terminating_pods),
+    ),
+    Bug(
+        name="cordon-is-never-undone",
+        description="A pool that is kept after all stays closed.",
+        where="provisioner.cluster:uncordon",
+        mutate=_doing_nothing,
+    ),
+    Bug(
+        name="pools-belong-by-label",
+        description="Go original: a slice has the pool that was made for it, wherever its pods are.",
+        where="provisioner.planning.matching:_use",
+        mutate=_of_labels_only,
+    ),
+    Bug(
+        name="claims-keep-no-pool",
+        description="Only pods keep a pool: one that a slice waits for, or had before its restart, is surplus.",
+        where="provisioner.planning.surplus:find_surplus",
+        mutate=_without_claims,
+    ),
+    Bug(
+        name="pools-without-nodes-are-not-seen",
+        description="Go original: deletion starts from nodes, so that a pool without nodes is never deleted.",
+        where="provisioner.planning.surplus:find_surplus",
+        mutate=_without_empty_pools,
+    ),
+    Bug(
+        name="failed-pools-are-left-alone",
+        description="Go original: a pool in ERROR is never deleted while its JobSet lives.",
+        where="provisioner.gke.translate:_POOL_STATUSES",
+        mutate=_failed_is_left_alone,
+    ),
+    Bug(
+        name="operation-error-is-not-read",
+        description="Go original: how an operation ended is never looked up.",
+        where="provisioner.planning.outcomes:_look_up_due",
+        mutate=lambda _original: lambda *_args, **_options: False,
+    ),
+    Bug(
+        name="every-replica-acts",
+        description="Go original: garbage collection is not gated by leader election.",
+        where="provisioner.cluster.lease:LeaseElector.remaining_seconds",
+        mutate=lambda _original: lambda _self: float("inf"),
+    ),
+    Bug(
+        name="lease-is-not-looked-at-before-a-call",
+        description="A call is sent however little is left of the lease.",
+        where="provisioner.controller.acting:CALL_TIMEOUT_SECONDS",
+        mutate=lambda _original: float("-inf"),
+    ),
+    Bug(
+        name="name-without-attempt",
+        description="A replacement has the name of the pool that it replaces.",
+        where="provisioner.planning.specification:pool_name",
+        mutate=_name_of_first_attempt,
+    ),
+    Bug(
+        name="new-name-after-unknown-outcome",
+        description="A create whose answer was lost is sent again under another name.",
+        where="provisioner.planning.outcomes:_created",
+        mutate=_new_name_after_unknown_outcome,
+    ),
+    Bug(
+        name="creates-under-way-are-forgotten",
+        description="A pool is bought again as long as GKE does not list the first one.",
+        where="provisioner.planning.supply:_unlisted",
+        mutate=lambda _original: lambda _memory, _listed: (),
+    ),
+    Bug(
+        name="back-off-never-lets-go",
+        description="After one failure nothing is tried again.",
+        where="provisioner.planning.backoff:wait_seconds",
+        mutate=_waiting_for_ever,
+    ),
+    Bug(
+        name="outage-is-an-invalid-request",
+        description="After a 429 or 503 the slice counts as refused for good.",
+        where="provisioner.gke.errors:_kind_of_answer",
+        mutate=_invalid,
+    ),
+    Bug(
+        name="deletion-delay-starts-anew",
+        description="Nothing is ever idle for long.",
+        where="provisioner.planning.surplus:find_surplus",
+        mutate=_never_idle_for_long,
+    ),
+    Bug(
+        name="quota-is-never-probed-again",
+        description="Once GKE has too many operations under way, no more are started.",
+        where="provisioner.planning.backoff:learn",
+        mutate=_no_slot_again,
+    ),
+    Bug(
+        name="manager-label-is-enough",
+        description="A pool of others that bears our manager label counts as ours.",
+        where="provisioner.planning.supply:is_ours",
+        mutate=lambda _original: lambda pool: pool.labels.get("google.com/nodepool-manager") == "tpu-provisioner",
+    ),
+    Bug(
+        name="cluster-is-not-proven",
+        description="Kubeconfig and GCP_CLUSTER are believed to be one cluster.",
+        where="provisioner.controller.guarding:prove_same_cluster",
+        mutate=lambda original: lambda **options: original(**{**options, "kubernetes_ca_pem": None, "assume": True}),
+    ),
+    Bug(
+        name="clock-that-was-set-stops-everything",
+        description="What is remembered by the time of day is not moved along when the clock is set back.",
+        where="provisioner.controller.loop:Loop._follow_clock",
+        mutate=_doing_nothing,
+    ),
+)
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Have one bug in the code; an empty name stands for none."""
+    if not name:
+        yield
+        return
+    bug = next(each for each in BUGS if each.name == name)
+    with ExitStack() as stack:
+        for where, mutate in ((bug.where, bug.mutate), *((bug.also,) if bug.also is not None else ())):
+            stack.enter_context(_replaced(where, mutate))
+        yield
+
+
+@contextmanager
+def _replaced(where: str, mutate: Callable[[Any], Any]) -> Iterator[None]:
+    module, _, path = where.partition(":")
+    owner: Any = importlib.import_module(module)
+    *parents, attribute = path.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    original = vars(owner)[attribute]
+    setattr(owner, attribute, mutate(original))
+    try:
+        yield
+    finally:
+        setattr(owner, attribute, original)

@@ -1,0 +1,366 @@
+"""One process of the provisioner: its real parts, driven by the agenda instead of threads.
+
+Rounds, calls and lease renewals are entries: each runs to its end, and whenever one waits for an answer the others,
+other processes and the world go on, nested in it. A crash ends all of a process' entries wherever they are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from provisioner import cluster, constants
+from provisioner.cluster import errors
+from provisioner.cluster.parse import parse_jobset, parse_node, parse_pod
+from provisioner.cluster.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Stream, Timeouts
+from provisioner.controller.acting import Actor
+from provisioner.controller.deleting import Gate
+from provisioner.controller.guarding import ClusterProof
+from provisioner.controller.loop import Loop
+from provisioner.controller.observing import PoolList, Watches
+from provisioner.controller.reporting import Reporter
+from provisioner.gke.client import GkeClient
+from provisioner.gke.decorators import RetryingGke
+from provisioner.model.workloads import ObjectRef
+from provisioner.settings import Settings
+from tests.simulation.caches import Cache
+from tests.simulation.cloud import CLUSTER, Wire
+from tests.simulation.store import merged
+
+if TYPE_CHECKING:
+    from tests.simulation.run import Simulation
+
+T = TypeVar("T")
+_DRAIN_SECONDS = 22.0
+_UNFINISHED_PHASES = ("Succeeded", "Failed")
+
+
+class Crash(BaseException):
+    """The process has ended, here and now; nothing in the product may catch it."""
+
+
+class Process:
+    """A controller from its start to its end."""
+
+    def __init__(self, simulation: Simulation, name: str, *, settings: Settings, elected: bool, ca_pem: bytes) -> None:
+        self.simulation = simulation
+        self.stage = simulation.stage
+        self.calls = simulation.calls
+        self.name = name
+        self.dead = False
+        self.skew_seconds = 0.0
+        self.paused_until = 0.0
+        self._in_round = False
+        self._round_at: float | None = None
+        self._gap_until = 0.0
+        self._stopping = False
+        api = KubeView(self)
+        client = GkeClient(
+            project=CLUSTER.project,
+            location=CLUSTER.location,
+            cluster=CLUSTER.cluster,
+            endpoint="http://127.0.0.1:1",
+            monotonic=self._monotonic,
+        )
+        client._session.mount("http://", Wire(simulation.cloud, self, simulation.calls, simulation.checker))
+        gke = RetryingGke(client, sleep=self.travel, rng=self.stage.rng)
+        metrics = simulation.metrics
+        self.elector = (
+            cluster.LeaseElector(
+                api,
+                namespace=settings.own_namespace,
+                identity=name,
+                on_started=self.wake,
+                on_lost=self._lose,
+                clock=self._monotonic,
+                now=self.now,
+                rng=self.stage.rng,
+            )
+            if elected
+            else None
+        )
+        elector = self.elector
+        self.actor = Actor(
+            gke=gke,
+            api=api,
+            gate=Gate(api=api, settings=settings, clock=self.now, monotonic=self._monotonic),
+            clock=self.now,
+            lease_seconds=elector.remaining_seconds if elector is not None else lambda: float("inf"),
+            on_answer=self.wake,
+            executor=_Executor(self),  # type: ignore[arg-type]
+        )
+        self.caches: tuple[Cache[Any], ...] = (
+            Cache(self, "jobsets", lambda _raw: True, parse_jobset),
+            Cache(self, "pods", _unfinished_jobset_pod, parse_pod),
+            Cache(self, "nodes", _managed_node, parse_node),
+        )
+        jobsets, pods, nodes = self.caches
+        self.loop = Loop(
+            settings=settings,
+            watches=Watches(jobsets=jobsets, pods=pods, nodes=nodes),
+            pools=PoolList(gke=gke, clock=self.now),
+            proof=ClusterProof(gke=gke, api=api, trusted_ca_pem=ca_pem, assume=False, clock=self.now),
+            actor=self.actor,
+            reporter=Reporter(recorder=_Recorder(self), metrics=metrics),
+            metrics=metrics,
+            store=cluster.HintsStore(api, settings.own_namespace),
+            is_leader=(lambda: elector.is_leader) if elector is not None else lambda: True,
+            clock=self.now,
+            wake=threading.Event(),
+            stopping=threading.Event(),
+            monotonic=self._monotonic,
+        )
+        self.note("starts")
+        if elector is not None:
+            self.stage.agenda.after(self.stage.rng.uniform(0.0, 1.0), self._step_lease)
+        self.wake()
+
+    # --- clocks
+
+    def _monotonic(self) -> float:
+        return self.stage.agenda.now
+
+    def now(self) -> datetime:
+        """Return the time of day by this machine's clock."""
+        return self.stage.agenda.wall(self.skew_seconds)
+
+    def note(self, what: str, *values: object) -> None:
+        """Write a line of history."""
+        self.stage.note(self.name, what, *values)
+
+    @property
+    def leads(self) -> bool:
+        """Whether it believes so."""
+        return not self.dead and (self.elector is None or self.elector.is_leader)
+
+    # --- entries
+
+    def enter(self, entry: Callable[[], None]) -> None:
+        """Run something of this process, now or when its pause is over."""
+        if self.dead:
+            return
+        if self.stage.agenda.now < self.paused_until:
+            self.stage.agenda.at(self.paused_until, lambda: self.enter(entry))
+            return
+        try:
+            entry()
+        except Crash:
+            self.die()
+
+    def travel(self, extra_seconds: float, *, may_pause: bool = True, delicate: bool = False) -> None:
+        """Wait for something outside the process; anything may happen meanwhile, the process' end too."""
+        agenda = self.stage.agenda
+        agenda.wait(self.calls.latency_seconds() + extra_seconds)
+        if may_pause and not self.dead:
+            self.paused_until = max(self.paused_until, agenda.now + self.calls.pause_seconds(self, delicate=delicate))
+            if agenda.now < self.paused_until:
+                agenda.wait(self.paused_until - agenda.now)
+        if self.dead or self.calls.crashes(self):
+            raise Crash
+
+    def wake(self) -> None:
+        """Let a round begin soon."""
+        self._round_by(self._gap_until)
+
+    def _round_by(self, when: float) -> None:
+        when = max(when, self.stage.agenda.now)
+        if not self.dead and (self._round_at is None or when < self._round_at):
+            self._round_at = when
+            self.stage.agenda.at(when, lambda: self._round_if_due(when))
+
+    def _round_if_due(self, when: float) -> None:
+        if self._round_at == when:
+            self.enter(lambda: self._round(when))
+
+    def _round(self, when: float) -> None:
+        if self._round_at != when or self._stopping:
+            return
+        self._round_at = None
+        if self._in_round:
+            self._gap_until = self.stage.agenda.now + 0.05
+            self._round_by(self._gap_until)
+            return
+        self._in_round = True
+        try:
+            pause = self.loop.round()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+            self.stage.violate("0 no round crashes", f"{type(error).__name__}: {error}")
+            return
+        finally:
+            self._in_round = False
+        now = self.stage.agenda.now
+        self._gap_until = now + self.stage.rng.uniform(0.05, 0.4)
+        self._round_by(now + max(pause, 0.05))
+
+    def _step_lease(self) -> None:
+        elector = self.elector
+
+        def step() -> None:
+            if elector is not None and not self._stopping:
+                elector.step()
+                self.stage.agenda.after(elector.pause_seconds(), self._step_lease)
+
+        self.enter(step)
+
+    # --- the end
+
+    def _lose(self) -> None:
+        if not self._stopping:
+            self.note("has lost the lease")
+            self.stage.agenda.after(self.stage.rng.uniform(0.0, 3.0), self.die)
+
+    def stop(self) -> None:
+        """End in good order, as on SIGTERM."""
+        if self.dead or self._stopping:
+            return
+        self.note("is asked to end")
+        self._stopping = True
+        self.actor._closing = True
+        deadline = self.stage.agenda.now + _DRAIN_SECONDS
+
+        def look() -> None:
+            if self._in_round:
+                self.stage.agenda.after(0.2, lambda: self.enter(look))
+                return
+            drained = self.actor._calls_under_way == 0
+            if not drained and self.stage.agenda.now < deadline:
+                self.stage.agenda.after(0.2, lambda: self.enter(look))
+                return
+            if self.leads:
+                self.loop._save_hints(force=True)
+            if self.elector is not None and drained:
+                self.elector.release()
+            self.die()
+
+        self.enter(look)
+
+    def die(self) -> None:
+        """End at once."""
+        if self.dead:
+            return
+        self.dead = True
+        self.note("has ended")
+        for each in self.caches:
+            each.forget()
+        self.simulation.process_ended(self)
+
+
+class _Executor:
+    """Runs calls at random moments, soon."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def submit(self, call: Callable[..., None], *arguments: object) -> None:
+        process = self._process
+        process.stage.agenda.after(process.calls.start_delay_seconds(), lambda: process.enter(lambda: call(*arguments)))
+
+
+class _Recorder:
+    """Takes Events."""
+
+    dropped_total = 0
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def emit(
+        self, ref: ObjectRef, *, kind: Literal["Normal", "Warning"], reason: str, message: str, key: str = ""
+    ) -> None:
+        self._process.simulation.checker.saw_event(self._process, ref, reason, message)
+
+
+class KubeView:
+    """The API server as one process reaches it. Implements the `Api` protocol but for watches, which caches replace."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._store = process.stage.store
+
+    def get(
+        self, path: str, query: Mapping[str, str] | None = None, *, timeouts: Timeouts = DEFAULT_TIMEOUTS
+    ) -> JsonObject:
+        """Return one object."""
+        return self._exchange("GET", path, lambda: self._store.get(path))
+
+    def list_page(
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        limit: int = PAGE_SIZE,
+        continue_token: str = "",
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> Page:
+        """Return a collection, in one page."""
+        items = self._exchange("GET", path, lambda: list(self._store.select(path, query or {})))
+        return Page(items=items, resource_version=str(self._store.version))
+
+    def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
+        """Create an object."""
+        where = f"{path}/{body['metadata']['name']}"
+
+        def create() -> JsonObject:
+            if self._store.find(where) is not None:
+                raise errors.Conflict(f"{where} already exists", status=409, reason="AlreadyExists")
+            return self._store.put(where, body)
+
+        return self._exchange("POST", where, create)
+
+    def put(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
+        """Replace an object, unless the body's resourceVersion is not its own."""
+
+        def replace() -> JsonObject:
+            version = body["metadata"].get("resourceVersion")
+            if version is not None and version != self._store.get(path)["metadata"]["resourceVersion"]:
+                raise errors.Conflict(f"{path} was modified", status=409, reason="Conflict")
+            self._store.get(path)
+            return self._store.put(path, body)
+
+        return self._exchange("PUT", path, replace)
+
+    def patch(
+        self, path: str, body: JsonObject, *, strategic: bool = False, timeouts: Timeouts = DEFAULT_TIMEOUTS
+    ) -> JsonObject:
+        """Merge into an object."""
+
+        def merge() -> JsonObject:
+            version = body["metadata"].get("resourceVersion")
+            if version is not None and version != self._store.get(path)["metadata"]["resourceVersion"]:
+                raise errors.Conflict(f"{path} was modified", status=409, reason="Conflict")
+            self._process.simulation.checker.before_patch(self._process, path, body)
+            return self._store.put(path, merged(self._store.get(path), body))
+
+        return self._exchange("PATCH", path, merge)
+
+    def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
+        """Refuse: the provisioner deletes no object."""
+        raise AssertionError(f"nothing here deletes {path}")
+
+    def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> Stream:
+        """Refuse: caches stand in for watches."""
+        raise AssertionError(f"nobody here watches {path}")
+
+    def _exchange(self, method: str, path: str, effect: Callable[[], T]) -> T:
+        process = self._process
+        fault = process.calls.kube_fault(process, method, path)
+        delicate = "/pods" in path or "/nodes" in path
+        process.travel(fault.delay_seconds if fault is not None else 0.0, delicate=delicate)
+        if fault is not None and fault.code is not None and fault.before_effect:
+            raise errors.Unavailable(fault.text, status=fault.code)
+        result = effect()
+        process.travel(0.0, delicate=delicate)
+        if fault is not None and fault.code is not None:
+            raise errors.Unavailable(fault.text, status=fault.code)
+        return result
+
+
+def _unfinished_jobset_pod(raw: JsonObject) -> bool:
+    labels = raw["metadata"].get("labels") or {}
+    return constants.JOBSET_NAME in labels and raw["status"]["phase"] not in _UNFINISHED_PHASES
+
+
+def _managed_node(raw: JsonObject) -> bool:
+    return (raw["metadata"].get("labels") or {}).get(constants.NODEPOOL_MANAGER) == constants.MANAGER

@@ -1,0 +1,180 @@
+"""One run: from a seed to a settled world, or to a violation."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from dataclasses import dataclass
+from types import FrameType
+
+from provisioner.model.capacity import Zone
+from provisioner.observability.metrics import Metrics
+from provisioner.settings import Settings
+from provisioner.simulator.settings import SimulatorSettings
+from tests.simulation import checks, logs
+from tests.simulation.calls import Calls
+from tests.simulation.chaos import Chaos
+from tests.simulation.checks import Checker
+from tests.simulation.cloud import CA_PEM, CLUSTER, ZONE, Cloud
+from tests.simulation.people import People
+from tests.simulation.process import Process
+from tests.simulation.stage import Entry, Stage, Violated
+from tests.simulation.workloads import Cluster
+
+#: The stated bound: this long after the last fault the world has settled.
+SETTLED_WITHIN_SECONDS = 1800.0
+#: And stays so for this long, without one call that changes anything.
+QUIET_SECONDS = 130.0
+_STEP_SECONDS = 5.0
+#: A run that computes for longer goes round in circles; the others take less than a second or two.
+_CPU_SECONDS = 10.0
+_OTHER_CA_PEM = b"-----BEGIN CERTIFICATE-----\nWFla\n-----END CERTIFICATE-----\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of one run."""
+
+    seed: int
+    invariant: str = ""
+    problem: str = ""
+    #: From the end of the storm until nothing changed any more.
+    settled_after_seconds: float = 0.0
+    faults: Counter[str]
+    calls: Counter[str]
+    most_calls_per_minute: int
+    events: int
+    history: tuple[Entry, ...] = ()
+
+
+class Simulation:
+    """Everything of one run."""
+
+    def __init__(self, seed: int, *, recording: bool = False) -> None:
+        self.stage = stage = Stage(seed, recording=recording)
+        rng = stage.rng
+        self.metrics = _metrics()
+        self.storm_seconds = rng.uniform(40.0, 240.0)
+        self.same_cluster = not stage.chance(0.03)
+        self.labels_uid = not stage.chance(0.1)
+        self._settings = Settings(
+            project_id=CLUSTER.project,
+            cluster_location=CLUSTER.location,
+            zone=Zone(ZONE),
+            cluster=CLUSTER.cluster,
+            deletion_delay_seconds=rng.choice((0.0, 10.0, 30.0, 30.0)),
+            node_min_lifespan_seconds=rng.choice((0.0, 10.0)),
+        )
+        self._elected = stage.chance(0.5)
+        self._wanted_processes = 2 if self._elected and stage.chance(0.8) else 1
+        self.cluster = Cluster(stage)
+        self.cloud = Cloud(
+            stage,
+            SimulatorSettings(
+                project=CLUSTER.project,
+                location=CLUSTER.location,
+                cluster=CLUSTER.cluster,
+                create_seconds=rng.choice((5.0, 20.0, 60.0)),
+                create_jitter_seconds=rng.choice((0.0, 30.0)),
+                delete_seconds=rng.choice((2.0, 10.0, 40.0)),
+                node_stagger_seconds=rng.choice((0.0, 4.0)),
+                delete_while_creating=rng.random() < 0.5,
+                repair_seconds=rng.choice((5.0, 40.0)),
+            ),
+            quota=rng.choice((None, None, 1, 3, 5)),
+        )
+        self.calls = Calls(stage)
+        self.people = People(self)
+        self.chaos = Chaos(self)
+        self.checker = Checker(self)
+        self.processes: list[Process] = []
+        self._started = 0
+        #: When something last happened to a process: until its caches are there, nothing counts as lasting.
+        self.disturbed_at = 0.0
+
+    def run(self) -> float:
+        """Run; return how long after the storm the world settled. Raises Violated."""
+        agenda, stage = self.stage.agenda, self.stage
+        for _ in range(self._wanted_processes):
+            self._start_process()
+        self.people.begin()
+        self.chaos.begin()
+        agenda.wait(self.storm_seconds)
+        self.chaos.end()
+        calm_since = agenda.now
+        settled_at: float | None = None
+        while True:
+            unsettled = self.checker.unsettled()
+            if unsettled:
+                settled_at = None
+                if agenda.now - calm_since > SETTLED_WITHIN_SECONDS:
+                    invariant, text = unsettled[0]
+                    stage.violate(invariant, f"{text}, {SETTLED_WITHIN_SECONDS:.0f} s after the last fault")
+            elif settled_at is None or self.checker.changed_at > settled_at:
+                settled_at = agenda.now
+                if agenda.now - calm_since > SETTLED_WITHIN_SECONDS:
+                    stage.violate(checks.LEAK, "the controller goes on making and deleting pools in a settled world")
+            elif agenda.now - settled_at > QUIET_SECONDS:
+                return settled_at - calm_since
+            agenda.wait(_STEP_SECONDS)
+
+    def _start_process(self) -> None:
+        self._started += 1
+        ca_pem = CA_PEM if self.same_cluster else _OTHER_CA_PEM
+        self.disturbed_at = self.stage.agenda.now
+        self.processes.append(
+            Process(self, f"process-{self._started}", settings=self._settings, elected=self._elected, ca_pem=ca_pem)
+        )
+
+    def process_ended(self, process: Process) -> None:
+        """Start another one soon, as the Deployment does."""
+        self.processes.remove(process)
+        self.stage.agenda.after(self.stage.rng.uniform(0.5, 15.0), self._start_process)
+
+
+class _TakesTooLong(BaseException):
+    """The run does not end."""
+
+
+_METRICS: list[Metrics] = []
+
+
+def _metrics() -> Metrics:
+    """Return one set of metrics for all runs: nothing reads them, and making them takes longer than a round."""
+    if not _METRICS:
+        _METRICS.append(Metrics(version="simulation"))
+    return _METRICS[0]
+
+
+def run_seed(seed: int, *, recording: bool = False) -> Outcome:
+    """Run one seed to its end, whatever that is."""
+    simulation = Simulation(seed, recording=recording)
+    settled, invariant, problem = 0.0, "", ""
+    before = signal.signal(signal.SIGVTALRM, _take_too_long)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _CPU_SECONDS)
+    try:
+        with logs.told_to(simulation.stage):
+            settled = simulation.run()
+    except Violated as violation:
+        invariant, problem = violation.invariant, str(violation)
+    except _TakesTooLong:
+        invariant = "0 no round crashes"
+        problem = f"{invariant}: something goes round in circles at {simulation.stage.agenda.now:.3f} s"
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
+    return Outcome(
+        seed=seed,
+        invariant=invariant,
+        problem=problem,
+        settled_after_seconds=settled,
+        faults=simulation.stage.faults,
+        calls=simulation.checker.calls,
+        most_calls_per_minute=simulation.checker.most_calls_per_minute,
+        events=simulation.stage.agenda.events,
+        history=tuple(simulation.stage.history),
+    )
+
+
+def _take_too_long(_number: int, _frame: FrameType | None) -> None:
+    raise _TakesTooLong

@@ -1,0 +1,71 @@
+"""The parts that the simulation stands on: virtual time, lagging caches, the store."""
+
+from __future__ import annotations
+
+import pytest
+
+from provisioner.cluster import errors
+from tests.simulation.agenda import Agenda
+from tests.simulation.store import Store
+
+
+def test_what_is_due_during_a_wait_happens_in_it() -> None:
+    """Callbacks run in the order of their times, nested waits included, and time never goes back."""
+    agenda, seen = Agenda(), []
+
+    def slow() -> None:
+        seen.append(("slow begins", agenda.now))
+        agenda.wait(5.0)
+        seen.append(("slow ends", agenda.now))
+
+    agenda.after(1.0, slow)
+    agenda.after(3.0, lambda: seen.append(("quick", agenda.now)))
+    agenda.wait(2.0)
+    assert seen == [("slow begins", 1.0), ("quick", 3.0), ("slow ends", 6.0)]
+    assert agenda.now == 6.0
+
+
+def test_what_was_due_in_the_past_happens_now() -> None:
+    """A moment that has passed is now."""
+    agenda, seen = Agenda(), []
+    agenda.wait(10.0)
+    agenda.at(3.0, lambda: seen.append(agenda.now))
+    agenda.wait(0.0)
+    assert seen == [10.0]
+
+
+@pytest.mark.parametrize(
+    ("query", "want"),
+    [
+        pytest.param({}, ["a", "b"], id="no selector leaves all"),
+        pytest.param({"labelSelector": "size"}, ["a", "b"], id="a label that both have"),
+        pytest.param({"labelSelector": "size=2"}, ["b"], id="a label's value"),
+        pytest.param({"fieldSelector": "spec.nodeName=n,status.phase!=Failed"}, ["a"], id="two fields"),
+    ],
+)
+def test_selectors_leave_what_they_should(query: dict[str, str], want: list[str]) -> None:
+    """Labels by presence and value, fields by value and its absence."""
+    store = Store()
+    for name, size, phase in (("a", "1", "Running"), ("b", "2", "Failed")):
+        store.put(
+            f"/api/v1/namespaces/x/pods/{name}",
+            {
+                "metadata": {"name": name, "labels": {"size": size}},
+                "spec": {"nodeName": "n"},
+                "status": {"phase": phase},
+            },
+        )
+    assert [raw["metadata"]["name"] for raw in store.select("/api/v1/pods", query)] == want
+
+
+def test_objects_are_replaced_and_never_changed_in_place() -> None:
+    """Who has read an object keeps what was read."""
+    store = Store()
+    first = store.put("/api/v1/nodes/n", {"metadata": {"name": "n"}, "spec": {}})
+    second = store.put("/api/v1/nodes/n", {"metadata": {"name": "n"}, "spec": {"unschedulable": True}})
+    assert first["spec"] == {}
+    assert second["metadata"]["uid"] == first["metadata"]["uid"]
+    assert second["metadata"]["resourceVersion"] != first["metadata"]["resourceVersion"]
+    store.remove("/api/v1/nodes/n")
+    with pytest.raises(errors.NotFound):
+        store.get("/api/v1/nodes/n")
