@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 #: A list that takes longer than etcd keeps its revision starts again this often.
 _LIST_ATTEMPTS = 3
+#: A node that others write to meanwhile is read and written again this often.
+_UNCORDON_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,15 +110,24 @@ def uncordon(api: Api, node_name: str) -> bool:
 
     Read live and written only to what was read: the cordon that a cache shows as ours may be somebody else's by now.
     """
-    path = object_path("nodes", node_name)
-    try:
-        metadata = api.get(path).get("metadata") or {}
-        if (metadata.get("annotations") or {}).get(constants.CORDONED) != "true":
+    for attempt in range(1, _UNCORDON_ATTEMPTS + 1):
+        try:
+            return _uncordon_once(api, object_path("nodes", node_name))
+        except errors.NotFound:
             return False
-        marks = {"annotations": {constants.CORDONED: None}, "resourceVersion": metadata.get("resourceVersion")}
-        api.patch(path, {"metadata": marks, "spec": {"unschedulable": None}}, strategic=True)
-    except errors.NotFound:
+        except errors.Conflict:
+            # Most likely the kubelet reported its status in between.
+            if attempt == _UNCORDON_ATTEMPTS:
+                raise
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _uncordon_once(api: Api, path: str) -> bool:
+    metadata = api.get(path).get("metadata") or {}
+    if (metadata.get("annotations") or {}).get(constants.CORDONED) != "true":
         return False
+    marks = {"annotations": {constants.CORDONED: None}, "resourceVersion": metadata.get("resourceVersion")}
+    api.patch(path, {"metadata": marks, "spec": {"unschedulable": None}}, strategic=True)
     return True
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from provisioner.cluster import workloads
+import pytest
+
+from provisioner.cluster import errors, workloads
 from tests.cluster.builders import raw_node
 from tests.cluster.fake_kube import FakeKube
 
@@ -18,6 +20,26 @@ def test_a_cordon_that_is_not_ours_any_more_stays() -> None:
     kube.put_object(NODE, {**raw, "spec": {**raw.get("spec", {}), "unschedulable": True}})
     assert not workloads.uncordon(kube, "n1")
     assert [call.method for call in kube.calls] == ["GET"]
+
+
+def test_a_node_that_others_write_to_meanwhile_is_uncordoned_all_the_same() -> None:
+    """A kubelet reports its status at any moment; that is no reason to leave a node closed."""
+    kube = FakeKube()
+    kube.put_object(NODE, raw_node("n1"))
+    workloads.cordon(kube, "n1")
+    kube.fail("PATCH", "nodes", errors.Conflict("the object has been modified", status=409), times=2)
+    assert workloads.uncordon(kube, "n1")
+    assert [call.method for call in kube.calls[1:]] == ["GET", "PATCH"] * 3
+
+
+def test_a_node_that_is_never_at_rest_is_left_for_the_next_round() -> None:
+    """Five times are enough."""
+    kube = FakeKube()
+    kube.put_object(NODE, raw_node("n1"))
+    workloads.cordon(kube, "n1")
+    kube.fail("PATCH", "nodes", errors.Conflict("the object has been modified", status=409), times=5)
+    with pytest.raises(errors.Conflict):
+        workloads.uncordon(kube, "n1")
 
 
 def test_an_uncordon_is_written_to_the_node_as_it_was_read() -> None:
