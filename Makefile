@@ -8,9 +8,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup-done
 
+include deploy/targets.mk
+
 .PHONY: help
 help: ## Show this list.
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 $(SETUP): requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; set PYTHON=/path/to/python3.11")'
@@ -30,7 +32,7 @@ demo: setup ## A JobSet from creation to nothing left, on a local control plane.
 
 .PHONY: run
 run: $(SETUP) ## The controller, against the kubeconfig's current context and GKE.
-	@$(BIN)/tpu-provisioner run
+	@$(BIN)/tpu-provisioner run $(ARGS)
 
 .PHONY: test
 test: setup lint ## All checks and tests, the end-to-end ones included.
@@ -72,3 +74,4 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 lock: $(SETUP) ## Pin all dependencies anew.
 	@$(COMPILE) --output-file requirements/run.txt
 	@$(COMPILE) --extra demo --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
+	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --constraint requirements/dev.txt - --output-file deploy/build-requirements.txt

@@ -1,0 +1,44 @@
+# syntax=docker/dockerfile:1
+# The controller and its locked dependencies in a virtual environment, on a slim base, as a user without rights.
+# Builds for linux/amd64 and linux/arm64: nothing is compiled, every dependency comes as a wheel with a pinned hash.
+# Pin the base by digest in your own registry's name for it: --build-arg BASE=python:3.13-slim@sha256:...
+# (docs/releasing.md says how to find it; the release workflow does).
+ARG BASE=python:3.13-slim
+
+FROM ${BASE} AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /src
+RUN python -m venv --without-pip /opt/tpu-provisioner
+COPY requirements/run.txt deploy/build-requirements.txt ./
+# First what changes seldom. Wheels alone: no build script of a dependency is run.
+RUN python -m pip --python /opt/tpu-provisioner install --require-hashes --only-binary=:all: -r run.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY examples examples
+COPY provisioner provisioner
+RUN python -m venv /opt/build \
+ && /opt/build/bin/python -m pip install --require-hashes --only-binary=:all: -r build-requirements.txt \
+ && /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+ && python -m pip --python /opt/tpu-provisioner install --no-deps --no-index /wheels/*.whl \
+ && /opt/tpu-provisioner/bin/tpu-provisioner --version
+
+FROM ${BASE}
+ARG VERSION=unknown
+ARG REVISION=unknown
+ARG CREATED=unknown
+LABEL org.opencontainers.image.title="tpu-provisioner" \
+      org.opencontainers.image.description="Just-in-time TPU node pools for JobSets on Google Kubernetes Engine" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}"
+# Root's, so that the process cannot change its own code even where the file system is not read-only.
+COPY --from=build /opt/tpu-provisioner /opt/tpu-provisioner
+ENV PATH=/opt/tpu-provisioner/bin:/usr/local/bin:/usr/bin:/bin \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+# A number, so that runAsNonRoot can be checked without /etc/passwd.
+USER 65532:65532
+WORKDIR /
+# 8080 metrics, 8081 /healthz and /readyz: Kubernetes probes them, so there is no HEALTHCHECK.
+EXPOSE 8080 8081
+ENTRYPOINT ["tpu-provisioner", "run"]

@@ -1,0 +1,19 @@
+{{- define "tpu-provisioner.labels" -}}
+app.kubernetes.io/name: tpu-provisioner
+app.kubernetes.io/part-of: tpu-provisioner
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- /* Never changed: a Deployment's selector cannot be. */ -}}
+{{- define "tpu-provisioner.selector" -}}
+app.kubernetes.io/name: tpu-provisioner
+app.kubernetes.io/component: controller
+{{- end }}
+
+{{- define "tpu-provisioner.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{- end -}}
+{{- end -}}
+{{- end }}

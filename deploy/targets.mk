@@ -1,0 +1,38 @@
+# Image, overlay and bill of materials; included by the Makefile.
+IMG ?= controller:latest
+PLATFORMS ?= linux/amd64,linux/arm64
+SBOM ?= dist/sbom.cdx.json
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' provisioner/__init__.py)
+REVISION = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+# That of the commit, so that the same commit gives the same labels.
+CREATED = $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
+IMAGE_ARGS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) --build-arg CREATED=$(CREATED) \
+  $(if $(BASE),--build-arg BASE=$(BASE))
+
+.PHONY: docker-build
+docker-build: ## The image, for this machine's platform: IMG=...
+	docker build $(IMAGE_ARGS) -t $(IMG) .
+
+.PHONY: docker-push
+docker-push: ## Push it: IMG=...
+	docker push $(IMG)
+
+.PHONY: docker-buildx
+docker-buildx: ## Build and push for all PLATFORMS, with bill of materials and provenance: IMG=...
+	docker buildx build $(IMAGE_ARGS) --platform=$(PLATFORMS) --sbom=true --provenance=mode=max --push -t $(IMG) .
+
+.PHONY: cluster-overlay
+cluster-overlay: $(SETUP) ## deploy/PROJECT_ID/CLUSTER_NAME from the example. [LOCATION= ZONE= NODE_SERVICE_ACCOUNT= GOOGLE_SERVICE_ACCOUNT=]
+	@$(if $(PROJECT_ID),,$(error PROJECT_ID is not set: make cluster-overlay PROJECT_ID=... CLUSTER_NAME=...))
+	@$(if $(CLUSTER_NAME),,$(error CLUSTER_NAME is not set: make cluster-overlay PROJECT_ID=... CLUSTER_NAME=...))
+	@$(BIN)/python -m deploy.overlay --project-id='$(PROJECT_ID)' --cluster-name='$(CLUSTER_NAME)' \
+	  --location='$(LOCATION)' --zone='$(ZONE)' --node-service-account='$(NODE_SERVICE_ACCOUNT)' \
+	  --google-service-account='$(GOOGLE_SERVICE_ACCOUNT)' --deploy=deploy
+
+.PHONY: sbom
+sbom: $(SETUP) ## dist/sbom.cdx.json: what the image's lock holds, as CycloneDX.
+	@$(BIN)/python -m deploy.sbom '$(SBOM)'
+
+.PHONY: chart
+chart: $(SETUP) ## The chart's values.schema.json and values, from the code.
+	@$(BIN)/python -m deploy.chart

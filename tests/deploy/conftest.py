@@ -1,0 +1,74 @@
+"""One local control plane for all tests of the installation; the manifests are applied to it as a user would."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy import overlay
+from provisioner.rehearsal import Rehearsal
+from tests.deploy.kit import DEPLOY, MONITORS, VALUES
+from tests.e2e.kit import Ground, simulator_settings
+
+
+@pytest.fixture(scope="session")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+    """Give the world."""
+    directory = tmp_path_factory.mktemp("deploy") / "cluster"
+    with Rehearsal(directory=directory, settings=simulator_settings()) as rehearsal:
+        for plural, kind, group in MONITORS:
+            _define(rehearsal, plural, kind, group)
+        yield rehearsal
+
+
+@pytest.fixture(scope="session")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a copy of deploy/, for overlays."""
+    copy = tmp_path_factory.mktemp("checkout") / "deploy"
+    shutil.copytree(DEPLOY, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+@pytest.fixture(scope="session")
+def cluster_overlay(checkout: Path) -> Path:
+    """Give the overlay of the rehearsed cluster, as `make cluster-overlay` makes it."""
+    return overlay.make_overlay(checkout, VALUES)
+
+
+@pytest.fixture(scope="session")
+def installed(rehearsal: Rehearsal, cluster_overlay: Path) -> list[dict[str, Any]]:
+    """Apply the overlay; give its objects."""
+    rehearsal.kubectl("apply", "--server-side", "-k", str(cluster_overlay))
+    return list(yaml.safe_load_all(rehearsal.kubectl("kustomize", str(cluster_overlay))))
+
+
+@pytest.fixture
+def ground(rehearsal: Rehearsal) -> Iterator[Ground]:
+    """Give a namespace for JobSets; no provisioner of a test outlives it."""
+    ground = Ground(rehearsal)
+    yield ground
+    for process in ground.provisioners:
+        process.kill()
+
+
+def _define(rehearsal: Rehearsal, plural: str, kind: str, group: str) -> None:
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    body = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": plural, "singular": kind.lower(), "kind": kind},
+            "versions": [version],
+        },
+    }
+    rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(body))

@@ -1,0 +1,122 @@
+"""Doing what the Dockerfile does, without an engine: its instructions are read from it, not repeated here.
+
+COPY copies, RUN runs with the paths of the build under a scratch folder, and the second stage gives environment, user
+and entry point. What is not shown: that the base image exists and holds the same Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass, field
+from pathlib import Path
+
+#: Paths that the Dockerfile writes below; each becomes one in the scratch folder.
+_OURS = ("/opt/tpu-provisioner", "/opt/build", "/wheels")
+
+
+@dataclass(slots=True, kw_only=True)
+class Stage:
+    """One FROM and what follows it."""
+
+    base: str
+    name: str = ""
+    instructions: list[tuple[str, str]] = field(default_factory=list)
+
+    def all(self, instruction: str) -> list[str]:
+        """Return the arguments of every such instruction, in order."""
+        return [arguments for name, arguments in self.instructions if name == instruction]
+
+    def environment(self) -> dict[str, str]:
+        """Return what ENV sets."""
+        return dict(part.split("=", 1) for line in self.all("ENV") for part in shlex.split(line))
+
+    def words(self, instruction: str) -> list[str]:
+        """Return the one such instruction in its JSON form."""
+        (line,) = self.all(instruction)
+        return list(json.loads(line))
+
+
+def read_stages(dockerfile: Path) -> list[Stage]:
+    """Read a Dockerfile: ARGs before the first FROM are put into its FROM lines."""
+    text = re.sub(r"(?m)^\s*#.*\n", "", dockerfile.read_text(encoding="utf-8"))
+    arguments: dict[str, str] = {}
+    stages: list[Stage] = []
+    for line in re.sub(r"\\\n\s*", " ", text).splitlines():
+        name, _, rest = line.strip().partition(" ")
+        if name == "ARG" and not stages:
+            key, _, value = rest.partition("=")
+            arguments[key] = value
+        elif name == "FROM":
+            base, _, alias = rest.partition(" AS ")
+            stages.append(Stage(base=re.sub(r"\$\{(\w+)\}", lambda match: arguments[match[1]], base), name=alias))
+        elif name:
+            stages[-1].instructions.append((name, rest.strip()))
+    return stages
+
+
+def build(stage: Stage, context: Path, scratch: Path) -> None:
+    """Carry out the build stage: its COPY, ENV and RUN instructions."""
+    source = scratch / "src"
+    source.mkdir(parents=True)
+    python = _base_python(scratch)
+    environment = {"PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin", "HOME": str(scratch)}
+    # Where the index is reached by settings of this machine, the build needs them too.
+    for name in ("PIP_INDEX_URL", "PIP_CONFIG_FILE", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE"):
+        if value := os.environ.get(name):
+            environment[name] = value
+    for name, arguments in stage.instructions:
+        if name == "ENV":
+            environment |= dict(part.split("=", 1) for part in shlex.split(arguments))
+        elif name == "COPY":
+            _copy(shlex.split(arguments), context, source)
+        elif name == "RUN":
+            command = arguments
+            for path in _OURS:
+                command = command.replace(path, f"{scratch}{path}")
+            done = subprocess.run(
+                ["/bin/sh", "-ec", command],
+                cwd=source,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=240,
+            )
+            assert done.returncode == 0, f"RUN {command}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+
+
+def _base_python(scratch: Path) -> Path:
+    """Return a Python in place of the base image's: a copy where this one is closed to other users."""
+    python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    if all(parent.stat().st_mode & 0o001 for parent in python.resolve().parents):
+        return python
+    stdlib = Path(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}))
+    base = scratch / "base"
+    (base / "bin").mkdir(parents=True)
+    ignored = shutil.ignore_patterns("__pycache__", "test", "tests", "idlelib", "tkinter", "config-*")
+    shutil.copytree(stdlib, base / stdlib.relative_to(sys.base_prefix), ignore=ignored)
+    shutil.copy(python.resolve(), base / "bin" / "python")
+    for library in (Path(sys.base_prefix) / "lib").glob("libpython*.so*"):
+        shutil.copy(library, base / "lib" / library.name)
+    return base / "bin" / "python"
+
+
+def _copy(words: list[str], context: Path, source: Path) -> None:
+    *sources, target = words
+    for each in sources:
+        origin = context / each
+        to = source / target
+        if origin.is_dir():
+            shutil.copytree(origin, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        elif target.endswith("/"):
+            to.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(origin, to / origin.name)
+        else:
+            shutil.copyfile(origin, to)

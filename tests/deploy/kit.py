@@ -1,0 +1,222 @@
+"""What the tests of the installation need: rights read from manifests, a ServiceAccount's kubeconfig, a recorder."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import re
+import ssl
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import yaml
+
+from provisioner import constants
+from provisioner.localcluster.ports import HOST
+from provisioner.rehearsal import ProvisionerProcess, Rehearsal
+from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, ZONE
+
+REPOSITORY = Path(__file__).parents[2]
+DEPLOY = REPOSITORY / "deploy"
+NAMESPACE = constants.DEFAULT_NAMESPACE
+SERVICE_ACCOUNT = "tpu-provisioner-controller-manager"
+#: What an overlay for the rehearsed cluster is made of.
+VALUES = {
+    "GCP_PROJECT_ID": PROJECT,
+    "GCP_CLUSTER": CLUSTER,
+    "GCP_CLUSTER_LOCATION": LOCATION,
+    "GCP_ZONE": ZONE,
+    "GCP_NODE_SERVICE_ACCOUNT": "",
+}
+#: Kinds that clusters with a Prometheus have; here any content will do.
+MONITORS = (
+    ("podmonitors", "PodMonitor", "monitoring.coreos.com"),
+    ("podmonitorings", "PodMonitoring", "monitoring.googleapis.com"),
+)
+_PATH = re.compile(
+    r"/(?:api|apis/(?P<group>[^/]+))/v[0-9a-z]+(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
+    r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+))?"
+)
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Right:
+    """One verb on one resource, by name where RBAC says so; namespace "" where it holds in all."""
+
+    group: str
+    resource: str
+    verb: str
+    namespace: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        """Return it as people would say it."""
+        where = f" in {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {self.resource}{f' {self.name}' if self.name else ''}{where}"
+
+
+def rights(documents: Iterable[dict[str, Any]]) -> set[Right]:
+    """Return everything that the roles in the manifests grant."""
+    return {
+        Right(group, resource, verb, role["metadata"].get("namespace", ""), name)
+        for role in documents
+        if role["kind"] in ("ClusterRole", "Role")
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", [""])
+    }
+
+
+def only(documents: Iterable[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:
+    """Return the one document of a kind."""
+    (found,) = [each for each in documents if each["kind"] == kind and name in ("", each["metadata"]["name"])]
+    return found
+
+
+def role_without(role: dict[str, Any], right: Right) -> list[dict[str, Any]]:
+    """Return a role's rules without one right, everything else being as it was."""
+    kept = []
+    for rule in role["rules"]:
+        touched = (
+            right.group in rule["apiGroups"]
+            and right.resource in rule["resources"]
+            and right.verb in rule["verbs"]
+            and right.name in rule.get("resourceNames", [""])
+        )
+        if not touched:
+            kept.append(rule)
+            continue
+        kept.append({**rule, "verbs": [verb for verb in rule["verbs"] if verb != right.verb]})
+        others = [name for name in rule.get("resourceNames", []) if name != right.name]
+        if others:
+            kept.append({**rule, "verbs": [right.verb], "resourceNames": others})
+    return [rule for rule in kept if rule["verbs"]]
+
+
+def kubeconfig_of_service_account(rehearsal: Rehearsal, path: Path, *, server: str = "") -> Path:
+    """Write a kubeconfig that holds nothing but a fresh token of the installed ServiceAccount."""
+    token = rehearsal.kubectl("create", "token", SERVICE_ACCOUNT, f"--namespace={NAMESPACE}").strip()
+    authority = base64.b64encode(rehearsal.cluster._credentials.authority_pem).decode()
+    cluster = {"server": server or rehearsal.cluster.server_url, "certificate-authority-data": authority}
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "local", "cluster": cluster}],
+        "users": [{"name": "controller", "user": {"token": token}}],
+        "contexts": [{"name": "local", "context": {"cluster": "local", "user": "controller"}}],
+        "current-context": "local",
+    }
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    path.chmod(0o600)
+    return path
+
+
+def provisioner_as(
+    rehearsal: Rehearsal, kubeconfig: Path, log: Path, *, arguments: Iterable[str], environment: dict[str, str]
+) -> ProvisionerProcess:
+    """Make a provisioner that has this kubeconfig and no other credentials."""
+    return ProvisionerProcess(
+        kubeconfig=kubeconfig,
+        gke_endpoint=rehearsal.gke.url,
+        log=log,
+        environment={"KUBECONFIG": str(kubeconfig), "HOME": str(log.parent), **environment},
+        arguments=arguments,
+    )
+
+
+class Recorder:
+    """A proxy before the API server that notes which right each request needs, and how it was answered."""
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        trust = rehearsal.cluster._credentials
+        self.answers: list[tuple[Right, int]] = []
+        recorder = self
+        upstream = urlsplit(rehearsal.cluster.server_url)
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _forward(self) -> None:
+                size = int(self.headers.get("Content-Length", 0))
+                connection = http.client.HTTPSConnection(
+                    upstream.hostname or "", upstream.port, context=trust.tls_context()
+                )
+                headers = {key: value for key, value in self.headers.items() if key.lower() not in _HOP_BY_HOP}
+                try:
+                    connection.request(self.command, self.path, body=self.rfile.read(size) or None, headers=headers)
+                    answer = connection.getresponse()
+                    recorder.answers.append((right_of(self.command, self.path), answer.status))
+                    self.send_response(answer.status)
+                    self.send_header("Content-Type", answer.headers.get("Content-Type", "application/json"))
+                    self.send_header("Transfer-Encoding", "chunked")
+                    self.end_headers()
+                    while piece := answer.read1(65536):
+                        self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                    self.wfile.write(b"0\r\n\r\n")
+                except OSError:
+                    # The provisioner ended, and its watches with it.
+                    self.close_connection = True
+                finally:
+                    connection.close()
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        for method in ("GET", *_VERBS):
+            setattr(Handler, f"do_{method}", Handler._forward)
+        self._server = ThreadingHTTPServer((HOST, 0), Handler)
+        self._server.daemon_threads = True
+        self._server.block_on_close = False
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(trust.server_certificate, trust.server_key)
+        # The handshake is left to the thread of the connection.
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+        self.url = f"https://{HOST}:{self._server.server_address[1]}"
+
+    @contextmanager
+    def recording(self) -> Iterator[Recorder]:
+        """Serve."""
+        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._server.shutdown()
+            self._server.server_close()
+            thread.join()
+
+
+_HOP_BY_HOP = ("host", "connection", "accept-encoding", "content-length")
+
+
+def right_of(method: str, target: str) -> Right:
+    """Return the right that a request needs."""
+    url = urlsplit(target)
+    match = _PATH.fullmatch(url.path)
+    assert match is not None, target
+    verb = _VERBS.get(method)
+    if verb is None:
+        watches = parse_qs(url.query).get("watch", ["false"])[0] in ("true", "1")
+        verb = "get" if match["name"] else "watch" if watches else "list"
+    return Right(match["group"] or "", match["resource"], verb, match["namespace"] or "", match["name"] or "")
+
+
+def granted_by(granted: set[Right], needed: Right) -> Right | None:
+    """Return the grant that lets a request pass."""
+    for right in granted:
+        if (
+            (right.group, right.resource, right.verb) == (needed.group, needed.resource, needed.verb)
+            and right.namespace in ("", needed.namespace)
+            and right.name in ("", needed.name)
+        ):
+            return right
+    return None

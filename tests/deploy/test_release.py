@@ -1,0 +1,164 @@
+"""Workflows, release checks, the bill of materials, and the words about rights in more than one place."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import provisioner
+from deploy import release
+from tests.deploy import tools
+from tests.deploy.kit import DEPLOY, REPOSITORY
+
+_WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
+_PERMISSIONS = {
+    "container.clusters.get",
+    "container.clusters.update",
+    "container.operations.get",
+    "container.operations.list",
+    "iam.serviceAccounts.actAs",
+    "compute.resourcePolicies.get",
+    "compute.resourcePolicies.create",
+}
+
+
+def _read(path: Path) -> dict[Any, Any]:
+    loaded: dict[Any, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return loaded
+
+
+@pytest.mark.parametrize("path", _WORKFLOWS, ids=lambda path: path.name)
+def test_no_standing_permissions(path: Path) -> None:
+    """A workflow has no permissions; each job names what it needs, and leaves no credentials behind."""
+    workflow = _read(path)
+    assert workflow["permissions"] == {}
+    for job in workflow["jobs"].values():
+        assert job["permissions"]
+        assert "write-all" not in str(job["permissions"])
+        assert job["timeout-minutes"] <= 60
+        for step in job["steps"]:
+            if step.get("uses", "").startswith("actions/checkout@"):
+                assert step["with"]["persist-credentials"] is False
+    # YAML reads the key "on" as true.
+    assert "pull_request_target" not in workflow[True]
+
+
+@pytest.mark.parametrize("path", _WORKFLOWS, ids=lambda path: path.name)
+def test_actions_are_pinned(path: Path) -> None:
+    """Every action is named by a whole commit, with its tag beside it; one action is one commit everywhere."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if "uses:" in line]
+    assert lines
+    for line in lines:
+        assert re.search(r"uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
+    pins = {
+        line.split("uses: ")[1] for each in _WORKFLOWS for line in each.read_text().splitlines() if "uses: " in line
+    }
+    assert len(pins) == len({pin.split("@")[0] for pin in pins})
+
+
+def test_only_the_release_may_write() -> None:
+    """What runs for pull requests can only read; no secret but the run's own token is named anywhere."""
+    writers = {
+        (path.name, name)
+        for path in _WORKFLOWS
+        for name, job in _read(path)["jobs"].items()
+        if "write" in job["permissions"].values()
+    }
+    assert writers == {("release.yml", "image"), ("release.yml", "publish")}
+    assert not any("secrets." in path.read_text(encoding="utf-8") for path in _WORKFLOWS)
+
+
+@pytest.mark.e2e
+def test_actionlint() -> None:
+    """The linter of workflows finds nothing."""
+    tools.run("actionlint", "-shellcheck=", "-pyflakes=", *map(str, _WORKFLOWS))
+
+
+# --- release.py
+
+_VERSION = '__version__ = "1.2.3"\n'
+_REFUSED = (
+    ("another version", _VERSION, "## 1.2.3\n\n- a\n", "v1.2.4", "the code says 1.2.3"),
+    ("no v", _VERSION, "## 1.2.3\n\n- a\n", "1.2.3", "tag v1.2.3"),
+    ("no section", _VERSION, "## Unreleased\n\n- a\n", "v1.2.3", "has no section 1.2.3"),
+    ("an empty section", _VERSION, "## 1.2.3\n\n## 1.2.2\n\n- a\n", "v1.2.3", "has no section 1.2.3"),
+    ("a longer version's section", _VERSION, "## 11.2.3\n\n- a\n", "v1.2.3", "has no section 1.2.3"),
+    ("no version", "", "## 1.2.3\n\n- a\n", "v1.2.3", "has no __version__"),
+)
+
+
+def _repository(root: Path, code: str, changelog: str) -> Path:
+    (root / "provisioner").mkdir()
+    (root / "provisioner" / "__init__.py").write_text(code, encoding="utf-8")
+    (root / "CHANGELOG.md").write_text(f"# Changelog\n\n{changelog}", encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize(("name", "code", "changelog", "tag", "words"), _REFUSED, ids=[case[0] for case in _REFUSED])
+def test_not_released(name: str, code: str, changelog: str, tag: str, words: str, tmp_path: Path) -> None:
+    """A tag that does not fit the code and the changelog is refused with what to do."""
+    with pytest.raises(release.ReleaseError, match=re.escape(words)):
+        release.check(_repository(tmp_path, code, changelog), tag)
+
+
+def test_notes(tmp_path: Path) -> None:
+    """The notes are the version's section, without its neighbours."""
+    changelog = "## Unreleased\n\n- later\n\n## [1.2.3] - 2026-01-01\n\n### Added\n\n- this\n\n## 1.2.2\n\n- before\n"
+    assert release.check(_repository(tmp_path, _VERSION, changelog), "v1.2.3") == "### Added\n\n- this\n"
+
+
+def test_release_needs_nothing_installed() -> None:
+    """The check runs on a bare Python, with its exit code."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(DEPLOY / "release.py"), "check", "v0.0.0"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"the code says {provisioner.__version__}" in done.stderr
+
+
+# --- the bill of materials
+
+
+def test_the_bill_of_materials(tmp_path: Path) -> None:
+    """`make sbom` names every package of the image's lock, with its version and hashes, in CycloneDX."""
+    made, ready = tmp_path / "dist" / "sbom.cdx.json", tmp_path / "ready"
+    ready.touch()
+    done = subprocess.run(
+        ["make", "sbom", f"SETUP={ready}", f"SBOM={made}", f"BIN={Path(sys.executable).parent}"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    bill = json.loads(made.read_text(encoding="utf-8"))
+    assert bill["bomFormat"] == "CycloneDX"
+    locked = re.findall(
+        r"(?m)^([a-z0-9._-]+)==(\S+)", (REPOSITORY / "requirements" / "run.txt").read_text(encoding="utf-8")
+    )
+    assert {(part["name"], part["version"]) for part in bill["components"]} == set(locked)
+    assert all(part["externalReferences"] for part in bill["components"])
+    component = bill["metadata"]["component"]
+    assert (component["name"], component["version"]) == ("tpu-provisioner", provisioner.__version__)
+
+
+# --- the rights in Google Cloud, said twice
+
+
+def _permissions(path: Path) -> set[str]:
+    text = path.read_text(encoding="utf-8")
+    return set(re.findall(r"\b(?:container|compute|iam)\.(?!googleapis|gserviceaccount)[a-zA-Z]+\.[a-zA-Z]+\b", text))
+
+
+@pytest.mark.parametrize("path", [DEPLOY / "terraform" / "main.tf", REPOSITORY / "docs" / "install.md"], ids=str)
+def test_the_permissions(path: Path) -> None:
+    """Terraform and gcloud commands grant the same permissions, and no predefined role but Workload Identity's."""
+    assert _permissions(path) == _PERMISSIONS
+    assert set(re.findall(r"roles/[a-z]+\.[A-Za-z.]+", path.read_text(encoding="utf-8"))) == {
+        "roles/iam.workloadIdentityUser"
+    }

@@ -1,0 +1,389 @@
+"""The rights of the manifests suffice for everything the provisioner does, and it does something with each of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner import cluster, constants
+from provisioner.cluster import KubeApi
+from provisioner.cluster.protocol import LEASES_ROOT, Timeouts, collection_path, object_path
+from provisioner.model.workloads import ObjectRef
+from provisioner.rehearsal import Rehearsal
+from provisioner.rehearsal.world import wait_for
+from tests.deploy.kit import (
+    DEPLOY,
+    NAMESPACE,
+    SERVICE_ACCOUNT,
+    Recorder,
+    Right,
+    granted_by,
+    kubeconfig_of_service_account,
+    only,
+    provisioner_as,
+    right_of,
+    rights,
+    role_without,
+)
+from tests.e2e.kit import EAGER, Ground, logged
+
+pytestmark = pytest.mark.e2e
+
+_ROLES = "/apis/rbac.authorization.k8s.io/v1"
+_ORIGINAL_LEASE = object_path("leases", constants.ORIGINAL_LEASE_NAME, namespace=NAMESPACE, root=LEASES_ROOT)
+_OWN_LEASE = object_path("leases", constants.LEASE_NAME, namespace=NAMESPACE, root=LEASES_ROOT)
+_HINTS = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace=NAMESPACE)
+_NODE = "guarded-node"
+_SERVED_SECONDS = 10.0
+
+
+@pytest.fixture(scope="session")
+def controller(rehearsal: Rehearsal, installed: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a kubeconfig with the token of the installed ServiceAccount."""
+    return kubeconfig_of_service_account(rehearsal, tmp_path_factory.mktemp("token") / "kubeconfig")
+
+
+def _make_original_lease(rehearsal: Rehearsal, *, holder: str = "") -> None:
+    body = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": constants.ORIGINAL_LEASE_NAME, "namespace": NAMESPACE},
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15},
+    }
+    rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(body))
+
+
+def _forget(rehearsal: Rehearsal, path: str) -> None:
+    try:
+        rehearsal.api.delete(path)
+    except cluster.NotFound:
+        return
+
+
+def _lease_holder(rehearsal: Rehearsal, path: str) -> str:
+    return str(rehearsal.api.get(path)["spec"].get("holderIdentity", ""))
+
+
+def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], ground: Ground, tmp_path: Path) -> None:
+    """The main job is done with the ServiceAccount's token alone; nothing is refused, and every right is used."""
+    _make_original_lease(rehearsal)
+    with Recorder(rehearsal).recording() as recorder:
+        kubeconfig = kubeconfig_of_service_account(rehearsal, tmp_path / "kubeconfig", server=recorder.url)
+        process = provisioner_as(
+            rehearsal, kubeconfig, tmp_path / "provisioner.log", arguments=["--leader-elect"], environment=EAGER
+        )
+        ground.provisioners.append(process)
+        process.start()
+        ground.apply("least", run_for="1s")
+        ground.await_completed("least")
+        ground.await_gone()
+        assert "NodePoolCreationStarted" in ground.reasons("Pod", "least-")
+        ground.wait(
+            lambda: constants.DELETION_SUCCEEDED in ground.reasons("JobSet", "least") | ground.reasons("Node"),
+            "an Event tells of the end of the pool",
+        )
+        assert all(_lease_holder(rehearsal, path) for path in (_OWN_LEASE, _ORIGINAL_LEASE))
+        assert rehearsal.api.get(_HINTS).get("data")
+        # It cordoned, so the policy on nodes let the patch pass; no warning speaks of a refusal.
+        assert process.stop() == 0
+        assert not _lease_holder(rehearsal, _OWN_LEASE)
+        # What a run of seconds does not come to: a lease made, the repeat of an Event, a cordon undone.
+        _forget(rehearsal, _OWN_LEASE)
+        _TRIES[_CREATE_LEASE](cluster.connect(str(kubeconfig)), rehearsal)
+        _TRIES[_PATCH_EVENTS](cluster.connect(str(kubeconfig)), rehearsal)
+        _TRIES[_GET_NODES](cluster.connect(str(kubeconfig)), rehearsal)
+    _forget(rehearsal, _ORIGINAL_LEASE)
+
+    refused = [(str(right), status) for right, status in recorder.answers if status in (401, 403)]
+    assert refused == []
+    granted = rights(installed)
+    used = {granted_by(granted, right) for right, _ in recorder.answers}
+    assert None not in used
+    assert used == granted
+    assert {right.resource for right, _ in recorder.answers} == {
+        "pods", "nodes", "jobsets", "events", "leases", "configmaps"
+    }  # fmt: skip
+    assert [record for record in process.records() if record.get("level") in ("error", "critical")] == []
+    assert not logged(process, "event.dropped")
+
+
+# --- each right, taken away -------------------------------------------------------------------------------------------
+
+#: Tries something with the product's own code; returns what is seen of a refusal, nothing where all is well.
+_Try = Callable[[KubeApi, Rehearsal], str]
+
+
+def _watch(make: Callable[..., Any]) -> _Try:
+    def attempt(api: KubeApi, rehearsal: Rehearsal) -> str:
+        # A watch of a second comes round to its next request soon.
+        watch = make(api, on_change=lambda: None, watch_seconds=(1, 1))
+        # A list alone is no watch: the words of the server about the second request are waited for.
+        watch.start()
+        try:
+            start = time.monotonic()
+            wait_for(
+                lambda: watch.problem or (watch.synced and _was_confirmed_after(watch, start)),
+                "the watch works or says why not",
+                _SERVED_SECONDS,
+            )
+            return str(watch.problem or "")
+        finally:
+            watch.stop()
+
+    return attempt
+
+
+def _was_confirmed_after(watch: Any, start: float) -> bool:
+    last = watch.last_contact_monotonic
+    return last is not None and last > start + 0.5
+
+
+def _elect(path: str) -> _Try:
+    def attempt(api: KubeApi, rehearsal: Rehearsal) -> str:
+        if path == _ORIGINAL_LEASE:
+            _make_original_lease(rehearsal)
+        elector = cluster.LeaseElector(
+            api, namespace=NAMESPACE, identity="trial", on_started=lambda: None, on_lost=lambda: None
+        )
+        elector.step()
+        problem = elector.problem
+        elector.release()
+        _forget(rehearsal, _ORIGINAL_LEASE)
+        return problem or ""
+
+    return attempt
+
+
+def _create_lease(api: KubeApi, rehearsal: Rehearsal) -> str:
+    _forget(rehearsal, _OWN_LEASE)
+    return _elect(_OWN_LEASE)(api, rehearsal)
+
+
+def _update_own_lease(api: KubeApi, rehearsal: Rehearsal) -> str:
+    body = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": constants.LEASE_NAME, "namespace": NAMESPACE},
+    }
+    rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(body))
+    return _elect(_OWN_LEASE)(api, rehearsal)
+
+
+def _cordon(api: KubeApi, rehearsal: Rehearsal) -> str:
+    labels = {constants.NODEPOOL_MANAGER: constants.MANAGER, constants.POOL_JOBSET_NAME: "guarded"}
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": _NODE, "labels": labels}}
+    rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(body))
+    try:
+        assert cluster.cordon(api, _NODE)
+        assert cluster.uncordon(api, _NODE)
+    except cluster.ClusterError as error:
+        return str(error)
+    finally:
+        _forget(rehearsal, object_path("nodes", _NODE))
+    return ""
+
+
+def _get_jobset(api: KubeApi, rehearsal: Rehearsal) -> str:
+    try:
+        cluster.get_jobset(api, "default", "absent")
+    except cluster.ClusterError as error:
+        return str(error)
+    return ""
+
+
+def _load_hints(api: KubeApi, rehearsal: Rehearsal) -> str:
+    store = cluster.HintsStore(api, NAMESPACE)
+    rehearsal.api.patch(_HINTS, {"data": {"kept": "yes"}})
+    return "" if store.load().get("kept") == "yes" else "hints are not loaded"
+
+
+def _save_hints(api: KubeApi, rehearsal: Rehearsal) -> str:
+    return "" if cluster.HintsStore(api, NAMESPACE).save({"kept": "yes"}) else "hints are not saved"
+
+
+def _events(*, repeated: bool) -> _Try:
+    def attempt(api: KubeApi, rehearsal: Rehearsal) -> str:
+        moments = iter((0.0, 400.0)) if repeated else iter((0.0,))
+        recorder = cluster.EventRecorder(api, instance="trial", clock=lambda: next(moments))
+        recorder.start()
+        unique = f"trial at {time.monotonic_ns()}"
+        about = ObjectRef(api_version="v1", kind="Pod", namespace="default", name="trial", uid=unique)
+        for _ in range(2 if repeated else 1):
+            recorder.emit(about, kind="Normal", reason="Trial", message=unique)
+            assert recorder.flush(timeout_seconds=_SERVED_SECONDS)
+        recorder.stop()
+        return f"{recorder.dropped_total} Events are dropped" if recorder.dropped_total else ""
+
+    return attempt
+
+
+_JOBSETS, _COORDINATION = "jobset.x-k8s.io", "coordination.k8s.io"
+_CREATE_LEASE = Right(_COORDINATION, "leases", "create", NAMESPACE)
+_PATCH_EVENTS = Right("", "events", "patch")
+_GET_NODES = Right("", "nodes", "get")
+_TRIES: dict[Right, _Try] = {
+    Right("", "pods", "list"): _watch(cluster.pods),
+    Right("", "pods", "watch"): _watch(cluster.pods),
+    Right("", "nodes", "list"): _watch(cluster.nodes),
+    Right("", "nodes", "watch"): _watch(cluster.nodes),
+    _GET_NODES: _cordon,
+    Right("", "nodes", "patch"): _cordon,
+    Right(_JOBSETS, "jobsets", "get"): _get_jobset,
+    Right(_JOBSETS, "jobsets", "list"): _watch(cluster.jobsets),
+    Right(_JOBSETS, "jobsets", "watch"): _watch(cluster.jobsets),
+    Right("", "events", "create"): _events(repeated=False),
+    _PATCH_EVENTS: _events(repeated=True),
+    _CREATE_LEASE: _create_lease,
+    Right(_COORDINATION, "leases", "get", NAMESPACE, constants.LEASE_NAME): _elect(_OWN_LEASE),
+    Right(_COORDINATION, "leases", "update", NAMESPACE, constants.LEASE_NAME): _update_own_lease,
+    Right(_COORDINATION, "leases", "get", NAMESPACE, constants.ORIGINAL_LEASE_NAME): _elect(_ORIGINAL_LEASE),
+    Right(_COORDINATION, "leases", "update", NAMESPACE, constants.ORIGINAL_LEASE_NAME): _elect(_ORIGINAL_LEASE),
+    Right("", "configmaps", "get", NAMESPACE, constants.HINTS_CONFIGMAP_NAME): _load_hints,
+    Right("", "configmaps", "update", NAMESPACE, constants.HINTS_CONFIGMAP_NAME): _save_hints,
+}
+
+
+def test_every_right_is_tried(installed: list[dict[str, Any]]) -> None:
+    """The table above has a try for each right that the manifests grant, and for no other."""
+    assert set(_TRIES) == rights(installed)
+
+
+@pytest.mark.parametrize("right", _TRIES, ids=str)
+def test_a_right_taken_away(
+    right: Right, rehearsal: Rehearsal, installed: list[dict[str, Any]], controller: Path
+) -> None:
+    """With the right all is well; without it, and with all the others, its user gets to see what fails."""
+    kind = "Role" if right.namespace else "ClusterRole"
+    role = only(installed, kind)
+    path = object_path(f"{kind.lower()}s", role["metadata"]["name"], namespace=right.namespace, root=_ROLES)
+    attempt = _TRIES[right]
+    api = cluster.connect(str(controller))
+    assert attempt(api, rehearsal) == ""
+    less = role_without(role, right)
+    assert rights([{**role, "rules": less}]) == rights([role]) - {right}
+    rehearsal.api.patch(path, {"rules": less})
+    try:
+        # The authorizer learns of a changed role by its own watch, milliseconds later.
+        wait_for(lambda: attempt(api, rehearsal), f"something fails without the right to {right}", _SERVED_SECONDS)
+    finally:
+        rehearsal.api.patch(path, {"rules": role["rules"]})
+        api.close()
+    wait_for(lambda: attempt(cluster.connect(str(controller)), rehearsal) == "", f"{right} is back", _SERVED_SECONDS)
+
+
+def test_namespaces_with_an_opt_in_label(
+    rehearsal: Rehearsal, installed: list[dict[str, Any]], controller: Path
+) -> None:
+    """Reading namespaces, which OPT_IN_LABEL needs, comes with its component and not before."""
+    (patch,) = yaml.safe_load((DEPLOY / "components/opt-in-label/kustomization.yaml").read_text())["patches"]
+    (operation,) = yaml.safe_load(patch["patch"])
+    role = only(installed, "ClusterRole")
+    path = object_path("clusterroles", role["metadata"]["name"], root=_ROLES)
+    attempt = _watch(cluster.namespaces)
+    api = cluster.connect(str(controller))
+    assert "namespaces" in attempt(api, rehearsal)
+    for verb in operation["value"]["verbs"]:
+        others = [each for each in operation["value"]["verbs"] if each != verb]
+        rehearsal.api.patch(path, {"rules": [*role["rules"], {**operation["value"], "verbs": others}]})
+        wait_for(lambda: attempt(api, rehearsal), f"something fails without {verb}", _SERVED_SECONDS)
+    rehearsal.api.patch(path, {"rules": [*role["rules"], operation["value"]]})
+    wait_for(lambda: attempt(api, rehearsal) == "", "namespaces are watched", _SERVED_SECONDS)
+    rehearsal.api.patch(path, {"rules": role["rules"]})
+    api.close()
+
+
+# --- what a stolen token cannot do ------------------------------------------------------------------------------------
+
+_FORBIDDEN = (
+    ("GET", "/api/v1/namespaces/default/secrets", "no secret is read"),
+    ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets", "not its own namespace's either"),
+    ("GET", "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication", "no other ConfigMap"),
+    ("POST", f"/api/v1/namespaces/{NAMESPACE}/configmaps", "no ConfigMap is made"),
+    ("POST", "/api/v1/namespaces/default/pods", "no pod is made"),
+    ("DELETE", "/api/v1/namespaces/default/pods/any", "no pod is deleted"),
+    ("DELETE", "/api/v1/nodes/any", "no node is deleted"),
+    ("PATCH", "/api/v1/nodes/any/status", "no node's status is written"),
+    ("PATCH", "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets/any", "no JobSet is changed"),
+    ("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{SERVICE_ACCOUNT}/token", "no further token is made"),
+    ("PUT", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler", "no other lease"),
+    ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", "no right is granted"),
+)
+
+
+@pytest.mark.parametrize(("method", "path", "why"), _FORBIDDEN, ids=[case[2] for case in _FORBIDDEN])
+def test_refused(method: str, path: str, why: str, controller: Path, installed: list[dict[str, Any]]) -> None:
+    """The API server refuses the ServiceAccount what it has no use for."""
+    api = cluster.connect(str(controller))
+    with pytest.raises(cluster.Forbidden):
+        api._exchange(method, path, body={"metadata": {"name": "any"}} if method != "GET" else None,
+                      timeouts=Timeouts(connect_seconds=5, read_seconds=10))  # fmt: skip
+    api.close()
+
+
+_OURS = {constants.NODEPOOL_MANAGER: constants.MANAGER}
+_NODE_CASES: tuple[tuple[str, dict[str, str], dict[str, Any], bool], ...] = (
+    ("cordons a node of its own", _OURS, {"spec": {"unschedulable": True}}, True),
+    ("notes that it cordoned", _OURS, {"metadata": {"annotations": {constants.CORDONED: "true"}}}, True),
+    ("cordons no other node", {}, {"spec": {"unschedulable": True}}, False),
+    ("cannot make another node its own", {}, {"metadata": {"labels": _OURS}}, False),
+    ("changes no label", _OURS, {"metadata": {"labels": {"a": "b"}}}, False),
+    ("takes no label away", _OURS, {"metadata": {"labels": {constants.NODEPOOL_MANAGER: None}}}, False),
+    ("taints no node", _OURS, {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, False),
+    ("writes no other annotation", _OURS, {"metadata": {"annotations": {"a": "b"}}}, False),
+    ("takes no other annotation away", _OURS, {"metadata": {"annotations": {"kept": None}}}, False),
+    ("sets no finalizer", _OURS, {"metadata": {"finalizers": ["a.example/b"]}}, False),
+    ("sets no owner", _OURS, {"metadata": {"ownerReferences": [
+        {"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "b"}]}}, False),
+    ("sets no provider", _OURS, {"spec": {"providerID": "gce://other"}}, False),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "change", "want_allowed"), _NODE_CASES, ids=[each[0] for each in _NODE_CASES]
+)
+def test_the_node_guard(
+    name: str,
+    labels: dict[str, str],
+    change: dict[str, Any],
+    want_allowed: bool,  # noqa: FBT001 - pytest passes it by name
+    rehearsal: Rehearsal,
+    controller: Path,
+    installed: list[dict[str, Any]],
+) -> None:
+    """Patching nodes is held to the cordon of nodes of its own pools."""
+    body = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": _NODE, "labels": labels, "annotations": {"kept": "yes"}},
+    }
+    rehearsal.api.post(collection_path("nodes"), body)
+    api = cluster.connect(str(controller))
+    try:
+        # An administrator is not held to it.
+        rehearsal.api.patch(object_path("nodes", _NODE), {"metadata": {"annotations": {"admin": "yes"}}})
+        # The policy, like everything else, reaches the API server by a watch.
+        if want_allowed:
+            api.patch(object_path("nodes", _NODE), change, strategic=True)
+        else:
+            with pytest.raises(cluster.ClusterError, match="tpu-provisioner may"):
+                api.patch(object_path("nodes", _NODE), change, strategic=True)
+    finally:
+        rehearsal.api.delete(object_path("nodes", _NODE))
+        api.close()
+
+
+def test_right_of_a_request() -> None:
+    """Requests are understood as the API server's authorizer understands them."""
+    assert right_of("GET", "/api/v1/pods?watch=true") == Right("", "pods", "watch")
+    assert right_of("GET", "/api/v1/nodes?limit=500") == Right("", "nodes", "list")
+    assert right_of("GET", "/apis/jobset.x-k8s.io/v1alpha2/namespaces/a/jobsets/b") == Right(
+        _JOBSETS, "jobsets", "get", "a", "b"
+    )
+    assert right_of("PATCH", "/api/v1/namespaces/a/events/b") == Right("", "events", "patch", "a", "b")
+    assert right_of("PUT", _OWN_LEASE) == Right(_COORDINATION, "leases", "update", NAMESPACE, "tpu-provisioner")

@@ -1,0 +1,221 @@
+"""docs/upgrade.md, rehearsed: from the Go provisioner to ours and back, with its pools, Lease and environment.
+
+The Go provisioner itself is played: a thread that renews its Lease as client-go does.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner import cluster, constants
+from provisioner.cluster.protocol import LEASES_ROOT, collection_path, object_path
+from provisioner.cluster.quantities import format_micro_time
+from provisioner.demand import job_key
+from provisioner.rehearsal import Rehearsal
+from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, ZONE
+from tests.deploy.kit import NAMESPACE, REPOSITORY, kubeconfig_of_service_account, provisioner_as
+from tests.e2e.kit import Ground, logged
+
+pytestmark = pytest.mark.e2e
+
+_LEASE = object_path("leases", constants.ORIGINAL_LEASE_NAME, namespace=NAMESPACE, root=LEASES_ROOT)
+_DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+_ORIGINAL = "tpu-provisioner-controller-manager"
+#: client-go's default is 15 s; here the wait for its end is only shortened.
+_LEASE_SECONDS = 6
+#: All that the Go provisioner's ConfigMap can hold, as its users have it.
+_ENVIRONMENT = {
+    "PROVIDER": "gke",
+    "GCP_PROJECT_ID": PROJECT,
+    "GCP_CLUSTER_LOCATION": LOCATION,
+    "GCP_ZONE": ZONE,
+    "GCP_CLUSTER": CLUSTER,
+    "GCP_NODE_SERVICE_ACCOUNT": "nodes@rehearsal-project.iam.gserviceaccount.com",
+    "GCP_NODE_TAGS": "",
+    "GCP_POD_TO_NODE_LABELS": "",
+    "GCP_NODE_SECONDARY_DISK": "",
+    "GCP_NODE_SECURE_BOOT": "true",
+    "GCP_NODE_ADDITIONAL_NETWORKS": "",
+    "GCP_NODE_DISK_TYPE": "",
+    "GCP_NODE_CONFIDENTIAL_STORAGE": "false",
+    "GCP_NODE_BOOT_DISK_KMS_KEY": "",
+    "GCP_FORCE_ON_DEMAND": "false",
+    "NODE_MIN_LIFESPAN": "0s",
+    "NODEPOOL_DELETION_DELAY": "1s",
+    "POD_RESOURCE_TYPE": "google.com/tpu",
+    "CONCURRENCY": "3",
+}
+
+
+@contextmanager
+def _the_original_leads(rehearsal: Rehearsal) -> Iterator[None]:
+    """Hold its Lease and renew it; the end is that of a crash, without a release."""
+    stopped = threading.Event()
+    holder = "tpu-provisioner-controller-manager-5d9c-xyz_1f0e"
+
+    def spec() -> dict[str, Any]:
+        moment = format_micro_time(datetime.now(UTC))
+        return {"holderIdentity": holder, "leaseDurationSeconds": _LEASE_SECONDS, "renewTime": moment}
+
+    def renew() -> None:
+        while not stopped.wait(1.0):
+            rehearsal.api.patch(_LEASE, {"spec": spec()})
+
+    body = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": constants.ORIGINAL_LEASE_NAME, "namespace": NAMESPACE},
+        "spec": spec(),
+    }
+    rehearsal.api.post(collection_path("leases", namespace=NAMESPACE, root=LEASES_ROOT), body)
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _original_deployment() -> dict[str, Any]:
+    labels = {"control-plane": "controller-manager"}
+    container = {"name": "manager", "image": "controller:old", "args": ["--leader-elect"]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": _ORIGINAL, "namespace": NAMESPACE},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"serviceAccountName": _ORIGINAL, "containers": [container]},
+            },
+        },
+    }
+
+
+def _original_pool(namespace: str, jobset: str, *, machine_type: str = "ct4p-hightpu-4t") -> dict[str, Any]:
+    """Return what the Go provisioner asks for: its name, its labels, nothing of ours."""
+    job = f"{jobset}-w-0"
+    labels = {
+        constants.NODEPOOL_MANAGER: constants.MANAGER,
+        constants.PARENT_KIND: "job",
+        constants.PARENT_NAME: job,
+        constants.PARENT_NAMESPACE: namespace,
+        constants.POOL_JOBSET_NAME: jobset,
+        constants.POOL_JOBSET_NAMESPACE: namespace,
+        constants.NODEPOOL_HASH: "0123456789",
+    }
+    return {
+        "name": f"{jobset[:34]}-{job_key(namespace, job)[:5]}",
+        "initialNodeCount": 1,
+        "locations": [ZONE],
+        "config": {"machineType": machine_type, "labels": labels},
+        "management": {"autoRepair": True, "autoUpgrade": False},
+    }
+
+
+def _scale(rehearsal: Rehearsal, name: str, replicas: int) -> None:
+    """Run the page's own command."""
+    command = f"kubectl -n {NAMESPACE} scale deployment/{name} --replicas={replicas}"
+    assert command in (REPOSITORY / "docs" / "upgrade.md").read_text(encoding="utf-8")
+    rehearsal.kubectl(*command.split()[1:])
+
+
+def test_over_and_back(
+    rehearsal: Rehearsal, cluster_overlay: Path, installed: list[dict[str, Any]], ground: Ground, tmp_path: Path
+) -> None:
+    """Ours waits, takes over without making or deleting anything in use, does the work, and hands everything back."""
+    rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(_original_deployment()))
+    kept = _original_pool(ground.namespace, "kept")
+    # Of another shape, or the next JobSet would rightly use it.
+    left = _original_pool(ground.namespace, "left", machine_type="ct5lp-hightpu-8t")
+    ground.apply("kept", run_for="600s")
+    ground.wait(lambda: ground.unschedulable("kept"), "the JobSet waits for its pool")
+    for body in (kept, left):
+        ground.make_pool(body)
+    ground.wait(lambda: ground.runs("kept"), "the JobSet runs on the Go provisioner's pool")
+    made_before, deleted_before = ground.accepted("nodePools.create"), ground.accepted("nodePools.delete")
+    kubeconfig = kubeconfig_of_service_account(rehearsal, tmp_path / "kubeconfig")
+    process = provisioner_as(
+        rehearsal, kubeconfig, tmp_path / "ours.log", arguments=["--leader-elect"], environment=_ENVIRONMENT
+    )
+    ground.provisioners.append(process)
+
+    # Both are installed; the Go provisioner leads.
+    with _the_original_leads(rehearsal):
+        rehearsal.kubectl("apply", "--server-side", "-k", str(cluster_overlay))
+        beside = rehearsal.api.get(f"{_DEPLOYMENTS}/{_ORIGINAL}")["spec"]
+        assert beside["template"]["spec"]["containers"][0]["image"] == "controller:old"
+        assert rehearsal.api.get(f"{_DEPLOYMENTS}/tpu-provisioner")
+        calls = len(ground.gke.calls)
+        process.launch()
+        ground.wait(lambda: "is held by the Go original" in process.tail(lines=50), "ours says whom it waits for")
+        renewed = rehearsal.api.get(_LEASE)["spec"]["renewTime"]
+        ground.apply("next", run_for="1s")
+        ground.wait(
+            lambda: rehearsal.api.get(_LEASE)["spec"]["renewTime"] > renewed and ground.unschedulable("next"),
+            "the Go provisioner goes on leading, with work to do",
+        )
+        assert len(ground.gke.calls) == calls
+        assert not logged(process, "lease.acquired")
+
+    # It ends without a word; its Lease runs out.
+    _scale(rehearsal, _ORIGINAL, 0)
+    ground.wait(lambda: logged(process, "cluster.proven"), "ours leads", 40)
+    ground.await_completed("next")
+    ground.wait(lambda: not ground.pools("left-"), "the pool that nothing needs goes")
+    ground.wait(lambda: not ground.pools("next-"), "the new pool goes after its JobSet")
+    assert ground.runs("kept")
+    assert [pool.name for pool in ground.pools()] == [kept["name"]]
+    assert ground.accepted("nodePools.create") == made_before + 1
+    assert ground.accepted("nodePools.delete") == deleted_before + 2
+    leases = [rehearsal.api.get(path)["spec"]["holderIdentity"] for path in (_LEASE, _LEASE.replace(
+        constants.ORIGINAL_LEASE_NAME, constants.LEASE_NAME))]  # fmt: skip
+    assert leases[0] == leases[1] != ""
+
+    # And back: what ours made meanwhile has what the Go provisioner goes by.
+    ground.apply("ours", run_for="600s")
+    ground.wait(lambda: ground.runs("ours"), "another JobSet runs, on a pool of ours")
+    labels = next(body["config"]["labels"] for name, body in ground.sent().items() if name.startswith("ours-"))
+    want = _original_pool(ground.namespace, "ours")["config"]["labels"]
+    assert {key: labels.get(key) for key in want if key != constants.NODEPOOL_HASH} == {
+        key: value for key, value in want.items() if key != constants.NODEPOOL_HASH
+    }
+    assert labels.get(constants.NODEPOOL_HASH)
+    _scale(rehearsal, "tpu-provisioner", 0)
+    assert process.stop() == 0
+    assert rehearsal.api.get(_LEASE)["spec"]["holderIdentity"] == ""
+    _scale(rehearsal, _ORIGINAL, 1)
+    assert ground.runs("ours")
+    assert ground.runs("kept")
+    assert [node for node in ground.nodes() if node["spec"].get("unschedulable")] == []
+
+
+@pytest.fixture(autouse=True)
+def _clean(rehearsal: Rehearsal, ground: Ground) -> Iterator[None]:
+    """Leave neither Lease, Deployment, JobSet nor pool behind."""
+    yield
+    for path in (_LEASE, f"{_DEPLOYMENTS}/{_ORIGINAL}"):
+        try:
+            rehearsal.api.delete(path)
+        except cluster.NotFound:
+            continue
+    for name in ("kept", "next", "ours"):
+        try:
+            ground.delete(name)
+        except cluster.NotFound:
+            continue
+    for pool in ground.pools():
+        ground.drop_pool(pool.name)
+    ground.await_gone()
+    rehearsal.kubectl("-n", NAMESPACE, "scale", "deployment/tpu-provisioner", "--replicas=1")

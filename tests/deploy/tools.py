@@ -1,0 +1,59 @@
+"""Programs that only the tests need: built from pinned Go modules into the user's cache, as the local cluster's are."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+from provisioner.localcluster.binaries import cache_root
+from provisioner.localcluster.recipes import BUILD_FLAGS
+from provisioner.localcluster.toolchain import find_toolchain
+
+_MODULES = Path(__file__).with_name("tools")
+_PACKAGES = {
+    "actionlint": "github.com/rhysd/actionlint/cmd/actionlint",
+    "helm": "helm.sh/helm/v3/cmd/helm",
+    "kustomize": "sigs.k8s.io/kustomize/kustomize/v5",
+}
+_BUILD_TIMEOUT_SECONDS = 900
+
+
+def tool(name: str) -> Path:
+    """Return the path of a tool; the first call on a machine builds it, which takes up to some minutes."""
+    module = _MODULES / name
+    digest = hashlib.sha256(b"".join((module / file).read_bytes() for file in ("go.mod", "go.sum"))).hexdigest()
+    root = cache_root(os.environ)
+    program = root / "test-tools" / f"{name}-{digest[:16]}"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with (program.parent / f"{name}.lock").open("w", encoding="ascii") as lock:
+        # Two test runs at once build once; the kernel lets go when this process ends.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not program.exists():
+            _build(module, _PACKAGES[name], program, root)
+    return program
+
+
+def run(name: str, *arguments: str, cwd: Path | None = None) -> str:
+    """Run a tool that has to succeed; return what it printed."""
+    done = subprocess.run([tool(name), *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, f"{name} {' '.join(arguments)}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def _build(module: Path, package: str, program: Path, root: Path) -> None:
+    toolchain = find_toolchain(root, environment=os.environ, progress=print)
+    made = program.with_suffix(".building")
+    done = subprocess.run(
+        [toolchain.go, "build", *BUILD_FLAGS, "-ldflags", "-s -w", "-o", made, package],
+        cwd=module,
+        env=dict(toolchain.environment),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_BUILD_TIMEOUT_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    made.rename(program)
