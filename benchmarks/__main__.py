@@ -106,8 +106,7 @@ def swap() -> None:
     """12 JobSets of one shape with run times of 30 to 85 s."""
     with world(NODEPOOL_DELETION_DELAY="5s") as here:
         here.rehearsal.gke.set(create_seconds=_POOL_SECONDS)
-        for index in range(12):
-            here.create(f"swap-{index}", run_for=f"{30 + 5 * index}s")
+        _create_at_once(here, {f"swap-{index}": f"{30 + 5 * index}s" for index in range(12)})
         here.await_completed(300)
         restarts = sum(each["status"].get("restarts", 0) for each in here.jobsets())
         pods = here.rehearsal.objects("/api/v1/pods", labelSelector="jobset.sigs.k8s.io/jobset-name")
@@ -127,17 +126,22 @@ def _alone(here: World) -> float:
     return seconds
 
 
-def _burst(here: World) -> tuple[datetime, datetime, list[datetime]]:
-    # Several hands at once, as 24 users would; one after the other would blur the start.
+def _create_at_once(here: World, run_times: dict[str, str]) -> datetime:
+    """Create JobSets by several hands, as their users would; one after the other would blur the start."""
     started = now()
     hands = [
-        threading.Thread(target=here.create, args=(f"burst-{index}",), kwargs={"run_for": "60s"})
-        for index in range(_JOBSETS)
+        threading.Thread(target=here.create, args=(name,), kwargs={"run_for": run_for})
+        for name, run_for in run_times.items()
     ]
     for hand in hands:
         hand.start()
     for hand in hands:
         hand.join()
+    return started
+
+
+def _burst(here: World) -> tuple[datetime, datetime, list[datetime]]:
+    started = _create_at_once(here, {f"burst-{index}": "60s" for index in range(_JOBSETS)})
     running = here.await_running(_JOBSETS, 300)
     return started, running, sorted(here.calls("nodePools.create"))
 
