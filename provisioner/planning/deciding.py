@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from provisioner import constants
 from provisioner.demand import Slice, SliceId, find_slices
@@ -83,7 +83,15 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
         transitions=phases.transitions(steps, owners, now),
         pools=tuple(states),
         poll_seconds=_poll_seconds(buying, going, deletes, snapshot, memory),
-        wake_at=min((*buying.wake_at, *going.due_at, *_limit_moments(memory, now)), default=None),
+        wake_at=min(
+            (
+                *buying.wake_at,
+                *going.due_at,
+                *_limit_moments(memory, now),
+                *_unready_moments(supply.values(), memory, settings, now),
+            ),
+            default=None,
+        ),
     )
 
 
@@ -193,3 +201,15 @@ def _poll_seconds(
 def _limit_moments(memory: Memory, now: datetime) -> tuple[datetime, ...]:
     moments = (memory.operations.retry_at, memory.operations.probe_at)
     return tuple(moment for moment in moments if moment is not None and moment > now)
+
+
+def _unready_moments(supply: Iterable[Supply], memory: Memory, settings: Settings, now: datetime) -> Iterable[datetime]:
+    """Moments at which pools have been unready for too long: nothing else happens then that would wake the loop."""
+    for each in supply:
+        if each.unready_since is None or each.lost:
+            continue
+        if each.name in memory.given_up:
+            # Given up in this very round; the next one replaces it.
+            yield now
+        elif (due := each.unready_since + timedelta(seconds=settings.ready_timeout_seconds)) > now:
+            yield due

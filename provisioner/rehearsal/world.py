@@ -116,6 +116,11 @@ class ProvisionerProcess:
         """Whether it runs."""
         return self._process.running
 
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._process.exit_code
+
     def check(self) -> None:
         """Raise RehearsalError where it has ended."""
         if not self._process.running:
@@ -179,11 +184,16 @@ class Rehearsal:
         self.stop()
 
     def provisioner(
-        self, *, environment: Mapping[str, str] | None = None, arguments: Iterable[str] = (), name: str = "provisioner"
+        self,
+        *,
+        environment: Mapping[str, str] | None = None,
+        arguments: Iterable[str] = (),
+        name: str = "provisioner",
+        kubeconfig: Path | None = None,
     ) -> ProvisionerProcess:
-        """Make a provisioner for this world; it is not started yet."""
+        """Make a provisioner for this world, not started yet; another kubeconfig is another way to the cluster."""
         made = ProvisionerProcess(
-            kubeconfig=self.cluster.kubeconfig,
+            kubeconfig=kubeconfig or self.cluster.kubeconfig,
             gke_endpoint=self.gke.url,
             log=self.cluster.directory / f"{name}-{len(self._provisioners)}.log",
             environment=environment,

@@ -60,6 +60,9 @@ def ground(rehearsal: Rehearsal, shared: Shared) -> Iterator[Ground]:
         process.kill()
     ground.gke.clear()
     ground.gke.set(**QUICK, operations_quota=None)
+    if ground.gke.pools:
+        # It has to see the JobSets being deleted, or many at once are braked.
+        shared.running()
     _delete_all(rehearsal, "jobsets", root=JOBSETS_ROOT)
     _delete_all(rehearsal, "pods")
     for name, body in ground.sent().items():

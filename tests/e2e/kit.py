@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import requests
@@ -18,7 +19,13 @@ from provisioner.simulator.records import PoolStatus, PoolView
 from provisioner.simulator.settings import SimulatorSettings
 
 #: Short, so that a test takes seconds, and long enough to act in the middle.
-QUICK = {"create_seconds": 2.0, "delete_seconds": 1.0, "node_stagger_seconds": 0.3}
+QUICK: dict[str, float | None] = {
+    "create_seconds": 2.0,
+    "delete_seconds": 1.0,
+    "node_stagger_seconds": 0.3,
+    "request_seconds": 0.0,
+    "repair_seconds": None,
+}
 #: The provisioner's environment where a test is not about these.
 EAGER = {"NODEPOOL_DELETION_DELAY": "2s", "NODE_MIN_LIFESPAN": "0s"}
 PATIENCE_SECONDS = 40.0
@@ -255,10 +262,17 @@ class Ground:
     # --- provisioners
 
     def provisioner(
-        self, *, environment: Mapping[str, str] | None = None, arguments: Iterable[str] = (), wait: bool = True
+        self,
+        *,
+        environment: Mapping[str, str] | None = None,
+        arguments: Iterable[str] = (),
+        wait: bool = True,
+        kubeconfig: Path | None = None,
     ) -> ProvisionerProcess:
         """Start a provisioner of this test's own."""
-        made = self.rehearsal.provisioner(environment={**EAGER, **(environment or {})}, arguments=arguments)
+        made = self.rehearsal.provisioner(
+            environment={**EAGER, **(environment or {})}, arguments=arguments, kubeconfig=kubeconfig
+        )
         self.provisioners.append(made)
         if wait:
             made.start()

@@ -139,6 +139,20 @@ def test_a_pool_without_all_its_nodes_ready_for_a_quarter_of_an_hour_is_replaced
     assert world.created == [make_pool(jobset, attempt=1).name]
 
 
+def test_the_loop_is_woken_when_a_pool_has_been_unready_for_too_long() -> None:
+    """Nothing else happens then; and once it is given up there is nothing to wait for, nor a reason to spin."""
+    jobset = make_jobset()
+    world = World(jobset, settings_=settings(ready_timeout_seconds=100.0))
+    world.put_pool(make_pool(jobset), ready=False)
+    assert world.look().wake_at == after(100)
+    world.pass_time(100)
+    assert (world.look().wake_at, world.plans[-1].deletes) == (after(100), ())
+    plan = world.look()
+    assert plan.wake_at is not None
+    assert plan.wake_at > world.now
+    assert reasons(world) == [DeleteReason.NO_READY_NODES]
+
+
 def test_no_more_than_a_share_of_the_pools_is_replaced_at_once() -> None:
     """When all pools are unready, it is hardly the pools that are broken."""
     jobsets = [make_jobset(f"train-{index}") for index in range(10)]
