@@ -116,6 +116,7 @@ class Loop:
         self._follow_clock()
         if not self._prepare():
             return min(_LONGEST_PAUSE_SECONDS, max(0.1, self.proof.due_in_seconds(self.clock())))
+        self._follow_clock()
         self._absorb()
         plan, snapshot = self._decide()
         self.memory, self.last_plan = plan.memory, plan
@@ -126,7 +127,11 @@ class Loop:
         return self._pause(plan)
 
     def _follow_clock(self) -> None:
-        """Notice that somebody set the clock, and go on as if it had always been so."""
+        """Notice that somebody set the clock, and go on as if it had always been so.
+
+        To be called after every wait for an answer: what is stamped with the new time before it is noticed here is
+        moved along all the same, and then lies as far in the future as the clock was set.
+        """
         offset = self.clock().timestamp() - self.monotonic()
         before, self._clock_offset_seconds = self._clock_offset_seconds, offset
         if before is None or abs(offset - before) < _CLOCK_SET_SECONDS:
@@ -166,15 +171,20 @@ class Loop:
         every = self.last_plan.poll_seconds if self.last_plan is not None else 0.0
         due = self.pools.due_in_seconds(self.clock(), every_seconds=every) <= 0
         if due:
-            self.pools.fetch()
+            self._fetch()
         plan, snapshot = self._decide_once()
         old = self.pools.age_seconds(self.clock()) > _CREATE_LIST_AGE_SECONDS
         if not due and (plan.deletes or (plan.creates and old)):
             # The first plan was only a reason to look; nothing of it is kept.
-            self.pools.fetch()
+            self._fetch()
             plan, snapshot = self._decide_once()
         self._problems = (self.pools.problem,) if self.pools.problem else ()
         return plan, snapshot
+
+    def _fetch(self) -> None:
+        self._follow_clock()
+        self.pools.fetch()
+        self._follow_clock()
 
     def _decide_once(self) -> tuple[Plan, Snapshot]:
         snapshot = take_snapshot(self.watches, self.pools)

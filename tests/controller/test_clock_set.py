@@ -53,3 +53,28 @@ def test_a_list_of_pools_is_as_old_as_it_was() -> None:
     pause = world.round(after_seconds=70)
     assert loop.pools.age_seconds(world.clock.now()) == pytest.approx(0.0, abs=1.0)
     assert pause <= 60.0
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        pytest.param(timedelta(hours=-2), id="set back by two hours"),
+        pytest.param(timedelta(hours=2), id="set forward by two hours"),
+    ],
+)
+def test_a_clock_that_is_set_within_a_round_is_followed_once(by: timedelta) -> None:
+    """What is stamped with the new time in that very round is not moved along once more in the next."""
+    world = World()
+    clock = SetClock(world)
+    loop = world.start()
+    load = loop.store.load
+
+    def load_meanwhile() -> dict[str, str]:
+        clock.by = by
+        return load()
+
+    loop.store.load = load_meanwhile  # type: ignore[method-assign]
+    world.round()
+    assert clock.by == by
+    world.round(after_seconds=3)
+    assert 0.0 <= loop.pools.age_seconds(world.clock.now()) <= 60.0

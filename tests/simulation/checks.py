@@ -232,11 +232,23 @@ class Checker:
         if len(members) >= jobset.shape.parallelism and all(pod.node and pod.deadline is None for pod in members):
             return True
         refused = (jobset.uid, jobset.slice_id(job).job_key) in self._refused
+        if not members and self._waits_for_refused(jobset, job):
+            return True
         if jobset.shape.feasible and not refused:
             return False
         told = self._verdicts.get(jobset.uid, set()).union(*(self._verdicts.get(pod.uid, ()) for pod in members))
         # It may have been lucky with a pool that was made for another: then its followers' trouble is told later.
         return bool(told & _VERDICTS) or any(pod.node for pod in members)
+
+    def _waits_for_refused(self, jobset: JobSetRun, job: int) -> bool:
+        """Whether the JobSet controller makes no pods of a job in order, because one before it is refused.
+
+        There is no leader pod to provision for or to tell anything; the refused one is judged by itself.
+        """
+        return jobset.ordered and any(
+            earlier not in jobset.ended_jobs and (jobset.uid, jobset.slice_id(earlier).job_key) in self._refused
+            for earlier in range(job)
+        )
 
     def _needed_pools(self) -> set[str]:
         needed = {pod.pool for pod in self.simulation.cluster.pods if pod.node and not pod.finished}

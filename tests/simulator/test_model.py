@@ -332,6 +332,23 @@ def test_preempted_nodes_come_back_with_repair(make_world: MakeWorld, clock: Fak
     assert len(sink.registered) == 4
 
 
+def test_preempted_nodes_come_back_after_a_delete_that_failed(make_world: MakeWorld, clock: FakeClock) -> None:
+    """A return that fell due during the delete is made up for, but not that of nodes that the delete took."""
+    world, sink = make_world(create_seconds=0, delete_seconds=60, repair_seconds=30), RecordingSink()
+    world.create_pool(CLUSTER, slice_pool())
+    world.advance()
+    world.attach(sink)
+    world.preempt("slice")
+    world.faults.add(Fault(kind=FaultKind.DELETE_FAILS, count=1))
+    world.delete_pool(CLUSTER, "slice")
+    clock.tick(60)
+    world.advance()
+    assert (status(world), sink.registered) == ("RUNNING_WITH_ERROR", [])
+    clock.tick(30)
+    world.advance()
+    assert len(sink.registered) == 2
+
+
 def test_a_flex_start_pool_begins_empty_and_fills(make_world: MakeWorld, clock: FakeClock) -> None:
     """An autoscaled pool of no nodes is RUNNING, and gets its hosts later."""
     world = make_world(create_seconds=1, scale_up_seconds=10)
