@@ -70,7 +70,7 @@ def buy(
         try:
             request = pool_request(slice_, settings, attempt)
             while request.name in names:
-                # A pool that is not this slice's has the name: possible only if somebody made it by hand.
+                # Something is left of an earlier pool of that name, or somebody made one by hand.
                 attempt += 1
                 request = pool_request(slice_, settings, attempt)
         except UnmeetableError as error:

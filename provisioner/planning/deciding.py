@@ -60,7 +60,10 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     )
     deletes = going.deletes if slots is None else going.deletes[:slots]
     slots = None if slots is None else slots - len(deletes)
-    taken = pools.keys() | memory.creates.keys()
+    # A name is free only when nothing of an earlier pool of that name is left. A delete of ours that is not closed yet,
+    # or nodes in the cache with others' pods on them, would be taken for the new pool's: its slice would not count on
+    # it and buy another, and the delete might even hit it.
+    taken = pools.keys() | memory.creates.keys() | memory.deletes.keys() | {node.pool_name for node in snapshot.nodes}
     buying = buy(matching.unserved, owned, supply, taken, memory, settings, slots, now)
 
     observed = {name: phases.phase_of(each, matching) for name, each in supply.items()}
@@ -73,7 +76,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     ]
     states += [replace(state, since=entries[state.name].since) for state in buying.wanted]
     return Plan(
-        memory=_remember(memory, buying.creates, deletes, going, matching, slices, entries, now),
+        memory=_remember(memory, buying.creates, deletes, going, matching, slices, supply, entries, now),
         creates=buying.creates,
         deletes=deletes,
         look_ups=look_ups,
@@ -125,6 +128,7 @@ def _remember(
     going: surplus.Surplus,
     matching: Matching,
     slices: Mapping[SliceId, Slice],
+    supply: Mapping[PoolName, Supply],
     entries: Mapping[PoolName, PhaseEntry],
     now: datetime,
 ) -> Memory:
@@ -147,8 +151,9 @@ def _remember(
         for name, call in memory.deletes.items()
         if call.state is not CallState.POSTPONED or name in going.since
     }
-    last_held = {slice_id: name for slice_id, name in memory.last_held.items() if slice_id in slices}
-    last_held |= {slice_id: min(names) for slice_id, names in matching.held.items() if slice_id in slices}
+    last_held = {**memory.last_held, **{slice_id: min(names) for slice_id, names in matching.held.items()}}
+    # It ends with the pool: the next one of that name is another slice's.
+    last_held = {slice_id: name for slice_id, name in last_held.items() if slice_id in slices and name in supply}
     return replace(
         memory,
         creates={**memory.creates, **started},

@@ -589,3 +589,43 @@ def test_a_thousand_slices_are_decided_in_one_go_with_a_thousand_names() -> None
     plan = World(make_jobset("t" * 60, replicas=1000)).look()
     assert len({create.request.name for create in plan.creates}) == 1000
     assert job_key("default", f"{'t' * 60}-slice-999") in {create.slice_id.job_key for create in plan.creates}
+
+
+@pytest.mark.parametrize("state", [CallState.UNDER_WAY, CallState.ACCEPTED])
+def test_a_name_is_not_used_again_while_a_delete_of_it_is_open(state: CallState) -> None:
+    """The delete would count as the new pool's, whose slice would then buy another, and might even hit it."""
+    jobset = make_jobset()
+    world = World(jobset)
+    world.memory = replace(world.memory, deletes={make_pool(jobset).name: DeleteCall(state=state, since=after(1))})
+    world.run(4)
+    assert world.created == [make_pool(jobset, attempt=1).name]
+
+
+def test_a_name_is_not_used_again_while_nodes_of_an_earlier_pool_are_seen() -> None:
+    """Another slice's pods on them would count as on the new pool, whose own slice would then buy another."""
+    jobset, other = make_jobset(), make_jobset("other")
+    world = World(jobset)
+    world.jobsets[other.uid] = other
+    left = make_node(make_pool(jobset))
+    world.put(left, make_pod(other, node=left.name))
+    world.run(4)
+    assert world.created == [make_pool(jobset, attempt=1).name]
+
+
+def test_nobody_counts_on_a_new_pool_because_it_had_an_earlier_one_of_that_name() -> None:
+    """Where a slice last ran is forgotten with the pool, so that the slice whose name it is keeps the next one."""
+    jobset, other = make_jobset(), make_jobset("other")
+    world = World(jobset)
+    world.jobsets[other.uid] = other
+    lent = world.put_pool(make_pool(jobset))
+    world.pods.clear()
+    world.put(make_pod(other, node=make_node(lent).name))
+    world.run(2)
+    assert set(world.memory.last_held.values()) == {lent.name}
+    world.remove_pool(lent.name)
+    world.end_pods(other)
+    world.run(2)
+    assert world.memory.last_held == {}
+    world.start_pods(jobset)
+    world.run(4)
+    assert world.created == [lent.name]
