@@ -12,6 +12,7 @@ import structlog
 
 from provisioner import constants
 from provisioner.demand import SliceId
+from provisioner.demand.slices import slice_id_of
 from provisioner.model.capacity import PoolName
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import ObjectRef, jobset_ref, pod_ref
@@ -243,9 +244,9 @@ def _leaders(snapshot: Snapshot) -> dict[SliceId, ObjectRef]:
     uid_of_name = {(jobset.namespace, jobset.name): jobset.uid for jobset in snapshot.jobsets.values()}
     leaders = {}
     for pod in snapshot.pods:
-        uid = pod.jobset_uid or uid_of_name.get((pod.namespace, pod.jobset_name))
-        if uid and pod.completion_index == constants.LEADER_INDEX and pod.deletion_deadline is None:
-            leaders[SliceId(jobset_uid=uid, job_key=pod.job_key)] = pod_ref(pod)  # type: ignore[arg-type]
+        slice_id = slice_id_of(pod, uid_of_name)
+        if slice_id is not None and pod.completion_index == constants.LEADER_INDEX and pod.deletion_deadline is None:
+            leaders[slice_id] = pod_ref(pod)
     return leaders
 
 
