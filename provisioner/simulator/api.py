@@ -1,7 +1,7 @@
 """GKE's REST methods over the model: which path means which call, and what it answers.
 
-Transport-free: `Api.handle` takes a parsed request and returns a JSON body or raises an ApiError. Methods that node
-pools don't need answer UNIMPLEMENTED.
+Compute Engine's for workload policies are served beside them, at the same address. Transport-free: `Api.handle` takes a
+parsed request and returns a JSON body or raises an ApiError. Methods that node pools don't need answer UNIMPLEMENTED.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from provisioner.simulator import fieldmask, schema, wire
 from provisioner.simulator.errors import ApiError, FieldViolation
 from provisioner.simulator.model import World
 from provisioner.simulator.names import ClusterName
+from provisioner.simulator.policies import RegionName
 
 _SCOPE = r"/v1/projects/(?P<project>[^/:]+)/locations/(?P<location>[^/:]+)"
 _CLUSTER = rf"{_SCOPE}/clusters/(?P<cluster>[^/:]+)"
 _POOL = rf"{_CLUSTER}/nodePools/(?P<pool>[^/:]+)"
 _OPERATION = rf"{_SCOPE}/operations/(?P<operation>[^/:]+)"
+_POLICIES = r"/compute/v1/projects/(?P<project>[^/:]+)/regions/(?P<region>[^/:]+)/resourcePolicies"
 _UPDATABLE = frozenset({"labels", "name", "projectId", "zone", "clusterId", "nodePoolId", "etag"})
 
 
@@ -66,6 +68,8 @@ _ROUTES = tuple(
         ("GET", f"{_SCOPE}/operations", "operations.list"),
         ("GET", _OPERATION, "operations.get"),
         ("POST", f"{_OPERATION}:cancel", "operations.cancel"),
+        ("GET", rf"{_POLICIES}/(?P<policy>[^/:]+)", "resourcePolicies.get"),
+        ("POST", _POLICIES, "resourcePolicies.insert"),
     )
 )
 
@@ -79,7 +83,7 @@ def route(http_method: str, path: str) -> Route:
             known = True
             if expected == http_method:
                 return Route(method=method, parts=match.groupdict())
-    if known or re.match(_SCOPE, path):
+    if known or re.match(_SCOPE, path) or re.match(_POLICIES, path):
         raise ApiError("UNIMPLEMENTED", f"{http_method} {path} is not implemented by the simulator.")
     raise ApiError("NOT_FOUND", f"Method not found: {http_method} {path}.")
 
@@ -103,6 +107,8 @@ class Api:
             "operations.list": self._list_operations,
             "operations.get": self._get_operation,
             "operations.cancel": self._cancel_operation,
+            "resourcePolicies.get": self._get_policy,
+            "resourcePolicies.insert": self._insert_policy,
         }
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
@@ -197,6 +203,18 @@ class Api:
     @property
     def _version(self) -> str:
         return self._world.settings.version
+
+    # -- workload policies ---------------------------------------------------------------------------------------
+
+    def _get_policy(self, found: Route, _request: Request) -> dict[str, Any]:
+        return self._world.policy(_region(found), found.parts["policy"])
+
+    def _insert_policy(self, found: Route, request: Request) -> dict[str, Any]:
+        return self._world.insert_policy(_region(found), request.body)
+
+
+def _region(found: Route) -> RegionName:
+    return RegionName(found.parts["project"], found.parts["region"])
 
 
 class _Output:

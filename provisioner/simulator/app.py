@@ -199,6 +199,14 @@ class Simulator:
         """Take nodes from a pool; return their names."""
         return self.world.preempt(pool, hosts=hosts)
 
+    def grant(self, pool: str) -> None:
+        """Give a queued pool its nodes."""
+        self.world.grant(pool)
+
+    def remove_policy(self, name: str) -> bool:
+        """Take away workload policies that were made; False where there is none of that name."""
+        return self.world.remove_policy(name)
+
     def set_pool_status(self, pool: str, status: PoolStatus, *, message: str = "") -> None:
         """Put a pool into a state."""
         self.world.set_status(pool, status, message=message)

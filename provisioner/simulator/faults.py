@@ -15,15 +15,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from provisioner.simulator.capacity import Capacity, reservation_parts
+
 
 class FaultKind(StrEnum):
     """Everything that can be made to go wrong."""
 
     STOCKOUT = "stockout"
-    """The create ends with GCE_STOCKOUT, its pool in ERROR."""
+    """The create ends with GCE_STOCKOUT, its pool in ERROR. A pool made empty runs, without nodes until the fault is
+    cleared: so flex-start waits for capacity."""
 
     QUOTA_EXCEEDED = "quota_exceeded"
-    """The create ends with GCE_QUOTA_EXCEEDED, its pool in ERROR."""
+    """The create ends with GCE_QUOTA_EXCEEDED, its pool in ERROR. A pool made empty waits as in a stockout."""
 
     CREATE_ERROR = "create_error"
     """The create ends with the given status and message, its pool in ERROR."""
@@ -56,6 +59,8 @@ CREATE_FAULTS = (
     FaultKind.CREATE_ERROR,
     FaultKind.CREATE_NEVER_ENDS,
 )
+#: Of CREATE_FAULTS those that strike a pool made empty when it should get its nodes.
+CAPACITY_FAULTS = (FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED)
 NODE_FAULTS = (FaultKind.NODES_NEVER_REGISTER, FaultKind.NODES_WITHOUT_CHIPS)
 DELETE_FAULTS = (FaultKind.DELETE_FAILS, FaultKind.DELETE_NEVER_ENDS)
 CALL_FAULTS = (FaultKind.HTTP_ERROR, FaultKind.HANG)
@@ -66,11 +71,24 @@ class FaultError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a fault may strike: a call, the pool that it is about, or a pool; None and empty where it isn't known."""
+
+    method: str | None = None
+    pool: str | None = None
+    zones: Collection[str] = ()
+    machine_type: str | None = None
+    capacity: Capacity | None = None
+    reservation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """One thing to break; what is None matches everything.
 
     `pool` is a regular expression for the whole name, `method` (for HTTP_ERROR and HANG) a call's name such as
-    nodePools.create, `count` how often it strikes (None: until cleared). `after_seconds` delays the end of a failed
+    nodePools.create, `capacity` one of Capacity's values, `reservation` a name, or all of what pools send. `count` is
+    how often it strikes (None: until cleared). `after_seconds` delays the end of a failed
     create or delete (None: as long as a good one takes). `before_effect` False lets the call take effect first, so
     that only its answer is lost.
     """
@@ -78,6 +96,8 @@ class Fault:
     kind: FaultKind
     zone: str | None = None
     machine_type: str | None = None
+    capacity: str | None = None
+    reservation: str | None = None
     pool: str | None = None
     method: str | None = None
     count: int | None = None
@@ -99,6 +119,9 @@ class Fault:
         kinds = [kind.value for kind in FaultKind]
         if raw.get("kind") not in kinds:
             problems.append(f"kind: {raw.get('kind')!r} is none of {', '.join(kinds)}")
+        capacities = [capacity.value for capacity in Capacity]
+        if isinstance(raw.get("capacity"), str) and raw["capacity"] not in capacities:
+            problems.append(f"capacity: {raw['capacity']!r} is none of {', '.join(capacities)}")
         problems += [
             f"{name}: {raw[name]!r} is not of type {known[name]}"
             for name in known
@@ -117,14 +140,20 @@ class Fault:
         """Return the fault's fields as JSON values."""
         return dataclasses.asdict(self)
 
-    def strikes(self, *, method: str | None, pool: str | None, zones: Collection[str], machine: str | None) -> bool:
+    def strikes(self, target: Target) -> bool:
         """Tell whether the fault is meant for such a call or pool."""
         return (
-            (self.method is None or self.method == method)
-            and (self.zone is None or self.zone in zones)
-            and (self.machine_type is None or self.machine_type == machine)
-            and (self.pool is None or (pool is not None and re.fullmatch(self.pool, pool) is not None))
+            (self.method is None or self.method == target.method)
+            and (self.zone is None or self.zone in target.zones)
+            and (self.machine_type is None or self.machine_type == target.machine_type)
+            and (self.capacity is None or self.capacity == target.capacity)
+            and (self.reservation is None or self.reservation in _names_of(target.reservation))
+            and (self.pool is None or (target.pool is not None and re.fullmatch(self.pool, target.pool) is not None))
         )
+
+
+def _names_of(reservation: str) -> tuple[str, str]:
+    return reservation, reservation_parts(reservation)[1]
 
 
 def _fits(value: object, annotation: str) -> bool:
@@ -167,21 +196,11 @@ class FaultBook:
         with self._lock:
             return tuple(self._faults.values())
 
-    def take(
-        self,
-        kinds: Collection[FaultKind],
-        *,
-        method: str | None = None,
-        pool: str | None = None,
-        zones: Collection[str] = (),
-        machine: str | None = None,
-    ) -> Fault | None:
+    def take(self, kinds: Collection[FaultKind], target: Target) -> Fault | None:
         """Return the oldest fault that strikes here, and count it down."""
         with self._lock:
             for fault in self._faults.values():
-                if fault.kind in kinds and fault.count != 0:
-                    if not fault.strikes(method=method, pool=pool, zones=zones, machine=machine):
-                        continue
+                if fault.kind in kinds and fault.count != 0 and fault.strikes(target):
                     if fault.count is not None:
                         self._faults[fault.fault_id] = dataclasses.replace(fault, count=fault.count - 1)
                     return fault

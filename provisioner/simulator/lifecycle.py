@@ -12,8 +12,17 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from provisioner.simulator import names
+from provisioner.simulator.capacity import Capacity
 from provisioner.simulator.errors import RPC_CODES
-from provisioner.simulator.faults import CREATE_FAULTS, DELETE_FAULTS, NODE_FAULTS, Fault, FaultBook, FaultKind
+from provisioner.simulator.faults import (
+    CAPACITY_FAULTS,
+    CREATE_FAULTS,
+    DELETE_FAULTS,
+    NODE_FAULTS,
+    Fault,
+    FaultBook,
+    FaultKind,
+)
 from provisioner.simulator.ledger import Ledger
 from provisioner.simulator.names import ClusterName
 from provisioner.simulator.records import Cluster, NodeState, Operation, OperationType, Pool, PoolStatus, SimulatedNode
@@ -61,7 +70,9 @@ class Lifecycle:
         """Plan the steps of a create."""
         settings, operation = self._settings(), pool.operation
         lasting = settings.create_seconds + self._rng.random() * settings.create_jitter_seconds
-        fault = self._fault(pool, *CREATE_FAULTS)
+        # A pool made empty needs capacity only later.
+        later = CAPACITY_FAULTS if pool.plan.scale_up_hosts else ()
+        fault = self._fault(pool, *(kind for kind in CREATE_FAULTS if kind not in later))
         if fault is not None and fault.kind is FaultKind.CREATE_NEVER_ENDS:
             operation.held_by = fault.fault_id
         failure = pool.plan.failure
@@ -123,12 +134,17 @@ class Lifecycle:
             return
         self.set_status(pool, PoolStatus.RUNNING)
         self._ledger.end(operation, when)
-        if pool.plan.scale_up_hosts:
+        if pool.plan.scale_up_hosts and pool.plan.capacity is not Capacity.QUEUED:
             later = when + timedelta(seconds=self._settings().scale_up_seconds)
-            self._timeline.at(later, lambda _: self._scale_up(pool))
+            self._timeline.at(later, lambda _: self.scale_up(pool))
 
-    def _scale_up(self, pool: Pool) -> None:
+    def scale_up(self, pool: Pool) -> None:
+        """Give a pool made empty its nodes, or let it wait for the fault that keeps them to be cleared."""
         if self._is_current(pool) and pool.status is PoolStatus.RUNNING and not pool.nodes:
+            fault = self._fault(pool, *CAPACITY_FAULTS)
+            pool.short_of_capacity = fault.fault_id if fault is not None else None
+            if fault is not None:
+                return
             self._add_nodes(pool, pool.plan.scale_up_hosts)
             for node in pool.nodes:
                 self._bring(pool, node)
@@ -221,9 +237,7 @@ class Lifecycle:
         return self._clusters[pool.cluster].pools.get(pool.name) is pool
 
     def _fault(self, pool: Pool, *kinds: FaultKind) -> Fault | None:
-        return self._faults.take(
-            kinds, method=None, pool=pool.name, zones=pool.plan.zones, machine=pool.plan.machine.name
-        )
+        return self._faults.take(kinds, pool.target)
 
 
 def _rpc_status(fault: Fault) -> str:

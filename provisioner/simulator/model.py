@@ -14,12 +14,14 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
-from provisioner.simulator import labels, names, validation
+from provisioner.simulator import labels, names, policies, validation
+from provisioner.simulator.capacity import Capacity
 from provisioner.simulator.errors import ApiError
 from provisioner.simulator.faults import FaultBook
 from provisioner.simulator.ledger import Ledger
 from provisioner.simulator.lifecycle import Lifecycle, NodeSink
 from provisioner.simulator.names import ClusterName
+from provisioner.simulator.policies import PolicyBook, RegionName
 from provisioner.simulator.records import (
     Cluster,
     NodeState,
@@ -53,6 +55,7 @@ class World:
         self._rng = rng or random.Random()  # noqa: S311 - names and jitter, no secrets
         self._lock = threading.RLock()
         self._clusters: dict[ClusterName, Cluster] = {}
+        self._policies = PolicyBook(settings=self._current_settings)
         self._ledger = Ledger(settings=self._current_settings, timeline=self.timeline, rng=self._rng)
         self._life = Lifecycle(
             settings=self._current_settings,
@@ -137,7 +140,8 @@ class World:
         with self._lock:
             now = self._now()
             cluster = self.cluster(name)
-            plan = validation.check_pool(body, name, self._settings)
+            region = RegionName(name.project, names.region_of(name.location))
+            plan = validation.check_pool(body, name, self._settings, self._policies.usable(region, now))
             pool_name = body["name"]
             if pool_name in cluster.pools:
                 raise ApiError("ALREADY_EXISTS", f"Already exists: {name.pool_path(pool_name)}.")
@@ -220,6 +224,27 @@ class World:
                 "Please wait and try again once it is done.",
             )
 
+    # -- workload policies ---------------------------------------------------------------------------------------
+
+    def policy(self, region: RegionName, name: str) -> dict[str, Any]:
+        """Return the body of a resource policy."""
+        with self._lock:
+            now = self._now()
+            self._check_scope(region.project, "compute.resourcePolicies.get")
+            return policies.policy_body(region, self._policies.get(region, name, now), now)
+
+    def insert_policy(self, region: RegionName, body: object) -> dict[str, Any]:
+        """Begin to make a workload policy; return the body of the operation."""
+        with self._lock:
+            now = self._now()
+            self._check_scope(region.project, "compute.resourcePolicies.create")
+            return policies.insert_body(region, self._policies.insert(region, body, now))
+
+    def remove_policy(self, name: str) -> bool:
+        """Take away the policies of that name that were made; False where there is none."""
+        with self._lock:
+            return self._policies.remove(name)
+
     # -- operations ----------------------------------------------------------------------------------------------
 
     def operation(self, project: str, location: str, name: str) -> Operation:
@@ -296,6 +321,17 @@ class World:
                         self._life.try_finish_creation(pool, operation, now)
                     else:
                         self._life.try_finish_deletion(pool, operation, now)
+                if pool.short_of_capacity is not None and pool.short_of_capacity not in in_force:
+                    self._life.scale_up(pool)
+
+    def grant(self, pool_name: str) -> None:
+        """Give the queued pools of that name their nodes, as a ProvisioningRequest that got its turn would."""
+        with self._lock:
+            self._now()
+            for pool in self._named(pool_name):
+                if pool.plan.capacity is not Capacity.QUEUED:
+                    raise ApiError("FAILED_PRECONDITION", f"Node pool {pool_name} has no queued provisioning.")
+                self._life.scale_up(pool)
 
     def preempt(self, pool_name: str, *, hosts: int | None = None) -> tuple[str, ...]:
         """Take nodes from the pools of that name, the first ones first; return their names."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from provisioner.simulator import names
+from provisioner.simulator.capacity import is_queued, reservation_of, reservation_parts
 from provisioner.simulator.machines import Machine, allocatable
 from provisioner.simulator.records import Pool, SimulatedNode
 
@@ -14,6 +15,7 @@ MARKER = "tpu-provisioner.cloud.google.com/simulated-by"
 
 POOL_LABEL = "cloud.google.com/gke-nodepool"
 _CHIPS = "google.com/tpu"
+_QUEUED = "cloud.google.com/gke-queued"
 _EFFECTS = {
     "NO_SCHEDULE": "NoSchedule",
     "PREFER_NO_SCHEDULE": "PreferNoSchedule",
@@ -78,7 +80,7 @@ def node_labels(pool: Pool, node: SimulatedNode) -> dict[str, str]:
         "topology.kubernetes.io/region": names.region_of(node.zone),
         "topology.kubernetes.io/zone": node.zone,
         **_tpu_labels(pool, machine),
-        **_capacity_labels(config),
+        **_capacity_labels(pool.body),
     }
     policy = pool.body.get("placementPolicy", {}).get("policyName")
     if policy:
@@ -105,24 +107,19 @@ def _provisioning(config: Mapping[str, Any]) -> str:
     return "standard"
 
 
-def _capacity_labels(config: Mapping[str, Any]) -> dict[str, str]:
-    labels = {}
+def _capacity_labels(body: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels that tell the terms; a queued pool's own, gke-queued, is left to its creator."""
+    labels, config = {}, body.get("config", {})
     if config.get("spot"):
         labels["cloud.google.com/gke-spot"] = "true"
     if config.get("flexStart"):
         labels["cloud.google.com/gke-flex-start"] = "true"
-    affinity = config.get("reservationAffinity", {})
-    if affinity.get("consumeReservationType") == "SPECIFIC_RESERVATION":
-        parts = affinity["values"][0].split("/")
-        if parts[0] == "projects":
-            labels["cloud.google.com/reservation-project"] = parts[1]
-            parts = parts[3:]
+    reservation = reservation_of(body)
+    if reservation:
+        project, name, block, sub_block = reservation_parts(reservation)
         labels["cloud.google.com/reservation-affinity"] = "specific"
-        labels["cloud.google.com/reservation-name"] = parts[0]
-        if len(parts) > 2:
-            labels["cloud.google.com/reservation-blocks"] = parts[2]
-        if len(parts) > 4:
-            labels["cloud.google.com/reservation-subblocks"] = parts[4]
+        named = {"project": project, "name": name, "blocks": block, "subblocks": sub_block}
+        labels |= {f"cloud.google.com/reservation-{key}": value for key, value in named.items() if value}
     return labels
 
 
@@ -130,6 +127,8 @@ def _taints(pool: Pool) -> list[dict[str, str]]:
     taints = []
     if pool.plan.machine.is_tpu:
         taints.append({"key": _CHIPS, "value": "present", "effect": "NoSchedule"})
+    if is_queued(pool.body):
+        taints.append({"key": _QUEUED, "value": "true", "effect": "NoSchedule"})
     for taint in pool.body.get("config", {}).get("taints", []):
         entry = {"key": taint["key"], "value": taint.get("value", ""), "effect": _EFFECTS[taint["effect"]]}
         if (entry["key"], entry["effect"]) not in {(known["key"], known["effect"]) for known in taints}:

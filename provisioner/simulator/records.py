@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from provisioner.simulator.faults import Target
 from provisioner.simulator.names import ClusterName
 from provisioner.simulator.validation import Failure, PoolPlan
 
@@ -114,12 +115,26 @@ class Pool:
     operation: Operation
     """The operation that last began on it."""
     nodes: list[SimulatedNode] = field(default_factory=list)
+    short_of_capacity: str | None = None
+    """The fault that keeps a pool made empty from its nodes."""
     trouble: Failure | None = None
     etag: str = ""
     dropped_labels: frozenset[str] = frozenset()
     """Labels that its nodes had once."""
     rendered: dict[object, Any] = field(default_factory=dict)
     """What the wire form keeps of it; emptied by every change."""
+
+    @property
+    def target(self) -> Target:
+        """The pool as faults know it."""
+        plan = self.plan
+        return Target(
+            pool=self.name,
+            zones=plan.zones,
+            machine_type=plan.machine.name,
+            capacity=plan.capacity,
+            reservation=plan.reservation,
+        )
 
     def touch(self, etag: str) -> None:
         """Note a change."""
@@ -157,6 +172,7 @@ class PoolView:
     zones: tuple[str, ...]
     machine_type: str
     topology: str | None
+    capacity: str
     created: datetime
     operation: str
     nodes: tuple[NodeView, ...]
@@ -172,6 +188,7 @@ def view_of(pool: Pool) -> PoolView:
         zones=pool.plan.zones,
         machine_type=pool.plan.machine.name,
         topology=pool.plan.topology,
+        capacity=pool.plan.capacity.value,
         created=pool.created,
         operation=pool.operation.name,
         nodes=tuple(

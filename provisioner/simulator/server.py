@@ -7,6 +7,7 @@ for a delayed answer. There is no TLS and no authentication: it is for the machi
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import random
 import socket
@@ -20,10 +21,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import structlog
 
-from provisioner.simulator import api, errors, names
+from provisioner.simulator import api, errors, names, schema
 from provisioner.simulator.admin import PREFIX, Admin
 from provisioner.simulator.calls import Call, CallLog
-from provisioner.simulator.faults import CALL_FAULTS, Fault, FaultKind
+from provisioner.simulator.capacity import capacity_of, reservation_of
+from provisioner.simulator.faults import CALL_FAULTS, Fault, FaultKind, Target
 from provisioner.simulator.model import World
 from provisioner.simulator.timeline import Clock
 
@@ -217,21 +219,16 @@ class _Handler(BaseHTTPRequestHandler):
         return 200, self._json(body)
 
     def _fault_for(self, found: api.Route, request: api.Request) -> Fault | None:
-        zones, machine, pool = self._target(found, request)
-        return self.server.world.faults.take(CALL_FAULTS, method=found.method, pool=pool, zones=zones, machine=machine)
+        return self.server.world.faults.take(CALL_FAULTS, self._target(found, request))
 
-    def _target(self, found: api.Route, request: api.Request) -> tuple[tuple[str, ...], str | None, str | None]:
-        """Return zones, machine type and name of the pool that the call is about, as far as they show."""
-        sent = request.body.get("nodePool") if isinstance(request.body, dict) else None
-        if isinstance(sent, dict):
-            location = found.parts["location"]
-            config = sent.get("config") if isinstance(sent.get("config"), dict) else {}
-            zones = sent.get("locations") or names.zones_of(location)
-            return tuple(map(str, zones)), (config or {}).get("machineType"), sent.get("name")
+    def _target(self, found: api.Route, request: api.Request) -> Target:
+        """Return the call, and the pool that it is about, as far as it shows."""
+        if found.method == "nodePools.create":
+            return _target_of_create(found, request)
         pool = self.server.world.peek(found.cluster, found.pool) if found.pool else None
         if pool is None:
-            return (), None, found.pool
-        return pool.plan.zones, pool.plan.machine.name, pool.name
+            return Target(method=found.method, pool=found.pool)
+        return dataclasses.replace(pool.target, method=found.method)
 
     def _strike(self, fault: Fault) -> None:
         if fault.kind is FaultKind.HANG:
@@ -265,3 +262,18 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
+
+
+def _target_of_create(found: api.Route, request: api.Request) -> Target:
+    try:
+        sent = schema.read(schema.message("CreateNodePoolRequest"), request.body).get("nodePool", {})
+    except errors.ApiError:
+        return Target(method=found.method)
+    return Target(
+        method=found.method,
+        pool=sent.get("name"),
+        zones=sent.get("locations") or names.zones_of(found.parts["location"]),
+        machine_type=sent.get("config", {}).get("machineType"),
+        capacity=capacity_of(sent),
+        reservation=reservation_of(sent),
+    )

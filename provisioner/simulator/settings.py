@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from provisioner.simulator.machines import parse_topology
+
 # Settings that identify the cluster or its credentials can't change under the clients that use them.
 FIXED_SETTINGS = frozenset({"project", "location", "cluster"})
 
@@ -64,8 +66,11 @@ class SimulatorSettings:
     accept_single_host_placement: bool = False
     """Accept a topology or COMPACT placement on single-host TPU pools; real GKE was seen to refuse it."""
 
-    workload_policies: Mapping[str, str | None] | None = None
-    """The workload policies that exist, each with its topology; None: any name does."""
+    workload_policies: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Workload policies that somebody made before, in every project and region, each with its topology."""
+
+    policy_seconds: float = 1.0
+    """From the insert of a workload policy to its being READY."""
 
     repair_seconds: float | None = None
     """Nodes that vanish come back after this long; None: they stay away."""
@@ -139,9 +144,9 @@ def _range_problems(settings: SimulatorSettings) -> list[str]:
     return problems
 
 
-def _policy_problems(policies: Mapping[str, object] | None) -> list[str]:
+def _policy_problems(policies: Mapping[str, object]) -> list[str]:
     return [
-        f"workload_policies: {name!r} has {topology!r}, which is neither a topology nor null"
-        for name, topology in (policies or {}).items()
-        if topology is not None and not isinstance(topology, str)
+        f"workload_policies: {name!r} has {topology!r}, which is no topology such as 4x4x4"
+        for name, topology in policies.items()
+        if not isinstance(topology, str) or parse_topology(topology) is None
     ]

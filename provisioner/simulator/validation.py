@@ -12,19 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provisioner.simulator import labels, names
+from provisioner.simulator import capacity, labels, names
+from provisioner.simulator.capacity import Capacity
 from provisioner.simulator.errors import ApiError
-from provisioner.simulator.machines import Machine, PolicyRule, find_machine, parse_topology
+from provisioner.simulator.machines import Machine, PolicyRule, find_machine
 from provisioner.simulator.settings import SimulatorSettings
 
 _POOL_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
 _POLICY_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
-_RESERVATION_KEY = "compute.googleapis.com/reservation-name"
-_RESERVATION = re.compile(
-    r"(?:projects/[^/]+/reservations/)?[^/]+(?:/reservationBlocks/[^/]+(?:/reservationSubBlocks/[^/]+)?)?"
-)
 _MAX_NODES_PER_ZONE = 1000
-_FLEX_RUN_SECONDS = (600, 7 * 24 * 3600)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +40,19 @@ class PoolPlan:
     zones: tuple[str, ...]
     hosts_per_zone: int
     topology: str | None
+    capacity: Capacity
+    reservation: str = ""
     scale_up_hosts: int = 0
     failure: Failure | None = None
 
 
-def check_pool(pool: Mapping[str, Any], cluster: names.ClusterName, settings: SimulatorSettings) -> PoolPlan:
-    """Return the plan for a pool in canonical JSON, or refuse it."""
+def check_pool(
+    pool: Mapping[str, Any], cluster: names.ClusterName, settings: SimulatorSettings, policies: Mapping[str, str]
+) -> PoolPlan:
+    """Return the plan for a pool in canonical JSON, or refuse it.
+
+    `policies` are the region's workload policies, each with its topology.
+    """
     _check_name(pool.get("name", ""))
     config = pool.get("config", {})
     zones = _zones(pool, cluster)
@@ -59,9 +62,8 @@ def check_pool(pool: Mapping[str, Any], cluster: names.ClusterName, settings: Si
     labels.check_taints(config.get("taints", []))
     _check_disk(config, machine)
     _check_pods_per_node(pool)
-    _check_reservation(config)
-    _check_capacity_kinds(pool, config, machine)
-    return _check_placement(pool, machine, zones, settings)
+    capacity.check_capacity(pool, machine)
+    return _check_placement(pool, machine, zones, settings, policies)
 
 
 def _invalid(text: str) -> ApiError:
@@ -114,57 +116,17 @@ def _check_pods_per_node(pool: Mapping[str, Any]) -> None:
         )
 
 
-def _check_reservation(config: Mapping[str, Any]) -> None:
-    affinity = config.get("reservationAffinity", {})
-    kind = affinity.get("consumeReservationType", "UNSPECIFIED")
-    values = affinity.get("values", [])
-    field = 'Invalid value for field "node_pool.config.reservation_affinity"'
-    if kind == "SPECIFIC_RESERVATION":
-        if affinity.get("key") != _RESERVATION_KEY:
-            raise _invalid(f'{field}: key must be "{_RESERVATION_KEY}" for SPECIFIC_RESERVATION.')
-        if len(values) != 1:
-            raise _invalid(f"{field}: exactly one reservation must be given, got {len(values)}.")
-        if _RESERVATION.fullmatch(values[0]) is None:
-            raise _invalid(f'{field}: "{values[0]}" is not the name of a reservation.')
-    elif values or affinity.get("key"):
-        raise _invalid(f"{field}: key and values are for SPECIFIC_RESERVATION only.")
-
-
-def _check_capacity_kinds(pool: Mapping[str, Any], config: Mapping[str, Any], machine: Machine) -> None:
-    reserved = config.get("reservationAffinity", {}).get("consumeReservationType", "UNSPECIFIED")
-    spot, flex = bool(config.get("spot")), bool(config.get("flexStart"))
-    if spot and reserved not in ("UNSPECIFIED", "NO_RESERVATION"):
-        raise _invalid("Spot VMs can't consume reservations.")
-    if machine.is_tpu and reserved in ("ANY_RESERVATION", "ANY_RESERVATION_THEN_FAIL"):
-        raise _invalid("Reservation affinity ANY is not supported with TPUs.")
-    if not flex:
-        return
-    if machine.is_tpu and not machine.flex_start:
-        raise _invalid(f"Flex-start is not supported with machine type {machine.name}.")
-    if spot:
-        raise _invalid("Flex-start can't be combined with Spot VMs.")
-    if reserved != "NO_RESERVATION":
-        raise _invalid("Flex-start requires reservation affinity NO_RESERVATION.")
-    if pool.get("management", {}).get("autoRepair"):
-        raise _invalid("Flex-start requires node auto-repair to be disabled.")
-    if not pool.get("autoscaling", {}).get("enabled"):
-        raise _invalid("Flex-start requires cluster autoscaling to be enabled on the node pool.")
-    if pool.get("autoscaling", {}).get("locationPolicy") != "ANY":
-        raise _invalid("Flex-start requires location policy ANY.")
-    if pool.get("upgradeSettings", {}).get("strategy", "SHORT_LIVED") != "SHORT_LIVED":
-        raise _invalid("Flex-start supports only the SHORT_LIVED upgrade strategy.")
-    low, high = _FLEX_RUN_SECONDS
-    if "maxRunDuration" in config and not low <= float(config["maxRunDuration"][:-1]) <= high:
-        raise _invalid(f"Max run duration must be between {low}s and {high}s for flex-start.")
-
-
 def _check_placement(
-    pool: Mapping[str, Any], machine: Machine, zones: tuple[str, ...], settings: SimulatorSettings
+    pool: Mapping[str, Any],
+    machine: Machine,
+    zones: tuple[str, ...],
+    settings: SimulatorSettings,
+    policies: Mapping[str, str],
 ) -> PoolPlan:
     placement = pool.get("placementPolicy", {})
     compact = placement.get("type") == "COMPACT"
     topology: str = placement.get("tpuTopology", "")
-    policy = _policy(placement.get("policyName", ""), settings)
+    policy = _policy(placement.get("policyName", ""), policies)
     if compact and len(zones) != 1:
         raise _invalid(f"Placement policy of type COMPACT requires exactly one zone, got {', '.join(zones)}.")
     if compact and pool.get("upgradeSettings", {}).get("strategy") == "BLUE_GREEN":
@@ -190,20 +152,16 @@ def _check_placement(
     return _slice_plan(pool, machine, zones, shape, hosts, compact=compact, has_policy=policy is not None)
 
 
-def _policy(name: str, settings: SimulatorSettings) -> str | None:
-    """Return the workload policy's topology ("" where it isn't known), or None without a policy."""
+def _policy(name: str, policies: Mapping[str, str]) -> str | None:
+    """Return the workload policy's topology ("" where it gives none), or None without a policy."""
     if not name:
         return None
     short = name.rpartition("/")[2]
     if _POLICY_NAME.fullmatch(short) is None:
         raise _invalid(f'Invalid value for field "node_pool.placement_policy.policy_name": "{name}".')
-    if settings.workload_policies is None:
-        # Policies are customarily named after their topology: tpu-provisioner-4x4x4.
-        guesses = [part for part in short.split("-") if "x" in part and parse_topology(part)]
-        return guesses[-1] if guesses else ""
-    if short not in settings.workload_policies:
+    if short not in policies:
         raise _invalid(f'Resource policy "{name}" is not found in the project and region of the node pool.')
-    return settings.workload_policies[short] or ""
+    return policies[short]
 
 
 def _shape(machine: Machine, topology: str, policy: str | None) -> str | None:
@@ -244,7 +202,15 @@ def _ordinary_plan(
         )
     scaling = pool.get("autoscaling", {})
     later = scaling.get("maxNodeCount", 0) if scaling.get("enabled") and not count else 0
-    return PoolPlan(machine=machine, zones=zones, hosts_per_zone=count, topology=topology, scale_up_hosts=later)
+    return PoolPlan(
+        machine=machine,
+        zones=zones,
+        hosts_per_zone=count,
+        topology=topology,
+        capacity=capacity.capacity_of(pool),
+        reservation=capacity.reservation_of(pool),
+        scale_up_hosts=later,
+    )
 
 
 def _slice_plan(
@@ -288,6 +254,8 @@ def _slice_plan(
         zones=zones,
         hosts_per_zone=count,
         topology=topology,
+        capacity=capacity.capacity_of(pool),
+        reservation=capacity.reservation_of(pool),
         scale_up_hosts=hosts if scaled and not count else 0,
         failure=failure,
     )

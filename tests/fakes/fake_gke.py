@@ -20,6 +20,7 @@ from provisioner.model.capacity import (
     OperationName,
     PoolName,
     PoolStatus,
+    WorkloadPolicy,
 )
 
 METHODS = (
@@ -29,6 +30,8 @@ METHODS = (
     "create_node_pool",
     "delete_node_pool",
     "get_operation",
+    "get_workload_policy",
+    "create_workload_policy",
 )
 
 
@@ -39,7 +42,7 @@ def failure(kind: FailureKind, message: str = "injected by the test") -> Failure
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One call: its method, and the name it was about (pool, operation, or nothing)."""
+    """One call: its method, and the name it was about (pool, operation, policy, or nothing)."""
 
     method: str
     name: str = ""
@@ -57,7 +60,8 @@ class FakeGke:
     """Implements `Gke`. Nothing moves by itself: pools stay as the test leaves them.
 
     A create makes a PROVISIONING pool, a delete makes it STOPPING; `finish_create`, `finish_delete`, `fail_pool` and
-    `set_pool` do the rest. Deletes of STOPPING pools are refused as GKE refuses them.
+    `set_pool` do the rest. Deletes of STOPPING pools are refused as GKE refuses them. Workload policies stay as they
+    are sent or set.
     """
 
     cluster: Cluster = field(default_factory=lambda: Cluster(name="test", status="RUNNING"))
@@ -68,6 +72,7 @@ class FakeGke:
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
         self._pools: dict[PoolName, NodePool] = {}
+        self._policies: dict[str, WorkloadPolicy] = {}
         self._operations: dict[OperationName, Operation] = {}
         self._operation_of: dict[PoolName, OperationName] = {}
         self._injected: dict[str, deque[_Injected]] = defaultdict(deque)
@@ -108,6 +113,11 @@ class FakeGke:
         """Put a pool there, or replace it."""
         with self._lock:
             self._pools[pool.name] = pool
+
+    def set_policy(self, policy: WorkloadPolicy) -> None:
+        """Put a workload policy there, or replace it."""
+        with self._lock:
+            self._policies[policy.name] = policy
 
     def remove_pool(self, name: str) -> None:
         """Take a pool away as someone else would."""
@@ -150,6 +160,12 @@ class FakeGke:
         """Forget all operations, as GKE does after a time."""
         with self._lock:
             self._operations.clear()
+
+    @property
+    def policies(self) -> Mapping[str, WorkloadPolicy]:
+        """All workload policies by name, a copy."""
+        with self._lock:
+            return MappingProxyType(dict(self._policies))
 
     @property
     def pools(self) -> Mapping[PoolName, NodePool]:
@@ -234,6 +250,32 @@ class FakeGke:
                 )
             return self._operations[name]
 
+    def get_workload_policy(self, name: str) -> WorkloadPolicy:
+        """Implement `Gke.get_workload_policy`."""
+        with self._lock:
+            lost = self._record("get_workload_policy", name)
+            self._raise(lost)
+            if name not in self._policies:
+                raise GkeError(
+                    failure(FailureKind.NOT_FOUND, f"The resource 'resourcePolicies/{name}' was not found"),
+                    f"get of workload policy {name!r}",
+                )
+            return self._policies[name]
+
+    def create_workload_policy(self, policy: WorkloadPolicy) -> None:
+        """Implement `Gke.create_workload_policy`."""
+        with self._lock:
+            lost = self._record("create_workload_policy", policy.name)
+            if policy.name in self._policies:
+                raise GkeError(
+                    failure(
+                        FailureKind.ALREADY_EXISTS, f"The resource 'resourcePolicies/{policy.name}' already exists"
+                    ),
+                    f"create of workload policy {policy.name!r}",
+                )
+            self._policies[policy.name] = policy
+            self._raise(lost)
+
     # --- Inside ---
 
     def _record(self, method: str, name: str = "") -> _Injected | None:
@@ -270,17 +312,21 @@ class FakeGke:
 
 def pool_of(request: NodePoolRequest, *, status: PoolStatus = PoolStatus.PROVISIONING) -> NodePool:
     """Return the pool that GKE would list for a request."""
+    made_empty = request.flex_start or request.queued
     return NodePool(
         name=request.name,
         status=status,
         labels=dict(request.labels),
         taints=request.taints,
         machine_type=request.machine_type,
-        node_count=request.node_count,
+        node_count=0 if made_empty else request.node_count,
+        max_node_count=request.node_count if made_empty else 0,
         zones=(request.zone,),
         topology="" if request.policy_name else request.topology,
         policy_name=request.policy_name,
         spot=request.spot,
+        flex_start=request.flex_start,
+        queued=request.queued,
         reservation=request.reservation,
     )
 

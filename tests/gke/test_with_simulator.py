@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from provisioner.gke.client import GkeClient
-from provisioner.gke.errors import GkeError
+from provisioner.gke.errors import GkeError, says_missing
 from provisioner.model.capacity import (
+    Failure,
     FailureKind,
     NodePool,
     NodePoolRequest,
@@ -19,10 +20,14 @@ from provisioner.model.capacity import (
     PoolName,
     PoolStatus,
     Taint,
+    WorkloadPolicy,
     Zone,
 )
+from provisioner.planning.specification import expected_pool, expected_view
 from provisioner.simulator.app import Simulator
 from provisioner.simulator.faults import Fault, FaultKind
+from provisioner.simulator.names import ClusterName
+from provisioner.simulator.nodes import node_object
 from provisioner.simulator.settings import SimulatorSettings
 
 SLICE = NodePoolRequest(
@@ -36,7 +41,7 @@ SLICE = NodePoolRequest(
     taints=(Taint(key="team", value="a"),),
 )
 SINGLE = replace(SLICE, machine_type="ct6e-standard-1t", node_count=1, topology="")
-IRONWOOD = replace(SLICE, machine_type="tpu7x-standard-4t", node_count=16, topology="", policy_name="w-4x4x4")
+IRONWOOD = replace(SLICE, machine_type="tpu7x-standard-4t", node_count=16, topology="", policy_name="w")
 
 
 @dataclass
@@ -48,7 +53,7 @@ class Rehearsal:
     client: GkeClient = field(init=False)
 
     def __post_init__(self) -> None:
-        self.simulator = Simulator(SimulatorSettings(), clock=lambda: self.now[0])
+        self.simulator = Simulator(SimulatorSettings(workload_policies={"w": "4x4x4"}), clock=lambda: self.now[0])
 
     def start(self) -> None:
         """Open the port and make the client."""
@@ -66,6 +71,10 @@ class Rehearsal:
         """Let time pass for GKE."""
         self.now[0] += timedelta(seconds=seconds)
         self.simulator.world.advance()
+
+    def nodes(self) -> int:
+        """Return how many nodes the pools have."""
+        return sum(len(pool.nodes) for pool in self.simulator.pools)
 
     def operation(self, name: OperationName) -> Operation:
         """Return an operation."""
@@ -121,14 +130,79 @@ def test_life_of_a_pool(gke: Rehearsal, request_: NodePoolRequest) -> None:
     assert caught.value.failure.kind is FailureKind.NOT_FOUND
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(replace(SLICE, flex_start=True, max_run_seconds=3600), id="flex-start"),
+        pytest.param(replace(SLICE, queued=True), id="queued"),
+        pytest.param(replace(SINGLE, flex_start=True, max_run_seconds=600), id="flex-start of one host"),
+        pytest.param(
+            replace(IRONWOOD, flex_start=True, max_run_seconds=604800), id="flex-start with a workload policy"
+        ),
+    ],
+)
+def test_pools_that_are_made_empty(gke: Rehearsal, request_: NodePoolRequest) -> None:
+    """A flex-start or queued pool is taken, begins without nodes, and reads back with those that it is to get."""
+    gke.client.create_node_pool(request_)
+    gke.wait(25)
+    pool = gke.client.get_node_pool(request_.name)
+    assert pool.status is PoolStatus.RUNNING
+    assert (pool.node_count, pool.max_node_count, pool.hosts) == (0, request_.node_count, request_.node_count)
+    assert pool.capacity is request_.capacity
+    assert gke.nodes() == 0
+    gke.wait(60)
+    if request_.queued:
+        assert gke.nodes() == 0
+        gke.simulator.grant(request_.name)
+    assert gke.nodes() == request_.node_count
+
+
+QUEUED_LABEL = {"cloud.google.com/gke-queued": "true"}
+SUB_BLOCK = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/s"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(SLICE, id="on demand"),
+        pytest.param(SINGLE, id="a single host"),
+        pytest.param(replace(SLICE, spot=True), id="spot"),
+        pytest.param(replace(SLICE, flex_start=True), id="flex-start"),
+        pytest.param(replace(SLICE, queued=True, labels=QUEUED_LABEL), id="queued"),
+        pytest.param(replace(SLICE, reservation="r"), id="a reservation"),
+        pytest.param(replace(SLICE, reservation=SUB_BLOCK), id="a sub-block of a shared reservation"),
+        pytest.param(
+            replace(IRONWOOD, labels={"google.com/tpu-provisioner-topology": "4x4x4"}), id="a workload policy"
+        ),
+    ],
+)
+def test_nodes_are_what_planning_expects(gke: Rehearsal, request_: NodePoolRequest) -> None:
+    """Planning foresees the pool as it is listed, and no label that its nodes lack, and every taint that they have."""
+    gke.client.create_node_pool(request_)
+    assert gke.client.get_node_pool(request_.name) == expected_pool(request_)
+    gke.wait(60)
+    if request_.queued:
+        gke.simulator.grant(request_.name)
+    pool = gke.simulator.world.pool(ClusterName("p", "us-east5", "c"), request_.name)
+    node = node_object(pool, pool.nodes[0], version="1", life="life", ready=True)
+    view = expected_view(expected_pool(request_))
+    assert dict(view.labels).items() <= node["metadata"]["labels"].items()
+    assert {(taint["key"], taint["value"], taint["effect"]) for taint in node["spec"]["taints"]} <= {
+        (taint.key, taint.value, taint.effect) for taint in view.taints
+    }
+
+
 def test_spot_and_reservation_read_back(gke: Rehearsal) -> None:
     """What a pool costs reads back as it was asked for."""
     gke.client.create_node_pool(replace(SLICE, name=PoolName("s"), spot=True))
     gke.client.create_node_pool(replace(SLICE, name=PoolName("r"), reservation="projects/q/reservations/r"))
+    block = "r/reservationBlocks/b/reservationSubBlocks/s"
+    gke.client.create_node_pool(replace(SLICE, name=PoolName("b"), reservation=block))
     pools = {pool.name: (pool.spot, pool.reservation) for pool in gke.client.list_node_pools()}
-    assert {name: pools[PoolName(name)] for name in ("s", "r")} == {
+    assert {name: pools[PoolName(name)] for name in ("s", "r", "b")} == {
         "s": (True, ""),
         "r": (False, "projects/q/reservations/r"),
+        "b": (False, block),
     }
 
 
@@ -153,14 +227,14 @@ def test_failed_creates(gke: Rehearsal, fault: FaultKind, want: FailureKind) -> 
     assert (operation.failure.kind, pool.failure.kind) == (want, want)
 
 
-def test_stockout_of_a_reservation_is_invalid(gke: Rehearsal) -> None:
-    """A pool on a reservation never reads as a stockout."""
+def test_a_stockout_of_a_reservation_is_one(gke: Rehearsal) -> None:
+    """What others have of it now may be free later; the back-off is that reservation's alone."""
     gke.simulator.inject(Fault(kind=FaultKind.STOCKOUT))
     gke.client.create_node_pool(replace(SLICE, reservation="r"))
     gke.wait(7200)
     failure = gke.client.get_node_pool(SLICE.name).failure
     assert failure is not None
-    assert failure.kind is FailureKind.INVALID
+    assert failure.kind is FailureKind.STOCKOUT
 
 
 @pytest.mark.parametrize(
@@ -188,6 +262,35 @@ def test_wrong_placement_ends_in_an_invalid_pool(gke: Rehearsal) -> None:
     assert pool.failure is not None
     assert (pool.status, pool.failure.kind) == (PoolStatus.ERROR, FailureKind.INVALID)
     assert "Use workload policy instead" in pool.failure.message
+
+
+def test_a_workload_policy_is_made_and_used(gke: Rehearsal) -> None:
+    """A policy that is missing is made, gets ready, and then serves a node pool that was refused before."""
+    policy = WorkloadPolicy(name="tpu-provisioner-2x2x2", topology="2x2x2")
+    request = replace(IRONWOOD, node_count=2, policy_name=policy.name, policy_topology=policy.topology)
+    with pytest.raises(GkeError) as missing:
+        gke.client.get_workload_policy(policy.name)
+    assert missing.value.failure.kind is FailureKind.NOT_FOUND
+    assert failure_of_create(gke, request)[0] is FailureKind.INVALID
+
+    gke.client.create_workload_policy(policy)
+    assert gke.client.get_workload_policy(policy.name) == replace(policy, status="CREATING")
+    with pytest.raises(GkeError) as again:
+        gke.client.create_workload_policy(policy)
+    assert again.value.failure.kind is FailureKind.ALREADY_EXISTS
+    gke.wait(5)
+    assert gke.client.get_workload_policy(policy.name) == policy
+    gke.client.create_node_pool(request)
+    assert gke.client.get_node_pool(request.name).policy_name == policy.name
+
+
+def test_a_missing_policy_is_told_apart(gke: Rehearsal) -> None:
+    """What GKE says of a policy that is not there is recognised, and of another mistake is not."""
+    request = replace(IRONWOOD, policy_name="nobody")
+    kind, message = failure_of_create(gke, request)
+    assert says_missing(Failure(kind=kind, message=message), "nobody")
+    kind, message = failure_of_create(gke, replace(IRONWOOD, disk_type="pd-balanced"))
+    assert not says_missing(Failure(kind=kind, message=message), "nobody")
 
 
 def test_conflicts(gke: Rehearsal) -> None:

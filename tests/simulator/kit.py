@@ -43,6 +43,33 @@ def slice_pool(name: str = "slice", **changes: Any) -> dict[str, Any]:
     return {**pool, **changes}
 
 
+def empty_pool(name: str = "slice", *, queued: bool = False, **config: Any) -> dict[str, Any]:
+    """Return a flex-start or queued slice, which begins without nodes."""
+    kind: dict[str, Any] = {"queuedProvisioning": {"enabled": True}} if queued else {}
+    return slice_pool(
+        name,
+        initialNodeCount=0,
+        autoscaling={"enabled": True, "maxNodeCount": 4, "locationPolicy": "ANY"},
+        config={
+            "machineType": "ct5lp-hightpu-4t",
+            "flexStart": not queued,
+            "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
+            **config,
+        },
+        **kind,
+    )
+
+
+def reserved(reservation: str) -> dict[str, Any]:
+    """Return the config of a v5e pool on a reservation."""
+    affinity = {
+        "consumeReservationType": "SPECIFIC_RESERVATION",
+        "key": "compute.googleapis.com/reservation-name",
+        "values": [reservation],
+    }
+    return {"machineType": "ct5lp-hightpu-4t", "reservationAffinity": affinity}
+
+
 def wait_until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
     """Wait for a condition, or fail."""
     deadline = time.monotonic() + seconds

@@ -18,7 +18,7 @@ from provisioner.simulator.records import (
     PoolStatus,
     SimulatedNode,
 )
-from tests.simulator.kit import CLUSTER, FakeClock, slice_pool
+from tests.simulator.kit import CLUSTER, FakeClock, empty_pool, reserved, slice_pool
 
 MakeWorld = Callable[..., World]
 
@@ -158,6 +158,8 @@ def test_no_capacity(make_world: MakeWorld, clock: FakeClock, kind: FaultKind) -
         pytest.param({"zone": "us-east5-b"}, id="another zone"),
         pytest.param({"machine_type": "ct6e-standard-4t"}, id="another machine type"),
         pytest.param({"pool": "sli"}, id="a part of the name only"),
+        pytest.param({"capacity": "spot"}, id="another capacity"),
+        pytest.param({"reservation": "r"}, id="a reservation"),
         pytest.param({"count": 0}, id="used up"),
     ],
 )
@@ -352,12 +354,99 @@ def test_preempted_nodes_come_back_after_a_delete_that_failed(make_world: MakeWo
 def test_a_flex_start_pool_begins_empty_and_fills(make_world: MakeWorld, clock: FakeClock) -> None:
     """An autoscaled pool of no nodes is RUNNING, and gets its hosts later."""
     world = make_world(create_seconds=1, scale_up_seconds=10)
-    scaling = {"enabled": True, "maxNodeCount": 4, "locationPolicy": "ANY"}
-    world.create_pool(CLUSTER, slice_pool(initialNodeCount=0, autoscaling=scaling))
+    world.create_pool(CLUSTER, empty_pool())
     clock.tick(1)
     assert (status(world), len(world.views()[0].nodes)) == ("RUNNING", 0)
     clock.tick(10)
     assert len(world.views()[0].nodes) == 4
+
+
+@pytest.mark.parametrize("kind", [FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED])
+def test_a_flex_start_pool_waits_for_capacity(make_world: MakeWorld, clock: FakeClock, kind: FaultKind) -> None:
+    """Without capacity it runs empty, also when the fault's count is used up, until the last such fault is cleared."""
+    world = make_world(create_seconds=1, scale_up_seconds=10)
+    first = world.faults.add(Fault(kind=kind, capacity="flex-start", count=1))
+    world.create_pool(CLUSTER, empty_pool())
+    clock.tick(10_000)
+    assert (status(world), world.views()[0].nodes) == ("RUNNING", ())
+    second = world.faults.add(Fault(kind=kind))
+    for fault, nodes in ((first, 0), (second, 4)):
+        world.faults.remove(fault.fault_id)
+        world.release()
+        assert len(world.views()[0].nodes) == nodes
+
+
+def test_a_flex_start_pool_that_waits_can_be_deleted(make_world: MakeWorld, clock: FakeClock) -> None:
+    """A pool that was given up gets no nodes when capacity comes back."""
+    world = make_world(create_seconds=1, scale_up_seconds=1, delete_seconds=10)
+    world.faults.add(Fault(kind=FaultKind.STOCKOUT))
+    world.create_pool(CLUSTER, empty_pool())
+    clock.tick(5)
+    world.delete_pool(CLUSTER, "slice")
+    world.faults.clear()
+    world.release()
+    assert world.views()[0].nodes == ()
+    clock.tick(10)
+    assert status(world) == "gone"
+
+
+def test_a_queued_pool_gets_nodes_when_it_is_granted(make_world: MakeWorld, clock: FakeClock) -> None:
+    """Time alone brings no nodes to a queued pool; a grant does, and only to such a pool."""
+    world = make_world(create_seconds=1, scale_up_seconds=10)
+    world.create_pool(CLUSTER, empty_pool(queued=True))
+    world.create_pool(CLUSTER, slice_pool("other"))
+    clock.tick(10_000)
+    assert (status(world), world.views()[0].nodes) == ("RUNNING", ())
+    world.grant("slice")
+    assert len(world.views()[0].nodes) == 4
+    with pytest.raises(ApiError, match="has no queued provisioning"):
+        world.grant("other")
+
+
+BLOCK = "projects/other/reservations/r/reservationBlocks/b"
+POOLS_BY_CAPACITY = {
+    "on-demand": slice_pool(),
+    "spot": slice_pool(config={"machineType": "ct5lp-hightpu-4t", "spot": True}),
+    "reservation": slice_pool(config=reserved(BLOCK)),
+    "flex-start": empty_pool(),
+    "queued": empty_pool(queued=True),
+}
+
+
+@pytest.mark.parametrize("capacity", POOLS_BY_CAPACITY)
+def test_a_stockout_of_one_capacity_leaves_the_others_alone(
+    make_world: MakeWorld, clock: FakeClock, capacity: str
+) -> None:
+    """A stockout by zone and capacity strikes only pools that ask for both."""
+    world = make_world(create_seconds=1, scale_up_seconds=1)
+    world.faults.add(Fault(kind=FaultKind.STOCKOUT, zone="us-east5-a", capacity=capacity, after_seconds=1))
+    served = {}
+    for name, body in POOLS_BY_CAPACITY.items():
+        world.create_pool(CLUSTER, {**body, "name": name})
+    clock.tick(2)
+    world.advance()
+    world.grant("queued")
+    for view in world.views():
+        assert view.capacity == view.name
+        served[view.name] = view.status == "RUNNING" and len(view.nodes) == 4
+    assert served == {name: name != capacity for name in POOLS_BY_CAPACITY}
+
+
+@pytest.mark.parametrize(
+    ("reservation", "want"),
+    [
+        pytest.param("r", "ERROR", id="its name"),
+        pytest.param(BLOCK, "ERROR", id="all that the pool sends"),
+        pytest.param("other", "RUNNING", id="another name"),
+    ],
+)
+def test_a_stockout_of_one_reservation(make_world: MakeWorld, clock: FakeClock, reservation: str, want: str) -> None:
+    """A reservation that is used up strikes the pools on it."""
+    world = make_world(create_seconds=1)
+    world.faults.add(Fault(kind=FaultKind.STOCKOUT, reservation=reservation))
+    world.create_pool(CLUSTER, slice_pool(config=reserved(BLOCK)))
+    clock.tick(1)
+    assert status(world) == want
 
 
 def test_a_fixed_cluster_serves_no_other(make_world: MakeWorld) -> None:

@@ -17,7 +17,17 @@ from provisioner.simulator.kube import KubeNodes
 from provisioner.simulator.model import World
 from provisioner.simulator.nodes import MARKER, node_object
 from tests.simulator.fake_kube_nodes import FakeKubeNodes, write_kubeconfig
-from tests.simulator.kit import CLUSTER, CLUSTER_PATH, POOLS_PATH, Client, FakeClock, slice_pool, wait_until
+from tests.simulator.kit import (
+    CLUSTER,
+    CLUSTER_PATH,
+    POOLS_PATH,
+    Client,
+    FakeClock,
+    empty_pool,
+    reserved,
+    slice_pool,
+    wait_until,
+)
 
 FAST = SimulatorSettings(create_seconds=0.2, delete_seconds=0.1, node_stagger_seconds=0.1)
 
@@ -109,33 +119,23 @@ def test_a_ready_node_says_so(clock: FakeClock) -> None:
             id="spot",
         ),
         pytest.param(
-            {
-                "reservationAffinity": {
-                    "consumeReservationType": "SPECIFIC_RESERVATION",
-                    "key": "compute.googleapis.com/reservation-name",
-                    "values": ["projects/owner/reservations/res/reservationBlocks/b1/reservationSubBlocks/s1"],
-                }
-            },
+            reserved("projects/owner/reservations/res/reservationBlocks/b1/reservationSubBlocks/s1"),
             {
                 "cloud.google.com/reservation-name": "res",
                 "cloud.google.com/reservation-project": "owner",
                 "cloud.google.com/reservation-affinity": "specific",
                 "cloud.google.com/reservation-blocks": "b1",
                 "cloud.google.com/reservation-subblocks": "s1",
+                "cloud.google.com/gke-provisioning": "standard",
             },
             id="a sub-block of another project's reservation",
         ),
         pytest.param(
-            {
-                "reservationAffinity": {
-                    "consumeReservationType": "SPECIFIC_RESERVATION",
-                    "key": "compute.googleapis.com/reservation-name",
-                    "values": ["res"],
-                }
-            },
-            {"cloud.google.com/reservation-name": "res"},
-            id="a reservation",
+            reserved("res/reservationBlocks/b1"),
+            {"cloud.google.com/reservation-name": "res", "cloud.google.com/reservation-blocks": "b1"},
+            id="a block of a reservation",
         ),
+        pytest.param(reserved("res"), {"cloud.google.com/reservation-name": "res"}, id="a reservation"),
     ],
 )
 def test_capacity_shows_in_labels(clock: FakeClock, config: dict[str, Any], labels: dict[str, str]) -> None:
@@ -143,6 +143,31 @@ def test_capacity_shows_in_labels(clock: FakeClock, config: dict[str, Any], labe
     node = made(clock, config={"machineType": "ct5lp-hightpu-4t", **config})
 
     assert labels.items() <= node["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize(
+    ("queued", "provisioning", "flex_label", "taints"),
+    [
+        pytest.param(False, "flex-start", "true", {"google.com/tpu"}, id="flex-start"),
+        pytest.param(True, "standard", None, {"google.com/tpu", "cloud.google.com/gke-queued"}, id="queued"),
+    ],
+)
+def test_nodes_that_come_later_tell_their_terms(
+    clock: FakeClock, provisioning: str, flex_label: str | None, taints: set[str], *, queued: bool
+) -> None:
+    """GKE labels flex-start nodes, and keeps off queued nodes whoever does not tolerate the queue."""
+    world = World(SimulatorSettings(create_seconds=1, scale_up_seconds=1), clock=clock)
+    world.create_pool(CLUSTER, empty_pool(queued=queued))
+    clock.tick(2)
+    pool = world.pool(CLUSTER, "slice")
+    if queued:
+        world.grant("slice")
+    node = node_object(pool, pool.nodes[0], version="1", life="life", ready=False)
+    labels = node["metadata"]["labels"]
+    assert labels["cloud.google.com/gke-provisioning"] == provisioning
+    assert labels.get("cloud.google.com/gke-flex-start") == flex_label
+    assert "cloud.google.com/gke-queued" not in labels
+    assert {taint["key"] for taint in node["spec"]["taints"]} == taints
 
 
 def test_taints_are_passed_on_once(clock: FakeClock) -> None:

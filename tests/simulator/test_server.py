@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from provisioner.simulator import Fault, FaultKind, Simulator, SimulatorSettings
-from tests.simulator.kit import CLUSTER_PATH, POOLS_PATH, Client, slice_pool, wait_until
+from tests.simulator.kit import CLUSTER_PATH, POOLS_PATH, Client, empty_pool, reserved, slice_pool, wait_until
 
 OPERATIONS_PATH = "/v1/projects/proj/locations/us-east5-a/operations"
 
@@ -195,6 +195,19 @@ def test_an_error_before_the_effect(gke: Simulator, call: Client) -> None:
     create(call)
 
 
+def test_an_error_for_one_kind_of_pool(gke: Simulator, call: Client) -> None:
+    """Faults of calls look at what a create asks for, and at the pool that other calls are about."""
+    create(call, name="reserved", config=reserved("r/reservationBlocks/b"))
+    gke.inject(Fault(kind=FaultKind.HTTP_ERROR, zone="us-east5-a", capacity="flex-start"))
+    gke.inject(Fault(kind=FaultKind.HTTP_ERROR, reservation="r"))
+    asked = (slice_pool("fixed"), empty_pool("flex"), slice_pool("block", config=reserved("r")))
+    created = [call("POST", POOLS_PATH, {"nodePool": body})[0] for body in asked]
+    read = [call("GET", f"{POOLS_PATH}/{name}")[0] for name in ("fixed", "reserved")]
+    assert (created, read) == ([200, 503, 503], [200, 503])
+    # What cannot be read is GKE's to refuse.
+    assert call("POST", POOLS_PATH, {"nodePool": {"config": []}})[0] == 400
+
+
 def test_an_answer_lost_after_the_effect(gke: Simulator, call: Client) -> None:
     """A create whose answer is lost has made its pool."""
     gke.inject(Fault(kind=FaultKind.HTTP_ERROR, code=0, before_effect=False, machine_type="ct5lp-hightpu-4t"))
@@ -267,6 +280,9 @@ def test_the_simulators_own_api(gke: Simulator, call: Client) -> None:
         pytest.param("faults", {"kind": "boom"}, "kind: 'boom' is none of stockout", id="an unknown fault"),
         pytest.param("faults", {"kind": "hang", "pool": "("}, "is no regular expression", id="a broken pattern"),
         pytest.param("faults", {"kind": "hang", "count": True}, "count: True is not of type", id="a truth for a count"),
+        pytest.param(
+            "faults", {"kind": "stockout", "capacity": "cheap"}, "capacity: 'cheap' is none of", id="no such capacity"
+        ),
         pytest.param("faults", {"kind": "hang", "speed": 1}, "speed: no such field", id="an unknown field"),
     ],
 )

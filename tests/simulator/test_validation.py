@@ -10,7 +10,9 @@ from provisioner.simulator.errors import ApiError
 from provisioner.simulator.names import ClusterName
 from provisioner.simulator.settings import SimulatorSettings
 from provisioner.simulator.validation import check_pool
+from tests.simulator.kit import reserved
 
+POLICIES = {"tpu-provisioner-4x4x4": "4x4x4", "small": "2x2x2", "one": "2x2x1", "v6e": "4x4", "shapeless": ""}
 ZONAL = ClusterName("proj", "us-east5-a", "main")
 REGIONAL = ClusterName("proj", "us-east5", "main")
 
@@ -39,6 +41,12 @@ def flex(**changes: Any) -> dict[str, Any]:
     return pool(count=0, config={**config, **changes.pop("config", {})}, **{**body, **changes})
 
 
+def queued(**changes: Any) -> dict[str, Any]:
+    """Return a queued slice that GKE accepts, with changes to its config or itself."""
+    config = {"flexStart": False, **changes.pop("config", {})}
+    return flex(config=config, queuedProvisioning={"enabled": True}, **changes)
+
+
 @pytest.mark.parametrize(
     ("body", "text"),
     [
@@ -48,7 +56,7 @@ def flex(**changes: Any) -> dict[str, Any]:
         pytest.param(pool(machine="ct9z-4t"), 'Machine type with name "ct9z-4t" does not exist', id="unknown machine"),
         pytest.param(pool(topology="2x2", count=1), SINGLE_HOST_TEXT, id="topology on a single-host pool"),
         pytest.param(
-            pool("tpu7x-standard-4t", "", 1, placementPolicy={"policyName": "tpu-provisioner-2x2x1"}),
+            pool("tpu7x-standard-4t", "", 1, placementPolicy={"policyName": "one"}),
             SINGLE_HOST_TEXT,
             id="workload policy on a single-host pool",
         ),
@@ -69,9 +77,19 @@ def flex(**changes: Any) -> dict[str, Any]:
             id="tpu7x slice without a policy",
         ),
         pytest.param(
-            pool("ct5p-hightpu-4t", "", 2, placementPolicy={"policyName": "x-2x2x2"}),
+            pool("ct5p-hightpu-4t", "", 2, placementPolicy={"policyName": "small"}),
             "Required field 'resource.requestedRunDuration' not specified",
             id="workload policy on v5p",
+        ),
+        pytest.param(
+            pool("tpu7x-standard-4t", "", 2, placementPolicy={"policyName": "tpu-provisioner-2x2x2"}),
+            'Resource policy "tpu-provisioner-2x2x2" is not found in the project and region of the node pool.',
+            id="a workload policy that does not exist",
+        ),
+        pytest.param(
+            pool("tpu7x-standard-4t", "", 2, placementPolicy={"policyName": "small", "tpuTopology": "4x4x4"}),
+            'TPU topology "4x4x4" differs from the workload policy\'s topology "2x2x2"',
+            id="a topology that is not the policy's",
         ),
         pytest.param(
             pool(config={"diskType": "pd-standard"}), "pd-standard disk type cannot be used", id="a slow disk"
@@ -159,6 +177,41 @@ def flex(**changes: Any) -> dict[str, Any]:
         pytest.param(
             {**flex(config={"machineType": "ct4p-hightpu-4t"})}, "Flex-start is not supported", id="flex-start on v4"
         ),
+        pytest.param(
+            flex(initialNodeCount=4), "requires an initial and a minimum node count of 0", id="flex-start with nodes"
+        ),
+        pytest.param(
+            flex(autoscaling={"enabled": True, "minNodeCount": 4, "maxNodeCount": 4, "locationPolicy": "ANY"}),
+            "requires an initial and a minimum node count of 0",
+            id="flex-start that never shrinks",
+        ),
+        pytest.param(
+            queued(config={"spot": True}), "Queued provisioning can't be combined with Spot", id="queued spot"
+        ),
+        pytest.param(
+            queued(config={"reservationAffinity": {}}),
+            "Queued provisioning requires reservation affinity NO_RESERVATION",
+            id="queued, no affinity",
+        ),
+        pytest.param(queued(autoscaling={}), "requires cluster autoscaling to be enabled", id="queued of a fixed size"),
+        pytest.param(
+            queued(upgradeSettings={"strategy": "SURGE"}), "only the SHORT_LIVED", id="queued with surge upgrades"
+        ),
+        pytest.param(
+            queued(config={"machineType": "ct4p-hightpu-4t"}), "Queued provisioning is not supported", id="queued v4"
+        ),
+        pytest.param(
+            queued(config={"maxRunDuration": "3600s"}), "not allowed with queued provisioning", id="queued for an hour"
+        ),
+        pytest.param(pool(config={"maxRunDuration": "29s"}), "between 30s and 10368000s", id="on demand for 29 s"),
+        pytest.param(
+            pool(config=reserved("r/reservationSubBlocks/s")), "is not the name of a reservation", id="a lone sub-block"
+        ),
+        pytest.param(
+            pool(config=reserved("projects/p/reservationBlocks/b")),
+            "is not the name of a reservation",
+            id="a block of no reservation",
+        ),
         pytest.param(pool("n2-standard-4"), "can't be specified with machine type n2-standard-4", id="no chips"),
         pytest.param(pool(topology="", count=1001), "between 0 and 1000", id="too many nodes"),
     ],
@@ -166,7 +219,7 @@ def flex(**changes: Any) -> dict[str, Any]:
 def test_refusals(body: dict[str, Any], text: str) -> None:
     """A request that GKE doesn't take is an invalid argument with GKE's text."""
     with pytest.raises(ApiError) as caught:
-        check_pool(body, ZONAL, SimulatorSettings())
+        check_pool(body, ZONAL, SimulatorSettings(), POLICIES)
 
     assert caught.value.status == "INVALID_ARGUMENT"
     assert text in caught.value.message
@@ -182,27 +235,36 @@ def test_refusals(body: dict[str, Any], text: str) -> None:
             pool("tpu7x-standard-4t", "", 16, placementPolicy={"policyName": "tpu-provisioner-4x4x4"}),
             16,
             "4x4x4",
-            id="tpu7x by the policy's name",
+            id="tpu7x by the policy's topology",
         ),
         pytest.param(
-            pool("ct6e-standard-4t", "", 4, placementPolicy={"policyName": "mine", "tpuTopology": "4x4"}),
+            pool("ct6e-standard-4t", "", 4, placementPolicy={"policyName": "v6e", "tpuTopology": "4x4"}),
             4,
             "4x4",
             id="v6e with a policy and a topology",
         ),
         pytest.param(
-            pool("tpu7x-standard-4t", "", 5, placementPolicy={"policyName": "mine"}),
+            pool("tpu7x-standard-4t", "", 5, placementPolicy={"policyName": "shapeless"}),
             5,
             None,
-            id="a policy that tells nothing",
+            id="a policy without a topology",
         ),
         pytest.param(flex(), 0, "4x4", id="flex-start begins empty"),
+        pytest.param(queued(), 0, "4x4", id="queued provisioning begins empty"),
+        pytest.param(pool(config={"maxRunDuration": "3600s"}), 4, "4x4", id="a slice for an hour"),
+        pytest.param(pool(config=reserved("r/reservationBlocks/b")), 4, "4x4", id="a block of a reservation"),
+        pytest.param(
+            pool(config=reserved("projects/p/reservations/r/reservationBlocks/b/reservationSubBlocks/s")),
+            4,
+            "4x4",
+            id="a sub-block of a shared reservation",
+        ),
         pytest.param(pool("e2-medium", "", 2), 2, None, id="an ordinary pool"),
     ],
 )
 def test_accepted_pools(body: dict[str, Any], hosts: int, topology: str | None) -> None:
     """A good request becomes a plan of hosts with a topology."""
-    plan = check_pool(body, ZONAL, SimulatorSettings())
+    plan = check_pool(body, ZONAL, SimulatorSettings(), POLICIES)
 
     assert (hosts, topology, None) == (plan.hosts_per_zone, plan.topology, plan.failure)
 
@@ -222,36 +284,31 @@ def test_accepted_pools(body: dict[str, Any], hosts: int, topology: str | None) 
             "supported. Use workload policy instead.",
             id="tpu7x with COMPACT",
         ),
+        pytest.param(
+            pool("tpu7x-standard-4t", "", 16, placementPolicy={"policyName": "small"}),
+            "Google Compute Engine: Invalid value for field 'resource.resizeBy': '16'. Requested invalid target size "
+            "'16' for a Managed Instance Group in the gang mode of size '2'. Should be equal to the gang size.",
+            id="a workload policy of another topology than the count",
+        ),
     ],
 )
 def test_late_failures(body: dict[str, Any], text: str) -> None:
     """What GKE finds only while it builds is the plan's failure."""
-    plan = check_pool(body, ZONAL, SimulatorSettings())
+    plan = check_pool(body, ZONAL, SimulatorSettings(), POLICIES)
 
     assert plan.failure is not None
     assert ("INVALID_ARGUMENT", text) == (plan.failure.status, plan.failure.message)
-
-
-def test_a_policy_must_exist_where_the_settings_list_them() -> None:
-    """An unlisted workload policy is refused; a listed one gives its topology."""
-    settings = SimulatorSettings(workload_policies={"mine": "2x2x2"})
-    good = pool("tpu7x-standard-4t", "", 2, placementPolicy={"policyName": "mine"})
-    bad = pool("tpu7x-standard-4t", "", 2, placementPolicy={"policyName": "yours"})
-
-    assert check_pool(good, ZONAL, settings).topology == "2x2x2"
-    with pytest.raises(ApiError, match="yours"):
-        check_pool(bad, ZONAL, settings)
 
 
 def test_single_host_placement_can_be_accepted() -> None:
     """Where the settings say so, a topology on a single-host pool is taken."""
     settings = SimulatorSettings(accept_single_host_placement=True)
 
-    assert check_pool(pool(topology="2x2", count=1), ZONAL, settings).topology == "2x2"
+    assert check_pool(pool(topology="2x2", count=1), ZONAL, settings, {}).topology == "2x2"
 
 
 def test_a_regional_cluster_spreads_ordinary_pools() -> None:
     """Without locations, a regional cluster's pool is in three zones; a slice must name one."""
-    assert len(check_pool(pool("e2-medium", "", 1), REGIONAL, SimulatorSettings()).zones) == 3
+    assert len(check_pool(pool("e2-medium", "", 1), REGIONAL, SimulatorSettings(), POLICIES).zones) == 3
     with pytest.raises(ApiError, match="exactly one zone"):
-        check_pool(pool(), REGIONAL, SimulatorSettings())
+        check_pool(pool(), REGIONAL, SimulatorSettings(), POLICIES)
