@@ -6,7 +6,7 @@ from provisioner.settings import OPTIONS
 
 _HEAD = """# Settings
 
-Made by `make docs` from `provisioner/settings.py`; do not edit.
+Made by `make docs` from `provisioner/settings/options.py`; do not edit.
 
 Settings come from the environment. Whatever is missing or wrong is refused at the start, all of it in one message.
 Durations are in Go's form: `10s`, `1m30s`, `2h`.

@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("run", help="run the controller (settings come from the environment)")
     demo = commands.add_parser("demo", help="rehearse a JobSet on a local control plane with a simulated GKE")
     simulator = commands.add_parser("simulator", help="run the simulated GKE alone")
+    topologies = commands.add_parser("topologies", help="print which slices there are, and what each is made of")
     chosen = given[:1]
     if chosen == ["demo"]:
         from provisioner.cli import demo as demo_command  # noqa: PLC0415
@@ -37,5 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         app.cli_arguments(simulator)
         return app.run_from_args(parser.parse_args(given))
+    if chosen == ["topologies"]:
+        from provisioner.cli import topologies as topologies_command  # noqa: PLC0415
+
+        topologies_command.add_arguments(topologies)
+        return topologies_command.run(parser.parse_args(given))
     parser.parse_args(given)
     return 2

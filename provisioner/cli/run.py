@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import structlog
 
@@ -61,6 +61,8 @@ def main(arguments: Sequence[str]) -> int:
     for remark in flags.remarks:
         _log.warning("flag.ignored", remark=remark)
     _log.info("settings.read", **_readable(effective))
+    for warning in settings.warnings_about(effective):
+        _log.warning("settings.warning", warning=warning)
     addresses = app.Addresses(
         metrics=flags.metrics_address, probes=flags.probe_address, leader_elect=flags.leader_elect
     )
@@ -169,11 +171,18 @@ def _infer(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _readable(effective: settings.Settings) -> dict[str, object]:
+    defaults = {field.name: field.default for field in fields(effective)}
+    values = ((each.variable, each.field, getattr(effective, each.field)) for each in settings.OPTIONS if each.field)
     return {
-        option.variable: getattr(effective, option.field)
-        for option in settings.OPTIONS
-        if option.field and str(getattr(effective, option.field)) not in ("", "()", "None")
+        variable: [_plain(each) for each in value] if isinstance(value, tuple) else value
+        for variable, field, value in values
+        # An empty list that is no default ("none") says much.
+        if value not in ("", None) and not (value == () and defaults[field] == ())
     }
+
+
+def _plain(item: object) -> str:
+    return f"{item[0]}={item[1]}" if isinstance(item, tuple) else str(item)
 
 
 def _refuse(message: str) -> int:

@@ -5,7 +5,7 @@ GKE has the last word, and what it refuses comes back through the error table of
 """
 
 from provisioner.tpu.catalogue import ACCELERATORS, Accelerator, MachineType, machine_type
-from provisioner.tpu.shapes import Shape, ShapeError, resolve
+from provisioner.tpu.shapes import Shape, ShapeError, find_accelerator, resolve, shapes_of
 from provisioner.tpu.topology import Topology, TopologyError
 
 __all__ = [
@@ -16,6 +16,8 @@ __all__ = [
     "ShapeError",
     "Topology",
     "TopologyError",
+    "find_accelerator",
     "machine_type",
     "resolve",
+    "shapes_of",
 ]

@@ -2,7 +2,8 @@
 
 Chips a VM, single-host topologies, vCPU, memory and disks are those of GKE's own autoscaler
 (GoogleCloudPlatform/cluster-autoscaler). It holds no list of topologies; those come from cluster-toolkit, xpk and the
-Cloud TPU documentation: a fixed list for 2-D generations, a rule with a maximum of 4x4x4 cubes for 3-D ones.
+Cloud TPU documentation: a fixed list for 2-D generations, a rule with a maximum of 4x4x4 cubes for 3-D ones. Where
+sources disagree a comment says what is followed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from provisioner.tpu import documented
 from provisioner.tpu.topology import Topology
 
 _PD = ("pd-standard", "pd-balanced", "pd-ssd")
@@ -21,12 +23,10 @@ _HYPERDISK = ("hyperdisk-balanced",)
 _CUBE_EDGE = 4
 _CUBE_CHIPS = _CUBE_EDGE**3
 #: Longest axis of a 3-D slice, in chips.
-_LONGEST_AXIS = 256
+LONGEST_AXIS = 256
 
-#: 3-D slices smaller than a cube.
-_BELOW_CUBE = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 _TWO_DIMENSIONAL = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-#: One report only; GKE's autoscaler knows the machine type but lists no topologies.
+#: One report only, which calls them podslices; GKE's autoscaler knows the machine type but lists no topologies.
 _V3_SLICE = ("4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32", "32x64")
 
 
@@ -42,6 +42,8 @@ class MachineType:
     memory_gib: int
     #: Boot disks that GKE accepts, GKE's default first.
     disk_types: tuple[str, ...]
+    #: Sold through the Dynamic Workload Scheduler too: flex-start and queued capacity.
+    flex_start: bool
     #: Chosen only when a pod names it.
     only_on_request: bool = False
 
@@ -55,6 +57,8 @@ class Accelerator:
     machine_types: tuple[MachineType, ...]
     #: Valid topologies; for 3-D generations those below one cube.
     listed_topologies: tuple[str, ...]
+    #: Those that Google's tools name, of 3-D generations; others follow the rule, and GKE decides.
+    documented_topologies: tuple[str, ...] = ()
     #: Most 4x4x4 cubes in one slice; 0 for generations without cubes.
     max_cubes: int = 0
     #: Multi-host slices are placed by a workload policy (a Compute resource policy) instead of COMPACT placement.
@@ -63,6 +67,10 @@ class Accelerator:
     def topologies(self) -> tuple[Topology, ...]:
         """Every valid topology, smallest first."""
         return _topologies(self.listed_topologies, self.max_cubes)
+
+    def documents(self, topology: Topology) -> bool:
+        """Whether a list of Google's names a valid topology; of 2-D generations there are no others."""
+        return not self.max_cubes or str(topology) in self.documented_topologies
 
 
 @cache
@@ -74,11 +82,11 @@ def _topologies(listed: tuple[str, ...], max_cubes: int) -> tuple[Topology, ...]
 def _cubes(max_cubes: int) -> Iterator[Topology]:
     """Slices of whole cubes: each axis a multiple of 4 up to 256, axes in non-decreasing order."""
     most = max_cubes * _CUBE_CHIPS
-    for a in range(_CUBE_EDGE, _LONGEST_AXIS + 1, _CUBE_EDGE):
-        for b in range(a, _LONGEST_AXIS + 1, _CUBE_EDGE):
+    for a in range(_CUBE_EDGE, LONGEST_AXIS + 1, _CUBE_EDGE):
+        for b in range(a, LONGEST_AXIS + 1, _CUBE_EDGE):
             if a * b * b > most:
                 break
-            for c in range(b, min(_LONGEST_AXIS, most // (a * b)) + 1, _CUBE_EDGE):
+            for c in range(b, min(LONGEST_AXIS, most // (a * b)) + 1, _CUBE_EDGE):
                 yield Topology((a, b, c))
 
 
@@ -90,6 +98,7 @@ def _machine(
     memory_gib: int,
     disk_types: tuple[str, ...],
     *,
+    flex_start: bool = True,
     only_on_request: bool = False,
 ) -> MachineType:
     return MachineType(
@@ -99,6 +108,7 @@ def _machine(
         vcpus=vcpus,
         memory_gib=memory_gib,
         disk_types=disk_types,
+        flex_start=flex_start,
         only_on_request=only_on_request,
     )
 
@@ -107,35 +117,39 @@ _ALL = (
     Accelerator(
         label="tpu-v3-device",
         generation="v3",
-        machine_types=(_machine("ct3-hightpu-4t", 4, "2x2", 96, 340, _PD),),
+        machine_types=(_machine("ct3-hightpu-4t", 4, "2x2", 96, 340, _PD, flex_start=False),),
         listed_topologies=("2x2",),
     ),
     Accelerator(
+        # Google's autoscaler has this value; a comment there, and one report, say tpu-v3-podslice.
         label="tpu-v3-slice",
         generation="v3",
-        machine_types=(_machine("ct3p-hightpu-4t", 4, "", 48, 340, _PD),),
+        machine_types=(_machine("ct3p-hightpu-4t", 4, "", 48, 340, _PD, flex_start=False),),
         listed_topologies=_V3_SLICE,
     ),
     Accelerator(
         label="tpu-v4-lite-device",
         generation="v4",
-        machine_types=(_machine("ct4l-hightpu-4t", 4, "2x2", 48, 340, (*_PD, *_HYPERDISK)),),
+        machine_types=(_machine("ct4l-hightpu-4t", 4, "2x2", 48, 340, (*_PD, *_HYPERDISK), flex_start=False),),
         listed_topologies=("2x2",),
     ),
     Accelerator(
         label="tpu-v4-podslice",
         generation="v4",
-        machine_types=(_machine("ct4p-hightpu-4t", 4, "2x2x1", 240, 407, (*_PD, *_HYPERDISK)),),
-        listed_topologies=_BELOW_CUBE,
+        machine_types=(_machine("ct4p-hightpu-4t", 4, "2x2x1", 240, 407, (*_PD, *_HYPERDISK), flex_start=False),),
+        listed_topologies=documented.BELOW_CUBE,
+        documented_topologies=documented.V4,
+        # xpk lists unsorted topologies too; the documentation and cluster-toolkit want them sorted.
         max_cubes=64,
     ),
     Accelerator(
+        # Lists of 2-D topologies name this family beside the podslices; no report tells of its multi-host slices.
         label="tpu-v5-lite-device",
         generation="v5e",
         machine_types=(
-            _machine("ct5l-hightpu-1t", 1, "1x1", 24, 48, _PD_FAST),
-            _machine("ct5l-hightpu-4t", 4, "2x2", 112, 192, _PD_FAST),
-            _machine("ct5l-hightpu-8t", 8, "2x4", 224, 384, _PD_FAST),
+            _machine("ct5l-hightpu-1t", 1, "1x1", 24, 48, _PD_FAST, flex_start=False),
+            _machine("ct5l-hightpu-4t", 4, "2x2", 112, 192, _PD_FAST, flex_start=False),
+            _machine("ct5l-hightpu-8t", 8, "2x4", 224, 384, _PD_FAST, flex_start=False),
         ),
         listed_topologies=_TWO_DIMENSIONAL,
     ),
@@ -152,8 +166,10 @@ _ALL = (
     Accelerator(
         label="tpu-v5p-slice",
         generation="v5p",
+        # cluster-toolkit lists ct5p-hightpu-1t and -2t too; GKE's autoscaler does not, so they are left out.
         machine_types=(_machine("ct5p-hightpu-4t", 4, "2x2x1", 208, 448, _PD_FAST),),
-        listed_topologies=_BELOW_CUBE,
+        listed_topologies=documented.BELOW_CUBE,
+        documented_topologies=documented.V5P,
         max_cubes=140,
     ),
     Accelerator(
@@ -174,7 +190,8 @@ _ALL = (
             _machine("tpu7x-standard-4t", 4, "2x2x1", 224, 992, _HYPERDISK),
             _machine("tpu7x-ultranet-4t", 4, "2x2x1", 224, 992, _HYPERDISK, only_on_request=True),
         ),
-        listed_topologies=("1x1x1", *_BELOW_CUBE),
+        listed_topologies=("1x1x1", *documented.BELOW_CUBE),
+        documented_topologies=documented.TPU7X,
         max_cubes=144,
         workload_policy=True,
     ),
@@ -185,7 +202,8 @@ _ALL = (
             _machine("tpu7-standard-1t", 1, "1x1x1", 56, 240, _HYPERDISK),
             _machine("tpu7-standard-4t", 4, "2x2x1", 224, 960, _HYPERDISK),
         ),
-        listed_topologies=("1x1x1", *_BELOW_CUBE),
+        listed_topologies=("1x1x1", *documented.BELOW_CUBE),
+        documented_topologies=documented.TPU7,
         max_cubes=4,
         workload_policy=True,
     ),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import math
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from provisioner.tpu.catalogue import ACCELERATORS, Accelerator, MachineType
+from provisioner.tpu.catalogue import ACCELERATORS, LONGEST_AXIS, Accelerator, MachineType
 from provisioner.tpu.topology import Topology, TopologyError
 
 #: Chips a VM of the machine types that multi-host slices are made of; GKE documents no other.
@@ -34,11 +36,44 @@ class Shape:
         """Whether several VMs make one slice (GKE's rule: chips of the slice differ from chips of the VM)."""
         return self.topology.chips != self.machine_type.chips
 
+    @property
+    def documented(self) -> bool:
+        """Whether a list of Google's names the topology; else it only follows the rule."""
+        return self.accelerator.documents(self.topology)
+
+    @property
+    def warning(self) -> str:
+        """What a user should know of the shape; empty for nothing."""
+        if self.documented:
+            return ""
+        return (
+            f"no list of Google's names topology {self.topology} for {self.accelerator.label}; it follows the rule for "
+            f"slices of whole 4x4x4 cubes, and GKE decides whether it is made"
+        )
+
     def nodes(self, pods: int) -> int:
         """Nodes of the pool: exactly the hosts of a multi-host slice, else what `pods` pods fill, at least one."""
         if self.multi_host:
             return self.topology.chips // self.machine_type.chips
         return max(1, -(-pods * self.chips_per_pod // self.machine_type.chips))
+
+
+def find_accelerator(label: str) -> Accelerator:
+    """Return what an accelerator label offers; raise ShapeError where there is no such label."""
+    offer = ACCELERATORS.get(label)
+    if offer is None:
+        raise ShapeError(
+            f"there is no TPU accelerator {label!r}{_nearest_labels(label)}; valid are {', '.join(ACCELERATORS)}"
+        )
+    return offer
+
+
+def shapes_of(offer: Accelerator, grid: Topology) -> Iterator[Shape]:
+    """List what a valid topology can be made of: machine types, and chips a pod on each."""
+    for machine in offer.machine_types:
+        for chips_per_pod in range(1, machine.chips + 1):
+            if _multi_host(machine, grid, chips_per_pod) or _single_host(machine, grid, chips_per_pod):
+                yield Shape(accelerator=offer, topology=grid, machine_type=machine, chips_per_pod=chips_per_pod)
 
 
 @lru_cache(maxsize=4096)
@@ -47,25 +82,30 @@ def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: s
 
     `machine_type` is the one that the pod pins, empty for none. Raises ShapeError where GKE sells no such slice.
     """
-    offer = ACCELERATORS.get(accelerator)
-    if offer is None:
-        raise ShapeError(
-            f"there is no TPU accelerator {accelerator!r}{_nearest_words(accelerator, ACCELERATORS)}; "
-            f"valid are {', '.join(ACCELERATORS)}"
-        )
+    offer = find_accelerator(accelerator)
     grid = _valid_topology(offer, topology)
-    machines = [
-        machine
-        for machine in offer.machine_types
-        if (machine.name == machine_type if machine_type else not machine.only_on_request)
+    names = [machine.name for machine in offer.machine_types]
+    if machine_type and machine_type not in names:
+        raise ShapeError(
+            f"accelerator {accelerator} has no machine type {machine_type!r}; valid are {', '.join(names)}"
+        )
+    shapes = list(shapes_of(offer, grid))
+    possible = [
+        shape
+        for shape in shapes
+        if (shape.machine_type.name == machine_type if machine_type else not shape.machine_type.only_on_request)
     ]
-    if not machines:
-        valid = ", ".join(machine.name for machine in offer.machine_types)
-        raise ShapeError(f"accelerator {accelerator} has no machine type {machine_type!r}; valid are {valid}")
-    for machine in machines:
-        if _multi_host(machine, grid, chips_per_pod) or _single_host(machine, grid, chips_per_pod):
-            return Shape(accelerator=offer, topology=grid, machine_type=machine, chips_per_pod=chips_per_pod)
-    raise ShapeError(_chips_problem(offer, grid, chips_per_pod, machines))
+    if not possible:
+        makers = ", ".join(dict.fromkeys(shape.machine_type.name for shape in shapes))
+        raise ShapeError(f"topology {grid} of {accelerator} cannot be made of {machine_type}, only of {makers}")
+    for shape in possible:
+        if shape.chips_per_pod == chips_per_pod:
+            return shape
+    valid = sorted({shape.chips_per_pod for shape in possible}, key=lambda chips: abs(chips - chips_per_pod))
+    raise ShapeError(
+        f"a pod that asks for {chips_per_pod} chips fits no host of a {accelerator} slice of topology {grid}; "
+        f"nearest valid: {', '.join(map(str, valid[:_SUGGESTIONS]))} chips a pod"
+    )
 
 
 def _multi_host(machine: MachineType, grid: Topology, chips_per_pod: int) -> bool:
@@ -78,68 +118,59 @@ def _multi_host(machine: MachineType, grid: Topology, chips_per_pod: int) -> boo
 
 
 def _single_host(machine: MachineType, grid: Topology, chips_per_pod: int) -> bool:
-    return (
-        machine.single_host_topology == str(grid)
-        and 0 < chips_per_pod <= machine.chips
-        and machine.chips % chips_per_pod == 0
-    )
+    return machine.single_host_topology == str(grid) and machine.chips % chips_per_pod == 0
 
 
 def _valid_topology(offer: Accelerator, text: str) -> Topology:
     try:
         grid = Topology.parse(text)
     except TopologyError as error:
-        raise ShapeError(f"topology {error}{_nearest_topologies(offer, None)}") from error
-    if grid in offer.topologies():
+        raise ShapeError(f"topology {error}{_nearest_topologies(offer, _numbers(text))}") from error
+    valid = offer.topologies()
+    if grid in valid:
         return grid
-    wanted = len(offer.topologies()[0].dimensions)
-    if len(grid.dimensions) != wanted:
-        why = f"{offer.label} slices have {wanted} dimensions"
-    elif tuple(sorted(grid.dimensions)) != grid.dimensions:
+    sorted_grid = tuple(sorted(grid.dimensions))
+    if len(grid.dimensions) != len(valid[0].dimensions):
+        why = f"{offer.label} slices have {len(valid[0].dimensions)} dimensions"
+    elif sorted_grid != grid.dimensions and Topology(sorted_grid) in valid:
         why = "dimensions must be in ascending order"
-    elif grid.chips > offer.topologies()[-1].chips:
-        why = f"the largest {offer.label} slice has {offer.topologies()[-1].chips} chips, this has {grid.chips}"
+    elif grid.chips > valid[-1].chips:
+        why = f"the largest {offer.label} slice has {valid[-1].chips} chips, this has {grid.chips}"
     elif offer.max_cubes:
         below = ", ".join(offer.listed_topologies)
-        why = f"Google makes {below}, and above those only slices with dimensions that are multiples of 4"
+        why = (
+            f"Google makes {below}, and above those only slices with dimensions that are multiples of 4, up to "
+            f"{LONGEST_AXIS}, in ascending order"
+        )
     else:
         why = "it is not among the sizes that Google makes"
-    raise ShapeError(f"topology {text} is not valid for {offer.label}: {why}{_nearest_topologies(offer, grid)}")
-
-
-def _chips_problem(offer: Accelerator, grid: Topology, chips_per_pod: int, machines: Iterable[MachineType]) -> str:
-    counts = sorted(
-        {
-            chips
-            for machine in machines
-            for chips in range(1, machine.chips + 1)
-            if _multi_host(machine, grid, chips) or _single_host(machine, grid, chips)
-        },
-        key=lambda chips: abs(chips - chips_per_pod),
-    )
-    if not counts:
-        names = ", ".join(machine.name for machine in machines)
-        return f"topology {grid} of {offer.label} cannot be made of {names}"
-    return (
-        f"a pod that asks for {chips_per_pod} chips fits no host of a {offer.label} slice of topology {grid}; "
-        f"nearest valid: {', '.join(map(str, counts[:_SUGGESTIONS]))} chips a pod"
+    raise ShapeError(
+        f"topology {text} is not valid for {offer.label}: {why}{_nearest_topologies(offer, grid.dimensions)}"
     )
 
 
-def _nearest_topologies(offer: Accelerator, grid: Topology | None) -> str:
+def _numbers(text: str) -> tuple[int, ...]:
+    """Read the numbers that somebody may have meant: "4X4", "04x4", "4 x 4"."""
+    return tuple(map(int, re.findall(r"[0-9]{1,4}", text)))
+
+
+def _nearest_topologies(offer: Accelerator, target: tuple[int, ...]) -> str:
     valid = offer.topologies()
-    if grid is not None:
-        target = grid
+    if target:
 
         def distance(other: Topology) -> tuple[int, int]:
-            same = sum(a == b for a, b in zip(sorted(other.dimensions), sorted(target.dimensions), strict=False))
-            return abs(other.chips - target.chips), -same
+            same = sum(a == b for a, b in zip(other.dimensions, sorted(target), strict=False))
+            return abs(other.chips - math.prod(target)), -same
 
         valid = tuple(sorted(valid, key=distance))
     return f"; nearest valid: {', '.join(map(str, valid[:_SUGGESTIONS]))}"
 
 
-def _nearest_words(value: str, valid: Iterable[str]) -> str:
-    known = list(valid)
-    close = [word for word in known if value and word.startswith(value)] or difflib.get_close_matches(value, known)
-    return f" (did you mean {close[0]}?)" if close else ""
+def _nearest_labels(text: str) -> str:
+    generation = text.removeprefix("tpu-")
+    close = (
+        [label for label in ACCELERATORS if text and label.startswith(text)]
+        or [label for label, offer in ACCELERATORS.items() if offer.generation == generation]
+        or difflib.get_close_matches(text, ACCELERATORS, n=1)
+    )
+    return f" (did you mean {' or '.join(close)}?)" if close else ""

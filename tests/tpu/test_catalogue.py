@@ -10,35 +10,43 @@ _PD = ("pd-standard", "pd-balanced", "pd-ssd")
 _FAST = ("pd-balanced", "pd-ssd")
 _HYPER = ("hyperdisk-balanced",)
 
-#: accelerator, machine type, chips a VM, single-host topology, vCPU, memory, disks.
+#: accelerator, machine type, chips a VM, single-host topology, vCPU, memory, disks, flex-start.
 ROWS = [
-    ("tpu-v3-device", "ct3-hightpu-4t", 4, "2x2", 96, 340, _PD),
-    ("tpu-v3-slice", "ct3p-hightpu-4t", 4, "", 48, 340, _PD),
-    ("tpu-v4-lite-device", "ct4l-hightpu-4t", 4, "2x2", 48, 340, (*_PD, *_HYPER)),
-    ("tpu-v4-podslice", "ct4p-hightpu-4t", 4, "2x2x1", 240, 407, (*_PD, *_HYPER)),
-    ("tpu-v5-lite-device", "ct5l-hightpu-1t", 1, "1x1", 24, 48, _FAST),
-    ("tpu-v5-lite-device", "ct5l-hightpu-4t", 4, "2x2", 112, 192, _FAST),
-    ("tpu-v5-lite-device", "ct5l-hightpu-8t", 8, "2x4", 224, 384, _FAST),
-    ("tpu-v5-lite-podslice", "ct5lp-hightpu-1t", 1, "1x1", 24, 48, _FAST),
-    ("tpu-v5-lite-podslice", "ct5lp-hightpu-4t", 4, "2x2", 112, 192, _FAST),
-    ("tpu-v5-lite-podslice", "ct5lp-hightpu-8t", 8, "2x4", 224, 384, _FAST),
-    ("tpu-v5p-slice", "ct5p-hightpu-4t", 4, "2x2x1", 208, 448, _FAST),
-    ("tpu-v6e-slice", "ct6e-standard-1t", 1, "1x1", 44, 176, _HYPER),
-    ("tpu-v6e-slice", "ct6e-standard-4t", 4, "2x2", 180, 720, _HYPER),
-    ("tpu-v6e-slice", "ct6e-standard-8t", 8, "2x4", 180, 1440, _HYPER),
-    ("tpu7x", "tpu7x-standard-1t", 1, "1x1x1", 56, 248, _HYPER),
-    ("tpu7x", "tpu7x-standard-4t", 4, "2x2x1", 224, 992, _HYPER),
-    ("tpu7x", "tpu7x-ultranet-4t", 4, "2x2x1", 224, 992, _HYPER),
-    ("tpu7", "tpu7-standard-1t", 1, "1x1x1", 56, 240, _HYPER),
-    ("tpu7", "tpu7-standard-4t", 4, "2x2x1", 224, 960, _HYPER),
+    ("tpu-v3-device", "ct3-hightpu-4t", 4, "2x2", 96, 340, _PD, False),
+    ("tpu-v3-slice", "ct3p-hightpu-4t", 4, "", 48, 340, _PD, False),
+    ("tpu-v4-lite-device", "ct4l-hightpu-4t", 4, "2x2", 48, 340, (*_PD, *_HYPER), False),
+    ("tpu-v4-podslice", "ct4p-hightpu-4t", 4, "2x2x1", 240, 407, (*_PD, *_HYPER), False),
+    ("tpu-v5-lite-device", "ct5l-hightpu-1t", 1, "1x1", 24, 48, _FAST, False),
+    ("tpu-v5-lite-device", "ct5l-hightpu-4t", 4, "2x2", 112, 192, _FAST, False),
+    ("tpu-v5-lite-device", "ct5l-hightpu-8t", 8, "2x4", 224, 384, _FAST, False),
+    ("tpu-v5-lite-podslice", "ct5lp-hightpu-1t", 1, "1x1", 24, 48, _FAST, True),
+    ("tpu-v5-lite-podslice", "ct5lp-hightpu-4t", 4, "2x2", 112, 192, _FAST, True),
+    ("tpu-v5-lite-podslice", "ct5lp-hightpu-8t", 8, "2x4", 224, 384, _FAST, True),
+    ("tpu-v5p-slice", "ct5p-hightpu-4t", 4, "2x2x1", 208, 448, _FAST, True),
+    ("tpu-v6e-slice", "ct6e-standard-1t", 1, "1x1", 44, 176, _HYPER, True),
+    ("tpu-v6e-slice", "ct6e-standard-4t", 4, "2x2", 180, 720, _HYPER, True),
+    ("tpu-v6e-slice", "ct6e-standard-8t", 8, "2x4", 180, 1440, _HYPER, True),
+    ("tpu7x", "tpu7x-standard-1t", 1, "1x1x1", 56, 248, _HYPER, True),
+    ("tpu7x", "tpu7x-standard-4t", 4, "2x2x1", 224, 992, _HYPER, True),
+    ("tpu7x", "tpu7x-ultranet-4t", 4, "2x2x1", 224, 992, _HYPER, True),
+    ("tpu7", "tpu7-standard-1t", 1, "1x1x1", 56, 240, _HYPER, True),
+    ("tpu7", "tpu7-standard-4t", 4, "2x2x1", 224, 960, _HYPER, True),
 ]
 
 
 @pytest.mark.parametrize(
-    ("label", "name", "chips", "alone", "vcpus", "memory", "disks"), ROWS, ids=[r[1] for r in ROWS]
+    ("label", "name", "chips", "alone", "vcpus", "memory", "disks", "flex_start"), ROWS, ids=[r[1] for r in ROWS]
 )
 def test_each_machine_type_is_known_as_the_autoscaler_knows_it(
-    label: str, name: str, chips: int, alone: str, vcpus: int, memory: int, disks: tuple[str, ...]
+    *,
+    label: str,
+    name: str,
+    chips: int,
+    alone: str,
+    vcpus: int,
+    memory: int,
+    disks: tuple[str, ...],
+    flex_start: bool,
 ) -> None:
     """One row of facts, one row of the catalogue."""
     known = tpu.machine_type(name)
@@ -48,6 +56,7 @@ def test_each_machine_type_is_known_as_the_autoscaler_knows_it(
     assert accelerator.label == label
     assert found == (chips, alone, vcpus, memory)
     assert machine.disk_types == disks
+    assert machine.flex_start is flex_start
 
 
 def test_the_catalogue_has_no_machine_type_beyond_the_facts() -> None:
@@ -100,6 +109,14 @@ V4 = words(
     2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x8x8 8x8x8 8x8x12 8x8x16 8x16x16 16x16x16
     """
 )
+#: The tools' defaults, and what a reference list for tpu7x adds.
+TPU7X = words(
+    """
+    1x1x1 16x16x32 16x24x24
+    4x4x16 4x4x24 4x8x16 4x4x32 4x12x16 4x8x24 4x8x32 4x16x16 4x12x24 4x16x20 8x8x24 4x16x24 8x8x32 4x16x32 8x12x24
+    8x16x24 8x16x32
+    """
+)
 TPU7 = words(
     """
     1x1x1 2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x4x12 4x4x16 4x8x8
@@ -117,7 +134,7 @@ TWO_D = words(
     [
         ("tpu-v4-podslice", V4),
         ("tpu-v5p-slice", V5P),
-        ("tpu7x", [*V5P, "1x1x1", "16x16x32", "16x24x24", "4x4x16"]),
+        ("tpu7x", [*V5P, *TPU7X]),
         ("tpu7", TPU7),
         ("tpu-v5-lite-podslice", TWO_D),
         ("tpu-v5-lite-device", TWO_D),
@@ -125,10 +142,12 @@ TWO_D = words(
         ("tpu-v3-slice", ["4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32", "32x64"]),
     ],
 )
-def test_every_topology_that_googles_tools_make_is_valid(label: str, listed: list[str]) -> None:
-    """No shape that works today is refused."""
+def test_exactly_the_topologies_that_googles_tools_make_are_documented(label: str, listed: list[str]) -> None:
+    """And all of them are valid: no shape that works today is refused."""
     valid = {str(topology) for topology in tpu.ACCELERATORS[label].topologies()}
     assert set(listed) <= valid
+    documented = {str(each) for each in tpu.ACCELERATORS[label].topologies() if tpu.ACCELERATORS[label].documents(each)}
+    assert set(listed) == documented
 
 
 @pytest.mark.parametrize("label", ["tpu-v5-lite-podslice", "tpu-v6e-slice"])

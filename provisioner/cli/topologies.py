@@ -1,0 +1,118 @@
+"""`tpu-provisioner topologies`: which slices there are, and what each is made of."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from provisioner import constants, tpu
+from provisioner.tpu import Accelerator, MachineType, Shape
+
+_HEAD = (
+    "ACCELERATOR",
+    "GENERATION",
+    "TOPOLOGY",
+    "CHIPS",
+    "MACHINE TYPE",
+    "HOSTS",
+    "CHIPS A POD",
+    "KIND",
+    "BOOT DISK",
+    "FLEX-START",
+    "LISTED",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument(
+        "accelerator", nargs="?", metavar="ACCELERATOR", help=f"one value of {constants.TPU_ACCELERATOR} (all of them)"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="also the topologies that only follow Google's rule and are on no list"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table; return the exit code."""
+    try:
+        offers = (
+            tuple(tpu.ACCELERATORS.values())
+            if arguments.accelerator is None
+            else (tpu.find_accelerator(arguments.accelerator),)
+        )
+    except tpu.ShapeError as error:
+        print(f"tpu-provisioner topologies: {error}", file=sys.stderr)
+        return 2
+    try:
+        sys.stdout.write("".join(f"{line}\n" for line in _page(offers, everything=arguments.all)))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read along (head, less) has seen enough; the interpreter would complain when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _page(offers: Sequence[Accelerator], *, everything: bool) -> Iterator[str]:
+    rows: list[tuple[str, ...]] = [_HEAD]
+    notes: list[str] = []
+    for offer in offers:
+        topologies = offer.topologies()
+        shown = topologies if everything else tuple(filter(offer.documents, topologies))
+        for topology in shown:
+            rows.extend(_rows(offer, topology))
+        if len(shown) < len(topologies):
+            notes.append(
+                f"{offer.label}: {len(topologies) - len(shown)} more topologies are on no list of Google's but follow "
+                f"its rule: whole 4x4x4 cubes, at most {offer.max_cubes}, dimensions in ascending order. --all shows "
+                f"them."
+            )
+        notes.extend(
+            f"{machine.name} makes the same slices as {_twin(offer, machine)}; only pods get it that select "
+            f"{constants.INSTANCE_TYPE}={machine.name}."
+            for machine in offer.machine_types
+            if machine.only_on_request
+        )
+    if any("*" in cell for row in rows for cell in row):
+        notes.append(f"* only where the pod selects {constants.INSTANCE_TYPE}; else another machine type is taken.")
+    yield from _aligned(rows)
+    if notes:
+        yield ""
+        yield from notes
+
+
+def _rows(offer: Accelerator, topology: tpu.Topology) -> Iterator[tuple[str, ...]]:
+    shapes = (shape for shape in tpu.shapes_of(offer, topology) if not shape.machine_type.only_on_request)
+    for machine, same in groupby(shapes, key=lambda shape: shape.machine_type):
+        layouts = list(same)
+        yield (
+            offer.label,
+            offer.generation,
+            str(topology),
+            str(topology.chips),
+            machine.name,
+            str(layouts[0].nodes(1)),
+            ",".join(map(_chips_a_pod, layouts)),
+            "multi-host" if layouts[0].multi_host else "single-host",
+            machine.disk_types[0],
+            "yes" if machine.flex_start else "no",
+            "yes" if offer.documents(topology) else "by rule",
+        )
+
+
+def _chips_a_pod(shape: Shape) -> str:
+    first = tpu.resolve(shape.accelerator.label, str(shape.topology), shape.chips_per_pod)
+    return f"{shape.chips_per_pod}{'' if first == shape else '*'}"
+
+
+def _twin(offer: Accelerator, machine: MachineType) -> str:
+    return next(each.name for each in offer.machine_types if each.chips == machine.chips and not each.only_on_request)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -1,0 +1,68 @@
+"""The catalogue and the simulator read the same documents separately: they must have read the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from provisioner import tpu
+from provisioner.simulator.machines import Machine, PolicyRule, find_machine
+
+MACHINES = [machine.name for offer in tpu.ACCELERATORS.values() for machine in offer.machine_types]
+
+#: Machine type to what is read differently on purpose, and why.
+KNOWN_DIFFERENCES = {
+    "ct5l-hightpu-4t": "lists of topologies name the serving family too, so the catalogue asks GKE for its multi-host "
+    "slices; the simulator takes them for single-host alone and refuses",
+}
+
+
+def read(name: str) -> tuple[tpu.Accelerator, tpu.MachineType, Machine]:
+    """Return what both know of a machine type."""
+    known, simulated = tpu.machine_type(name), find_machine(name)
+    assert known is not None
+    assert simulated is not None
+    return *known, simulated
+
+
+def hosts_by_catalogue(offer: tpu.Accelerator, name: str) -> dict[str, int]:
+    """Return the hosts of every topology that a machine type makes."""
+    return {
+        str(topology): shape.nodes(1)
+        for topology in offer.topologies()
+        for shape in tpu.shapes_of(offer, topology)
+        if shape.machine_type.name == name
+    }
+
+
+def hosts_by_simulator(machine: Machine, offer: tpu.Accelerator) -> dict[str, int]:
+    """Return the same as the simulated GKE sees it, for all topologies of the accelerator."""
+    found = {str(topology): machine.hosts_of(str(topology)) for topology in offer.topologies()}
+    return {topology: hosts for topology, hosts in found.items() if hosts is not None}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_both_know_the_same_machine(name: str) -> None:
+    """Chips, size, label, disks, capacity types, placement."""
+    offer, machine, simulated = read(name)
+    assert (simulated.accelerator, simulated.chips) == (offer.label, machine.chips)
+    assert (simulated.vcpus, simulated.memory_gib) == (machine.vcpus, machine.memory_gib)
+    assert (simulated.own_topology or "") == machine.single_host_topology
+    assert set(simulated.disks) == set(machine.disk_types)
+    assert simulated.flex_start is machine.flex_start
+    assert (simulated.policy is PolicyRule.REQUIRED) is offer.workload_policy
+
+
+@pytest.mark.parametrize("name", [name for name in MACHINES if name not in KNOWN_DIFFERENCES])
+def test_both_make_the_same_slices_of_it(name: str) -> None:
+    """Every topology, with the same number of hosts."""
+    offer, _, simulated = read(name)
+    assert hosts_by_catalogue(offer, name) == hosts_by_simulator(simulated, offer)
+
+
+@pytest.mark.parametrize("name", KNOWN_DIFFERENCES)
+def test_what_is_known_to_differ_still_does(name: str) -> None:
+    """And agrees where both know the topology."""
+    offer, _, simulated = read(name)
+    ours, theirs = hosts_by_catalogue(offer, name), hosts_by_simulator(simulated, offer)
+    assert ours != theirs
+    assert {topology: hosts for topology, hosts in ours.items() if topology in theirs} == theirs

@@ -1,0 +1,86 @@
+"""The table that `tpu-provisioner topologies` prints."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from provisioner import tpu
+from provisioner.cli import main
+
+
+def table(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[list[str]], list[str]]:
+    """Run the command; return the rows below the head, as words, and the notes below them."""
+    assert main(["topologies", *arguments]) == 0
+    rows, _, notes = capsys.readouterr().out.partition("\n\n")
+    return [line.split() for line in rows.splitlines()[1:]], notes.splitlines()
+
+
+def test_one_accelerator(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every column, for a topology that two machine types make."""
+    rows, notes = table(capsys, "tpu-v6e-slice")
+    assert [" ".join(row) for row in rows if row[2] == "2x4"] == [
+        "tpu-v6e-slice v6e 2x4 8 ct6e-standard-4t 2 4 multi-host hyperdisk-balanced yes yes",
+        "tpu-v6e-slice v6e 2x4 8 ct6e-standard-8t 1 1,2,4*,8 single-host hyperdisk-balanced yes yes",
+    ]
+    assert len(rows) == 9
+    (note,) = notes
+    assert "* only where the pod selects node.kubernetes.io/instance-type" in note
+
+
+def test_every_accelerator_is_there_when_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """In one table."""
+    rows, _ = table(capsys)
+    assert list(dict.fromkeys(row[0] for row in rows)) == list(tpu.ACCELERATORS)
+
+
+@pytest.mark.parametrize("label", ["tpu-v4-podslice", "tpu-v5p-slice", "tpu7x"])
+def test_topologies_on_no_list_are_counted_and_shown_on_request(label: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Hundreds follow the rule; whoever wants them asks."""
+    rows, notes = table(capsys, label)
+    everything, more_notes = table(capsys, label, "--all")
+    assert [row for row in everything if row[-1] == "yes"] == rows
+    unlisted = [row for row in everything if row[-2:] == ["by", "rule"]]
+    assert len(unlisted) == len(everything) - len(rows) > 100
+    assert notes[0].startswith(f"{label}: {len(unlisted)} more topologies")
+    assert not any("more topologies" in note for note in more_notes)
+
+
+def test_a_machine_type_that_must_be_asked_for_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
+    """It makes the same slices as another: no second row for each."""
+    rows, notes = table(capsys, "tpu7x")
+    assert {row[4] for row in rows} == {"tpu7x-standard-1t", "tpu7x-standard-4t"}
+    assert "tpu7x-ultranet-4t makes the same slices as tpu7x-standard-4t" in notes[-1]
+
+
+def test_an_unknown_accelerator_is_named_with_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    """A usage error."""
+    assert main(["topologies", "v6e"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "'v6e' (did you mean tpu-v6e-slice?)" in said.err
+    assert all(label in said.err for label in tpu.ACCELERATORS)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    """`tpu-provisioner topologies | head` ends quietly."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "provisioner", "topologies", "--all"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_the_table_needs_nothing_that_is_not_in_the_image() -> None:
+    """No cloud client, no Kubernetes client, no terminal library."""
+    script = (
+        "import sys; from provisioner.cli import main; main(['topologies']); "
+        "sys.exit(', '.join({'google', 'kubernetes', 'rich', 'cryptography'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
