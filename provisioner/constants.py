@@ -31,6 +31,13 @@ PROVISIONING = "cloud.google.com/gke-provisioning"
 ACCELERATOR_COUNT = "cloud.google.com/gke-accelerator-count"
 RESERVATION_NAME = "cloud.google.com/reservation-name"
 RESERVATION_PROJECT = "cloud.google.com/reservation-project"
+RESERVATION_BLOCK = "cloud.google.com/reservation-blocks"
+RESERVATION_SUB_BLOCK = "cloud.google.com/reservation-subblocks"
+FLEX_START = "cloud.google.com/gke-flex-start"
+#: The creator of a queued pool has to label it; its taint comes by itself.
+QUEUED = "cloud.google.com/gke-queued"
+#: Seconds, in a nodeSelector.
+MAX_RUN_SECONDS = "cloud.google.com/gke-max-run-duration-seconds"
 PLACEMENT_POLICY = "cloud.google.com/placement-policy-name"
 #: Turns the resiliency of the inter-chip links off; copied to the nodes.
 ICI_RESILIENCY = "cloud.google.com/gke-tpu-ici-resiliency"
@@ -58,6 +65,16 @@ COPY_LABELS = "tpu-provisioner.cloud.google.com/copy-labels"
 #: "vpc1:subnet1, vpc2:subnet2".
 ADDITIONAL_NODE_NETWORKS = "tpu-provisioner.cloud.google.com/additional-node-networks"
 NODE_SERVICE_ACCOUNT = "tpu-provisioner.cloud.google.com/node-service-account"
+#: "reservation/r1, on-demand, spot", best first.
+CAPACITY = "tpu-provisioner.cloud.google.com/capacity"
+#: "us-east5-a, us-east5-b", best first.
+ZONES = "tpu-provisioner.cloud.google.com/zones"
+#: "true": all pools of the JobSet in one zone.
+SAME_ZONE = "tpu-provisioner.cloud.google.com/same-zone"
+#: As "24h".
+MAX_RUN_DURATION = "tpu-provisioner.cloud.google.com/max-run-duration"
+#: "true": the JobSet's slices start together.
+ALL_OR_NOTHING = "tpu-provisioner.cloud.google.com/all-or-nothing"
 #: All annotations under this prefix are kept when a pod or JobSet is parsed.
 OUR_ANNOTATION_PREFIX = "tpu-provisioner.cloud.google.com/"
 
@@ -69,7 +86,7 @@ PARENT_NAMESPACE = "google.com/tpu-provisioner-parent-namespace"
 POOL_JOBSET_NAME = "google.com/tpu-provisioner-jobset-name"
 POOL_JOBSET_NAMESPACE = "google.com/tpu-provisioner-jobset-namespace"
 NODEPOOL_HASH = "google.com/tpu-provisioner-nodepool-hash"
-#: Pools of old releases of the Go provisioner and users' own selectors carry it.
+#: Pools of old releases of the Go provisioner and users' own selectors carry it: the name of the JobSet.
 LEGACY_POOL_ID = "provisioner-nodepool-id"
 
 # --- Ours alone -----------------------------------------------------------------------------------------------------
@@ -80,6 +97,8 @@ POOL_ATTEMPT = "google.com/tpu-provisioner-attempt"
 POOL_TOPOLOGY = "google.com/tpu-provisioner-topology"
 #: Node annotation: we cordoned it before a delete, and only such nodes do we uncordon.
 CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
+#: Taint key of nodes that wait for the other slices of their JobSet.
+HELD = "tpu-provisioner.cloud.google.com/held"
 #: Labels that no copied label may overwrite: they say whose pool it is.
 OWNER_LABELS = frozenset(
     {
@@ -120,3 +139,11 @@ CREATION_WAITING = "NodePoolCreationWaiting"
 STUCK = "SliceStuck"
 #: Hosts of the slice stay without a pod.
 UNDERUSED = "SliceUnderused"
+#: A limit that whoever runs the provisioner has set forbids the pool.
+LIMIT_REACHED = "NodePoolLimitReached"
+#: The topology follows Google's rule, and no list of Google's names it.
+UNLISTED_TOPOLOGY = "TopologyNotListed"
+#: The slice is ready and waits for the other slices of its JobSet.
+HELD_FOR_OTHERS = "SliceHeldForOthers"
+#: Slices start together, and pods of other JobSets fit their nodes.
+NOT_SEPARATE = "JobSetNotSeparate"

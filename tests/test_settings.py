@@ -7,8 +7,17 @@ from dataclasses import asdict, fields
 import pytest
 
 from provisioner import settings
-from provisioner.model.capacity import Network
-from provisioner.settings import OPTIONS, Settings, SettingsError, go_bool, go_duration_seconds, read_settings
+from provisioner.model.capacity import CapacityKind, Network, Zone
+from provisioner.model.choices import CapacityChoice
+from provisioner.settings import (
+    OPTIONS,
+    Settings,
+    SettingsError,
+    go_bool,
+    go_duration_seconds,
+    read_settings,
+    warnings_about,
+)
 
 REQUIRED = {
     "GCP_PROJECT_ID": "a-project",
@@ -53,6 +62,23 @@ def test_defaults_are_pinned() -> None:
         "gke_endpoint": "",
         "namespaces": (),
         "opt_in_label": None,
+        "zones": (),
+        "capacity": (),
+        "same_zone": False,
+        "max_run_seconds": 0.0,
+        "all_or_nothing": False,
+        "partial_hold_seconds": 1200.0,
+        "max_chips": None,
+        "max_chips_per_namespace": (),
+        "max_chips_per_accelerator": (),
+        "max_pools_per_jobset": None,
+        "max_creates_per_hour": None,
+        "allowed_namespaces": None,
+        "allowed_reservations": None,
+        "allowed_service_accounts": None,
+        "allowed_networks": None,
+        "allowed_label_keys": None,
+        "pause_creation": False,
         "single_host_placement": False,
         "assume_same_cluster": False,
         "own_namespace": "tpu-provisioner-system",
@@ -125,6 +151,46 @@ def test_what_the_environment_leaves_out_is_inferred() -> None:
         ("SINGLE_HOST_PLACEMENT", "compact", "single_host_placement", True),
         ("GKE_MAX_PODS_PER_NODE", "256", "max_pods_per_node", 256),
         ("LOG_LEVEL", "debug", "log_level", "debug"),
+        ("ZONES", "us-central2-a, us-central2-b", "zones", ("us-central2-a", "us-central2-b")),
+        (
+            "CAPACITY",
+            "spot@us-central2-a, reservation/r1",
+            "capacity",
+            (
+                CapacityChoice(kind=CapacityKind.SPOT, zone=Zone("us-central2-a")),
+                CapacityChoice(kind=CapacityKind.RESERVATION, reservation="r1"),
+            ),
+        ),
+        ("SAME_ZONE", "true", "same_zone", True),
+        ("MAX_RUN_DURATION", "10m", "max_run_seconds", 600.0),
+        ("MAX_RUN_DURATION", "168h", "max_run_seconds", 604800.0),
+        ("MAX_RUN_DURATION", "0", "max_run_seconds", 0.0),
+        ("ALL_OR_NOTHING", "T", "all_or_nothing", True),
+        ("PARTIAL_HOLD", "1h30m", "partial_hold_seconds", 5400.0),
+        ("MAX_CHIPS", "0", "max_chips", 0),
+        ("MAX_CHIPS", "4096", "max_chips", 4096),
+        (
+            "MAX_CHIPS_PER_NAMESPACE",
+            "team-a=512, team-b = 64,*=16,",
+            "max_chips_per_namespace",
+            (("team-a", 512), ("team-b", 64), ("*", 16)),
+        ),
+        (
+            "MAX_CHIPS_PER_ACCELERATOR",
+            "tpu-v5p-slice=1024, *=0",
+            "max_chips_per_accelerator",
+            (("tpu-v5p-slice", 1024), ("*", 0)),
+        ),
+        ("MAX_POOLS_PER_JOBSET", "8", "max_pools_per_jobset", 8),
+        ("MAX_CREATES_PER_HOUR", "0", "max_creates_per_hour", 0),
+        ("ALLOWED_NAMESPACES", "team-*, default", "allowed_namespaces", ("team-*", "default")),
+        ("ALLOWED_RESERVATIONS", "r1, other-project/r2", "allowed_reservations", ("r1", "other-project/r2")),
+        ("ALLOWED_RESERVATIONS", " none ", "allowed_reservations", ()),
+        ("ALLOWED_RESERVATIONS", "none, r1", "allowed_reservations", ("none", "r1")),
+        ("ALLOWED_SERVICE_ACCOUNTS", "n@p.iam", "allowed_service_accounts", ("n@p.iam",)),
+        ("ALLOWED_NETWORKS", "vpc, vpc2:subnet", "allowed_networks", ("vpc", "vpc2:subnet")),
+        ("ALLOWED_LABEL_KEYS", "team, example.com/*, *", "allowed_label_keys", ("team", "example.com/*", "*")),
+        ("PAUSE_CREATION", "1", "pause_creation", True),
     ],
 )
 def test_an_option_is_read(variable: str, text: str, field: str, want: object) -> None:
@@ -153,6 +219,30 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
         ("PROVIDER", "aws", "is not one of gke"),
         ("GCP_ZONE", "us-central2", "is a region; set a zone of it, such as us-central2-b"),
         ("GCP_ZONE", "us-east5-a", "is not in GCP_CLUSTER_LOCATION='us-central2'"),
+        ("ZONES", "us-central2", "has 'us-central2', which is no zone such as"),
+        ("ZONES", "us-east5-a", "is not in GCP_CLUSTER_LOCATION='us-central2'; name zones of us-central2 alone"),
+        ("CAPACITY", "cheap", "has 'cheap', which is none of on-demand, spot"),
+        ("CAPACITY", "spot, spot", "has 'spot' twice"),
+        ("SAME_ZONE", "maybe", "is neither true nor false"),
+        ("MAX_RUN_DURATION", "1d", "is no duration"),
+        ("ALL_OR_NOTHING", "yes", "is neither true nor false"),
+        ("PARTIAL_HOLD", "20", "is no duration"),
+        ("MAX_CHIPS", "-1", "is not a whole number from 0"),
+        ("MAX_CHIPS", "many", "is not a whole number from 0"),
+        ("MAX_CHIPS_PER_NAMESPACE", "512", "has '512', which is not a namespace name (or \"*\" for all others)"),
+        ("MAX_CHIPS_PER_NAMESPACE", "a=1,a=2", "names 'a' twice"),
+        ("MAX_CHIPS_PER_NAMESPACE", "a=x", "has 'a=x', where 'x' is not a whole number"),
+        ("MAX_CHIPS_PER_NAMESPACE", "Team=1", "has 'Team=1', which is not a namespace name"),
+        ("MAX_CHIPS_PER_NAMESPACE", "team-*=1", "has 'team-*=1', which is not a namespace name"),
+        ("MAX_CHIPS_PER_ACCELERATOR", "=1", "has '=1', which is not an accelerator label"),
+        ("MAX_POOLS_PER_JOBSET", "1.5", "is not a whole number from 0"),
+        ("MAX_CREATES_PER_HOUR", "10000001", "is not a whole number from 0 to 10000000"),
+        ("ALLOWED_NAMESPACES", "*-team", "has '*-team', which is not a namespace name, or its beginning and *"),
+        ("ALLOWED_RESERVATIONS", "r 1", "has 'r 1', which is not a reservation"),
+        ("ALLOWED_SERVICE_ACCOUNTS", "@p", "has '@p', which is not a service account"),
+        ("ALLOWED_NETWORKS", "v*c", "has 'v*c', which is not a network"),
+        ("ALLOWED_LABEL_KEYS", "a=b", "has 'a=b', which is not a label key"),
+        ("PAUSE_CREATION", "soon", "is neither true nor false"),
     ],
 )
 def test_a_mistake_names_the_variable_its_value_and_what_is_wrong(variable: str, text: str, words: str) -> None:
@@ -162,6 +252,64 @@ def test_a_mistake_names_the_variable_its_value_and_what_is_wrong(variable: str,
     assert variable in found[0]
     assert repr(text) in found[0]
     assert words in found[0]
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "words"),
+    [
+        ("MAX_RUN_DURATION", "9m59s", "MAX_RUN_DURATION is 599 s; set 10 minutes to 7 days, or 0"),
+        ("MAX_RUN_DURATION", "168h1s", "MAX_RUN_DURATION is 604801 s; set 10 minutes to 7 days, or 0"),
+        ("CAPACITY", "on-demand, spot@us-east5-a", "CAPACITY names spot in us-east5-a, which is not in GCP_CLUSTER_"),
+    ],
+)
+def test_a_value_that_can_be_read_and_cannot_be_is_told(variable: str, text: str, words: str) -> None:
+    """Before a pod meets with it."""
+    (found,) = problems(**{variable: text})
+    assert words in found
+
+
+def test_each_zone_outside_the_region_is_a_mistake_of_its_own() -> None:
+    """All at once, as all mistakes."""
+    assert len(problems(ZONES="us-central2-b, us-east5-a, us-east1-d")) == 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({}, ["ALLOWED_RESERVATIONS, ALLOWED_SERVICE_ACCOUNTS, ALLOWED_NETWORKS, ALLOWED_LABEL_KEYS", "MAX_CHIPS"]),
+        ({"ALLOWED_NETWORKS": "none"}, ["ALLOWED_SERVICE_ACCOUNTS, ALLOWED_LABEL_KEYS not set", "MAX_CHIPS"]),
+        (
+            {
+                "ALLOWED_RESERVATIONS": "r1",
+                "ALLOWED_SERVICE_ACCOUNTS": "none",
+                "ALLOWED_NETWORKS": "none",
+                "ALLOWED_LABEL_KEYS": "none",
+                "MAX_CHIPS": "64",
+            },
+            [],
+        ),
+        (
+            {
+                "ALLOWED_RESERVATIONS": "r1",
+                "ALLOWED_SERVICE_ACCOUNTS": "none",
+                "ALLOWED_NETWORKS": "none",
+                "ALLOWED_LABEL_KEYS": "none",
+                "MAX_CHIPS": "0",
+                "PAUSE_CREATION": "true",
+            },
+            ["PAUSE_CREATION is set"],
+        ),
+    ],
+    ids=["nothing set", "one set", "all set", "paused"],
+)
+def test_doors_that_stand_open_are_warned_of(environment: dict[str, str], words: list[str]) -> None:
+    """Each is named once, and what is set is not."""
+    found = warnings_about(read_settings(REQUIRED | environment))
+    assert len(found) == len(words)
+    for warning, word in zip(found, words, strict=True):
+        assert word in warning
+        for variable in environment:
+            assert variable in word or variable not in warning
 
 
 def test_one_mistake_is_told_in_the_singular() -> None:

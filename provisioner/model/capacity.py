@@ -26,6 +26,18 @@ class PoolStatus(Enum):
     UNKNOWN = "UNKNOWN"
 
 
+class CapacityKind(Enum):
+    """The terms on which Google hands out TPUs, as users write them."""
+
+    RESERVATION = "reservation"
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+    #: Dynamic workload scheduler: the pool is made empty, its nodes come when there is capacity, for a bounded time.
+    FLEX_START = "flex-start"
+    #: Nodes come only through a ProvisioningRequest, which Kueue makes.
+    QUEUED = "queued"
+
+
 class FailureKind(Enum):
     """What a failure means for what to do next; the boundary's error table gives one to each error."""
 
@@ -50,6 +62,8 @@ class Failure:
 
     kind: FailureKind
     message: str
+    #: Concerns the capacity that was asked for and no other, whatever the kind says.
+    capacity_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +87,30 @@ class NodePool:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     machine_type: str = ""
-    #: initialNodeCount.
+    #: initialNodeCount; 0 for pools that are made empty.
     node_count: int = 0
+    #: autoscaling.maxNodeCount; 0 for pools of a fixed size.
+    max_node_count: int = 0
     zones: tuple[Zone, ...] = ()
     #: placementPolicy.tpuTopology, empty for single-host pools and for pools with a workload policy.
     topology: str = ""
     #: placementPolicy.policyName.
     policy_name: str = ""
     spot: bool = False
+    flex_start: bool = False
+    queued: bool = False
     #: Name or path of the one reservation, empty for none.
     reservation: str = ""
+
+    @property
+    def hosts(self) -> int:
+        """Nodes of the whole pool, the ones included that an autoscaled pool has yet to get."""
+        return max(self.node_count, self.max_node_count)
+
+    @property
+    def capacity(self) -> CapacityKind:
+        """On which terms its nodes are had."""
+        return _capacity_kind(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,16 +128,24 @@ class NodePoolRequest:
     name: PoolName
     zone: Zone
     machine_type: str
+    #: Nodes of the whole pool. Of flex-start and queued capacity it is made empty, to grow to this at once.
     node_count: int
     #: COMPACT placement with this topology; empty for none.
     topology: str = ""
     #: A workload policy instead of COMPACT placement; empty for none.
     policy_name: str = ""
+    #: The topology that the workload policy must have; empty without one.
+    policy_topology: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     spot: bool = False
-    #: Name, or projects/P/reservations/R; empty for none.
+    flex_start: bool = False
+    queued: bool = False
+    #: Name, or projects/P/reservations/R, then optionally /reservationBlocks/B and /reservationSubBlocks/S; empty for
+    #: none.
     reservation: str = ""
+    #: Google takes the nodes away after this; 0: never.
+    max_run_seconds: int = 0
     #: Empty for GKE's default.
     disk_type: str = ""
     service_account: str = ""
@@ -120,6 +156,37 @@ class NodePoolRequest:
     secondary_boot_disk: str = ""
     confidential_storage: bool = False
     boot_disk_kms_key: str = ""
+
+    @property
+    def capacity(self) -> CapacityKind:
+        """On which terms its nodes are had."""
+        return _capacity_kind(self)
+
+
+def _capacity_kind(pool: NodePool | NodePoolRequest) -> CapacityKind:
+    if pool.reservation:
+        return CapacityKind.RESERVATION
+    if pool.flex_start:
+        return CapacityKind.FLEX_START
+    if pool.queued:
+        return CapacityKind.QUEUED
+    return CapacityKind.SPOT if pool.spot else CapacityKind.ON_DEMAND
+
+
+#: The type that the slices of a workload policy need.
+HIGH_THROUGHPUT = "HIGH_THROUGHPUT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadPolicy:
+    """A resource policy of Compute Engine that shapes multi-host slices; one of a topology serves a whole region."""
+
+    name: str
+    #: Empty for a resource policy that is no workload policy.
+    type: str = HIGH_THROUGHPUT
+    topology: str
+    #: Compute Engine's own word: CREATING, READY, DELETING, ...
+    status: str = "READY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

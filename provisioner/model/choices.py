@@ -1,0 +1,109 @@
+"""Ordered choices of capacity, as whoever runs the provisioner, and the owners of JobSets, write them.
+
+    reservation/r1, on-demand, spot
+    reservation/other-project/r2/block-1@us-east5-b, flex-start
+
+Best first. `reservation/` is followed by the reservation's name, or by project and name where another project shares
+it; a block, and a sub-block of it, may follow the project's form. `@zone` ties a choice to one zone.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from provisioner.model.capacity import CapacityKind, Zone
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][-a-z0-9]{4,28}[a-z0-9]")
+#: A zone is a region and one more part: "us-east5-b", "us-central1-ai1a".
+ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z0-9]+")
+_PATH_START = "projects/"
+_RESERVATION_FORM = "reservation/NAME or reservation/PROJECT/NAME[/BLOCK[/SUB-BLOCK]]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityChoice:
+    """One of the choices."""
+
+    kind: CapacityKind
+    #: As the node pool API spells it: the name, or projects/P/reservations/R[/reservationBlocks/B[/...]].
+    reservation: str = ""
+    #: Empty: every zone that is allowed.
+    zone: Zone = Zone("")
+
+    def __str__(self) -> str:
+        reservation = "/".join(filter(None, reservation_parts(self.reservation)))
+        words = f"{self.kind.value} {reservation}" if reservation else self.kind.value
+        return f"{words} in {self.zone}" if self.zone else words
+
+
+def parse_choices(text: str) -> tuple[CapacityChoice, ...]:
+    """Read a comma list of choices; raise ValueError with what is wrong."""
+    choices: list[CapacityChoice] = []
+    for part in comma_items(text):
+        choice = _choice(part)
+        if choice in choices:
+            raise ValueError(f"has {part!r} twice; name each choice once, the best first")
+        choices.append(choice)
+    return tuple(choices)
+
+
+def parse_zones(text: str) -> tuple[Zone, ...]:
+    """Read a comma list of zones; raise ValueError with what is wrong."""
+    zones = comma_items(text)
+    for zone in zones:
+        if not ZONE.fullmatch(zone):
+            raise ValueError(f"has {zone!r}, which is no zone such as us-east5-b")
+    return tuple(Zone(zone) for zone in dict.fromkeys(zones))
+
+
+def reservation_path(name: str, *, project: str = "", block: str = "", sub_block: str = "") -> str:
+    """Spell a reservation as the node pool API wants it; blocks are written with the project's form or the name's."""
+    path = f"{_PATH_START}{project}/reservations/{name}" if project else name
+    path += f"/reservationBlocks/{block}" if block else ""
+    return path + (f"/reservationSubBlocks/{sub_block}" if sub_block else "")
+
+
+def reservation_parts(path: str) -> tuple[str, str, str, str]:
+    """Return project, name, block and sub-block of what `reservation_path` spells, each empty where it names none."""
+    parts = path.split("/")
+    names = parts[1::2] if path.startswith(_PATH_START) else ["", *parts[::2]]
+    project, name, block, sub_block = (*names, "", "", "")[:4]
+    return project, name, block, sub_block
+
+
+def comma_items(text: str) -> tuple[str, ...]:
+    """Split a comma list; blanks around its items, and items that are nothing else, go."""
+    return tuple(stripped for part in text.split(",") if (stripped := part.strip()))
+
+
+def _choice(text: str) -> CapacityChoice:
+    words, separator, zone = text.partition("@")
+    words, zone = words.strip(), zone.strip()
+    if separator and not ZONE.fullmatch(zone):
+        raise ValueError(f"has {text!r}, where {zone!r} is no zone such as us-east5-b")
+    name, slash, rest = words.partition("/")
+    kinds = {kind.value: kind for kind in CapacityKind}
+    kind = kinds.get(name)
+    if kind is CapacityKind.RESERVATION:
+        return CapacityChoice(kind=kind, reservation=_reservation(rest, text), zone=Zone(zone))
+    if kind is None or slash:
+        valid = ", ".join(value for value in kinds if value != CapacityKind.RESERVATION.value)
+        raise ValueError(f"has {text!r}, which is none of {valid}, {_RESERVATION_FORM}")
+    return CapacityChoice(kind=kind, zone=Zone(zone))
+
+
+def _reservation(rest: str, text: str) -> str:
+    parts = rest.split("/")
+    # The API's own path would otherwise be read as one of a project of the name "projects".
+    if len(parts) > 4 or not all(parts) or rest.startswith(_PATH_START):
+        raise ValueError(f"has {text!r}, which is not of the form {_RESERVATION_FORM}")
+    project, names = ("", parts) if len(parts) == 1 else (parts[0], parts[1:])
+    if project and not PROJECT.fullmatch(project):
+        raise ValueError(f"has {text!r}, where {project!r} is no project id; the form is {_RESERVATION_FORM}")
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"has {text!r}, where {name!r} is no name of a reservation or block")
+    name, block, sub_block = (*names, "", "")[:3]
+    return reservation_path(name, project=project, block=block, sub_block=sub_block)

@@ -1,0 +1,19 @@
+"""Every option of the controller, and the effective settings. Pure: the environment is handed in."""
+
+from provisioner.settings.effective import Settings
+from provisioner.settings.forms import go_bool, go_duration_seconds, parse_networks, region_of
+from provisioner.settings.options import OPTIONS, Option
+from provisioner.settings.reading import SettingsError, read_settings, warnings_about
+
+__all__ = [
+    "OPTIONS",
+    "Option",
+    "Settings",
+    "SettingsError",
+    "go_bool",
+    "go_duration_seconds",
+    "parse_networks",
+    "read_settings",
+    "region_of",
+    "warnings_about",
+]

@@ -1,0 +1,63 @@
+"""The effective settings, as the rest of the program sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from provisioner import constants
+from provisioner.model.capacity import Network, Zone
+from provisioner.model.choices import CapacityChoice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The effective settings; each field is described by its entry in OPTIONS."""
+
+    project_id: str
+    cluster_location: str
+    zone: Zone
+    cluster: str
+    node_service_account: str = ""
+    node_tags: tuple[str, ...] = ()
+    pod_to_node_labels: tuple[str, ...] = ()
+    node_secondary_disk: str = ""
+    node_secure_boot: bool = True
+    node_additional_networks: tuple[Network, ...] = ()
+    node_disk_type: str = ""
+    node_confidential_storage: bool = False
+    node_boot_disk_kms_key: str = ""
+    force_on_demand: bool = False
+    node_min_lifespan_seconds: float = 10.0
+    deletion_delay_seconds: float = 30.0
+    ready_timeout_seconds: float = 900.0
+    replaced_share_percent: int = 20
+    replace_stuck_slices: bool = False
+    chip_resource: str = constants.TPU_RESOURCE
+    concurrency: int = 16
+    max_pods_per_node: int = 15
+    gke_endpoint: str = ""
+    namespaces: tuple[str, ...] = ()
+    opt_in_label: tuple[str, str] | None = None
+    zones: tuple[Zone, ...] = ()
+    capacity: tuple[CapacityChoice, ...] = ()
+    same_zone: bool = False
+    max_run_seconds: float = 0.0
+    all_or_nothing: bool = False
+    partial_hold_seconds: float = 1200.0
+    #: Limits: None stands for no limit.
+    max_chips: int | None = None
+    max_chips_per_namespace: tuple[tuple[str, int], ...] = ()
+    max_chips_per_accelerator: tuple[tuple[str, int], ...] = ()
+    max_pools_per_jobset: int | None = None
+    max_creates_per_hour: int | None = None
+    allowed_namespaces: tuple[str, ...] | None = None
+    allowed_reservations: tuple[str, ...] | None = None
+    allowed_service_accounts: tuple[str, ...] | None = None
+    allowed_networks: tuple[str, ...] | None = None
+    allowed_label_keys: tuple[str, ...] | None = None
+    pause_creation: bool = False
+    single_host_placement: bool = False
+    assume_same_cluster: bool = False
+    own_namespace: str = constants.DEFAULT_NAMESPACE
+    own_name: str = ""
+    log_level: str = "info"

@@ -1,0 +1,178 @@
+"""How single values are written: each reader returns the value, or raises ValueError with what is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from provisioner.model.capacity import Network
+from provisioner.model.choices import comma_items
+
+#: A location is a region ("us-central2") or a zone ("us-central2-b", "us-central1-ai1a").
+LOCATION = re.compile(r"[a-z]+-[a-z]+[0-9]+(-[a-z0-9]+)?")
+CLUSTER = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+NETWORK_TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+ACCOUNT = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+|default")
+NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+#: A name, or its beginning and "*".
+NAME_OR_PREFIX = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./:@]*\*?|\*")
+_GO_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+#: maxRunDuration of flex-start nodes (GKE's autoscaler).
+SHORTEST_RUN_SECONDS = 600
+LONGEST_RUN_SECONDS = 7 * 24 * 3600
+#: In a list of amounts: every name that is not in it.
+OTHERS = "*"
+#: Instead of a list of what is allowed: nothing.
+NONE = "none"
+#: Larger than any count of chips or pools.
+MOST = 10_000_000
+#: Go's longest duration: 2^63 nanoseconds, 292 years.
+_LONGEST_SECONDS = 2**63 * 1e-9
+
+
+def go_duration_seconds(text: str) -> float:
+    """Read a duration in Go's form ("10s", "1m30s", "0")."""
+    if text in ("0", "+0"):
+        return 0.0
+    body = text.removeprefix("+")
+    parts = _GO_DURATION.findall(body)
+    if not parts or "".join(number + unit for number, unit in parts) != body:
+        raise ValueError('is no duration; write it as in Go: "30s", "1m30s", "2h"')
+    seconds = float(sum(float(number) * _SECONDS[unit] for number, unit in parts))
+    if seconds >= _LONGEST_SECONDS:
+        raise ValueError("is longer than any duration in Go, 292 years")
+    return seconds
+
+
+def go_bool(text: str) -> bool:
+    """Read a truth value as Go's strconv.ParseBool does."""
+    if text in ("1", "t", "T", "true", "TRUE", "True"):
+        return True
+    if text in ("0", "f", "F", "false", "FALSE", "False"):
+        return False
+    raise ValueError("is neither true nor false")
+
+
+def parse_networks(text: str) -> tuple[Network, ...]:
+    """Read "vpc1:subnet1, vpc2:subnet2"; raise ValueError with what is wrong."""
+    networks = []
+    for part in comma_items(text):
+        network, separator, subnetwork = (piece.strip() for piece in part.partition(":"))
+        if not separator or not network or not subnetwork:
+            raise ValueError(f'has {part!r}, which is not of the form "vpc:subnet"')
+        networks.append(Network(network=network, subnetwork=subnetwork))
+    return tuple(networks)
+
+
+def matching(pattern: re.Pattern[str], meaning: str) -> Callable[[str], str]:
+    """Read a text that a pattern describes."""
+
+    def read(text: str) -> str:
+        if not pattern.fullmatch(text):
+            raise ValueError(f"is not {meaning}")
+        return text
+
+    return read
+
+
+def list_of(pattern: re.Pattern[str], meaning: str) -> Callable[[str], tuple[str, ...]]:
+    """Read a comma list of texts that a pattern describes."""
+
+    def read(text: str) -> tuple[str, ...]:
+        for item in comma_items(text):
+            if not pattern.fullmatch(item):
+                raise ValueError(f"has {item!r}, which is not {meaning}")
+        return comma_items(text)
+
+    return read
+
+
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """Read a whole number within bounds."""
+
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+            raise ValueError(f"is not a whole number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def choice(*values: str) -> Callable[[str], str]:
+    """Read one of a few words."""
+
+    def read(text: str) -> str:
+        if text not in values:
+            raise ValueError(f"is not one of {', '.join(values)}")
+        return text
+
+    return read
+
+
+def provider(text: str) -> str:
+    """Read who supplies the capacity."""
+    if text == "mock":
+        raise ValueError(
+            "asks for the mock provider, which does not exist any more: run `tpu-provisioner simulator` and set "
+            "GKE_ENDPOINT=http://127.0.0.1:8085"
+        )
+    return choice("gke")(text)
+
+
+def endpoint(text: str) -> str:
+    """Read the address of another GKE."""
+    if text and not re.fullmatch(r"https?://[^/\s]+/?", text):
+        raise ValueError("is not an address such as http://127.0.0.1:8085")
+    return text.rstrip("/")
+
+
+def label(text: str) -> tuple[str, str] | None:
+    """Read a label, key and value."""
+    if not text:
+        return None
+    key, separator, value = text.partition("=")
+    if not separator or not LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
+        raise ValueError('is not a label of the form "key=value"')
+    return key, value
+
+
+def placement(text: str) -> bool:
+    """Read whether single-host pools get a placement policy."""
+    return choice("none", "compact")(text) == "compact"
+
+
+def region_of(location: str) -> str:
+    """Return the region of a zone or region: "us-central1-ai1a" -> "us-central1"."""
+    return "-".join(location.split("-")[:2])
+
+
+def amounts(pattern: re.Pattern[str], meaning: str) -> Callable[[str], tuple[tuple[str, int], ...]]:
+    """Read "a=256, b=64, *=32": a whole number by name; `*` stands for every name that is not there."""
+
+    def read(text: str) -> tuple[tuple[str, int], ...]:
+        found: dict[str, int] = {}
+        for item in comma_items(text):
+            name, separator, number = (piece.strip() for piece in item.partition("="))
+            if not separator or not (name == OTHERS or pattern.fullmatch(name)):
+                raise ValueError(f'has {item!r}, which is not {meaning} (or "*" for all others), "=" and a number')
+            if name in found:
+                raise ValueError(f"names {name!r} twice")
+            try:
+                found[name] = whole_number(0, MOST)(number)
+            except ValueError as error:
+                raise ValueError(f"has {item!r}, where {number!r} {error}") from error
+        return tuple(found.items())
+
+    return read
+
+
+def allowed(pattern: re.Pattern[str], meaning: str) -> Callable[[str], tuple[str, ...]]:
+    """Read a comma list of what is allowed; the one word "none" allows nothing."""
+
+    def read(text: str) -> tuple[str, ...]:
+        return () if text.strip() == NONE else list_of(pattern, meaning)(text)
+
+    return read

@@ -1,0 +1,101 @@
+"""From the environment to the effective settings; all mistakes are reported at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from provisioner.settings.effective import Settings
+from provisioner.settings.forms import LONGEST_RUN_SECONDS, SHORTEST_RUN_SECONDS, region_of
+from provisioner.settings.options import OPTIONS
+
+
+class SettingsError(ValueError):
+    """Some settings are missing or wrong; the message lists every problem and how to mend it."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        lines = "\n".join(f"  - {problem}" for problem in self.problems)
+        super().__init__(f"{count} setting{'s are' if count > 1 else ' is'} missing or wrong:\n{lines}")
+
+
+def read_settings(environment: Mapping[str, str], *, inferred: Mapping[str, str] | None = None) -> Settings:
+    """Read all options; `inferred` holds values by variable for those that the environment leaves out.
+
+    Raises SettingsError with every problem at once.
+    """
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for option in OPTIONS:
+        text = environment.get(option.variable, "").strip() or (inferred or {}).get(option.variable, "")
+        if not text:
+            if option.default is None:
+                problems.append(f"{option.variable} is not set; set it. {option.description}")
+                continue
+            text = option.default
+            if not text:
+                continue
+        try:
+            value = option.read(text)
+        except ValueError as error:
+            problems.append(f"{option.variable}={text!r} {error}. {option.description}")
+            continue
+        if option.field:
+            values[option.field] = value
+    problems += _contradictions(values)
+    if problems:
+        raise SettingsError(problems)
+    return Settings(**values)
+
+
+def _contradictions(values: Mapping[str, Any]) -> list[str]:
+    zone, location = values.get("zone"), values.get("cluster_location")
+    problems = []
+    if zone and zone == region_of(zone):
+        problems.append(f"GCP_ZONE={zone!r} is a region; set a zone of it, such as {zone}-b.")
+    elif zone and location and region_of(zone) != region_of(location):
+        problems.append(
+            f"GCP_ZONE={zone!r} is not in GCP_CLUSTER_LOCATION={location!r}; set a zone of {region_of(location)}."
+        )
+    if location:
+        problems += [
+            f"ZONES={each!r} is not in GCP_CLUSTER_LOCATION={location!r}; name zones of {region_of(location)} alone."
+            for each in values.get("zones", ())
+            if region_of(each) != region_of(location)
+        ]
+        problems += [
+            f"CAPACITY names {choice}, which is not in GCP_CLUSTER_LOCATION={location!r}; name zones of "
+            f"{region_of(location)} alone."
+            for choice in values.get("capacity", ())
+            if choice.zone and region_of(choice.zone) != region_of(location)
+        ]
+    seconds = values.get("max_run_seconds", 0.0)
+    if seconds and not SHORTEST_RUN_SECONDS <= seconds <= LONGEST_RUN_SECONDS:
+        problems.append(f"MAX_RUN_DURATION is {seconds:.0f} s; set 10 minutes to 7 days, or 0 for Google's default.")
+    return problems
+
+
+def warnings_about(settings: Settings) -> tuple[str, ...]:
+    """List what a pod author may do under these settings that whoever runs the provisioner should know of."""
+    open_doors = [
+        variable
+        for variable, allowed in (
+            ("ALLOWED_RESERVATIONS", settings.allowed_reservations),
+            ("ALLOWED_SERVICE_ACCOUNTS", settings.allowed_service_accounts),
+            ("ALLOWED_NETWORKS", settings.allowed_networks),
+            ("ALLOWED_LABEL_KEYS", settings.allowed_label_keys),
+        )
+        if allowed is None
+    ]
+    warnings = []
+    if open_doors:
+        warnings.append(
+            f"{', '.join(open_doors)} not set: whoever may make a JobSet may name any of these that IAM allows for the "
+            f'provisioner. Set each to a list, or to "none".'
+        )
+    if settings.max_chips is None:
+        warnings.append("MAX_CHIPS is not set: whoever may make a JobSet may spend without limit.")
+    if settings.pause_creation:
+        warnings.append("PAUSE_CREATION is set: no node pools are made.")
+    return tuple(warnings)

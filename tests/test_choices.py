@@ -1,0 +1,221 @@
+"""Choices of capacity, as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.model.capacity import CapacityKind, Zone
+from provisioner.model.choices import CapacityChoice, parse_choices, parse_zones, reservation_path
+
+ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
+SPOT = CapacityChoice(kind=CapacityKind.SPOT)
+
+
+def reserved(path: str, zone: str = "") -> CapacityChoice:
+    """Return the choice of a reservation."""
+    return CapacityChoice(kind=CapacityKind.RESERVATION, reservation=path, zone=Zone(zone))
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        pytest.param("", (), id="nothing is no choice"),
+        pytest.param(" , ,", (), id="commas alone are no choice"),
+        pytest.param("spot", (SPOT,), id="one choice"),
+        pytest.param("on-demand,spot", (ON_DEMAND, SPOT), id="the order is kept"),
+        pytest.param("  on-demand ,\n spot, ", (ON_DEMAND, SPOT), id="blanks and a last comma do not matter"),
+        pytest.param("flex-start", (CapacityChoice(kind=CapacityKind.FLEX_START),), id="flex-start"),
+        pytest.param("queued", (CapacityChoice(kind=CapacityKind.QUEUED),), id="queued"),
+        pytest.param("reservation/r1, on-demand", (reserved("r1"), ON_DEMAND), id="a reservation of the own project"),
+        pytest.param("reservation/r", (reserved("r"),), id="a name of one letter"),
+        pytest.param("reservation/projects", (reserved("projects"),), id="a reservation named projects"),
+        pytest.param(
+            "reservation/other-project/r1", (reserved("projects/other-project/reservations/r1"),), id="a shared one"
+        ),
+        pytest.param(
+            "reservation/example.com:team-a/r1",
+            (reserved("projects/example.com:team-a/reservations/r1"),),
+            id="a shared one of a project in a domain",
+        ),
+        pytest.param(
+            "reservation/other-project/r1/b1",
+            (reserved("projects/other-project/reservations/r1/reservationBlocks/b1"),),
+            id="a block",
+        ),
+        pytest.param(
+            "reservation/other-project/r1/b1/s1",
+            (reserved("projects/other-project/reservations/r1/reservationBlocks/b1/reservationSubBlocks/s1"),),
+            id="a sub-block",
+        ),
+        pytest.param(
+            "spot@us-east5-b, spot @ us-central1-ai1a, spot",
+            (
+                CapacityChoice(kind=CapacityKind.SPOT, zone=Zone("us-east5-b")),
+                CapacityChoice(kind=CapacityKind.SPOT, zone=Zone("us-central1-ai1a")),
+                SPOT,
+            ),
+            id="one kind in one zone, in another, and anywhere, are three choices",
+        ),
+        pytest.param("reservation/r1@us-east5-a", (reserved("r1", "us-east5-a"),), id="a reservation in one zone"),
+    ],
+)
+def test_choices_that_are_understood(text: str, want: tuple[CapacityChoice, ...]) -> None:
+    """One table for the whole grammar."""
+    assert parse_choices(text) == want
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("cheap", ["'cheap'", "on-demand, spot, flex-start, queued", "reservation/NAME"], id="no kind"),
+        pytest.param("on-demand, Spot", ["'Spot'", "spot"], id="capitals"),
+        pytest.param("on demand", ["'on demand'", "on-demand"], id="a blank within"),
+        pytest.param("spot on-demand", ["'spot on-demand'"], id="a comma forgotten"),
+        pytest.param("spot/r1", ["'spot/r1'", "none of"], id="only reservations have names"),
+        pytest.param("spot, on-demand, spot", ["'spot' twice"], id="one choice twice"),
+        pytest.param("reservation/r1, reservation/r1", ["'reservation/r1' twice"], id="one reservation twice"),
+        pytest.param("spot@us-east5-a, spot @us-east5-a", ["'spot @us-east5-a' twice"], id="twice in one zone"),
+        pytest.param("reservation", ["'reservation'", "of the form reservation/NAME"], id="a reservation without name"),
+        pytest.param("reservation/", ["'reservation/'", "of the form reservation/NAME"], id="with an empty name"),
+        pytest.param("reservation/other-project//b1", ["not of the form"], id="an empty part"),
+        pytest.param("reservation/other-project/a/b/c/d", ["not of the form"], id="too many parts"),
+        pytest.param(
+            "reservation/projects/other-project/reservations/r1",
+            ["reservations/r1'", "not of the form", "reservation/PROJECT/NAME"],
+            id="the path of the API",
+        ),
+        pytest.param("reservation/R1", ["'reservation/R1'", "'R1' is no name of a reservation"], id="a bad name"),
+        pytest.param("reservation/r1-", ["'r1-'"], id="a name that ends in a dash"),
+        pytest.param("reservation/" + "r" * 64, ["r" * 64], id="a name that is too long"),
+        pytest.param("reservation/r1/b1", ["'r1' is no project id", "PROJECT/NAME"], id="a block needs a project"),
+        pytest.param("reservation/other-project/r1/B", ["'B' is no name"], id="a bad block"),
+        pytest.param("spot@", ["'spot@'", "''", "us-east5-b"], id="an empty zone"),
+        pytest.param("spot@us-east5", ["'us-east5' is no zone"], id="a region is no zone"),
+        pytest.param("spot@us-east5-a@us-east5-b", ["'us-east5-a@us-east5-b' is no zone"], id="two zones"),
+        pytest.param("@us-east5-a", ["'@us-east5-a'", "none of"], id="a zone alone"),
+        pytest.param("spot@us-east\u0665-b", ["no zone"], id="a digit of another script"),
+    ],
+)
+def test_choices_that_are_refused(text: str, words: list[str]) -> None:
+    """The message names the offending part, and what would be right."""
+    with pytest.raises(ValueError) as caught:
+        parse_choices(text)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        pytest.param("", (), id="nothing is no zone"),
+        pytest.param("us-east5-a", ("us-east5-a",), id="one zone"),
+        pytest.param(" us-east5-b ,us-east5-a, ", ("us-east5-b", "us-east5-a"), id="the order is kept"),
+        pytest.param("us-east5-b, us-east5-a, us-east5-b", ("us-east5-b", "us-east5-a"), id="a zone twice counts once"),
+        pytest.param("us-central1-ai1a", ("us-central1-ai1a",), id="an AI zone"),
+        pytest.param("northamerica-northeast1-c", ("northamerica-northeast1-c",), id="a long region"),
+    ],
+)
+def test_zones_that_are_understood(text: str, want: tuple[str, ...]) -> None:
+    """A comma list, best first."""
+    assert parse_zones(text) == want
+
+
+@pytest.mark.parametrize(
+    "zone", ["us-east5", "us-east5-", "us_east5_a", "US-EAST5-A", "us-east-a", "us-east5-a-b", "*"]
+)
+def test_zones_that_are_refused(zone: str) -> None:
+    """The message names the one that is wrong among others that are right."""
+    with pytest.raises(ValueError, match="us-east5-b") as caught:
+        parse_zones(f"us-east5-a, {zone}")
+    assert repr(zone) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("choice", "want"),
+    [
+        (ON_DEMAND, "on-demand"),
+        (CapacityChoice(kind=CapacityKind.SPOT, zone=Zone("us-east5-b")), "spot in us-east5-b"),
+        (reserved("r1"), "reservation r1"),
+        (reserved("projects/p-project/reservations/r1", "us-east5-b"), "reservation p-project/r1 in us-east5-b"),
+        (
+            reserved(reservation_path("r1", project="p-project", block="b1", sub_block="s1")),
+            "reservation p-project/r1/b1/s1",
+        ),
+        (reserved(reservation_path("r1", block="b1")), "reservation r1/b1"),
+    ],
+    ids=["terms", "terms and zone", "reservation", "shared reservation", "sub-block", "block of the own project"],
+)
+def test_a_choice_is_told_in_words(choice: CapacityChoice, want: str) -> None:
+    """Events and the log say it so; two reservations of one name in two projects are told apart."""
+    assert str(choice) == want
+
+
+_NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
+_PROJECTS = st.from_regex(r"[a-z][-a-z0-9]{4,28}[a-z0-9]", fullmatch=True).filter(lambda text: text != "projects")
+_ZONES = st.from_regex(r"[a-z]{2,9}-[a-z]{4,9}[0-9]-(ai[0-9])?[a-z]", fullmatch=True)
+_RESERVATIONS = st.one_of(
+    _NAMES,
+    st.tuples(_PROJECTS, _NAMES).map("/".join),
+    st.tuples(_PROJECTS, _NAMES, _NAMES).map("/".join),
+    st.tuples(_PROJECTS, _NAMES, _NAMES, _NAMES).map("/".join),
+)
+_TERMS = st.one_of(
+    st.sampled_from([kind.value for kind in CapacityKind if kind is not CapacityKind.RESERVATION]),
+    _RESERVATIONS.map("reservation/".__add__),
+)
+_WRITTEN = st.one_of(_TERMS, st.tuples(_TERMS, _ZONES).map("@".join))
+
+
+@given(st.lists(_WRITTEN, max_size=6, unique=True))
+def test_what_is_written_comes_back(parts: list[str]) -> None:
+    """Each part is one choice; its words are the part's, with blanks for the signs."""
+    choices = parse_choices(", ".join(parts))
+    assert len(choices) == len(parts)
+    for part, choice in zip(parts, choices, strict=True):
+        assert str(choice) == part.replace("reservation/", "reservation ", 1).replace("@", " in ")
+
+
+#: Texts that are nearly right are where mistakes would hide.
+_TEXTS = st.one_of(
+    st.text(max_size=40),
+    st.lists(
+        st.one_of(
+            st.sampled_from(["reservation", "spot", "/", "@", ",", " ", "us-east5-b", "projects", "r1"]),
+            st.text(max_size=3),
+        ),
+        max_size=12,
+    ).map("".join),
+)
+
+
+@given(_TEXTS)
+def test_any_text_is_choices_or_a_refusal_that_names_one_of_its_parts(text: str) -> None:
+    """Nothing else is ever raised."""
+    try:
+        choices = parse_choices(text)
+    except ValueError as error:
+        words = str(error)
+        assert any(repr(part.strip()) in words for part in text.split(",") if part.strip())
+        return
+    assert len(choices) == len(set(choices)) == sum(bool(part.strip()) for part in text.split(","))
+
+
+@given(_TEXTS)
+def test_any_text_is_zones_or_a_refusal_that_names_one_of_its_parts(text: str) -> None:
+    """Nothing else is ever raised."""
+    try:
+        zones = parse_zones(text)
+    except ValueError as error:
+        words = str(error)
+        assert any(repr(part.strip()) in words for part in text.split(",") if part.strip())
+        return
+    assert set(zones) == {part.strip() for part in text.split(",") if part.strip()}
+
+
+@given(_PROJECTS, _NAMES, _NAMES)
+def test_a_path_that_is_built_is_the_path_that_is_read(project: str, name: str, block: str) -> None:
+    """Pods that pin a reservation by selector and choices in text mean the same pool."""
+    (choice,) = parse_choices(f"reservation/{project}/{name}/{block}")
+    assert choice == reserved(reservation_path(name, project=project, block=block))
