@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -141,7 +142,7 @@ def make_node(pool: NodePool, index: int = 0, **changes: Any) -> Node:
         "uid": f"uid-of-{pool.name}-{index}",
         "pool_name": pool.name,
         "labels": view.labels,
-        "taints": view.taints,
+        "taints": tuple(dict.fromkeys((*view.taints, *pool.taints))),
         "ready": True,
         "allocatable_chips": view.chips,
         "allocatable_cpu_millicores": view.cpu_millicores - 500,
@@ -152,7 +153,7 @@ def make_node(pool: NodePool, index: int = 0, **changes: Any) -> Node:
 
 
 def make_nodes(pool: NodePool, **changes: Any) -> tuple[Node, ...]:
-    """Return all nodes of a pool."""
+    """Return all nodes that a pool comes up with: none of one that is made empty."""
     return tuple(make_node(pool, index, **changes) for index in range(pool.node_count))
 
 
@@ -167,26 +168,36 @@ def foreign_pool(name: str = "default-pool", **changes: Any) -> NodePool:
     return NodePool(name=PoolName(name), **fields | changes)
 
 
-def go_pool(jobset: JobSet, *, job: int = 0, status: PoolStatus = PoolStatus.RUNNING) -> NodePool:
-    """Return a pool as the Go provisioner labels it: without UID, job key and attempt."""
+def go_pool(jobset: JobSet, *, job: int = 0, status: PoolStatus = PoolStatus.RUNNING, **changes: Any) -> NodePool:
+    """Return a pool as the Go provisioner makes it: without UID, job key and attempt, and COMPACT on one host too."""
+    selector = jobset.replicated_jobs[0].template.node_selector
+    accelerator, topology = selector[constants.TPU_ACCELERATOR], selector[constants.TPU_TOPOLOGY]
+    chips = jobset.replicated_jobs[0].template.chips
+    shape = tpu.resolve(accelerator, topology, chips)
     job_name = f"{jobset.name}-slice-{job}"
-    shape = tpu.resolve("tpu-v4-podslice", "2x2x2", 4)
-    return NodePool(
-        name=PoolName(f"{jobset.name}-{job_key(jobset.namespace, job_name)[:5]}"),
-        status=status,
-        machine_type=shape.machine_type.name,
-        node_count=shape.nodes(2),
-        topology="2x2x2",
-        labels={
+    by_policy = accelerator == "tpu7x"
+    machine = shape.machine_type
+    compact = not by_policy and machine.chips > 1 and (shape.multi_host or not machine.name.startswith("ct6e"))
+    fields: dict[str, Any] = {
+        "machine_type": machine.name,
+        # It counts four chips a host on every machine type.
+        "node_count": math.ceil(shape.topology.chips / 4),
+        "topology": topology if compact else "",
+        "policy_name": f"tpu-provisioner-{topology}" if by_policy else "",
+        "zones": ("us-central2-b",),
+        "labels": {
             constants.NODEPOOL_MANAGER: constants.MANAGER,
             constants.PARENT_KIND: "job",
             constants.PARENT_NAME: job_name,
             constants.PARENT_NAMESPACE: jobset.namespace,
             constants.POOL_JOBSET_NAME: jobset.name,
             constants.POOL_JOBSET_NAMESPACE: jobset.namespace,
-            constants.NODEPOOL_HASH: "0123456789",
+            constants.NODEPOOL_HASH: "6dbd5c8f9b",
+            **{key: value for key, value in selector.items() if not key.startswith("cloud.google.com/")},
         },
-    )
+    }
+    name = PoolName(f"{jobset.name[:34]}-{job_key(jobset.namespace, job_name)[:5]}")
+    return NodePool(name=name, status=status, **fields | changes)
 
 
 def strange_taint(effect: str = "NoExecute") -> Taint:

@@ -7,7 +7,7 @@ JobSet's creation on, but wants a pool only once its leader pod cannot be schedu
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -46,6 +46,8 @@ class Slice:
     #: All unfinished pods of the child Job, oldest incarnation included.
     pods: tuple[Pod, ...]
     parallelism: int
+    #: Slices of its JobSet, itself included.
+    siblings: int = 1
     #: May buy.
     served: bool
     #: None where the request is no valid slice.
@@ -109,7 +111,11 @@ def find_slices(
             members,
             policy,
         )
-    return slices
+    siblings = Counter(slice_id.jobset_uid for slice_id in slices)
+    return {
+        slice_id: each if siblings[slice_id.jobset_uid] == 1 else replace(each, siblings=siblings[slice_id.jobset_uid])
+        for slice_id, each in slices.items()
+    }
 
 
 def slice_id_of(pod: Pod, uid_of_name: Mapping[tuple[str, str], JobSetUid]) -> SliceId | None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from provisioner.model.capacity import Failure, FailureKind, NodePool, NodePoolRequest
+from provisioner.planning import capacity as capacities
 from provisioner.planning.memory import Backoff, OperationLimit
-from provisioner.planning.specification import capacity_type
 
 #: Key of what concerns every call to the cluster.
 CLUSTER = "cluster"
@@ -57,9 +57,8 @@ LONGEST_WAIT_SECONDS = max(delay.cap_seconds for delay in (*DELAYS.values(), FAI
 
 
 def capacity_key(thing: NodePool | NodePoolRequest) -> str:
-    """Name the capacity that a pool takes: zone, machine type, capacity type."""
-    zone = thing.zone if isinstance(thing, NodePoolRequest) else next(iter(thing.zones), "")
-    return f"{zone}/{thing.machine_type}/{capacity_type(spot=thing.spot, reservation=thing.reservation)}"
+    """Name the capacity that a pool takes."""
+    return capacities.capacity_key(capacities.choice_of(thing), thing.machine_type)
 
 
 def wait_seconds(delay: Delay, failures: int, key: str) -> float:
@@ -76,7 +75,8 @@ def create_failed(
     delay = DELAYS.get(failure.kind)
     if delay is None:
         return backoffs
-    return _longer(backoffs, capacity if delay.per_capacity else CLUSTER, delay, failure, now)
+    per_capacity = delay.per_capacity or failure.capacity_alone
+    return _longer(backoffs, capacity if per_capacity else CLUSTER, delay, failure, now)
 
 
 def pool_failed(

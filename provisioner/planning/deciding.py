@@ -14,8 +14,8 @@ from provisioner.demand import Slice, SliceId, find_slices
 from provisioner.demand.serving import ServingPolicy
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.snapshot import Snapshot
-from provisioner.planning import backoff, outcomes, phases, surplus, verdicts
-from provisioner.planning.buying import Buying, buy
+from provisioner.planning import asking, backoff, gangs, limits, outcomes, phases, surplus, verdicts
+from provisioner.planning.buying import Buying, Shop, buy, problem_of
 from provisioner.planning.matching import Matching, match
 from provisioner.planning.memory import CallState, CreateCall, DeleteCall, Memory, PhaseEntry
 from provisioner.planning.plan import Create, Delete, Plan
@@ -41,11 +41,26 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     supply = find_supply(snapshot.pools, snapshot.nodes, memory, now)
     owned = by_owner(slices, supply.values())
     made_for = {each.name: slice_id for slice_id, many in owned.items() for each in many}
-    matching = match(slices, supply, owned, snapshot.pods, snapshot.nodes, snapshot.jobsets, memory.last_held, now)
+    turns = gangs.take_turns(slices, owned, memory, settings, now)
+    one_zone = frozenset(each.jobset.uid for each in slices.values() if asking.wants_one_zone(each, settings))
+    matching = match(
+        slices,
+        supply,
+        owned,
+        snapshot.pods,
+        snapshot.nodes,
+        snapshot.jobsets,
+        memory.last_held,
+        one_zone,
+        turns.sidelined,
+        now,
+    )
     memory = outcomes.learn_from_pools(memory, supply, matching.holders, made_for, settings, now)
     memory, slots = _operations(snapshot, memory, now)
 
-    stuck = verdicts.find_stuck(slices, supply, matching, memory.phases, now)
+    standing = gangs.stand(slices, supply, matching, turns, memory, settings, now)
+    stuck = verdicts.find_stuck(slices, supply, matching, standing.held, memory.phases, now)
+    budget = limits.Budget.of(supply.values(), matching.holders, memory.created_at, settings, now)
     going = surplus.find_surplus(
         supply.values(),
         matching,
@@ -54,6 +69,15 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
         snapshot.jobsets,
         snapshot.deleted_jobsets,
         _replaced(stuck, supply, settings),
+        turns.giving_back,
+        limits.in_the_way(
+            (each for each in matching.unserved if each.jobset.uid not in turns.sidelined),
+            lambda each: not problem_of(each, settings, memory, matching.zones),
+            turns.members,
+            supply,
+            _idle_since(supply, matching, memory),
+            budget,
+        ),
         memory,
         settings,
         now,
@@ -64,7 +88,20 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     # or nodes in the cache with others' pods on them, would be taken for the new pool's: its slice would not count on
     # it and buy another, and the delete might even hit it.
     taken = pools.keys() | memory.creates.keys() | memory.deletes.keys() | {node.pool_name for node in snapshot.nodes}
-    buying = buy(matching.unserved, owned, supply, taken, memory, settings, slots, now)
+    shop = Shop(
+        owned=owned,
+        supply=supply,
+        taken=frozenset(taken),
+        memory=memory,
+        settings=settings,
+        zones=matching.zones,
+        queued=turns.sidelined,
+        gangs=turns.members,
+        budget=budget,
+        slots=slots,
+        now=now,
+    )
+    buying = buy(matching.unserved, shop)
 
     observed = {name: phases.phase_of(each, matching) for name, each in supply.items()}
     observed |= {state.name: state.phase for state in buying.wanted}
@@ -76,12 +113,24 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     ]
     states += [replace(state, since=entries[state.name].since) for state in buying.wanted]
     return Plan(
-        memory=_remember(memory, buying.creates, deletes, going, matching, slices, supply, entries, now),
-        creates=buying.creates,
+        memory=_remember(
+            replace(memory, gangs=standing.gangs),
+            buying.creates,
+            deletes,
+            going,
+            matching,
+            slices,
+            supply,
+            entries,
+            settings,
+            now,
+        ),
+        creates=tuple(buying.creates),
         deletes=deletes,
         look_ups=look_ups,
         uncordons=going.uncordons,
-        verdicts=(*buying.verdicts, *(each.verdict for each in stuck)),
+        releases=standing.releases,
+        verdicts=(*buying.verdicts, *standing.verdicts, *(each.verdict for each in stuck)),
         alerts=going.alerts,
         transitions=phases.transitions(steps, owners, now),
         pools=tuple(states),
@@ -90,6 +139,8 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
             (
                 *buying.wake_at,
                 *going.due_at,
+                *turns.wake_at,
+                *standing.wake_at,
                 *_limit_moments(memory, now),
                 *_unready_moments(supply.values(), memory, settings, now),
             ),
@@ -130,6 +181,7 @@ def _remember(
     slices: Mapping[SliceId, Slice],
     supply: Mapping[PoolName, Supply],
     entries: Mapping[PoolName, PhaseEntry],
+    settings: Settings,
     now: datetime,
 ) -> Memory:
     started = {
@@ -159,7 +211,8 @@ def _remember(
         creates={**memory.creates, **started},
         attempts={slice_id: each for slice_id, each in memory.attempts.items() if slice_id in slices},
         deletes={**open_deletes, **ending},
-        refusals={slice_id: each for slice_id, each in memory.refusals.items() if slice_id in slices},
+        refusals={digest: each for digest, each in memory.refusals.items() if each.slice_id in slices},
+        created_at=limits.remembered(memory.created_at, started, settings, now),
         surplus_since=going.since,
         braked_delete_at=going.braked_delete_at,
         last_held=last_held,
@@ -177,6 +230,15 @@ def _replaced(
     most = max(1, len(supply) * settings.replaced_share_percent // 100)
     ready = [(each.pool, each.slice_id) for each in stuck if each.ready]
     return dict(ready[: max(0, most - going)])
+
+
+def _idle_since(supply: Mapping[PoolName, Supply], matching: Matching, memory: Memory) -> dict[PoolName, datetime]:
+    """List the pools that nothing needed at the last look, nor does now."""
+    return {
+        name: since
+        for name, since in memory.surplus_since.items()
+        if name in supply and supply[name].usable and name not in matching.claimed and not matching.holders.get(name)
+    }
 
 
 def _note(supply: Supply, memory: Memory) -> str:

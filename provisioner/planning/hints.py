@@ -1,8 +1,9 @@
 """The part of the memory that is worth keeping over a crash, as text for one ConfigMap.
 
 Kept: since when pools are idle (or an hour's timer would start anew), back-off (or a create that blocks the cluster for
-half an hour would be repeated), where slices last ran, and the attempt of creates that no list confirms yet (so that
-the same name is sent again, and no other). Anything that cannot be read back is left out: losing it is safe.
+half an hour would be repeated), where slices last ran, the creates of the last hour (for a limit on them), and the
+attempt of creates that no list confirms yet (so that the same name is sent again, and no other). Anything that cannot
+be read back is left out: losing it is safe.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def to_text(memory: Memory) -> dict[str, str]:
         "idle-since": _dump({name: since.isoformat() for name, since in memory.surplus_since.items()}),
         "last-held": _dump({str(slice_id): name for slice_id, name in memory.last_held.items()}),
         "back-off": _dump({key: _backoff_out(each) for key, each in memory.backoffs.items()}),
+        "creates": _dump({name: moment.isoformat() for name, moment in memory.created_at.items()}),
         "attempts": _dump({str(slice_id): attempt for slice_id, attempt in _open_attempts(memory).items()}),
     }
 
@@ -41,6 +43,7 @@ def from_text(data: Mapping[str, str]) -> Memory:
         surplus_since=dict(_read(data.get("idle-since"), PoolName, _moment)),
         last_held=dict(_read(data.get("last-held"), _slice_id, _pool_name)),
         backoffs=dict(_read(data.get("back-off"), str, _backoff_in)),
+        created_at=dict(_read(data.get("creates"), PoolName, _moment)),
         attempts=dict(_read(data.get("attempts"), _slice_id, _attempt)),
     )
 

@@ -8,13 +8,13 @@ whose slice sits elsewhere is free for another.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner.demand import Slice, SliceId
 from provisioner.demand.slices import slice_id_of
-from provisioner.model.capacity import Node, PoolName
+from provisioner.model.capacity import Node, NodePool, PoolName, Zone
 from provisioner.model.workloads import JobSet, JobSetUid, Pod
 from provisioner.planning.supply import Supply, serves, takes
 
@@ -33,6 +33,8 @@ class Matching:
     elsewhere: frozenset[SliceId]
     #: Slices that want a pool and have none, longest waiting first.
     unserved: tuple[Slice, ...]
+    #: The zone of each JobSet whose pools are all to be in one zone and of which there are some.
+    zones: Mapping[JobSetUid, Zone]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +56,30 @@ def match(
     nodes: Iterable[Node],
     jobsets: Mapping[JobSetUid, JobSet],
     last_held: Mapping[SliceId, PoolName],
+    one_zone: Collection[JobSetUid],
+    sidelined: Collection[JobSetUid],
     now: datetime,
 ) -> Matching:
-    """Match slices with pools; each pool serves one slice at most."""
+    """Match slices with pools; each pool serves one slice at most.
+
+    JobSets of `one_zone` take no pool of a second zone, those that are `sidelined` take none at all.
+    """
     use = _use(pods, nodes, jobsets, now)
     usable = {name: each for name, each in supply.items() if each.usable}
     claims: dict[SliceId, PoolName] = {}
     claimed: dict[PoolName, SliceId] = {}
+    zones: dict[JobSetUid, Zone] = {}
     waiting = sorted((each for each in slices.values() if not use.held.get(each.id)), key=_queue_order)
+
+    def settle(uid: JobSetUid, pool: NodePool) -> None:
+        if uid in one_zone and pool.zones:
+            zones.setdefault(uid, pool.zones[0])
 
     def claim(slice_: Slice, candidate: Supply | None) -> None:
         if candidate is not None:
             claims[slice_.id] = candidate.name
             claimed[candidate.name] = slice_.id
+            settle(slice_.jobset.uid, candidate.pool)
 
     def returns_to(slice_: Slice, candidate: Supply | None) -> bool:
         """Whether a slice may count on a pool that it had, or that was made for it."""
@@ -76,27 +89,32 @@ def match(
         if use.occupants.get(candidate.name, frozenset()) - {slice_.id}:
             return False
         # Where all hosts are known, the slice's pods are on none of them: it found a place among foreign nodes.
-        gone = slice_.id in use.elsewhere and len(candidate.nodes) >= candidate.pool.node_count
+        gone = slice_.id in use.elsewhere and len(candidate.nodes) >= candidate.pool.hosts
         return not gone and serves(candidate, slice_)
 
-    for slice_ in waiting:
+    for slice_id, names in use.held.items():
+        for name in sorted(names & supply.keys()):
+            settle(slice_id.jobset_uid, supply[name].pool)
+    eligible = [each for each in waiting if each.jobset.uid not in sidelined]
+    for slice_ in eligible:
         last = supply.get(last_held.get(slice_.id, PoolName("")))
         claim(slice_, last if returns_to(slice_, last) else None)
-    for slice_ in waiting:
+    for slice_ in eligible:
         if slice_.id not in claims:
             own = (each for each in owned.get(slice_.id, ()) if returns_to(slice_, each))
             claim(slice_, max(own, key=lambda each: (each.ready, each.attempt), default=None))
     # Only who waits for a pool takes one that was made for another; who merely might need one again does not.
     free = _Free(each for each in usable.values() if each.name not in claimed and not use.occupants.get(each.name))
-    for slice_ in waiting:
+    for slice_ in eligible:
         if slice_.wanting and slice_.id not in claims:
-            claim(slice_, free.take(slice_))
+            claim(slice_, free.take(slice_, zones.get(slice_.jobset.uid)))
     return Matching(
         holders=use.holders,
         held=use.held,
         claimed=claimed,
         elsewhere=use.elsewhere,
         unserved=tuple(each for each in waiting if each.wanting and each.id not in claims),
+        zones=zones,
     )
 
 
@@ -112,14 +130,19 @@ class _Free:
         self._searches: dict[Hashable, Iterator[Supply]] = {}
         self._taken: set[PoolName] = set()
 
-    def take(self, slice_: Slice) -> Supply | None:
-        """Give out the best pool that fits."""
+    def take(self, slice_: Slice, zone: Zone | None) -> Supply | None:
+        """Give out the best pool that fits, in the one zone where there is one to keep to."""
         selectors = slice_.requirements.node_selector.items()
         shelf = min((self._shelves.get(label, []) for label in selectors), key=len, default=[])
         if not shelf:
             return None
         search = self._searches.setdefault(
-            _demand_key(slice_), (each for each in shelf if each.name not in self._taken and takes(each, slice_))
+            (_demand_key(slice_), zone),
+            (
+                each
+                for each in shelf
+                if each.name not in self._taken and zone in (None, *each.pool.zones) and takes(each, slice_)
+            ),
         )
         found = next(search, None)
         if found is not None:
@@ -185,4 +208,4 @@ def _queue_order(slice_: Slice) -> tuple[bool, float, str, str, str]:
 
 
 def _preference(supply: Supply) -> tuple[bool, int, str]:
-    return (not supply.ready, supply.pool.node_count, supply.name)
+    return (not supply.ready, supply.pool.hosts, supply.name)

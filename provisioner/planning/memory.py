@@ -14,6 +14,7 @@ from enum import Enum
 
 from provisioner.demand import SliceId
 from provisioner.model.capacity import Failure, NodePoolRequest, OperationName, PoolName, PoolStatus
+from provisioner.model.workloads import JobSetUid
 from provisioner.planning.lifecycle import Phase
 
 
@@ -74,9 +75,21 @@ class Backoff:
 class Refusal:
     """GKE refused a slice's request as invalid: not sent again until the request changes."""
 
-    fingerprint: str
+    slice_id: SliceId
     failure: Failure
     at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """A JobSet whose slices start together and are not all there."""
+
+    #: How many are there, and since when it was not more.
+    there: int = 0
+    since: datetime | None = None
+    #: How often it gave back what was there, and when it last did.
+    turns: int = 0
+    gave_back_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +132,10 @@ class Memory:
     deletes: Mapping[PoolName, DeleteCall] = field(default_factory=dict)
     #: Keys as `provisioner.planning.backoff` makes them.
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)
-    refusals: Mapping[SliceId, Refusal] = field(default_factory=dict)
+    #: By the fingerprint of the request.
+    refusals: Mapping[str, Refusal] = field(default_factory=dict)
+    #: When the pools of the last hour were asked for.
+    created_at: Mapping[PoolName, datetime] = field(default_factory=dict)
     #: Pools whose failure has been counted.
     failed: frozenset[PoolName] = frozenset()
     #: Since when GKE says that a pool is up although not all its nodes are ready.
@@ -133,4 +149,5 @@ class Memory:
     #: The pool that a slice's pods were last bound to: where a restart will find its place again.
     last_held: Mapping[SliceId, PoolName] = field(default_factory=dict)
     phases: Mapping[PoolName, PhaseEntry] = field(default_factory=dict)
+    gangs: Mapping[JobSetUid, Gang] = field(default_factory=dict)
     operations: OperationLimit = field(default_factory=OperationLimit)

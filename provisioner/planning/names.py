@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 
 from provisioner.demand.slices import SliceId
 from provisioner.model.capacity import PoolName
@@ -18,6 +19,7 @@ _HASH_DIGITS = 10
 _PREFIX_LENGTH = _MAX_LENGTH - _HASH_DIGITS - 1
 
 
+@lru_cache(maxsize=65536)
 def pool_name(jobset_name: str, slice_id: SliceId, attempt: int) -> PoolName:
     """Return the name of the pool for one attempt of a slice: equal inputs, equal name."""
     seed = f"{slice_id.jobset_uid}/{slice_id.job_key}/{attempt}"

@@ -121,7 +121,10 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
         # Either way the next list tells; until then nothing but this name is sent.
         unknown = replace(call, state=CallState.UNKNOWN, since=answer.at)
         return replace(memory, creates={**memory.creates, answer.name: unknown})
-    return _failed_create(_without_create(memory, answer.name), memory, answer.name, failure, answer.at)
+    # Only a create that GKE refused did not count: one with an unknown outcome may have made a pool that is gone again.
+    created_at = {name: moment for name, moment in memory.created_at.items() if name != answer.name}
+    without = replace(_without_create(memory, answer.name), created_at=created_at)
+    return _failed_create(without, memory, answer.name, failure, answer.at)
 
 
 def _failed_create(without: Memory, memory: Memory, name: PoolName, failure: Failure, at: datetime) -> Memory:
@@ -130,10 +133,14 @@ def _failed_create(without: Memory, memory: Memory, name: PoolName, failure: Fai
         operations = without.operations
         return replace(without, operations=replace(operations, rejections=operations.rejections + 1))
     if failure.kind is FailureKind.INVALID:
-        refusal = Refusal(fingerprint=fingerprint(call.request), failure=failure, at=at)
-        return replace(without, refusals={**without.refusals, call.slice_id: refusal})
+        return _refused(without, call, failure, at)
     capacity = backoff.capacity_key(call.request)
     return replace(without, backoffs=backoff.create_failed(without.backoffs, failure, capacity, at))
+
+
+def _refused(memory: Memory, call: CreateCall, failure: Failure, at: datetime) -> Memory:
+    refusal = Refusal(slice_id=call.slice_id, failure=failure, at=at)
+    return replace(memory, refusals={**memory.refusals, fingerprint(call.request): refusal})
 
 
 def _without_create(memory: Memory, name: PoolName) -> Memory:
@@ -207,8 +214,7 @@ def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None,
     if failure is None:
         return memory
     if failure.kind is FailureKind.INVALID:
-        refusal = Refusal(fingerprint=fingerprint(call.request), failure=failure, at=at)
-        return replace(memory, refusals={**memory.refusals, call.slice_id: refusal})
+        return _refused(memory, call, failure, at)
     capacity = backoff.capacity_key(call.request)
     return replace(memory, backoffs=backoff.pool_failed(memory.backoffs, failure, capacity, at))
 
@@ -230,7 +236,7 @@ def confirm(
                 # GKE took it back: not tried again before it is known why.
                 creates[name] = replace(create, state=CallState.UNKNOWN, since=now, looked_up_at=None)
         elif _unexplained(pool) and create.operation and create.looked_up_at is None:
-            look_ups.append(_look_up(name, create.operation, reserved=bool(create.request.reservation)))
+            look_ups.append(_look_up(name, create.operation))
             in_making[name] = replace(create, looked_up_at=now)
     for name, create in memory.creates.items():
         if name in pools:
@@ -239,7 +245,7 @@ def confirm(
         elif create.state is CallState.UNDER_WAY or listed_at <= create.since:
             continue
         elif _look_up_due(create.looked_up_at, create.since, now, late=create.state is CallState.ACCEPTED):
-            look_ups.append(_look_up(name, create.operation, reserved=bool(create.request.reservation)))
+            look_ups.append(_look_up(name, create.operation))
             creates[name] = replace(create, looked_up_at=now)
     for name, delete in memory.deletes.items():
         if delete.state is CallState.UNDER_WAY or listed_at <= delete.since:
@@ -273,9 +279,9 @@ def _look_up_due(last: datetime | None, since: datetime, now: datetime, *, late:
     return not late or (now - since).total_seconds() >= _LATE_SECONDS
 
 
-def _look_up(name: PoolName, operation: OperationName, *, reserved: bool = False) -> LookUp:
+def _look_up(name: PoolName, operation: OperationName) -> LookUp:
     kind = LookUpKind.OPERATION if operation else LookUpKind.POOL
-    return LookUp(name=name, kind=kind, operation=operation, reserved=reserved)
+    return LookUp(name=name, kind=kind, operation=operation)
 
 
 def learn_from_pools(
@@ -296,10 +302,10 @@ def learn_from_pools(
     }
     for name in sorted(broken - memory.failed):
         pool, owner = supply[name].pool, made_for.get(name)
-        failure = pool.failure or _NO_REASON
+        failure = pool.failure or (_unready(supply[name]) if supply[name].lost else _NO_REASON)
         if failure.kind is FailureKind.INVALID and owner is not None:
             digest = pool.labels.get(constants.NODEPOOL_HASH, "")
-            refusals[owner] = Refusal(fingerprint=digest, failure=failure, at=now)
+            refusals[digest] = Refusal(slice_id=owner, failure=failure, at=now)
         else:
             backoffs = backoff.pool_failed(backoffs, failure, backoff.capacity_key(pool), now)
     in_making = {}
@@ -320,6 +326,12 @@ def learn_from_pools(
         given_up=give_up(supply, holders, memory, settings),
         unready_since={name: each.unready_since for name, each in supply.items() if each.unready_since is not None},
     )
+
+
+def _unready(each: Supply) -> Failure:
+    words = f"GKE called node pool {each.name} {each.pool.status.value}, and for {each.unready_seconds / 60:.0f} min "
+    words += f"only {each.ready_nodes} of its {each.pool.hosts} nodes were ready with all their chips."
+    return Failure(kind=FailureKind.UNAVAILABLE, message=words)
 
 
 def _fresh_backoffs(backoffs: Mapping[str, Backoff], now: datetime) -> Mapping[str, Backoff]:

@@ -63,7 +63,7 @@ def state_of(
         machine_type=supply.pool.machine_type,
         topology=topology_of_pool(supply.pool),
         chips=supply.chips,
-        nodes=supply.pool.node_count,
+        nodes=supply.pool.hosts,
         ready_nodes=supply.ready_nodes,
         note=note,
     )

@@ -27,6 +27,8 @@ class DeleteReason(Enum):
     SLICE_STUCK = "slice_stuck"
     #: The slice's pods are bound to another pool.
     SLICE_ELSEWHERE = "slice_elsewhere"
+    #: Its JobSet starts with all slices or none, and they did not all come.
+    GIVEN_BACK = "given_back"
     #: The living JobSet has no such slice any more (resized), or the slice is now of another shape.
     NOT_NEEDED = "not_needed"
 
@@ -75,8 +77,6 @@ class LookUp:
     name: PoolName
     kind: LookUpKind
     operation: OperationName = OperationName("")
-    #: The pool draws on a reservation, which changes what a failure means.
-    reserved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +146,8 @@ class Plan:
     look_ups: tuple[LookUp, ...] = ()
     #: Nodes that we cordoned and whose pool stays.
     uncordons: tuple[str, ...] = ()
+    #: Nodes that need wait for no other slice any more: our taint comes off.
+    releases: tuple[str, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     alerts: tuple[Alert, ...] = ()
     transitions: tuple[Transition, ...] = ()

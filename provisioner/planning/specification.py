@@ -8,7 +8,11 @@ from dataclasses import fields, replace
 
 from provisioner import constants, tpu
 from provisioner.demand import Slice
-from provisioner.model.capacity import Network, NodePool, NodePoolRequest, PoolStatus, Taint
+from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest, PoolStatus, Taint
+from provisioner.model.choices import CapacityChoice, comma_items, reservation_parts
+from provisioner.planning import allowlists, asking
+from provisioner.planning.asking import UnmeetableError
+from provisioner.planning.capacity import choices_of
 from provisioner.planning.fit import NodeView, misfit
 from provisioner.planning.names import pool_name
 from provisioner.settings import Settings, parse_networks, region_of
@@ -19,47 +23,64 @@ _MAX_LABEL_VALUE = 63
 _GIB = 1024**3
 _CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
 _SPOT_TAINT = Taint(key=constants.SPOT, value="true")
+_QUEUED_TAINT = Taint(key=constants.QUEUED, value="true")
+#: Labels that GKE puts on nodes by how they were had.
+_CAPACITY_LABELS: Mapping[CapacityKind, Mapping[str, str]] = {
+    CapacityKind.ON_DEMAND: {constants.PROVISIONING: "standard"},
+    CapacityKind.RESERVATION: {constants.PROVISIONING: "standard"},
+    CapacityKind.SPOT: {constants.PROVISIONING: "spot", constants.SPOT: "true"},
+    CapacityKind.FLEX_START: {constants.PROVISIONING: "flex-start", constants.FLEX_START: "true"},
+    # What gke-provisioning says of queued nodes is documented nowhere.
+    CapacityKind.QUEUED: {constants.QUEUED: "true"},
+}
+_CAPACITY_TAINTS = {CapacityKind.SPOT: (_SPOT_TAINT,), CapacityKind.QUEUED: (_QUEUED_TAINT,)}
+#: Nodes carry it until the other slices of their JobSet are ready; then the provisioner takes it off.
+HELD_TAINT = Taint(key=constants.HELD, value="true")
 #: Google's own selectors that the creator of a pool has to pass on as node labels.
 _COPIED_SELECTORS = (constants.ICI_RESILIENCY, constants.LOCATION_HINT)
 _WORKLOAD_POLICY_PREFIX = "tpu-provisioner-"
-#: projects/P/reservations/R, which blocks may follow.
-_RESERVATION_PATH_PARTS = 4
+#: The node labels that tell a reservation, in the order of its parts.
+_RESERVATION_LABELS = (
+    constants.RESERVATION_PROJECT,
+    constants.RESERVATION_NAME,
+    constants.RESERVATION_BLOCK,
+    constants.RESERVATION_SUB_BLOCK,
+)
 
 
-class UnmeetableError(ValueError):
-    """No node pool can serve the slice as it is; the message says why and what to change."""
-
-
-def pool_request(slice_: Slice, settings: Settings, attempt: int) -> NodePoolRequest:
+def pool_request(
+    slice_: Slice, settings: Settings, attempt: int, choice: CapacityChoice | None = None
+) -> NodePoolRequest:
     """Specify the node pool for one attempt of a slice; raise UnmeetableError where none would serve it.
 
-    A pool is only ever specified when the leader pod would fit its nodes: what can't be used is not bought.
+    `choice` is one of the slice's own; None: the best. A pool is only ever specified when the leader pod would fit its
+    nodes: what can't be used is not bought.
     """
-    shape = slice_.shape
-    if shape is None:
-        raise UnmeetableError(slice_.shape_problem)
-    if shape.multi_host and slice_.parallelism > slice_.nodes:
-        raise UnmeetableError(
-            f"job {slice_.job_name} has parallelism {slice_.parallelism}, but a slice of topology {shape.topology} has "
-            f"{slice_.nodes} hosts with one pod each; set parallelism to {slice_.nodes} or choose a larger topology"
-        )
+    shape = check_shape(slice_)
     selector = slice_.requirements.node_selector
-    spot, reservation = _capacity(selector, settings)
+    choice = choice or choices_of(slice_, settings).open[0]
+    spot, flex_start = choice.kind is CapacityKind.SPOT, choice.kind is CapacityKind.FLEX_START
+    policy_name = _workload_policy(shape, selector)
+    labels = _labels(slice_, settings, choice)
+    if policy_name not in ("", _default_policy(shape)):
+        labels[constants.POOL_TOPOLOGY] = str(shape.topology)
     request = NodePoolRequest(
         name=pool_name(slice_.jobset.name, slice_.id, attempt),
-        zone=settings.zone,
+        zone=choice.zone,
         machine_type=shape.machine_type.name,
         node_count=slice_.nodes,
         topology=_placed_topology(shape, settings),
-        policy_name=_workload_policy(shape, selector),
-        labels=_labels(slice_, settings),
-        taints=(_SPOT_TAINT,) if spot else (),
+        policy_name=policy_name,
+        policy_topology=str(shape.topology) if policy_name else "",
+        labels=labels,
+        taints=_taints(slice_, settings, spot=spot),
         spot=spot,
-        reservation=reservation,
+        flex_start=flex_start,
+        queued=choice.kind is CapacityKind.QUEUED,
+        reservation=choice.reservation,
+        max_run_seconds=asking.max_run_seconds_of(slice_, settings) if flex_start else 0,
         disk_type=_disk_type(shape, settings),
-        service_account=slice_.requirements.annotations.get(
-            constants.NODE_SERVICE_ACCOUNT, settings.node_service_account
-        ),
+        service_account=_service_account(slice_, settings),
         tags=settings.node_tags,
         additional_networks=_networks(slice_, settings),
         max_pods_per_node=settings.max_pods_per_node,
@@ -68,19 +89,28 @@ def pool_request(slice_: Slice, settings: Settings, attempt: int) -> NodePoolReq
         confidential_storage=settings.node_confidential_storage,
         boot_disk_kms_key=settings.node_boot_disk_kms_key,
     )
-    if request.policy_name and request.policy_name != _default_policy(shape):
-        request = replace(request, labels={**request.labels, constants.POOL_TOPOLOGY: str(shape.topology)})
     digest = fingerprint(request)
-    request = replace(
-        request,
-        labels={**request.labels, constants.NODEPOOL_HASH: digest, constants.POOL_ATTEMPT: str(attempt)},
-    )
-    _check_labels(request.labels)
+    labels = {**labels, constants.NODEPOOL_HASH: digest, constants.POOL_ATTEMPT: str(attempt)}
+    _check_labels(labels)
+    request = replace(request, labels=labels)
     reason = misfit(slice_.requirements, expected_view(expected_pool(request)))
     if reason:
         hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else ""
-        raise UnmeetableError(f"no node of a pool in {settings.zone} would take the pod: {reason}{hint}")
+        raise UnmeetableError(f"no node of a pool in {request.zone} would take the pod: {reason}{hint}")
     return request
+
+
+def check_shape(slice_: Slice) -> tpu.Shape:
+    """Return the slice's shape; raise UnmeetableError where it has none that its pods fit."""
+    shape = slice_.shape
+    if shape is None:
+        raise UnmeetableError(slice_.shape_problem)
+    if shape.multi_host and slice_.parallelism > slice_.nodes:
+        raise UnmeetableError(
+            f"job {slice_.job_name} has parallelism {slice_.parallelism}, but a slice of topology {shape.topology} has "
+            f"{slice_.nodes} hosts with one pod each; set parallelism to {slice_.nodes} or choose a larger topology"
+        )
+    return shape
 
 
 def fingerprint(request: NodePoolRequest) -> str:
@@ -97,17 +127,21 @@ def fingerprint(request: NodePoolRequest) -> str:
 
 def expected_pool(request: NodePoolRequest) -> NodePool:
     """Return the pool that GKE would list right after it accepted the request."""
+    made_empty = request.flex_start or request.queued
     return NodePool(
         name=request.name,
         status=PoolStatus.PROVISIONING,
         labels=request.labels,
         taints=request.taints,
         machine_type=request.machine_type,
-        node_count=request.node_count,
+        node_count=0 if made_empty else request.node_count,
+        max_node_count=request.node_count if made_empty else 0,
         zones=(request.zone,),
         topology=request.topology,
         policy_name=request.policy_name,
         spot=request.spot,
+        flex_start=request.flex_start,
+        queued=request.queued,
         reservation=request.reservation,
     )
 
@@ -145,52 +179,25 @@ def expected_view(pool: NodePool) -> NodeView:
     }
     if pool.zones:
         labels |= {constants.ZONE: pool.zones[0], constants.REGION: region_of(pool.zones[0])}
-    labels[constants.PROVISIONING] = "spot" if pool.spot else "standard"
-    if pool.spot:
-        labels[constants.SPOT] = "true"
+    labels |= _CAPACITY_LABELS[pool.capacity]
     if pool.policy_name:
         labels[constants.PLACEMENT_POLICY] = pool.policy_name
     if pool.reservation:
         labels |= _reservation_labels(pool.reservation)
-    spot_taint = (_SPOT_TAINT,) if pool.spot and _SPOT_TAINT not in pool.taints else ()
+    added = (_CHIP_TAINT, *_CAPACITY_TAINTS.get(pool.capacity, ()))
+    taints = tuple(taint for taint in pool.taints if taint.key != constants.HELD)
     return NodeView(
         labels=labels,
-        taints=(*pool.taints, *spot_taint, _CHIP_TAINT),
+        taints=tuple(dict.fromkeys((*taints, *added))),
         chips=machine.chips,
         cpu_millicores=machine.vcpus * 1000,
         memory_bytes=machine.memory_gib * _GIB,
     )
 
 
-def capacity_type(*, spot: bool, reservation: str) -> str:
-    """Name the kind of capacity: what back-off after a stockout is kept by."""
-    if reservation:
-        return f"reservation {reservation.rsplit('/', 1)[-1]}"
-    return "spot" if spot else "on-demand"
-
-
-def _capacity(selector: Mapping[str, str], settings: Settings) -> tuple[bool, str]:
-    """Return (spot, reservation)."""
-    if settings.force_on_demand:
-        return False, ""
-    name = selector.get(constants.RESERVATION_NAME, "")
-    project = selector.get(constants.RESERVATION_PROJECT, "")
-    if name and project:
-        name = f"projects/{project}/reservations/{name}"
-    spot = selector.get(constants.SPOT) == "true"
-    if spot and name:
-        raise UnmeetableError(
-            f"the pod selects {constants.SPOT}=true and {constants.RESERVATION_NAME}={name}; spot capacity cannot "
-            f"come from a reservation, remove one of the two"
-        )
-    return spot, name
-
-
 def _reservation_labels(reservation: str) -> dict[str, str]:
-    parts = reservation.split("/")
-    if parts[0] == "projects" and len(parts) >= _RESERVATION_PATH_PARTS:
-        return {constants.RESERVATION_PROJECT: parts[1], constants.RESERVATION_NAME: parts[3]}
-    return {constants.RESERVATION_NAME: parts[0]}
+    parts = zip(_RESERVATION_LABELS, reservation_parts(reservation), strict=True)
+    return {label: name for label, name in parts if name}
 
 
 def _placed_topology(shape: tpu.Shape, settings: Settings) -> str:
@@ -222,25 +229,57 @@ def _disk_type(shape: tpu.Shape, settings: Settings) -> str:
     return "" if "pd-standard" in allowed else allowed[0]
 
 
+def _taints(slice_: Slice, settings: Settings, *, spot: bool) -> tuple[Taint, ...]:
+    held = asking.wants_all_or_nothing(slice_, settings) and slice_.siblings > 1
+    return (*((_SPOT_TAINT,) if spot else ()), *((HELD_TAINT,) if held else ()))
+
+
+def _service_account(slice_: Slice, settings: Settings) -> str:
+    account = slice_.requirements.annotations.get(constants.NODE_SERVICE_ACCOUNT, "")
+    if not account:
+        return settings.node_service_account
+    _refuse(allowlists.service_account_problem(account, settings))
+    return account
+
+
 def _networks(slice_: Slice, settings: Settings) -> tuple[Network, ...]:
     annotation = slice_.requirements.annotations.get(constants.ADDITIONAL_NODE_NETWORKS, "")
     if not annotation:
         return settings.node_additional_networks
     try:
-        return parse_networks(annotation)
+        networks = parse_networks(annotation)
     except ValueError as error:
         raise UnmeetableError(f"annotation {constants.ADDITIONAL_NODE_NETWORKS} {error}") from error
+    _refuse(allowlists.network_problem(networks, settings))
+    return networks
 
 
-def _labels(slice_: Slice, settings: Settings) -> dict[str, str]:
-    copied = {
+def _refuse(problem: str) -> None:
+    if problem:
+        raise UnmeetableError(problem)
+
+
+def _labels(slice_: Slice, settings: Settings, choice: CapacityChoice) -> dict[str, str]:
+    selected = {
         key: value
         for key, value in slice_.requirements.node_selector.items()
         if key in _COPIED_SELECTORS or not _system_label(key)
     }
+    pod_labels = slice_.requirements.labels
     annotation = slice_.requirements.annotations.get(constants.COPY_LABELS, "")
-    keys = (*settings.pod_to_node_labels, *(key.strip() for key in annotation.split(",")))
-    copied |= {key: slice_.requirements.labels[key] for key in keys if key in slice_.requirements.labels}
+    asked = pod_labels.keys() & comma_items(annotation)
+    named = (selected.keys() | asked) - set(settings.pod_to_node_labels) - set(_COPIED_SELECTORS)
+    if selected.get(constants.LEGACY_POOL_ID) == slice_.jobset.name:
+        # It only says whose pool it is.
+        named -= {constants.LEGACY_POOL_ID}
+    _refuse(allowlists.label_problem(named, settings))
+    keys = (*settings.pod_to_node_labels, *sorted(asked))
+    copied = selected | {key: pod_labels[key] for key in keys if key in pod_labels}
+    # Of these two GKE labels nodes only where the creator of the pool asks for it.
+    if choice.kind is CapacityKind.QUEUED:
+        copied[constants.QUEUED] = "true"
+    elif choice.kind is CapacityKind.FLEX_START and constants.MAX_RUN_SECONDS in slice_.requirements.node_selector:
+        copied[constants.MAX_RUN_SECONDS] = slice_.requirements.node_selector[constants.MAX_RUN_SECONDS]
     forbidden = sorted(copied.keys() & constants.OWNER_LABELS)
     if forbidden:
         raise UnmeetableError(

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from provisioner import constants, tpu
 from provisioner.demand import Slice, SliceId
-from provisioner.model.capacity import Node, NodePool, PoolName, PoolStatus
+from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import JobKey, JobSetUid
 from provisioner.planning.fit import NodeView, misfit, view_of_node
 from provisioner.planning.memory import CallState, Memory
@@ -19,6 +19,8 @@ from provisioner.settings import Settings
 _SUPPLY = frozenset({PoolStatus.PROVISIONING, PoolStatus.RUNNING, PoolStatus.RECONCILING})
 #: GKE holds the pool for made.
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
+#: Made empty: without nodes it waits for capacity, and that is no failure however long it lasts.
+_LATE = frozenset({CapacityKind.FLEX_START, CapacityKind.QUEUED})
 #: A pool of others that came up without nodes is waited for this long, not longer.
 _PATIENCE_SECONDS = 120.0
 
@@ -52,7 +54,7 @@ class Supply:
     @property
     def ready(self) -> bool:
         """Whether all nodes are there and ready."""
-        return 0 < self.pool.node_count <= self.ready_nodes
+        return 0 < self.pool.hosts <= self.ready_nodes
 
     @property
     def usable(self) -> bool:
@@ -73,7 +75,7 @@ class Supply:
     def chips(self) -> int:
         """Chips of the whole pool."""
         known = tpu.machine_type(self.pool.machine_type)
-        return self.pool.node_count * known[1].chips if known else 0
+        return self.pool.hosts * known[1].chips if known else 0
 
     @property
     def attempt(self) -> int:
@@ -91,14 +93,21 @@ class Supply:
         """Namespace and name of the JobSet it was made for."""
         labels = self.pool.labels
         namespace = labels.get(constants.POOL_JOBSET_NAMESPACE) or labels.get(constants.PARENT_NAMESPACE, "")
-        return namespace, labels.get(constants.POOL_JOBSET_NAME, "")
+        return namespace, _jobset_of(self.pool)
 
 
 def is_ours(pool: NodePool) -> bool:
     """Whether the provisioner, or the Go provisioner, made the pool: only such pools are ever touched."""
-    return pool.labels.get(constants.NODEPOOL_MANAGER) == constants.MANAGER and bool(
-        pool.labels.get(constants.POOL_JOBSET_NAME)
-    )
+    return pool.labels.get(constants.NODEPOOL_MANAGER) == constants.MANAGER and bool(_jobset_of(pool))
+
+
+def _jobset_of(pool: NodePool) -> str:
+    """Return the JobSet's name on a pool; releases of the Go provisioner before 2024-04 gave the name as pool id."""
+    labels = pool.labels
+    if labels.get(constants.POOL_JOBSET_NAME):
+        return labels[constants.POOL_JOBSET_NAME]
+    # Without a namespace nobody could tell whether the JobSet is there.
+    return labels.get(constants.LEGACY_POOL_ID, "") if labels.get(constants.PARENT_NAMESPACE) else ""
 
 
 def find_supply(
@@ -118,7 +127,7 @@ def find_supply(
         view = expected_view(pool)
         ready_nodes = sum(node.ready and node.allocatable_chips >= max(1, view.chips) for node in here)
         unready_since = None
-        if pool.status in _UP and ready_nodes < max(1, pool.node_count):
+        if pool.status in _UP and ready_nodes < max(1, pool.hosts) and not (pool.capacity in _LATE and not here):
             unready_since = min(now, memory.unready_since.get(pool.name, now))
         supply[pool.name] = Supply(
             pool=pool,
@@ -148,7 +157,7 @@ def give_up(
         for name, each in supply.items()
         if each.unready_since is not None
         and each.unready_seconds >= settings.ready_timeout_seconds
-        and each.pool.node_count > 0
+        and each.pool.hosts > 0
         and not holders.get(name)
         and not each.leaving
         and name not in still
@@ -197,7 +206,7 @@ def takes(supply: Supply, slice_: Slice) -> bool:
     if supply.ready_nodes == 0 and supply.unready_seconds > _PATIENCE_SECONDS:
         return False
     refusing = sum(_refuses(node, slice_, supply.view) for node in supply.nodes)
-    return max(supply.pool.node_count, len(supply.nodes)) - refusing >= slice_.nodes
+    return max(supply.pool.hosts, len(supply.nodes)) - refusing >= slice_.nodes
 
 
 def _refuses(node: Node, slice_: Slice, expected: NodeView) -> bool:
@@ -206,7 +215,8 @@ def _refuses(node: Node, slice_: Slice, expected: NodeView) -> bool:
     view = view_of_node(node)
     if not node.ready or node.allocatable_chips < expected.chips:
         view = replace(expected, labels=view.labels, taints=view.taints, name=node.name)
-    taints = tuple(taint for taint in view.taints if not taint.key.startswith(constants.NODE_CONDITION_TAINT_PREFIXES))
+    passing = (*constants.NODE_CONDITION_TAINT_PREFIXES, constants.HELD)
+    taints = tuple(taint for taint in view.taints if not taint.key.startswith(passing))
     return bool(misfit(slice_.requirements, replace(view, taints=taints)))
 
 
@@ -215,5 +225,5 @@ def _right_size(supply: Supply, slice_: Slice) -> bool:
     if shape is None or topology_of_pool(supply.pool) != str(shape.topology):
         return False
     if shape.multi_host:
-        return supply.pool.node_count == slice_.nodes
-    return supply.pool.node_count >= slice_.nodes
+        return supply.pool.hosts == slice_.nodes
+    return supply.pool.hosts >= slice_.nodes

@@ -7,7 +7,7 @@ What is decided here is proven live before anything is deleted (see `provisioner
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from provisioner.demand import Slice, SliceId
@@ -55,11 +55,16 @@ def find_surplus(
     jobsets: Mapping[JobSetUid, JobSet],
     seen_deleted: Collection[JobSetUid],
     stuck: Mapping[PoolName, SliceId],
+    giving_back: Collection[JobSetUid],
+    in_the_way: Collection[PoolName],
     memory: Memory,
     settings: Settings,
     now: datetime,
 ) -> Surplus:
-    """Find the pools that nothing needs, and those of them whose time has come."""
+    """Find the pools that nothing needs, and those of them whose time has come.
+
+    JobSets of `giving_back` let go at once; pools that are `in_the_way` of others go before their delay is over.
+    """
     uid_of_name = {(jobset.namespace, jobset.name): jobset.uid for jobset in jobsets.values()}
     deletes: list[Delete] = []
     since: dict[PoolName, datetime] = {}
@@ -85,12 +90,16 @@ def find_surplus(
         since[each.name] = min(now, memory.surplus_since.get(each.name, now))
         if each.leaving:
             continue
-        at_once = failed or given_up is not None
+        back = owner is not None and owner.jobset_uid in giving_back and owner in slices
+        at_once = failed or given_up is not None or back or each.name in in_the_way
         due = _due(each, since[each.name], memory.deletes.get(each.name), settings, now, at_once=at_once)
         if due > now:
             due_at.append(due)
             continue
-        deletes.append(_delete(each, given_up, owner, slices, jobsets, uid_of_name, matching))
+        delete = _delete(each, given_up, owner, slices, jobsets, uid_of_name, matching)
+        if back and delete.reason is DeleteReason.NOT_NEEDED:
+            delete = replace(delete, reason=DeleteReason.GIVEN_BACK)
+        deletes.append(delete)
     vanished = {
         each.name
         for each in supply

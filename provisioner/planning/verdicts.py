@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from provisioner import constants
 from provisioner.demand import Slice, SliceId
 from provisioner.model.capacity import PoolName, PoolStatus
-from provisioner.model.workloads import jobset_ref, pod_ref
+from provisioner.model.workloads import JobSetUid, jobset_ref, pod_ref
 from provisioner.planning.matching import Matching
 from provisioner.planning.memory import PhaseEntry
 from provisioner.planning.plan import Verdict
@@ -37,6 +37,29 @@ def underused(slice_: Slice) -> tuple[Verdict, ...]:
     return (verdict(slice_, constants.UNDERUSED, message),)
 
 
+def unlisted(slice_: Slice) -> tuple[Verdict, ...]:
+    """Say that Google's lists do not have the topology, although it follows their rule."""
+    if slice_.shape is None or not slice_.shape.warning:
+        return ()
+    return (verdict(slice_, constants.UNLISTED_TOPOLOGY, slice_.shape.warning),)
+
+
+def not_separate(slice_: Slice) -> tuple[Verdict, ...]:
+    """Say that the JobSet's pods may be put on nodes that were held for another one that starts together.
+
+    Whichever leader pod fits is put there once our taint is off, and what pods are on is never given back: both would
+    run in part. A selector of its own leaves it its own nodes alone.
+    """
+    name = slice_.jobset.name
+    if name in slice_.requirements.node_selector.values():
+        return ()
+    message = (
+        f"the slices of JobSet {name} start together, and its pods fit the nodes of other JobSets too: each may then "
+        f"run in part and wait for the other; add the nodeSelector {constants.LEGACY_POOL_ID}: {name} to its pods"
+    )
+    return (verdict(slice_, constants.NOT_SEPARATE, message),)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
     """A slice whose pods stay unschedulable although it has its pool."""
@@ -52,12 +75,13 @@ def find_stuck(
     slices: Mapping[SliceId, Slice],
     supply: Mapping[PoolName, Supply],
     matching: Matching,
+    held: Collection[JobSetUid],
     entries: Mapping[PoolName, PhaseEntry],
     now: datetime,
 ) -> tuple[Stuck, ...]:
     """Find pods that stay unschedulable although their slice has its pool, and tell of them in the scheduler's words.
 
-    `entries` are the phases of the last round.
+    Slices of JobSets in `held` are kept waiting on purpose. `entries` are the phases of the last round.
     """
     limit = now - timedelta(seconds=_STUCK_SECONDS)
     place = {slice_id: name for name, slice_id in matching.claimed.items()}
@@ -65,7 +89,7 @@ def find_stuck(
     found = []
     for slice_id, name in place.items():
         slice_, pool, entry = slices.get(slice_id), supply.get(name), entries.get(name)
-        if slice_ is None or pool is None or entry is None or not slice_.served:
+        if slice_ is None or pool is None or entry is None or not slice_.served or slice_.jobset.uid in held:
             continue
         waiting = [pod for pod in slice_.pods if pod.unschedulable_since and pod.unschedulable_since <= limit]
         if not waiting or pool.pool.status is PoolStatus.PROVISIONING:
@@ -81,7 +105,7 @@ def find_stuck(
         elif pool.unready_since is not None and pool.unready_since <= limit:
             message = (
                 f"job {slice_.job_name} waits for node pool {name}, which GKE calls {pool.pool.status.value}: only "
-                f"{pool.ready_nodes} of {pool.pool.node_count} nodes are ready with all their chips"
+                f"{pool.ready_nodes} of {pool.pool.hosts} nodes are ready with all their chips"
             )
             said = verdict(slice_, constants.STUCK, message, key=f"unready {name}")
             found.append(Stuck(slice_id=slice_id, pool=name, ready=False, verdict=said))

@@ -10,10 +10,10 @@ import pytest
 from provisioner import constants
 from provisioner.demand import Slice
 from provisioner.model.capacity import Network, NodePool, NodePoolRequest, PoolName, PoolStatus, Taint
+from provisioner.planning.backoff import capacity_key
 from provisioner.planning.fit import misfit
 from provisioner.planning.specification import (
     UnmeetableError,
-    capacity_type,
     expected_pool,
     expected_view,
     fingerprint,
@@ -139,7 +139,7 @@ def test_a_pod_may_name_its_workload_policy() -> None:
             {},
             False,
             "projects/p/reservations/r",
-            "reservation r",
+            "reservation projects/p/reservations/r",
             id="a shared reservation",
         ),
     ],
@@ -151,7 +151,7 @@ def test_capacity(
     made = request_of(slice_of(selector=selector, tolerations=(CHIP_TOLERATION, SPOT_TOLERATION)), **changes)
     assert (made.spot, made.reservation) == (spot, reservation)
     assert made.taints == ((Taint(key=constants.SPOT, value="true"),) if spot else ())
-    assert capacity_type(spot=made.spot, reservation=made.reservation) == kind
+    assert capacity_key(made) == f"us-central2-b/ct4p-hightpu-4t/{kind}"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_capacity(
         pytest.param(
             {"selector": {constants.SPOT: "true", constants.RESERVATION_NAME: "r"}},
             {},
-            "remove one of the two",
+            "remove all but one",
             id="spot from a reservation",
         ),
         pytest.param(

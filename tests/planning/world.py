@@ -7,18 +7,28 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from provisioner.model.capacity import Failure, FailureKind, Node, NodePool, OperationName, PoolName, PoolStatus
+from provisioner import constants
+from provisioner.model.capacity import (
+    Failure,
+    FailureKind,
+    Node,
+    NodePool,
+    Operation,
+    OperationName,
+    PoolName,
+    PoolStatus,
+)
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import JobSet, JobSetUid, Pod
 from provisioner.planning import outcomes
 from provisioner.planning.deciding import decide
 from provisioner.planning.fit import misfit, view_of_node
 from provisioner.planning.memory import Memory
-from provisioner.planning.outcomes import CreateAnswer, DeleteAnswer, DeleteResult
-from provisioner.planning.plan import Create, Delete, Plan
+from provisioner.planning.outcomes import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
+from provisioner.planning.plan import Create, Delete, LookUp, LookUpKind, Plan, Verdict
 from provisioner.planning.specification import expected_pool
 from provisioner.settings import Settings
-from tests.builders import NOW, make_nodes, make_pod, settings
+from tests.builders import NOW, make_node, make_nodes, make_pod, settings
 
 
 def failure(kind: FailureKind, message: str = "GKE's own words.") -> Failure:
@@ -31,7 +41,7 @@ class World:
 
     def __init__(self, *jobsets: JobSet, settings_: Settings | None = None) -> None:
         self.settings = settings_ or settings()
-        self.jobsets = {jobset.uid: jobset for jobset in jobsets}
+        self.jobsets: dict[JobSetUid, JobSet] = {}
         self.deleted_jobsets: set[JobSetUid] = set()
         self.pods: dict[str, Pod] = {}
         self.pools: dict[PoolName, NodePool] = {}
@@ -44,7 +54,14 @@ class World:
         #: What GKE says to a create or delete; None: it takes it.
         self.refuse_create: Callable[[Create], Failure | None] = lambda _: None
         self.refuse_delete: Callable[[Delete], Failure | None] = lambda _: None
+        #: In which order the scheduler looks at leaders, by UID.
+        self.order: Callable[[str], Any] | None = None
+        self.add(*jobsets)
+
+    def add(self, *jobsets: JobSet) -> None:
+        """Add JobSets with their pods."""
         for jobset in jobsets:
+            self.jobsets[jobset.uid] = jobset
             self.start_pods(jobset)
 
     def start_pods(self, jobset: JobSet) -> None:
@@ -79,6 +96,16 @@ class World:
             if pool.status is PoolStatus.PROVISIONING:
                 self.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=self.now)
 
+    def bring_nodes(self, name: PoolName, *indices: int, **changes: Any) -> None:
+        """Let nodes of a pool come that was made empty: those named, or all."""
+        pool = self.pools[name]
+        for index in indices or range(pool.hosts):
+            self.put(make_node(pool, index, created_at=self.now, **changes))
+
+    def fail_pool(self, name: PoolName, reason: Failure) -> None:
+        """Let a pool end in ERROR."""
+        self.put(replace(self.pools[name], status=PoolStatus.ERROR, failure=reason))
+
     def finish_deletes(self) -> None:
         """Take away every pool that is stopping."""
         for name, pool in list(self.pools.items()):
@@ -108,10 +135,17 @@ class World:
             if self.pools[name].status is PoolStatus.STOPPING:
                 continue
             nodes = sorted((node for node in self.nodes.values() if node.pool_name == name), key=lambda node: node.name)
-            fits = nodes and all(node.ready and not misfit(leader.requirements, view_of_node(node)) for node in nodes)
+            fits = 0 < self.pools[name].hosts <= len(nodes) and all(
+                node.ready and not misfit(leader.requirements, view_of_node(node)) for node in nodes
+            )
             if name not in busy and fits:
                 return nodes
         return []
+
+    def finish(self, jobset: JobSet) -> None:
+        """Complete a JobSet."""
+        self.jobsets[jobset.uid] = replace(jobset, terminal_state="Completed")
+        self.end_pods(jobset)
 
     def end_pods(self, jobset: JobSet) -> None:
         """Remove all pods of a JobSet."""
@@ -152,6 +186,12 @@ class World:
             self.answer(self._delete(delete))
         for create in plan.creates:
             self.answer(self._create(create))
+        for look_up in plan.look_ups:
+            self.answer(self._look_up(look_up))
+        for name in plan.releases:
+            node = self.nodes[name]
+            kept = tuple(taint for taint in node.taints if taint.key != constants.HELD)
+            self.nodes[name] = replace(node, taints=kept)
         self.pass_time(seconds)
         return plan
 
@@ -161,6 +201,15 @@ class World:
             plan = self.step(seconds=seconds)
         return plan
 
+    def live(self, rounds: int, *, seconds: float = 1.0) -> Plan:
+        """Take several steps in which GKE and the scheduler do their part at once."""
+        for _ in range(rounds):
+            plan = self.step(seconds=seconds)
+            self.finish_creates()
+            self.finish_deletes()
+            self.schedule(order=self.order)
+        return plan
+
     def answer(self, answer: outcomes.Answer) -> None:
         """Hand an answer of GKE to the provisioner."""
         self.memory = outcomes.absorb(self.memory, answer, dict(self.pools))
@@ -168,6 +217,15 @@ class World:
     def states(self) -> dict[PoolName, str]:
         """Return the phases of the last plan."""
         return {state.name: state.phase.value for state in self.plans[-1].pools}
+
+    def told(self, reason: str = "") -> list[Verdict]:
+        """Return all that was said so far, for one reason or for any."""
+        return [each for plan in self.plans for each in plan.verdicts if reason in ("", each.reason)]
+
+    def bound(self, jobset: JobSet) -> int:
+        """Count the slices of a JobSet whose leader is bound."""
+        leaders = (pod for pod in self.pods.values() if pod.jobset_uid == jobset.uid and pod.completion_index == 0)
+        return sum(bool(leader.node_name) for leader in leaders)
 
     def _create(self, create: Create) -> CreateAnswer:
         name = create.request.name
@@ -189,3 +247,12 @@ class World:
         self.put(replace(self.pools[delete.name], status=PoolStatus.STOPPING))
         operation = OperationName(f"delete-{delete.name}")
         return DeleteAnswer(name=delete.name, at=self.now, result=DeleteResult.ACCEPTED, operation=operation)
+
+    def _look_up(self, look_up: LookUp) -> LookUpAnswer:
+        """Answer with the truth; operations end when their pool is no longer in the making."""
+        pool = self.pools.get(look_up.name)
+        if look_up.kind is LookUpKind.POOL:
+            return LookUpAnswer(look_up=look_up, at=self.now, exists=pool is not None)
+        done = pool is None or pool.status not in (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
+        operation = Operation(name=look_up.operation, done=done, failure=pool.failure if pool is not None else None)
+        return LookUpAnswer(look_up=look_up, at=self.now, operation=operation)
