@@ -31,6 +31,7 @@ from provisioner.cluster.workloads import (
     list_nodes_of_pool,
     list_pods_of_job,
     list_pods_on_node,
+    release,
     uncordon,
 )
 
@@ -73,5 +74,6 @@ __all__ = [
     "parse_node",
     "parse_pod",
     "pods",
+    "release",
     "uncordon",
 ]

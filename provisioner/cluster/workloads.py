@@ -1,4 +1,6 @@
-"""Live reads and the cordon, for the moment before a delete: never from a cache, never with resourceVersion=0.
+"""Live reads for the moment before a delete, and what we write to nodes.
+
+Nothing here comes from a cache, nor from a read with resourceVersion=0.
 
 An answer that can't be read raises Malformed instead of being skipped: a pod that nobody could count must stop a
 delete, not permit it.
@@ -14,7 +16,7 @@ from typing import Any, TypeVar
 from provisioner import constants
 from provisioner.cluster import errors
 from provisioner.cluster.parse import MalformedObject, parse_jobset, parse_node, parse_pod, requested_chips
-from provisioner.cluster.protocol import JOBSETS_ROOT, Api, collection_path, object_path
+from provisioner.cluster.protocol import JOBSETS_ROOT, Api, JsonObject, collection_path, object_path
 from provisioner.cluster.quantities import parse_timestamp
 from provisioner.cluster.watches import UNFINISHED
 from provisioner.model.capacity import Node
@@ -25,7 +27,7 @@ T = TypeVar("T")
 #: A list that takes longer than etcd keeps its revision starts again this often.
 _LIST_ATTEMPTS = 3
 #: A node that others write to meanwhile is read and written again this often.
-_UNCORDON_ATTEMPTS = 5
+_CHANGE_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,25 +112,47 @@ def uncordon(api: Api, node_name: str) -> bool:
 
     Read live and written only to what was read: the cordon that a cache shows as ours may be somebody else's by now.
     """
-    for attempt in range(1, _UNCORDON_ATTEMPTS + 1):
+
+    def change(node: JsonObject) -> JsonObject | None:
+        if ((node.get("metadata") or {}).get("annotations") or {}).get(constants.CORDONED) != "true":
+            return None
+        return {"metadata": {"annotations": {constants.CORDONED: None}}, "spec": {"unschedulable": None}}
+
+    return _change_node(api, node_name, change)
+
+
+def release(api: Api, node_name: str) -> bool:
+    """Take our taint off a node, and no other; False where the node is gone or does not bear it (any more)."""
+
+    def change(node: JsonObject) -> JsonObject | None:
+        taints = (node.get("spec") or {}).get("taints") or []
+        others = [taint for taint in taints if taint.get("key") != constants.HELD]
+        return {"spec": {"taints": others or None}} if len(others) < len(taints) else None
+
+    return _change_node(api, node_name, change)
+
+
+def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonObject | None]) -> bool:
+    """Change a node by what it is now; False where it is gone or there is nothing to change."""
+    path = object_path("nodes", node_name)
+    for attempt in range(1, _CHANGE_ATTEMPTS + 1):
         try:
-            return _uncordon_once(api, object_path("nodes", node_name))
+            node = api.get(path)
+            body = change(node)
+            if body is None:
+                return False
+            version = (node.get("metadata") or {}).get("resourceVersion")
+            marks = {**body.get("metadata", {}), "resourceVersion": version}
+            api.patch(path, {**body, "metadata": marks}, strategic=True)
         except errors.NotFound:
             return False
         except errors.Conflict:
             # Most likely the kubelet reported its status in between.
-            if attempt == _UNCORDON_ATTEMPTS:
+            if attempt == _CHANGE_ATTEMPTS:
                 raise
+        else:
+            return True
     raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def _uncordon_once(api: Api, path: str) -> bool:
-    metadata = api.get(path).get("metadata") or {}
-    if (metadata.get("annotations") or {}).get(constants.CORDONED) != "true":
-        return False
-    marks = {"annotations": {constants.CORDONED: None}, "resourceVersion": metadata.get("resourceVersion")}
-    api.patch(path, {"metadata": marks, "spec": {"unschedulable": None}}, strategic=True)
-    return True
 
 
 def _list(api: Api, path: str, query: Mapping[str, str], parse: Callable[[Any], T]) -> list[T]:

@@ -11,14 +11,15 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import structlog
 
 from provisioner import cluster
 from provisioner.controller.deleting import Gate, KeptError
-from provisioner.gke.errors import GkeError, of_reservation
+from provisioner.controller.policies import Policies
+from provisioner.gke.errors import GkeError
 from provisioner.gke.protocol import Gke
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.planning.outcomes import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
@@ -51,7 +52,12 @@ class Actor:
     _idle: threading.Condition = field(default_factory=threading.Condition)
     _calls_under_way: int = 0
     _closing: bool = False
-    _uncordoning: set[str] = field(default_factory=set)
+    #: Nodes that are being changed, so that no two threads change one.
+    _changing: set[str] = field(default_factory=set)
+    _policies: Policies = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._policies = Policies(gke=self.gke, clock=self.clock, obstacle=self._lack_of_lease)
 
     def carry_out(self, plan: Plan) -> None:
         """Submit everything in a plan; returns at once."""
@@ -62,10 +68,11 @@ class Actor:
             self._submit(functools.partial(self._create, create))
         for look_up in plan.look_ups:
             self._submit(functools.partial(self._look_up, look_up))
-        for node in plan.uncordons:
-            if node not in self._uncordoning:
-                self._uncordoning.add(node)
-                self._submit(functools.partial(self._uncordon, node))
+        for change, nodes in ((cluster.uncordon, plan.uncordons), (cluster.release, plan.releases)):
+            for node in nodes:
+                if node not in self._changing:
+                    self._changing.add(node)
+                    self._submit(functools.partial(self._change_node, change, node))
 
     def drain(self, *, timeout_seconds: float) -> bool:
         """Drop what has not begun, wait until no call is under way; False when the time is up."""
@@ -94,18 +101,25 @@ class Actor:
 
     def _create(self, create: Create) -> Answer:
         name = create.request.name
-        if self.lease_seconds() <= CALL_TIMEOUT_SECONDS:
-            return CreateAnswer(name=name, at=self.clock(), failure=_NO_LEASE)
         try:
+            # The lease again: the policy may have taken long.
+            obstacle = self._lack_of_lease() or self._policies.ensure(create.request) or self._lack_of_lease()
+            if obstacle is not None:
+                return CreateAnswer(name=name, at=self.clock(), failure=obstacle)
             operation = self.gke.create_node_pool(create.request)
+            self._policies.succeeded(create.request)
         except GkeError as error:
-            return CreateAnswer(name=name, at=self.clock(), failure=error.failure)
+            failure = self._policies.explain(create.request, error.failure)
+            return CreateAnswer(name=name, at=self.clock(), failure=failure)
         except Exception as error:  # noqa: BLE001 - the answer must not be lost
             # Whatever it was, the request may have reached GKE.
             _log.exception("create.crashed", node_pool=name)
             failure = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error))
             return CreateAnswer(name=name, at=self.clock(), failure=failure)
         return CreateAnswer(name=name, at=self.clock(), operation=operation)
+
+    def _lack_of_lease(self) -> Failure | None:
+        return _NO_LEASE if self.lease_seconds() <= CALL_TIMEOUT_SECONDS else None
 
     def _delete(self, delete: Delete) -> Answer:
         def answer(result: DeleteResult, *, reason: str = "", failure: Failure | None = None) -> DeleteAnswer:
@@ -115,11 +129,11 @@ class Actor:
             return answer(DeleteResult.FAILED, reason=_NO_LEASE.message, failure=_NO_LEASE)
 
         try:
-            if self.lease_seconds() <= CALL_TIMEOUT_SECONDS:
+            if self._lack_of_lease() is not None:
                 return no_lease()
             self.gate.pass_through(delete)
             # Again: the gate may have taken long.
-            if self.lease_seconds() <= CALL_TIMEOUT_SECONDS:
+            if self._lack_of_lease() is not None:
                 return no_lease()
             operation = self.gke.delete_node_pool(delete.name)
         except KeptError as error:
@@ -141,8 +155,6 @@ class Actor:
         try:
             if look_up.kind is LookUpKind.OPERATION:
                 operation = self.gke.get_operation(look_up.operation)
-                if look_up.reserved and operation.failure is not None:
-                    operation = replace(operation, failure=of_reservation(operation.failure))
                 return LookUpAnswer(look_up=look_up, at=self.clock(), operation=operation)
             self.gke.get_node_pool(look_up.name)
         except GkeError as error:
@@ -151,10 +163,11 @@ class Actor:
             return LookUpAnswer(look_up=look_up, at=self.clock(), failure=error.failure)
         return LookUpAnswer(look_up=look_up, at=self.clock(), exists=True)
 
-    def _uncordon(self, node: str) -> None:
+    def _change_node(self, change: Callable[[cluster.Api, str], bool], node: str) -> None:
         try:
-            cluster.uncordon(self.api, node)
+            change(self.api, node)
         except cluster.ClusterError as error:
-            _log.warning("node.uncordon_failed", node=node, error=str(error))
+            # The next round sees the node as it is, and tries again.
+            _log.warning("node.change_failed", node=node, change=change.__name__, error=str(error))
         finally:
-            self._uncordoning.discard(node)
+            self._changing.discard(node)

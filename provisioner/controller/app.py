@@ -8,13 +8,13 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import structlog
 
 import provisioner
 from provisioner import cluster
 from provisioner.controller.acting import Actor
+from provisioner.controller.clocks import FollowedClock
 from provisioner.controller.deleting import Gate
 from provisioner.controller.guarding import ClusterProof
 from provisioner.controller.loop import Loop
@@ -67,11 +67,12 @@ def run(settings: Settings, addresses: Addresses, api: cluster.KubeApi, client: 
         else None
     )
     watches = make_watches(api, settings, wake.set)
+    clock = FollowedClock()
     actor = Actor(
         gke=gke,
         api=api,
-        gate=Gate(api=api, settings=settings, clock=_now),
-        clock=_now,
+        gate=Gate(api=api, settings=settings, clock=clock),
+        clock=clock,
         lease_seconds=elector.remaining_seconds if elector is not None else _forever,
         on_answer=wake.set,
         executor=ThreadPoolExecutor(max_workers=settings.concurrency, thread_name_prefix="act"),
@@ -79,20 +80,20 @@ def run(settings: Settings, addresses: Addresses, api: cluster.KubeApi, client: 
     loop = Loop(
         settings=settings,
         watches=watches,
-        pools=PoolList(gke=gke, clock=_now),
+        pools=PoolList(gke=gke, clock=clock),
         proof=ClusterProof(
             gke=gke,
             api=api,
             trusted_ca_pem=api.ca_certificates_pem(),
             assume=settings.assume_same_cluster,
-            clock=_now,
+            clock=clock,
         ),
         actor=actor,
         reporter=Reporter(recorder=recorder, metrics=metrics),
         metrics=metrics,
         store=cluster.HintsStore(api, settings.own_namespace),
         is_leader=(lambda: elector.is_leader) if elector is not None else _always,
-        clock=_now,
+        clock=clock,
         wake=wake,
         stopping=stopping,
     )
@@ -156,10 +157,6 @@ def _shut_down(
     # Threads that hang in a call must not keep the process from ending.
     os._exit(0) if not drained else None
     return 0
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 def _forever() -> float:

@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
 
 import structlog
 
 from provisioner import cluster
 from provisioner.controller.acting import Actor
+from provisioner.controller.clocks import FollowedClock
 from provisioner.controller.guarding import ClusterProof
 from provisioner.controller.observing import PoolList, Watches, distrust, take_snapshot
 from provisioner.controller.reporting import Reporter
@@ -35,8 +35,6 @@ _ROUND_GAP_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 15.0
 #: Hints are written at most this often.
 _HINTS_GAP_SECONDS = 2.0
-#: The time of day and the monotonic clock part by less than this from round to round, or somebody set the clock.
-_CLOCK_SET_SECONDS = 1.0
 #: Without a round for this long the loop counts as dead; longer than all time-outs of one round together.
 DEAD_AFTER_SECONDS = 300.0
 
@@ -54,7 +52,8 @@ class Loop:
     metrics: Metrics
     store: cluster.HintsStore
     is_leader: Callable[[], bool]
-    clock: Callable[[], datetime]
+    #: The one that all parts go by.
+    clock: FollowedClock
     #: Set by every watch event and every answer.
     wake: threading.Event
     stopping: threading.Event
@@ -66,8 +65,6 @@ class Loop:
     _hints_loaded: bool = False
     _hints_saved_monotonic: float = float("-inf")
     _problems: tuple[str, ...] = ()
-    #: Time of day less monotonic clock, at the last round.
-    _clock_offset_seconds: float | None = None
 
     def run(self) -> None:
         """Run rounds until `stopping` is set."""
@@ -116,7 +113,6 @@ class Loop:
         self._follow_clock()
         if not self._prepare():
             return min(_LONGEST_PAUSE_SECONDS, max(0.1, self.proof.due_in_seconds(self.clock())))
-        self._follow_clock()
         self._absorb()
         plan, snapshot = self._decide()
         self.memory, self.last_plan = plan.memory, plan
@@ -127,17 +123,11 @@ class Loop:
         return self._pause(plan)
 
     def _follow_clock(self) -> None:
-        """Notice that somebody set the clock, and go on as if it had always been so.
-
-        To be called after every wait for an answer: what is stamped with the new time before it is noticed here is
-        moved along all the same, and then lies as far in the future as the clock was set.
-        """
-        offset = self.clock().timestamp() - self.monotonic()
-        before, self._clock_offset_seconds = self._clock_offset_seconds, offset
-        if before is None or abs(offset - before) < _CLOCK_SET_SECONDS:
+        """Notice that somebody set the clock, and go on as if it had always been so."""
+        by = self.clock.follow()
+        if not by:
             return
-        by = timedelta(seconds=offset - before)
-        _log.warning("clock.set", by_seconds=round(offset - before, 3))
+        _log.warning("clock.set", by_seconds=round(by.total_seconds(), 3))
         self.memory = shifted(self.memory, by)
         self.pools.clock_set(by)
         self.proof.clock_set(by)
@@ -182,9 +172,7 @@ class Loop:
         return plan, snapshot
 
     def _fetch(self) -> None:
-        self._follow_clock()
         self.pools.fetch()
-        self._follow_clock()
 
     def _decide_once(self) -> tuple[Plan, Snapshot]:
         snapshot = take_snapshot(self.watches, self.pools)

@@ -17,6 +17,7 @@ from provisioner.model.capacity import PoolName
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import ObjectRef, jobset_ref, pod_ref
 from provisioner.observability.metrics import Metrics
+from provisioner.planning.capacity import choice_of
 from provisioner.planning.lifecycle import Phase
 from provisioner.planning.memory import CallState
 from provisioner.planning.outcomes import Answer, CreateAnswer, DeleteAnswer, DeleteResult
@@ -108,13 +109,12 @@ class Reporter:
         _log.info("node_pool.create_accepted", node_pool=answer.name, operation=answer.operation)
         if create is not None:
             request = create.request
-            capacity = "spot " if request.spot else f"reservation {request.reservation} " if request.reservation else ""
             self.recorder.emit(
                 create.pod,
                 kind="Normal",
                 reason=constants.CREATION_STARTED,
-                message=f"GKE makes node pool {request.name}: {request.node_count} x {request.machine_type} "
-                f"{capacity}in {request.zone}",
+                message=f"GKE makes node pool {request.name}: {request.node_count} x {request.machine_type}, "
+                f"{choice_of(request)}",
             )
 
     def _tell_delete(self, answer: DeleteAnswer) -> None:

@@ -26,10 +26,16 @@ from provisioner.gke import errors, translate
 from provisioner.gke.errors import Call
 from provisioner.gke.protocol import Cluster
 from provisioner.gke.session import GkeSession
-from provisioner.model.capacity import NodePool, NodePoolRequest, Operation, OperationName, PoolName
+from provisioner.model.capacity import NodePool, NodePoolRequest, Operation, OperationName, PoolName, WorkloadPolicy
+from provisioner.settings import region_of
 
 GKE_ADDRESS = "https://container.googleapis.com"
+COMPUTE_ADDRESS = "https://compute.googleapis.com"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+_POLICY_GRANT_HELP = (
+    "Grant the provisioner's identity the optional role with compute.resourcePolicies.get and "
+    "compute.resourcePolicies.create on the project of the cluster."
+)
 #: A documented header of Google's APIs; field paths in JSON spelling.
 _FIELD_MASK_HEADER = "X-Goog-FieldMask"
 
@@ -65,6 +71,10 @@ class GkeClient:
         self._get_timeout_seconds = get_timeout_seconds
         self._list_timeout_seconds = list_timeout_seconds
         self._base_url = (endpoint or GKE_ADDRESS).rstrip("/")
+        # The library for Compute Engine costs a second at the start and 140 MB, for two calls.
+        compute_url = (endpoint or COMPUTE_ADDRESS).rstrip("/")
+        region = f"projects/{project}/regions/{region_of(location)}"
+        self._policies_url = f"{compute_url}/compute/v1/{quote(region)}/resourcePolicies"
         if credentials is None:
             credentials = auth_credentials.AnonymousCredentials() if endpoint else default_credentials()  # type: ignore[no-untyped-call]
         user_agent = f"tpu-provisioner/{provisioner.__version__}"
@@ -147,16 +157,35 @@ class GkeClient:
             )
         return translate.operation_from_message(container_v1.Operation.pb(found))
 
+    def get_workload_policy(self, name: str) -> WorkloadPolicy:
+        """Implement `Gke.get_workload_policy`."""
+        with self._call(f"get of workload policy {name!r}", Call.READ, grant_help=_POLICY_GRANT_HELP):
+            response = self._session.request(
+                "GET", f"{self._policies_url}/{quote(name, safe='')}", timeout=self._get_timeout_seconds
+            )
+            return translate.workload_policy_from_json(_object_of(response.content, "resource policy"))
+
+    def create_workload_policy(self, policy: WorkloadPolicy) -> None:
+        """Implement `Gke.create_workload_policy`."""
+        with self._call(f"create of workload policy {policy.name!r}", Call.CREATE, grant_help=_POLICY_GRANT_HELP):
+            response = self._session.request(
+                "POST",
+                self._policies_url,
+                json=translate.workload_policy_json(policy),
+                timeout=self._create_timeout_seconds,
+            )
+            _object_of(response.content, "operation")
+
     def _pool_path(self, name: PoolName) -> str:
         return f"{self._cluster_path}/nodePools/{name}"
 
     @contextmanager
-    def _call(self, subject: str, call: Call) -> Iterator[None]:
+    def _call(self, subject: str, call: Call, **options: str) -> Iterator[None]:
         try:
             yield
         # The last two: an answer with a good status that is not what GKE answers.
         except (*errors.SDK_ERRORS, json_format.Error, _UnreadableAnswerError) as error:
-            raise errors.to_gke_error(error, subject, call=call) from error
+            raise errors.to_gke_error(error, subject, call=call, **options) from error
 
 
 class _Transport(ClusterManagerRestTransport):
@@ -178,12 +207,18 @@ class _UnreadableAnswerError(Exception):
     """An answer that is not the JSON that was asked for."""
 
 
-def _node_pools_of(body: bytes) -> list[dict[str, object]]:
+def _object_of(body: bytes, what: str) -> dict[str, object]:
     try:
         answer = json.loads(body)
     except ValueError as error:
         raise _UnreadableAnswerError("The answer is not JSON; is GKE_ENDPOINT the address of GKE?") from error
-    pools = answer.get("nodePools", []) if isinstance(answer, dict) else None
+    if not isinstance(answer, dict):
+        raise _UnreadableAnswerError(f"The answer is no {what}; is GKE_ENDPOINT the address of GKE?")
+    return answer
+
+
+def _node_pools_of(body: bytes) -> list[dict[str, object]]:
+    pools = _object_of(body, "list of node pools").get("nodePools", [])
     if not isinstance(pools, list):
         raise _UnreadableAnswerError("The answer is no list of node pools; is GKE_ENDPOINT the address of GKE?")
     # A pool without a name could be neither matched nor deleted.

@@ -22,6 +22,7 @@ from provisioner.model.capacity import (
     Operation,
     OperationName,
     PoolName,
+    WorkloadPolicy,
 )
 
 _T = TypeVar("_T")
@@ -67,6 +68,14 @@ class InstrumentedGke:
     def get_operation(self, name: OperationName) -> Operation:
         """Implement `Gke.get_operation`."""
         return self._measured("get_operation", lambda: self._inner.get_operation(name))
+
+    def get_workload_policy(self, name: str) -> WorkloadPolicy:
+        """Implement `Gke.get_workload_policy`."""
+        return self._measured("get_workload_policy", lambda: self._inner.get_workload_policy(name))
+
+    def create_workload_policy(self, policy: WorkloadPolicy) -> None:
+        """Implement `Gke.create_workload_policy`."""
+        return self._measured("create_workload_policy", lambda: self._inner.create_workload_policy(policy))
 
     def _measured(self, method: str, call: Callable[[], _T]) -> _T:
         started = self._monotonic()
@@ -126,6 +135,14 @@ class RetryingGke:
     def get_operation(self, name: OperationName) -> Operation:
         """Implement `Gke.get_operation`."""
         return self._retried("get_operation", lambda: self._inner.get_operation(name))
+
+    def get_workload_policy(self, name: str) -> WorkloadPolicy:
+        """Implement `Gke.get_workload_policy`."""
+        return self._retried("get_workload_policy", lambda: self._inner.get_workload_policy(name))
+
+    def create_workload_policy(self, policy: WorkloadPolicy) -> None:
+        """Implement `Gke.create_workload_policy`: once."""
+        return self._inner.create_workload_policy(policy)
 
     def _retried(self, method: str, call: Callable[[], _T]) -> _T:
         for attempt in range(1, self._tries):

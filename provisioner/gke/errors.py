@@ -104,11 +104,15 @@ _TEXTS = (
     ),
     # Codes that say stockout whatever the sentence around them says.
     _text(r"GCE_STOCKOUT|RESOURCE_POOL_EXHAUSTED|INSUFFICIENT_CAPACITY", FailureKind.STOCKOUT),
-    # A reservation that cannot serve: another zone has no such reservation, so the user has to change something.
+    # A reservation that is used up: what others have of it now may be free later, as with any stock.
     _text(
-        r"\breservation\b[^.]*\b(not found|not exist|incompatible|not compatible|insufficient|not have"
-        r"|exhausted|expired)"
-        r"|(could not find|incompatible|no available|must use)\b[^.]*\breservation\b",
+        r"\breservation\b[^.]*\b(insufficient|sufficient capacity|exhausted|enough)|no available\b[^.]*\breservation\b",
+        FailureKind.STOCKOUT,
+    ),
+    # A reservation that cannot serve: somebody has to change something.
+    _text(
+        r"\breservation\b[^.]*\b(not found|not exist|incompatible|not compatible|not have|expired)"
+        r"|(could not find|incompatible|must use)\b[^.]*\breservation\b",
         FailureKind.INVALID,
     ),
     # Words for a stockout: akka issue 32992, kubeflow issue 673, xpk; the code without a reservation, GKE's autoscaler.
@@ -156,27 +160,24 @@ _RPC_CODES: Mapping[int, FailureKind] = {
 _FAILED_PRECONDITION = 9
 
 
-def classify_message(code: int | None, text: str, *, reserved: bool = False) -> FailureKind:
-    """Return the kind of a failed operation or node pool.
-
-    `code` is a google.rpc.Code where there is one. `reserved`: the pool draws on a reservation, so a lack of
-    capacity is the reservation's, and no other zone will do (as GKE's autoscaler sees it).
-    """
+def classify_message(code: int | None, text: str) -> FailureKind:
+    """Return the kind of a failed operation or node pool; `code` is a google.rpc.Code where there is one."""
     kind = _kind_of_text(text)
     if kind is None and code == _FAILED_PRECONDITION and _PASSING.search(text):
         kind = FailureKind.OPERATION_IN_THE_WAY
     if kind is None:
         kind = _RPC_CODES.get(code or 0, FailureKind.UNAVAILABLE)
-    if reserved and kind is FailureKind.STOCKOUT:
-        return FailureKind.INVALID
     return kind
 
 
-def of_reservation(failure: Failure) -> Failure:
-    """Return the failure of a pool that draws on a reservation: its stockout is the reservation's."""
-    if failure.kind is not FailureKind.STOCKOUT:
-        return failure
-    return Failure(kind=FailureKind.INVALID, message=failure.message)
+#: GKE documents INVALID_ARGUMENT for a policy that is not found, and no text; the others are Compute Engine's words.
+_MISSING = re.compile(r"not (be )?found|not exist|not ready", re.IGNORECASE)
+
+
+def says_missing(failure: Failure, name: str) -> bool:
+    """Whether a create was refused because something of this name, which it refers to, is not there (yet)."""
+    named = failure.kind is FailureKind.INVALID and name in failure.message
+    return named and _MISSING.search(failure.message) is not None
 
 
 def _kind_of_text(text: str) -> FailureKind | None:
@@ -342,22 +343,22 @@ _NOT_CONNECTED = (
 _IDENTITY_REFUSED = re.compile(r"status: ?(400|401|403|404)|invalid_grant|IAM returned 40[134]", re.IGNORECASE)
 
 
-def to_gke_error(error: Exception, subject: str, *, call: Call) -> GkeError:
+def to_gke_error(error: Exception, subject: str, *, call: Call, grant_help: str = _GRANT_HELP) -> GkeError:
     """Return what an exception of Google's libraries means for this call.
 
-    The subject names call and object for the reader, such as "delete of node pool 'a'". Raise the result `from` the
-    exception.
+    The subject names call and object for the reader, such as "delete of node pool 'a'"; `grant_help` tells which role
+    a refused identity lacks. Raise the result `from` the exception.
     """
     retry_after: float | None = None
     if isinstance(error, api_exceptions.RetryError) and isinstance(error.cause, Exception):
-        return to_gke_error(error.cause, subject, call=call)
+        return to_gke_error(error.cause, subject, call=call, grant_help=grant_help)
     words = str(error) or type(error).__name__
     if isinstance(error, api_exceptions.GoogleAPICallError):
         answer = _read_answer(error)
         kind = _kind_of_answer(answer, call)
         words, retry_after = answer.message, answer.retry_after_seconds
         if kind is FailureKind.PERMISSION and answer.from_google:
-            words = f"{words} {_LOGIN_HELP if answer.code == 401 else _GRANT_HELP}"
+            words = f"{words} {_LOGIN_HELP if answer.code == 401 else grant_help}"
     elif isinstance(error, api_exceptions.DuplicateCredentialArgs):
         kind = FailureKind.PERMISSION
     elif isinstance(error, auth_exceptions.GoogleAuthError):

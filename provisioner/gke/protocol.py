@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from provisioner.model.capacity import NodePool, NodePoolRequest, Operation, OperationName, PoolName
+from provisioner.model.capacity import NodePool, NodePoolRequest, Operation, OperationName, PoolName, WorkloadPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Cluster:
 
 
 class Gke(Protocol):
-    """The node pools of one cluster. Safe to call from many threads."""
+    """The node pools of one cluster, and the workload policies of its region. Safe to call from many threads."""
 
     def get_cluster(self) -> Cluster:
         """Return the cluster itself.
@@ -74,5 +74,20 @@ class Gke(Protocol):
 
         Changes nothing. NOT_FOUND: GKE has forgotten it (for how long it remembers is not documented), which says
         nothing about how it ended; look at the node pool.
+        """
+        ...
+
+    def get_workload_policy(self, name: str) -> WorkloadPolicy:
+        """Return a resource policy of the cluster's project and region.
+
+        Changes nothing. PERMISSION: the role that allows it is optional, so the policy may be there all the same.
+        """
+        ...
+
+    def create_workload_policy(self, policy: WorkloadPolicy) -> None:
+        """Submit the creation of a workload policy; never retried here.
+
+        Idempotent by name: a second create of a name ends in ALREADY_EXISTS and changes nothing. The policy may be used
+        once `get_workload_policy` calls it READY.
         """
         ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from google.cloud import container_v1
@@ -26,6 +27,7 @@ from provisioner.model.capacity import (
     PoolName,
     PoolStatus,
     Taint,
+    WorkloadPolicy,
     Zone,
 )
 
@@ -39,10 +41,14 @@ NODE_POOL_FIELDS = (
     "config.taints",
     "config.machineType",
     "config.spot",
+    "config.flexStart",
     "config.reservationAffinity",
     "initialNodeCount",
+    "autoscaling.enabled",
+    "autoscaling.maxNodeCount",
     "locations",
     "placementPolicy",
+    "queuedProvisioning.enabled",
 )
 LIST_FIELDS = tuple(f"nodePools.{field}" for field in NODE_POOL_FIELDS)
 #: Exactly what a Cluster is made from.
@@ -98,7 +104,7 @@ def node_pool_from_message(message: Any) -> NodePool:
     return NodePool(
         name=PoolName(message.name),
         status=status,
-        failure=_pool_failure(message, reserved=bool(reservation)) if status in _FAILED else None,
+        failure=_pool_failure(message) if status in _FAILED else None,
         labels=dict(message.config.labels),
         taints=tuple(
             Taint(key=taint.key, value=taint.value, effect=_EFFECT_NAMES.get(taint.effect, ""))
@@ -106,22 +112,25 @@ def node_pool_from_message(message: Any) -> NodePool:
         ),
         machine_type=message.config.machine_type,
         node_count=message.initial_node_count,
+        max_node_count=message.autoscaling.max_node_count if message.autoscaling.enabled else 0,
         zones=tuple(Zone(zone) for zone in message.locations),
         topology=message.placement_policy.tpu_topology,
         policy_name=message.placement_policy.policy_name,
         spot=message.config.spot,
+        flex_start=message.config.flex_start,
+        queued=message.queued_provisioning.enabled,
         reservation=reservation,
     )
 
 
-def _pool_failure(message: Any, *, reserved: bool) -> Failure:
+def _pool_failure(message: Any) -> Failure:
     code, text = _words_of_conditions(message.conditions)
     # statusMessage is the deprecated form of the conditions, and often the fuller one.
     if message.status_message and message.status_message not in text:
         text = f"{message.status_message} {text}".strip()
     if not text and code is None:
         return Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
-    return Failure(kind=errors.classify_message(code, text, reserved=reserved), message=text)
+    return Failure(kind=errors.classify_message(code, text), message=text)
 
 
 def _words_of_conditions(conditions: Any) -> tuple[int | None, str]:
@@ -193,6 +202,8 @@ def node_pool_message(request: NodePoolRequest) -> container_v1.NodePool:
             enable_integrity_monitoring=True, enable_secure_boot=request.secure_boot
         ),
     )
+    if request.max_run_seconds:
+        config.max_run_duration = timedelta(seconds=request.max_run_seconds)
     if request.reservation:
         config.reservation_affinity = container_v1.ReservationAffinity(
             consume_reservation_type=container_v1.ReservationAffinity.Type.SPECIFIC_RESERVATION,
@@ -222,6 +233,8 @@ def node_pool_message(request: NodePoolRequest) -> container_v1.NodePool:
         pool.placement_policy = placement(policy_name=request.policy_name)
     elif request.topology:
         pool.placement_policy = placement(type_=placement.Type.COMPACT, tpu_topology=request.topology)
+    if request.flex_start or request.queued:
+        _make_empty(pool, request)
     if request.additional_networks:
         pool.network_config = container_v1.NodeNetworkConfig(
             additional_node_network_configs=[
@@ -230,3 +243,44 @@ def node_pool_message(request: NodePoolRequest) -> container_v1.NodePool:
             ]
         )
     return pool
+
+
+def _make_empty(pool: container_v1.NodePool, request: NodePoolRequest) -> None:
+    """Let the pool begin without nodes and grow to its whole size at once, as flex-start and queued capacity demand."""
+    pool.initial_node_count = 0
+    # The maximum counts by zone: of the total, GKE says that 0 is not a valid size of a slice.
+    pool.autoscaling = container_v1.NodePoolAutoscaling(
+        enabled=True,
+        min_node_count=0,
+        max_node_count=request.node_count,
+        location_policy=container_v1.NodePoolAutoscaling.LocationPolicy.ANY,
+    )
+    # A node that is given back for repair is not had again.
+    pool.management.auto_repair = False
+    pool.upgrade_settings = container_v1.NodePool.UpgradeSettings(
+        strategy=container_v1.NodePoolUpdateStrategy.SHORT_LIVED
+    )
+    pool.config.reservation_affinity = container_v1.ReservationAffinity(
+        consume_reservation_type=container_v1.ReservationAffinity.Type.NO_RESERVATION
+    )
+    if request.flex_start:
+        pool.config.flex_start = True
+    if request.queued:
+        pool.queued_provisioning = container_v1.NodePool.QueuedProvisioning(enabled=True)
+
+
+def workload_policy_from_json(body: Mapping[str, Any]) -> WorkloadPolicy:
+    """Return a resource policy from its JSON; one that is no workload policy has neither type nor topology."""
+    workload = body.get("workloadPolicy")
+    said = workload if isinstance(workload, dict) else {}
+    return WorkloadPolicy(
+        name=str(body.get("name", "")),
+        type=str(said.get("type", "")),
+        topology=str(said.get("acceleratorTopology", "")),
+        status=str(body.get("status", "")),
+    )
+
+
+def workload_policy_json(policy: WorkloadPolicy) -> dict[str, Any]:
+    """Return the body of a policy's create."""
+    return {"name": policy.name, "workloadPolicy": {"type": policy.type, "acceleratorTopology": policy.topology}}

@@ -46,11 +46,10 @@ class Metrics:
             "loop_last_round_timestamp_seconds", "When the last round ended, in seconds since 1970."
         )
 
-        self._slices = self._gauge("slices", "Slices that JobSets ask for, by phase.", "phase")
-        self._node_pools = self._gauge("node_pools", "Node pools of the provisioner, by phase.", "phase")
-        self._chips = self._gauge("chips", "TPU chips, by state.", "state")
-        for state in CHIP_STATES:
-            self._chips.labels(state)
+        self._slices = _Picture(self._gauge("slices", "Slices that JobSets ask for, by phase.", "phase"))
+        self._node_pools = _Picture(self._gauge("node_pools", "Node pools of the provisioner, by phase.", "phase"))
+        self._chips = _Picture(self._gauge("chips", "TPU chips, by state.", "state"))
+        self._chips.replace(dict.fromkeys(CHIP_STATES, 0))
 
         self._creates = self._counter("creates", "Node pool creates that were submitted, by result.", "result")
         self._deletes = self._counter(
@@ -65,8 +64,14 @@ class Metrics:
             _PHASE_BUCKETS,
             "phase",
         )
-        self._alerts = self._gauge("alerts", "What whoever runs the provisioner has to look at, by kind.", "kind")
-        self._backoff = self._gauge("backoff_active", "Kinds of capacity that are backed off from.", "kind")
+        self._alerts = _Picture(self._gauge("alerts", "What the operator has to look at, by kind.", "kind"))
+        self._backoff = _Picture(
+            self._gauge(
+                "backoff_active",
+                "Kinds of capacity of which the last try failed, for an hour after it may be tried again.",
+                "kind",
+            )
+        )
 
         self._watch_synced = self._gauge("watch_synced", "1 while a list-watch has a complete picture.", "resource")
         self._watch_age = self._gauge(
@@ -104,18 +109,18 @@ class Metrics:
 
     def set_slices(self, by_phase: Mapping[str, int]) -> None:
         """Set the number of slices in each phase; phases that are not named become 0."""
-        _replace(self._slices, by_phase)
+        self._slices.replace(by_phase)
 
     def set_node_pools(self, by_phase: Mapping[str, int]) -> None:
         """Set the number of pools in each phase; phases that are not named become 0."""
-        _replace(self._node_pools, by_phase)
+        self._node_pools.replace(by_phase)
 
     def set_chips(self, by_state: Mapping[str, int]) -> None:
         """Set the number of chips in each of `CHIP_STATES`; states that are not named become 0."""
         unknown = set(by_state) - set(CHIP_STATES)
         if unknown:
             raise ValueError(f"chip states {sorted(unknown)}: known are {', '.join(CHIP_STATES)}")
-        _replace(self._chips, by_state)
+        self._chips.replace(by_state)
 
     def set_deletes_blocked(self, pools: int) -> None:
         """Set how many deletes are blocked by unfinished pods."""
@@ -123,11 +128,11 @@ class Metrics:
 
     def set_alerts(self, by_kind: Mapping[str, int]) -> None:
         """Set how many alerts of each kind there are; kinds that are not named become 0."""
-        _replace(self._alerts, by_kind)
+        self._alerts.replace(by_kind)
 
     def set_backoff(self, by_kind: Mapping[str, int]) -> None:
         """Set how many kinds of capacity are backed off from, by kind of failure."""
-        _replace(self._backoff, by_kind)
+        self._backoff.replace(by_kind)
 
     # --- What happened ---
 
@@ -176,8 +181,15 @@ class Metrics:
         return Histogram(PREFIX + name, text, labels, buckets=buckets, registry=self.registry)
 
 
-def _replace(gauge: Gauge, values: Mapping[str, int]) -> None:
-    """Set a gauge of one label; what is gone goes to 0, since a series that ends looks like a failed scrape."""
-    known = {label for metric in gauge.collect() for sample in metric.samples for label in sample.labels.values()}
-    for label in known | set(values):
-        gauge.labels(label).set(values.get(label, 0))
+class _Picture:
+    """A gauge of one label that is set as a whole."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._gauge = gauge
+        self._known: set[str] = set()
+
+    def replace(self, values: Mapping[str, int]) -> None:
+        """Set all values; what is gone goes to 0, since a series that ends looks like a failed scrape."""
+        self._known |= set(values)
+        for label in self._known:
+            self._gauge.labels(label).set(values.get(label, 0))

@@ -14,6 +14,7 @@ from provisioner import cluster, constants
 from provisioner.cluster.protocol import JOBSETS_ROOT, collection_path, object_path
 from provisioner.cluster.quantities import format_time
 from provisioner.controller.acting import Actor
+from provisioner.controller.clocks import FollowedClock
 from provisioner.controller.deleting import Gate
 from provisioner.controller.guarding import ClusterProof
 from provisioner.controller.loop import Loop
@@ -116,6 +117,7 @@ class World:
 
     def __init__(self, *, ca_pem: bytes | None = CERTIFICATE, **changes: Any) -> None:
         self.clock = FakeClock()
+        self.time = FollowedClock(lambda: self.clock.now(), self.clock)  # noqa: PLW0108 - a test may replace `now`
         self.kube = FakeKube()
         self.gke = FakeGke(cluster=Cluster(name="test", status="RUNNING", ca_certificate_pem=CERTIFICATE))
         self.settings = settings(**changes)
@@ -141,7 +143,7 @@ class World:
             gke=self.gke,
             api=self.kube,
             gate=self.gate,
-            clock=self.clock.now,
+            clock=self.time,
             lease_seconds=lambda: self.lease_seconds,
             on_answer=self.wake.set,
             executor=ThreadPoolExecutor(max_workers=1),
@@ -149,14 +151,14 @@ class World:
         self.loop = Loop(
             settings=self.settings,
             watches=self.watches,
-            pools=PoolList(gke=self.gke, clock=self.clock.now),
-            proof=ClusterProof(gke=self.gke, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.clock.now),
+            pools=PoolList(gke=self.gke, clock=self.time),
+            proof=ClusterProof(gke=self.gke, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time),
             actor=self.actor,
             reporter=Reporter(recorder=self.recorder, metrics=self.metrics),
             metrics=self.metrics,
             store=cluster.HintsStore(self.kube, "tpu-provisioner-system"),
             is_leader=lambda: self.leading,
-            clock=self.clock.now,
+            clock=self.time,
             wake=self.wake,
             stopping=self.stopping,
             monotonic=self.clock,

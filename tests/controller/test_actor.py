@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from provisioner import cluster
+from provisioner import cluster, constants
 from provisioner.cluster.protocol import object_path
 from provisioner.controller.acting import CALL_TIMEOUT_SECONDS
 from provisioner.demand import SliceId
@@ -182,24 +182,16 @@ def test_a_pool_is_looked_up(world: World) -> None:
     assert found == [(False, True), (True, True), (False, False)]
 
 
-@pytest.mark.parametrize(
-    ("reserved", "want"),
-    [
-        pytest.param(False, FailureKind.STOCKOUT, id="of a pool on demand"),
-        pytest.param(True, FailureKind.INVALID, id="of a pool on a reservation"),
-    ],
-)
-def test_an_operation_is_looked_up(world: World, want: FailureKind, *, reserved: bool) -> None:
-    """An operation that failed tells why; what a stockout means for a reservation is told apart."""
+def test_an_operation_is_looked_up(world: World) -> None:
+    """An operation that failed tells why."""
     world.gke.create_node_pool(CREATE.request)
     world.gke.fail_pool(POOL, FailureKind.STOCKOUT)
-    name = OperationName("operation-1")
-    look_up = LookUp(name=POOL, kind=LookUpKind.OPERATION, operation=name, reserved=reserved)
+    look_up = LookUp(name=POOL, kind=LookUpKind.OPERATION, operation=OperationName("operation-1"))
     (answer,) = carry_out(world, look_ups=(look_up,))
     assert isinstance(answer, LookUpAnswer)
     assert answer.operation is not None
     assert answer.operation.failure is not None
-    assert answer.operation.failure.kind is want
+    assert answer.operation.failure.kind is FailureKind.STOCKOUT
 
 
 def test_an_operation_that_gke_has_forgotten(world: World) -> None:
@@ -227,6 +219,20 @@ def test_an_uncordon_is_done_once(world: World) -> None:
     raw = world.kube.object(object_path("nodes", NODE))
     assert raw is not None
     assert raw["spec"].get("unschedulable") is None
+
+
+def test_a_node_is_released(world: World) -> None:
+    """Our taint comes off; others' stay."""
+    put_pool(world)
+    raw = world.kube.object(object_path("nodes", NODE))
+    assert raw is not None
+    others = raw["spec"].get("taints", [])
+    held = {"key": constants.HELD, "value": "true", "effect": "NoSchedule"}
+    world.kube.put_object(object_path("nodes", NODE), {**raw, "spec": {**raw["spec"], "taints": [*others, held]}})
+    assert carry_out(world, releases=(NODE,)) == []
+    raw = world.kube.object(object_path("nodes", NODE))
+    assert raw is not None
+    assert (raw["spec"].get("taints") or []) == others
 
 
 def test_deletes_are_sent_before_creates(world: World) -> None:

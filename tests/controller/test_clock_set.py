@@ -78,3 +78,24 @@ def test_a_clock_that_is_set_within_a_round_is_followed_once(by: timedelta) -> N
     assert clock.by == by
     world.round(after_seconds=3)
     assert 0.0 <= loop.pools.age_seconds(world.clock.now()) <= 60.0
+
+
+def test_what_is_stamped_before_the_change_is_noticed_is_stamped_by_the_old_clock() -> None:
+    """So that it can be moved along with everything else, once."""
+    world = World()
+    clock = SetClock(world)
+    before = world.time()
+    clock.by = timedelta(hours=2)
+    assert world.time() == before
+    assert world.time.follow() == timedelta(hours=2)
+    assert world.time() == before + timedelta(hours=2)
+    assert world.time.follow() == timedelta()
+
+
+def test_a_clock_that_is_nudged_was_not_set() -> None:
+    """Time servers do that all the while."""
+    world = World()
+    clock = SetClock(world)
+    clock.by = timedelta(milliseconds=300)
+    assert world.time.follow() == timedelta()
+    assert world.time() == world.clock.now()

@@ -35,6 +35,7 @@ from provisioner.model.capacity import (
     PoolName,
     PoolStatus,
     Taint,
+    WorkloadPolicy,
     Zone,
 )
 from tests.fakes.recording_server import Answer, RecordingServer, google_error
@@ -90,6 +91,15 @@ def with_config(**config: Any) -> dict[str, Any]:
     return {**SMALLEST_JSON, "config": {**SMALLEST_JSON["config"], **config}}  # type: ignore[dict-item]
 
 
+#: A pool of four nodes that are yet to come.
+MADE_EMPTY: dict[str, Any] = {
+    **{key: value for key, value in SMALLEST_JSON.items() if key not in ("initialNodeCount", "management")},
+    "config": {**SMALLEST_JSON["config"], "reservationAffinity": {"consumeReservationType": 1}},  # type: ignore[dict-item]
+    # autoRepair false is the absent value, too.
+    "management": {},
+    "autoscaling": {"enabled": True, "maxNodeCount": 4, "locationPolicy": 2},
+    "upgradeSettings": {"strategy": 5},
+}
 REQUESTS = [
     pytest.param(SMALLEST, SMALLEST_JSON, id="a single-host pool has no placement policy"),
     pytest.param(
@@ -134,6 +144,29 @@ REQUESTS = [
             ],
         ),
         id="spot, labels and taints are told",
+    ),
+    pytest.param(
+        replace(SMALLEST, max_run_seconds=86400),
+        with_config(maxRunDuration="86400s"),
+        id="the longest run of any pool is told",
+    ),
+    pytest.param(
+        replace(SMALLEST, topology="4x4", node_count=4, flex_start=True, max_run_seconds=3600),
+        {
+            **MADE_EMPTY,
+            "config": {**MADE_EMPTY["config"], "flexStart": True, "maxRunDuration": "3600s"},
+            "placementPolicy": {"type": 1, "tpuTopology": "4x4"},
+        },
+        id="a flex-start pool is made empty, to grow to the whole slice",
+    ),
+    pytest.param(
+        replace(SMALLEST, node_count=4, queued=True, labels={"cloud.google.com/gke-queued": "true"}),
+        {
+            **MADE_EMPTY,
+            "config": {**MADE_EMPTY["config"], "labels": {"cloud.google.com/gke-queued": "true"}},
+            "queuedProvisioning": {"enabled": True},
+        },
+        id="a queued pool is made empty and gets nodes through the queue alone",
     ),
     pytest.param(
         replace(
@@ -231,6 +264,31 @@ POOLS = [
     pytest.param(FULL_POOL, FULL, id="every field is read"),
     pytest.param({"name": "b"}, NodePool(name=PoolName("b"), status=PoolStatus.UNKNOWN), id="a bare name is a pool"),
     pytest.param(
+        {
+            "name": "b",
+            "status": "RUNNING",
+            "autoscaling": {"enabled": True, "maxNodeCount": 4},
+            "config": {"flexStart": True},
+        },
+        NodePool(name=PoolName("b"), status=PoolStatus.RUNNING, max_node_count=4, flex_start=True),
+        id="a flex-start pool has the nodes that it may grow to",
+    ),
+    pytest.param(
+        {
+            "name": "b",
+            "status": "RUNNING",
+            "autoscaling": {"enabled": True, "maxNodeCount": 4},
+            "queuedProvisioning": {"enabled": True},
+        },
+        NodePool(name=PoolName("b"), status=PoolStatus.RUNNING, max_node_count=4, queued=True),
+        id="a queued pool has the nodes that it may grow to",
+    ),
+    pytest.param(
+        {"name": "b", "status": "RUNNING", "initialNodeCount": 1, "autoscaling": {"maxNodeCount": 4}},
+        NodePool(name=PoolName("b"), status=PoolStatus.RUNNING, node_count=1),
+        id="a maximum counts only where autoscaling is on",
+    ),
+    pytest.param(
         {"name": "b", "status": "DREAMING"},
         NodePool(name=PoolName("b"), status=PoolStatus.UNKNOWN),
         id="a status in words that we do not know is UNKNOWN",
@@ -275,9 +333,9 @@ POOLS = [
             name=PoolName("b"),
             status=PoolStatus.ERROR,
             reservation="r",
-            failure=Failure(kind=FailureKind.INVALID, message="[GCE_STOCKOUT]"),
+            failure=Failure(kind=FailureKind.STOCKOUT, message="[GCE_STOCKOUT]"),
         ),
-        id="a stockout of a reserved pool is the reservation's",
+        id="a stockout of a reserved pool is one too",
     ),
     pytest.param(
         {"name": "b", "status": "ERROR", "conditions": [{"canonicalCode": "PERMISSION_DENIED", "message": "hm"}]},
@@ -424,6 +482,67 @@ def test_cluster_with_nothing(server: RecordingServer, client: GkeClient) -> Non
     assert client.get_cluster() == Cluster(name="c")
 
 
+POLICIES_PATH = "/compute/v1/projects/p/regions/us-east5/resourcePolicies"
+
+
+@pytest.mark.parametrize(
+    ("body", "want"),
+    [
+        pytest.param(
+            {
+                "kind": "compute#resourcePolicy",
+                "name": "w",
+                "status": "READY",
+                "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "4x4x4"},
+            },
+            WorkloadPolicy(name="w", topology="4x4x4"),
+            id="a workload policy",
+        ),
+        pytest.param(
+            {"name": "w", "status": "CREATING", "workloadPolicy": {"type": "HIGH_AVAILABILITY"}},
+            WorkloadPolicy(name="w", type="HIGH_AVAILABILITY", topology="", status="CREATING"),
+            id="one without a topology that is not ready",
+        ),
+        pytest.param(
+            {"name": "w", "status": "READY", "snapshotSchedulePolicy": {"schedule": {}}},
+            WorkloadPolicy(name="w", type="", topology=""),
+            id="a resource policy of another kind",
+        ),
+        pytest.param({}, WorkloadPolicy(name="", type="", topology="", status=""), id="nothing"),
+    ],
+)
+def test_workload_policies_are_read(
+    server: RecordingServer, client: GkeClient, body: dict[str, Any], want: WorkloadPolicy
+) -> None:
+    """A policy is read from Compute Engine's API, by name in the cluster's region, at the one address there is."""
+    server.answer = Answer(body=body)
+    assert client.get_workload_policy("w/../x") == want
+    [sent] = server.requests
+    assert (sent.method, sent.path) == ("GET", f"{POLICIES_PATH}/w%2F..%2Fx")
+
+
+def test_a_workload_policy_is_made(server: RecordingServer, client: GkeClient) -> None:
+    """The create of a policy is exactly this."""
+    server.answer = Answer(body={"kind": "compute#operation", "name": "operation-1", "status": "RUNNING"})
+    client.create_workload_policy(WorkloadPolicy(name="tpu-provisioner-4x4x4", topology="4x4x4"))
+    [sent] = server.requests
+    assert (sent.method, sent.path) == ("POST", POLICIES_PATH)
+    assert sent.json == {
+        "name": "tpu-provisioner-4x4x4",
+        "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "4x4x4"},
+    }
+
+
+@pytest.mark.parametrize("location", ["us-central1", "us-central1-c", "us-central1-ai1a"])
+def test_policies_are_of_the_region_of_the_cluster(server: RecordingServer, location: str) -> None:
+    """Of a zonal cluster, too, the region counts."""
+    client = GkeClient(project="p", location=location, cluster="c", endpoint=server.url)
+    server.answer = Answer(body={})
+    client.get_workload_policy("w")
+    client.close()
+    assert server.requests[0].path == "/compute/v1/projects/p/regions/us-central1/resourcePolicies/w"
+
+
 # --- Failures ---
 
 
@@ -436,13 +555,15 @@ def kind_of(client: Gke, method: str) -> FailureKind:
         "delete": lambda: client.delete_node_pool(PoolName("a")),
         "operation": lambda: client.get_operation(OperationName("o")),
         "cluster": client.get_cluster,
+        "policy": lambda: client.get_workload_policy("w"),
+        "create policy": lambda: client.create_workload_policy(WorkloadPolicy(name="w", topology="4x4x4")),
     }
     with pytest.raises(GkeError) as caught:
         calls[method]()
     return caught.value.failure.kind
 
 
-METHODS = ("list", "get", "create", "delete", "operation", "cluster")
+METHODS = ("list", "get", "create", "delete", "operation", "cluster", "policy", "create policy")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -478,7 +599,7 @@ def test_failures_are_ours_and_calls_are_sent_once(
 ) -> None:
     """Every failure comes as GkeError of the right kind, and the client itself repeats nothing."""
     server.answer = answer
-    assert kind_of(client, method) is (change if method in ("create", "delete") else read)
+    assert kind_of(client, method) is (change if method in ("create", "delete", "create policy") else read)
     assert len(server.requests) == 1
 
 
@@ -511,6 +632,64 @@ def test_error_names_call_object_and_gke_words(server: RecordingServer, client: 
     assert str(caught.value) == "create of node pool 'js-0123456789': disk type is wrong"
     assert caught.value.failure == Failure(kind=FailureKind.INVALID, message="disk type is wrong")
     assert caught.value.__cause__ is not None
+
+
+def compute_error(code: int, message: str, reason: str) -> Answer:
+    """Return an error as Compute Engine words it: without a status."""
+    errors = [{"message": message, "domain": "global", "reason": reason}]
+    return Answer(body={"error": {"code": code, "message": message, "errors": errors}}, status=code)
+
+
+@pytest.mark.parametrize(
+    ("answer", "read", "change"),
+    [
+        pytest.param(
+            compute_error(404, "The resource 'projects/p/regions/r/resourcePolicies/w' was not found", "notFound"),
+            FailureKind.NOT_FOUND,
+            FailureKind.INVALID,
+            id="a policy, or for a create a region, that is not there",
+        ),
+        pytest.param(
+            compute_error(
+                409, "The resource 'projects/p/regions/r/resourcePolicies/w' already exists", "alreadyExists"
+            ),
+            FailureKind.UNAVAILABLE,
+            FailureKind.ALREADY_EXISTS,
+            id="a policy that is there",
+        ),
+        pytest.param(
+            compute_error(403, "Required 'compute.resourcePolicies.get' permission for 'projects/p'", "forbidden"),
+            FailureKind.PERMISSION,
+            FailureKind.PERMISSION,
+            id="a missing permission",
+        ),
+        pytest.param(
+            compute_error(403, "Quota 'RESOURCE_POLICIES' exceeded. Limit: 10.0 in region r.", "quotaExceeded"),
+            FailureKind.QUOTA,
+            FailureKind.QUOTA,
+            id="a quota of policies",
+        ),
+        pytest.param(
+            compute_error(400, "Invalid value for field 'resource.name': 'W'.", "invalid"),
+            FailureKind.INVALID,
+            FailureKind.INVALID,
+            id="a bad name",
+        ),
+    ],
+)
+def test_errors_of_compute_engine(
+    server: RecordingServer, client: GkeClient, answer: Answer, read: FailureKind, change: FailureKind
+) -> None:
+    """Compute Engine's errors go through the one table, too."""
+    server.answer = answer
+    assert (kind_of(client, "policy"), kind_of(client, "create policy")) == (read, change)
+
+
+def test_a_forbidden_policy_names_the_optional_role(server: RecordingServer, client: GkeClient) -> None:
+    """Whoever reads the refusal learns which permissions make it work."""
+    server.answer = compute_error(403, "Required 'compute.resourcePolicies.create' permission", "forbidden")
+    with pytest.raises(GkeError, match=r"compute\.resourcePolicies\.get and compute\.resourcePolicies\.create"):
+        client.create_workload_policy(WorkloadPolicy(name="w", topology="4x4x4"))
 
 
 # --- Credentials and connections ---
@@ -599,6 +778,7 @@ def test_without_endpoint_it_is_gke_with_default_credentials(monkeypatch: pytest
         client = GkeClient(project="p", location="l", cluster="c")
     assert asked == [("https://www.googleapis.com/auth/cloud-platform",)]
     assert client._api.transport._host == "https://container.googleapis.com"
+    assert client._policies_url == "https://compute.googleapis.com/compute/v1/projects/p/regions/l/resourcePolicies"
     client.close()
 
 

@@ -11,7 +11,7 @@ import pytest
 from provisioner.gke.decorators import InstrumentedGke, RetryingGke
 from provisioner.gke.errors import GkeError
 from provisioner.gke.protocol import Gke
-from provisioner.model.capacity import FailureKind, NodePoolRequest, OperationName, PoolName, Zone
+from provisioner.model.capacity import FailureKind, NodePoolRequest, OperationName, PoolName, WorkloadPolicy, Zone
 from tests.fakes.fake_gke import METHODS, FakeGke, pool_of
 
 REQUEST = NodePoolRequest(name=PoolName("a"), zone=Zone("z"), machine_type="ct6e-standard-1t", node_count=1)
@@ -22,13 +22,16 @@ CALLS: dict[str, Callable[[Gke], Any]] = {
     "create_node_pool": lambda gke: gke.create_node_pool(REQUEST),
     "delete_node_pool": lambda gke: gke.delete_node_pool(PoolName("there")),
     "get_operation": lambda gke: gke.get_operation(OperationName("operation-1")),
+    "get_workload_policy": lambda gke: gke.get_workload_policy("policy"),
+    "create_workload_policy": lambda gke: gke.create_workload_policy(WorkloadPolicy(name="new", topology="4x4x4")),
 }
 READS = tuple(method for method in METHODS if not method.startswith(("create", "delete")))
 
 
 def make_fake() -> FakeGke:
-    """Return a GKE with one pool and one operation."""
+    """Return a GKE with one pool, one operation and one workload policy."""
     fake = FakeGke()
+    fake.set_policy(WorkloadPolicy(name="policy", topology="2x2x2"))
     fake.create_node_pool(NodePoolRequest(name=PoolName("there"), zone=Zone("z"), machine_type="m", node_count=1))
     fake.calls.clear()
     return fake
@@ -116,7 +119,7 @@ def test_third_failure_is_told(method: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FailureKind)
-@pytest.mark.parametrize("method", ["create_node_pool", "delete_node_pool"])
+@pytest.mark.parametrize("method", [method for method in METHODS if method not in READS])
 def test_changes_are_never_repeated(method: str, kind: FailureKind) -> None:
     """A create or delete is sent once, whatever its failure."""
     fake, slept = make_fake(), list[float]()

@@ -10,7 +10,7 @@ import urllib3.exceptions
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 
-from provisioner.gke.errors import SDK_ERRORS, Call, GkeError, classify_message, of_reservation, to_gke_error
+from provisioner.gke.errors import SDK_ERRORS, Call, GkeError, classify_message, to_gke_error
 from provisioner.model.capacity import Failure, FailureKind
 
 K = FailureKind
@@ -124,8 +124,14 @@ MESSAGES = [
     pytest.param(
         None,
         "The reservation projects/p/reservations/r does not have sufficient capacity",
+        K.STOCKOUT,
+        id="a reservation that is used up is a stockout",
+    ),
+    pytest.param(
+        None,
+        "The reservation projects/p/reservations/r was not found in zone us-east5-a",
         K.INVALID,
-        id="a reservation without capacity is invalid",
+        id="a reservation that does not exist is invalid",
     ),
     pytest.param(
         None,
@@ -159,14 +165,6 @@ MESSAGES = [
 def test_message_of_operation_or_pool(code: int | None, text: str, want: FailureKind) -> None:
     """A text of GKE decides, and its code where the text says nothing."""
     assert classify_message(code, text) is want
-
-
-def test_no_stockout_with_a_reservation() -> None:
-    """With a reservation no other zone will do, so what would be a stockout is invalid."""
-    assert classify_message(8, "[GCE_STOCKOUT]", reserved=True) is K.INVALID
-    assert classify_message(8, "[GCE_QUOTA_EXCEEDED]", reserved=True) is K.QUOTA
-    assert of_reservation(Failure(kind=K.STOCKOUT, message="m")) == Failure(kind=K.INVALID, message="m")
-    assert of_reservation(Failure(kind=K.QUOTA, message="m")) == Failure(kind=K.QUOTA, message="m")
 
 
 def answer(code: int, body: object, headers: dict[str, str] | None = None) -> api.GoogleAPICallError:

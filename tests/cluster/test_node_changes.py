@@ -1,4 +1,4 @@
-"""Undoing a cordon: only ours, as the node is now."""
+"""What we write to nodes: undoing a cordon, taking our taint off; only ours, as the node is now."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from provisioner import constants
 from provisioner.cluster import errors, workloads
 from tests.cluster.builders import raw_node
 from tests.cluster.fake_kube import FakeKube
@@ -53,3 +54,34 @@ def test_an_uncordon_is_written_to_the_node_as_it_was_read() -> None:
     body = kube.calls[-1].body
     assert body is not None
     assert body["metadata"]["resourceVersion"] == closed["metadata"]["resourceVersion"]
+
+
+HELD = {"key": constants.HELD, "value": "true", "effect": "NoSchedule"}
+CHIPS = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("taints", "want", "changed"),
+    [
+        pytest.param([CHIPS, HELD], [CHIPS], True, id="ours goes and others stay"),
+        pytest.param([HELD], None, True, id="ours was the only one"),
+        pytest.param([CHIPS], [CHIPS], False, id="ours is not there"),
+        pytest.param(None, None, False, id="no taint at all"),
+    ],
+)
+def test_our_taint_is_taken_off_and_no_other(
+    *, taints: list[dict[str, str]] | None, want: list[dict[str, str]] | None, changed: bool
+) -> None:
+    """What it is not there for is not written at all."""
+    kube = FakeKube()
+    kube.put_object(NODE, {**raw_node("n1"), "spec": {"taints": taints} if taints else {}})
+    assert workloads.release(kube, "n1") is changed
+    node = kube.object(NODE)
+    assert node is not None
+    assert node["spec"].get("taints") == want
+    assert [call.method for call in kube.calls] == (["GET", "PATCH"] if changed else ["GET"])
+
+
+def test_a_node_that_is_gone_needs_no_release() -> None:
+    """It went between the decision and the call."""
+    assert not workloads.release(FakeKube(), "n1")
