@@ -1,11 +1,11 @@
 # syntax=docker/dockerfile:1
 # The controller and its locked dependencies in a virtual environment, on a slim base, as a user without rights.
 # Builds for linux/amd64 and linux/arm64: nothing is compiled, every dependency comes as a wheel with a pinned hash.
-# Pin the base by digest in your own registry's name for it: --build-arg BASE=python:3.13-slim@sha256:...
-# (docs/releasing.md says how to find it; the release workflow does).
-ARG BASE=python:3.13-slim
+# The digest is that of the index of all platforms. It is written here, not in an ARG, because Dependabot renews it here
+# alone. Another base: make docker-build BASE=..., which takes this stage's place (docs/releasing.md).
+FROM python:3.13-slim@sha256:70729b46c69b4f1e97c4822c1af3df53a1476cf5ddc6c087c0c10bc3a5678c2f AS base
 
-FROM ${BASE} AS build
+FROM base AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
 RUN python -m venv --without-pip /opt/tpu-provisioner
@@ -21,7 +21,7 @@ RUN python -m venv /opt/build \
  && python -m pip --python /opt/tpu-provisioner install --no-deps --no-index /wheels/*.whl \
  && /opt/tpu-provisioner/bin/tpu-provisioner --version
 
-FROM ${BASE}
+FROM base
 ARG VERSION=unknown
 ARG REVISION=unknown
 ARG CREATED=unknown

@@ -10,13 +10,14 @@ import inspect
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 import provisioner
-from provisioner.settings import OPTIONS, Option, go_bool, go_duration_seconds
+from provisioner.settings import OPTIONS, Option, forms, go_bool, go_duration_seconds
 
 CHART = Path(__file__).parent / "charts" / "tpu-provisioner"
 #: The Deployment sets these from the pod itself.
@@ -56,7 +57,7 @@ def _schema() -> dict[str, Any]:
     free = {"type": "object"}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$comment": "Made by `make chart` from provisioner/settings.py.",
+        "$comment": "Made by `make chart` from provisioner/settings/options.py.",
         "type": "object",
         "additionalProperties": False,
         "properties": {
@@ -111,20 +112,36 @@ def _form(option: Option) -> dict[str, Any]:
         }
     if option.read is go_duration_seconds:
         return {"type": _TEXT_OR_NUMBER, "pattern": _DURATION}
-    # What a reader of settings.py was made with: a pattern, bounds or choices.
-    known = inspect.getclosurevars(option.read).nonlocals if inspect.isfunction(option.read) else {}
-    if "least" in known:
-        # Text comes from --set-string and environments; its range is checked by the controller.
-        return {"type": _TEXT_OR_NUMBER, "pattern": "^[0-9]*$", "minimum": known["least"], "maximum": known["most"]}
-    if "values" in known:
-        return {"enum": [*known["values"], ""]}
-    if "pattern" in known:
-        pattern: re.Pattern[str] = known["pattern"]
-        item = f"(?:{pattern.pattern})"
-        many = option.read.__qualname__.startswith("_list_of")
-        body = rf"[\s,]*(?:{item}(?:\s*,[\s,]*{item})*[\s,]*)?" if many else f"{item}?"
-        return {"type": "string", "pattern": f"^{body}$"}
+    # Which function of settings/forms.py made the reader, and with what: a pattern, bounds or choices.
+    maker = option.read.__qualname__.partition(".")[0]
+    made_with = inspect.getclosurevars(option.read).nonlocals if inspect.isfunction(option.read) else {}
+    match maker:
+        case forms.whole_number.__name__:
+            # Text comes from --set-string and environments; its range is checked by the controller.
+            bounds = {"minimum": made_with["least"], "maximum": made_with["most"]}
+            return {"type": _TEXT_OR_NUMBER, "pattern": "^[0-9]*$", **bounds}
+        case forms.choice.__name__:
+            return {"enum": [*made_with["values"], ""]}
+        case forms.matching.__name__:
+            return _text(f"{_item(made_with)}?")
+        case forms.list_of.__name__ | forms.allowed.__name__:
+            return _text(_list(_item(made_with)))
+        case forms.amounts.__name__:
+            return _text(_list(rf"(?:{_item(made_with)}|\*)\s*=\s*[0-9]+"))
     return {"type": "string"}
+
+
+def _item(made_with: Mapping[str, Any]) -> str:
+    pattern: re.Pattern[str] = made_with["pattern"]
+    return f"(?:{pattern.pattern})"
+
+
+def _list(item: str) -> str:
+    return rf"[\s,]*(?:{item}(?:\s*,[\s,]*{item})*[\s,]*)?"
+
+
+def _text(body: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": f"^{body}$"}
 
 
 if __name__ == "__main__":

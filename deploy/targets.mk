@@ -7,7 +7,7 @@ REVISION = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 # That of the commit, so that the same commit gives the same labels.
 CREATED = $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
 IMAGE_ARGS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) --build-arg CREATED=$(CREATED) \
-  $(if $(BASE),--build-arg BASE=$(BASE))
+  $(if $(BASE),--build-context base=docker-image://$(BASE))
 
 .PHONY: docker-build
 docker-build: ## The image, for this machine's platform: IMG=...

@@ -28,7 +28,7 @@ variable "google_service_account" {
 variable "tpu7x" {
   type        = bool
   default     = false
-  description = "Also allow making the workload policies that tpu7x pools name."
+  description = "Also let the controller make the workload policies that multi-host tpu7x pools name."
 }
 
 data "google_project" "this" {

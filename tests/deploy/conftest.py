@@ -13,7 +13,8 @@ import yaml
 
 from deploy import overlay
 from provisioner.rehearsal import Rehearsal
-from tests.deploy.kit import DEPLOY, MONITORS, VALUES
+from tests.deploy import mainjob
+from tests.deploy.kit import DEPLOY, MONITORS, VALUES, kubeconfig_of_service_account
 from tests.e2e.kit import Ground, simulator_settings
 
 
@@ -44,8 +45,14 @@ def cluster_overlay(checkout: Path) -> Path:
 @pytest.fixture(scope="session")
 def installed(rehearsal: Rehearsal, cluster_overlay: Path) -> list[dict[str, Any]]:
     """Apply the overlay; give its objects."""
-    rehearsal.kubectl("apply", "--server-side", "-k", str(cluster_overlay))
+    mainjob.install(rehearsal, cluster_overlay)
     return list(yaml.safe_load_all(rehearsal.kubectl("kustomize", str(cluster_overlay))))
+
+
+@pytest.fixture
+def controller(rehearsal: Rehearsal, installed: list[dict[str, Any]], tmp_path: Path) -> Path:
+    """Give a kubeconfig with a token of the installed ServiceAccount, which other tests take away and make again."""
+    return kubeconfig_of_service_account(rehearsal, tmp_path / "kubeconfig")
 
 
 @pytest.fixture

@@ -44,18 +44,14 @@ class Stage:
 
 
 def read_stages(dockerfile: Path) -> list[Stage]:
-    """Read a Dockerfile: ARGs before the first FROM are put into its FROM lines."""
+    """Read a Dockerfile."""
     text = re.sub(r"(?m)^\s*#.*\n", "", dockerfile.read_text(encoding="utf-8"))
-    arguments: dict[str, str] = {}
     stages: list[Stage] = []
     for line in re.sub(r"\\\n\s*", " ", text).splitlines():
         name, _, rest = line.strip().partition(" ")
-        if name == "ARG" and not stages:
-            key, _, value = rest.partition("=")
-            arguments[key] = value
-        elif name == "FROM":
+        if name == "FROM":
             base, _, alias = rest.partition(" AS ")
-            stages.append(Stage(base=re.sub(r"\$\{(\w+)\}", lambda match: arguments[match[1]], base), name=alias))
+            stages.append(Stage(base=base, name=alias))
         elif name:
             stages[-1].instructions.append((name, rest.strip()))
     return stages

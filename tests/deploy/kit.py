@@ -1,4 +1,4 @@
-"""What the tests of the installation need: rights read from manifests, a ServiceAccount's kubeconfig, a recorder."""
+"""What the tests of the installation need: what manifests grant and set, and a recorder of the rights that are used."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from provisioner import constants
+from provisioner.cluster.protocol import object_path
 from provisioner.localcluster.ports import HOST
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
 from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, ZONE
@@ -82,6 +83,32 @@ def only(documents: Iterable[dict[str, Any]], kind: str, name: str = "") -> dict
     return found
 
 
+def environment_of(documents: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the settings that the Deployment's container gets."""
+    (source,) = _container(documents)["envFrom"]
+    return dict(only(documents, "ConfigMap", source["configMapRef"]["name"])["data"])
+
+
+def flags_of(documents: list[dict[str, Any]]) -> list[str]:
+    """Return the container's arguments, without its addresses: here every process needs ports of its own."""
+    return [flag for flag in _container(documents)["args"] if "-bind-address=" not in flag]
+
+
+def _container(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    (container,) = only(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
+    return dict(container)
+
+
+def sources_of_scrapes(documents: list[dict[str, Any]]) -> list[Any]:
+    """Return which namespaces the NetworkPolicy lets scrape: by label, or by name."""
+    selectors = [
+        peer["namespaceSelector"]
+        for rule in only(documents, "NetworkPolicy")["spec"]["ingress"]
+        for peer in rule["from"]
+    ]
+    return [selector.get("matchLabels") or selector["matchExpressions"][0]["values"] for selector in selectors]
+
+
 def role_without(role: dict[str, Any], right: Right) -> list[dict[str, Any]]:
     """Return a role's rules without one right, everything else being as it was."""
     kept = []
@@ -104,7 +131,9 @@ def role_without(role: dict[str, Any], right: Right) -> list[dict[str, Any]]:
 
 def kubeconfig_of_service_account(rehearsal: Rehearsal, path: Path, *, server: str = "") -> Path:
     """Write a kubeconfig that holds nothing but a fresh token of the installed ServiceAccount."""
-    token = rehearsal.kubectl("create", "token", SERVICE_ACCOUNT, f"--namespace={NAMESPACE}").strip()
+    account = object_path("serviceaccounts", SERVICE_ACCOUNT, namespace=NAMESPACE)
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = rehearsal.api.post(f"{account}/token", asked)["status"]["token"]
     authority = base64.b64encode(rehearsal.cluster._credentials.authority_pem).decode()
     cluster = {"server": server or rehearsal.cluster.server_url, "certificate-authority-data": authority}
     content = {

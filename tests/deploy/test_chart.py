@@ -15,7 +15,9 @@ from deploy import chart
 from provisioner.rehearsal import Rehearsal
 from provisioner.settings import OPTIONS, SettingsError, read_settings
 from tests.deploy import tools
-from tests.deploy.kit import NAMESPACE, only, rights
+from tests.deploy.kit import NAMESPACE, Recorder, only, rights, sources_of_scrapes
+from tests.deploy.mainjob import do_the_main_job, uninstalled, used_rights
+from tests.e2e.kit import Ground
 
 pytestmark = pytest.mark.e2e
 
@@ -117,6 +119,21 @@ def test_taken_by_an_api_server(values: dict[str, Any], rehearsal: Rehearsal, tm
     )
 
 
+def test_the_main_job(
+    rehearsal: Rehearsal, installed: list[dict[str, Any]], cluster_overlay: Path, ground: Ground, tmp_path: Path
+) -> None:
+    """Applied where nothing else is installed, the chart's objects let the provisioner do the main job."""
+    text = _template({"settings": _REQUIRED}, tmp_path)
+    documents = _documents(text)
+    with uninstalled(rehearsal, cluster_overlay):
+        rehearsal.create_namespace(NAMESPACE, labels={"pod-security.kubernetes.io/enforce": "restricted"})
+        rehearsal.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=text)
+        with Recorder(rehearsal).recording() as recorder:
+            do_the_main_job(rehearsal, ground, documents, recorder, tmp_path)
+    resources = {right.resource for right in used_rights(recorder, documents)}
+    assert resources == {right.resource for right in rights(documents)}
+
+
 def test_full_values(installed: list[dict[str, Any]], tmp_path: Path) -> None:
     """Every value gets where it belongs."""
     documents = _documents(_template(_FULL, tmp_path))
@@ -132,6 +149,7 @@ def test_full_values(installed: list[dict[str, Any]], tmp_path: Path) -> None:
     assert only(documents, "Deployment")["spec"]["replicas"] == 2
     assert only(documents, "ServiceAccount")["metadata"]["annotations"] == _FULL["serviceAccount"]["annotations"]
     assert only(documents, "PodMonitor")["metadata"]["labels"]["release"] == "prometheus"
+    assert sources_of_scrapes(documents) == [{"metrics": "enabled"}, ["gmp-system", "gke-gmp-system"]]
     environment = only(documents, "ConfigMap", "tpu-provisioner-settings")["data"]
     assert environment["CONCURRENCY"] == "8"
     read = read_settings(environment)
@@ -155,6 +173,11 @@ _VALUES = (
     ("no project", {"GCP_PROJECT_ID": "A_Project"}, False),
     ("a list", {"SERVED_NAMESPACES": "a, b,"}, True),
     ("a list with a bad item", {"SERVED_NAMESPACES": "a, B"}, False),
+    ("amounts", {"MAX_CHIPS_PER_NAMESPACE": "team-a=512, *=16"}, True),
+    ("an amount without a number", {"MAX_CHIPS_PER_NAMESPACE": "team-a"}, False),
+    ("a list of what is allowed", {"ALLOWED_NETWORKS": "vpc1:subnet1, vpc2*"}, True),
+    ("nothing allowed", {"ALLOWED_NETWORKS": "none"}, True),
+    ("what no name looks like allowed", {"ALLOWED_NETWORKS": "a b"}, False),
     ("an empty value", {"SERVED_NAMESPACES": ""}, True),
     ("a level", {"LOG_LEVEL": "warning"}, True),
     ("no level", {"LOG_LEVEL": "loud"}, False),
@@ -194,6 +217,8 @@ def test_the_schema_agrees_with_the_controller(
 
 def test_patterns_are_plain() -> None:
     """The schema's patterns are regular expressions of every dialect: no look-around, no named groups."""
-    text = (chart.CHART / "values.schema.json").read_text(encoding="utf-8")
-    for pattern in re.findall(r'"pattern": "((?:[^"\\]|\\.)*)"', text):
-        assert not re.search(r"\(\?[^:]", pattern), pattern
+    schema = json.loads((chart.CHART / "values.schema.json").read_text(encoding="utf-8"))
+    settings = schema["properties"]["settings"]["properties"].values()
+    patterns = [setting["pattern"] for setting in settings if "pattern" in setting]
+    assert patterns
+    assert [pattern for pattern in patterns if re.search(r"\(\?[^:]", pattern)] == []

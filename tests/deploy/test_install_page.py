@@ -21,7 +21,8 @@ from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import wait_for
 from provisioner.simulator.app import Simulator
 from tests.deploy import tools
-from tests.deploy.kit import NAMESPACE, REPOSITORY
+from tests.deploy.kit import REPOSITORY
+from tests.deploy.mainjob import uninstalled
 from tests.deploy.pages import Block, read_blocks
 from tests.e2e.kit import simulator_settings
 
@@ -91,10 +92,8 @@ class Shell:
 @pytest.fixture(scope="module")
 def bare(rehearsal: Rehearsal, cluster_overlay: Path, installed: list[dict[str, Any]]) -> Iterator[Rehearsal]:
     """Give the cluster as before any installation; what other tests count on is installed again afterwards."""
-    rehearsal.kubectl("delete", "-k", str(cluster_overlay), "--wait")
-    yield rehearsal
-    rehearsal.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait")
-    rehearsal.kubectl("apply", "--server-side", "-k", str(cluster_overlay))
+    with uninstalled(rehearsal, cluster_overlay):
+        yield rehearsal
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from provisioner.cluster.protocol import collection_path
 from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import wait_for
 from tests.deploy import tools
-from tests.deploy.kit import DEPLOY, NAMESPACE, SERVICE_ACCOUNT, VALUES, only
+from tests.deploy.kit import DEPLOY, NAMESPACE, SERVICE_ACCOUNT, VALUES, only, sources_of_scrapes
 
 _ALL = sorted(path.name for path in (DEPLOY / "components").iterdir())
 
@@ -84,8 +84,17 @@ def test_the_network(base: list[dict[str, Any]]) -> None:
     assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
     assert [port["port"] for rule in policy["ingress"] for port in rule["ports"]] == ["metrics"]
     assert all(rule["from"] for rule in policy["ingress"])
-    assert all(rule["to"] for rule in policy["egress"])
-    assert {port["port"] for rule in policy["egress"] for port in rule["ports"]} == {53, 80, 443, 987, 988}
+    addresses = {
+        port["port"]: {peer["ipBlock"]["cidr"] for peer in rule["to"] if "ipBlock" in peer}
+        for rule in policy["egress"]
+        for port in rule["ports"]
+    }
+    anywhere = {"0.0.0.0/0", "::/0"}
+    # Each port is in one rule: 80 and 988 go to the metadata server alone, and 443 does not.
+    assert addresses == {53: anywhere, 443: anywhere, 80: {"169.254.169.254/32"}, 988: {"169.254.169.252/32"}}
+    assert [peer["ipBlock"]["except"] for rule in policy["egress"] for peer in rule["to"] if "except" in str(peer)] == [
+        ["169.254.0.0/16"]
+    ]
 
 
 def _render(rehearsal: Rehearsal, folder: Path) -> list[dict[str, Any]]:
@@ -137,10 +146,7 @@ def test_every_component(rehearsal: Rehearsal, full: Path) -> None:
     assert account["metadata"]["annotations"] == {
         "iam.gke.io/gcp-service-account": "tpu-provisioner@rehearsal-project.iam.gserviceaccount.com"
     }
-    sources = [each for rule in only(documents, "NetworkPolicy")["spec"]["ingress"] for each in rule["from"]]
-    assert {"kubernetes.io/metadata.name": "gmp-system"} in [
-        each["namespaceSelector"]["matchLabels"] for each in sources
-    ]
+    assert sources_of_scrapes(documents) == [{"metrics": "enabled"}, ["gmp-system", "gke-gmp-system"]]
     assert any("namespaces" in rule["resources"] for rule in only(documents, "ClusterRole")["rules"])
     rehearsal.kubectl("apply", "--server-side", "--validate=strict", "-k", str(full))
 

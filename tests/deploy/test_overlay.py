@@ -11,6 +11,7 @@ from deploy import overlay
 from provisioner import settings
 from tests.deploy.kit import DEPLOY
 
+_TEMPLATE = DEPLOY / "example-project" / "example-cluster"
 _VALUES = {
     "GCP_PROJECT_ID": "a-project",
     "GCP_CLUSTER": "a-cluster",
@@ -37,7 +38,7 @@ def test_filled(deploy: Path) -> None:
     folder = overlay.make_overlay(deploy, _VALUES)
 
     assert folder == deploy / "a-project" / "a-cluster"
-    assert _environment(folder) == _VALUES
+    assert _environment(folder) == _environment(_TEMPLATE) | _VALUES
     assert settings.read_settings(_environment(folder)).zone == "europe-west4-b"
     text = (folder / "kustomization.yaml").read_text(encoding="utf-8")
     assert "us-docker.pkg.dev/a-project/" in text
@@ -46,9 +47,12 @@ def test_filled(deploy: Path) -> None:
 
 
 def test_the_template_is_complete() -> None:
-    """The example itself has settings that the controller takes."""
-    folder = DEPLOY / "example-project" / "example-cluster"
-    assert settings.read_settings(_environment(folder)).project_id == "example-project"
+    """The example has settings that the controller takes and knows, and it has nothing to warn of at its start."""
+    environment = _environment(_TEMPLATE)
+    read = settings.read_settings(environment)
+    assert read.project_id == "example-project"
+    assert environment.keys() <= {option.variable for option in settings.OPTIONS}
+    assert settings.warnings_about(read) == ()
 
 
 def test_a_google_service_account(deploy: Path) -> None:
@@ -66,7 +70,7 @@ def test_only_what_is_known(deploy: Path) -> None:
     """Location, zone and node account may be left out: they are inferred, and nothing of the example stays."""
     left_out = dict.fromkeys(("GCP_CLUSTER_LOCATION", "GCP_ZONE", "GCP_NODE_SERVICE_ACCOUNT"), "")
     folder = overlay.make_overlay(deploy, _VALUES | left_out)
-    assert _environment(folder) == _VALUES | left_out
+    assert _environment(folder) == _environment(_TEMPLATE) | _VALUES | left_out
 
 
 _REFUSED = (

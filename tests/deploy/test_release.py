@@ -14,19 +14,13 @@ import yaml
 
 import provisioner
 from deploy import release
+from provisioner import constants
+from provisioner.settings import OPTIONS
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, REPOSITORY
+from tests.deploy.pages import read_blocks
 
 _WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
-_PERMISSIONS = {
-    "container.clusters.get",
-    "container.clusters.update",
-    "container.operations.get",
-    "container.operations.list",
-    "iam.serviceAccounts.actAs",
-    "compute.resourcePolicies.get",
-    "compute.resourcePolicies.create",
-}
 
 
 def _read(path: Path) -> dict[Any, Any]:
@@ -142,23 +136,103 @@ def test_the_bill_of_materials(tmp_path: Path) -> None:
         r"(?m)^([a-z0-9._-]+)==(\S+)", (REPOSITORY / "requirements" / "run.txt").read_text(encoding="utf-8")
     )
     assert {(part["name"], part["version"]) for part in bill["components"]} == set(locked)
-    assert all(part["externalReferences"] for part in bill["components"])
+    for part in bill["components"]:
+        assert [digest["alg"] for each in part["externalReferences"] for digest in each["hashes"]], part["name"]
     component = bill["metadata"]["component"]
     assert (component["name"], component["version"]) == ("tpu-provisioner", provisioner.__version__)
 
 
 # --- the rights in Google Cloud, said twice
 
+_TERRAFORM = DEPLOY / "terraform" / "main.tf"
+_PAGE = REPOSITORY / "docs" / "install.md"
+#: What each role permits.
+_ROLES = {
+    "tpuProvisioner": {
+        "container.clusters.get",
+        "container.clusters.update",
+        "container.operations.get",
+        "container.operations.list",
+    },
+    "tpuProvisionerActAs": {"iam.serviceAccounts.actAs"},
+    "tpuProvisionerTpu7x": {"compute.resourcePolicies.get", "compute.resourcePolicies.create"},
+}
+#: On what each is granted to the controller.
+_GRANTS = {
+    ("tpuProvisioner", "project"),
+    ("tpuProvisionerActAs", "service account"),
+    ("tpuProvisionerTpu7x", "project"),
+}
 
-def _permissions(path: Path) -> set[str]:
-    text = path.read_text(encoding="utf-8")
-    return set(re.findall(r"\b(?:container|compute|iam)\.(?!googleapis|gserviceaccount)[a-zA-Z]+\.[a-zA-Z]+\b", text))
+
+def _terraform_resources(kind: str) -> dict[str, str]:
+    text = _TERRAFORM.read_text(encoding="utf-8")
+    return dict(re.findall(rf'(?ms)^resource "{kind}" "(\w+)" \{{\n(.*?)^\}}', text))
 
 
-@pytest.mark.parametrize("path", [DEPLOY / "terraform" / "main.tf", REPOSITORY / "docs" / "install.md"], ids=str)
-def test_the_permissions(path: Path) -> None:
-    """Terraform and gcloud commands grant the same permissions, and no predefined role but Workload Identity's."""
-    assert _permissions(path) == _PERMISSIONS
-    assert set(re.findall(r"roles/[a-z]+\.[A-Za-z.]+", path.read_text(encoding="utf-8"))) == {
-        "roles/iam.workloadIdentityUser"
+def test_the_permissions_in_terraform() -> None:
+    """Terraform makes these roles and grants them on these resources."""
+    role_ids, roles = {}, {}
+    for name, body in _terraform_resources("google_project_iam_custom_role").items():
+        role_ids[name] = re.findall(r'role_id +\= "(\w+)"', body)[0]
+        roles[role_ids[name]] = set(re.findall(r'"(\w+\.\w+\.\w+)"', body))
+    assert roles == _ROLES
+    grants = {
+        (role_ids[role], place)
+        for kind, place in (
+            ("google_project_iam_member", "project"),
+            ("google_service_account_iam_member", "service account"),
+        )
+        for body in _terraform_resources(kind).values()
+        for role in re.findall(r"(?s)custom_role\.(\w+).*local\.member", body)
     }
+    assert grants == _GRANTS
+
+
+def test_the_permissions_by_gcloud() -> None:
+    """The page's commands make the same roles and grant them on the same resources."""
+    commands = "".join(block.text.replace("\\\n", " ") for block in read_blocks(_PAGE))
+    made = re.findall(r"gcloud iam roles create (\w+) .*--permissions=([\w.,]+)", commands)
+    assert {role: set(permissions.split(",")) for role, permissions in made} == _ROLES
+    places = {"projects": "project", "iam service-accounts": "service account"}
+    granted = re.findall(
+        r'gcloud (.*) add-iam-policy-binding .*--member="\$\{MEMBER\}" +--role="projects/\$\{PROJECT_ID\}/roles/(\w+)"',
+        commands,
+    )
+    assert {(role, places[command]) for command, role in granted} == _GRANTS
+
+
+@pytest.mark.parametrize("path", [_TERRAFORM, _PAGE], ids=["Terraform", "gcloud"])
+def test_no_predefined_role(path: Path) -> None:
+    """No predefined role is granted but Workload Identity's, and no permission is named outside of the roles."""
+    text = path.read_text(encoding="utf-8")
+    assert set(re.findall(r"roles/[a-z]+\.[A-Za-z.]+", text)) == {"roles/iam.workloadIdentityUser"}
+    named = re.findall(r"\b(?:container|compute|iam)\.(?!googleapis|gserviceaccount)[a-zA-Z]+\.[a-zA-Z]+\b", text)
+    assert set(named) == {permission for permissions in _ROLES.values() for permission in permissions}
+
+
+def test_the_role_for_tpu7x_is_off_by_default() -> None:
+    """Who does not ask for it does not grant it: the variable is false, and both resources go by it."""
+    text = _TERRAFORM.read_text(encoding="utf-8")
+    assert re.search(r'variable "tpu7x" \{\n  type +\= bool\n  default +\= false\n', text)
+    for kind in ("google_project_iam_custom_role", "google_project_iam_member"):
+        assert re.search(r"count +\= var\.tpu7x \? 1 : 0\n", _terraform_resources(kind)["tpu7x"])
+
+
+@pytest.mark.e2e
+def test_terraform_is_well_formed() -> None:
+    """HCL's own formatter can read it, and would write it so."""
+    tools.run("hclfmt", "-require-no-change", str(_TERRAFORM))
+
+
+def test_what_the_threat_model_counts_on() -> None:
+    """Each setting, constant and file that docs/security.md says holds somebody back is there."""
+    text = (REPOSITORY / "docs" / "security.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", text))
+    settings = {option.variable for option in OPTIONS}
+    assert names & settings
+    assert [name for name in sorted(names - settings) if not hasattr(constants, name)] == []
+    files = re.findall(r"`((?:provisioner|tests|deploy)/[\w./]+)`", text)
+    files += [f"docs/{path}" for path in re.findall(r"\]\((\.\./[^)#]+)\)", text)]
+    assert files
+    assert [path for path in files if not (REPOSITORY / path).is_file()] == []

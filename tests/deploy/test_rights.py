@@ -13,7 +13,7 @@ import yaml
 
 from provisioner import cluster, constants
 from provisioner.cluster import KubeApi
-from provisioner.cluster.protocol import LEASES_ROOT, Timeouts, collection_path, object_path
+from provisioner.cluster.protocol import LEASES_ROOT, Timeouts, object_path
 from provisioner.model.workloads import ObjectRef
 from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import wait_for
@@ -23,15 +23,13 @@ from tests.deploy.kit import (
     SERVICE_ACCOUNT,
     Recorder,
     Right,
-    granted_by,
-    kubeconfig_of_service_account,
     only,
-    provisioner_as,
     right_of,
     rights,
     role_without,
 )
-from tests.e2e.kit import EAGER, Ground, logged
+from tests.deploy.mainjob import do_the_main_job, used_rights
+from tests.e2e.kit import Ground
 
 pytestmark = pytest.mark.e2e
 
@@ -41,12 +39,6 @@ _OWN_LEASE = object_path("leases", constants.LEASE_NAME, namespace=NAMESPACE, ro
 _HINTS = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace=NAMESPACE)
 _NODE = "guarded-node"
 _SERVED_SECONDS = 10.0
-
-
-@pytest.fixture(scope="session")
-def controller(rehearsal: Rehearsal, installed: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a kubeconfig with the token of the installed ServiceAccount."""
-    return kubeconfig_of_service_account(rehearsal, tmp_path_factory.mktemp("token") / "kubeconfig")
 
 
 def _make_original_lease(rehearsal: Rehearsal, *, holder: str = "") -> None:
@@ -74,25 +66,10 @@ def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], gro
     """The main job is done with the ServiceAccount's token alone; nothing is refused, and every right is used."""
     _make_original_lease(rehearsal)
     with Recorder(rehearsal).recording() as recorder:
-        kubeconfig = kubeconfig_of_service_account(rehearsal, tmp_path / "kubeconfig", server=recorder.url)
-        process = provisioner_as(
-            rehearsal, kubeconfig, tmp_path / "provisioner.log", arguments=["--leader-elect"], environment=EAGER
-        )
-        ground.provisioners.append(process)
-        process.start()
-        ground.apply("least", run_for="1s")
-        ground.await_completed("least")
-        ground.await_gone()
-        assert "NodePoolCreationStarted" in ground.reasons("Pod", "least-")
-        ground.wait(
-            lambda: constants.DELETION_SUCCEEDED in ground.reasons("JobSet", "least") | ground.reasons("Node"),
-            "an Event tells of the end of the pool",
-        )
-        assert all(_lease_holder(rehearsal, path) for path in (_OWN_LEASE, _ORIGINAL_LEASE))
+        # It cordoned, or the right to patch nodes would not be used: the policy on nodes let that pass.
+        _, kubeconfig = do_the_main_job(rehearsal, ground, installed, recorder, tmp_path)
         assert rehearsal.api.get(_HINTS).get("data")
-        # It cordoned, so the policy on nodes let the patch pass; no warning speaks of a refusal.
-        assert process.stop() == 0
-        assert not _lease_holder(rehearsal, _OWN_LEASE)
+        assert not any(_lease_holder(rehearsal, path) for path in (_OWN_LEASE, _ORIGINAL_LEASE))
         # What a run of seconds does not come to: a lease made, the repeat of an Event, a cordon undone.
         _forget(rehearsal, _OWN_LEASE)
         _TRIES[_CREATE_LEASE](cluster.connect(str(kubeconfig)), rehearsal)
@@ -100,17 +77,10 @@ def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], gro
         _TRIES[_GET_NODES](cluster.connect(str(kubeconfig)), rehearsal)
     _forget(rehearsal, _ORIGINAL_LEASE)
 
-    refused = [(str(right), status) for right, status in recorder.answers if status in (401, 403)]
-    assert refused == []
-    granted = rights(installed)
-    used = {granted_by(granted, right) for right, _ in recorder.answers}
-    assert None not in used
-    assert used == granted
+    assert used_rights(recorder, installed) == rights(installed)
     assert {right.resource for right, _ in recorder.answers} == {
         "pods", "nodes", "jobsets", "events", "leases", "configmaps"
     }  # fmt: skip
-    assert [record for record in process.records() if record.get("level") in ("error", "critical")] == []
-    assert not logged(process, "event.dropped")
 
 
 # --- each right, taken away -------------------------------------------------------------------------------------------
@@ -329,58 +299,6 @@ def test_refused(method: str, path: str, why: str, controller: Path, installed: 
         api._exchange(method, path, body={"metadata": {"name": "any"}} if method != "GET" else None,
                       timeouts=Timeouts(connect_seconds=5, read_seconds=10))  # fmt: skip
     api.close()
-
-
-_OURS = {constants.NODEPOOL_MANAGER: constants.MANAGER}
-_NODE_CASES: tuple[tuple[str, dict[str, str], dict[str, Any], bool], ...] = (
-    ("cordons a node of its own", _OURS, {"spec": {"unschedulable": True}}, True),
-    ("notes that it cordoned", _OURS, {"metadata": {"annotations": {constants.CORDONED: "true"}}}, True),
-    ("cordons no other node", {}, {"spec": {"unschedulable": True}}, False),
-    ("cannot make another node its own", {}, {"metadata": {"labels": _OURS}}, False),
-    ("changes no label", _OURS, {"metadata": {"labels": {"a": "b"}}}, False),
-    ("takes no label away", _OURS, {"metadata": {"labels": {constants.NODEPOOL_MANAGER: None}}}, False),
-    ("taints no node", _OURS, {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, False),
-    ("writes no other annotation", _OURS, {"metadata": {"annotations": {"a": "b"}}}, False),
-    ("takes no other annotation away", _OURS, {"metadata": {"annotations": {"kept": None}}}, False),
-    ("sets no finalizer", _OURS, {"metadata": {"finalizers": ["a.example/b"]}}, False),
-    ("sets no owner", _OURS, {"metadata": {"ownerReferences": [
-        {"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "b"}]}}, False),
-    ("sets no provider", _OURS, {"spec": {"providerID": "gce://other"}}, False),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "labels", "change", "want_allowed"), _NODE_CASES, ids=[each[0] for each in _NODE_CASES]
-)
-def test_the_node_guard(
-    name: str,
-    labels: dict[str, str],
-    change: dict[str, Any],
-    want_allowed: bool,  # noqa: FBT001 - pytest passes it by name
-    rehearsal: Rehearsal,
-    controller: Path,
-    installed: list[dict[str, Any]],
-) -> None:
-    """Patching nodes is held to the cordon of nodes of its own pools."""
-    body = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": _NODE, "labels": labels, "annotations": {"kept": "yes"}},
-    }
-    rehearsal.api.post(collection_path("nodes"), body)
-    api = cluster.connect(str(controller))
-    try:
-        # An administrator is not held to it.
-        rehearsal.api.patch(object_path("nodes", _NODE), {"metadata": {"annotations": {"admin": "yes"}}})
-        # The policy, like everything else, reaches the API server by a watch.
-        if want_allowed:
-            api.patch(object_path("nodes", _NODE), change, strategic=True)
-        else:
-            with pytest.raises(cluster.ClusterError, match="tpu-provisioner may"):
-                api.patch(object_path("nodes", _NODE), change, strategic=True)
-    finally:
-        rehearsal.api.delete(object_path("nodes", _NODE))
-        api.close()
 
 
 def test_right_of_a_request() -> None:

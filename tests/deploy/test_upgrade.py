@@ -201,6 +201,29 @@ def test_over_and_back(
     assert [node for node in ground.nodes() if node["spec"].get("unschedulable")] == []
 
 
+def test_the_taint_on_the_way_back(rehearsal: Rehearsal) -> None:
+    """The page's command takes our taint off nodes of our pools, and leaves other taints and other nodes alone."""
+    command = f"kubectl taint nodes --selector={constants.NODEPOOL_MANAGER}={constants.MANAGER} {constants.HELD}-"
+    assert command in (REPOSITORY / "docs" / "upgrade.md").read_text(encoding="utf-8")
+    ours = {constants.NODEPOOL_MANAGER: constants.MANAGER}
+    taints = [{"key": key, "effect": "NoSchedule"} for key in ("kept.example", constants.HELD)]
+    for name, labels in (("held", ours), ("foreign", {})):
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+        rehearsal.api.post(collection_path("nodes"), {**body, "spec": {"taints": taints}})
+
+    def left(name: str) -> set[str]:
+        found = rehearsal.api.get(object_path("nodes", name))["spec"]["taints"]
+        return {taint["key"] for taint in found} & {taint["key"] for taint in taints}
+
+    try:
+        rehearsal.kubectl(*command.split()[1:])
+        assert left("held") == {"kept.example"}
+        assert left("foreign") == {"kept.example", constants.HELD}
+    finally:
+        for name in ("held", "foreign"):
+            rehearsal.api.delete(object_path("nodes", name))
+
+
 @pytest.fixture(autouse=True)
 def _clean(rehearsal: Rehearsal, ground: Ground) -> Iterator[None]:
     """Leave neither Lease, Deployment, JobSet nor pool behind."""

@@ -15,6 +15,7 @@ from provisioner.localcluster.toolchain import find_toolchain
 _MODULES = Path(__file__).with_name("tools")
 _PACKAGES = {
     "actionlint": "github.com/rhysd/actionlint/cmd/actionlint",
+    "hclfmt": "github.com/hashicorp/hcl/v2/cmd/hclfmt",
     "helm": "helm.sh/helm/v3/cmd/helm",
     "kustomize": "sigs.k8s.io/kustomize/kustomize/v5",
 }
