@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from provisioner import constants
+from provisioner import cluster, constants
 from provisioner.cluster.protocol import JOBSETS_ROOT, collection_path
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
 from tests.e2e.kit import EAGER, PATIENCE_SECONDS, QUICK, Ground, simulator_settings
+
+#: A loaded API server deletes a hundred objects a second.
+_MANY_OBJECTS = cluster.Timeouts(connect_seconds=5.0, read_seconds=PATIENCE_SECONDS)
 
 
 class Shared:
@@ -49,28 +53,16 @@ def shared(rehearsal: Rehearsal) -> Iterator[Shared]:
     keeper.stop()
 
 
-@pytest.fixture
-def ground(rehearsal: Rehearsal, shared: Shared) -> Iterator[Ground]:
+@contextmanager
+def own_ground(rehearsal: Rehearsal, shared: Shared) -> Iterator[Ground]:
     """Give a namespace, and leave nothing behind: no pool, no fault, no changed setting."""
     ground = Ground(rehearsal)
     ground.gke.reset_calls()
     logs = {path: path.stat().st_size for path in _logs(rehearsal)}
-    yield ground
-    for process in ground.provisioners:
-        process.kill()
-    ground.gke.clear()
-    ground.gke.set(**QUICK, operations_quota=None)
-    if ground.gke.pools:
-        # It has to see the JobSets being deleted, or many at once are braked.
-        shared.running()
-    _delete_all(rehearsal, "jobsets", root=JOBSETS_ROOT)
-    _delete_all(rehearsal, "pods")
-    for name, body in ground.sent().items():
-        if body.get("config", {}).get("labels", {}).get(constants.NODEPOOL_MANAGER) != constants.MANAGER:
-            ground.drop_pool(name)
-    if ground.gke.pools:
-        shared.running()
-        ground.wait(lambda: not ground.gke.pools, "all pools are gone after the test", PATIENCE_SECONDS)
+    try:
+        yield ground
+    finally:
+        _clear_up(ground, shared)
     crashes = [
         line
         for path in _logs(rehearsal)
@@ -78,6 +70,13 @@ def ground(rehearsal: Rehearsal, shared: Shared) -> Iterator[Ground]:
         if "crashed" in line or "Traceback" in line
     ]
     assert crashes == []
+
+
+@pytest.fixture
+def ground(rehearsal: Rehearsal, shared: Shared) -> Iterator[Ground]:
+    """Give each test a ground of its own."""
+    with own_ground(rehearsal, shared) as ground:
+        yield ground
 
 
 @pytest.fixture
@@ -97,7 +96,25 @@ def _logs(rehearsal: Rehearsal) -> list[Path]:
     return sorted(rehearsal.cluster.directory.glob("*-*.log"))
 
 
+def _clear_up(ground: Ground, shared: Shared) -> None:
+    for process in ground.provisioners:
+        process.kill()
+    ground.gke.clear()
+    ground.gke.set(**QUICK, operations_quota=None)
+    if ground.gke.pools:
+        # It has to see the JobSets being deleted, or many at once are braked.
+        shared.running()
+    _delete_all(ground.rehearsal, "jobsets", root=JOBSETS_ROOT)
+    _delete_all(ground.rehearsal, "pods")
+    for name, body in ground.sent().items():
+        if body.get("config", {}).get("labels", {}).get(constants.NODEPOOL_MANAGER) != constants.MANAGER:
+            ground.drop_pool(name)
+    if ground.gke.pools:
+        shared.running()
+        ground.wait(lambda: not ground.gke.pools, "all pools are gone after the test", PATIENCE_SECONDS)
+
+
 def _delete_all(rehearsal: Rehearsal, resource: str, *, root: str = "/api/v1") -> None:
     path = collection_path(resource, root=root)
     for namespace in {item["metadata"]["namespace"] for item in rehearsal.objects(path)}:
-        rehearsal.api.delete(collection_path(resource, namespace=namespace, root=root))
+        rehearsal.api.delete(collection_path(resource, namespace=namespace, root=root), timeouts=_MANY_OBJECTS)

@@ -5,17 +5,23 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import requests
+from prometheus_client.parser import text_string_to_metric_families
 
 from provisioner import cluster, constants
 from provisioner.cluster.protocol import JOBSETS_ROOT, collection_path, object_path
 from provisioner.localcluster import FAIL_AFTER, RUN_FOR
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
 from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, wait_for
-from provisioner.simulator.records import PoolStatus, PoolView
+from provisioner.simulator.calls import Call
+from provisioner.simulator.faults import Fault, Target
+from provisioner.simulator.model import World
+from provisioner.simulator.records import Pool, PoolStatus, PoolView
 from provisioner.simulator.settings import SimulatorSettings
 
 #: Short, so that a test takes seconds, and long enough to act in the middle.
@@ -28,7 +34,8 @@ QUICK: dict[str, float | None] = {
 }
 #: The provisioner's environment where a test is not about these.
 EAGER = {"NODEPOOL_DELETION_DELAY": "2s", "NODE_MIN_LIFESPAN": "0s"}
-PATIENCE_SECONDS = 40.0
+#: Many times what anything takes on an idle machine.
+PATIENCE_SECONDS = 80.0
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _numbers = itertools.count(1)
 
@@ -51,18 +58,22 @@ def jobset(
     fail_after: str = "",
     max_restarts: int = 0,
     suspend: bool = False,
+    grace_seconds: int = 30,
     selector: Mapping[str, str] | None = None,
     tolerations: Iterable[Mapping[str, str]] = (),
     pod_labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    pod_annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return a JobSet."""
-    annotations = {RUN_FOR: run_for} | ({FAIL_AFTER: fail_after} if fail_after else {})
+    rehearsed = {RUN_FOR: run_for} | ({FAIL_AFTER: fail_after} if fail_after else {})
     selectors = {constants.TPU_ACCELERATOR: accelerator, constants.TPU_TOPOLOGY: topology}
     amount = {constants.TPU_RESOURCE: str(chips)}
     pod = {
-        "metadata": {"annotations": annotations, "labels": dict(pod_labels or {})},
+        "metadata": {"annotations": {**rehearsed, **(pod_annotations or {})}, "labels": dict(pod_labels or {})},
         "spec": {
             "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": grace_seconds,
             "nodeSelector": {key: value for key, value in (selectors | dict(selector or {})).items() if value},
             "tolerations": list(tolerations),
             "containers": [
@@ -74,7 +85,11 @@ def jobset(
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": name, "namespace": namespace, "annotations": {EXCLUSIVE: constants.NODE_POOL}},
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "annotations": {EXCLUSIVE: constants.NODE_POOL, **(annotations or {})},
+        },
         "spec": {
             "suspend": suspend,
             "failurePolicy": {"maxRestarts": max_restarts},
@@ -125,12 +140,15 @@ class Ground:
 
     def apply(self, name: str, *, namespace: str = "", **options: Any) -> None:
         """Create a JobSet; one that is still on its way out is waited for."""
-        where = namespace or self.namespace
-        body = jobset(name, where, **options)
+        self.post(jobset(name, namespace or self.namespace, **options))
+
+    def post(self, body: dict[str, Any]) -> None:
+        """Create a JobSet as it is written."""
+        name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
 
         def posted() -> bool:
             try:
-                self.api.post(collection_path("jobsets", namespace=where, root=JOBSETS_ROOT), body)
+                self.api.post(collection_path("jobsets", namespace=namespace, root=JOBSETS_ROOT), body)
             except cluster.Conflict:
                 return False
             return True
@@ -176,13 +194,13 @@ class Ground:
         """List the pods."""
         return self.rehearsal.objects(collection_path("pods", namespace=namespace or self.namespace))
 
+    def pods_of(self, name: str) -> list[dict[str, Any]]:
+        """List the pods of a JobSet."""
+        return [pod for pod in self.pods() if pod["metadata"].get("labels", {}).get(constants.JOBSET_NAME) == name]
+
     def phases(self, name: str) -> Counter[str]:
         """Count the pods of a JobSet by phase."""
-        return Counter(
-            pod["status"].get("phase", "")
-            for pod in self.pods()
-            if pod["metadata"].get("labels", {}).get(constants.JOBSET_NAME) == name
-        )
+        return Counter(pod["status"].get("phase", "") for pod in self.pods_of(name))
 
     def runs(self, name: str, *, pods: int = 1) -> bool:
         """Whether as many pods of a JobSet run."""
@@ -255,6 +273,24 @@ class Ground:
         """Return how many calls of a method GKE has taken."""
         return self.gke.call_counts().get(method, {}).get("200", 0)
 
+    def refused(self, method: str, code: str = "400") -> int:
+        """Return how many calls of a method GKE has refused with an HTTP code."""
+        return self.gke.call_counts().get(method, {}).get(code, 0)
+
+    def calls(self, method: str, pool: str = "") -> list[Call]:
+        """Return the calls of a method as they were answered; a prefix leaves those to pools whose names begin so."""
+        return [
+            call for call in self.gke.calls if call.method == method and call.path.rpartition("/")[2].startswith(pool)
+        ]
+
+    def let_pass(self, seconds: float) -> datetime:
+        """Let happen in GKE at once what it would do within so many seconds; return when."""
+        world = self.gke.world
+        with world.frozen():
+            now = datetime.now(UTC)
+            world.timeline.run(now + timedelta(seconds=seconds))
+        return now
+
     def await_gone(self, prefix: str = "", *, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until no pool of that prefix is left, nor a node of one."""
         self.wait(lambda: not self.pools(prefix), f"no pool {prefix!r} is left", seconds)
@@ -313,6 +349,75 @@ def metrics(provisioner: ProvisionerProcess) -> str:
     return answer.text
 
 
+def metric(provisioner: ProvisionerProcess, name: str, **labels: str) -> float:
+    """Return the value of a metric, without the prefix that all have; 0 where it has none yet."""
+    wanted = (f"tpu_provisioner_{name}", labels)
+    for family in text_string_to_metric_families(metrics(provisioner)):
+        for sample in family.samples:
+            if (sample.name, sample.labels) == wanted:
+                return float(sample.value)
+    return 0.0
+
+
+def await_round(provisioner: ProvisionerProcess, api: cluster.KubeApi, *, after: datetime) -> None:
+    """Wait until a whole round lies after a moment: whatever the provisioner would have done by then, it has begun.
+
+    There must be a node of one of its pools: a label of that is changed, so that a round is made at once.
+    """
+    wait_for(lambda: datetime.now(UTC) > after, f"it is {after:%H:%M:%S}", PATIENCE_SECONDS)
+    node = next(
+        item["metadata"]["name"]
+        for item in api.list_page(collection_path("nodes")).items
+        if item["metadata"]["labels"].get(constants.NODEPOOL_MANAGER) == constants.MANAGER
+    )
+    # The first of two rounds may have begun before.
+    for _ in range(2):
+        poked = datetime.now(UTC).timestamp()
+        label = {"example.com/poked": f"{poked:.6f}"}
+        api.patch(object_path("nodes", node), {"metadata": {"labels": label}})
+        wait_for(
+            lambda poked=poked: metric(provisioner, "loop_last_round_timestamp_seconds") > poked,
+            "a round is made",
+            PATIENCE_SECONDS,
+            provisioner.tail,
+        )
+
+
+def moment(record: Mapping[str, Any]) -> datetime:
+    """Return when a log line was written."""
+    return datetime.fromisoformat(record["timestamp"])
+
+
 def logged(provisioner: ProvisionerProcess, event: str) -> list[dict[str, Any]]:
     """Return a provisioner's log lines of an event."""
     return [record for record in provisioner.records() if record.get("event") == event]
+
+
+def of_shapes(body: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
+    """Return a JobSet whose slices differ: its own, and those of the others."""
+    jobs = [job for each in (body, *others) for job in each["spec"]["replicatedJobs"]]
+    jobs = [{**job, "name": f"{job['name']}{index}"} for index, job in enumerate(jobs)]
+    return {**body, "spec": {**body["spec"], "replicatedJobs": jobs}}
+
+
+def told(ground: Ground, reason: str, name: str, *, kind: str = "Pod") -> list[str]:
+    """Return the words of our Events of a reason on objects whose names begin so, in the order of their writing."""
+    events = [event for event in ground.events(kind, name) if event["reason"] == reason]
+    # Their times are whole seconds.
+    events.sort(key=lambda event: int(event["metadata"]["resourceVersion"]))
+    return [str(event["message"]) for event in events]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultWhen(Fault):
+    """A fault that strikes only where something holds at that moment; the simulated GKE stands still meanwhile."""
+
+    holds: Callable[[tuple[Pool, ...]], bool]
+    """Gets all pools, the one that is being made included."""
+
+    world: World
+
+    def strikes(self, target: Target) -> bool:
+        """Tell whether the fault is meant for such a pool now."""
+        pools = tuple(pool for each in self.world._clusters.values() for pool in each.pools.values())
+        return Fault.strikes(self, target) and self.holds(pools)

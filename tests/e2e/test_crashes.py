@@ -19,8 +19,9 @@ def test_killed_right_after_a_create(alone: Ground) -> None:
     names = [f"burst-{index}" for index in range(4)]
     process = alone.provisioner()
     for name in names:
-        alone.apply(name, run_for="1s")
-    alone.wait(lambda: alone.accepted("nodePools.create") >= 1, "the first create is taken", 20)
+        # A selector of its own keeps each on its own pool.
+        alone.apply(name, run_for="1s", selector={"example.com/burst": name})
+    alone.wait(lambda: alone.accepted("nodePools.create") >= 1, "the first create is taken")
     process.kill()
     alone.provisioner()
     alone.await_completed(*names)
@@ -39,6 +40,8 @@ def test_killed_while_the_answer_is_on_its_way(alone: Ground) -> None:
     alone.provisioner()
     alone.await_completed("orphan")
     alone.await_gone("orphan-")
+    alone.wait(lambda: alone.gke.count("nodePools.create"), "the answer is given")
+    assert alone.gke.count("nodePools.create") == 1
 
 
 def test_killed_in_every_other_phase(alone: Ground) -> None:

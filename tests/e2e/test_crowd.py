@@ -41,7 +41,7 @@ def test_twelve_of_one_shape(ground: Ground, provisioner: ProvisionerProcess) ->
         try:
             for name, lasting in zip(names, seconds, strict=True):
                 ground.apply(name, run_for=f"{lasting}s", topology="2x2x2", parallelism=2)
-            ground.await_completed(*names, seconds=90)
+            ground.await_completed(*names, seconds=150)
         finally:
             ended.set()
         looking.result()
@@ -80,7 +80,7 @@ def test_strange_neighbours(ground: Ground, provisioner: ProvisionerProcess) -> 
     ground.apply("good", run_for="2s")
     # Its turn with the scheduler may take a while.
     ground.wait(lambda: ground.unschedulable("good"), "the scheduler finds no node for it")
-    ground.wait(lambda: ground.pools("good-"), "the good JobSet gets its pool", 3)
+    ground.wait(lambda: ground.pools("good-"), "the good JobSet gets its pool")
     ground.await_completed("good")
     ground.wait(
         lambda: constants.INVALID_REQUEST in ground.reasons("Pod", "nonsense"), "the nonsense is told on the pod"
@@ -104,8 +104,9 @@ def test_names(ground: Ground, provisioner: ProvisionerProcess) -> None:
     """JobSets of all names that JobSet allows, alike for as long as can be, get pools of valid names of their own."""
     longest = next(length for length in range(63, 20, -1) if _allowed(ground, "x" * length))
     names = ["a", "b-9", "x" * (longest - 2) + "-1", "x" * (longest - 2) + "-2", "x" * longest]
-    for name in names:
-        ground.apply(name, run_for="1s")
+    for index, name in enumerate(names):
+        # A selector of its own keeps each on its own pool.
+        ground.apply(name, run_for="1s", selector={"example.com/index": str(index)})
     ground.await_completed(*names)
     assert ground.accepted("nodePools.create") == len(names)
 

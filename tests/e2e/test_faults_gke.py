@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,12 +12,16 @@ from provisioner import constants
 from provisioner.cluster.protocol import collection_path
 from provisioner.simulator.faults import Fault, FaultKind
 from provisioner.simulator.records import PoolStatus
-from tests.e2e.kit import Ground, foreign_pod, logged
+from tests.e2e.kit import Ground, foreign_pod, logged, told
 
 pytestmark = pytest.mark.e2e
 
 #: Where the provisioner may take the longest of its first back-offs (30 s, spread) before it goes on.
-BACKED_OFF_SECONDS = 100.0
+BACKED_OFF_SECONDS = 150.0
+#: How long a create that finds no capacity was seen to block, before GKE gave it up.
+BLOCKED_SECONDS = 35 * 60.0
+#: Within the time-out of a call, and long enough to do something meanwhile on a loaded machine.
+HELD_SECONDS = 7.0
 V5E: dict[str, Any] = {"accelerator": "tpu-v5-lite-podslice", "topology": "2x4", "chips": 8}
 
 
@@ -143,25 +149,62 @@ def test_refusals_for_a_while(alone: Ground, fault: Fault, refused: tuple[str, s
 
 
 def test_a_stockout_that_blocks_for_long(alone: Ground) -> None:
-    """Pools that GKE takes long to give up can't be deleted meanwhile; once they fail they go, and one comes again."""
+    """While creates block, no second one is sent for their slices, and all else goes on as far as GKE lets it.
+
+    Once they have failed their pools go, GKE's words are told, and the slice that still waits tries again after
+    back-off.
+    """
     alone.gke.inject(
-        Fault(kind=FaultKind.STOCKOUT, pool="(patient|dropped)-.*", count=2, after_seconds=12.0),
+        Fault(kind=FaultKind.STOCKOUT, pool="(patient|dropped)-.*", count=2, after_seconds=BLOCKED_SECONDS)
     )
     alone.provisioner()
+    alone.gke.reset_calls()
+    began = datetime.now(UTC)
     alone.apply("patient", run_for="1s", **V5E)
     alone.apply("dropped", run_for="1s", **V5E)
     alone.wait(lambda: alone.pools("patient-") and alone.pools("dropped-"), "both pools are in the making")
-    first = {pool.name for pool in alone.pools()}
+    blocked = {(pool.name, pool.created) for pool in alone.pools()}
     alone.delete("dropped")
-    alone.wait(lambda: alone.gke.call_counts().get("nodePools.delete", {}).get("400"), "GKE refuses to delete")
+    alone.apply("neighbour", run_for="1s")
+    alone.await_completed("neighbour")
+    alone.await_gone("neighbour-")
+    alone.wait(lambda: alone.refused("nodePools.delete") >= 4, "GKE refuses to delete the blocked pool")
+    assert alone.gke.count("nodePools.create") == 3
+    # Listed every 2 s, and before each create and delete.
+    assert _lists(alone) <= (datetime.now(UTC) - began).total_seconds() / 2 + _changes(alone) + 3
+    # Now the blocked creates are all that GKE takes at a time.
+    alone.gke.set(operations_quota=2)
+    alone.apply("queued", run_for="1s", topology="2x2x2", parallelism=2)
+    alone.wait(lambda: alone.refused("nodePools.create", "429") >= 3, "GKE takes no create")
+    assert {(pool.name, pool.created) for pool in alone.pools()} == blocked
     assert {pool.status for pool in alone.pools()} == {PoolStatus.PROVISIONING}
-    alone.wait(lambda: first.isdisjoint(pool.name for pool in alone.pools()), "the failed pools are gone")
+    # Listed every second with creates that wait; retried after 1, 2, 4 ... seconds, and rejected once a second.
+    seconds = (datetime.now(UTC) - began).total_seconds()
+    assert _lists(alone) <= seconds + _changes(alone) + 3
+    assert alone.refused("nodePools.delete") <= 8
+    assert alone.refused("nodePools.create", "429") <= seconds + 3
+    failed = alone.let_pass(BLOCKED_SECONDS)
+    alone.wait(lambda: blocked.isdisjoint((pool.name, pool.created) for pool in alone.pools()), "both are gone")
+    for kind, reason in (("Pod", constants.CREATION_FAILED), ("JobSet", constants.CREATION_WAITING)):
+        alone.wait(lambda kind=kind, reason=reason: told(alone, reason, "patient", kind=kind), f"{reason} is told")
+        for message in told(alone, reason, "patient", kind=kind):
+            assert "does not have enough resources available to fulfill the request" in message
+    assert re.search(r"stockout since .* next try ", message)
+    alone.await_completed("queued")
     alone.await_completed("patient", seconds=BACKED_OFF_SECONDS)
+    (*_, again) = (call.when for call in alone.calls("nodePools.create") if call.status == 200)
+    # 30 s, less a fifth at most.
+    assert again - failed >= timedelta(seconds=24)
     alone.await_gone()
-    # Of dropped one, of patient two.
-    assert (alone.accepted("nodePools.create"), alone.accepted("nodePools.delete")) == (3, 3)
-    # Retried, and not in a hurry: after 1, 2, 4 ... seconds, and once more when the pool has failed.
-    assert alone.gke.count("nodePools.delete") - 3 <= 8
+    assert (alone.accepted("nodePools.create"), alone.accepted("nodePools.delete")) == (5, 5)
+
+
+def _lists(ground: Ground) -> int:
+    return ground.gke.count("nodePools.list")
+
+
+def _changes(ground: Ground) -> int:
+    return ground.gke.count("nodePools.create") + ground.gke.count("nodePools.delete")
 
 
 def test_nodes_preempted_one_by_one_and_all_at_once(alone: Ground) -> None:
@@ -211,29 +254,59 @@ def test_a_pod_between_the_last_look_and_the_delete(alone: Ground) -> None:
     That is all that is promised: the API server takes any binding, so whoever writes one by hand, on a node that is
     closed, loses the pod with the node.
     """
-    alone.provisioner()
-    alone.gke.inject(
-        Fault(kind=FaultKind.HANG, method="nodePools.delete", pool="closing-.*", seconds=6.0, count=1),
+    process = alone.provisioner()
+    held = alone.gke.inject(
+        Fault(kind=FaultKind.HANG, method="nodePools.delete", pool="closing-.*", seconds=HELD_SECONDS, count=1)
     )
     alone.apply("closing", run_for="1s")
     alone.await_completed("closing")
-    alone.wait(lambda: all(node["spec"].get("unschedulable") for node in alone.nodes()), "its node is closed")
+    alone.wait(lambda: _has_struck(alone, held), "the delete has arrived at GKE")
     (pool,) = alone.pools("closing-")
-    (node,) = (node["metadata"]["name"] for node in alone.nodes())
-    for name in ("polite", "forced"):
-        alone.api.post(collection_path("pods", namespace=alone.namespace), _pod_with_chips(name, alone, pool.name))
+    (node,) = alone.nodes()
+    assert node["spec"]["unschedulable"]
+    pods = collection_path("pods", namespace=alone.namespace)
+    alone.api.post(pods, _pod_with_chips("polite", alone, pool.name))
+    alone.wait(
+        lambda: _refused_by_scheduler(alone, "polite"), "the scheduler finds no place, though its chips are free"
+    )
+    alone.api.post(pods, _pod_with_chips("forced", alone, pool.name))
     binding = {
         "apiVersion": "v1",
         "kind": "Binding",
         "metadata": {"name": "forced", "namespace": alone.namespace},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node["metadata"]["name"]},
     }
-    alone.api.post(f"/api/v1/namespaces/{alone.namespace}/pods/forced/binding", binding)
+    alone.api.post(f"{pods}/forced/binding", binding)
+    assert _bound_to(alone) == {"polite": None, "forced": node["metadata"]["name"]}
+    # All of this while GKE has the delete and has done nothing yet.
+    assert alone.gke.count("nodePools.delete") == 0
     alone.await_gone("closing-")
-    bound = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in alone.pods()}
-    assert bound["polite"] is None
-    assert bound.get("forced") in (node, None)
-    assert alone.accepted("nodePools.delete") == 1
+    alone.wait(lambda: not alone.nodes(), "its node is gone")
+    assert _bound_to(alone)["polite"] is None
+    assert (alone.gke.count("nodePools.delete"), alone.accepted("nodePools.delete")) == (1, 1)
+    assert not logged(process, "node_pool.delete_postponed")
+
+
+def _has_struck(ground: Ground, fault_id: str) -> bool:
+    return any(fault.fault_id == fault_id and fault.count == 0 for fault in ground.gke.world.faults.all())
+
+
+def _bound_to(ground: Ground) -> dict[str, str | None]:
+    """Return the nodes of the pods that no JobSet made."""
+    return {
+        pod["metadata"]["name"]: pod["spec"].get("nodeName")
+        for pod in ground.pods()
+        if "ownerReferences" not in pod["metadata"]
+    }
+
+
+def _refused_by_scheduler(ground: Ground, name: str) -> bool:
+    return any(
+        condition.get("reason") == "Unschedulable"
+        for pod in ground.pods()
+        if pod["metadata"]["name"] == name
+        for condition in pod["status"].get("conditions", ())
+    )
 
 
 def _pod_with_chips(name: str, ground: Ground, pool: str) -> dict[str, object]:

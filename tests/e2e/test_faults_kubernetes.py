@@ -1,24 +1,26 @@
-"""Kubernetes at its worst: lists with holes, silent watches, a kind that goes, pods that stay; and a frozen leader."""
+"""Kubernetes at its worst: lists with holes, silent watches, a kind that goes, pods that stay."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime
+import contextlib
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provisioner import cluster, localcluster
+from provisioner import cluster, constants, localcluster
 from provisioner.cluster.protocol import JOBSETS_ROOT, collection_path, object_path
+from provisioner.controller.observing import MAX_SILENCE_SECONDS, Watches, distrust
 from provisioner.localcluster import recipes
 from provisioner.rehearsal import ProvisionerProcess
-from tests.e2e.kit import Ground, logged, metrics, ready
+from tests.cluster.builders import FakeClock
+from tests.e2e.kit import Ground, await_round, foreign_pod, logged, metric, metrics, moment, ready
 from tests.e2e.proxy import Proxy
 
 pytestmark = pytest.mark.e2e
 
-ELECT = ("--leader-elect",)
 #: The read time-out of a watch, and what may come on top on a loaded machine.
 SILENCE_NOTICED_SECONDS = 115.0
 THROUGH_PROXY = {"ASSUME_SAME_CLUSTER": "true"}
@@ -32,49 +34,6 @@ def proxy(alone: Ground) -> Iterator[Proxy]:
         # Before its server goes: a process without one would log what has nothing to do with the test.
         for process in alone.provisioners:
             process.kill()
-
-
-def _seconds_since(record: dict[str, Any]) -> float:
-    return (datetime.now(UTC) - datetime.fromisoformat(record["timestamp"])).total_seconds()
-
-
-def _leads(process: ProvisionerProcess) -> bool:
-    return bool(logged(process, "cluster.proven")) and "tpu_provisioner_leader 1.0" in metrics(process)
-
-
-def test_a_leader_that_was_frozen(alone: Ground) -> None:
-    """A leader frozen for longer than its lease, with creates unsent, acts on nothing any more: it ends."""
-    names = [f"frost-{index}" for index in range(6)]
-    alone.gke.set(request_seconds=0.5)
-    first = alone.provisioner(arguments=ELECT, environment={"CONCURRENCY": "1", "POD_NAME": "first"})
-    second = alone.provisioner(arguments=ELECT, environment={"POD_NAME": "second"}, wait=False)
-    alone.wait(lambda: ready(second)[0] == 200, "the follower is ready")
-    for name in names:
-        alone.apply(name, run_for="1h")
-    alone.wait(lambda: alone.accepted("nodePools.create") >= 2, "some creates are taken")
-    first.pause()
-    assert alone.accepted("nodePools.create") < 6
-    alone.gke.set(request_seconds=0.0)
-    alone.wait(lambda: _leads(second), "the lease runs out, and the second takes over", 60)
-    alone.wait(lambda: all(alone.runs(name) for name in names), "all run")
-    assert alone.accepted("nodePools.create") == len(alone.pools()) == 6
-    # What the frozen one still has to send would make these anew.
-    for name in names[2:]:
-        alone.delete(name)
-    alone.wait(lambda: len(alone.pools()) == 2, "the pools of four are gone")
-    sent = alone.gke.count("nodePools.create")
-    first.resume()
-    alone.wait(lambda: not first.running, "the frozen one ends")
-    assert first.exit_code == 1
-    assert logged(first, "controller.lease_lost")
-    assert alone.gke.count("nodePools.create") == sent
-    assert (len(alone.pools()), alone.accepted("nodePools.delete")) == (2, 4)
-    assert all(alone.runs(name) for name in names[:2])
-    for name in names[:2]:
-        alone.delete(name)
-    alone.await_gone()
-    # In good order, or the next test would have to wait for its lease.
-    assert second.stop() == 0
 
 
 def test_half_of_all_jobsets_missing_from_a_list(alone: Ground, proxy: Proxy, tmp_path: Path) -> None:
@@ -100,8 +59,8 @@ def test_half_of_all_jobsets_missing_from_a_list(alone: Ground, proxy: Proxy, tm
     alone.wait(lambda: f"{alert} 1.0" in metrics(process), "the alert is raised")
     alone.wait(lambda: logged(process, "node_pool.delete_postponed"), "a delete is tried, and not confirmed")
     (began, *_) = logged(process, "alert.began")
-    # The deletion delay several times over: time enough for wrong deletes.
-    alone.wait(lambda: _seconds_since(began) > 8, "time passes")
+    # The deletion delay of two seconds twice over, and a round after that, in which wrong deletes would be sent.
+    await_round(process, alone.api, after=moment(began) + timedelta(seconds=4))
     assert {"lives" in record["reason"] for record in logged(process, "node_pool.delete_postponed")} == {True}
     # One a minute, not five.
     assert len({record["node_pool"] for record in logged(process, "node_pool.delete_postponed")}) == 1
@@ -147,21 +106,79 @@ def test_a_pod_that_stays_on_a_dead_node(alone: Ground) -> None:
         alone.api.patch(path, {"metadata": {"finalizers": None}})
 
 
+def test_pods_within_their_grace(alone: Ground) -> None:
+    """A pod that is terminating keeps its pool until its grace is over, a JobSet's as well as a stranger's.
+
+    Nobody plays the kubelets meanwhile, so the pods stay, as those do that save a checkpoint when told to end.
+    """
+    process = alone.provisioner()
+    alone.apply("saver", run_for="1h", grace_seconds=10)
+    alone.apply("host", run_for="1h", topology="2x2x2", parallelism=2)
+    alone.wait(lambda: alone.runs("saver") and alone.runs("host", pods=2), "both run")
+    (saver, *_), (host, *_) = alone.pods_of("saver"), alone.pods_of("host")
+    stranger = foreign_pod(
+        "stranger", alone.namespace, node=host["spec"]["nodeName"], chips=4, terminationGracePeriodSeconds=10
+    )
+    alone.api.post(collection_path("pods", namespace=alone.namespace), stranger)
+    alone.delete("host")
+    alone.wait(lambda: logged(process, "node_pool.delete_postponed"), "the stranger holds the delete up")
+    pods = {
+        prefix: object_path("pods", pod["metadata"]["name"], namespace=alone.namespace)
+        for prefix, pod in (("saver-", saver), ("host-", stranger))
+    }
+    alone.wait(lambda: _phases(alone, pods.values()) == {"Running"}, "the stranger runs")
+    alone.rehearsal.cluster.pause(recipes.KWOK)
+    try:
+        alone.delete("saver")
+        alone.api.delete(pods["host-"])
+        for prefix, pod in pods.items():
+            ends = _grace_ends(alone, pod)
+            alone.wait(lambda prefix=prefix: alone.calls("nodePools.delete", prefix), "its pool is deleted", 60)
+            assert alone.calls("nodePools.delete", prefix)[0].when > ends
+        # Nobody ended them: it was time alone that made the difference.
+        assert _phases(alone, pods.values()) == {"Running"}
+        alone.await_gone()
+        assert alone.accepted("nodePools.delete") == 2
+    finally:
+        alone.rehearsal.cluster.resume(recipes.KWOK)
+        for pod in pods.values():
+            with contextlib.suppress(cluster.NotFound):
+                alone.api.delete(f"{pod}?gracePeriodSeconds=0")
+
+
+def _phases(ground: Ground, pods: Iterable[str]) -> set[str]:
+    return {ground.api.get(pod)["status"]["phase"] for pod in pods}
+
+
+def _grace_ends(ground: Ground, pod: str) -> datetime:
+    """Return when the grace of a pod that is to go is over."""
+    ground.wait(lambda: "deletionTimestamp" in ground.api.get(pod)["metadata"], f"{pod} is to go")
+    return datetime.fromisoformat(ground.api.get(pod)["metadata"]["deletionTimestamp"])
+
+
 def test_the_jobset_kind_is_removed_and_put_back(alone: Ground) -> None:
     """While the kind is missing nothing is deleted, and readiness says why; once it is back all goes on."""
     running = alone.rehearsal.cluster
-    process = alone.provisioner(environment={"NODEPOOL_DELETION_DELAY": "6s"})
+    process = alone.provisioner(environment={"NODEPOOL_DELETION_DELAY": "10s"})
     alone.apply("before", run_for="1h")
     alone.wait(lambda: alone.runs("before"), "it runs")
     alone.rehearsal.kubectl("delete", "crd", "jobsets.jobset.x-k8s.io", "--wait=true")
     try:
         alone.wait(lambda: "JobSet CRD is not installed" in ready(process)[1], "readiness says why", 90)
         assert ready(process)[0] == 503
-        (failed, *_) = logged(process, "watch.failed")
-        # Longer than the deletion delay: time enough for a wrong delete.
-        alone.wait(lambda: _seconds_since(failed) > 10, "time passes")
+        # The JobSet went with its kind, and its Job too, unless the collector was late: the pool looks idle now.
+        alone.rehearsal.kubectl("delete", "jobs", "--all", "-n", alone.namespace)
+        alone.wait(lambda: not alone.pods(), "its pod is gone")
+        rounds = metric(process, "rounds_total", result="ok")
+        # A provisioner that trusts what it has would send the delete by then.
+        await_round(process, alone.api, after=datetime.now(UTC) + timedelta(seconds=10))
+        assert metric(process, "rounds_total", result="ok") >= rounds + 2
+        assert metric(process, "watch_synced", resource="jobsets") == 0
+        # Not even tried: the gate would stop it as well, and say so.
+        assert not logged(process, "node_pool.delete_postponed")
         assert alone.gke.count("nodePools.delete") == 0
         assert len(alone.living("before-")) == 1
+        assert not any(node["spec"].get("unschedulable") for node in alone.nodes())
     finally:
         manifests = running.binaries.jobset_manifests / "crd" / "bases"
         alone.rehearsal.kubectl("apply", "--server-side", "-f", str(manifests))
@@ -171,8 +188,9 @@ def test_the_jobset_kind_is_removed_and_put_back(alone: Ground) -> None:
     alone.wait(lambda: ready(process)[0] == 200, "it is ready again")
     alone.wait(lambda: _taken(alone, "after"), "a JobSet is taken", 60)
     alone.await_completed("after", seconds=60)
-    # The JobSet was removed with its kind, so that its Job and its pods are garbage; then its pool may go.
+    # The JobSet was removed with its kind, so that its pool may go now.
     alone.await_gone(seconds=60)
+    assert alone.accepted("nodePools.delete") == 2
 
 
 def _jobsets_are_served(ground: Ground) -> bool:
@@ -189,6 +207,55 @@ def _taken(ground: Ground, name: str) -> bool:
     except cluster.ClusterError:
         return False
     return True
+
+
+def test_silent_watches_are_distrusted(alone: Ground, proxy: Proxy, tmp_path: Path) -> None:
+    """After 150 s without a word from the API server the caches are not decided on, until it is heard of again.
+
+    The clock is the test's, so that the silence lasts as long as it says.
+    """
+    node = object_path("nodes", f"quiet-{alone.namespace}")
+    labels = {constants.NODEPOOL_MANAGER: constants.MANAGER, constants.NODE_POOL: "quiet"}
+    alone.api.post(
+        collection_path("nodes"),
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"quiet-{alone.namespace}", "labels": labels}},
+    )
+    alone.apply("quiet", run_for="1h")
+    alone.wait(lambda: alone.unschedulable("quiet"), "its pod waits")
+    now = FakeClock()
+    with contextlib.ExitStack() as ending:
+        ending.callback(alone.api.delete, node)
+        api = ending.enter_context(
+            contextlib.closing(cluster.connect(str(proxy.write_kubeconfig(tmp_path / "kubeconfig"))))
+        )
+        options: dict[str, Any] = {"on_change": lambda: None, "clock": now}
+        watches = Watches(
+            jobsets=cluster.jobsets(api, **options),
+            pods=cluster.pods(api, **options),
+            nodes=cluster.nodes(api, **options),
+        )
+        for watch in watches.named().values():
+            watch.start()
+            ending.callback(watch.stop)
+        ending.callback(proxy.let_watches_flow)
+        alone.wait(lambda: all(watch.records() for watch in watches.named().values()), "all caches are filled")
+        proxy.hold_watches()
+        now.advance(MAX_SILENCE_SECONDS)
+        assert distrust(watches) == ()
+        now.advance(1)
+        (pod,) = alone.pods_of("quiet")
+        for path in (
+            object_path("jobsets", "quiet", namespace=alone.namespace, root=JOBSETS_ROOT),
+            object_path("pods", pod["metadata"]["name"], namespace=alone.namespace),
+            node,
+        ):
+            alone.api.patch(path, {"metadata": {"labels": {"example.com/stirred": "true"}}})
+        # What has just happened was not heard of.
+        assert distrust(watches) == tuple(
+            f"nothing was heard of the {name} for 150 s" for name in ("jobsets", "pods", "nodes")
+        )
+        proxy.let_watches_flow()
+        alone.wait(lambda: distrust(watches) == (), "they are heard of, and trusted again")
 
 
 def test_watches_that_fall_silent(alone: Ground, proxy: Proxy, tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""JobSets whose slices start together or not at all, on a real control plane with its scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.simulator.faults import Fault, FaultKind
+from tests.e2e.kit import Ground, told
+
+pytestmark = pytest.mark.e2e
+
+V5E: dict[str, Any] = {"accelerator": "tpu-v5-lite-podslice", "topology": "2x2", "replicas": 2}
+TOGETHER = {constants.ALL_OR_NOTHING: "true", constants.CAPACITY: "flex-start"}
+
+
+@pytest.fixture
+def scarce(alone: Ground) -> Iterator[Ground]:
+    """Give a GKE that has nodes for one of the two pools of each JobSet, until the faults are cleared."""
+    before = alone.gke.settings.scale_up_seconds
+    alone.gke.set(scale_up_seconds=0.2)
+    for name in ("one", "two"):
+        alone.gke.inject(Fault(kind=FaultKind.STOCKOUT, capacity="flex-start", pool=f"{name}-.*", count=1))
+    yield alone
+    alone.gke.set(scale_up_seconds=before)
+
+
+def bound(ground: Ground, name: str) -> list[str]:
+    """Return the pods of a JobSet that the scheduler has put somewhere."""
+    return [pod["metadata"]["name"] for pod in ground.pods_of(name) if pod["spec"].get("nodeName")]
+
+
+def held(ground: Ground) -> list[str]:
+    """Return the nodes with the taint."""
+    nodes = ground.nodes()
+    return [
+        node["metadata"]["name"]
+        for node in nodes
+        if any(taint["key"] == constants.HELD for taint in node["spec"].get("taints", ()))
+    ]
+
+
+def scheduler_says(ground: Ground, name: str) -> list[str]:
+    """Return why the scheduler finds no node for the pods of a JobSet."""
+    return [
+        str(condition["message"])
+        for pod in ground.pods_of(name)
+        for condition in pod["status"].get("conditions", ())
+        if condition.get("reason") == "Unschedulable"
+    ]
+
+
+def given_back(ground: Ground) -> set[str]:
+    """Return the JobSets that have given a slice back."""
+    said = {name: told(ground, constants.DELETION_STARTED, name, kind="JobSet") for name in ("one", "two")}
+    return {name for name, messages in said.items() if any(words.endswith("given back") for words in messages)}
+
+
+def test_the_first_slice_waits_for_the_second(scarce: Ground) -> None:
+    """The slice that is there keeps its taint and no pod until the other is there, too; then both run."""
+    scarce.provisioner()
+    scarce.apply("one", **V5E, annotations=TOGETHER, run_for="1h")
+    scarce.wait(lambda: told(scarce, constants.HELD_FOR_OTHERS, "one"), "one slice is ready and held")
+    (words,) = told(scarce, constants.HELD_FOR_OTHERS, "one")
+    assert "is held until all slices of the JobSet are: 1 of 2 are" in words
+    assert len(held(scarce)) == len(scarce.nodes()) == 1
+    scarce.wait(lambda: told(scarce, constants.NOT_SEPARATE, "one"), "it is told that others' pods fit its nodes, too")
+    scarce.wait(
+        lambda: any("untolerated taint" in message for message in scheduler_says(scarce, "one")),
+        "a taint keeps the scheduler from its nodes",
+    )
+    assert bound(scarce, "one") == []
+    scarce.gke.clear()
+    scarce.wait(lambda: scarce.runs("one", pods=2), "both slices run")
+    assert held(scarce) == []
+    assert (scarce.accepted("nodePools.create"), scarce.accepted("nodePools.delete")) == (2, 0)
+
+
+def test_two_half_served_jobsets(scarce: Ground) -> None:
+    """Each of two JobSets has one slice of two: one gives back, the other runs, and then the first gets both.
+
+    Each selects a label with its name, so that the scheduler gives neither what the other was held for.
+    """
+    scarce.provisioner(environment={"PARTIAL_HOLD": "4s"})
+    for name in ("one", "two"):
+        scarce.apply(name, **V5E, annotations=TOGETHER, run_for="2s", selector={constants.LEGACY_POOL_ID: name})
+    for name in ("one", "two"):
+        scarce.wait(lambda name=name: told(scarce, constants.HELD_FOR_OTHERS, name), f"{name} has one slice")
+    scarce.wait(lambda: given_back(scarce), "one of them gives back")
+    assert [*bound(scarce, "one"), *bound(scarce, "two")] == []
+    # What was given back is what the other one lacked.
+    scarce.gke.clear()
+    scarce.await_completed("one", "two", seconds=100)
+    said = [words for name in ("one", "two") for words in told(scarce, constants.CREATION_WAITING, name)]
+    assert not told(scarce, constants.NOT_SEPARATE, "one")
+    assert any("was given back" in words or "place 2 of the JobSets that wait" in words for words in said)
+    scarce.await_gone()
