@@ -10,7 +10,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from tests.simulation.planted import planted
+from tests.simulation.planted import BUGS, planted
 from tests.simulation.run import SETTLED_WITHIN_SECONDS, Outcome, run_seed
 
 _CHUNK = 5
@@ -79,6 +79,7 @@ def find(bugs: list[str], *, first: int, most_seeds: int, jobs: int) -> int:
 def find_one(bug: str, *, first: int, most_seeds: int) -> Found:
     """Run seeds with a bug planted until one of them shows it."""
     started = time.perf_counter()
+    first += next(each.search_from for each in BUGS if each.name == bug)
     with planted(bug):
         for seed in range(first, first + most_seeds):
             outcome = run_seed(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,8 @@ class Calls:
         self.refuses_requests = stage.chance(0.1)
         self._crashes_left = self._pauses_left = _MOST_CRASHES
         self.kube_down_until = self.gke_down_until = 0.0
+        #: Called when a process falls asleep where it is most dangerous.
+        self.on_delicate_pause: Callable[[], None] = lambda: None
 
     def latency_seconds(self) -> float:
         """Return how long one way takes."""
@@ -80,6 +83,8 @@ class Calls:
         self._pauses_left -= 1
         seconds = self.stage.rng.uniform(2.0, 70.0)
         self.stage.fault("pause within a call", "%s for %.0f s", process.name, seconds)
+        if delicate:
+            self.on_delicate_pause()
         return seconds
 
     def watch_trouble(self, resource: str) -> tuple[float, bool]:

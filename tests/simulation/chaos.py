@@ -41,6 +41,7 @@ class Chaos:
         kinds: tuple[tuple[str, Callable[[], None]], ...] = (
             ("pool", self._break_a_pool),
             ("pool again", self._break_a_pool),
+            ("shelf empty", self._empty_a_shelf),
             ("preemption", self._preempt),
             ("deletion by hand", self._delete_by_hand),
             ("pool status", self._change_status),
@@ -61,6 +62,7 @@ class Chaos:
         self._kinds = tuple(each for each in kinds if stage.chance(0.4))
         self._pool_faults = tuple(kind for kind in _POOL_FAULTS if stage.chance(0.4)) or (FaultKind.STOCKOUT,)
         self._by_hand: set[str] = set()
+        simulation.calls.on_delicate_pause = self._preempt_what_is_looked_at
 
     def begin(self) -> None:
         """Let the storm begin."""
@@ -89,6 +91,7 @@ class Chaos:
         for name in list(self._by_hand):
             self._uncordon_by_hand(name)
         for process in self.simulation.processes:
+            process.skewed_before = (self.stage.agenda.now, process.skew_seconds)
             process.skew_seconds = 0.0
             for cache in process.caches:
                 cache.fall_silent(0.0)
@@ -136,12 +139,37 @@ class Chaos:
 
             self.stage.agenda.after(rng.uniform(20.0, 120.0), let_go)
 
+    def _empty_a_shelf(self) -> None:
+        """Let one kind of capacity be out of stock in one zone for a while."""
+        rng, market = self.stage.rng, self.simulation.market
+        zone = rng.choice(market.zones)
+        capacity = rng.choice(market.choices or ("on-demand",)).split("/")[0]
+        world = self.simulation.cloud.world
+        self.stage.fault("stockout of zone and terms", "%s in %s", capacity, zone)
+        fault = world.faults.add(Fault(kind=FaultKind.STOCKOUT, zone=zone, capacity=capacity, after_seconds=3.0))
+
+        def refill() -> None:
+            world.faults.remove(fault.fault_id)
+            world.release()
+
+        self.stage.agenda.after(rng.uniform(20.0, 120.0), refill)
+
     def _preempt(self) -> None:
         name = self._our_pool(PoolStatus.RUNNING)
         if name is not None:
             hosts = self.stage.rng.choice((None, 1))
             self.stage.fault("preemption", "%s, hosts: %s", name, hosts)
             self.simulation.cloud.world.preempt(name, hosts=hosts)
+
+    def _preempt_what_is_looked_at(self) -> None:
+        """Let a node go and come again while the gate, which has just looked at it, is asleep."""
+        running = {name for name, pool in self.simulation.cloud.pools.items() if pool.status is PoolStatus.RUNNING}
+        named = {str(name) for each in self.simulation.processes for name in each.loop.memory.deletes}
+        going = sorted(running & named)
+        if going and self.stage.chance(0.5):
+            name = self.stage.rng.choice(going)
+            self.stage.fault("preemption", "%s, which is being deleted", name)
+            self.simulation.cloud.world.preempt(name, hosts=None)
 
     def _delete_by_hand(self) -> None:
         name = self._our_pool(PoolStatus.RUNNING)
@@ -190,6 +218,9 @@ class Chaos:
         path = object_path("nodes", name)
         raw = self.stage.store.find(path)
         if raw is not None and not self.simulation.cluster.nodes[name].cordoned_by_us:
+            self.simulation.checker.opened_by_hand[self.simulation.cluster.nodes[name].pool_name] = (
+                self.stage.agenda.now
+            )
             self.stage.store.put(path, merged(raw, {"spec": {"unschedulable": None}}))
 
     def _unready_a_node(self) -> None:
@@ -262,6 +293,7 @@ class Chaos:
         process = self._a_process()
         if process is not None:
             jump = self.stage.rng.choice((-7200.0, -600.0, -30.0, 30.0, 600.0, 7200.0))
+            process.skewed_before = (self.stage.agenda.now, process.skew_seconds)
             process.skew_seconds = jump if not process.skew_seconds else 0.0
             self.stage.fault("clock jump", "%s is now %+.0f s off", process.name, process.skew_seconds)
 

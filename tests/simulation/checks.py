@@ -3,8 +3,7 @@
 While the storm lasts, each call that changes something is judged at the moment of its effect. What a cache could not
 know yet is no violation: where a judgement is about what a slice counts on, the situation must have lasted for longer
 than any cache can lag (`STALE_SECONDS`). What is promised without any cache is judged to the moment: the pods on a
-pool, foreign pools, the lease, the proof of the cluster. Limits on chips do not exist in the product yet, so nothing
-about them is checked.
+pool, foreign pools, the lease, the proof of the cluster, the limits on chips and pools.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
-from provisioner import constants
+from provisioner import constants, tpu
 from provisioner.cluster.protocol import JsonObject
-from provisioner.model.capacity import PoolName
+from provisioner.model.capacity import Node, PoolName
 from provisioner.model.workloads import ObjectRef
 from provisioner.planning.memory import CallState
 from provisioner.simulator.records import NodeState, Pool, PoolStatus
@@ -29,13 +28,19 @@ STALE_SECONDS = 150.0
 #: Calls of one process to GKE in any minute: lists once or twice a second at most, and a few calls per slice.
 MOST_CALLS_PER_MINUTE = 180
 _WINDOW_SECONDS = 60.0
+#: The gate's last look is worth 2 s, and the delete takes its time-out of 10 s at most.
+_LOOK_TO_EFFECT_SECONDS = 12.0
+#: A clock that was set is followed at the beginning of the next round.
+_CLOCK_SEEN_SECONDS = 60.0
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
+_WAITING = frozenset({constants.LIMIT_REACHED, constants.CREATION_WAITING})
 _VERDICTS = frozenset({constants.INVALID_REQUEST, constants.CREATION_FAILED, constants.STUCK})
 
 KEEP = "1 no pool is deleted under work, or under a JobSet that counts on it"
 LEAK = "2 no pool without need survives"
 SERVE = "3 every feasible slice gets its pool, every infeasible one a verdict"
 ONE = "4 one pool a slice, foreign pools untouched, one leader, one proven cluster"
+LIMIT = "5 limits on chips and pools are never exceeded by one leader"
 RATE = "6 calls to GKE stay under the stated rate"
 
 
@@ -47,9 +52,14 @@ class Checker:
         self.stage = simulation.stage
         self.calls: Counter[str] = Counter()
         self.deleted_by_hand: set[str] = set()
+        #: When somebody last opened a node of a pool that somebody had closed.
+        self.opened_by_hand: dict[str, float] = {}
+        #: Who made a pool, and when.
+        self.created_by: dict[str, tuple[Process, float]] = {}
         self.most_calls_per_minute = 0
         self.changed_at = 0.0
         self._recent: dict[Process, deque[float]] = {}
+        self._listed_at: dict[Process, tuple[float, ...]] = {}
         self._verdicts: dict[str, set[str]] = {}
         self._refused: set[tuple[str, str]] = set()
 
@@ -59,6 +69,9 @@ class Checker:
         """Count a call that is being sent."""
         now = self.stage.agenda.now
         self.calls[method] += 1
+        if method == "nodePools.list":
+            # The last list may have been asked for while the create was on its way.
+            self._listed_at[process] = (*self._listed_at.get(process, ()), now)[-2:]
         recent = self._recent.setdefault(process, deque())
         recent.append(now)
         while recent[0] < now - _WINDOW_SECONDS:
@@ -76,6 +89,8 @@ class Checker:
         for other in self.simulation.processes:
             if other is not process and other.leads and process.elector is not None:
                 self.stage.violate(ONE, f"{method} of {process.name} takes effect while {other.name} leads")
+        if method == "nodePools.create" and body is not None:
+            self.simulation.market.before_create(body, _chips_asked(body["nodePool"]))
         if method == "nodePools.delete":
             pool = self.simulation.cloud.pools.get(name or "")
             if pool is not None and not is_ours(pool):
@@ -87,7 +102,10 @@ class Checker:
         if method == "nodePools.create" and body is not None:
             name = body["nodePool"]["name"]
             process.note("creates node pool %s", name)
-            self._judge_create(process, self.simulation.cloud.pools[name])
+            pool = self.simulation.cloud.pools[name]
+            self.created_by[name] = (process, self.stage.agenda.now)
+            self._judge_create(process, pool)
+            self._judge_limits(process, pool)
         elif method == "nodePools.delete":
             pool = self.simulation.cloud.pools[name or ""]
             process.note("deletes node pool %s", name)
@@ -98,11 +116,14 @@ class Checker:
     def before_patch(self, process: Process, path: str, body: JsonObject) -> None:
         """Judge a write to a node."""
         node = self.simulation.cluster.nodes.get(path.rsplit("/", 1)[-1])
-        unschedulable = body["spec"]["unschedulable"]
         if not self.simulation.same_cluster:
             self.stage.violate(ONE, f"{process.name} writes {path} although the kubeconfig is of another cluster")
         if node is None:
             return
+        if "taints" in body["spec"]:
+            self._judge_release(process, node, body["spec"]["taints"] or [])
+            return
+        unschedulable = body["spec"]["unschedulable"]
         process.note("%s %s", "cordons" if unschedulable else "uncordons", node.name)
         if node.labels.get(constants.POOL_JOBSET_NAME) is None:
             self.stage.violate(
@@ -128,19 +149,33 @@ class Checker:
         if pool.trouble is not None and pool.trouble.status == "INVALID_ARGUMENT":
             self._refused.add(owner_of(pool.body["config"]["labels"]))
         # A clock that runs ahead ends a grace early: there is no other clock to go by.
-        ahead = max(0.0, process.skew_seconds)
+        set_at, before = process.skewed_before
+        ahead = max(0.0, process.skew_seconds, before if now - set_at < _CLOCK_SEEN_SECONDS else 0.0)
+        unseen = self._unseen_since(process, pool)
+        opened = self.opened_by_hand.get(pool.name, float("-inf")) > unseen
         for pod in self.simulation.cluster.pods_on_pool(pool.name):
-            if pod.blocks(now + ahead):
+            # Who opens a closed node between the gate's last look and GKE's taking the delete lets pods in unseen; a
+            # node that comes again may bring them.
+            came_back = pod.bound_at < self.simulation.cluster.registered_at.get(pod.node, 0.0) > unseen
+            if pod.blocks(now + ahead) and not opened and not came_back:
                 self.stage.violate(KEEP, f"{process.name} deletes {pool.name} under pod {pod.name}")
         if not self._healthy(pool) or any(self.simulation.cluster.pods_on_pool(pool.name)):
             return
         for jobset, job in self._slices():
+            if jobset.gang and not self._complete(jobset):
+                # What is only partly there is given back, and nobody is on it.
+                continue
             if self._counts_on(jobset, job, pool) and self._unchanged_for(jobset, job, pool) > STALE_SECONDS:
                 self.stage.violate(
                     KEEP,
                     f"{process.name} deletes {pool.name}, on which {jobset.job_name(job)} has counted for "
                     f"{self._unchanged_for(jobset, job, pool):.0f} s",
                 )
+
+    def _unseen_since(self, process: Process, pool: Pool) -> float:
+        """Return since when nobody saw what became of the nodes: the last look at them, where that is recent."""
+        looked_at = process.looked_at.get(pool.name, float("inf"))
+        return looked_at if self.stage.agenda.now - looked_at < _LOOK_TO_EFFECT_SECONDS else float("inf")
 
     def _counts_on(self, jobset: JobSetRun, job: int, pool: Pool) -> bool:
         """Whether a living slice without a place has this pool and no other to go to."""
@@ -162,7 +197,8 @@ class Checker:
         if pool.status is PoolStatus.PROVISIONING:
             return True
         whole = all(node is not None and node.ready and node.allocatable_chips and not node.cordoned for node in nodes)
-        return pool.status is PoolStatus.RUNNING and whole and bool(nodes)
+        # Made empty, it waits for capacity.
+        return pool.status is PoolStatus.RUNNING and whole and bool(nodes or pool.plan.scale_up_hosts)
 
     # --- 4
 
@@ -173,9 +209,13 @@ class Checker:
                 continue
             if not self._healthy(other) or not _same_kind(other, pool) or other.name in self.deleted_by_hand:
                 continue
-            # The JobSet was suspended and resumed: the first pool's delete is on its way, and cannot be called back.
+            # The JobSet was suspended and resumed: the first pool's delete is on its way, and cannot be called back. Or
+            # it has just failed, when the create was decided already.
             going = process.loop.memory.deletes.get(PoolName(other.name))
-            if going is not None and going.state in (CallState.UNDER_WAY, CallState.ACCEPTED):
+            if going is not None and (
+                going.state in (CallState.UNDER_WAY, CallState.ACCEPTED)
+                or (process.loop.clock() - going.since).total_seconds() < _LOOK_TO_EFFECT_SECONDS
+            ):
                 continue
             if any(
                 bound.jobset is None or (bound.jobset.uid, bound.jobset.slice_id(bound.job).job_key) != owner
@@ -191,6 +231,64 @@ class Checker:
                     ONE,
                     f"{process.name} makes {pool.name} for the slice that {other.name} was made for ({other.status})",
                 )
+
+    # --- 5
+
+    def _judge_limits(self, process: Process, pool: Pool) -> None:
+        """Compare what there is with the limits; what another process had in flight when this one began is not its."""
+        market = self.simulation.market
+        ours = [
+            each
+            for each in self.simulation.cloud.pools.values()
+            if is_ours(each) and (each is pool or not self._in_flight_of_another(process, each))
+        ]
+        chips = sum(_hosts(each) * each.plan.machine.chips for each in ours)
+        if market.max_chips is not None and chips > market.max_chips:
+            self.stage.violate(
+                LIMIT, f"{process.name} makes {pool.name}, which brings all to {chips} chips of {market.max_chips}"
+            )
+        owner = _jobset_name(pool)
+        pools = sum(_jobset_name(each) == owner and not self._is_lent(each) for each in ours)
+        if market.max_pools is not None and pools > market.max_pools:
+            self.stage.violate(
+                LIMIT, f"{process.name} makes {pool.name}, which brings {owner} to {pools} pools of {market.max_pools}"
+            )
+
+    def _is_lent(self, pool: Pool) -> bool:
+        """Whether pods are on a pool, and none of the JobSet that it was made for."""
+        uid = owner_of(pool.body["config"]["labels"])[0]
+        pods = [pod for pod in self.simulation.cluster.pods_on_pool(pool.name) if not pod.finished]
+        if pods:
+            return all(pod.jobset is None or pod.jobset.uid != uid for pod in pods)
+        # They may have left since the create was decided.
+        user, left_at = self.simulation.cluster.left_by.get(pool.name, (uid, 0.0))
+        return user != uid and self.stage.agenda.now - left_at < STALE_SECONDS
+
+    def _in_flight_of_another(self, process: Process, pool: Pool) -> bool:
+        """Whether somebody else's create may have taken effect after the list that this process decides on."""
+        maker, made_at = self.created_by.get(pool.name, (process, 0.0))
+        return maker is not process and made_at >= self._listed_at.get(process, (0.0,))[0]
+
+    # --- all or nothing
+
+    def _complete(self, jobset: JobSetRun) -> bool:
+        """Whether every slice that has pods is bound, or has a whole pool made for it."""
+        return all(
+            self._pods_bound(jobset, job)
+            or any(
+                owner_of(pool.body["config"]["labels"]) == (jobset.uid, jobset.slice_id(job).job_key)
+                and self._healthy(pool)
+                and pool.status is PoolStatus.RUNNING
+                for pool in self.simulation.cloud.pools.values()
+                if is_ours(pool)
+            )
+            for job in {job for job, _ in jobset.pods}
+        )
+
+    def _judge_release(self, process: Process, node: Node, taints: list[dict[str, str]]) -> None:
+        process.note("releases %s", node.name)
+        if {taint["key"] for taint in taints} != {taint.key for taint in node.taints} - {constants.HELD}:
+            self.stage.violate(ONE, f"{process.name} changes taints of {node.name} that are none of ours")
 
     # --- 2 and 3, after the storm
 
@@ -234,11 +332,22 @@ class Checker:
         refused = (jobset.uid, jobset.slice_id(job).job_key) in self._refused
         if not members and self._waits_for_refused(jobset, job):
             return True
-        if jobset.shape.feasible and not refused:
-            return False
         told = self._verdicts.get(jobset.uid, set()).union(*(self._verdicts.get(pod.uid, ()) for pod in members))
+        if jobset.shape.feasible and not refused:
+            # Where slices start together, one that GKE refuses keeps the others waiting.
+            hopeless = jobset.gang and not self._can_end(jobset)
+            return bool(told & _WAITING) and (hopeless or self._no_room(jobset))
         # It may have been lucky with a pool that was made for another: then its followers' trouble is told later.
         return bool(told & _VERDICTS) or any(pod.node for pod in members)
+
+    def _no_room(self, jobset: JobSetRun) -> bool:
+        """Whether the limits, or the stock, leave no room for one more slice of this kind."""
+        market = self.simulation.market
+        ours = (pool for pool in self.simulation.cloud.pools.values() if is_ours(pool))
+        chips = sum(_hosts(pool) * pool.plan.machine.chips for pool in ours)
+        wanted = jobset.shape.hosts * jobset.shape.chips * (jobset.replicas if jobset.gang else 1)
+        most = min((each for each in (market.max_chips, market.stock_chips) if each is not None), default=None)
+        return most is not None and chips + wanted > most
 
     def _waits_for_refused(self, jobset: JobSetRun, job: int) -> bool:
         """Whether the JobSet controller makes no pods of a job in order, because one before it is refused.
@@ -280,6 +389,11 @@ def is_ours(pool: Pool) -> bool:
     return constants.POOL_JOBSET_NAME in pool.body.get("config", {}).get("labels", {})
 
 
+def _jobset_name(pool: Pool) -> str:
+    name: str = pool.body["config"]["labels"][constants.POOL_JOBSET_NAME]
+    return name
+
+
 def owner_of(labels: dict[str, Any]) -> tuple[str, str]:
     """Return the JobSet's UID and the job key on a pool."""
     return labels.get(constants.POOL_JOBSET_UID, ""), labels.get(constants.POOL_JOB_KEY, "")
@@ -291,15 +405,26 @@ def _fits(jobset: JobSetRun, pool: Pool) -> bool:
     return (
         plan.machine.accelerator == shape.accelerator
         and plan.topology == shape.topology
-        and plan.hosts_per_zone == shape.hosts
-        and spot == shape.spot
+        and _hosts(pool) == shape.hosts
+        and (spot == shape.spot or (spot and shape.tolerant))
+        and (not jobset.gang or pool.body["config"]["labels"].get(constants.LEGACY_POOL_ID) == jobset.name)
     )
+
+
+def _hosts(pool: Pool) -> int:
+    return pool.plan.hosts_per_zone or pool.plan.scale_up_hosts
+
+
+def _chips_asked(body: dict[str, Any]) -> int:
+    hosts = body.get("initialNodeCount", 0) or body.get("autoscaling", {}).get("maxNodeCount", 0)
+    known = tpu.machine_type(body["config"]["machineType"])
+    return int(hosts) * (known[1].chips if known is not None else 0)
 
 
 def _same_kind(one: Pool, other: Pool) -> bool:
     return (
         one.plan.machine.name == other.plan.machine.name
         and one.plan.topology == other.plan.topology
-        and one.plan.hosts_per_zone == other.plan.hosts_per_zone
+        and _hosts(one) == _hosts(other)
         and one.body["config"].get("spot") == other.body["config"].get("spot")
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -50,6 +51,8 @@ class Cloud:
         self.world = World(settings, clock=stage.agenda.wall, rng=stage.rng)
         self.api = api.Api(self.world, ca_certificate=base64.b64encode(CA_PEM).decode(), endpoint="kubernetes.test")
         self._ticks: set[float] = set()
+        #: Called when all faults were taken back.
+        self.on_repaired: Callable[[], None] = lambda: None
         self.world.attach(self)
         self.world.timeline.on_added = self._follow
         for body in _foreign_pools():
@@ -130,6 +133,7 @@ class Cloud:
         """Make whole what faults broke for good: GKE's auto-repair, and the people who look after a cluster."""
         self.world.faults.clear()
         self.world.release()
+        self.on_repaired()
         for pool in self.pools.values():
             for node in pool.nodes:
                 chips = pool.plan.machine.chips

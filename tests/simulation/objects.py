@@ -26,6 +26,8 @@ class Shape:
     chips: int
     parallelism: int
     spot: bool = False
+    #: Its pods run on spot nodes as well as on others.
+    tolerant: bool = False
     feasible: bool = True
 
     def selector(self) -> dict[str, str]:
@@ -57,6 +59,7 @@ class PodRun:
     phase: str = "Pending"
     deadline: float | None = None
     waiting_since: float | None = None
+    bound_at: float = 0.0
     gone: bool = False
 
     @property
@@ -91,6 +94,8 @@ class JobSetRun:
     ordered: bool
     created: float
     labels_uid: bool
+    #: Its slices start together.
+    gang: bool = False
     suspended: bool = False
     deleting: bool = False
     terminal: str = ""
@@ -115,6 +120,10 @@ class JobSetRun:
         """Whether its slices need pools."""
         return not (self.gone or self.deleting or self.suspended or self.terminal)
 
+    def selector(self) -> dict[str, str]:
+        """Return its pods' nodeSelector: where its slices start together, no other JobSet's pods fit its nodes."""
+        return self.shape.selector() | ({constants.LEGACY_POOL_ID: self.name} if self.gang else {})
+
     def job_name(self, job: int) -> str:
         """Name a child Job."""
         return f"{self.name}-workers-{job}"
@@ -132,9 +141,16 @@ class JobSetRun:
 def raw_jobset(jobset: JobSetRun, agenda: Agenda) -> JsonObject:
     """Return the object as the API server shows it."""
     metadata: dict[str, Any] = {"name": jobset.name, "namespace": NAMESPACE, "uid": jobset.uid}
+    if jobset.gang:
+        metadata["annotations"] = {constants.ALL_OR_NOTHING: "true"}
     if jobset.deleting:
         metadata["deletionTimestamp"] = format_time(agenda.wall())
-    template = {"spec": {"parallelism": jobset.shape.parallelism, "template": {"spec": _pod_spec(jobset.shape)}}}
+    template = {
+        "spec": {
+            "parallelism": jobset.shape.parallelism,
+            "template": {"spec": {**_pod_spec(jobset.shape), "nodeSelector": jobset.selector()}},
+        }
+    }
     helper = {"spec": {"parallelism": 1, "template": {"spec": {"containers": [{"name": "main"}]}}}}
     return {
         "metadata": metadata,
@@ -189,7 +205,8 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
 
 
 def _pod_spec(shape: Shape) -> dict[str, Any]:
-    tolerations = [{"key": constants.SPOT, "operator": "Exists"}] if shape.spot else []
+    spot = shape.spot or shape.tolerant
+    tolerations = [{"key": constants.SPOT, "operator": "Exists"}] if spot else []
     return {
         "nodeSelector": shape.selector(),
         "tolerations": [*tolerations, {"key": constants.TPU_RESOURCE, "operator": "Exists"}],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.simulation.objects import JobSetRun, Shape
@@ -35,7 +36,11 @@ class People:
         self.stage = simulation.stage
         rng = self.stage.rng
         #: What this run's JobSets look like: the fewer kinds, the more they take each other's pools.
-        self.shapes = tuple(rng.choices(FEASIBLE, k=rng.choice((1, 1, 2, 3))))
+        shapes = rng.choices(FEASIBLE, k=rng.choice((1, 1, 2, 3)))
+        # What pins its terms has one choice alone, which may be out of stock for good.
+        pins = not simulation.market.choices
+        tolerant = simulation.market.spot_listed
+        self.shapes = tuple(replace(shape, tolerant=tolerant, spot=shape.spot and pins) for shape in shapes)
         self._names = 0
 
     def begin(self) -> None:
@@ -56,7 +61,10 @@ class People:
         if name in self.simulation.cluster.jobsets or len(self.simulation.cluster.jobsets) >= _MOST_JOBSETS:
             return
         shape = rng.choice(INFEASIBLE) if rng.random() < 0.08 else rng.choice(self.shapes)
-        fate = rng.choices(("complete", "fail", "forever"), weights=(6, 1, 3))[0]
+        # Where all wait for what one has, none runs for ever.
+        fate = rng.choices(("complete", "fail", "forever"), weights=(6, 1, 0 if self.simulation.market.scarce else 3))[
+            0
+        ]
         restarts = rng.choice((0, 2, 50)) if shape.feasible else 50
         self.simulation.cluster.create(
             JobSetRun(
@@ -70,6 +78,7 @@ class People:
                 ordered=rng.random() < 0.2,
                 created=self.stage.agenda.now,
                 labels_uid=self.simulation.labels_uid,
+                gang=self.simulation.market.gangs and rng.random() < 0.7,
             )
         )
 

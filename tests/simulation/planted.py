@@ -29,6 +29,8 @@ class Bug:
     where: str
     mutate: Callable[[Any], Any]
     also: tuple[str, Callable[[Any], Any]] | None = None
+    #: The seed from which it is searched for: what takes a rare coincidence shows once in many hundreds.
+    search_from: int = 0
 
 
 def _doing_nothing(_original: Any) -> Any:
@@ -122,6 +124,41 @@ def _name_of_first_attempt(original: Any) -> Any:
     return lambda jobset_name, slice_id, _attempt: original(jobset_name, slice_id, 0)
 
 
+def _best_choice_alone(original: Any) -> Any:
+    """Tries nothing but the best choice of capacity."""
+
+    def choices(*arguments: Any) -> Any:
+        found = original(*arguments)
+        return replace(found, open=found.open[:1])
+
+    return choices
+
+
+def _counting_what_is_up(original: Any) -> Any:
+    """Counts towards the limits what one decision buys, and forgets it in the next until it is up."""
+    counted = original.__func__ if hasattr(original, "__func__") else original
+
+    def of(cls: Any, supply: Any, *rest: Any) -> Any:
+        return counted(cls, [each for each in supply if each.ready], *rest)
+
+    return classmethod(of)
+
+
+def _following_without_a_word(original: Any) -> Any:
+    """Goes by the new time of day, and moves nothing along."""
+
+    def follow(self: Any) -> timedelta:
+        original(self)
+        return timedelta()
+
+    return follow
+
+
+def _turns_never_come(original: Any) -> Any:
+    """Who gave back what was only partly there never tries again."""
+    return lambda *arguments, **options: original(*arguments, **options) + timedelta(days=30)
+
+
 BUGS: tuple[Bug, ...] = (
     Bug(
         name="gate-trusts-the-cache",
@@ -140,6 +177,7 @@ BUGS: tuple[Bug, ...] = (
         description="A node that registers while the gate looks at the others is overlooked, and open for pods.",
         where="provisioner.controller.deleting:Gate._refuse_if_growing",
         mutate=_doing_nothing,
+        search_from=700,
     ),
     Bug(
         name="terminating-pods-do-not-count",
@@ -251,10 +289,34 @@ BUGS: tuple[Bug, ...] = (
         mutate=lambda original: lambda **options: original(**{**options, "kubernetes_ca_pem": None, "assume": True}),
     ),
     Bug(
+        name="best-choice-alone",
+        description="Capacity that is out of stock is waited for, although there is another choice.",
+        where="provisioner.planning.buying:choices_of",
+        mutate=_best_choice_alone,
+    ),
+    Bug(
+        name="limits-count-what-is-up",
+        description="Pools in the making do not count towards the limit on chips.",
+        where="provisioner.planning.limits:Budget.of",
+        mutate=_counting_what_is_up,
+    ),
+    Bug(
+        name="turns-never-come",
+        description="A JobSet that starts all together gives back what it has, and never tries again.",
+        where="provisioner.planning.gangs:_begins",
+        mutate=_turns_never_come,
+    ),
+    Bug(
+        name="held-for-ever",
+        description="The taint of slices that wait for others is never taken off.",
+        where="provisioner.planning.gangs:_releases",
+        mutate=lambda _original: lambda *_args: (),
+    ),
+    Bug(
         name="clock-that-was-set-stops-everything",
         description="What is remembered by the time of day is not moved along when the clock is set back.",
-        where="provisioner.controller.loop:Loop._follow_clock",
-        mutate=_doing_nothing,
+        where="provisioner.controller.clocks:FollowedClock.follow",
+        mutate=_following_without_a_word,
     ),
 )
 

@@ -16,6 +16,7 @@ from provisioner.cluster import errors
 from provisioner.cluster.parse import parse_jobset, parse_node, parse_pod
 from provisioner.cluster.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Stream, Timeouts
 from provisioner.controller.acting import Actor
+from provisioner.controller.clocks import FollowedClock
 from provisioner.controller.deleting import Gate
 from provisioner.controller.guarding import ClusterProof
 from provisioner.controller.loop import Loop
@@ -51,6 +52,10 @@ class Process:
         self.name = name
         self.dead = False
         self.skew_seconds = 0.0
+        #: When the nodes of each pool were last listed.
+        self.looked_at: dict[str, float] = {}
+        #: When its clock was last set, and how far it was off before.
+        self.skewed_before = (0.0, 0.0)
         self.paused_until = 0.0
         self._in_round = False
         self._round_at: float | None = None
@@ -82,11 +87,12 @@ class Process:
             else None
         )
         elector = self.elector
+        clock = FollowedClock(self.now, self._monotonic)
         self.actor = Actor(
             gke=gke,
             api=api,
-            gate=Gate(api=api, settings=settings, clock=self.now, monotonic=self._monotonic),
-            clock=self.now,
+            gate=Gate(api=api, settings=settings, clock=clock, monotonic=self._monotonic),
+            clock=clock,
             lease_seconds=elector.remaining_seconds if elector is not None else lambda: float("inf"),
             on_answer=self.wake,
             executor=_Executor(self),  # type: ignore[arg-type]
@@ -100,14 +106,14 @@ class Process:
         self.loop = Loop(
             settings=settings,
             watches=Watches(jobsets=jobsets, pods=pods, nodes=nodes),
-            pools=PoolList(gke=gke, clock=self.now),
-            proof=ClusterProof(gke=gke, api=api, trusted_ca_pem=ca_pem, assume=False, clock=self.now),
+            pools=PoolList(gke=gke, clock=clock),
+            proof=ClusterProof(gke=gke, api=api, trusted_ca_pem=ca_pem, assume=False, clock=clock),
             actor=self.actor,
             reporter=Reporter(recorder=_Recorder(self), metrics=metrics),
             metrics=metrics,
             store=cluster.HintsStore(api, settings.own_namespace),
             is_leader=(lambda: elector.is_leader) if elector is not None else lambda: True,
-            clock=self.now,
+            clock=clock,
             wake=threading.Event(),
             stopping=threading.Event(),
             monotonic=self._monotonic,
@@ -295,7 +301,14 @@ class KubeView:
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> Page:
         """Return a collection, in one page."""
-        items = self._exchange("GET", path, lambda: list(self._store.select(path, query or {})))
+
+        def select() -> list[JsonObject]:
+            key, _, pool = (query or {}).get("labelSelector", "").partition("=")
+            if key == constants.NODE_POOL:
+                self._process.looked_at[pool] = self._process.stage.agenda.now
+            return list(self._store.select(path, query or {}))
+
+        items = self._exchange("GET", path, select)
         return Page(items=items, resource_version=str(self._store.version))
 
     def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:

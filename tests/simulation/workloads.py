@@ -30,6 +30,9 @@ class Cluster:
         self.every_jobset: list[JobSetRun] = []
         self.pods: dict[PodRun, None] = {}
         self.nodes: dict[str, Node] = {}
+        #: Whose pod was last bound to a pool or left it, and when.
+        self.left_by: dict[str, tuple[str, float]] = {}
+        self.registered_at: dict[str, float] = {}
         self.on_node: dict[str, dict[PodRun, None]] = {}
         #: When a pod of somebody else than the slice that it was made for was last on a pool, or a node changed.
         self.pool_changed: dict[str, float] = {}
@@ -159,7 +162,7 @@ class Cluster:
         return not missing and all(pod.node for (owner, _), pod in jobset.pods.items() if owner == job)
 
     def _add(self, jobset: JobSetRun, job: int, index: int, *, pool: str = "") -> None:
-        selector = jobset.shape.selector() | ({constants.NODE_POOL: pool} if pool else {})
+        selector = jobset.selector() | ({constants.NODE_POOL: pool} if pool else {})
         self._numbers += 1
         pod = PodRun(
             name=f"{jobset.job_name(job)}-{index}-{self._numbers:x}",
@@ -231,7 +234,8 @@ class Cluster:
             return False
         if any(node.labels.get(key) != value for key, value in pod.selector.items()):
             return False
-        tolerated = (constants.TPU_RESOURCE, constants.SPOT) if pod.shape.spot else (constants.TPU_RESOURCE,)
+        spot = (constants.SPOT,) if pod.shape.spot or pod.shape.tolerant else ()
+        tolerated = (constants.TPU_RESOURCE, *spot)
         if any(taint.effect != "PreferNoSchedule" and taint.key not in tolerated for taint in node.taints):
             return False
         used = sum(other.shape.chips for other in self.on_node.get(node.name, ()) if not other.finished)
@@ -247,7 +251,7 @@ class Cluster:
 
     def _bind(self, pod: PodRun, node: Node) -> None:
         pod.node, pod.pool, pod.waiting_since = node.name, node.pool_name, None
-        pod.phase = "Running"
+        pod.phase, pod.bound_at = "Running", self.stage.agenda.now
         self.on_node.setdefault(node.name, {})[pod] = None
         self._use(pod)
         self.stage.note("scheduler", "binds %s to %s of %s", pod.name, node.name, node.pool_name)
@@ -259,6 +263,7 @@ class Cluster:
 
     def _use(self, pod: PodRun) -> None:
         now = self.stage.agenda.now
+        self.left_by[pod.pool] = (pod.jobset.uid if pod.jobset is not None else "", now)
         self.pool_changed[pod.pool] = now
         if pod.jobset is not None:
             pod.jobset.touch(now, pod.job)
@@ -348,6 +353,8 @@ class Cluster:
         pool = node.pool_name if node is not None else known.pool_name if known is not None else ""
         self.pool_changed[pool] = self.stage.agenda.now
         if node is not None:
+            if known is None:
+                self.registered_at[name] = self.stage.agenda.now
             self.nodes[name] = node
             self.schedule_soon()
             return

@@ -1,0 +1,107 @@
+"""What capacity there is to be had, on which terms, and within which limits: drawn for each run.
+
+Most runs have one kind of capacity in one zone and no limits. Others have several choices, of which some are out of
+stock for good; or a stock so small that JobSets have to wait for each other; or limits on chips and pools.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from provisioner.model.capacity import Zone
+from provisioner.model.choices import parse_choices
+from provisioner.simulator.faults import Fault, FaultKind
+from provisioner.simulator.records import Pool, PoolStatus
+from tests.simulation.cloud import FOREIGN_POOLS, ZONE
+
+if TYPE_CHECKING:
+    from tests.simulation.run import Simulation
+
+OTHER_ZONE = "us-central2-c"
+_CHOICES = (
+    ("on-demand", "spot"),
+    ("reservation/r1", "on-demand"),
+    ("reservation/p-123456/r2", "spot", "on-demand"),
+    ("spot", "flex-start"),
+    ("on-demand", "flex-start"),
+)
+#: The most chips that one JobSet of these runs asks for: three slices of sixteen.
+MOST_CHIPS_OF_A_JOBSET = 48
+
+
+class Market:
+    """The capacity of one run."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.stage = stage = simulation.stage
+        rng = stage.rng
+        self.choices: tuple[str, ...] = rng.choice(_CHOICES) if stage.chance(0.35) else ()
+        self.zones = (ZONE, OTHER_ZONE) if stage.chance(0.3) else (ZONE,)
+        self.same_zone = len(self.zones) > 1 and stage.chance(0.4)
+        #: Chips that a zone has in all; None: enough.
+        self.stock_chips = rng.choice((MOST_CHIPS_OF_A_JOBSET, 64)) if not self.choices and stage.chance(0.2) else None
+        self.max_chips = rng.choice((MOST_CHIPS_OF_A_JOBSET, 64)) if stage.chance(0.2) else None
+        self.max_pools = 3 if stage.chance(0.1) else None
+        self.gangs = stage.chance(0.3)
+        self.hold_seconds = rng.choice((15.0, 45.0))
+        #: Zone and terms that nothing is to be had of, ever.
+        self.barren: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def scarce(self) -> bool:
+        """Whether JobSets may have to wait for others to end."""
+        return self.stock_chips is not None or self.max_chips is not None
+
+    @property
+    def spot_listed(self) -> bool:
+        """Whether any slice may come to lie on spot nodes: then every pod tolerates them."""
+        return "spot" in self.choices
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the provisioner is told of it."""
+        return {
+            "capacity": parse_choices(", ".join(self.choices)),
+            "zones": tuple(Zone(zone) for zone in self.zones),
+            "same_zone": self.same_zone,
+            "max_chips": self.max_chips,
+            "max_pools_per_jobset": self.max_pools,
+            "partial_hold_seconds": self.hold_seconds,
+        }
+
+    def open(self) -> None:
+        """Empty some shelves for good; one choice in one zone always has something."""
+        if not self.choices:
+            return
+        offers = [(zone, choice.split("/")[0]) for zone in self.zones for choice in self.choices]
+        # Flex-start is no alternative: a pool is made at once, and then it waits.
+        good = [offer for offer in offers if offer[1] in ("on-demand", "spot")]
+        kept = self.stage.rng.choice(good)
+        others = [offer for offer in offers if offer != kept and offer[1] != "flex-start"]
+        self.barren = tuple(offer for offer in others if self.stage.chance(0.5))
+        self.restock()
+
+    def restock(self) -> None:
+        """Leave only what is out of stock for good."""
+        for zone, capacity in self.barren:
+            self.simulation.cloud.world.faults.add(Fault(kind=FaultKind.STOCKOUT, zone=zone, capacity=capacity))
+
+    def before_create(self, body: dict[str, Any], chips: int) -> None:
+        """Let a create run into a stockout where the zone has too few chips left."""
+        if self.stock_chips is None:
+            return
+        zone = body["nodePool"]["locations"][0]
+        pools = [pool for pool in self.simulation.cloud.pools.values() if pool.name not in FOREIGN_POOLS]
+        used = sum(chips_of(pool) for pool in pools if zone in pool.plan.zones)
+        if used + chips > self.stock_chips:
+            self.stage.fault("stock too small", "%s has %d of %d chips in use", zone, used, self.stock_chips)
+            name = body["nodePool"]["name"]
+            world = self.simulation.cloud.world
+            world.faults.add(Fault(kind=FaultKind.STOCKOUT, pool=name, count=1, after_seconds=5.0))
+
+
+def chips_of(pool: Pool) -> int:
+    """Return the chips of a pool; none where GKE could not get them."""
+    if pool.status is PoolStatus.ERROR:
+        return 0
+    return (pool.plan.hosts_per_zone or pool.plan.scale_up_hosts) * pool.plan.machine.chips
