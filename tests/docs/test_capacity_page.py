@@ -1,0 +1,134 @@
+"""docs/capacity.md says what the code says: settings, annotations, choices, and the words that pods are told."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import FailureKind, Network
+from provisioner.model.choices import parse_choices
+from provisioner.planning import allowlists, gangs
+from provisioner.planning.backoff import DELAYS
+from provisioner.settings import OPTIONS
+from tests.builders import make_jobset, settings
+from tests.planning.world import World
+
+_PAGE = (Path(__file__).parents[2] / "docs" / "capacity.md").read_text(encoding="utf-8")
+_OPTIONS = {option.variable: option for option in OPTIONS}
+_KEYS = {value for value in vars(constants).values() if isinstance(value, str)}
+#: The settings that the page is about.
+_FIRST, _LAST = "ZONES", "PAUSE_CREATION"
+
+
+def _refusal(**limit: Any) -> str:
+    """Return what a pod is told whose slice a limit leaves no room for."""
+    world = World(make_jobset("train", namespace="team-a", replicas=2), settings_=settings(**limit))
+    world.step()
+    (*_, said) = (verdict for verdict in world.step().verdicts if verdict.reason == constants.LIMIT_REACHED)
+    return said.message.partition(" is not made: ")[2]
+
+
+def _numberless(words: str) -> str:
+    return re.sub(r"\d+", "N", words)
+
+
+def test_every_setting_that_the_page_names_exists() -> None:
+    """A word in capitals with an underscore, in backticks, is a setting."""
+    named = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", _PAGE))
+
+    assert named
+    assert named - _OPTIONS.keys() == set()
+
+
+def test_the_page_names_every_setting_of_its_matter() -> None:
+    """Whoever adds a choice, a limit or a list says so on the page."""
+    names = list(_OPTIONS)
+    wanted = names[names.index(_FIRST) : names.index(_LAST) + 1]
+
+    assert [name for name in wanted if f"`{name}`" not in _PAGE] == []
+
+
+def test_every_key_that_the_page_names_exists() -> None:
+    """Annotations, selectors and taints are those of the code."""
+    rows = re.findall(r"^\| `([a-z-]+)` \| `[A-Z_]+` \|", _PAGE, re.MULTILINE)
+    named = {f"{constants.OUR_ANNOTATION_PREFIX}{row}" for row in rows}
+    named |= set(re.findall(r"`?((?:[a-z-]+\.)*(?:google\.com|kubernetes\.io)/[a-z-]+[a-z])", _PAGE))
+
+    assert len(rows) == 5
+    assert named - _KEYS == set()
+
+
+def test_every_reason_that_the_page_names_exists() -> None:
+    """The reasons of Events are those of the code."""
+    named = set(re.findall(r"Event `(\w+)`|Event is `(\w+)`", _PAGE))
+
+    assert named
+    assert {first or second for first, second in named} - _KEYS == set()
+
+
+@pytest.mark.parametrize("line", re.findall(r"<!-- choices -->\n```\n(.*?)```", _PAGE, re.DOTALL)[0].splitlines())
+def test_every_example_can_be_read(line: str) -> None:
+    """Each line of the examples is a list of choices."""
+    assert len(parse_choices(line)) == line.count(",") + 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(_refusal(max_chips=12), id="MAX_CHIPS"),
+        pytest.param(_refusal(max_chips_per_namespace=(("team-a", 12),)), id="MAX_CHIPS_PER_NAMESPACE"),
+        pytest.param(_refusal(max_chips_per_accelerator=(("*", 4),)), id="MAX_CHIPS_PER_ACCELERATOR"),
+        pytest.param(_refusal(max_pools_per_jobset=1), id="MAX_POOLS_PER_JOBSET"),
+        pytest.param(_refusal(max_creates_per_hour=1), id="MAX_CREATES_PER_HOUR"),
+        pytest.param(_refusal(pause_creation=True), id="PAUSE_CREATION"),
+    ],
+)
+def test_the_words_of_limits(words: str) -> None:
+    """The page has them as pods are told, but for the numbers."""
+    assert f"`{_numberless(words)}`" in _numberless(_PAGE)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(
+            allowlists.namespace_problem("team-a", settings(allowed_namespaces=())),
+            id="ALLOWED_NAMESPACES",
+        ),
+        pytest.param(
+            allowlists.reservation_problem("r1", settings(allowed_reservations=())),
+            id="ALLOWED_RESERVATIONS",
+        ),
+        pytest.param(
+            allowlists.service_account_problem(
+                "a@p.iam.gserviceaccount.com", settings(allowed_service_accounts=("b@p.iam.gserviceaccount.com",))
+            ),
+            id="ALLOWED_SERVICE_ACCOUNTS",
+        ),
+        pytest.param(
+            allowlists.network_problem([Network(network="vpc", subnetwork="subnet")], settings(allowed_networks=())),
+            id="ALLOWED_NETWORKS",
+        ),
+        pytest.param(allowlists.label_problem(["role"], settings(allowed_label_keys=())), id="ALLOWED_LABEL_KEYS"),
+    ],
+)
+def test_the_words_of_lists(words: str) -> None:
+    """The page has the first part of them; the second says what to do."""
+    assert f"`{words.partition(';')[0]}`" in _PAGE
+
+
+def test_the_numbers_of_the_page() -> None:
+    """Waits are those of the code."""
+    stockout, quota = DELAYS[FailureKind.STOCKOUT], DELAYS[FailureKind.QUOTA]
+    text = " ".join(_PAGE.split())
+
+    assert f"not tried for {stockout.first_seconds} seconds; each further failure doubles" in text
+    assert f"up to {stockout.cap_seconds // 60} minutes. For an exceeded quota" in text
+    assert f"it is {quota.first_seconds} seconds, up to {quota.cap_seconds // 60} minutes" in text
+    assert f"`PARTIAL_HOLD` ({_OPTIONS['PARTIAL_HOLD'].default.rstrip('m')} minutes)" in text  # type: ignore[union-attr]
+    assert f"`NODEPOOL_DELETION_DELAY` ({settings().deletion_delay_seconds:.0f} seconds)" in text
+    assert f"up to {2**gangs._MOST_DOUBLINGS} times" in text

@@ -1,0 +1,37 @@
+"""docs/reliability.md names tests that exist, and every test of a fault."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_PAGE = (_ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+_NAMED = sorted(set(re.findall(r"`(test_\w+)`", _PAGE)))
+_FILES = sorted(set(re.findall(r"`((?:tests|planning|controller|cluster)/[\w/.]+)`", _PAGE)))
+#: Where the faults of GKE, of Kubernetes and of the provisioner itself are tested end to end.
+_OF_FAULTS = ("crashes", "faults_gke", "faults_kubernetes", "guards", "leaders", "trouble")
+
+
+def _tests_in(*files: Path) -> set[str]:
+    return {name for file in files for name in re.findall(r"^def (test_\w+)\(", file.read_text("utf-8"), re.MULTILINE)}
+
+
+def test_every_test_that_the_page_names_exists() -> None:
+    """Whoever renames a test says so on the page."""
+    assert _NAMED
+    assert set(_NAMED) - _tests_in(*(_ROOT / "tests").rglob("test_*.py")) == set()
+
+
+@pytest.mark.parametrize("path", _FILES)
+def test_every_file_that_the_page_names_exists(path: str) -> None:
+    """Modules are named from the package, tests from the root."""
+    assert (_ROOT / path).exists() or (_ROOT / "provisioner" / path).exists()
+
+
+def test_the_page_names_every_end_to_end_test_of_a_fault() -> None:
+    """Whoever adds one says which promise it holds."""
+    written = _tests_in(*(_ROOT / "tests" / "e2e" / f"test_{name}.py" for name in _OF_FAULTS))
+
+    assert written
+    assert written - set(_NAMED) == set()
