@@ -510,7 +510,7 @@ _EVENTS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(_EVENTS)
 def test_whatever_happens_no_used_pool_is_deleted_and_all_are_given_back(events: list[tuple[str, int]]) -> None:
     """The two promises, over worlds of six JobSets and any order of events."""

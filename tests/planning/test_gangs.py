@@ -580,7 +580,7 @@ class Market:
             world.remove_pool(name)
 
 
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=60)
 @given(_SIZES, st.integers(0, 2), st.integers(0, 3))
 def test_every_jobset_has_its_turn(sizes: list[tuple[int, int]], spare: int, slow: int) -> None:
     """As long as the zone has room for each of them alone; and half-served JobSets give way in time."""

@@ -608,7 +608,7 @@ def allowed(scope: tuple[str, str], limits: Any) -> float:
     return float(amounts.get(name, amounts.get("*", float("inf"))))
 
 
-@hypothesis_settings(max_examples=200, deadline=None)
+@hypothesis_settings(max_examples=200)
 @given(_LIMITS, _EVENTS)
 def test_no_limit_is_ever_exceeded(limits: dict[str, Any], events: list[tuple[str, Any]]) -> None:
     """By any number of JobSets, whatever GKE answers, and whatever becomes of its pools."""

@@ -1,0 +1,7 @@
+"""Settings of all tests."""
+
+from hypothesis import HealthCheck, settings
+
+# A machine that is busy with something else must not fail a test: no time limits on examples, nor on making them.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
