@@ -55,10 +55,11 @@ format: $(SETUP) ## Bring the code into its format.
 	@$(BIN)/ruff format .
 
 SEEDS ?= 1000
+FIRST ?= 0
 
 .PHONY: simulate
-simulate: $(SETUP) ## Simulate the whole controller under faults, from SEEDS seeds.
-	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+simulate: $(SETUP) ## Simulate the whole controller under faults, from SEEDS seeds, the first of them FIRST.
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST)
 
 .PHONY: bench
 bench: setup ## The figures of docs/performance.md.
