@@ -407,8 +407,14 @@ def _fits(jobset: JobSetRun, pool: Pool) -> bool:
         and plan.topology == shape.topology
         and _hosts(pool) == shape.hosts
         and (spot == shape.spot or (spot and shape.tolerant))
-        and (not jobset.gang or pool.body["config"]["labels"].get(constants.LEGACY_POOL_ID) == jobset.name)
+        and (not jobset.gang or _separate_label(pool) == jobset.name)
     )
+
+
+def _separate_label(pool: Pool) -> str:
+    """Return the label that keeps other JobSets off the nodes, empty for none."""
+    label: str = pool.body["config"]["labels"].get(constants.LEGACY_POOL_ID, "")
+    return label
 
 
 def _hosts(pool: Pool) -> int:
@@ -427,4 +433,6 @@ def _same_kind(one: Pool, other: Pool) -> bool:
         and one.plan.topology == other.plan.topology
         and _hosts(one) == _hosts(other)
         and one.body["config"].get("spot") == other.body["config"].get("spot")
+        # A JobSet that was made again may select what the pool of its namesake does not have.
+        and _separate_label(one) == _separate_label(other)
     )
