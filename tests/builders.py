@@ -12,7 +12,7 @@ from provisioner import constants, tpu
 from provisioner.demand import Slice, find_slices, job_key
 from provisioner.demand.serving import ServingPolicy
 from provisioner.model.capacity import Node, NodePool, NodePoolRequest, PoolName, PoolStatus, Taint
-from provisioner.model.workloads import JobSet, JobSetUid, Pod, ReplicatedJob, Requirements, Toleration
+from provisioner.model.workloads import JobSet, JobSets, JobSetUid, Pod, ReplicatedJob, Requirements, Toleration
 from provisioner.planning.specification import expected_pool, expected_view, pool_request
 from provisioner.settings import Settings
 
@@ -130,7 +130,7 @@ def make_request(jobset: JobSet, *, job: int = 0, attempt: int = 0, **setting_ch
 def make_slice(jobset: JobSet, *, job: int = 0, **pod_changes: Any) -> Slice:
     """Return one slice of a JobSet with its unschedulable leader."""
     pod = make_pod(jobset, job=job, **pod_changes)
-    slices = find_slices({jobset.uid: jobset}, [pod], ServingPolicy())
+    slices = find_slices(JobSets.of({jobset.uid: jobset}), [pod], ServingPolicy())
     return next(each for each in slices.values() if each.id.job_key == pod.job_key)
 
 

@@ -15,7 +15,7 @@ from provisioner.demand import SliceId
 from provisioner.demand.slices import slice_id_of
 from provisioner.model.capacity import PoolName
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import ObjectRef, jobset_ref, pod_ref
+from provisioner.model.workloads import JobSets, ObjectRef, jobset_ref, pod_ref
 from provisioner.observability.metrics import Metrics
 from provisioner.planning.capacity import choice_of
 from provisioner.planning.lifecycle import Phase
@@ -241,10 +241,10 @@ class Reporter:
 
 
 def _leaders(snapshot: Snapshot) -> dict[SliceId, ObjectRef]:
-    uid_of_name = {(jobset.namespace, jobset.name): jobset.uid for jobset in snapshot.jobsets.values()}
+    jobsets = JobSets.of(snapshot.jobsets)
     leaders = {}
     for pod in snapshot.pods:
-        slice_id = slice_id_of(pod, uid_of_name)
+        slice_id = slice_id_of(pod, jobsets)
         if slice_id is not None and pod.completion_index == constants.LEADER_INDEX and pod.deletion_deadline is None:
             leaders[slice_id] = pod_ref(pod)
     return leaders

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from provisioner import constants, tpu
 from provisioner.demand.serving import ServingPolicy
-from provisioner.model.workloads import JobKey, JobSet, JobSetUid, Pod, ReplicatedJob, Requirements, Toleration
+from provisioner.model.workloads import JobKey, JobSet, JobSets, JobSetUid, Pod, ReplicatedJob, Requirements, Toleration
 
 #: GKE's API server adds it to every pod that asks for chips; templates do not have it yet.
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
@@ -72,21 +72,18 @@ def job_key(namespace: str, job_name: str) -> JobKey:
     return JobKey(hashlib.sha1(f"{namespace}/{job_name}".encode(), usedforsecurity=False).hexdigest())
 
 
-def find_slices(
-    jobsets: Mapping[JobSetUid, JobSet], pods: Iterable[Pod], policy: ServingPolicy
-) -> dict[SliceId, Slice]:
+def find_slices(jobsets: JobSets, pods: Iterable[Pod], policy: ServingPolicy) -> dict[SliceId, Slice]:
     """List the slices of all living JobSets: not finished, not suspended, not being deleted.
 
     A pod whose JobSet is not (yet) known makes no slice; what it is bound to is still seen by the matching.
     """
-    uid_of_name = {(jobset.namespace, jobset.name): jobset.uid for jobset in jobsets.values()}
     pods_of: dict[SliceId, list[Pod]] = defaultdict(list)
     for pod in pods:
-        slice_id = slice_id_of(pod, uid_of_name)
+        slice_id = slice_id_of(pod, jobsets)
         if slice_id is not None and not pod.finished:
             pods_of[slice_id].append(pod)
     slices: dict[SliceId, Slice] = {}
-    for jobset in jobsets.values():
+    for jobset in jobsets.by_uid.values():
         if not _alive(jobset):
             continue
         for job_name, job in _child_jobs(jobset):
@@ -96,7 +93,7 @@ def find_slices(
             if job.template.chips > 0 or members:
                 slices[slice_id] = _slice(slice_id, jobset, job_name, job.template, job.parallelism, members, policy)
     for slice_id, members in pods_of.items():
-        jobset_or_none = jobsets.get(slice_id.jobset_uid)
+        jobset_or_none = jobsets.by_uid.get(slice_id.jobset_uid)
         if jobset_or_none is None or not _alive(jobset_or_none):
             continue
         # A job key of a JobSet release that hashes otherwise, or a child Job that the JobSet just gave up.
@@ -118,10 +115,10 @@ def find_slices(
     }
 
 
-def slice_id_of(pod: Pod, uid_of_name: Mapping[tuple[str, str], JobSetUid]) -> SliceId | None:
+def slice_id_of(pod: Pod, jobsets: JobSets) -> SliceId | None:
     """Tell which slice a pod belongs to; None where its JobSet cannot be told."""
-    uid = pod.jobset_uid or uid_of_name.get((pod.namespace, pod.jobset_name))
-    return SliceId(jobset_uid=JobSetUid(uid), job_key=pod.job_key) if uid and pod.job_key else None
+    uid = jobsets.uid_of(pod)
+    return SliceId(jobset_uid=uid, job_key=pod.job_key) if uid and pod.job_key else None
 
 
 def _alive(jobset: JobSet) -> bool:

@@ -120,6 +120,23 @@ class JobSet:
         return self.terminal_state != ""
 
 
+@dataclass(frozen=True, slots=True)
+class JobSets:
+    """The JobSets that are there, also by namespace and name: some pods and pools tell no more than these."""
+
+    by_uid: Mapping[JobSetUid, JobSet]
+    uid_of_name: Mapping[tuple[str, str], JobSetUid]
+
+    @classmethod
+    def of(cls, by_uid: Mapping[JobSetUid, JobSet]) -> JobSets:
+        """Index them by name."""
+        return cls(by_uid, {(jobset.namespace, jobset.name): uid for uid, jobset in by_uid.items()})
+
+    def uid_of(self, pod: Pod) -> JobSetUid | None:
+        """Tell which JobSet a pod belongs to, though it may be gone; None where nothing tells."""
+        return JobSetUid(pod.jobset_uid) or self.uid_of_name.get((pod.namespace, pod.jobset_name))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectRef:
     """Points an Event at its object."""

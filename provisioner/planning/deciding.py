@@ -14,6 +14,7 @@ from provisioner.demand import Slice, SliceId, find_slices
 from provisioner.demand.serving import ServingPolicy
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.snapshot import Snapshot
+from provisioner.model.workloads import JobSets
 from provisioner.planning import asking, backoff, gangs, limits, outcomes, phases, surplus, verdicts
 from provisioner.planning.buying import Buying, Shop, buy, problem_of
 from provisioner.planning.matching import Matching, match
@@ -37,7 +38,8 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
         return Plan(memory=memory, poll_seconds=_IDLE_POLL_SECONDS)
     pools = {pool.name: pool for pool in snapshot.pools}
     memory, look_ups = outcomes.confirm(memory, pools, snapshot.pools_listed_at, now)
-    slices = find_slices(snapshot.jobsets, snapshot.pods, _serving_policy(snapshot, settings))
+    jobsets = JobSets.of(snapshot.jobsets)
+    slices = find_slices(jobsets, snapshot.pods, _serving_policy(snapshot, settings))
     supply = find_supply(snapshot.pools, snapshot.nodes, memory, now)
     owned = by_owner(slices, supply.values())
     made_for = {each.name: slice_id for slice_id, many in owned.items() for each in many}
@@ -49,7 +51,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
         owned,
         snapshot.pods,
         snapshot.nodes,
-        snapshot.jobsets,
+        jobsets,
         memory.last_held,
         one_zone,
         turns.sidelined,
@@ -66,7 +68,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
         matching,
         slices,
         made_for,
-        snapshot.jobsets,
+        jobsets,
         snapshot.deleted_jobsets,
         _replaced(stuck, supply, settings),
         turns.giving_back,

@@ -15,7 +15,7 @@ from datetime import datetime
 from provisioner.demand import Slice, SliceId
 from provisioner.demand.slices import slice_id_of
 from provisioner.model.capacity import Node, NodePool, PoolName, Zone
-from provisioner.model.workloads import JobSet, JobSetUid, Pod
+from provisioner.model.workloads import JobSets, JobSetUid, Pod
 from provisioner.planning.supply import Supply, serves, takes
 
 
@@ -54,7 +54,7 @@ def match(
     owned: Mapping[SliceId, Sequence[Supply]],
     pods: Iterable[Pod],
     nodes: Iterable[Node],
-    jobsets: Mapping[JobSetUid, JobSet],
+    jobsets: JobSets,
     last_held: Mapping[SliceId, PoolName],
     one_zone: Collection[JobSetUid],
     sidelined: Collection[JobSetUid],
@@ -165,9 +165,8 @@ def _demand_key(slice_: Slice) -> Hashable:
     )
 
 
-def _use(pods: Iterable[Pod], nodes: Iterable[Node], jobsets: Mapping[JobSetUid, JobSet], now: datetime) -> _Use:
+def _use(pods: Iterable[Pod], nodes: Iterable[Node], jobsets: JobSets, now: datetime) -> _Use:
     pool_of_node = {node.name: node.pool_name for node in nodes}
-    uid_of_name = {(jobset.namespace, jobset.name): jobset.uid for jobset in jobsets.values()}
     holders: dict[PoolName, set[SliceId | None]] = defaultdict(set)
     occupants: dict[PoolName, set[SliceId | None]] = defaultdict(set)
     held: dict[SliceId, set[PoolName]] = defaultdict(set)
@@ -175,7 +174,7 @@ def _use(pods: Iterable[Pod], nodes: Iterable[Node], jobsets: Mapping[JobSetUid,
     for pod in pods:
         if not pod.node_name or pod.finished:
             continue
-        slice_id = slice_id_of(pod, uid_of_name)
+        slice_id = slice_id_of(pod, jobsets)
         name = pool_of_node.get(pod.node_name)
         if name is None:
             if slice_id is not None and pod.deletion_deadline is None:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from provisioner.demand import Slice, SliceId
 from provisioner.model.capacity import Node, PoolName, PoolStatus
-from provisioner.model.workloads import JobKey, JobSet, JobSetUid, ObjectRef, jobset_ref
+from provisioner.model.workloads import JobKey, JobSet, JobSets, JobSetUid, ObjectRef, jobset_ref
 from provisioner.planning.matching import Matching
 from provisioner.planning.memory import CallState, DeleteCall, Memory
 from provisioner.planning.plan import Alert, Delete, DeleteReason
@@ -52,7 +52,7 @@ def find_surplus(
     matching: Matching,
     slices: Mapping[SliceId, Slice],
     made_for: Mapping[PoolName, SliceId],
-    jobsets: Mapping[JobSetUid, JobSet],
+    jobsets: JobSets,
     seen_deleted: Collection[JobSetUid],
     stuck: Mapping[PoolName, SliceId],
     giving_back: Collection[JobSetUid],
@@ -65,7 +65,6 @@ def find_surplus(
 
     JobSets of `giving_back` let go at once; pools that are `in_the_way` of others go before their delay is over.
     """
-    uid_of_name = {(jobset.namespace, jobset.name): jobset.uid for jobset in jobsets.values()}
     deletes: list[Delete] = []
     since: dict[PoolName, datetime] = {}
     uncordons: list[str] = []
@@ -96,14 +95,14 @@ def find_surplus(
         if due > now:
             due_at.append(due)
             continue
-        delete = _delete(each, given_up, owner, slices, jobsets, uid_of_name, matching)
+        delete = _delete(each, given_up, owner, slices, jobsets, matching)
         if back and delete.reason is DeleteReason.NOT_NEEDED:
             delete = replace(delete, reason=DeleteReason.GIVEN_BACK)
         deletes.append(delete)
     vanished = {
         each.name
         for each in supply
-        if each.name in since and not each.leaving and _vanished(each, jobsets, uid_of_name, seen_deleted)
+        if each.name in since and not each.leaving and _vanished(each, jobsets, seen_deleted)
     }
     alerts = _held_up(memory.deletes, since, now)
     braked_at = memory.braked_delete_at
@@ -124,15 +123,10 @@ def find_surplus(
     )
 
 
-def _vanished(
-    each: Supply,
-    jobsets: Mapping[JobSetUid, JobSet],
-    uid_of_name: Mapping[tuple[str, str], JobSetUid],
-    seen_deleted: Collection[JobSetUid],
-) -> bool:
+def _vanished(each: Supply, jobsets: JobSets, seen_deleted: Collection[JobSetUid]) -> bool:
     """Whether its JobSet is not there, and was seen neither to be deleted nor to be replaced by a namesake."""
-    known = each.jobset_uid in jobsets or each.jobset_uid in seen_deleted or each.jobset_name in uid_of_name
-    return not known and each.pool.status is not PoolStatus.ERROR
+    there = each.jobset_uid in jobsets.by_uid or each.jobset_name in jobsets.uid_of_name
+    return not there and each.jobset_uid not in seen_deleted and each.pool.status is not PoolStatus.ERROR
 
 
 def _mass_disappearance(vanished: Collection[PoolName], pools: int) -> Alert:
@@ -161,11 +155,10 @@ def _delete(
     given_up: SliceId | None,
     owner: SliceId | None,
     slices: Mapping[SliceId, Slice],
-    jobsets: Mapping[JobSetUid, JobSet],
-    uid_of_name: Mapping[tuple[str, str], JobSetUid],
+    jobsets: JobSets,
     matching: Matching,
 ) -> Delete:
-    jobset = jobsets.get(each.jobset_uid or uid_of_name.get(each.jobset_name, JobSetUid("")))
+    jobset = jobsets.by_uid.get(each.jobset_uid or jobsets.uid_of_name.get(each.jobset_name, JobSetUid("")))
     if each.pool.status is PoolStatus.ERROR:
         reason = DeleteReason.POOL_FAILED
     elif given_up is not None:

@@ -10,6 +10,7 @@ from provisioner import constants
 from provisioner.cluster.parse import parse_jobset, parse_pod
 from provisioner.demand import Slice, find_slices, job_key
 from provisioner.demand.serving import ServingPolicy
+from provisioner.model.workloads import JobSets
 from tests.cluster.builders import raw_jobset, raw_pod
 
 GATE = {"name": "kueue.x-k8s.io/topology"}
@@ -42,7 +43,7 @@ def first_slice(raw: dict[str, Any], *pods: dict[str, Any]) -> Slice | None:
     """Return the JobSet's first slice, None where it has none."""
     parsed = parse_jobset(raw)
     seen = [pod for each in pods if (pod := parse_pod(each)) is not None]
-    found = find_slices({parsed.uid: parsed}, seen, ServingPolicy())
+    found = find_slices(JobSets.of({parsed.uid: parsed}), seen, ServingPolicy())
     return next((each for each in found.values() if each.job_name == "train-slice-0"), None)
 
 

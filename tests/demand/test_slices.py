@@ -11,13 +11,13 @@ import pytest
 from provisioner import constants
 from provisioner.demand import Slice, find_slices, job_key
 from provisioner.demand.serving import ServingPolicy
-from provisioner.model.workloads import JobKey, JobSet, JobSetUid, Pod, ReplicatedJob
+from provisioner.model.workloads import JobKey, JobSet, JobSets, JobSetUid, Pod, ReplicatedJob
 from tests.builders import CHIP_TOLERATION, after, make_jobset, make_pod, make_requirements
 
 
 def slices_of(*jobsets: JobSet, pods: tuple[Pod, ...] = ()) -> list[Slice]:
     """Return the slices in the order of their jobs."""
-    found = find_slices({jobset.uid: jobset for jobset in jobsets}, pods, ServingPolicy())
+    found = find_slices(JobSets.of({jobset.uid: jobset for jobset in jobsets}), pods, ServingPolicy())
     return sorted(found.values(), key=lambda each: each.job_name)
 
 
