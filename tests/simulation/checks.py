@@ -301,7 +301,7 @@ class Checker:
         found += [
             (SERVE, f"JobSet {jobset.name} has not ended")
             for jobset in cluster.jobsets.values()
-            if jobset.deleting or (jobset.alive and jobset.fate != "forever" and self._can_end(jobset))
+            if jobset.deleting or (jobset.alive and jobset.fate != "forever" and self.can_end(jobset))
         ]
         for jobset, job in self._slices():
             if job not in jobset.ended_jobs and not self._served(jobset, job):
@@ -320,7 +320,7 @@ class Checker:
                 ]
         return found
 
-    def _can_end(self, jobset: JobSetRun) -> bool:
+    def can_end(self, jobset: JobSetRun) -> bool:
         """Whether nothing keeps its slices from running that only its owner can change."""
         refused = any((jobset.uid, jobset.slice_id(job).job_key) in self._refused for job in range(jobset.replicas))
         return jobset.shape.feasible and not refused
@@ -335,7 +335,7 @@ class Checker:
         told = self._verdicts.get(jobset.uid, set()).union(*(self._verdicts.get(pod.uid, ()) for pod in members))
         if jobset.shape.feasible and not refused:
             # Where slices start together, one that GKE refuses keeps the others waiting.
-            hopeless = jobset.gang and not self._can_end(jobset)
+            hopeless = jobset.gang and not self.can_end(jobset)
             return bool(told & _WAITING) and (hopeless or self._no_room(jobset))
         # It may have been lucky with a pool that was made for another: then its followers' trouble is told later.
         return bool(told & _VERDICTS) or any(pod.node for pod in members)

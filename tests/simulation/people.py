@@ -111,6 +111,16 @@ class People:
             case _:
                 pass
 
+    def give_up(self) -> None:
+        """Delete the JobSets that start together and of which GKE refuses a slice some choice.
+
+        What is left to them may be out of stock for good, and they would try it, and give back the rest, for ever.
+        """
+        for jobset in list(self.simulation.cluster.jobsets.values()):
+            refused = jobset.shape.feasible and not self.simulation.checker.can_end(jobset)
+            if jobset.gang and jobset.alive and refused and self.simulation.market.choices:
+                self.simulation.cluster.delete(jobset)
+
     def _again(self, jobset: JobSetRun) -> None:
         """Make it again under the same name as soon as it is gone."""
         if jobset.gone:

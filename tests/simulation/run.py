@@ -29,6 +29,8 @@ SCARCE_SETTLED_WITHIN_SECONDS = 10_800.0
 #: And stays so for this long, without one call that changes anything.
 QUIET_SECONDS = 130.0
 _STEP_SECONDS = 5.0
+#: So long after the last fault owners give up what GKE refuses.
+_GIVE_UP_SECONDS = 600.0
 #: A run that computes for longer goes round in circles; the others take less than a second or two.
 _CPU_SECONDS = 10.0
 _OTHER_CA_PEM = b"-----BEGIN CERTIFICATE-----\nWFla\n-----END CERTIFICATE-----\n"
@@ -110,6 +112,7 @@ class Simulation:
         agenda.wait(self.storm_seconds)
         self.chaos.end()
         calm_since = agenda.now
+        agenda.after(_GIVE_UP_SECONDS, self.people.give_up)
         settled_at: float | None = None
         while True:
             unsettled = self.checker.unsettled()
