@@ -188,8 +188,10 @@ class Lifecycle:
         self._give_up(pool.nodes[: (len(pool.nodes) + 1) // 2])
         self.set_status(pool, PoolStatus.RUNNING_WITH_ERROR, trouble=failure)
         for node in pool.nodes:
-            # Its return may have fallen due while the pool was going, and nothing brings nodes back then.
-            if node.state is NodeState.LOST:
+            # It may have fallen due while the pool was going, and nothing brings nodes then.
+            if node.state is NodeState.WAITING:
+                self._bring(pool, node)
+            elif node.state is NodeState.LOST:
                 self.lose(pool, node, when)
         self._ledger.end(operation, when, failure)
 

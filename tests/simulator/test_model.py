@@ -351,6 +351,26 @@ def test_preempted_nodes_come_back_after_a_delete_that_failed(make_world: MakeWo
     assert len(sink.registered) == 2
 
 
+def test_nodes_that_fell_due_during_a_delete_that_failed_register_after_it(
+    make_world: MakeWorld, clock: FakeClock
+) -> None:
+    """A pool whose create was cancelled by a delete, which fails, gets the nodes that the delete did not take."""
+    world = make_world(create_seconds=30, delete_seconds=60, delete_while_creating=True)
+    sink = RecordingSink()
+    world.attach(sink)
+    world.create_pool(CLUSTER, slice_pool())
+    clock.tick(1)
+    world.faults.add(Fault(kind=FaultKind.DELETE_FAILS, count=1))
+    world.delete_pool(CLUSTER, "slice")
+    clock.tick(59)
+    world.advance()
+    assert (status(world), sink.registered) == ("STOPPING", [])
+    clock.tick(1)
+    world.advance()
+    assert status(world) == "RUNNING_WITH_ERROR"
+    assert len(sink.registered) == 2
+
+
 def test_a_flex_start_pool_begins_empty_and_fills(make_world: MakeWorld, clock: FakeClock) -> None:
     """An autoscaled pool of no nodes is RUNNING, and gets its hosts later."""
     world = make_world(create_seconds=1, scale_up_seconds=10)
