@@ -56,6 +56,10 @@ def _without_empty_pools(original: Any) -> Any:
     return find
 
 
+def _unless_no_jobset_is_named(original: Any) -> Any:
+    return lambda self, delete: original(self, delete) if delete.jobset_name else None
+
+
 def _without_claims(original: Any) -> Any:
     def find(supply: Any, matching: Any, *rest: Any) -> Any:
         return original(supply, replace(matching, claimed={}), *rest)
@@ -233,6 +237,7 @@ BUGS: tuple[Bug, ...] = (
         description="A call is sent however little is left of the lease.",
         where="provisioner.controller.acting:CALL_TIMEOUT_SECONDS",
         mutate=lambda _original: float("-inf"),
+        search_from=280,
     ),
     Bug(
         name="name-without-attempt",
@@ -281,6 +286,7 @@ BUGS: tuple[Bug, ...] = (
         description="A pool of others that bears our manager label counts as ours.",
         where="provisioner.planning.supply:is_ours",
         mutate=lambda _original: lambda pool: pool.labels.get("google.com/nodepool-manager") == "tpu-provisioner",
+        also=("provisioner.controller.deleting:Gate._prove", _unless_no_jobset_is_named),
     ),
     Bug(
         name="cluster-is-not-proven",
