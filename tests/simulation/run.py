@@ -169,8 +169,8 @@ def run_seed(seed: int, *, recording: bool = False) -> Outcome:
     except Violated as violation:
         invariant, problem = violation.invariant, str(violation)
     except _TakesTooLong:
-        invariant = "0 no round crashes"
-        problem = f"{invariant}: something goes round in circles at {simulation.stage.agenda.now:.3f} s"
+        invariant = "0 no run goes round in circles"
+        problem = f"{invariant}: still at {simulation.stage.agenda.now:.3f} s"
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
         signal.signal(signal.SIGVTALRM, before)
