@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from provisioner import constants
-from provisioner.gke.errors import GkeError, says_missing
+from provisioner.gke.errors import GkeError, blames, says_missing
 from provisioner.gke.protocol import Gke
 from provisioner.model.capacity import HIGH_THROUGHPUT, Failure, FailureKind, NodePoolRequest, WorkloadPolicy
 from provisioner.settings import region_of
@@ -59,7 +59,7 @@ class Policies:
     def explain(self, request: NodePoolRequest, failure: Failure) -> Failure:
         """Return what the failure of a pool's create means, given what is known of its policy."""
         name = request.policy_name
-        if not name or failure.kind is not FailureKind.INVALID or name not in failure.message:
+        if not name or not blames(failure, name):
             return failure
         now = self.clock()
         with self._lock:

@@ -174,10 +174,14 @@ def classify_message(code: int | None, text: str) -> FailureKind:
 _MISSING = re.compile(r"not (be )?found|not exist|not ready", re.IGNORECASE)
 
 
+def blames(failure: Failure, name: str) -> bool:
+    """Whether a create was refused in words that name something which it refers to."""
+    return failure.kind is FailureKind.INVALID and name in failure.message
+
+
 def says_missing(failure: Failure, name: str) -> bool:
     """Whether a create was refused because something of this name, which it refers to, is not there (yet)."""
-    named = failure.kind is FailureKind.INVALID and name in failure.message
-    return named and _MISSING.search(failure.message) is not None
+    return blames(failure, name) and _MISSING.search(failure.message) is not None
 
 
 def _kind_of_text(text: str) -> FailureKind | None:

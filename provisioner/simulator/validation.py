@@ -202,15 +202,7 @@ def _ordinary_plan(
         )
     scaling = pool.get("autoscaling", {})
     later = scaling.get("maxNodeCount", 0) if scaling.get("enabled") and not count else 0
-    return PoolPlan(
-        machine=machine,
-        zones=zones,
-        hosts_per_zone=count,
-        topology=topology,
-        capacity=capacity.capacity_of(pool),
-        reservation=capacity.reservation_of(pool),
-        scale_up_hosts=later,
-    )
+    return _plan(pool, machine, zones, topology, scale_up_hosts=later)
 
 
 def _slice_plan(
@@ -249,13 +241,25 @@ def _slice_plan(
             f"target size '{count}' for a Managed Instance Group in the gang mode of size '{hosts}'. Should be equal "
             "to the gang size.",
         )
+    return _plan(pool, machine, zones, topology, scale_up_hosts=hosts if scaled and not count else 0, failure=failure)
+
+
+def _plan(
+    pool: Mapping[str, Any],
+    machine: Machine,
+    zones: tuple[str, ...],
+    topology: str | None,
+    *,
+    scale_up_hosts: int,
+    failure: Failure | None = None,
+) -> PoolPlan:
     return PoolPlan(
         machine=machine,
         zones=zones,
-        hosts_per_zone=count,
+        hosts_per_zone=pool.get("initialNodeCount", 0),
         topology=topology,
         capacity=capacity.capacity_of(pool),
         reservation=capacity.reservation_of(pool),
-        scale_up_hosts=hosts if scaled and not count else 0,
+        scale_up_hosts=scale_up_hosts,
         failure=failure,
     )
