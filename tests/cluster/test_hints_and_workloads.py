@@ -37,6 +37,58 @@ def test_hints_are_created_then_replaced_whole(kube: FakeKube) -> None:
     assert HintsStore(kube, "system").load() == {"b": "3"}
 
 
+_INSTALLED = {
+    "metadata": {
+        "labels": {"app.kubernetes.io/managed-by": "Helm", "team": "ml"},
+        "annotations": {"meta.helm.sh/release-name": "tpu-provisioner"},
+    }
+}
+
+
+@pytest.mark.parametrize("loads", [True, False], ids=["read at the start", "never read"])
+def test_the_installers_metadata_is_kept(kube: FakeKube, loads: bool) -> None:  # noqa: FBT001 - pytest passes it
+    """Helm refuses to upgrade an object whose labels and annotations somebody took away."""
+    kube.put_object(MAP, _INSTALLED)
+    store = HintsStore(kube, "system")
+    if loads:
+        store.load()
+    assert store.save({"a": "1"})
+    assert store.save({"a": "2"})
+    kept = kube.object(MAP)
+    assert kept is not None
+    assert kept["data"] == {"a": "2"}
+    assert _INSTALLED["metadata"].items() <= kept["metadata"].items()
+
+
+def test_metadata_that_changes_while_the_provisioner_runs_is_kept(kube: FakeKube) -> None:
+    """The data of the last writer wins; a save of a quiet object is one call."""
+    kube.put_object(MAP, _INSTALLED)
+    store = HintsStore(kube, "system")
+    store.load()
+    assert store.save({"a": "1"})
+    changed = kube.object(MAP)
+    assert changed is not None
+    changed["metadata"]["labels"]["team"] = "research"
+    kube.put_object(MAP, {**changed, "data": {"a": "of another leader"}})
+    assert store.save({"a": "2"})
+    assert store.save({"a": "3"})
+    kept = kube.object(MAP)
+    assert kept is not None
+    assert (kept["data"], kept["metadata"]["labels"]["team"]) == ({"a": "3"}, "research")
+    assert [call.method for call in kube.calls] == ["GET", "PUT", "PUT", "GET", "PUT", "PUT"]
+
+
+def test_after_a_lost_answer_the_object_is_read_again(kube: FakeKube) -> None:
+    """The write may have had its effect: what was read before is old."""
+    kube.put_object(MAP, _INSTALLED)
+    store = HintsStore(kube, "system")
+    store.load()
+    kube.fail("PUT", "hints", errors.Unavailable("lost"), after_effect=True)
+    assert not store.save({"a": "1"})
+    assert store.save({"a": "2"})
+    assert HintsStore(kube, "system").load() == {"a": "2"}
+
+
 @pytest.mark.parametrize(
     ("data", "want"),
     [
@@ -69,6 +121,7 @@ def test_hints_that_cannot_be_read_are_one_log_line(kube: FakeKube, error: Excep
 
 def test_a_failed_save_is_told_and_logged_once_per_cause(kube: FakeKube) -> None:
     """It is tried each round; the log must not be."""
+    kube.put_object(MAP, {})
     store = HintsStore(kube, "system")
     with structlog.testing.capture_logs() as logs:
         kube.fail("PUT", "hints", errors.Forbidden("no", status=403), times=3)
