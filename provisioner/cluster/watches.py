@@ -12,9 +12,10 @@ from types import MappingProxyType
 from typing import Generic, Protocol, TypedDict, TypeVar, Unpack
 
 from provisioner import constants
-from provisioner.cluster.listwatch import Key, ListWatch
+from provisioner.cluster.listwatch import ListWatch
 from provisioner.cluster.parse import parse_jobset, parse_node, parse_pod
 from provisioner.cluster.protocol import JOBSETS_ROOT, Api, collection_path
+from provisioner.cluster.reflector import Key
 from provisioner.model.capacity import Node
 from provisioner.model.workloads import JobSet, Pod
 

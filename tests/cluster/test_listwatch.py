@@ -309,6 +309,20 @@ def test_a_relist_without_news_fires_nothing(harness: Harness) -> None:
     assert harness.changes == 0
 
 
+def test_a_relist_takes_what_changed_and_keeps_what_is_equal(harness: Harness) -> None:
+    """The new state counts, and a list of thousands that did not change takes no memory anew."""
+    harness.watch._parse = lambda raw: (raw["value"],)  # type: ignore[assignment, return-value]
+    harness.play(event("ERROR", {"code": 410}))
+    harness.watch.step()
+    before = harness.watch.records()
+    harness.put(thing("a", 9))
+    harness.play(event("ERROR", {"code": 410}))
+    harness.watch.step()
+    after = harness.watch.records()
+    assert dict(after) == {("n", "a"): (9,), ("n", "b"): (2,)}
+    assert after["n", "b"] is before["n", "b"]
+
+
 @pytest.mark.parametrize(
     "failure",
     [
@@ -475,6 +489,27 @@ def until(condition: Callable[[], bool], *, timeout_seconds: float = 5.0) -> boo
             return False
         pause.wait(0.005)
     return True
+
+
+def test_the_thread_waits_after_each_failure() -> None:
+    """A server that is away is asked again after the pause, not at once."""
+    pauses: list[float] = []
+    done = threading.Event()
+
+    def wait(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            harness.watch._stopping.set()
+            done.set()
+
+    harness = Harness(wait=wait)
+    harness.kube.fail("*", THINGS, errors.Unavailable("down", status=503), times=3)
+    harness.watch.start()
+    try:
+        assert done.wait(5)
+    finally:
+        harness.watch.stop()
+    assert all(0.1 * 2**number <= pause for number, pause in enumerate(pauses))
 
 
 def test_pods_of_chosen_namespaces_come_through_one_face() -> None:
