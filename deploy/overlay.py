@@ -1,7 +1,7 @@
 """Make the folder of one cluster: copy deploy/example-project/example-cluster and fill it.
 
 All values are checked as the controller checks them, before anything is written; an existing folder is never touched.
-What is not checked: that project, cluster and accounts exist.
+What is not checked: that project, cluster, accounts, image and remote repository exist. Needs nothing but Python.
 """
 
 from __future__ import annotations
@@ -12,21 +12,43 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-import yaml
 
 from provisioner import settings
 
 _DEPLOY = Path(__file__).parent
 _TEMPLATE = Path("example-project") / "example-cluster"
+#: How the template names what it is made of; replaced where that is in a remote repository.
+_LOCAL = "../../"
 #: A folder's name: a domain-scoped project id (example.com:project) is one too.
 _FOLDER = re.compile(r"[a-z][-a-z0-9.:]*")
 _ACCOUNT = re.compile(r"[a-z0-9-]+@[a-z0-9.:-]+\.gserviceaccount\.com")
+_IMAGE = re.compile(
+    r"(?P<name>[a-z0-9][-a-z0-9.]*(?::[0-9]+)?(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)"
+    r"(?::(?P<tag>[A-Za-z0-9_][-A-Za-z0-9_.]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+_REMOTE = re.compile(r"(?:https|ssh|file)://[^\s?]+[^\s?/]")
+_REF = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._/]*")
 
 
 class OverlayError(ValueError):
     """The overlay cannot be made; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What an overlay is made of, beside its settings; empty texts stand for what is left out."""
+
+    #: That the controller acts as; empty: a direct principal.
+    google_service_account: str = ""
+    #: Empty: the template's placeholder stays.
+    image: str = ""
+    #: Where to make it; None: below deploy/.
+    folder: Path | None = None
+    #: The repository that holds deploy/base, and its tag or commit; for a folder outside of this one.
+    remote: str = ""
+    ref: str = ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,6 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--google-service-account", default="", help="that the controller acts as; empty: a direct principal"
     )
+    parser.add_argument("--image", default="", help="the controller's image, with its tag or digest")
+    parser.add_argument("--folder", default="", help="where to make it; empty: deploy/PROJECT_ID/CLUSTER_NAME")
+    parser.add_argument("--remote", default="", help="the repository of deploy/base, for a folder of your own")
+    parser.add_argument("--ref", default="", help="its tag or commit")
     parser.add_argument("--deploy", type=Path, default=_DEPLOY, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     try:
@@ -52,23 +78,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "GCP_ZONE": given.zone,
                 "GCP_NODE_SERVICE_ACCOUNT": given.node_service_account,
             },
-            google_service_account=given.google_service_account,
+            Choices(
+                google_service_account=given.google_service_account,
+                image=given.image,
+                folder=Path(given.folder).expanduser() if given.folder else None,
+                remote=given.remote,
+                ref=given.ref,
+            ),
         )
     except OverlayError as error:
         sys.stderr.write(f"cluster-overlay: {error}\n")
         return 1
-    sys.stdout.write(
-        f"made {made}; now set its image and apply it:\n"
-        f"  (cd {made} && kustomize edit set image controller=IMAGE)\n"
-        f"  kubectl apply --server-side -k {made}\n"
-    )
+    todo = "apply it" if given.image else f"set its image in {made / 'kustomization.yaml'}, then apply it"
+    sys.stdout.write(f"made {made}; {todo}:\n  kubectl apply --server-side -k {made}\n")
     return 0
 
 
-def make_overlay(deploy: Path, values: Mapping[str, str], *, google_service_account: str = "") -> Path:
-    """Make the folder below `deploy`; return it. Raises OverlayError, and then nothing was written."""
-    _check(values, google_service_account)
-    folder = deploy / values["GCP_PROJECT_ID"] / values["GCP_CLUSTER"]
+def make_overlay(deploy: Path, values: Mapping[str, str], choices: Choices | None = None) -> Path:
+    """Make the folder, by default below `deploy`; return it. Raises OverlayError, and then nothing was written."""
+    choices = choices or Choices()
+    _check(values, choices)
+    folder = choices.folder or deploy / values["GCP_PROJECT_ID"] / values["GCP_CLUSTER"]
     if folder.exists():
         raise OverlayError(f"{folder} exists and is left as it is; edit it, or remove it first")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -77,12 +107,12 @@ def make_overlay(deploy: Path, values: Mapping[str, str], *, google_service_acco
         copy = Path(scratch) / "overlay"
         shutil.copytree(deploy / _TEMPLATE, copy)
         _fill_settings(copy / "settings.env", values)
-        _fill_kustomization(copy / "kustomization.yaml", values["GCP_PROJECT_ID"], google_service_account)
+        _fill_kustomization(copy / "kustomization.yaml", values["GCP_PROJECT_ID"], choices)
         copy.rename(folder)
     return folder
 
 
-def _check(values: Mapping[str, str], google_service_account: str) -> None:
+def _check(values: Mapping[str, str], choices: Choices) -> None:
     problems = []
     for variable, name in (("GCP_PROJECT_ID", "PROJECT_ID"), ("GCP_CLUSTER", "CLUSTER_NAME")):
         if not _FOLDER.fullmatch(values[variable]):
@@ -98,13 +128,44 @@ def _check(values: Mapping[str, str], google_service_account: str) -> None:
         settings.read_settings(values, inferred=inferred)
     except settings.SettingsError as error:
         problems += error.problems
-    if google_service_account and not _ACCOUNT.fullmatch(google_service_account):
+    account = choices.google_service_account
+    if account and not _ACCOUNT.fullmatch(account):
         problems.append(
-            f"GOOGLE_SERVICE_ACCOUNT={google_service_account!r} is not the address of a Google service account, such "
+            f"GOOGLE_SERVICE_ACCOUNT={account!r} is not the address of a Google service account, such "
             "as name@project.iam.gserviceaccount.com"
         )
+    problems += _check_image(choices.image)
+    problems += _check_remote(choices)
     if problems:
         raise OverlayError("; ".join(problems))
+
+
+def _check_image(image: str) -> list[str]:
+    if not image:
+        return []
+    match = _IMAGE.fullmatch(image)
+    if match is None:
+        return [
+            f"IMG={image!r} is not an image, such as us-docker.pkg.dev/my-project/tpu-provisioner/controller:v0.1.0"
+        ]
+    if not match["tag"] and not match["digest"]:
+        return [f"IMG={image!r} has no tag and no digest; add one, such as {image}:v0.1.0"]
+    return []
+
+
+def _check_remote(choices: Choices) -> list[str]:
+    if not (choices.folder or choices.remote or choices.ref):
+        return []
+    if not (choices.folder and choices.remote and choices.ref):
+        return ["FOLDER, REMOTE and REF go together: a folder of your own names the repository that holds deploy/base"]
+    problems = []
+    if not _REMOTE.fullmatch(choices.remote):
+        problems.append(
+            f"REMOTE={choices.remote!r} is not a repository, such as https://github.com/OWNER/tpu-provisioner"
+        )
+    if not _REF.fullmatch(choices.ref):
+        problems.append(f"REF={choices.ref!r} is not a tag or commit, such as v0.1.0")
+    return problems
 
 
 def _fill_settings(path: Path, values: Mapping[str, str]) -> None:
@@ -116,29 +177,46 @@ def _fill_settings(path: Path, values: Mapping[str, str]) -> None:
     path.write_text("\n".join(filled) + "\n", encoding="utf-8")
 
 
-def _fill_kustomization(path: Path, project: str, google_service_account: str) -> None:
+def _fill_kustomization(path: Path, project: str, choices: Choices) -> None:
     text = path.read_text(encoding="utf-8").replace(
         # In an image's name a domain-scoped project is a path.
         "/example-project/",
         f"/{project.replace(':', '/')}/",
     )
-    if google_service_account:
-        chosen, other = "workload-identity-annotation", "workload-identity-principal"
-        text = text.replace(f"  # - ../../components/{chosen}\n", f"  - ../../components/{chosen}\n")
-        text = text.replace(f"  - ../../components/{other}\n", f"  # - ../../components/{other}\n")
-        patch = {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {
-                "name": "tpu-provisioner-controller-manager",
-                "namespace": "tpu-provisioner-system",
-                "annotations": {"iam.gke.io/gcp-service-account": google_service_account},
-            },
-        }
-        name = "google-service-account.yaml"
-        (path.parent / name).write_text(yaml.safe_dump(patch, sort_keys=False), encoding="utf-8")
-        text += f"patches:\n  - path: {name}\n"
+    if choices.google_service_account:
+        text = _act_as(path.parent, text, choices.google_service_account)
+    if choices.image:
+        text = re.sub(r"(?m)^- name: controller\n(?:  .*\n)+", lambda _: _image_entry(choices.image), text)
+    if choices.remote:
+        text = re.sub(
+            rf"(?m)^((?:# )?- ){re.escape(_LOCAL)}(\S+)",
+            lambda found: f"{found[1]}{choices.remote}//deploy/{found[2]}?ref={choices.ref}",
+            text,
+        )
     path.write_text(text, encoding="utf-8")
+
+
+def _act_as(folder: Path, text: str, account: str) -> str:
+    chosen, other = "workload-identity-annotation", "workload-identity-principal"
+    # What is chosen stands first: kustomize keeps comments in their place only after the last entry of a list.
+    text = text.replace(f"# - {_LOCAL}components/{chosen}\n", f"# - {_LOCAL}components/{other}\n")
+    text = text.replace(f"\n- {_LOCAL}components/{other}\n", f"\n- {_LOCAL}components/{chosen}\n")
+    name = "google-service-account.yaml"
+    template = (_DEPLOY / "components" / chosen / name).read_text(encoding="utf-8")
+    patch = re.sub(r"(gcp-service-account: ).*", lambda found: found[1] + account, template)
+    (folder / name).write_text(patch, encoding="utf-8")
+    return f"{text}patches:\n- path: {name}\n"
+
+
+def _image_entry(image: str) -> str:
+    match = _IMAGE.fullmatch(image)
+    lines = ["- name: controller", f"  newName: {match['name']}"] if match else []
+    if match and match["tag"]:
+        # In quotes: a tag may look like a number.
+        lines.append(f'  newTag: "{match["tag"]}"')
+    if match and match["digest"]:
+        lines.append(f"  digest: {match['digest']}")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

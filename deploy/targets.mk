@@ -21,13 +21,16 @@ docker-push: ## Push it: IMG=...
 docker-buildx: ## Build and push for all PLATFORMS, with bill of materials and provenance: IMG=...
 	docker buildx build $(IMAGE_ARGS) --platform=$(PLATFORMS) --sbom=true --provenance=mode=max --push -t $(IMG) .
 
+# Needs no virtual environment: it fills two files.
 .PHONY: cluster-overlay
-cluster-overlay: $(SETUP) ## deploy/PROJECT_ID/CLUSTER_NAME from the example. [LOCATION= ZONE= NODE_SERVICE_ACCOUNT= GOOGLE_SERVICE_ACCOUNT=]
+cluster-overlay: ## deploy/PROJECT_ID/CLUSTER_NAME from the example. [LOCATION= ZONE= NODE_SERVICE_ACCOUNT= IMG= GOOGLE_SERVICE_ACCOUNT= FOLDER= REMOTE= REF=]
 	@$(if $(PROJECT_ID),,$(error PROJECT_ID is not set: make cluster-overlay PROJECT_ID=... CLUSTER_NAME=...))
 	@$(if $(CLUSTER_NAME),,$(error CLUSTER_NAME is not set: make cluster-overlay PROJECT_ID=... CLUSTER_NAME=...))
-	@$(BIN)/python -m deploy.overlay --project-id='$(PROJECT_ID)' --cluster-name='$(CLUSTER_NAME)' \
+	@$(CHECK_PYTHON)
+	@$(PYTHON) -B -m deploy.overlay --project-id='$(PROJECT_ID)' --cluster-name='$(CLUSTER_NAME)' \
 	  --location='$(LOCATION)' --zone='$(ZONE)' --node-service-account='$(NODE_SERVICE_ACCOUNT)' \
-	  --google-service-account='$(GOOGLE_SERVICE_ACCOUNT)' --deploy=deploy
+	  --google-service-account='$(GOOGLE_SERVICE_ACCOUNT)' --deploy=deploy \
+	  --image='$(if $(filter-out file,$(origin IMG)),$(IMG))' --folder='$(FOLDER)' --remote='$(REMOTE)' --ref='$(REF)'
 
 .PHONY: sbom
 sbom: $(SETUP) ## dist/sbom.cdx.json: what the image's lock holds, as CycloneDX.

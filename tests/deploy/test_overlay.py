@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from deploy import overlay
 from provisioner import settings
-from tests.deploy.kit import DEPLOY
+from tests.deploy import tools
+from tests.deploy.kit import DEPLOY, REPOSITORY
 
 _TEMPLATE = DEPLOY / "example-project" / "example-cluster"
 _VALUES = {
@@ -58,11 +62,11 @@ def test_the_template_is_complete() -> None:
 def test_a_google_service_account(deploy: Path) -> None:
     """With a Google service account the annotation takes the principal's place."""
     account = "tpu-provisioner@a-project.iam.gserviceaccount.com"
-    folder = overlay.make_overlay(deploy, _VALUES, google_service_account=account)
+    folder = overlay.make_overlay(deploy, _VALUES, overlay.Choices(google_service_account=account))
 
     text = (folder / "kustomization.yaml").read_text(encoding="utf-8")
-    assert "\n  - ../../components/workload-identity-annotation\n" in text
-    assert "\n  - ../../components/workload-identity-principal" not in text
+    assert "\n- ../../components/workload-identity-annotation\n" in text
+    assert "\n- ../../components/workload-identity-principal" not in text
     assert account in (folder / "google-service-account.yaml").read_text(encoding="utf-8")
 
 
@@ -95,10 +99,89 @@ def test_refused(name: str, change: dict[str, str], words: str, deploy: Path) ->
     assert sorted(deploy.rglob("*")) == before
 
 
-def test_a_wrong_google_service_account(deploy: Path) -> None:
-    """An address that is no Google service account's is refused."""
-    with pytest.raises(overlay.OverlayError, match=r"GOOGLE_SERVICE_ACCOUNT='me@example\.com'"):
-        overlay.make_overlay(deploy, _VALUES, google_service_account="me@example.com")
+_DIGEST = f"sha256:{'0' * 64}"
+_REPOSITORY_URL = "https://github.com/owner/tpu-provisioner"
+_WRONG_CHOICES = (
+    (
+        "an account that is no Google service account's",
+        overlay.Choices(google_service_account="me@example.com"),
+        "GOOGLE_SERVICE_ACCOUNT='me@example.com'",
+    ),
+    ("an image without a tag", overlay.Choices(image="gcr.io:443/a/b"), "has no tag and no digest"),
+    ("an image that is none", overlay.Choices(image="Registry/B:v1"), "IMG='Registry/B:v1'"),
+    ("a folder of one's own without a repository", overlay.Choices(folder=Path("/tmp/x")), "REMOTE"),
+    (
+        "a repository that is none",
+        overlay.Choices(folder=Path("/tmp/x"), remote="owner/tpu-provisioner", ref="v1"),
+        "REMOTE='owner/tpu-provisioner'",
+    ),
+    (
+        "a tag with a space",
+        overlay.Choices(folder=Path("/tmp/x"), remote=_REPOSITORY_URL, ref="v 1"),
+        "REF='v 1'",
+    ),
+)
+
+
+@pytest.mark.parametrize(("name", "choices", "words"), _WRONG_CHOICES, ids=[case[0] for case in _WRONG_CHOICES])
+def test_wrong_choices(name: str, choices: overlay.Choices, words: str, deploy: Path) -> None:
+    """A wrong account, image or repository is refused before anything is written."""
+    with pytest.raises(overlay.OverlayError) as refused:
+        overlay.make_overlay(deploy, _VALUES, choices)
+    assert words in str(refused.value)
+    assert not (deploy / "a-project").exists()
+
+
+_IMAGES = (
+    ("gcr.io/a/b:v1", {"newName": "gcr.io/a/b", "newTag": "v1"}),
+    ("gcr.io:443/a/b:1.0", {"newName": "gcr.io:443/a/b", "newTag": "1.0"}),
+    (f"gcr.io/a/b@{_DIGEST}", {"newName": "gcr.io/a/b", "digest": _DIGEST}),
+    (f"gcr.io/a/b:v1@{_DIGEST}", {"newName": "gcr.io/a/b", "newTag": "v1", "digest": _DIGEST}),
+)
+
+
+@pytest.mark.parametrize(("image", "want"), _IMAGES, ids=[case[0] for case in _IMAGES])
+def test_an_image(image: str, want: dict[str, str], deploy: Path) -> None:
+    """The image lands where `kustomize edit set image` would write it."""
+    folder = overlay.make_overlay(deploy, _VALUES, overlay.Choices(image=image))
+    (entry,) = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))["images"]
+    assert entry == {"name": "controller"} | want
+
+
+def test_a_folder_of_ones_own(deploy: Path, tmp_path: Path) -> None:
+    """It names base and components in the repository, at the tag; nothing is made below deploy/."""
+    folder = tmp_path / "infrastructure" / "tpu"
+    choices = overlay.Choices(folder=folder, remote=_REPOSITORY_URL, ref="v0.1.0")
+    assert overlay.make_overlay(deploy, _VALUES, choices) == folder
+    text = (folder / "kustomization.yaml").read_text(encoding="utf-8")
+    made = yaml.safe_load(text)
+    assert made["resources"] == [f"{_REPOSITORY_URL}//deploy/base?ref=v0.1.0"]
+    assert made["components"] == [f"{_REPOSITORY_URL}//deploy/components/workload-identity-principal?ref=v0.1.0"]
+    assert f"\n# - {_REPOSITORY_URL}//deploy/components/high-availability?ref=v0.1.0\n" in text
+    assert "../" not in text
+    assert not (deploy / "a-project").exists()
+
+
+def test_make_needs_nothing_installed(tmp_path: Path) -> None:
+    """`make cluster-overlay` runs with a bare Python: no virtual environment, no package but our own."""
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n', encoding="ascii")
+    bare.chmod(0o755)
+    folder = tmp_path / "made"
+    done = subprocess.run(
+        [
+            "make", "cluster-overlay", f"PYTHON={bare}", "VENV=/nonexistent", "PROJECT_ID=a-project",
+            "CLUSTER_NAME=a-cluster", "LOCATION=europe-west4", "ZONE=europe-west4-b", f"FOLDER={folder}",
+            f"REMOTE={_REPOSITORY_URL}", "REF=v0.1.0",
+        ],
+        cwd=REPOSITORY,
+        # Who has exported IMG need not say it again.
+        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "IMG": "gcr.io/a/b:v1"},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"kubectl apply --server-side -k {folder}" in done.stdout
+    assert 'newTag: "v1"' in (folder / "kustomization.yaml").read_text(encoding="utf-8")
 
 
 def test_never_overwritten(deploy: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,3 +201,29 @@ def test_a_second_cluster(deploy: Path) -> None:
     overlay.make_overlay(deploy, _VALUES)
     overlay.make_overlay(deploy, _VALUES | {"GCP_CLUSTER": "another"})
     assert {path.name for path in (deploy / "a-project").iterdir()} == {"a-cluster", "another"}
+
+
+@pytest.mark.e2e
+def test_a_folder_of_ones_own_renders(deploy: Path, tmp_path: Path) -> None:
+    """Kustomize fetches base and components by git, and makes what the same folder makes here, after an edit too."""
+    repository = deploy.parent
+    for command in (
+        ["init", "--quiet"],
+        ["add", "deploy"],
+        ["-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "--quiet", "--message=a"],
+        ["tag", "v0.1.0"],
+    ):
+        subprocess.run(["git", *command], cwd=repository, check=True)
+    image = "gcr.io/a/b:v1"
+    own = tmp_path / "infrastructure" / "tpu"
+    choices = overlay.Choices(folder=own, remote=f"file://{repository}", ref="v0.1.0", image=image)
+    overlay.make_overlay(deploy, _VALUES, choices)
+    here = overlay.make_overlay(deploy, _VALUES, overlay.Choices(image=image))
+    assert tools.run("kustomize", "build", str(own)) == tools.run("kustomize", "build", str(here))
+    path = own / "kustomization.yaml"
+    tools.run("kustomize", "edit", "set", "image", "controller=gcr.io/a/b:v2", cwd=own)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("\n# - file:", "\n- file:", 3), encoding="utf-8")
+    made = tools.run("kustomize", "build", str(own))
+    assert "image: gcr.io/a/b:v2" in made
+    assert "kind: PodMonitor\n" in made
