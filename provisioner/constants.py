@@ -41,6 +41,8 @@ MAX_RUN_SECONDS = "cloud.google.com/gke-max-run-duration-seconds"
 PLACEMENT_POLICY = "cloud.google.com/placement-policy-name"
 #: Turns the resiliency of the inter-chip links off; copied to the nodes.
 ICI_RESILIENCY = "cloud.google.com/gke-tpu-ici-resiliency"
+#: Asks GKE to restart the slice after a repair; copied to the nodes where a pod asks for it.
+AUTO_RESTART = "cloud.google.com/gke-tpu-auto-restart"
 #: Copied to the nodes.
 LOCATION_HINT = "cloud.google.com/gke-location-hint"
 #: Pods with this annotation belong to dynamic slicing and are served by another controller.

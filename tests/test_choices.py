@@ -96,6 +96,8 @@ def test_choices_that_are_understood(text: str, want: tuple[CapacityChoice, ...]
         pytest.param("spot@us-east5-a@us-east5-b", ["'us-east5-a@us-east5-b' is no zone"], id="two zones"),
         pytest.param("@us-east5-a", ["'@us-east5-a'", "none of"], id="a zone alone"),
         pytest.param("spot@us-east\u0665-b", ["no zone"], id="a digit of another script"),
+        pytest.param(",".join(["spot"] * 33), ["has 33 choices, and at most 32 are read"], id="too many choices"),
+        pytest.param("x" * 50_000, ["'" + "x" * 79 + "…'"], id="a text of any length is quoted in part"),
     ],
 )
 def test_choices_that_are_refused(text: str, words: list[str]) -> None:
@@ -130,6 +132,12 @@ def test_zones_that_are_refused(zone: str) -> None:
     with pytest.raises(ValueError, match="us-east5-b") as caught:
         parse_zones(f"us-east5-a, {zone}")
     assert repr(zone) in str(caught.value)
+
+
+def test_no_more_zones_are_read_than_a_region_could_have() -> None:
+    """The same zone again and again counts too: it has to be read."""
+    with pytest.raises(ValueError, match="has 17 zones, and at most 16 are read; use fewer"):
+        parse_zones(",".join(["us-east5-a"] * 17))
 
 
 @pytest.mark.parametrize(

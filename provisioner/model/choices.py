@@ -12,13 +12,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, Zone
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][-a-z0-9]{4,28}[a-z0-9]")
 #: A zone is a region and one more part: "us-east5-b", "us-central1-ai1a".
-ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z0-9]+")
+ZONE = re.compile(r"[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}-[a-z0-9]{1,10}")
 _PATH_START = "projects/"
+#: Project, name, block and sub-block.
+_MOST_PARTS = 4
 _RESERVATION_FORM = "reservation/NAME or reservation/PROJECT/NAME[/BLOCK[/SUB-BLOCK]]"
 
 
@@ -40,21 +43,21 @@ class CapacityChoice:
 
 def parse_choices(text: str) -> tuple[CapacityChoice, ...]:
     """Read a comma list of choices; raise ValueError with what is wrong."""
-    choices: list[CapacityChoice] = []
-    for part in comma_items(text):
+    choices: dict[CapacityChoice, None] = {}
+    for part in comma_items(text, what="choices", most=bounds.CHOICES):
         choice = _choice(part)
         if choice in choices:
-            raise ValueError(f"has {part!r} twice; name each choice once, the best first")
-        choices.append(choice)
+            raise ValueError(f"has {bounds.quoted(part)} twice; name each choice once, the best first")
+        choices[choice] = None
     return tuple(choices)
 
 
 def parse_zones(text: str) -> tuple[Zone, ...]:
     """Read a comma list of zones; raise ValueError with what is wrong."""
-    zones = comma_items(text)
+    zones = comma_items(text, what="zones", most=bounds.ZONES)
     for zone in zones:
         if not ZONE.fullmatch(zone):
-            raise ValueError(f"has {zone!r}, which is no zone such as us-east5-b")
+            raise ValueError(f"has {bounds.quoted(zone)}, which is no zone such as us-east5-b")
     return tuple(Zone(zone) for zone in dict.fromkeys(zones))
 
 
@@ -73,8 +76,13 @@ def reservation_parts(path: str) -> tuple[str, str, str, str]:
     return project, name, block, sub_block
 
 
-def comma_items(text: str) -> tuple[str, ...]:
-    """Split a comma list; blanks around its items, and items that are nothing else, go."""
+def comma_items(text: str, *, what: str = "", most: int | None = None) -> tuple[str, ...]:
+    """Split a comma list; blanks around its items, and items that are nothing else, go.
+
+    Raises ValueError, before anything is split, where there are more than `most` items; `what` they are, in words.
+    """
+    if most is not None and (count := text.count(",") + 1) > most:
+        raise ValueError(bounds.too_many(what, count, most))
     return tuple(stripped for part in text.split(",") if (stripped := part.strip()))
 
 
@@ -82,7 +90,7 @@ def _choice(text: str) -> CapacityChoice:
     words, separator, zone = text.partition("@")
     words, zone = words.strip(), zone.strip()
     if separator and not ZONE.fullmatch(zone):
-        raise ValueError(f"has {text!r}, where {zone!r} is no zone such as us-east5-b")
+        raise ValueError(f"has {bounds.quoted(text)}, where {bounds.quoted(zone)} is no zone such as us-east5-b")
     name, slash, rest = words.partition("/")
     kinds = {kind.value: kind for kind in CapacityKind}
     kind = kinds.get(name)
@@ -90,20 +98,25 @@ def _choice(text: str) -> CapacityChoice:
         return CapacityChoice(kind=kind, reservation=_reservation(rest, text), zone=Zone(zone))
     if kind is None or slash:
         valid = ", ".join(value for value in kinds if value != CapacityKind.RESERVATION.value)
-        raise ValueError(f"has {text!r}, which is none of {valid}, {_RESERVATION_FORM}")
+        raise ValueError(f"has {bounds.quoted(text)}, which is none of {valid}, {_RESERVATION_FORM}")
     return CapacityChoice(kind=kind, zone=Zone(zone))
 
 
 def _reservation(rest: str, text: str) -> str:
-    parts = rest.split("/")
+    parts = rest.split("/", _MOST_PARTS)
     # The API's own path would otherwise be read as one of a project of the name "projects".
-    if len(parts) > 4 or not all(parts) or rest.startswith(_PATH_START):
-        raise ValueError(f"has {text!r}, which is not of the form {_RESERVATION_FORM}")
+    if len(parts) > _MOST_PARTS or not all(parts) or rest.startswith(_PATH_START):
+        raise ValueError(f"has {bounds.quoted(text)}, which is not of the form {_RESERVATION_FORM}")
     project, names = ("", parts) if len(parts) == 1 else (parts[0], parts[1:])
     if project and not PROJECT.fullmatch(project):
-        raise ValueError(f"has {text!r}, where {project!r} is no project id; the form is {_RESERVATION_FORM}")
+        raise ValueError(
+            f"has {bounds.quoted(text)}, where {bounds.quoted(project)} is no project id; the form is "
+            f"{_RESERVATION_FORM}"
+        )
     for name in names:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"has {text!r}, where {name!r} is no name of a reservation or block")
+            raise ValueError(
+                f"has {bounds.quoted(text)}, where {bounds.quoted(name)} is no name of a reservation or block"
+            )
     name, block, sub_block = (*names, "", "")[:3]
     return reservation_path(name, project=project, block=block, sub_block=sub_block)

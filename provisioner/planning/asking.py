@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from provisioner import constants
 from provisioner.demand import Slice
-from provisioner.model import choices
+from provisioner.model import bounds, choices
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.settings import Settings, forms, go_bool, go_duration_seconds
@@ -46,8 +46,9 @@ def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
     """Return after how long Google may take flex-start nodes away; 0 for its default."""
     selected = slice_.requirements.node_selector.get(constants.MAX_RUN_SECONDS)
     if selected is not None:
-        if not (selected.isascii() and selected.isdigit()):
-            raise UnmeetableError(f"nodeSelector {constants.MAX_RUN_SECONDS}={selected!r} is no number of seconds")
+        if not (selected.isascii() and selected.isdigit() and len(selected) <= bounds.LABEL_VALUE):
+            text = bounds.quoted(selected)
+            raise UnmeetableError(f"nodeSelector {constants.MAX_RUN_SECONDS}={text} is no number of seconds")
         seconds = float(selected)
     else:
         seconds = _asked(slice_, constants.MAX_RUN_DURATION, go_duration_seconds, settings.max_run_seconds)
@@ -77,7 +78,7 @@ def _asked(slice_: Slice, key: str, read: Callable[[str], _T], default: _T) -> _
     try:
         return read(text.strip())
     except ValueError as error:
-        raise UnmeetableError(f"annotation {key}={text!r} {error}") from error
+        raise UnmeetableError(f"annotation {key}={bounds.quoted(text)} {error}") from error
 
 
 def _flag(slice_: Slice, key: str, *, default: bool) -> bool:

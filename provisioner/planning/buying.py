@@ -19,7 +19,7 @@ from provisioner.planning.memory import CallState, Memory
 from provisioner.planning.names import pool_name
 from provisioner.planning.obstacles import Obstacle
 from provisioner.planning.plan import Create, PoolState, Verdict
-from provisioner.planning.specification import HELD_TAINT, check_shape, pool_request
+from provisioner.planning.specification import HELD_TAINT, check_shape, labels_left_out, pool_request
 from provisioner.planning.supply import Supply
 from provisioner.planning.verdicts import not_separate, underused, unlisted, verdict
 from provisioner.settings import Settings
@@ -93,7 +93,7 @@ def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
         else:
             buying.creates.append(_create(slice_, offer))
             buying.wanted.append(_wanted(slice_, name, Phase.WANTED, shop.now, ""))
-            buying.verdicts += (*underused(slice_), *unlisted(slice_), *_left_out(slice_, choices))
+            buying.verdicts += (*underused(slice_), *unlisted(slice_), *_left_out(slice_, choices, shop.settings))
             buying.verdicts += not_separate(slice_) if HELD_TAINT in offer.taints else ()
             names.add(name)
             probes.setdefault(backoff.capacity_key(offer), name)
@@ -217,11 +217,11 @@ def _offer(
     return obstacles.combined(slice_, name, in_the_way, shop.now)
 
 
-def _left_out(slice_: Slice, choices: Choices) -> tuple[Verdict, ...]:
-    if not choices.left_out:
-        return ()
-    message = f"Some choices of capacity are left out: {'; '.join(choices.left_out)}"
-    return (verdict(slice_, constants.INVALID_REQUEST, message),)
+def _left_out(slice_: Slice, choices: Choices, settings: Settings) -> tuple[Verdict, ...]:
+    messages = [labels_left_out(slice_, settings)]
+    if choices.left_out:
+        messages.append(f"Some choices of capacity are left out: {'; '.join(choices.left_out)}")
+    return tuple(verdict(slice_, constants.INVALID_REQUEST, message) for message in messages if message)
 
 
 def _limited(slots: int | None, memory: Memory) -> int | None:

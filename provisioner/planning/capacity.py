@@ -5,11 +5,12 @@ What the pod pins by selector is kept. Where it pins nothing, the annotations of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from provisioner import constants, tpu
 from provisioner.demand import Slice
+from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, Zone
 from provisioner.model.choices import CapacityChoice, reservation_path
 from provisioner.planning import allowlists
@@ -108,10 +109,16 @@ def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings
     return ""
 
 
-def _in_zones(listed: Iterable[CapacityChoice], slice_: Slice, settings: Settings) -> Iterator[CapacityChoice]:
+def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Settings) -> Iterator[CapacityChoice]:
     selected = slice_.requirements.node_selector.get(constants.ZONE)
     zones = zones_of(slice_, settings)
     region = region_of(settings.cluster_location)
+    count = sum(1 if choice.zone else len(zones) for choice in listed)
+    if count > bounds.CHOICES_IN_ZONES:
+        raise UnmeetableError(
+            f"{constants.CAPACITY} and {constants.ZONES} make {count} pairs of choice and zone, and at most "
+            f"{bounds.CHOICES_IN_ZONES} are read; name fewer choices or zones"
+        )
     for zone in zones:
         if region_of(zone) != region:
             raise UnmeetableError(f"zone {zone} is not in {region}, the region of the cluster")

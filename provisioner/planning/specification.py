@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 
 from provisioner import constants, tpu
 from provisioner.demand import Slice
+from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest, PoolStatus, Taint
 from provisioner.model.choices import CapacityChoice, comma_items, reservation_parts
 from provisioner.planning import allowlists, asking
@@ -15,7 +16,7 @@ from provisioner.planning.asking import UnmeetableError
 from provisioner.planning.capacity import choices_of
 from provisioner.planning.fit import NodeView, misfit
 from provisioner.planning.names import pool_name
-from provisioner.settings import Settings, parse_networks, region_of
+from provisioner.settings import Settings, forms, parse_networks, region_of
 
 #: config.labels of the GKE API: "supports up to 1,024 total characters in a single request".
 _MAX_LABEL_CHARACTERS = 1024
@@ -38,6 +39,8 @@ _CAPACITY_TAINTS = {CapacityKind.SPOT: (_SPOT_TAINT,), CapacityKind.QUEUED: (_QU
 HELD_TAINT = Taint(key=constants.HELD, value="true")
 #: Google's own selectors that the creator of a pool has to pass on as node labels.
 _COPIED_SELECTORS = (constants.ICI_RESILIENCY, constants.LOCATION_HINT)
+#: Google's own labels that a pod may have copied: they ask GKE for something, and say nothing that others rely on.
+_COPYABLE_LABELS = frozenset({*_COPIED_SELECTORS, constants.AUTO_RESTART})
 _WORKLOAD_POLICY_PREFIX = "tpu-provisioner-"
 #: The node labels that tell a reservation, in the order of its parts.
 _RESERVATION_LABELS = (
@@ -238,6 +241,11 @@ def _service_account(slice_: Slice, settings: Settings) -> str:
     account = slice_.requirements.annotations.get(constants.NODE_SERVICE_ACCOUNT, "")
     if not account:
         return settings.node_service_account
+    if account != settings.node_service_account and not forms.SERVICE_ACCOUNT.fullmatch(account):
+        raise UnmeetableError(
+            f"annotation {constants.NODE_SERVICE_ACCOUNT}={bounds.quoted(account)} is not the e-mail address of a "
+            f"Google service account, such as NAME@PROJECT.iam.gserviceaccount.com"
+        )
     _refuse(allowlists.service_account_problem(account, settings))
     return account
 
@@ -266,8 +274,7 @@ def _labels(slice_: Slice, settings: Settings, choice: CapacityChoice) -> dict[s
         if key in _COPIED_SELECTORS or not _system_label(key)
     }
     pod_labels = slice_.requirements.labels
-    annotation = slice_.requirements.annotations.get(constants.COPY_LABELS, "")
-    asked = pod_labels.keys() & comma_items(annotation)
+    asked = _asked_labels(slice_) - _withheld_labels(slice_, settings)
     named = (selected.keys() | asked) - set(settings.pod_to_node_labels) - set(_COPIED_SELECTORS)
     if selected.get(constants.LEGACY_POOL_ID) == slice_.jobset.name:
         # It only says whose pool it is.
@@ -297,6 +304,39 @@ def _labels(slice_: Slice, settings: Settings, choice: CapacityChoice) -> dict[s
         constants.POOL_JOBSET_UID: jobset.uid,
         constants.POOL_JOB_KEY: slice_.id.job_key,
     }
+
+
+def labels_left_out(slice_: Slice, settings: Settings) -> str:
+    """Say which labels a pod asks to have copied and may not set on nodes; empty for none."""
+    keys = sorted(_withheld_labels(slice_, settings))
+    if not keys:
+        return ""
+    return (
+        f"{constants.COPY_LABELS} names {', '.join(keys)}: labels of {', '.join(constants.SYSTEM_LABEL_DOMAINS)} are "
+        f"not copied to nodes, for others rely on them; leave them out, or ask whoever runs the provisioner to name "
+        f"them in GCP_POD_TO_NODE_LABELS"
+    )
+
+
+def _asked_labels(slice_: Slice) -> set[str]:
+    """Return the labels of the pod that its annotation asks to have copied."""
+    annotation = slice_.requirements.annotations.get(constants.COPY_LABELS, "")
+    try:
+        named = comma_items(annotation, what="labels", most=bounds.COPIED_LABELS)
+    except ValueError as error:
+        raise UnmeetableError(f"annotation {constants.COPY_LABELS} {error}") from error
+    return slice_.requirements.labels.keys() & set(named)
+
+
+def _withheld_labels(slice_: Slice, settings: Settings) -> set[str]:
+    """Return those of them that say to others what a node is: a pod may not set them, unless a setting names them.
+
+    A pattern in a setting is not enough: who writes `*` thinks of the labels of teams. What says whose pool it is
+    (`OWNER_LABELS`) is refused, not left out.
+    """
+    named = {*settings.pod_to_node_labels, *(settings.allowed_label_keys or ())}
+    asked = _asked_labels(slice_) - named - _COPYABLE_LABELS - constants.OWNER_LABELS
+    return {key for key in asked if _system_label(key)}
 
 
 def _label_value(text: str) -> str:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from provisioner.model import bounds
 from provisioner.model.capacity import Network
-from provisioner.model.choices import comma_items
+from provisioner.model.choices import PROJECT, comma_items
 
 #: A location is a region ("us-central2") or a zone ("us-central2-b", "us-central1-ai1a").
 LOCATION = re.compile(r"[a-z]+-[a-z]+[0-9]+(-[a-z0-9]+)?")
 CLUSTER = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 NETWORK_TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 ACCOUNT = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+|default")
+#: Google's own service accounts, the only ones that nodes run as; "default" is Compute Engine's.
+SERVICE_ACCOUNT = re.compile(r"[a-z0-9][-a-z0-9]{0,62}@([a-z0-9][-a-z0-9]{0,62}\.){1,8}gserviceaccount\.com|default")
+_RESOURCE = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
+_NETWORK = re.compile(rf"(projects/{PROJECT.pattern}/global/networks/)?{_RESOURCE}")
+_SUBNETWORK = re.compile(rf"(projects/{PROJECT.pattern}/regions/[-a-z0-9]{{1,40}}/subnetworks/)?{_RESOURCE}")
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
@@ -59,10 +65,13 @@ def go_bool(text: str) -> bool:
 def parse_networks(text: str) -> tuple[Network, ...]:
     """Read "vpc1:subnet1, vpc2:subnet2"; raise ValueError with what is wrong."""
     networks = []
-    for part in comma_items(text):
+    for part in comma_items(text, what="networks", most=bounds.NETWORKS):
         network, separator, subnetwork = (piece.strip() for piece in part.partition(":"))
         if not separator or not network or not subnetwork:
-            raise ValueError(f'has {part!r}, which is not of the form "vpc:subnet"')
+            raise ValueError(f'has {bounds.quoted(part)}, which is not of the form "vpc:subnet"')
+        for what, pattern, name in (("network", _NETWORK, network), ("subnetwork", _SUBNETWORK, subnetwork)):
+            if not pattern.fullmatch(name):
+                raise ValueError(f"has {bounds.quoted(part)}, where {bounds.quoted(name)} is no name of a {what}")
         networks.append(Network(network=network, subnetwork=subnetwork))
     return tuple(networks)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from provisioner.model import bounds
 from provisioner.tpu.catalogue import ACCELERATORS, LONGEST_AXIS, Accelerator, MachineType
 from provisioner.tpu.topology import Topology, TopologyError
 
@@ -62,8 +63,10 @@ def find_accelerator(label: str) -> Accelerator:
     """Return what an accelerator label offers; raise ShapeError where there is no such label."""
     offer = ACCELERATORS.get(label)
     if offer is None:
+        # Similarity takes time with the square of the length; no label that is meant is longer.
+        nearest = _nearest_labels(label) if len(label) <= bounds.LABEL_VALUE else ""
         raise ShapeError(
-            f"there is no TPU accelerator {label!r}{_nearest_labels(label)}; valid are {', '.join(ACCELERATORS)}"
+            f"there is no TPU accelerator {bounds.quoted(label)}{nearest}; valid are {', '.join(ACCELERATORS)}"
         )
     return offer
 
@@ -76,18 +79,36 @@ def shapes_of(offer: Accelerator, grid: Topology) -> Iterator[Shape]:
                 yield Shape(accelerator=offer, topology=grid, machine_type=machine, chips_per_pod=chips_per_pod)
 
 
-@lru_cache(maxsize=4096)
 def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: str = "") -> Shape:
     """Find the machine type and layout of the slice that a pod asks for.
 
     `machine_type` is the one that the pod pins, empty for none. Raises ShapeError where GKE sells no such slice.
     """
+    for what, text in (("accelerator", accelerator), ("topology", topology), ("machine type", machine_type)):
+        if len(text) > bounds.LABEL_VALUE:
+            raise ShapeError(bounds.too_long(what, text, bounds.LABEL_VALUE))
+    found = _outcome(accelerator, topology, chips_per_pod, machine_type)
+    if isinstance(found, Shape):
+        return found
+    raise ShapeError(found)
+
+
+@lru_cache(maxsize=4096)
+def _outcome(accelerator: str, topology: str, chips_per_pod: int, machine_type: str) -> Shape | str:
+    """Return the shape, or why there is none: a wrong request comes again in every round, as a right one does."""
+    try:
+        return _resolved(accelerator, topology, chips_per_pod, machine_type)
+    except ShapeError as error:
+        return str(error)
+
+
+def _resolved(accelerator: str, topology: str, chips_per_pod: int, machine_type: str) -> Shape:
     offer = find_accelerator(accelerator)
     grid = _valid_topology(offer, topology)
     names = [machine.name for machine in offer.machine_types]
     if machine_type and machine_type not in names:
         raise ShapeError(
-            f"accelerator {accelerator} has no machine type {machine_type!r}; valid are {', '.join(names)}"
+            f"accelerator {accelerator} has no machine type {bounds.quoted(machine_type)}; valid are {', '.join(names)}"
         )
     shapes = list(shapes_of(offer, grid))
     possible = [

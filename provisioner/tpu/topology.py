@@ -6,6 +6,8 @@ import math
 import re
 from dataclasses import dataclass
 
+from provisioner.model import bounds
+
 _FORM = re.compile(r"[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){1,2}")
 
 
@@ -23,7 +25,9 @@ class Topology:
     def parse(cls, text: str) -> Topology:
         """Read "AxB" or "AxBxC"; raise TopologyError for anything else."""
         if not _FORM.fullmatch(text):
-            raise TopologyError(f"{text!r} is not of the form AxB or AxBxC with whole numbers from 1 to 9999")
+            raise TopologyError(
+                f"{bounds.quoted(text)} is not of the form AxB or AxBxC with whole numbers from 1 to 9999"
+            )
         return cls(tuple(int(part) for part in text.split("x")))
 
     @property

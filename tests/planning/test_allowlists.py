@@ -137,9 +137,9 @@ def test_each_of_several_networks_has_to_be_allowed() -> None:
     ("asked", "changes", "words"),
     [
         pytest.param(
-            {"annotations": {constants.NODE_SERVICE_ACCOUNT: "admin@p.iam"}},
+            {"annotations": {constants.NODE_SERVICE_ACCOUNT: "admin@p.iam.gserviceaccount.com"}},
             {"allowed_service_accounts": ()},
-            "service account admin@p.iam is not among ALLOWED_SERVICE_ACCOUNTS",
+            "service account admin@p.iam.gserviceaccount.com is not among ALLOWED_SERVICE_ACCOUNTS",
             id="a service account",
         ),
         pytest.param(

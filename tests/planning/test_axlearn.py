@@ -14,7 +14,6 @@ from provisioner.planning.specification import expected_pool, expected_view
 from tests.builders import CHIP_TOLERATION, SPOT_TOLERATION, go_pool, make_jobset, make_pod, make_requirements
 from tests.planning.world import World
 
-AUTO_RESTART = "cloud.google.com/gke-tpu-auto-restart"
 PRIORITY = "job-priority"
 
 
@@ -67,8 +66,11 @@ def bought(jobset: JobSet) -> NodePoolRequest:
             id="a reservation of another project",
         ),
         pytest.param(
-            {"labels": {AUTO_RESTART: "true"}, "annotations": {constants.COPY_LABELS: AUTO_RESTART}},
-            {AUTO_RESTART: "true"},
+            {
+                "labels": {constants.AUTO_RESTART: "true"},
+                "annotations": {constants.COPY_LABELS: constants.AUTO_RESTART},
+            },
+            {constants.AUTO_RESTART: "true"},
             {},
             id="smart repair: a label with Google's prefix is copied where the annotation names it",
         ),

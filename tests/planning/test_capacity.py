@@ -273,6 +273,17 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
             id="zones that cannot be read",
         ),
         pytest.param(
+            {
+                "annotations": {
+                    constants.CAPACITY: ",".join(f"reservation/r{index}" for index in range(16)),
+                    constants.ZONES: ",".join(f"us-central2-{zone}" for zone in "abcde"),
+                }
+            },
+            {},
+            [constants.CAPACITY, constants.ZONES, "make 80 pairs of choice and zone, and at most 64 are read"],
+            id="more choices times zones than are read",
+        ),
+        pytest.param(
             {"annotations": {constants.CAPACITY: "reservation/r1"}},
             {"allowed_reservations": ("r2",)},
             ["reservation r1 is not among ALLOWED_RESERVATIONS"],
@@ -323,6 +334,15 @@ def test_a_choice_that_cannot_be_is_left_out_and_told(
     (verdict,) = plan.verdicts
     assert verdict.reason == constants.INVALID_REQUEST
     assert words in verdict.message
+
+
+def test_a_label_that_is_not_copied_is_told_with_the_pool_that_is_bought() -> None:
+    """The pool is made without it."""
+    key = "node-restriction.kubernetes.io/team"
+    plan = World(jobset_of(labels={key: "root"}, pod_annotations={constants.COPY_LABELS: key})).look()
+    assert key not in plan.creates[0].request.labels
+    (told,) = [each for each in plan.verdicts if each.reason == constants.INVALID_REQUEST]
+    assert f"names {key}: labels of google.com, kubernetes.io" in told.message
 
 
 def test_a_choice_that_the_pod_does_not_tolerate_is_skipped() -> None:

@@ -17,6 +17,7 @@ from provisioner.planning.specification import (
     expected_pool,
     expected_view,
     fingerprint,
+    labels_left_out,
     pool_request,
     topology_of_pool,
 )
@@ -30,6 +31,7 @@ from tests.builders import (
 )
 
 V4 = "tpu-v4-podslice"
+POD_ACCOUNT = "pod@p.iam.gserviceaccount.com"
 
 
 def slice_of(*, parallelism: int = 2, name: str = "train", **requirements: Any) -> Slice:
@@ -90,9 +92,9 @@ def test_settings_pass_into_the_request() -> None:
 
 def test_annotations_of_the_pod_go_before_settings() -> None:
     """Service account and networks."""
-    annotations = {constants.NODE_SERVICE_ACCOUNT: "pod@p.iam", constants.ADDITIONAL_NODE_NETWORKS: "v1:s1, v2:s2"}
+    annotations = {constants.NODE_SERVICE_ACCOUNT: POD_ACCOUNT, constants.ADDITIONAL_NODE_NETWORKS: "v1:s1, v2:s2"}
     made = request_of(slice_of(annotations=annotations), node_service_account="settings@p.iam")
-    assert made.service_account == "pod@p.iam"
+    assert made.service_account == POD_ACCOUNT
     assert [each.network for each in made.additional_networks] == ["v1", "v2"]
 
 
@@ -191,6 +193,36 @@ def test_capacity(
             {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "vpc"}}, {}, "has 'vpc'", id="a network without subnet"
         ),
         pytest.param(
+            {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "Out of stock:s"}},
+            {},
+            "'Out of stock' is no name of a network",
+            id="a network with a text for a name",
+        ),
+        pytest.param(
+            {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "v:projects/p-project/regions/r/s"}},
+            {},
+            "is no name of a subnetwork",
+            id="a subnetwork with a path of another form",
+        ),
+        pytest.param(
+            {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: ",".join(["v:s"] * 17)}},
+            {},
+            "has 17 networks, and at most 16 are read",
+            id="too many networks",
+        ),
+        pytest.param(
+            {"annotations": {constants.NODE_SERVICE_ACCOUNT: "RESOURCE_EXHAUSTED@p.iam"}},
+            {},
+            "is not the e-mail address of a Google service account",
+            id="a service account with a text for a name",
+        ),
+        pytest.param(
+            {"annotations": {constants.COPY_LABELS: ",".join(map(str, range(65)))}},
+            {},
+            f"annotation {constants.COPY_LABELS} has 65 labels, and at most 64 are read",
+            id="too many labels to copy",
+        ),
+        pytest.param(
             {
                 "annotations": {constants.COPY_LABELS: constants.POOL_JOBSET_NAME},
                 "labels": {constants.POOL_JOBSET_NAME: "somebody-else"},
@@ -242,6 +274,30 @@ def test_labels_that_pods_select_or_ask_to_copy_come_along() -> None:
         constants.ICI_RESILIENCY: "false",
         constants.LOCATION_HINT: "here",
     }
+
+
+@pytest.mark.parametrize(
+    ("key", "changes", "copied"),
+    [
+        pytest.param("node-restriction.kubernetes.io/team", {}, False, id="a label that Kubernetes guards"),
+        pytest.param("kubernetes.io/hostname", {}, False, id="a label of Kubernetes"),
+        pytest.param("jobset.sigs.k8s.io/x", {}, False, id="a label of a domain below k8s.io"),
+        pytest.param("addon.gke.io/x", {}, False, id="a label of GKE's add-ons"),
+        pytest.param("cloud.google.com/machine-family", {}, False, id="a label of Google"),
+        pytest.param("kueue.x-k8s.io/queue-name", {}, True, id="a label of a domain that only ends alike"),
+        pytest.param(constants.LOCATION_HINT, {}, True, id="a label of Google that is for users"),
+        pytest.param(constants.AUTO_RESTART, {}, True, id="another one"),
+        pytest.param("a.k8s.io/b", {"pod_to_node_labels": ("a.k8s.io/b",)}, True, id="one that the settings copy"),
+        pytest.param("a.k8s.io/b", {"allowed_label_keys": ("a.k8s.io/b",)}, True, id="one that the settings allow"),
+        pytest.param("a.k8s.io/b", {"allowed_label_keys": ("*",)}, False, id="one that they allow by a pattern"),
+    ],
+)
+def test_a_pod_sets_no_labels_on_nodes_that_others_rely_on(key: str, changes: dict[str, Any], *, copied: bool) -> None:
+    """They are left out, and the owner is told; the pool is made all the same."""
+    slice_ = slice_of(labels={key: "forged"}, annotations={constants.COPY_LABELS: f"{key},missing.k8s.io/x"})
+    assert (request_of(slice_, **changes).labels.get(key) == "forged") is copied
+    told = labels_left_out(slice_, settings(**changes))
+    assert told == "" if copied else f"{constants.COPY_LABELS} names {key}:" in told
 
 
 def test_long_names_are_cut_to_valid_label_values() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner import tpu
+from provisioner.tpu import shapes
 
 V5E, V6E, V4, V5P = "tpu-v5-lite-podslice", "tpu-v6e-slice", "tpu-v4-podslice", "tpu-v5p-slice"
 
@@ -204,6 +205,9 @@ def test_a_machine_type_is_used_that_only_a_pod_may_ask_for() -> None:
         pytest.param(V4, "2x2x2", -4, "", ["-4 chips", "4 chips a pod"], id="chips below zero"),
         pytest.param(V5E, "4x4", 8, "", ["8 chips", "nearest valid: 4 chips a pod"], id="eight chips on many hosts"),
         pytest.param(V6E, "2x4", 5, "", ["5 chips", "nearest valid: 4, "], id="five chips a pod"),
+        pytest.param(V4, "9" * 64, 4, "", ["has 64 characters, and at most 63 are read"], id="a long topology"),
+        pytest.param("v" * 64, "2x2x2", 4, "", ["has 64 characters, and at most 63"], id="a long accelerator"),
+        pytest.param(V4, "2x2x2", 4, "c" * 64, ["has 64 characters, and at most 63"], id="a long machine type"),
         pytest.param(V4, "2x2x2", 4, "ct9z", ["'ct9z'", "ct4p-hightpu-4t"], id="a machine type that there is not"),
         pytest.param(
             V5E,
@@ -226,6 +230,23 @@ def test_what_google_does_not_sell_is_refused_with_the_nearest_that_it_does(
         tpu.resolve(accelerator, topology, chips, machine)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_a_long_topology_costs_nothing() -> None:
+    """50,000 digits are not computed with, nor quoted, nor kept in a cache."""
+    before = shapes._outcome.cache_info().currsize
+    with pytest.raises(tpu.ShapeError) as caught:
+        tpu.resolve(V4, "9" * 50_000, 4)
+    assert len(str(caught.value)) < 200
+    assert shapes._outcome.cache_info().currsize == before
+
+
+def test_a_wrong_shape_is_looked_into_once() -> None:
+    """It comes again in every round."""
+    for _ in range(3):
+        with pytest.raises(tpu.ShapeError, match="2x2x5"):
+            tpu.resolve(V5P, "2x2x5", 4)
+    assert shapes._outcome.cache_info().hits >= 2
 
 
 _TEXTS = st.one_of(

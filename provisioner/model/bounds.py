@@ -1,0 +1,77 @@
+"""How much of what users write is read: every text, count and product has its bound here, with its reason.
+
+All are far above what an object needs that GKE or Kubernetes could serve, and so low that the work of a round and the
+memory of a record depend on what is served, not on what is asked for. They are checked where the text is read
+(`provisioner.cluster.parse`, `provisioner.planning.asking`). What exceeds one is not served, and an Event
+InvalidTPURequest on its owner names the bound. docs/security.md has the table.
+"""
+
+from __future__ import annotations
+
+# --- single texts, in characters ---
+#: Kubernetes' longest label value. Kubernetes does not check node selectors in the templates of custom resources.
+LABEL_VALUE = 63
+#: Kubernetes' longest label key: a prefix of 253, "/", a name of 63.
+LABEL_KEY = 317
+#: Kubernetes' longest name of an object.
+OBJECT_NAME = 253
+#: One of our annotations: several times the longest list of choices that CHOICES allows to be useful.
+ANNOTATION = 4096
+#: The scheduler's words on a pod: what an Event can show.
+SCHEDULER_MESSAGE = 1024
+#: What an error message quotes of a text that is wrong.
+QUOTED = 80
+
+# --- entries of one pod or pod template ---
+#: Labels, and entries of nodeSelector: GKE takes 1,024 characters of labels for a node pool.
+MAP_ENTRIES = 128
+#: A pod has about five; each is compared with each taint of each node that may fit.
+TOLERATIONS = 64
+#: Expressions of required node affinity over all terms; each is compared with each node that may fit.
+EXPRESSIONS = 64
+#: Values of those expressions together: room for a list of a thousand hosts to avoid.
+EXPRESSION_VALUES = 1024
+#: Characters of labels, selectors, annotations, tolerations and affinity together; a large pod has about 4,000.
+REQUIREMENTS = 65_536
+
+# --- entries of one JobSet ---
+#: Replicated jobs; JobSets of more than a dozen are not known.
+REPLICATED_JOBS = 256
+#: Child Jobs with chips: each is a node pool, and a GKE cluster has at most a few thousand.
+CHILD_JOBS = 4096
+#: Pods of one child Job with chips: the largest slice has 2,304 hosts.
+PARALLELISM = 65_536
+#: Characters of all that is kept of a JobSet, its templates included.
+JOBSET = 262_144
+
+# --- entries of one annotation or setting ---
+#: Choices of capacity: five kinds, and a couple of dozen reservations.
+CHOICES = 32
+#: Zones: a region has a handful.
+ZONES = 16
+#: Choices times zones: each pair is one possible node pool, and is looked at while no earlier one can be had.
+CHOICES_IN_ZONES = 64
+#: Additional networks of a node: GKE takes fewer than ten.
+NETWORKS = 16
+#: Keys of copy-labels.
+COPIED_LABELS = 64
+
+
+def cut(text: str, most: int = QUOTED) -> str:
+    """Return the beginning of a text that is longer than `most` characters, with an ellipsis in place of the rest."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def quoted(text: str) -> str:
+    """Quote a text of any length for a message."""
+    return repr(cut(text))
+
+
+def too_many(what: str, count: int, most: int) -> str:
+    """Say that there is more of something than is read."""
+    return f"has {count:,} {what}, and at most {most:,} are read; use fewer"
+
+
+def too_long(what: str, text: str, most: int) -> str:
+    """Say that a text is longer than is read."""
+    return f"{what} {quoted(text)} has {len(text):,} characters, and at most {most:,} are read; shorten it"
