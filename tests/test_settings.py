@@ -145,6 +145,10 @@ def test_what_the_environment_leaves_out_is_inferred() -> None:
         ("NODEPOOL_DELETION_DELAY", "1m30s", "deletion_delay_seconds", 90.0),
         ("PROVIDER", "gke", "cluster", "a-cluster"),
         ("GKE_ENDPOINT", "http://127.0.0.1:8085/", "gke_endpoint", "http://127.0.0.1:8085"),
+        ("GKE_ENDPOINT", "http://localhost:8085", "gke_endpoint", "http://localhost:8085"),
+        ("GKE_ENDPOINT", "http://[::1]:8085", "gke_endpoint", "http://[::1]:8085"),
+        ("GKE_ENDPOINT", "http://127.8.9.10", "gke_endpoint", "http://127.8.9.10"),
+        ("GKE_ENDPOINT", "https://gke.example.com/", "gke_endpoint", "https://gke.example.com"),
         ("SERVED_NAMESPACES", "a,b", "namespaces", ("a", "b")),
         ("OPT_IN_LABEL", "team=ml", "opt_in_label", ("team", "ml")),
         ("OPT_IN_LABEL", "example.com/tpu=", "opt_in_label", ("example.com/tpu", "")),
@@ -210,7 +214,11 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
         ("GCP_NODE_ADDITIONAL_NETWORKS", "vpc1:", "has 'vpc1:', which is not of the form"),
         ("CONCURRENCY", "65", "is not a whole number from 1 to 64"),
         ("CONCURRENCY", "²", "is not a whole number"),
-        ("GKE_ENDPOINT", "127.0.0.1:8085", "is not an address"),
+        ("GKE_ENDPOINT", "http://simulator:8085", "use https, or http to an address of this machine"),
+        ("GKE_ENDPOINT", "http://10.0.0.1", "use https, or http to an address of this machine"),
+        ("GKE_ENDPOINT", "HTTP://localhost.example.com", "use https, or http to an address of this machine"),
+        ("GKE_ENDPOINT", "http://127.0.0.1.nip.io", "use https, or http to an address of this machine"),
+        ("GKE_ENDPOINT", "http://[2001:db8::1]:80", "use https, or http to an address of this machine"),
         ("OPT_IN_LABEL", "team", "is not a label of the form"),
         ("OPT_IN_LABEL", "team=a b", "is not a label of the form"),
         ("SERVED_NAMESPACES", "UPPER", "has 'UPPER', which is not a namespace name"),
@@ -252,6 +260,30 @@ def test_a_mistake_names_the_variable_its_value_and_what_is_wrong(variable: str,
     assert variable in found[0]
     assert repr(text) in found[0]
     assert words in found[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("https://me:pa55word@gke.example.com", id="user and password"),
+        pytest.param("http://pa55word@127.0.0.1:8085", id="a user on this machine"),
+        pytest.param("https://gke.example.com?key=pa55word", id="a query"),
+        pytest.param("https://gke.example.com/?key=pa55word", id="a query after a slash"),
+        pytest.param("https://gke.example.com#pa55word", id="a fragment"),
+        pytest.param("https://gke.example.com/pa55word", id="a path"),
+        pytest.param("https://gke.example.com\\@pa55word", id="a backslash"),
+        pytest.param("https://gke.example.com:70000", id="a port that does not exist"),
+        pytest.param("ftp://pa55word", id="another scheme"),
+        pytest.param("127.0.0.1:8085", id="no scheme"),
+        pytest.param("https://gke.example.com\n.pa55word", id="two lines"),
+    ],
+)
+def test_an_endpoint_that_may_hold_a_password_is_refused_and_never_shown(text: str) -> None:
+    """The problem names the variable and what to write, without the value."""
+    (found,) = problems(GKE_ENDPOINT=text)
+    assert found.startswith("GKE_ENDPOINT is not an address of scheme, host and port alone")
+    assert "pa55word" not in found
+    assert "gke.example.com" not in found
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Every option of the controller, and the effective settings. Pure: the environment is handed in."""
 
 from provisioner.settings.effective import Settings
-from provisioner.settings.forms import go_bool, go_duration_seconds, parse_networks, region_of
+from provisioner.settings.forms import go_bool, go_duration_seconds, is_loopback, parse_networks, region_of
 from provisioner.settings.options import OPTIONS, Option
 from provisioner.settings.reading import SettingsError, read_settings, warnings_about
 
@@ -12,6 +12,7 @@ __all__ = [
     "SettingsError",
     "go_bool",
     "go_duration_seconds",
+    "is_loopback",
     "parse_networks",
     "read_settings",
     "region_of",

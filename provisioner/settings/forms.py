@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 
@@ -35,8 +36,13 @@ OTHERS = "*"
 NONE = "none"
 #: Larger than any count of chips or pools.
 MOST = 10_000_000
+_HIGHEST_PORT = 65535
 #: Go's longest duration: 2^63 nanoseconds, 292 years.
 _LONGEST_SECONDS = 2**63 * 1e-9
+
+
+class SecretValueError(ValueError):
+    """What is wrong with a value that must not be shown, since it may hold a password."""
 
 
 def go_duration_seconds(text: str) -> float:
@@ -131,11 +137,39 @@ def provider(text: str) -> str:
     return choice("gke")(text)
 
 
+#: Scheme, host and port alone: a path, a query or user information is not matched.
+_ENDPOINT = re.compile(
+    r"(?P<scheme>https?)://(\[(?P<v6>[0-9a-f:.]+)\]|(?P<host>[a-z0-9]([-a-z0-9.]*[a-z0-9])?))(:(?P<port>[0-9]{1,5}))?/?",
+    re.IGNORECASE,
+)
+
+
 def endpoint(text: str) -> str:
-    """Read the address of another GKE."""
-    if text and not re.fullmatch(r"https?://[^/\s]+/?", text):
-        raise ValueError("is not an address such as http://127.0.0.1:8085")
+    """Read the address of another GKE; the problem never repeats the text, which may hold a password."""
+    if not text:
+        return ""
+    match = _ENDPOINT.fullmatch(text)
+    if match is None or int(match["port"] or 0) > _HIGHEST_PORT:
+        raise SecretValueError(
+            "is not an address of scheme, host and port alone, such as http://127.0.0.1:8085 (its value is not shown, "
+            "because it may hold a password); remove user information, path, query and fragment"
+        )
+    if match["scheme"].lower() == "http" and not is_loopback(match["v6"] or match["host"]):
+        raise ValueError(
+            "sends everything over the network in clear; use https, or http to an address of this machine such as "
+            "http://127.0.0.1:8085"
+        )
     return text.rstrip("/")
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a host name or address can only be this machine."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def label(text: str) -> tuple[str, str] | None:

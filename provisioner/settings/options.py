@@ -202,7 +202,7 @@ OPTIONS: tuple[Option, ...] = (
         read=forms.endpoint,
         default="",
         description="Address of another GKE, used without credentials: the simulator's http://127.0.0.1:8085. "
-        "Empty for Google's.",
+        "Elsewhere than on this machine only https. Empty for Google's.",
     ),
     Option(
         variable="SERVED_NAMESPACES",

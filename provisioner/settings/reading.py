@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provisioner.settings.effective import Settings
-from provisioner.settings.forms import LONGEST_RUN_SECONDS, SHORTEST_RUN_SECONDS, region_of
+from provisioner.settings.forms import LONGEST_RUN_SECONDS, SHORTEST_RUN_SECONDS, SecretValueError, region_of
 from provisioner.settings.options import OPTIONS
 
 
@@ -38,6 +38,9 @@ def read_settings(environment: Mapping[str, str], *, inferred: Mapping[str, str]
                 continue
         try:
             value = option.read(text)
+        except SecretValueError as error:
+            problems.append(f"{option.variable} {error}. {option.description}")
+            continue
         except ValueError as error:
             problems.append(f"{option.variable}={text!r} {error}. {option.description}")
             continue
