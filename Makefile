@@ -63,6 +63,13 @@ FIRST ?= 0
 simulate: $(SETUP) ## Simulate the whole controller under faults, from SEEDS seeds, the first of them FIRST.
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST)
 
+SAMPLE ?= 300
+SEED ?= 1
+
+.PHONY: mutate
+mutate: $(SETUP) ## Try SAMPLE random mutations of the code, drawn by SEED: the tests must notice 95 % of them.
+	@$(BIN)/python -m tests.mutation --sample $(SAMPLE) --seed $(SEED)
+
 .PHONY: bench
 bench: setup ## The figures of docs/performance.md.
 	@$(BIN)/python -m benchmarks

@@ -1,0 +1,120 @@
+"""Mutate the code and see whether the tests notice: `make mutate SAMPLE=300 SEED=1`.
+
+python -m tests.mutation --sample 300 --seed 1                # a sample, as many of each package
+python -m tests.mutation --at provisioner/controller/loop.py  # all of one file, or of a line with :LINE
+python -m tests.mutation --again                              # those that survived last time, on today's code
+
+Results are kept in .mutation, and a run that was broken off goes on from there while neither code nor tests have
+changed. Exit code 1 where less than --goal percent were killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.mutation.coverage_map import CoverageMap
+from tests.mutation.operators import Mutation
+from tests.mutation.results import Results, find_again, killed_percent, summary
+from tests.mutation.trying import Project, make_copy, record, try_all
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGES = ("planning", "demand", "controller", "gke", "cluster")
+_PROJECT = Project(
+    root=_ROOT,
+    packages={f"provisioner/{name}": (f"tests/{name}",) for name in _PACKAGES},
+    pytest_options=("-m", "not e2e", "--hypothesis-seed=0", "--hypothesis-profile=mutation"),
+    last_resort=("-m", "tests.simulation", "--seeds", "15", "--jobs", "1"),
+)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--sample", type=int, default=300, help="how many mutations, of all packages (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="which sample (%(default)s)")
+    parser.add_argument("--packages", nargs="+", choices=_PACKAGES, default=_PACKAGES, help="mutate these only")
+    parser.add_argument("--at", nargs="+", metavar="PATH[:LINE]", help="all mutations of these files or lines")
+    parser.add_argument("--again", action="store_true", help="what survived the last run")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at once (%(default)s)")
+    parser.add_argument("--goal", type=float, default=95.0, help="percent that must be killed (%(default)s)")
+    parser.add_argument("--state", type=Path, default=_ROOT / ".mutation", help="where results are kept (%(default)s)")
+    return parser.parse_args()
+
+
+def draw(project: Project, mutations: Sequence[Mutation], *, size: int, seed: int) -> list[Mutation]:
+    """Draw a sample: as many of each package; where one has fewer, more of the others."""
+    rng = random.Random(seed)
+    pools = sorted(
+        ([each for each in mutations if project.package_of(each.path) == package] for package in project.packages),
+        key=len,
+    )
+    drawn: list[Mutation] = []
+    for number, pool in enumerate(pools):
+        share = (size - len(drawn)) // (len(pools) - number)
+        drawn += rng.sample(pool, min(len(pool), share))
+    rng.shuffle(drawn)
+    return drawn
+
+
+def _wanted(arguments: argparse.Namespace, results: Results) -> list[Mutation]:
+    names = {f"provisioner/{name}" for name in arguments.packages}
+    mutations = [each for each in _PROJECT.mutations() if _PROJECT.package_of(each.path) in names]
+    if arguments.again:
+        return list(find_again((each.mutation for each in results.read() if not each.fate.is_killed), mutations))
+    if arguments.at:
+        return [each for each in mutations if {each.path, f"{each.path}:{each.line}"} & set(arguments.at)]
+    project = Project(root=_ROOT, packages={name: () for name in _PROJECT.packages if name in names})
+    return draw(project, mutations, size=arguments.sample, seed=arguments.seed)
+
+
+def main() -> int:
+    """Try what the command line asks for; return the exit code."""
+    arguments = _arguments()
+    arguments.state.mkdir(exist_ok=True)
+    results, fingerprint = Results(arguments.state / "results.jsonl"), _PROJECT.fingerprint()
+    wanted = _wanted(arguments, results)
+    known = {each.mutation: each for each in results.begin(fingerprint)}
+    left = [each for each in wanted if each not in known]
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutation-") as scratch:
+        first = make_copy(_PROJECT, Path(scratch, "0"))
+        tests = _tests(arguments.state, fingerprint, first)
+        # With what the first has compiled.
+        copies = [first, *(Path(shutil.copytree(first, Path(scratch, str(n)))) for n in range(1, arguments.jobs))]
+        for number, result in enumerate(try_all(_PROJECT, left, tests, copies), start=1):
+            results.add(result)
+            known[result.mutation] = result
+            _say(f"{number}/{len(left)} {result.fate.value:<9} {result.seconds:>5.1f} s  {result.mutation}")
+    tried = [known[each] for each in wanted]
+    _say("")
+    for line in summary(_PROJECT, tried):
+        _say(line)
+    _say(f"{len(left)} tried now, in {time.monotonic() - started:.0f} s")
+    return 0 if killed_percent(tried) >= arguments.goal else 1
+
+
+def _tests(state: Path, fingerprint: str, copy: Path) -> CoverageMap:
+    file = state / f"coverage-{fingerprint[:16]}.json"
+    if not file.exists():
+        _say("running the tests without a mutation, to see which run what")
+        tests = record(_PROJECT, copy)
+        for old in state.glob("coverage-*.json"):
+            old.unlink()
+        tests.save(file)
+    return CoverageMap.load(file)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""What is known of mutations, in a file that survives the run, and the figures that come of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tests.mutation.operators import Mutation
+from tests.mutation.trying import Fate, Project, Result
+
+
+class Results:
+    """Results in a file of JSON lines; they hold for one state of code and tests, which the first line names."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self, fingerprint: str | None = None) -> list[Result]:
+        """Return the results in the file; none where they are of another state than `fingerprint`."""
+        if not self._path.exists():
+            return []
+        first, *lines = self._path.read_text(encoding="utf-8").splitlines()
+        if fingerprint not in (None, json.loads(first)["fingerprint"]):
+            return []
+        return [_from_json(line) for line in lines]
+
+    def begin(self, fingerprint: str) -> list[Result]:
+        """Make the file ready for results of a state; return those that are known of it."""
+        known = self.read(fingerprint)
+        if not known:
+            self._path.write_text(json.dumps({"fingerprint": fingerprint}) + "\n", encoding="utf-8")
+        return known
+
+    def add(self, result: Result) -> None:
+        """Append one result."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(_to_json(result) + "\n")
+
+
+def find_again(old: Iterable[Mutation], mutations: Sequence[Mutation]) -> Iterator[Mutation]:
+    """Return the mutations that are made of others in code that has changed since: the same text, the nearest line."""
+    for each in old:
+        alike = [new for new in mutations if _kind(new) == _kind(each)]
+        if alike:
+            yield min(alike, key=lambda new: abs(new.line - each.line))
+
+
+def summary(project: Project, results: Sequence[Result]) -> list[str]:
+    """Return the killed share of each package and of all, then each survivor."""
+    lines = [f"{'package':<28} {'tried':>6} {'killed':>7} {'share':>7}"]
+    for name, some in (
+        *(
+            (package, [each for each in results if project.package_of(each.mutation.path) == package])
+            for package in project.packages
+        ),
+        ("all", list(results)),
+    ):
+        if some:
+            killed = sum(each.fate.is_killed for each in some)
+            lines.append(f"{name:<28} {len(some):>6} {killed:>7} {100 * killed / len(some):>5.0f} %")
+    survivors = sorted((each for each in results if not each.fate.is_killed), key=lambda each: each.mutation)
+    if survivors:
+        lines += ["", f"{len(survivors)} survived:"]
+        lines += [f"  {each.mutation}{'' if each.tests else ' (no test runs it)'}" for each in survivors]
+    return lines
+
+
+def killed_percent(results: Sequence[Result]) -> float:
+    """Return the killed share; 100 of nothing."""
+    return 100.0 * sum(each.fate.is_killed for each in results) / len(results) if results else 100.0
+
+
+def _kind(mutation: Mutation) -> tuple[str, str, str, str]:
+    return mutation.path, mutation.operator, mutation.old, mutation.new
+
+
+def _to_json(result: Result) -> str:
+    return json.dumps(
+        {
+            "mutation": dataclasses.asdict(result.mutation),
+            "fate": result.fate.value,
+            "seconds": round(result.seconds, 1),
+            "tests": result.tests,
+        }
+    )
+
+
+def _from_json(line: str) -> Result:
+    read = json.loads(line)
+    return Result(
+        mutation=Mutation(**read["mutation"]), fate=Fate(read["fate"]), seconds=read["seconds"], tests=read["tests"]
+    )

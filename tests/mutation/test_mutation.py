@@ -1,0 +1,243 @@
+"""Mutations: which are made, which are not, and what becomes of them in a toy project."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.mutation.__main__ import draw
+from tests.mutation.coverage_map import CoverageMap
+from tests.mutation.operators import Mutation, find_mutations, mutate
+from tests.mutation.results import Results, find_again, killed_percent, summary
+from tests.mutation.trying import BrokenSuiteError, Fate, Project, Result, choose_tests, make_copy, record, try_all
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def mutants(source: str) -> list[str]:
+    """Return a source with each of its mutations in it."""
+    return [mutate(source, each) for each in find_mutations(source, "module.py")]
+
+
+@pytest.mark.parametrize(
+    ("source", "want"),
+    [
+        pytest.param("x = a < b\n", ["x = (a <= b)\n"], id="an order moves its bound"),
+        pytest.param("x = a is b\n", ["x = (a is not b)\n"], id="an identity is turned round"),
+        pytest.param("x = a == b != c\n", ["x = (a != b != c)\n", "x = (a == b == c)\n"], id="each part of a chain"),
+        pytest.param("x = a and b\n", ["x = (a or b)\n"], id="and becomes or"),
+        pytest.param("x = not a\n", ["x = (a)\n"], id="not goes"),
+        pytest.param("if a:\n    f = g\n", ["if (not (a)):\n    f = g\n"], id="a condition is negated"),
+        pytest.param("if a == b:\n    f = g\n", ["if (a != b):\n    f = g\n"], id="an equality is negated once"),
+        pytest.param("x = [a for a in b if a]\n", ["x = [a for a in b if (not (a))]\n"], id="a filter is negated"),
+        pytest.param("x = a + b\n", ["x = (a - b)\n"], id="a sum becomes a difference"),
+        pytest.param("x += b\n", ["pass\n", "x -= b\n"], id="an increment goes, or becomes a decrement"),
+        pytest.param("x = 7\n", ["x = 6\n", "x = 8\n"], id="a count is one off both ways"),
+        pytest.param("x = 1.5\n", ["x = 3.0\n"], id="a time is doubled"),
+        pytest.param("x = True\n", ["x = False\n"], id="a truth is turned round"),
+        pytest.param("x = min(a, b)\n", ["x = max(a, b)\n"], id="the least becomes the greatest"),
+        pytest.param("f(a)\n", ["pass\n"], id="a call whose result nobody takes goes"),
+        pytest.param("a.b = c\n", ["pass\n"], id="what is stored in an object is not"),
+        pytest.param("raise E\n", ["pass\n"], id="nothing is raised"),
+        pytest.param("def f():\n    return a\n", ["def f():\n    return None\n"], id="nothing is returned"),
+        pytest.param("for a in b:\n    break\n", ["for a in b:\n    continue\n"], id="break becomes continue"),
+        pytest.param('x = "ä", a < b\n', ['x = "ä", (a <= b)\n'], id="columns count bytes"),
+        pytest.param("x = (a\n     < b)\n", ["x = ((a <= b))\n"], id="an expression of two lines"),
+    ],
+)
+def test_what_is_mutated(source: str, want: list[str]) -> None:
+    """Each operator of the classical set."""
+    assert sorted(mutants(source)) == sorted(want)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param('"""A docstring."""\n', id="a docstring"),
+        pytest.param('x = "text"\n', id="a string"),
+        pytest.param('x = f"{1 + 2}"\n', id="what a message says"),
+        pytest.param('_log.info("x", seconds=1 + 2)\n', id="what goes into the log"),
+        pytest.param("__all__ = [1]\n", id="the exported names"),
+        pytest.param("x: Literal[1] | None\n", id="an annotation"),
+        pytest.param("def f(x: Literal[1]) -> Literal[2]: ...\n", id="annotations of a function"),
+        pytest.param("@dataclass(frozen=True)\nclass C: ...\n", id="a decorator"),
+        pytest.param("def f():\n    return None\n", id="None that is returned"),
+        pytest.param("def f():\n    return ()\n", id="nothing that is returned"),
+        pytest.param("import a\nassert a < b\n", id="imports and assertions"),
+        pytest.param("if TYPE_CHECKING:\n    x = 1\n", id="what only the type checker sees"),
+    ],
+)
+def test_what_is_left_alone(source: str) -> None:
+    """What no test has to notice."""
+    assert mutants(source) == []
+
+
+def test_every_mutation_of_a_real_module_is_python_and_another_program() -> None:
+    """The text that is put in fits, wherever it stands, and nothing else changes."""
+    path = "provisioner/cluster/backoff.py"
+    source = (_ROOT / path).read_text(encoding="utf-8")
+    found = find_mutations(source, path)
+    assert len(found) > 10
+    for each in found:
+        mutated = mutate(source, each)
+        assert ast.dump(ast.parse(mutated)) != ast.dump(ast.parse(source)), each
+        assert mutated.splitlines()[: each.line - 1] == source.splitlines()[: each.line - 1]
+
+
+# --- A toy project ---
+
+_TOY = {
+    "shop/__init__.py": "",
+    "shop/prices.py": (
+        "LIMIT = 3\n\n\n"
+        "def price(count):\n    return count * 2\n\n\n"
+        "def allowed(count):\n    return count < LIMIT\n\n\n"
+        "def wait(left):\n    while left > 0:\n        left = left - 1\n    return True\n\n\n"
+        "def unused(count):\n    return count + 1\n"
+    ),
+    "checks/test_prices.py": (
+        "from shop import prices\n\n\n"
+        "def test_price():\n    assert prices.price(3) == 6\n\n\n"
+        "def test_allowed():\n    assert prices.allowed(1)\n    assert not prices.allowed(9)\n\n\n"
+        "def test_wait():\n    assert prices.wait(2)\n"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A package of four functions: two tested well, one but for its bound, one not at all."""
+    root = tmp_path_factory.mktemp("toy") / "project"
+    for name, text in _TOY.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    return Project(root=root, packages={"shop": ("checks",)})
+
+
+@pytest.fixture(scope="module")
+def recorded(toy: Project, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CoverageMap]:
+    """A copy of the project, and which of its tests run what."""
+    copy = make_copy(toy, tmp_path_factory.mktemp("scratch") / "copy")
+    return copy, record(toy, copy)
+
+
+def test_which_tests_run_a_line(recorded: tuple[Path, CoverageMap], tmp_path: Path) -> None:
+    """Lines of functions belong to the tests that call them, lines of the module to none; the same after a save."""
+    _, tests = recorded
+    tests.save(tmp_path / "map.json")
+    for each in (tests, CoverageMap.load(tmp_path / "map.json")):
+        assert each.tests_of("shop/prices.py", 5, 5) == ["checks/test_prices.py::test_price"]
+        assert each.tests_of("shop/prices.py", 19, 19) == []
+        assert each.runs_on_import("shop/prices.py", 1)
+        assert not each.runs_on_import("shop/prices.py", 19)
+        assert len(each.tests_of_file("shop/prices.py")) == 3
+
+
+def test_fates(toy: Project, recorded: tuple[Path, CoverageMap]) -> None:
+    """What a test notices is killed; a bound that no test is at, and unused code, survive; the copy is as before."""
+    copy, tests = recorded
+    wanted = {"count * 2": (Fate.KILLED, 1), "count < LIMIT": (Fate.SURVIVED, 1), "count + 1": (Fate.SURVIVED, 0)}
+    mutations = [each for each in toy.mutations() if each.old in wanted]
+    results = {each.mutation.old: each for each in try_all(toy, mutations, tests, [copy])}
+    assert {old: (each.fate, each.tests) for old, each in results.items()} == wanted
+    assert (copy / "shop/prices.py").read_text(encoding="utf-8") == _TOY["shop/prices.py"]
+    assert (toy.root / "shop/prices.py").read_text(encoding="utf-8") == _TOY["shop/prices.py"]
+
+
+def test_a_mutation_that_makes_a_test_hang_is_killed(toy: Project, recorded: tuple[Path, CoverageMap]) -> None:
+    """After the time limit of all its tests."""
+    copy, tests = recorded
+    mutations = [each for each in toy.mutations() if each.old == "left - 1"]
+    (result,) = try_all(dataclasses.replace(toy, timeout_seconds=2.0), mutations, tests, [copy])
+    assert result.fate is Fate.TIMED_OUT
+    assert result.fate.is_killed
+
+
+def test_a_constant_of_the_module_is_tried_with_all_tests_of_its_file(
+    toy: Project, recorded: tuple[Path, CoverageMap]
+) -> None:
+    """No test runs the line itself, so the tests of its file and then those of its package are chosen."""
+    _, tests = recorded
+    mutation = next(each for each in toy.mutations() if each.line == 1)
+    assert choose_tests(toy, mutation, tests) == [*tests.tests_of_file("shop/prices.py"), "checks"]
+
+
+def test_the_last_resort_is_asked_where_no_test_notices(toy: Project, recorded: tuple[Path, CoverageMap]) -> None:
+    """A command that fails kills what the tests leave."""
+    copy, tests = recorded
+    command = ("-c", "from shop import prices; assert prices.unused(1) == 2")
+    mutations = [each for each in toy.mutations() if each.old == "count + 1"]
+    (result,) = try_all(dataclasses.replace(toy, last_resort=command), mutations, tests, [copy])
+    assert (result.fate, result.tests) == (Fate.KILLED, 0)
+
+
+def test_tests_that_fail_without_a_mutation_are_refused(toy: Project, tmp_path: Path) -> None:
+    """They would kill everything."""
+    shutil.copytree(toy.root, tmp_path / "broken")
+    (tmp_path / "broken/checks/test_broken.py").write_text("def test_broken():\n    assert False\n", encoding="utf-8")
+    broken = dataclasses.replace(toy, root=tmp_path / "broken")
+    with pytest.raises(BrokenSuiteError, match="test_broken"):
+        record(broken, make_copy(broken, tmp_path / "copy"))
+
+
+# --- Samples and results ---
+
+
+def a_mutation(path: str = "shop/prices.py", line: int = 5, old: str = "a < b") -> Mutation:
+    """Return a mutation of one line."""
+    return Mutation(
+        path=path, line=line, column=0, end_line=line, end_column=5, operator="comparison", old=old, new="(a <= b)"
+    )
+
+
+def test_a_sample_is_drawn_from_all_packages_alike_and_the_same_for_a_seed() -> None:
+    """A package with few mutations gives all of them, and others give more instead."""
+    project = Project(root=Path(), packages={"large": (), "small": (), "other": ()})
+    mutations = [
+        a_mutation(path=f"{package}/m.py", line=line)
+        for package, count in (("large", 100), ("small", 4), ("other", 100))
+        for line in range(count)
+    ]
+    drawn = draw(project, mutations, size=24, seed=1)
+    counts = [sum(each.path.startswith(package) for each in drawn) for package in ("large", "small", "other")]
+    assert (counts, len(set(drawn))) == ([10, 4, 10], 24)
+    assert drawn == draw(project, mutations, size=24, seed=1) != draw(project, mutations, size=24, seed=2)
+
+
+def test_results_go_on_where_they_were_broken_off_and_begin_anew_after_a_change(tmp_path: Path) -> None:
+    """Results of other code say nothing, but which mutations survived is known until the next begin."""
+    results = Results(tmp_path / "results.jsonl")
+    assert results.begin("one") == []
+    result = Result(mutation=a_mutation(), fate=Fate.SURVIVED, seconds=1.5, tests=2)
+    results.add(result)
+    assert results.begin("one") == [result]
+    assert results.read() == [result]
+    assert results.begin("two") == results.read() == []
+
+
+def test_a_mutation_is_found_again_where_its_line_has_moved() -> None:
+    """The nearest of the same text; nothing where the text is gone."""
+    today = [a_mutation(line=1), a_mutation(line=12), a_mutation(line=11, old="a > b")]
+    assert list(find_again([a_mutation(line=10), a_mutation(old="c")], today)) == [a_mutation(line=12)]
+
+
+def test_the_summary_gives_shares_and_survivors() -> None:
+    """By package and in all; a survivor that no test runs is told apart."""
+    project = Project(root=Path(), packages={"shop": (), "other": ()})
+    results = [
+        Result(mutation=a_mutation(line=line), fate=fate, seconds=1.0, tests=tests)
+        for line, fate, tests in (
+            (1, Fate.KILLED, 3),
+            (2, Fate.TIMED_OUT, 3),
+            (3, Fate.SURVIVED, 0),
+            (4, Fate.KILLED, 1),
+        )
+    ]
+    lines = summary(project, results)
+    assert [line.split() for line in lines[1:3]] == [["shop", "4", "3", "75", "%"], ["all", "4", "3", "75", "%"]]
+    assert lines[-1].strip() == "shop/prices.py:3:0 [comparison] a < b -> (a <= b) (no test runs it)"
+    assert killed_percent(results) == 75.0

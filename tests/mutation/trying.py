@@ -1,0 +1,228 @@
+"""Trying mutations: each is put into a copy of the project, and the tests that run its lines must fail.
+
+The working tree is never changed. Every worker has a copy of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import hashlib
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutation.coverage_map import CoverageMap
+from tests.mutation.operators import Mutation, find_mutations, mutate
+
+_LEFT_OUT = shutil.ignore_patterns(
+    ".git", ".venv", ".mutation", ".hypothesis", ".coverage*", "*_cache", "__pycache__", "*.egg-info", "dist", "build"
+)
+_PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header")
+#: One test that takes this long hangs, for none takes a tenth of it.
+_TEST_TIMEOUT_SECONDS = 120
+_NOTHING_COLLECTED = 5
+
+
+class Fate(enum.Enum):
+    """How a mutation fared."""
+
+    KILLED = "killed"
+    TIMED_OUT = "timed out"
+    SURVIVED = "survived"
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether some test noticed."""
+        return self is not Fate.SURVIVED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """What is mutated, and what should notice."""
+
+    root: Path
+    #: Package directory -> the test folders that are about it.
+    packages: Mapping[str, tuple[str, ...]]
+    pytest_options: tuple[str, ...] = ()
+    #: A command that must fail where no test has; arguments of the Python interpreter.
+    last_resort: tuple[str, ...] = ()
+    #: All tests of one mutation together may take this long, and the last resort as well.
+    timeout_seconds: float = 600.0
+
+    def package_of(self, path: str) -> str:
+        """Return the package that a file belongs to."""
+        return next(package for package in self.packages if path.startswith(f"{package}/"))
+
+    def mutations(self) -> list[Mutation]:
+        """Return all mutations of all packages, in the order of files and lines."""
+        return [
+            mutation
+            for package in self.packages
+            for file in sorted((self.root / package).rglob("*.py"))
+            for mutation in find_mutations(file.read_text(encoding="utf-8"), file.relative_to(self.root).as_posix())
+        ]
+
+    def fingerprint(self) -> str:
+        """Return a digest of all code and tests that decide about a mutation's fate."""
+        digest = hashlib.sha256()
+        folders = {*self.packages, *(folder for folders in self.packages.values() for folder in folders)}
+        tops = sorted({folder.partition("/")[0] for folder in folders})
+        for file in sorted(file for top in tops for file in (self.root / top).rglob("*.py")):
+            digest.update(f"{file.relative_to(self.root)}\0".encode() + file.read_bytes() + b"\0")
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The fate of one mutation."""
+
+    mutation: Mutation
+    fate: Fate
+    seconds: float
+    #: How many tests run its lines.
+    tests: int
+
+
+class BrokenSuiteError(Exception):
+    """The tests fail, or find nothing to run, without any mutation."""
+
+
+def make_copy(project: Project, to: Path) -> Path:
+    """Copy the project."""
+    return Path(shutil.copytree(project.root, to, ignore=_LEFT_OUT))
+
+
+def record(project: Project, copy: Path) -> CoverageMap:
+    """Run all tests in a copy; return which run what.
+
+    Raises BrokenSuiteError where a test fails.
+    """
+    data_file, config = copy / ".coverage", copy / ".coveragerc.mutation"
+    sources = "\n  ".join(str(copy / package) for package in project.packages)
+    config.write_text(f"[run]\ndata_file = {data_file}\nsource =\n  {sources}\n", encoding="utf-8")
+    folders = dict.fromkeys(folder for folders in project.packages.values() for folder in folders)
+    run = subprocess.run(
+        [
+            *(sys.executable, *_PYTEST, *project.pytest_options),
+            *("--cov", f"--cov-config={config}", "--cov-context=test", "--cov-report="),
+            *folders,
+        ],
+        cwd=copy,
+        env=_environment(copy, writes_bytecode=True),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if run.returncode != 0:
+        raise BrokenSuiteError(f"the tests do not pass without a mutation:\n{run.stdout[-5000:]}{run.stderr[-2000:]}")
+    return CoverageMap.of_data(data_file, copy)
+
+
+def try_all(
+    project: Project, mutations: Iterable[Mutation], tests: CoverageMap, copies: list[Path]
+) -> Iterator[Result]:
+    """Try mutations, one at a time in each copy; give each result as soon as it is known."""
+    free: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    for copy in copies:
+        free.put(copy)
+
+    def attempt(mutation: Mutation) -> Result:
+        copy = free.get()
+        try:
+            return try_one(project, mutation, tests, copy)
+        finally:
+            free.put(copy)
+
+    with ThreadPoolExecutor(max_workers=len(copies)) as pool:
+        futures = [pool.submit(attempt, mutation) for mutation in mutations]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def try_one(project: Project, mutation: Mutation, tests: CoverageMap, copy: Path) -> Result:
+    """Put one mutation into a copy, run what should notice, and take it out again."""
+    started = time.monotonic()
+    chosen = choose_tests(project, mutation, tests)
+    file = copy / mutation.path
+    original, stat = file.read_text(encoding="utf-8"), file.stat()
+    file.write_text(mutate(original, mutation), encoding="utf-8")
+    try:
+        fate = _fate(project, chosen, copy)
+    finally:
+        file.write_text(original, encoding="utf-8")
+        # The compiled module that the clean run left holds good again.
+        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    return Result(mutation=mutation, fate=fate, seconds=time.monotonic() - started, tests=len(chosen))
+
+
+def choose_tests(project: Project, mutation: Mutation, tests: CoverageMap) -> list[str]:
+    """Return the tests that run the mutation's lines; of a line that runs on import, the package's after its file's."""
+    chosen = tests.tests_of(mutation.path, mutation.line, mutation.end_line)
+    if not tests.runs_on_import(mutation.path, mutation.line):
+        return chosen
+    return [*tests.tests_of_file(mutation.path), *project.packages[project.package_of(mutation.path)]]
+
+
+def _fate(project: Project, tests: list[str], copy: Path) -> Fate:
+    deadline = time.monotonic() + project.timeout_seconds
+    # What a mutation made a property test find must not be what the next one is tried with first.
+    shutil.rmtree(copy / ".hypothesis", ignore_errors=True)
+    chosen = copy / ".mutation-tests"
+    chosen.write_text("\n".join(tests), encoding="utf-8")
+    commands: list[tuple[str, ...]] = []
+    if tests:
+        timeout = f"--timeout={_TEST_TIMEOUT_SECONDS}"
+        commands.append((*_PYTEST, "-x", "--tb=no", timeout, *project.pytest_options, f"@{chosen}"))
+    if project.last_resort:
+        commands.append(project.last_resort)
+    for command in commands:
+        code = _run(command, copy, seconds=deadline - time.monotonic())
+        if code is None:
+            return Fate.TIMED_OUT
+        if code == _NOTHING_COLLECTED:
+            raise BrokenSuiteError(f"no test was found in {tests[:3]}")
+        if code != 0:
+            return Fate.KILLED
+    return Fate.SURVIVED
+
+
+def _run(arguments: tuple[str, ...], copy: Path, *, seconds: float) -> int | None:
+    """Return the exit code, or None where the time was up."""
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=copy,
+        env=_environment(copy, writes_bytecode=False),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(timeout=max(1.0, seconds))
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        # Whatever the tests have started goes with them.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _environment(copy: Path, *, writes_bytecode: bool) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "PYTEST_"))}
+    # The order of sets of strings is part of what must be the same each time. The copy goes before what is installed.
+    environment |= {"PYTHONHASHSEED": "0", "PYTHONPATH": str(copy)}
+    return environment if writes_bytecode else environment | {"PYTHONDONTWRITEBYTECODE": "1"}
