@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import structlog
 
 from provisioner import constants
 from provisioner.cluster.protocol import object_path
-from provisioner.model.capacity import FailureKind
+from provisioner.model.capacity import FailureKind, PoolStatus
 from tests.controller.kit import World, jobset_path, raw_foreign_pod
 
 
@@ -155,6 +157,136 @@ def test_metrics_of_a_life(world: World) -> None:
     world.rounds(2, every_seconds=3)
     assert metric(world, 'chips{state="in_use"} 0.0')
     assert metric(world, 'node_pools{phase="deleting"} 0.0')
+
+
+def test_the_time_to_each_phase_is_measured_from_when_the_slice_was_wanted(world: World) -> None:
+    """Made in the first round, ready three seconds later, in use three seconds after that."""
+    world.run_to_use()
+    assert metric(world, 'time_to_phase_seconds_sum{phase="ready"} 3.0')
+    assert metric(world, 'time_to_phase_seconds_sum{phase="in_use"} 6.0')
+
+
+def test_a_pool_that_is_ready_once_more_is_not_measured_once_more(world: World) -> None:
+    """Its leader is restarted on another day; only a pool made anew under that name would count again."""
+    world.run_to_use()
+    world.put_leader()
+    world.rounds(2, every_seconds=600)
+    assert metric(world, 'node_pools{phase="in_use"} 0.0')
+    world.put_leader(node=f"gke-test-{next(iter(world.gke.pools))}-0")
+    world.rounds(2, every_seconds=3)
+    assert metric(world, 'node_pools{phase="in_use"} 1.0')
+    assert metric(world, 'time_to_phase_seconds_count{phase="ready"} 1.0')
+    assert metric(world, 'time_to_phase_seconds_count{phase="in_use"} 1.0')
+
+
+def test_nothing_is_remembered_of_a_pool_that_is_gone(world: World) -> None:
+    """Or a controller of a year would hold every pool it ever made."""
+    world.run_to_use()
+    world.change_jobset(status={"terminalState": "Completed"})
+    world.remove_leader()
+    world.rounds(8, every_seconds=5)
+    world.finish_deletes()
+    world.rounds(2, every_seconds=3)
+    reporter = world.loop.reporter
+    kept = (reporter._creates, reporter._deletes, reporter._wanted_at, reporter._timed, reporter._states)
+    assert [each for each in kept if each] == []
+
+
+def test_chips_and_pools_are_counted_by_state(world: World) -> None:
+    """Of a pool in the making, one that is ready, one that nothing needs, and one that is deleted."""
+    world.put_jobset()
+    seen = []
+    for change in (
+        lambda: None,
+        world.finish_creates,
+        lambda: (world.change_jobset(status={"terminalState": "Completed"}), world.remove_leader()),
+        lambda: world.clock.advance(30),
+        lambda: None,
+    ):
+        change()
+        world.rounds(2, every_seconds=1)
+        counts = [
+            sample.labels["state"]
+            for family in world.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == "tpu_provisioner_chips" and sample.value == 4
+        ]
+        seen += [state for state in counts if state not in seen]
+    assert seen == ["provisioning", "ready", "idle", "deleting"]
+
+
+def test_a_slice_that_is_backed_off_from_has_no_pool_yet(world: World) -> None:
+    """What is only planned is a slice that waits, and no node pool."""
+    world.gke.fail_next("create_node_pool", FailureKind.STOCKOUT)
+    world.put_jobset()
+    world.rounds(2, every_seconds=1)
+    assert metric(world, 'creates_total{result="stockout"} 1.0')
+    assert metric(world, 'slices{phase="blocked"} 1.0')
+    assert metric(world, 'chips{state="wanted"} 4.0')
+    assert not metric(world, 'node_pools{phase="blocked"} 1.0')
+
+
+def test_a_refused_delete_is_counted_by_its_kind_and_told(world: World) -> None:
+    """With GKE's words, as a warning, and by the reason of the delete."""
+    pool = world.run_to_use()
+    world.change_jobset(status={"terminalState": "Completed"})
+    world.remove_leader()
+    world.gke.fail_always("delete_node_pool", FailureKind.PERMISSION, message="Required 'delete'.")
+    world.rounds(8, every_seconds=5)
+    assert 'deletes_total{reason="jobset_finished",result="permission"}' in world.metrics.exposition().decode()
+    told = {
+        (each.kind, each.message, each.key)
+        for each in world.recorder.told
+        if each.ref.kind == "JobSet" and each.reason == constants.DELETION_FAILED
+    }
+    want = ("Warning", f"Node pool {pool} is not deleted yet: Required 'delete'.", f"{pool} permission")
+    assert told == {want}
+    assert metric(world, "deletes_blocked 1.0")
+    assert world.recorder.reasons("JobSet") == [constants.DELETION_FAILED]
+
+
+def test_events_that_were_dropped_are_counted_once(world: World) -> None:
+    """The recorder counts from its start, the metric too."""
+    for dropped in (3, 3, 5):
+        world.recorder.dropped_total = dropped
+        world.round(after_seconds=1)
+    assert metric(world, "events_dropped_total 5.0")
+
+
+def test_a_verdict_that_comes_back_is_logged_again(world: World) -> None:
+    """One line when it begins, also the second time."""
+    with structlog.testing.capture_logs() as logs:
+        for topology in ("2x2x3", "2x2x1", "2x2x3"):
+            world.put_jobset(topology=topology)
+            world.rounds(2, every_seconds=3)
+    assert [line["event"] for line in logs].count("slice.verdict") == 2
+
+
+def test_an_alert_that_is_over_is_logged(world: World) -> None:
+    """Once, and not as an error."""
+    pool = world.run_to_use()
+    world.change_jobset(status={"terminalState": "Completed"})
+    world.remove_leader()
+    stray = object_path("pods", "stray", namespace="other")
+    world.kube.put_object(stray, raw_foreign_pod("stray", f"gke-test-{pool}-0"))
+    with structlog.testing.capture_logs() as logs:
+        world.rounds(16, every_seconds=60)
+        world.kube.remove_object(stray)
+        world.rounds(4, every_seconds=60)
+    alerts = [(line["event"], line["kind"]) for line in logs if line["event"].startswith("alert.")]
+    assert alerts == [("alert.began", "delete_held_up"), ("alert.ended", "delete_held_up")]
+
+
+def test_a_failed_pool_of_which_gke_says_nothing(world: World) -> None:
+    """Is told all the same."""
+    world.put_jobset()
+    world.round()
+    (pool,) = world.gke.pools
+    world.gke.set_pool(replace(world.gke.pools[pool], status=PoolStatus.ERROR))
+    world.round(after_seconds=3)
+    message = f"Node pool {pool} failed, it is deleted and replaced: GKE gives no reason"
+    told = [(each.ref.kind, each.kind, each.key) for each in world.recorder.told if each.message == message]
+    assert told == [("Pod", "Warning", pool), ("JobSet", "Warning", pool)]
 
 
 def test_back_off_is_a_metric(world: World) -> None:

@@ -452,6 +452,22 @@ def test_the_list_is_polled_as_often_as_something_may_change() -> None:
     assert "waits for other node pool operations" in plan.pools[-1].note
 
 
+def test_the_next_decision_is_due_when_the_first_thing_is() -> None:
+    """Not when the last is: two pools that nothing needs, one of them for ten seconds longer."""
+    jobsets = make_jobset("first"), make_jobset("second")
+    world = World(*jobsets)
+    for jobset in jobsets:
+        world.put_pool(make_pool(jobset))
+    world.remove_jobset(jobsets[0])
+    assert world.look().wake_at == after(30)
+    world.pass_time(10)
+    world.remove_jobset(jobsets[1])
+    assert world.look().wake_at == after(30)
+    world.pass_time(20)
+    plan = world.look()
+    assert ([delete.name for delete in plan.deletes], plan.wake_at) == ([make_pool(jobsets[0]).name], after(40))
+
+
 def test_deletes_go_before_creates_where_operations_are_few() -> None:
     """They give back money, and operations."""
     world = World(make_jobset(replicas=4, template=make_requirements(topology="2x2x4", tolerations=()), parallelism=4))
