@@ -8,7 +8,6 @@ server has validated the objects; nothing here checks them again.
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from decimal import Decimal
@@ -27,13 +26,13 @@ from provisioner.model.workloads import (
     Requirements,
     Term,
     Toleration,
+    job_key,
 )
 
-#: The pod labels that name its Job, newest first.
-_JOB_NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")
 #: A selector term without requirements matches no node at all; the scheduler's rule, in the model's words.
 _MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(), on_field=True),)
 _LARGEST_INDEX_DIGITS = 9
+_JOB = ("batch/v1", "Job")
 
 
 class MalformedObject(ValueError):  # noqa: N818 - it names what the object is
@@ -76,7 +75,7 @@ def parse_pod(raw: object, *, chip_resource: str = constants.TPU_RESOURCE) -> Po
         uid=uid,
         jobset_name=_shared(jobset_name),
         jobset_uid=_shared(marked(constants.JOBSET_UID)),
-        job_key=_job_key(what, namespace, marked(constants.JOB_KEY), labels),
+        job_key=job_key_of(namespace, metadata),
         completion_index=_index(marked(constants.COMPLETION_INDEX)),
         phase=_shared(phase),
         node_name=_string(spec.get("nodeName")),
@@ -197,6 +196,19 @@ def pod_requests(what: str, spec: object, resource: str) -> Decimal:
     return total + _amount(what, "overhead", resource, _dict(fields.get("overhead")))
 
 
+def job_key_of(namespace: str, metadata: dict[str, Any]) -> JobKey:
+    """Return the key of the Job that controls a pod; empty where no Job does.
+
+    The labels say the same, but whoever makes a pod writes its labels; the reference is what the Job controller and the
+    garbage collector go by.
+    """
+    for reference in _dicts(metadata.get("ownerReferences")):
+        if reference.get("controller") is True and (reference.get("apiVersion"), reference.get("kind")) == _JOB:
+            name = _string(reference.get("name"))
+            return job_key(namespace, name) if name else JobKey("")
+    return JobKey("")
+
+
 def requested_chips(what: str, spec: object, chip_resource: str) -> int:
     """Return the chips that a pod asks for; MalformedObject where they are no whole number."""
     chips = pod_requests(what, spec, chip_resource)
@@ -282,18 +294,6 @@ def _terminal_state(status: dict[str, Any]) -> str:
         if condition.get("type") in ("Completed", "Failed") and condition.get("status") == "True":
             return _string(condition["type"])
     return ""
-
-
-def _job_key(what: str, namespace: str, marked: str, labels: dict[str, str]) -> JobKey:
-    if marked:
-        return JobKey(_shared(marked))
-    for label in _JOB_NAME_LABELS:
-        if job_name := labels.get(label):
-            digest = hashlib.sha1(f"{namespace}/{job_name}".encode("utf-8", "surrogatepass"), usedforsecurity=False)
-            return JobKey(digest.hexdigest())
-    raise MalformedObject(
-        f"{what}: it has neither {constants.JOB_KEY} nor {_JOB_NAME_LABELS[0]}: a pod that JobSet made has both"
-    )
 
 
 def _identity(kind: str, metadata: dict[str, Any]) -> tuple[str, str, str]:

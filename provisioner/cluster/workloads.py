@@ -15,7 +15,14 @@ from typing import Any, TypeVar
 
 from provisioner import constants
 from provisioner.cluster import errors
-from provisioner.cluster.parse import MalformedObject, parse_jobset, parse_node, parse_pod, requested_chips
+from provisioner.cluster.parse import (
+    MalformedObject,
+    job_key_of,
+    parse_jobset,
+    parse_node,
+    parse_pod,
+    requested_chips,
+)
 from provisioner.cluster.protocol import JOBSETS_ROOT, Api, JsonObject, collection_path, object_path
 from provisioner.cluster.quantities import parse_timestamp
 from provisioner.cluster.watches import UNFINISHED
@@ -37,8 +44,11 @@ class BoundPod:
     namespace: str
     name: str
     uid: str
-    #: Empty for pods that are not a JobSet's.
+    #: Of the Job that controls it; empty where none does.
     job_key: JobKey
+    #: By a label that whoever makes the pod can write; empty without it.
+    jobset_name: str
+    jobset_uid: str
     chips: int
     finished: bool
     #: deletionTimestamp: the moment at which the grace ends; None while nobody deletes it.
@@ -81,14 +91,14 @@ def list_pods_on_node(api: Api, node_name: str, *, chip_resource: str = constant
     )
 
 
-def list_pods_of_job(
-    api: Api, namespace: str, job_key: JobKey, *, chip_resource: str = constants.TPU_RESOURCE
+def list_pods_of_jobset(
+    api: Api, namespace: str, name: str, *, chip_resource: str = constants.TPU_RESOURCE
 ) -> list[Pod]:
-    """List the pods of one child Job that ask for chips, finished ones too."""
+    """List the pods that ask for chips and whose labels name a JobSet, finished ones too."""
     pods = _list(
         api,
         collection_path("pods", namespace=namespace),
-        {"labelSelector": f"{constants.JOB_KEY}={job_key}"},
+        {"labelSelector": f"{constants.JOBSET_NAME}={name}"},
         lambda item: parse_pod(item, chip_resource=chip_resource),
     )
     return [pod for pod in pods if pod is not None]
@@ -188,7 +198,7 @@ def _bound_pod(raw: Any, chip_resource: str) -> BoundPod:
         metadata = raw["metadata"]
         namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
         labels = metadata.get("labels") or {}
-        job_key = JobKey(str(labels.get(constants.JOB_KEY, "")))
+        jobset_name, jobset_uid = (str(labels.get(key, "")) for key in (constants.JOBSET_NAME, constants.JOBSET_UID))
         spec = raw["spec"]
         phase = raw["status"].get("phase") if "status" in raw else None
         deletion = metadata.get("deletionTimestamp")
@@ -202,7 +212,9 @@ def _bound_pod(raw: Any, chip_resource: str) -> BoundPod:
         namespace=namespace,
         name=name,
         uid=uid,
-        job_key=job_key,
+        job_key=job_key_of(namespace, metadata),
+        jobset_name=jobset_name,
+        jobset_uid=jobset_uid,
         chips=requested_chips(what, spec, chip_resource),
         finished=phase in ("Succeeded", "Failed"),
         deletion_deadline=deadline,

@@ -16,7 +16,7 @@ import structlog
 
 from provisioner import cluster
 from provisioner.model.capacity import Node
-from provisioner.model.workloads import JobSet
+from provisioner.model.workloads import JobSet, Pod
 from provisioner.planning.plan import Delete, DeleteReason
 from provisioner.settings import Settings
 
@@ -108,10 +108,14 @@ class Gate:
         ]
 
     def _still_stuck(self, delete: Delete) -> bool:
-        pods = cluster.list_pods_of_job(
-            self.api, delete.namespace, delete.spared_job, chip_resource=self.settings.chip_resource
+        pods = cluster.list_pods_of_jobset(
+            self.api, delete.namespace, delete.jobset_name, chip_resource=self.settings.chip_resource
         )
-        return any(pod.unschedulable_since is not None and pod.deletion_deadline is None for pod in pods)
+        return any(
+            pod.unschedulable_since is not None and pod.deletion_deadline is None
+            for pod in pods
+            if _spared(delete, pod)
+        )
 
     def _uncordon(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -122,9 +126,10 @@ class Gate:
                 _log.warning("node.uncordon_failed", node=node.name, error=str(error))
 
 
-def _spared(delete: Delete, pod: cluster.BoundPod) -> bool:
+def _spared(delete: Delete, pod: cluster.BoundPod | Pod) -> bool:
     """Whether the pod is of the stuck job that the pool is replaced for; only an explicit setting leads here."""
-    return bool(delete.spared_job) and (pod.namespace, pod.job_key) == (delete.namespace, delete.spared_job)
+    of_the_job = bool(delete.spared_job) and (pod.namespace, pod.job_key) == (delete.namespace, delete.spared_job)
+    return of_the_job and pod.jobset_uid in ("", delete.jobset_uid)
 
 
 def _still_holds(reason: DeleteReason, jobset: JobSet | None) -> bool:

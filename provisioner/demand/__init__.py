@@ -1,5 +1,6 @@
 """JobSets and their pods in, slices out. Pure."""
 
-from provisioner.demand.slices import Slice, SliceId, find_slices, job_key
+from provisioner.demand.slices import Slice, SliceId, find_slices
+from provisioner.model.workloads import job_key
 
 __all__ = ["Slice", "SliceId", "find_slices", "job_key"]

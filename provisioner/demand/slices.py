@@ -6,15 +6,23 @@ JobSet's creation on, but wants a pool only once its leader pod cannot be schedu
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from provisioner import constants, tpu
 from provisioner.demand.serving import ServingPolicy
-from provisioner.model.workloads import JobKey, JobSet, JobSets, JobSetUid, Pod, ReplicatedJob, Requirements, Toleration
+from provisioner.model.workloads import (
+    JobKey,
+    JobSet,
+    JobSets,
+    JobSetUid,
+    Pod,
+    ReplicatedJob,
+    Requirements,
+    Toleration,
+    job_key,
+)
 
 #: GKE's API server adds it to every pod that asks for chips; templates do not have it yet.
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
@@ -66,16 +74,11 @@ class Slice:
         return 0 if self.shape is None else self.shape.nodes(self.parallelism)
 
 
-@lru_cache(maxsize=65536)
-def job_key(namespace: str, job_name: str) -> JobKey:
-    """Compute the job key as the JobSet controller does: SHA1 of "<namespace>/<job name>"."""
-    return JobKey(hashlib.sha1(f"{namespace}/{job_name}".encode(), usedforsecurity=False).hexdigest())
-
-
 def find_slices(jobsets: JobSets, pods: Iterable[Pod], policy: ServingPolicy) -> dict[SliceId, Slice]:
     """List the slices of all living JobSets: not finished, not suspended, not being deleted.
 
-    A pod whose JobSet is not (yet) known makes no slice; what it is bound to is still seen by the matching.
+    A pod makes no slice by itself: its Job has to be one of those that the JobSet's spec lists. What other pods are
+    bound to is still seen by the matching.
     """
     pods_of: dict[SliceId, list[Pod]] = defaultdict(list)
     for pod in pods:
@@ -88,26 +91,10 @@ def find_slices(jobsets: JobSets, pods: Iterable[Pod], policy: ServingPolicy) ->
             continue
         for job_name, job in _child_jobs(jobset):
             slice_id = SliceId(jobset_uid=jobset.uid, job_key=job_key(jobset.namespace, job_name))
-            members = pods_of.pop(slice_id, [])
+            members = pods_of.get(slice_id, [])
             # Chips that only a webhook adds show on the pods alone.
             if job.template.chips > 0 or members:
                 slices[slice_id] = _slice(slice_id, jobset, job_name, job.template, job.parallelism, members, policy)
-    for slice_id, members in pods_of.items():
-        jobset_or_none = jobsets.by_uid.get(slice_id.jobset_uid)
-        if jobset_or_none is None or not _alive(jobset_or_none):
-            continue
-        # A job key of a JobSet release that hashes otherwise, or a child Job that the JobSet just gave up.
-        indices = [pod.completion_index for pod in members if pod.completion_index is not None]
-        first = min(members, key=lambda pod: pod.name)
-        slices[slice_id] = _slice(
-            slice_id,
-            jobset_or_none,
-            first.requirements.labels.get(constants.JOB_NAME, first.name),
-            first.requirements,
-            max(indices, default=0) + 1,
-            members,
-            policy,
-        )
     siblings = Counter(slice_id.jobset_uid for slice_id in slices)
     return {
         slice_id: each if siblings[slice_id.jobset_uid] == 1 else replace(each, siblings=siblings[slice_id.jobset_uid])
@@ -116,7 +103,7 @@ def find_slices(jobsets: JobSets, pods: Iterable[Pod], policy: ServingPolicy) ->
 
 
 def slice_id_of(pod: Pod, jobsets: JobSets) -> SliceId | None:
-    """Tell which slice a pod belongs to; None where its JobSet cannot be told."""
+    """Tell which slice a pod belongs to; None where its JobSet cannot be told, or no Job controls it."""
     uid = jobsets.uid_of(pod)
     return SliceId(jobset_uid=uid, job_key=pod.job_key) if uid and pod.job_key else None
 

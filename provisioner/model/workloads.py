@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import NewType
 
 JobSetUid = NewType("JobSetUid", str)
 #: SHA1 hex of "<namespace>/<job name>", as the JobSet controller labels it.
 JobKey = NewType("JobKey", str)
+
+
+@lru_cache(maxsize=65536)
+def job_key(namespace: str, job_name: str) -> JobKey:
+    """Compute the job key as the JobSet controller does: SHA1 of "<namespace>/<job name>"."""
+    text = f"{namespace}/{job_name}".encode("utf-8", "surrogatepass")
+    return JobKey(hashlib.sha1(text, usedforsecurity=False).hexdigest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +66,16 @@ class Requirements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A pod of a JobSet that asks for chips."""
+    """A pod that asks for chips and says that it is a JobSet's; `JobSets.uid_of` tells whether that is so."""
 
     namespace: str
     name: str
     uid: str
+    #: By a label that whoever makes the pod can write.
     jobset_name: str
-    #: Empty where the JobSet release does not label it.
+    #: Likewise; empty where the JobSet release does not label it.
     jobset_uid: str = ""
+    #: Of the Job that controls the pod by its owner reference; empty where none does.
     job_key: JobKey
     #: None where neither label nor annotation gives it.
     completion_index: int | None = None
@@ -133,8 +144,12 @@ class JobSets:
         return cls(by_uid, {(jobset.namespace, jobset.name): uid for uid, jobset in by_uid.items()})
 
     def uid_of(self, pod: Pod) -> JobSetUid | None:
-        """Tell which JobSet a pod belongs to, though it may be gone; None where nothing tells."""
-        return JobSetUid(pod.jobset_uid) or self.uid_of_name.get((pod.namespace, pod.jobset_name))
+        """Tell which JobSet a pod belongs to; None where it is not there, or is not the one that the pod names.
+
+        Labels are claims: a JobSet has pods in its own namespace only, and those that name a UID name its own.
+        """
+        uid = self.uid_of_name.get((pod.namespace, pod.jobset_name))
+        return uid if pod.jobset_uid in ("", uid) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

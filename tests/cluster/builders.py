@@ -25,6 +25,12 @@ class FakeClock:
         self.seconds += seconds
 
 
+def job_reference(job_name: str, **changes: Any) -> dict[str, Any]:
+    """Return the owner reference that the Job controller puts on the pods of a Job."""
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": job_name, "uid": f"uid-of-{job_name}"}
+    return {**reference, "controller": True, **changes}
+
+
 def raw_pod(name: str = "train-slice-0-0-abcde", *, namespace: str = "default", **changes: Any) -> dict[str, Any]:
     """Return an unschedulable leader pod; `changes` replace spec, status or parts of metadata."""
     pod: dict[str, Any] = {
@@ -42,6 +48,7 @@ def raw_pod(name: str = "train-slice-0-0-abcde", *, namespace: str = "default", 
                 "jobset.sigs.k8s.io/job-key": "a" * 40,
                 "batch.kubernetes.io/job-completion-index": "0",
             },
+            "ownerReferences": [job_reference("train-slice-0")],
         },
         "spec": {
             "nodeSelector": {

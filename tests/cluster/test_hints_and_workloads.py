@@ -9,7 +9,6 @@ import structlog
 
 from provisioner.cluster import errors, workloads
 from provisioner.cluster.hints import HintsStore
-from provisioner.model.workloads import JobKey
 from tests.cluster.builders import raw_jobset, raw_node, raw_pod
 from tests.cluster.fake_kube import FakeKube
 
@@ -219,13 +218,13 @@ def test_a_list_that_expires_starts_again_and_never_returns_half(kube: FakeKube)
         workloads.list_nodes_of_pool(kube, "p")
 
 
-def test_pods_of_a_job_are_listed_by_its_key(kube: FakeKube) -> None:
+def test_pods_of_a_jobset_are_listed_by_its_name(kube: FakeKube) -> None:
     """In its namespace only."""
     for namespace in ("one", "two"):
         kube.put_object(f"/api/v1/namespaces/{namespace}/pods/p", raw_pod("p", namespace=namespace))
-    pods = workloads.list_pods_of_job(kube, "one", JobKey("a" * 40))
+    pods = workloads.list_pods_of_jobset(kube, "one", "train")
     assert [(pod.namespace, pod.name) for pod in pods] == [("one", "p")]
-    assert workloads.list_pods_of_job(kube, "one", JobKey("b" * 40)) == []
+    assert workloads.list_pods_of_jobset(kube, "one", "other") == []
 
 
 def test_a_cordon_is_noted_and_undone(kube: FakeKube) -> None:

@@ -15,7 +15,10 @@ from provisioner.cluster.parse import MalformedObject, parse_jobset, parse_node,
 from provisioner.cluster.quantities import parse_quantity, parse_timestamp
 from provisioner.model.capacity import Taint
 from provisioner.model.workloads import Expression, Toleration
-from tests.cluster.builders import raw_jobset, raw_node, raw_pod
+from tests.cluster.builders import job_reference, raw_jobset, raw_node, raw_pod
+
+#: sha1 of "default/train-slice-0"
+JOB_KEY = "85d5b40df9777c538c56fd5da6a51702a106bc4b"
 
 
 def _spec(**fields: Any) -> dict[str, Any]:
@@ -95,7 +98,7 @@ def test_an_unschedulable_leader_is_read_whole() -> None:
         "train-slice-0-0-abcde",
         "uid-of-train-slice-0-0-abcde",
     )
-    assert (pod.jobset_name, pod.jobset_uid, pod.job_key) == ("train", "jobset-uid-1", "a" * 40)
+    assert (pod.jobset_name, pod.jobset_uid, pod.job_key) == ("train", "jobset-uid-1", JOB_KEY)
     assert pod.completion_index == 0
     assert pod.requirements.chips == 4
     assert pod.unschedulable_since == datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC)
@@ -174,11 +177,6 @@ def test_cpu_and_memory_round_up_and_include_overhead_and_the_pod_level() -> Non
         pytest.param(raw_pod(metadata={"uid": None}), "uid is missing", id="no uid"),
         pytest.param(raw_pod(metadata={"name": 5}), "name or uid is missing", id="a name that is no text"),
         pytest.param(raw_pod(metadata={"deletionTimestamp": "soon"}), "'soon'", id="a deletion at no known time"),
-        pytest.param(
-            raw_pod(metadata={"labels": {"jobset.sigs.k8s.io/jobset-name": "train"}}),
-            "job-key",
-            id="no job key and no job name",
-        ),
     ],
 )
 def test_a_pod_that_would_need_a_guess_is_reported(raw: dict[str, Any], words: str) -> None:
@@ -205,8 +203,42 @@ def test_a_pod_that_is_not_ours_is_none(raw: object) -> None:
     assert parse_pod(raw) is None
 
 
+@pytest.mark.parametrize(
+    ("references", "want"),
+    [
+        pytest.param([job_reference("train-slice-0")], JOB_KEY, id="the Job controls it"),
+        pytest.param(
+            [{"kind": "Queue", "name": "q"}, job_reference("train-slice-0")], JOB_KEY, id="something else owns it too"
+        ),
+        pytest.param(None, "", id="nothing owns it"),
+        pytest.param(
+            [job_reference("train-slice-0", controller=False)], "", id="a Job owns it and does not control it"
+        ),
+        pytest.param([job_reference("train-slice-0", controller="true")], "", id="a control that is no boolean"),
+        pytest.param([job_reference("train-slice-0", kind="ReplicaSet")], "", id="something else controls it"),
+        pytest.param([job_reference("train-slice-0", apiVersion="example.com/v1")], "", id="a Job of another API"),
+        pytest.param([job_reference("train-slice-0", name=5)], "", id="a name that is no text"),
+        pytest.param("train-slice-0", "", id="references that are no list"),
+    ],
+)
+def test_the_job_of_a_pod_is_the_one_that_controls_it(references: object, want: str) -> None:
+    """The job key is computed from the owner reference; labels that claim another one count for nothing."""
+    raw = raw_pod(metadata={"ownerReferences": references})
+    raw["metadata"]["labels"]["batch.kubernetes.io/job-name"] = "train-slice-0"
+    pod = parse_pod(raw)
+    assert pod is not None
+    assert want == pod.job_key
+
+
+def test_the_job_is_one_of_the_pods_own_namespace() -> None:
+    """References do not cross namespaces."""
+    pod = parse_pod(raw_pod(namespace="other"))
+    assert pod is not None
+    assert pod.job_key not in ("", JOB_KEY)
+
+
 def test_annotations_stand_in_for_labels() -> None:
-    """Releases before Kubernetes 1.28 only annotate the index; old JobSets don't label the job key."""
+    """Releases before Kubernetes 1.28 only annotate the index."""
     raw = raw_pod(
         metadata={
             "labels": {"batch.kubernetes.io/job-name": "train-slice-0"},
@@ -222,8 +254,7 @@ def test_annotations_stand_in_for_labels() -> None:
     pod = parse_pod(raw)
     assert pod is not None
     assert (pod.jobset_name, pod.completion_index, pod.jobset_uid) == ("train", 3, "")
-    # sha1 of "default/train-slice-0"
-    assert pod.job_key == "85d5b40df9777c538c56fd5da6a51702a106bc4b"
+    assert pod.job_key == JOB_KEY
     assert set(pod.requirements.annotations) == {
         "tpu-provisioner.cloud.google.com/copy-labels",
         "cloud.google.com/gke-tpu-slice-topology",

@@ -20,14 +20,13 @@ from provisioner.controller.guarding import ClusterProof
 from provisioner.controller.loop import Loop
 from provisioner.controller.observing import PoolList, Watches
 from provisioner.controller.reporting import Reporter
-from provisioner.demand.slices import job_key
 from provisioner.gke.protocol import Cluster
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus, Zone
-from provisioner.model.workloads import ObjectRef
+from provisioner.model.workloads import ObjectRef, job_key
 from provisioner.observability.metrics import Metrics
 from provisioner.planning.plan import Delete, DeleteReason
 from provisioner.settings import Settings
-from tests.cluster.builders import FakeClock
+from tests.cluster.builders import FakeClock, job_reference
 from tests.cluster.fake_kube import FakeKube
 from tests.fakes.fake_gke import FakeGke
 
@@ -307,6 +306,7 @@ def raw_leader(name: str, *, topology: str, uid: str, node: str) -> dict[str, An
                 constants.JOB_KEY: job_key(NAMESPACE, job),
                 constants.COMPLETION_INDEX: "0",
             },
+            "ownerReferences": [job_reference(job)],
         },
         "spec": {**_pod_spec(topology), **({"nodeName": node} if node else {})},
         "status": {"phase": "Running"} if node else {"phase": "Pending", "conditions": [waiting]},

@@ -11,6 +11,7 @@ import pytest
 from provisioner import constants
 from provisioner.demand import Slice, find_slices, job_key
 from provisioner.demand.serving import ServingPolicy
+from provisioner.demand.slices import slice_id_of
 from provisioner.model.workloads import JobKey, JobSet, JobSets, JobSetUid, Pod, ReplicatedJob
 from tests.builders import CHIP_TOLERATION, after, make_jobset, make_pod, make_requirements
 
@@ -138,20 +139,28 @@ def test_chips_that_only_a_webhook_adds_make_a_slice_with_the_jobs_parallelism()
     assert (found.job_name, found.parallelism, found.wanting) == ("train-slice-0", 2, True)
 
 
-@pytest.mark.parametrize(
-    ("labels", "want"),
-    [({constants.JOB_NAME: "train-odd-0"}, "train-odd-0"), ({}, "train-slice-7-0-abcde")],
-    ids=["the pod names its Job", "the pod names nothing"],
-)
-def test_pods_of_a_job_that_the_jobset_does_not_list_make_a_slice(labels: dict[str, str], want: str) -> None:
-    """A JobSet release that hashes otherwise, or one made smaller."""
+def test_a_job_that_the_jobset_does_not_list_is_no_slice() -> None:
+    """The JobSet was made smaller, or somebody labelled the pods of a Job of their own: nothing is bought for it."""
     jobset = make_jobset()
-    leader = make_pod(jobset, job=7, requirements=make_requirements(labels=labels))
-    follower = make_pod(jobset, job=7, index=3, requirements=make_requirements(labels=labels), unschedulable=False)
-    dead = make_pod(make_jobset("dead", suspended=True), job=9)
-    found = slices_of(jobset, make_jobset("dead", suspended=True), pods=(follower, leader, dead))
-    odd = next(each for each in found if each.job_name != "train-slice-0")
-    assert (odd.job_name, odd.parallelism) == (want, 4)
+    assert [each.job_name for each in slices_of(jobset, pods=(make_pod(jobset, job=7),))] == ["train-slice-0"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"namespace": "elsewhere"}, id="it is in another namespace"),
+        pytest.param({"jobset_name": "other"}, id="it names another JobSet"),
+        pytest.param({"jobset_uid": "other"}, id="it names another UID"),
+        pytest.param({"job_key": JobKey("")}, id="no Job controls it"),
+    ],
+)
+def test_a_pod_that_only_claims_to_be_a_jobsets_is_not(changes: dict[str, str]) -> None:
+    """Labels can be copied by anybody: name, UID, namespace and controlling Job have to agree."""
+    jobset = make_jobset()
+    claim = replace(make_pod(jobset), **changes)  # type: ignore[arg-type]
+    assert slice_id_of(claim, JobSets.of({jobset.uid: jobset})) is None
+    (found,) = slices_of(jobset, pods=(claim,))
+    assert found.pods == ()
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ import pytest
 
 from provisioner import cluster, constants, localcluster
 from provisioner.cluster.protocol import JOBSETS_ROOT, collection_path
-from provisioner.demand.slices import job_key
+from provisioner.model.workloads import job_key
 from provisioner.rehearsal import ProvisionerProcess
 from provisioner.rehearsal.world import ZONE, wait_for
 from provisioner.simulator.app import Simulator
+from tests.cluster.builders import job_reference
 from tests.e2e.kit import (
     EAGER,
     PATIENCE_SECONDS,
@@ -127,6 +128,8 @@ def _put_job(bare: Bare) -> bool:
                 constants.JOB_KEY: job_key(NAMESPACE, "new-w-0"),
                 constants.COMPLETION_INDEX: "0",
             },
+            # Nothing collects garbage here: the Job need not exist.
+            "ownerReferences": [job_reference("new-w-0")],
         },
         "spec": template["spec"],
     }

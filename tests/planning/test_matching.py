@@ -141,6 +141,22 @@ def test_a_pool_with_pods_of_an_unknown_slice_is_taken_by_nobody() -> None:
     assert pool.name not in world.deleted
 
 
+@pytest.mark.parametrize("node", ["", "their-node"], ids=["it waits", "it is bound to a node of others"])
+def test_labels_copied_in_another_namespace_buy_nothing_and_take_nothing(node: str) -> None:
+    """A pod that poses as a JobSet's leader gets no pool for it, and the JobSet's new pool stays."""
+    jobset = make_jobset()
+    world = World(jobset)
+    (pool,) = (create.request.name for create in world.step().creates)
+    asks_more = make_requirements(topology="4x4x4")
+    fake = make_pod(jobset, job=1, uid="fake", requirements=asks_more, node=node)
+    world.put(replace(fake, namespace="elsewhere"))
+    fake = make_pod(jobset, uid="fake too", name="a", requirements=asks_more, node=node)
+    world.put(replace(fake, namespace="elsewhere"))
+    world.run(100)
+    assert world.created == [pool]
+    assert world.deleted == []
+
+
 def test_the_smallest_ready_pool_is_taken_first() -> None:
     """Single-host pools may be larger than asked."""
     asked = make_requirements(topology="2x2x1")

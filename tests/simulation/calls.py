@@ -50,6 +50,11 @@ class Calls:
         #: Called when a process falls asleep where it is most dangerous.
         self.on_delicate_pause: Callable[[], None] = lambda: None
 
+    @property
+    def prompt(self) -> bool:
+        """Whether every event of this run arrives, and soon."""
+        return not (self._lag_seconds or self.loses_events or self._slowness)
+
     def latency_seconds(self) -> float:
         """Return how long one way takes."""
         rng = self.stage.rng

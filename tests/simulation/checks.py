@@ -17,7 +17,7 @@ from provisioner.model.capacity import Node, PoolName
 from provisioner.model.workloads import ObjectRef
 from provisioner.planning.memory import CallState
 from provisioner.simulator.records import NodeState, Pool, PoolStatus
-from tests.simulation.objects import JobSetRun
+from tests.simulation.objects import JobSetRun, Shape
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Longer than the longest lag, the longest wait for a list after a lost event, and the deletion delay together.
 STALE_SECONDS = 150.0
+#: The same where no event is late: the deletion delay alone, and the way to the delete.
+PROMPT_STALE_SECONDS = 45.0
 #: Calls of one process to GKE in any minute: lists once or twice a second at most, and a few calls per slice.
 MOST_CALLS_PER_MINUTE = 180
 _WINDOW_SECONDS = 60.0
@@ -104,6 +106,7 @@ class Checker:
             process.note("creates node pool %s", name)
             pool = self.simulation.cloud.pools[name]
             self.created_by[name] = (process, self.stage.agenda.now)
+            self._judge_charge(process, pool)
             self._judge_create(process, pool)
             self._judge_limits(process, pool)
         elif method == "nodePools.delete":
@@ -165,12 +168,19 @@ class Checker:
             if jobset.gang and not self._complete(jobset):
                 # What is only partly there is given back, and nobody is on it.
                 continue
-            if self._counts_on(jobset, job, pool) and self._unchanged_for(jobset, job, pool) > STALE_SECONDS:
+            if self._counts_on(jobset, job, pool) and self._unchanged_for(jobset, job, pool) > self._stale_seconds():
                 self.stage.violate(
                     KEEP,
                     f"{process.name} deletes {pool.name}, on which {jobset.job_name(job)} has counted for "
                     f"{self._unchanged_for(jobset, job, pool):.0f} s",
                 )
+
+    def _stale_seconds(self) -> float:
+        """Return how long a cache may show what is no more, and a deletion delay that began so."""
+        faults = self.stage.faults
+        disturbed = faults["silent watch"] + faults["pause"] + faults["pause within a call"] + faults["clock jump"]
+        prompt = self.simulation.calls.prompt and not disturbed and self.simulation.calls.kube_down_until == 0.0
+        return PROMPT_STALE_SECONDS if prompt else STALE_SECONDS
 
     def _unseen_since(self, process: Process, pool: Pool) -> float:
         """Return since when nobody saw what became of the nodes: the last look at them, where that is recent."""
@@ -201,6 +211,21 @@ class Checker:
         return pool.status is PoolStatus.RUNNING and whole and bool(nodes or pool.plan.scale_up_hosts)
 
     # --- 4
+
+    def _judge_charge(self, process: Process, pool: Pool) -> None:
+        """Compare a new pool with what the JobSet that is charged for it has ever asked for."""
+        owner = owner_of(pool.body["config"]["labels"])
+        charged = [
+            jobset
+            for jobset in self.simulation.cluster.every_jobset
+            if jobset.uid == owner[0]
+            and any(jobset.slice_id(job).job_key == owner[1] for job in range(jobset.most_replicas))
+            and any(_fits_shape(jobset, shape, pool) for shape in jobset.shapes)
+        ]
+        if not charged:
+            self.stage.violate(
+                ONE, f"{process.name} makes {pool.name} for {owner}, and no JobSet has ever asked for such a slice"
+            )
 
     def _judge_create(self, process: Process, pool: Pool) -> None:
         owner = owner_of(pool.body["config"]["labels"])
@@ -400,7 +425,11 @@ def owner_of(labels: dict[str, Any]) -> tuple[str, str]:
 
 
 def _fits(jobset: JobSetRun, pool: Pool) -> bool:
-    shape, plan = jobset.shape, pool.plan
+    return _fits_shape(jobset, jobset.shape, pool)
+
+
+def _fits_shape(jobset: JobSetRun, shape: Shape, pool: Pool) -> bool:
+    plan = pool.plan
     spot = bool(pool.body["config"].get("spot"))
     return (
         plan.machine.accelerator == shape.accelerator

@@ -9,8 +9,8 @@ from provisioner import constants
 from provisioner.cluster.protocol import JOBSETS_ROOT, JsonObject, object_path
 from provisioner.cluster.quantities import format_time
 from provisioner.demand import SliceId
-from provisioner.demand.slices import job_key
-from provisioner.model.workloads import JobSetUid
+from provisioner.model.workloads import JobSetUid, job_key
+from tests.cluster.builders import job_reference
 from tests.simulation.agenda import Agenda
 
 NAMESPACE = "research"
@@ -40,6 +40,16 @@ class Shape:
         return selector
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Whose pod a pod of another namespace says that it is."""
+
+    jobset: JobSetRun
+    job: int
+    #: A Job of the same name controls it, in its own namespace.
+    of_a_job: bool
+
+
 @dataclass(eq=False, slots=True, kw_only=True)
 class PodRun:
     """A pod as it really is."""
@@ -49,6 +59,7 @@ class PodRun:
     uid: str
     #: None for a pod that no JobSet made.
     jobset: JobSetRun | None
+    claim: Claim | None = None
     job: int = 0
     index: int = 0
     shape: Shape
@@ -109,6 +120,9 @@ class JobSetRun:
     #: The pool that each slice's pods were last bound to.
     last_pool: dict[int, str] = field(default_factory=dict)
     sync_due: bool = False
+    #: What its slices have ever looked like, and how many there have been at most.
+    shapes: set[Shape] = field(default_factory=set)
+    most_replicas: int = 0
 
     @property
     def path(self) -> str:
@@ -134,6 +148,8 @@ class JobSetRun:
 
     def touch(self, now: float, job: int | None = None) -> None:
         """Note that something happened to one slice, or all."""
+        self.shapes.add(self.shape)
+        self.most_replicas = max(self.most_replicas, self.replicas)
         for each in range(self.replicas) if job is None else (job,):
             self.changed[each] = now
 
@@ -173,17 +189,13 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
         "uid": pod.uid,
         "creationTimestamp": format_time(agenda.wall(pod.created - agenda.now)),
     }
-    jobset = pod.jobset
-    if jobset is not None:
-        metadata["labels"] = {
-            constants.JOBSET_NAME: jobset.name,
-            constants.JOB_KEY: jobset.slice_id(pod.job).job_key,
-            constants.JOB_NAME: jobset.job_name(pod.job),
-            constants.COMPLETION_INDEX: str(pod.index),
-            constants.RESTART_ATTEMPT: str(jobset.attempt),
-        }
-        if jobset.labels_uid:
-            metadata["labels"][constants.JOBSET_UID] = jobset.uid
+    if pod.jobset is not None:
+        metadata["labels"] = _labels(pod.jobset, pod.job, pod.index)
+        metadata["ownerReferences"] = [job_reference(pod.jobset.job_name(pod.job))]
+    elif pod.claim is not None:
+        metadata["labels"] = _labels(pod.claim.jobset, pod.claim.job, pod.index)
+        if pod.claim.of_a_job:
+            metadata["ownerReferences"] = [job_reference(pod.claim.jobset.job_name(pod.claim.job))]
     if pod.deadline is not None:
         metadata["deletionTimestamp"] = format_time(agenda.wall(pod.deadline - agenda.now))
     status: dict[str, Any] = {"phase": pod.phase}
@@ -202,6 +214,17 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
     if pod.node:
         spec["nodeName"] = pod.node
     return {"metadata": metadata, "spec": spec, "status": status}
+
+
+def _labels(jobset: JobSetRun, job: int, index: int) -> dict[str, str]:
+    labels = {
+        constants.JOBSET_NAME: jobset.name,
+        constants.JOB_KEY: jobset.slice_id(job).job_key,
+        constants.JOB_NAME: jobset.job_name(job),
+        constants.COMPLETION_INDEX: str(index),
+        constants.RESTART_ATTEMPT: str(jobset.attempt),
+    }
+    return labels | ({constants.JOBSET_UID: jobset.uid} if jobset.labels_uid else {})
 
 
 def _pod_spec(shape: Shape) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from provisioner.constants import JOB_KEY
 from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.model.workloads import JobSetUid
 
 #: A clock that has seen every grace end.
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
@@ -163,6 +165,15 @@ def _turns_never_come(original: Any) -> Any:
     return lambda *arguments, **options: original(*arguments, **options) + timedelta(days=30)
 
 
+def _by_label(_original: Any) -> Any:
+    """Believes the UID on a pod, whatever namespace it is in, and the job key beside it."""
+    return lambda _self, pod: JobSetUid(pod.jobset_uid)
+
+
+def _key_by_label(original: Any) -> Any:
+    return lambda namespace, metadata: (metadata.get("labels") or {}).get(JOB_KEY) or original(namespace, metadata)
+
+
 BUGS: tuple[Bug, ...] = (
     Bug(
         name="gate-trusts-the-cache",
@@ -201,6 +212,13 @@ BUGS: tuple[Bug, ...] = (
         description="Go original: a slice has the pool that was made for it, wherever its pods are.",
         where="provisioner.planning.matching:_use",
         mutate=_of_labels_only,
+    ),
+    Bug(
+        name="pods-belong-by-label",
+        description="A pod is believed to be of the JobSet and the Job that its labels name.",
+        where="provisioner.model.workloads:JobSets.uid_of",
+        mutate=_by_label,
+        also=("provisioner.cluster.parse:job_key_of", _key_by_label),
     ),
     Bug(
         name="claims-keep-no-pool",

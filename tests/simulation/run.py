@@ -17,6 +17,7 @@ from tests.simulation.chaos import Chaos
 from tests.simulation.checks import Checker
 from tests.simulation.cloud import CA_PEM, CLUSTER, ZONE, Cloud
 from tests.simulation.market import Market
+from tests.simulation.neighbour import Neighbour
 from tests.simulation.people import People
 from tests.simulation.process import Process
 from tests.simulation.stage import Entry, Stage, Violated
@@ -95,6 +96,7 @@ class Simulation:
         self.calls = Calls(stage)
         self.people = People(self)
         self.chaos = Chaos(self)
+        self.neighbour = Neighbour(self)
         self.checker = Checker(self)
         self.processes: list[Process] = []
         self._started = 0
@@ -109,6 +111,7 @@ class Simulation:
             self._start_process()
         self.people.begin()
         self.chaos.begin()
+        self.neighbour.begin()
         agenda.wait(self.storm_seconds)
         self.chaos.end()
         calm_since = agenda.now

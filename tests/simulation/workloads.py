@@ -15,7 +15,7 @@ from provisioner import constants
 from provisioner.cluster.parse import parse_node
 from provisioner.cluster.protocol import JsonObject
 from provisioner.model.capacity import Node
-from tests.simulation.objects import JobSetRun, PodRun, Shape, raw_jobset, raw_pod
+from tests.simulation.objects import Claim, JobSetRun, PodRun, Shape, raw_jobset, raw_pod
 from tests.simulation.stage import Stage
 
 _GRACES_SECONDS = (1.0, 5.0, 30.0)
@@ -178,20 +178,29 @@ class Cluster:
         jobset.touch(self.stage.agenda.now, job)
         self._put(pod)
 
-    def add_foreign(self, shape: Shape, *, lasting_seconds: float) -> None:
-        """Create a pod that no JobSet made and that asks for chips all the same."""
+    def add_foreign(self, shape: Shape, *, lasting_seconds: float, claim: Claim | None = None, node: str = "") -> None:
+        """Create a pod that no JobSet made and that asks for chips all the same.
+
+        Bound to `node` by whoever makes it, where that node has room or is none of ours.
+        """
         self._numbers += 1
         pod = PodRun(
             name=f"bare-{self._numbers:x}",
             namespace="other",
             uid=self.stage.store.new_uid("pod"),
             jobset=None,
+            claim=claim,
             shape=shape,
             selector=shape.selector(),
             created=self.stage.agenda.now,
         )
         self.stage.note("user", "creates pod %s, which no JobSet made", pod.name)
+        known = self.nodes.get(node)
+        if node and known is None:
+            pod.node, pod.phase = node, "Running"
         self._put(pod)
+        if known is not None and self._fits(pod, known):
+            self._bind(pod, known)
         self.stage.agenda.after(lasting_seconds, lambda: self._remove(pod))
 
     def _put(self, pod: PodRun) -> None:
