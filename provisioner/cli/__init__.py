@@ -1,4 +1,4 @@
-"""The commands: run, demo, simulator."""
+"""The commands: run, drain, topologies, demo, simulator."""
 
 from provisioner.cli.main import main
 

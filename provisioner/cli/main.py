@@ -24,10 +24,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"tpu-provisioner {provisioner.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("run", help="run the controller (settings come from the environment)")
+    drain = commands.add_parser("drain", help="say which node pools are left, and wait until none is")
     demo = commands.add_parser("demo", help="rehearse a JobSet on a local control plane with a simulated GKE")
     simulator = commands.add_parser("simulator", help="run the simulated GKE alone")
     topologies = commands.add_parser("topologies", help="print which slices there are, and what each is made of")
     chosen = given[:1]
+    if chosen == ["drain"]:
+        from provisioner.cli import drain as drain_command  # noqa: PLC0415
+
+        drain_command.add_arguments(drain)
+        return drain_command.run(parser.parse_args(given))
     if chosen == ["demo"]:
         from provisioner.cli import demo as demo_command  # noqa: PLC0415
 

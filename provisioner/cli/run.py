@@ -7,28 +7,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import structlog
 
-from provisioner import cluster, settings
+from provisioner import settings
+from provisioner.cli.start import prepare, refuse
 from provisioner.controller import app
-from provisioner.gke import metadata
-from provisioner.gke.client import GkeClient, default_credentials
-from provisioner.gke.errors import GkeError
 from provisioner.observability import logs
 from provisioner.observability.server import ServerError, parse_address
 
 _log = structlog.get_logger(__name__)
 
-_INFERRED = {
-    "GCP_PROJECT_ID": "project",
-    "GCP_CLUSTER_LOCATION": "location",
-    "GCP_ZONE": "zone",
-    "GCP_CLUSTER": "cluster",
-}
 #: Flags of the Go provisioner's logger; what they asked for, where it has a counterpart.
 _ZAP_LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "error": "error", "panic": "error"}
 _ZAP_IGNORED = ("zap-stacktrace-level", "zap-time-encoding")
@@ -53,10 +44,12 @@ def main(arguments: Sequence[str]) -> int:
     """Run the controller; return the exit code."""
     flags = parse_flags(arguments)
     try:
-        start = _prepare(flags, os.environ)
+        start = prepare(flags.kubeconfig, os.environ, problems=_wrong_addresses(flags))
     except settings.SettingsError as error:
-        return _refuse(str(error))
+        return refuse(str(error))
     effective = start.settings
+    if flags.log_level is not None:
+        effective = replace(effective, log_level=flags.log_level)
     logs.configure(effective.log_level, force_json=flags.json_logs)
     for remark in flags.remarks:
         _log.warning("flag.ignored", remark=remark)
@@ -69,52 +62,17 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return app.run(effective, addresses, start.api, start.gke)
     except ServerError as error:
-        return _refuse(str(error))
+        return refuse(str(error))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Start:
-    """Everything that a start needs, found to be usable."""
-
-    settings: settings.Settings
-    api: cluster.KubeApi
-    gke: GkeClient
-
-
-def _prepare(flags: Flags, environment: Mapping[str, str]) -> _Start:
-    """Read settings, kubeconfig and credentials; raise SettingsError with all that is wrong with any of them."""
-    problems: list[str] = []
-    effective = api = credentials = None
-    try:
-        effective = settings.read_settings(environment, inferred=_infer(environment))
-    except settings.SettingsError as error:
-        problems += error.problems
-    try:
-        api = cluster.connect(flags.kubeconfig)
-    except cluster.KubeconfigError as error:
-        problems.append(str(error))
+def _wrong_addresses(flags: Flags) -> list[str]:
+    problems = []
     for address in (flags.metrics_address, flags.probe_address):
         try:
             parse_address(address)
         except ServerError as error:
             problems.append(str(error))
-    if not environment.get("GKE_ENDPOINT"):
-        try:
-            credentials = default_credentials()
-        except GkeError as error:
-            problems.append(str(error))
-    if problems or effective is None or api is None:
-        raise settings.SettingsError(problems)
-    if flags.log_level is not None:
-        effective = replace(effective, log_level=flags.log_level)
-    gke = GkeClient(
-        project=effective.project_id,
-        location=effective.cluster_location,
-        cluster=effective.cluster,
-        endpoint=effective.gke_endpoint or None,
-        credentials=credentials,
-    )
-    return _Start(settings=effective, api=api, gke=gke)
+    return problems
 
 
 def parse_flags(arguments: Sequence[str]) -> Flags:
@@ -163,13 +121,6 @@ def _two_dashes(argument: str) -> str:
     return f"-{argument}" if len(argument) > 2 and argument[0] == "-" and argument[1] != "-" else argument
 
 
-def _infer(environment: Mapping[str, str]) -> dict[str, str]:
-    if environment.get("GKE_ENDPOINT") or all(environment.get(variable) for variable in _INFERRED):
-        return {}
-    found = metadata.read_surroundings(environment)
-    return {variable: getattr(found, field) for variable, field in _INFERRED.items()}
-
-
 def _readable(effective: settings.Settings) -> dict[str, object]:
     defaults = {field.name: field.default for field in fields(effective)}
     values = ((each.variable, each.field, getattr(effective, each.field)) for each in settings.OPTIONS if each.field)
@@ -183,8 +134,3 @@ def _readable(effective: settings.Settings) -> dict[str, object]:
 
 def _plain(item: object) -> str:
     return f"{item[0]}={item[1]}" if isinstance(item, tuple) else str(item)
-
-
-def _refuse(message: str) -> int:
-    sys.stderr.write(f"tpu-provisioner: {message}\n")
-    return 1

@@ -1,0 +1,294 @@
+"""`tpu-provisioner drain`: which node pools are left and why, before the provisioner is taken away.
+
+It changes nothing. The controller that runs deletes the pools, PAUSE_CREATION keeps it from making new ones, and pools
+under living JobSets stay until their owners end them. What it reads is what the controller reads, judged by the same
+decision, so the two cannot disagree about what is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from provisioner import cluster, constants, settings
+from provisioner.cli.start import prepare, refuse
+from provisioner.cluster.protocol import LEASES_ROOT, object_path
+from provisioner.cluster.quantities import parse_timestamp
+from provisioner.controller.guarding import ClusterProof
+from provisioner.controller.observing import PoolList, Watches, distrust, make_watches, take_snapshot
+from provisioner.gke.decorators import RetryingGke
+from provisioner.model.capacity import PoolName
+from provisioner.model.snapshot import Snapshot
+from provisioner.observability import logs
+from provisioner.planning.deciding import decide
+from provisioner.planning.lifecycle import Phase
+from provisioner.planning.memory import Memory
+from provisioner.planning.plan import PoolState
+from provisioner.planning.supply import is_ours
+from provisioner.settings import Settings
+
+_LOOK_SECONDS = 10.0
+#: While it waits it says something this often: connections on which nothing comes are closed on the way.
+_REMIND_SECONDS = 60.0
+#: The first lists of a large cluster take some seconds.
+_SYNC_SECONDS = 30.0
+#: The Lease is renewed every five seconds and lasts for thirty.
+_LEASE_SECONDS = 60.0
+_SET = "kubectl --namespace={} set env deployment/tpu-provisioner PAUSE_CREATION=true"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("--wait", action="store_true", help="wait until no node pool is left")
+    parser.add_argument(
+        "--timeout",
+        type=_duration,
+        default=0.0,
+        metavar="DURATION",
+        help='give up waiting after this, such as "30m" (default: never)',
+    )
+    parser.add_argument("--kubeconfig", help="path; default: in-cluster, else $KUBECONFIG, else ~/.kube/config")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Say what is left; return 0 only when nothing is."""
+    try:
+        start = prepare(arguments.kubeconfig, os.environ)
+    except settings.SettingsError as error:
+        return refuse(str(error))
+    # What it finds it prints; the log is for what nobody expects.
+    logs.configure("error")
+    gke, clock, changed = RetryingGke(start.gke), _now, threading.Event()
+    watches = make_watches(start.api, start.settings, changed.set)
+    look = Look(
+        settings=start.settings,
+        api=start.api,
+        watches=watches,
+        pools=PoolList(gke=gke, clock=clock),
+        proof=ClusterProof(
+            gke=gke,
+            api=start.api,
+            trusted_ca_pem=start.api.ca_certificates_pem(),
+            assume=start.settings.assume_same_cluster,
+            clock=clock,
+        ),
+        clock=clock,
+    )
+    for watch in watches.named().values():
+        watch.start()
+    try:
+        _await_lists(watches, changed)
+        patience = (arguments.timeout or float("inf")) if arguments.wait else 0.0
+        return drain(look, patience_seconds=patience, say=_say, wait=time.sleep, monotonic=time.monotonic)
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        for watch in watches.named().values():
+            watch.stop()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one look came to."""
+
+    #: Pools, or slices that will get one, with why they are there; by name.
+    left: tuple[tuple[str, str], ...] = ()
+    #: Why it cannot be told what is left; empty: it can.
+    problem: str = ""
+    #: What somebody should do.
+    advice: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether it is certain that nothing is left."""
+        return not self.left and not self.problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Looks at the cluster and at GKE, as the controller does."""
+
+    settings: Settings
+    api: cluster.Api
+    watches: Watches
+    pools: PoolList
+    proof: ClusterProof
+    clock: Callable[[], datetime]
+
+    @property
+    def place(self) -> str:
+        """The cluster, for people."""
+        return f"{self.settings.project_id}/{self.settings.cluster_location}/{self.settings.cluster}"
+
+    def __call__(self) -> Finding:
+        """Look once: one list of node pools."""
+        # Nothing is left in another cluster, either.
+        if not self.proof.proven and not self.proof.attempt():
+            return Finding(problem=self.proof.problem)
+        if not self.pools.fetch():
+            return Finding(problem=self.pools.problem)
+        snapshot = take_snapshot(self.watches, self.pools)
+        left = find_left(snapshot, self.settings, self.clock(), lambda pool: self._guest(snapshot, pool))
+        problem = ""
+        if snapshot.distrust and not left and not self.settings.pause_creation:
+            # A JobSet that nobody can see may be about to get a pool.
+            problem = f"cannot tell whether a JobSet waits for a node pool: {'; '.join(snapshot.distrust)}"
+        return Finding(left=left, problem=problem, advice=self._advice() if left or problem else ())
+
+    def _guest(self, snapshot: Snapshot, pool: PoolName) -> str:
+        """Name a pod that keeps a pool which no JobSet needs: the controller looks for such before each delete."""
+        try:
+            for node in snapshot.nodes:
+                if node.pool_name == pool:
+                    for pod in cluster.list_pods_on_node(
+                        self.api, node.name, chip_resource=self.settings.chip_resource
+                    ):
+                        if pod.chips and not pod.finished:
+                            return f"{pod.namespace}/{pod.name}"
+        except cluster.ClusterError:
+            # The controller finds it out in its time.
+            pass
+        return ""
+
+    def _advice(self) -> tuple[str, ...]:
+        namespace = self.settings.own_namespace
+        advice = []
+        if not self.settings.pause_creation:
+            advice.append(
+                "PAUSE_CREATION is not set here: unless the controller has it, it goes on making node pools. To set "
+                f"it: {_SET.format(namespace)}"
+            )
+        idle = _why_nobody_leads(self.api, namespace, self.clock())
+        if idle:
+            advice.append(
+                f"{idle}: unless one runs without --leader-elect, nothing deletes node pools. To start it: "
+                f"kubectl --namespace={namespace} scale deployment/tpu-provisioner --replicas=1"
+            )
+        return tuple(advice)
+
+
+def find_left(
+    snapshot: Snapshot, effective: Settings, now: datetime, guest: Callable[[PoolName], str]
+) -> tuple[tuple[str, str], ...]:
+    """Name what is left of our node pools, and why; also what is about to be made.
+
+    `guest` names a pod that asks for chips on a pool that no JobSet needs; empty: there is none.
+    """
+    if snapshot.distrust:
+        # The pools are known, the work on them is not.
+        ours = sorted(pool.name for pool in snapshot.pools if is_ours(pool))
+        why = f"cannot tell who needs it: {'; '.join(snapshot.distrust)}"
+        return tuple((name, why) for name in ours)
+    plan = decide(snapshot, Memory(), effective, now)
+    return tuple(
+        (state.name, _why(state, guest))
+        for state in sorted(plan.pools, key=lambda state: state.name)
+        # What a limit, or PAUSE_CREATION, is in the way of is not there and will not be.
+        if state.phase is not Phase.BLOCKED
+    )
+
+
+def _why(state: PoolState, guest: Callable[[PoolName], str]) -> str:
+    jobset = f"JobSet {state.namespace}/{state.jobset_name}"
+    if state.phase is Phase.WANTED:
+        return f"not made yet: {jobset} waits for it"
+    if state.phase is Phase.DELETING:
+        return "being deleted"
+    if state.phase is Phase.FAILED:
+        return "failed; the controller deletes it"
+    if state.phase is Phase.IDLE:
+        if pod := guest(state.name):
+            return f"pod {pod} asks for chips and runs on it; delete the pod, or let it end"
+        return f"not needed (it was made for {jobset}); the controller deletes it"
+    if state.jobset is None:
+        return f"pods that ask for chips run on it (it was made for {jobset}); delete them, or let them end"
+    return f"{jobset} needs it ({state.phase.value.replace('_', ' ')}); delete the JobSet, or let it end"
+
+
+def drain(
+    look: Look,
+    *,
+    patience_seconds: float,
+    say: Callable[[str], None],
+    wait: Callable[[float], None],
+    monotonic: Callable[[], float],
+) -> int:
+    """Look until nothing is left, or the patience is over; return 0 only when nothing is left."""
+    began = monotonic()
+    last, said_at = None, began
+    while True:
+        finding = look()
+        if finding.empty:
+            say(f"No node pool of the provisioner is left in {look.place}.")
+            return 0
+        if finding != last or monotonic() - said_at >= _REMIND_SECONDS:
+            _tell(finding, look.place, say)
+            last, said_at = finding, monotonic()
+        left_seconds = patience_seconds - (monotonic() - began)
+        if left_seconds <= 0:
+            if patience_seconds:
+                say(f"Gave up waiting after {patience_seconds:.0f} s.")
+            return 1
+        wait(min(_LOOK_SECONDS, left_seconds))
+
+
+def _tell(finding: Finding, place: str, say: Callable[[str], None]) -> None:
+    if finding.problem:
+        say(finding.problem)
+    if finding.left:
+        count = len(finding.left)
+        say(f"{count} node pool{'s are' if count > 1 else ' is'} left in {place}:")
+        width = max(len(name) for name, _ in finding.left)
+        for name, why in finding.left:
+            say(f"  {name.ljust(width)}  {why}")
+    for line in finding.advice:
+        say(line)
+
+
+def _why_nobody_leads(api: cluster.Api, namespace: str, now: datetime) -> str:
+    """Say why no controller seems to run; empty: one does, or it cannot be told."""
+    lease = f"Lease {namespace}/{constants.LEASE_NAME}"
+    try:
+        raw = api.get(object_path("leases", constants.LEASE_NAME, namespace=namespace, root=LEASES_ROOT))
+    except cluster.NotFound:
+        return f"{lease} does not exist"
+    except cluster.ClusterError:
+        return ""
+    spec = raw.get("spec")
+    if not isinstance(spec, dict) or not spec.get("holderIdentity"):
+        return f"nobody holds {lease}"
+    renewed = parse_timestamp(spec.get("renewTime"))
+    if renewed is not None and (now - renewed).total_seconds() > _LEASE_SECONDS:
+        return f"{lease} was last renewed at {renewed:%Y-%m-%d %H:%M:%S} UTC"
+    return ""
+
+
+def _await_lists(watches: Watches, changed: threading.Event) -> None:
+    """Wait for the first lists; what did not come by then is told as what cannot be seen."""
+    deadline = time.monotonic() + _SYNC_SECONDS
+    while distrust(watches) and time.monotonic() < deadline:
+        if any(watch.problem for watch in watches.named().values()):
+            return
+        changed.wait(0.2)
+        changed.clear()
+
+
+def _say(line: str) -> None:
+    # At once: whoever waits for it reads along through a pipe.
+    print(line, flush=True)
+
+
+def _duration(text: str) -> float:
+    try:
+        return settings.go_duration_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} {error}") from error
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
