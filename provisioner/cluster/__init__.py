@@ -19,7 +19,7 @@ from provisioner.cluster.errors import (
 )
 from provisioner.cluster.events import EventRecorder
 from provisioner.cluster.hints import HintsStore
-from provisioner.cluster.lease import LeaseElector
+from provisioner.cluster.lease import LeaseElector, boot_clock
 from provisioner.cluster.listwatch import ListWatch
 from provisioner.cluster.parse import MalformedObject, parse_jobset, parse_node, parse_pod
 from provisioner.cluster.protocol import Api, Page, Stream, Timeouts
@@ -61,6 +61,7 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "Watch",
+    "boot_clock",
     "connect",
     "cordon",
     "get_jobset",

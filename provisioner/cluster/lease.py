@@ -5,8 +5,9 @@ runs out by itself, whatever the network, the API server or this thread does. An
 when its record was seen unchanged for its duration by our clock; its own clock is never trusted.
 
 Order of the two leases: ours first, the original's only while ours is held; so two candidates can't wait for each
-other. What is not promised: that a process which lost the lease has stopped by then; callers start a mutating call
-only with more seconds left than its own time-out.
+other. The loss is noticed by a second thread, so that a renewal which hangs cannot hide it. What is not promised: that
+a process which was stopped as a whole has noticed by then; callers start a mutating call only with more seconds left
+than its own time-out.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from provisioner.cluster.protocol import Api, Timeouts
 
 _log = structlog.get_logger(__name__)
 
+_SHORTEST_PAUSE_SECONDS = 0.05
+#: The clock of the lease goes on while the machine sleeps, the one that threads wait by does not.
+_LONGEST_LOOK_SECONDS = 1.0
+
 
 def boot_clock() -> float:
     """Return seconds that also pass while the machine sleeps, where the system has such a clock.
@@ -41,10 +46,10 @@ def _utc_now() -> datetime:
 
 
 class LeaseElector:
-    """Contends for leadership in a thread of its own.
+    """Contends for leadership in a thread of its own, and watches in another that it has not lost it.
 
     `identity` is made unique by a random suffix: two processes of one name must not take each other for themselves.
-    `on_started` and `on_lost` are called from the thread and must not block.
+    `on_started` and `on_lost` are called from these threads and must not block. What is released is not lost.
     """
 
     def __init__(
@@ -102,12 +107,14 @@ class LeaseElector:
         self._original = lease(original_name, must_exist=True) if original_name else None
         self._duration_seconds = float(duration_seconds)
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._guard = threading.Thread(target=self._watch_for_loss, name="lease-guard", daemon=True)
 
     # --- for everyone
 
     def start(self) -> None:
         """Start to contend."""
         self._thread.start()
+        self._guard.start()
 
     def remaining_seconds(self) -> float:
         """Return how long the lease surely lasts; 0 when not leader."""
@@ -137,7 +144,7 @@ class LeaseElector:
         """
         self.stop(timeout_seconds=timeout_seconds)
         with self._lock:
-            was_leading, self._leading = self._leading, False
+            self._leading = False
         if self._thread.is_alive():
             # A renewal is still under way and would be written over what we write; expiry does the rest.
             _log.warning("lease.release_skipped", identity=self.identity)
@@ -145,15 +152,20 @@ class LeaseElector:
             for lease in (self._original, self._own):
                 if lease is not None:
                     lease.release()
-        if was_leading:
-            self._call(self._on_lost)
 
-    # --- the thread
+    # --- the threads
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             self.step()
             self._wait(self.pause_seconds())
+
+    def _watch_for_loss(self) -> None:
+        while not self._stopping.is_set():
+            self._notice_loss()
+            with self._lock:
+                left = self._seconds_to_deadline() if self._leading else _LONGEST_LOOK_SECONDS
+            self._stopping.wait(min(max(left, _SHORTEST_PAUSE_SECONDS), _LONGEST_LOOK_SECONDS))
 
     def pause_seconds(self) -> float:
         """Return how long to wait before the next step: jittered, and never past the moment of losing."""
@@ -162,7 +174,7 @@ class LeaseElector:
             if self._leading:
                 pause = min(pause, max(self._seconds_to_deadline(), 0.0))
         # A deadline that is just reached must not turn into a busy loop.
-        return max(pause, 0.05)
+        return max(pause, _SHORTEST_PAUSE_SECONDS)
 
     def step(self) -> None:
         """Acquire or renew once, and notice what that means."""
@@ -205,8 +217,9 @@ class LeaseElector:
             if lost:
                 self._leading = False
         if lost:
-            _log.warning("lease.lost", identity=self.identity, problem=self._problem)
+            # Before the log line, which may hang where nobody takes our output any more.
             self._call(self._on_lost)
+            _log.warning("lease.lost", identity=self.identity, problem=self._problem)
 
     def _seconds_to_deadline(self) -> float:
         """Return how long we may lead without another success; both leases count."""

@@ -1,4 +1,4 @@
-"""Putting the parts together, starting them, and ending in good order."""
+"""Putting the parts together, starting them, and ending in good order or at once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -31,6 +32,8 @@ _log = structlog.get_logger(__name__)
 #: Calls under way at SIGTERM get this long; Kubernetes kills after 30 s.
 _DRAIN_SECONDS = 22.0
 _LAST_EVENTS_SECONDS = 2.0
+#: The last log line of a process that lost its lease may take this long, and no longer.
+_LAST_WORDS_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,26 +45,85 @@ class Addresses:
     leader_elect: bool = False
 
 
-def run(settings: Settings, addresses: Addresses, api: cluster.KubeApi, client: Gke) -> int:
-    """Run the controller until SIGTERM or SIGINT; return the exit code.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controller:
+    """All parts, put together; nothing runs before `start`."""
 
-    Raises ServerError where an address cannot be served.
+    #: This process in the Lease, as the settings or the host name it.
+    identity: str
+    loop: Loop
+    actor: Actor
+    recorder: cluster.EventRecorder
+    server: StatusServer
+    #: None where no leader is elected.
+    elector: cluster.LeaseElector | None
+    #: Ends the process at once, with an exit code.
+    exit_process: Callable[[int], object]
+
+    def start(self) -> None:
+        """Start everything but the loop, which runs in the caller's thread; raise ServerError."""
+        self.server.start()
+        self.recorder.start()
+        for watch in self.loop.watches.named().values():
+            watch.start()
+        if self.elector is not None:
+            self.elector.start()
+
+    def stop(self) -> None:
+        """Let the loop end after its round; returns at once."""
+        self.loop.stopping.set()
+        self.loop.wake.set()
+
+    def shut_down(self) -> None:
+        """Once the loop has ended: wait for what is under way, then give the lease back."""
+        drained = self.actor.drain(timeout_seconds=_DRAIN_SECONDS)
+        self.recorder.flush(timeout_seconds=_LAST_EVENTS_SECONDS)
+        for watch in self.loop.watches.named().values():
+            watch.stop()
+        if self.elector is not None and drained:
+            self.elector.release()
+        self.recorder.stop()
+        self.server.stop()
+        _log.info("controller.stopped", calls_under_way=not drained)
+        if not drained:
+            # Threads that hang in a call must not keep the process from ending.
+            self.exit_process(0)
+
+
+def build(
+    settings: Settings,
+    addresses: Addresses,
+    api: cluster.KubeApi,
+    client: Gke,
+    *,
+    exit_process: Callable[[int], object] = os._exit,
+    lease_clock: Callable[[], float] = cluster.boot_clock,
+) -> Controller:
+    """Put the parts together; raise ServerError where an address cannot be read.
+
+    A process that loses its lease ends by `exit_process` from the elector's own thread, whatever hangs: a round, a
+    call, the API server. Somebody else may lead already, and Kubernetes starts it again as a follower.
     """
     metrics = Metrics(version=provisioner.__version__)
     gke = RetryingGke(InstrumentedGke(client, metrics))
     identity = settings.own_name or f"{socket.gethostname()}-{os.getpid()}"
     wake, stopping = threading.Event(), threading.Event()
     recorder = cluster.EventRecorder(api, instance=identity)
-    lost = threading.Event()
 
     def lose() -> None:
-        lost.set()
+        # No further round begins, even where the process is only told to end.
         stopping.set()
         wake.set()
+        _exit_with_last_words(exit_process)
 
     elector = (
         cluster.LeaseElector(
-            api, namespace=settings.own_namespace, identity=identity, on_started=wake.set, on_lost=lose
+            api,
+            namespace=settings.own_namespace,
+            identity=identity,
+            on_started=wake.set,
+            on_lost=lose,
+            clock=lease_clock,
         )
         if addresses.leader_elect
         else None
@@ -104,20 +166,31 @@ def run(settings: Settings, addresses: Addresses, api: cluster.KubeApi, client: 
         alive=loop.alive,
         problems=loop.problems,
     )
+    return Controller(
+        identity=identity,
+        loop=loop,
+        actor=actor,
+        recorder=recorder,
+        server=server,
+        elector=elector,
+        exit_process=exit_process,
+    )
+
+
+def run(settings: Settings, addresses: Addresses, api: cluster.KubeApi, client: Gke) -> int:
+    """Run the controller until SIGTERM or SIGINT; return the exit code.
+
+    Raises ServerError where an address cannot be served.
+    """
+    controller = build(settings, addresses, api, client)
 
     def stop(signal_number: int, _frame: object) -> None:
         _log.info("controller.stopping", signal=signal.Signals(signal_number).name)
-        stopping.set()
-        wake.set()
+        controller.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    server.start()
-    recorder.start()
-    for watch in watches.named().values():
-        watch.start()
-    if elector is not None:
-        elector.start()
+    controller.start()
     _log.info(
         "controller.started",
         version=provisioner.__version__,
@@ -127,36 +200,26 @@ def run(settings: Settings, addresses: Addresses, api: cluster.KubeApi, client: 
         zone=settings.zone,
         gke=settings.gke_endpoint or "Google",
         leader_election=addresses.leader_elect,
-        identity=identity,
+        identity=controller.identity,
     )
-    loop.run()
-    return _shut_down(loop, actor, recorder, elector, server, lost=lost.is_set())
-
-
-def _shut_down(
-    loop: Loop,
-    actor: Actor,
-    recorder: cluster.EventRecorder,
-    elector: cluster.LeaseElector | None,
-    server: StatusServer,
-    *,
-    lost: bool,
-) -> int:
-    if lost:
-        # Somebody else may lead already: whatever is under way ends by its own time-out or with the process.
-        _log.error("controller.lease_lost", advice="the process ends; Kubernetes starts it again as a follower")
-        os._exit(1)
-    drained = actor.drain(timeout_seconds=_DRAIN_SECONDS)
-    recorder.flush(timeout_seconds=_LAST_EVENTS_SECONDS)
-    for watch in loop.watches.named().values():
-        watch.stop()
-    if elector is not None and drained:
-        elector.release()
-    server.stop()
-    _log.info("controller.stopped", calls_under_way=not drained)
-    # Threads that hang in a call must not keep the process from ending.
-    os._exit(0) if not drained else None
+    controller.loop.run()
+    controller.shut_down()
     return 0
+
+
+def _exit_with_last_words(exit_process: Callable[[int], object]) -> None:
+    """End the process now; the log line that says why gets a second, for its reader may hang as well."""
+    try:
+        words = threading.Thread(target=_say_lease_lost, name="last-words", daemon=True)
+        words.start()
+        words.join(_LAST_WORDS_SECONDS)
+    finally:
+        exit_process(1)
+
+
+def _say_lease_lost() -> None:
+    # Each line is flushed as it is written.
+    _log.error("controller.lease_lost", advice="the process ends; Kubernetes starts it again as a follower")
 
 
 def _forever() -> float:

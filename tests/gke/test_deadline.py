@@ -219,7 +219,7 @@ class TokenFrom(auth_credentials.Credentials):
     """Credentials that fetch their token with the request they are given."""
 
     def __init__(self, url: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.url = url
 
     def refresh(self, request: Any) -> None:
