@@ -145,9 +145,7 @@ class Look:
         try:
             for node in snapshot.nodes:
                 if node.pool_name == pool:
-                    for pod in cluster.list_pods_on_node(
-                        self.api, node.name, chip_resource=self.settings.chip_resource
-                    ):
+                    for pod in cluster.list_pods_on_node(self.api, node.name):
                         if pod.chips and not pod.finished:
                             return f"{pod.namespace}/{pod.name}"
         except cluster.ClusterError:

@@ -39,7 +39,7 @@ class MalformedObject(ValueError):  # noqa: N818 - it names what the object is
     """An object that can't be read without guessing; the text names it, the value, and what is wrong."""
 
 
-def parse_pod(raw: object, *, chip_resource: str = constants.TPU_RESOURCE) -> Pod | None:
+def parse_pod(raw: object) -> Pod | None:
     """Read a pod; None unless it belongs to a JobSet and asks for chips."""
     metadata = _dict(_dict(raw).get("metadata"))
     labels = _strings(metadata.get("labels"))
@@ -54,7 +54,7 @@ def parse_pod(raw: object, *, chip_resource: str = constants.TPU_RESOURCE) -> Po
     spec = _dict(_dict(raw).get("spec"))
     namespace, name, uid = _identity("pod", metadata)
     what = f"pod {namespace}/{name}"
-    requirements = _requirements(what, spec, metadata, chip_resource=chip_resource)
+    requirements = _requirements(what, spec, metadata)
     if requirements.chips == 0:
         return None
     status = _dict(_dict(raw).get("status"))
@@ -86,7 +86,7 @@ def parse_pod(raw: object, *, chip_resource: str = constants.TPU_RESOURCE) -> Po
     )
 
 
-def parse_jobset(raw: object, *, chip_resource: str = constants.TPU_RESOURCE) -> JobSet:
+def parse_jobset(raw: object) -> JobSet:
     """Read a JobSet of API version v1alpha2."""
     metadata = _dict(_dict(raw).get("metadata"))
     spec = _dict(_dict(raw).get("spec"))
@@ -105,7 +105,6 @@ def parse_jobset(raw: object, *, chip_resource: str = constants.TPU_RESOURCE) ->
                     what,
                     _dict(template.get("spec")),
                     _dict(template.get("metadata")),
-                    chip_resource=chip_resource,
                 ),
             )
         )
@@ -123,7 +122,7 @@ def parse_jobset(raw: object, *, chip_resource: str = constants.TPU_RESOURCE) ->
     )
 
 
-def parse_node(raw: object, *, chip_resource: str = constants.TPU_RESOURCE) -> Node | None:
+def parse_node(raw: object) -> Node | None:
     """Read a node; None unless GKE's label says which node pool it belongs to."""
     metadata = _dict(_dict(raw).get("metadata"))
     labels = _strings(metadata.get("labels"))
@@ -141,7 +140,7 @@ def parse_node(raw: object, *, chip_resource: str = constants.TPU_RESOURCE) -> N
     spec = _dict(_dict(raw).get("spec"))
     status = _dict(_dict(raw).get("status"))
     allocatable = _dict(status.get("allocatable"))
-    chips = _amount(what, "allocatable", chip_resource, allocatable)
+    chips = _amount(what, "allocatable", constants.TPU_RESOURCE, allocatable)
     return Node(
         name=name,
         uid=_string(metadata.get("uid")),
@@ -209,11 +208,11 @@ def job_key_of(namespace: str, metadata: dict[str, Any]) -> JobKey:
     return JobKey("")
 
 
-def requested_chips(what: str, spec: object, chip_resource: str) -> int:
+def requested_chips(what: str, spec: object) -> int:
     """Return the chips that a pod asks for; MalformedObject where they are no whole number."""
-    chips = pod_requests(what, spec, chip_resource)
+    chips = pod_requests(what, spec, constants.TPU_RESOURCE)
     if chips != chips.to_integral_value():
-        raise MalformedObject(f"{what}: {chip_resource} is {chips}: chips are whole; ask for a whole number")
+        raise MalformedObject(f"{what}: {constants.TPU_RESOURCE} is {chips}: chips are whole; ask for a whole number")
     return int(chips)
 
 
@@ -235,10 +234,10 @@ def _amount(what: str, role: str, resource: str, amounts: dict[str, Any]) -> Dec
     return value
 
 
-def _requirements(what: str, spec: dict[str, Any], metadata: dict[str, Any], *, chip_resource: str) -> Requirements:
+def _requirements(what: str, spec: dict[str, Any], metadata: dict[str, Any]) -> Requirements:
     affinity = _dict(_dict(spec.get("affinity")).get("nodeAffinity"))
     return Requirements(
-        chips=requested_chips(what, spec, chip_resource),
+        chips=requested_chips(what, spec),
         cpu_millicores=ceil(pod_requests(what, spec, "cpu") * 1000),
         memory_bytes=ceil(pod_requests(what, spec, "memory")),
         node_selector=_strings(spec.get("nodeSelector")),

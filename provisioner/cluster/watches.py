@@ -141,7 +141,6 @@ def pods(
     *,
     on_change: Callable[[], None],
     namespaces: Sequence[str] = (),
-    chip_resource: str = constants.TPU_RESOURCE,
     **options: Unpack[WatchOptions],
 ) -> Watch[Pod]:
     """Watch the unfinished pods of JobSets that ask for chips; no namespaces means all."""
@@ -152,7 +151,7 @@ def pods(
                 name=f"pods in {namespace}" if namespace else "pods",
                 path=collection_path("pods", namespace=namespace),
                 query={"labelSelector": constants.JOBSET_NAME, "fieldSelector": UNFINISHED},
-                parse=lambda raw: parse_pod(raw, chip_resource=chip_resource),
+                parse=parse_pod,
                 on_change=on_change,
                 **options,
             )
@@ -166,7 +165,6 @@ def jobsets(
     *,
     on_change: Callable[[], None],
     namespaces: Sequence[str] = (),
-    chip_resource: str = constants.TPU_RESOURCE,
     **options: Unpack[WatchOptions],
 ) -> Watch[JobSet]:
     """Watch the JobSets, finished ones too; no namespaces means all."""
@@ -177,7 +175,7 @@ def jobsets(
                 name=f"JobSets in {namespace}" if namespace else "JobSets",
                 path=collection_path("jobsets", namespace=namespace, root=JOBSETS_ROOT),
                 query={},
-                parse=lambda raw: parse_jobset(raw, chip_resource=chip_resource),
+                parse=parse_jobset,
                 on_change=on_change,
                 install_hint=_INSTALL_JOBSET,
                 **options,
@@ -191,7 +189,6 @@ def nodes(
     api: Api,
     *,
     on_change: Callable[[], None],
-    chip_resource: str = constants.TPU_RESOURCE,
     **options: Unpack[WatchOptions],
 ) -> Watch[Node]:
     """Watch the nodes of the pools that the provisioner made."""
@@ -200,7 +197,7 @@ def nodes(
         name="nodes",
         path=collection_path("nodes"),
         query={"labelSelector": f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}"},
-        parse=lambda raw: parse_node(raw, chip_resource=chip_resource),
+        parse=parse_node,
         on_change=on_change,
         **options,
     )

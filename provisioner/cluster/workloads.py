@@ -55,8 +55,8 @@ class BoundPod:
     deletion_deadline: datetime | None
 
 
-def get_jobset(api: Api, namespace: str, name: str, *, chip_resource: str = constants.TPU_RESOURCE) -> JobSet | None:
-    """Read a JobSet; None where it does not exist.
+def get_jobset(api: Api, namespace: str, name: str) -> JobSet | None:
+    """Read a JobSet, without its replicated jobs; None where it does not exist.
 
     A cluster without the JobSet kind answers 404 too, but without a Status object that says NotFound: that is raised,
     because it says nothing about this JobSet.
@@ -67,39 +67,44 @@ def get_jobset(api: Api, namespace: str, name: str, *, chip_resource: str = cons
         if error.reason == "NotFound":
             return None
         raise
-    return _read(raw, lambda item: parse_jobset(item, chip_resource=chip_resource))
+    return _read(raw, _without_templates)
 
 
-def list_nodes_of_pool(api: Api, pool_name: str, *, chip_resource: str = constants.TPU_RESOURCE) -> list[Node]:
+def _without_templates(raw: Any) -> JobSet:
+    """Read whether a JobSet lives; templates that cannot be read are no reason to keep a pool for ever."""
+    spec = raw.get("spec")
+    kept = {key: value for key, value in spec.items() if key != "replicatedJobs"} if isinstance(spec, dict) else {}
+    return parse_jobset({**raw, "spec": kept})
+
+
+def list_nodes_of_pool(api: Api, pool_name: str) -> list[Node]:
     """List the nodes of a pool, by GKE's label."""
     nodes = _list(
         api,
         collection_path("nodes"),
         {"labelSelector": f"{constants.NODE_POOL}={pool_name}"},
-        lambda item: parse_node(item, chip_resource=chip_resource),
+        parse_node,
     )
     return [node for node in nodes if node is not None]
 
 
-def list_pods_on_node(api: Api, node_name: str, *, chip_resource: str = constants.TPU_RESOURCE) -> list[BoundPod]:
+def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
     """List the unfinished pods on a node, with or without chips."""
     return _list(
         api,
         collection_path("pods"),
         {"fieldSelector": f"spec.nodeName={node_name},{UNFINISHED}"},
-        lambda item: _bound_pod(item, chip_resource),
+        _bound_pod,
     )
 
 
-def list_pods_of_jobset(
-    api: Api, namespace: str, name: str, *, chip_resource: str = constants.TPU_RESOURCE
-) -> list[Pod]:
+def list_pods_of_jobset(api: Api, namespace: str, name: str) -> list[Pod]:
     """List the pods that ask for chips and whose labels name a JobSet, finished ones too."""
     pods = _list(
         api,
         collection_path("pods", namespace=namespace),
         {"labelSelector": f"{constants.JOBSET_NAME}={name}"},
-        lambda item: parse_pod(item, chip_resource=chip_resource),
+        parse_pod,
     )
     return [pod for pod in pods if pod is not None]
 
@@ -193,7 +198,7 @@ def _read(raw: Any, parse: Callable[[Any], T]) -> T:
         raise errors.Malformed(str(error)) from error
 
 
-def _bound_pod(raw: Any, chip_resource: str) -> BoundPod:
+def _bound_pod(raw: Any) -> BoundPod:
     try:
         metadata = raw["metadata"]
         namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
@@ -215,7 +220,7 @@ def _bound_pod(raw: Any, chip_resource: str) -> BoundPod:
         job_key=job_key_of(namespace, metadata),
         jobset_name=jobset_name,
         jobset_uid=jobset_uid,
-        chips=requested_chips(what, spec, chip_resource),
+        chips=requested_chips(what, spec),
         finished=phase in ("Succeeded", "Failed"),
         deletion_deadline=deadline,
     )

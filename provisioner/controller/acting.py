@@ -17,7 +17,7 @@ from datetime import datetime
 import structlog
 
 from provisioner import cluster
-from provisioner.controller.deleting import Gate, KeptError
+from provisioner.controller.deleting import Gate, KeptError, NeededError
 from provisioner.controller.policies import Policies
 from provisioner.gke.errors import GkeError
 from provisioner.gke.protocol import Gke
@@ -136,6 +136,8 @@ class Actor:
             if self._lack_of_lease() is not None:
                 return no_lease()
             operation = self.gke.delete_node_pool(delete.name)
+        except NeededError as error:
+            return answer(DeleteResult.NEEDED, reason=str(error))
         except KeptError as error:
             return answer(DeleteResult.KEPT, reason=str(error))
         except cluster.ClusterError as error:

@@ -133,7 +133,7 @@ def build(
     actor = Actor(
         gke=gke,
         api=api,
-        gate=Gate(api=api, settings=settings, clock=clock),
+        gate=Gate(api=api, clock=clock),
         clock=clock,
         lease_seconds=elector.remaining_seconds if elector is not None else _forever,
         on_answer=wake.set,

@@ -18,10 +18,11 @@ from provisioner import cluster
 from provisioner.model.capacity import Node
 from provisioner.model.workloads import JobSet, Pod
 from provisioner.planning.plan import Delete, DeleteReason
-from provisioner.settings import Settings
 
 _log = structlog.get_logger(__name__)
 
+#: The JobSet needs no pool any more.
+_ENDED = frozenset({DeleteReason.JOBSET_GONE, DeleteReason.JOBSET_FINISHED, DeleteReason.JOBSET_SUSPENDED})
 #: How many pods a message names.
 _NAMED_PODS = 3
 
@@ -34,19 +35,22 @@ class KeptError(Exception):
     """The pool must not be deleted now; the message says why."""
 
 
+class NeededError(KeptError):
+    """The JobSet that the pool was made for lives, although the caches do not show it so."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
     """Lets a delete through, or raises KeptError. Raises ClusterError where Kubernetes does not answer."""
 
     api: cluster.Api
-    settings: Settings
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
 
     def pass_through(self, delete: Delete) -> None:
         """Prove the reason, close the pool for new pods, and make sure that none is on it."""
-        self._prove(delete)
-        nodes = cluster.list_nodes_of_pool(self.api, delete.name, chip_resource=self.settings.chip_resource)
+        living = self._prove(delete)
+        nodes = cluster.list_nodes_of_pool(self.api, delete.name)
         # Cordons that an earlier try left behind are ours too.
         closed = [node for node in nodes if node.cordoned and node.cordoned_by_us]
         try:
@@ -55,65 +59,57 @@ class Gate:
                     # Noted before the call: a cordon whose answer is lost has to be undone as well.
                     closed.append(node)
                     cluster.cordon(self.api, node.name)
-            self._refuse_if_used(delete, nodes)
+            self._refuse_if_used(delete, nodes, living)
             self._refuse_if_growing(delete)
         except (cluster.ClusterError, KeptError):
             self._uncordon(closed)
             raise
 
-    def _refuse_if_used(self, delete: Delete, nodes: list[Node]) -> None:
-        blocking = [pod for node in nodes for pod in self._blocking_pods(delete, node)]
+    def _refuse_if_used(self, delete: Delete, nodes: list[Node], living: JobSet | None) -> None:
+        blocking = [pod for node in nodes for pod in self._blocking_pods(delete, node, living)]
         if blocking:
             names = ", ".join(blocking[:_NAMED_PODS])
             more = f" and {len(blocking) - _NAMED_PODS} more" if len(blocking) > _NAMED_PODS else ""
-            raise KeptError(f"unfinished pods that ask for chips are on it: {names}{more}")
+            raise KeptError(f"unfinished pods are on it: {names}{more}")
 
     def _refuse_if_growing(self, delete: Delete) -> None:
         # All that went before may have taken long: a node may have come, or come again under its old name.
         began = self.monotonic()
-        for node in cluster.list_nodes_of_pool(self.api, delete.name, chip_resource=self.settings.chip_resource):
+        for node in cluster.list_nodes_of_pool(self.api, delete.name):
             if not node.cordoned:
                 raise KeptError(f"node {node.name} has registered or been opened meanwhile")
         if self.monotonic() - began > _LAST_LOOK_SECONDS:
             raise KeptError("the last look at its nodes took too long to be relied on")
 
-    def _prove(self, delete: Delete) -> None:
-        if delete.reason is DeleteReason.POOL_FAILED:
-            # GKE's own list of this very round says so; the pods on it count all the same.
-            return
-        jobset = cluster.get_jobset(
-            self.api, delete.namespace, delete.jobset_name, chip_resource=self.settings.chip_resource
-        )
+    def _prove(self, delete: Delete) -> JobSet | None:
+        """Make sure that the pool may go; return its JobSet where that lives all the same."""
+        if not delete.namespace:
+            raise KeptError("its labels do not say in which namespace its JobSet is; delete it by hand")
+        jobset = cluster.get_jobset(self.api, delete.namespace, delete.jobset_name)
         same = jobset is not None and delete.jobset_uid in ("", jobset.uid)
-        holds = _still_holds(delete.reason, jobset if same else None)
-        if delete.reason is DeleteReason.SLICE_STUCK:
-            holds = self._still_stuck(delete)
-        if holds:
-            return
-        raise KeptError(
-            f"the reason ({delete.reason.value.replace('_', ' ')}) is not confirmed: JobSet {delete.namespace}/"
-            f"{delete.jobset_name} {_describe(jobset, same=same)}"
-        )
+        living = jobset if same and jobset is not None and jobset.lives else None
+        if living is not None and delete.reason in _ENDED:
+            # Whichever of these was decided, any of them is reason enough.
+            raise NeededError(f"{_name(delete, living)} lives")
+        if delete.reason is DeleteReason.SLICE_STUCK and not self._still_stuck(delete):
+            raise KeptError("no pod of the stuck slice is unschedulable any more")
+        return living
 
-    def _blocking_pods(self, delete: Delete, node: Node) -> list[str]:
+    def _blocking_pods(self, delete: Delete, node: Node, living: JobSet | None) -> list[str]:
         now = self.clock()
-        pods = cluster.list_pods_on_node(self.api, node.name, chip_resource=self.settings.chip_resource)
         return [
             f"{pod.namespace}/{pod.name} on {node.name}"
-            for pod in pods
-            if pod.chips > 0
+            for pod in cluster.list_pods_on_node(self.api, node.name)
+            if (pod.chips > 0 or _is_of(living, pod))
             and not pod.finished
             and (pod.deletion_deadline is None or pod.deletion_deadline > now)
             and not _spared(delete, pod)
         ]
 
     def _still_stuck(self, delete: Delete) -> bool:
-        pods = cluster.list_pods_of_jobset(
-            self.api, delete.namespace, delete.jobset_name, chip_resource=self.settings.chip_resource
-        )
         return any(
             pod.unschedulable_since is not None and pod.deletion_deadline is None
-            for pod in pods
+            for pod in cluster.list_pods_of_jobset(self.api, delete.namespace, delete.jobset_name)
             if _spared(delete, pod)
         )
 
@@ -132,24 +128,13 @@ def _spared(delete: Delete, pod: cluster.BoundPod | Pod) -> bool:
     return of_the_job and pod.jobset_uid in ("", delete.jobset_uid)
 
 
-def _still_holds(reason: DeleteReason, jobset: JobSet | None) -> bool:
-    match reason:
-        case DeleteReason.JOBSET_GONE:
-            return jobset is None or jobset.deleting
-        case DeleteReason.JOBSET_FINISHED:
-            return jobset is None or jobset.finished
-        case DeleteReason.JOBSET_SUSPENDED:
-            return jobset is None or jobset.suspended or jobset.finished
-        case _:
-            # The JobSet may well live: the slice does not count on this pool, and the pods on it are looked at next.
-            return True
+def _is_of(living: JobSet | None, pod: cluster.BoundPod) -> bool:
+    """Whether a pod, with chips or without, is the living JobSet's: of its namespace, its name, its UID and a Job."""
+    if living is None or not pod.job_key:
+        return False
+    return (pod.namespace, pod.jobset_name) == (living.namespace, living.name) and pod.jobset_uid in ("", living.uid)
 
 
-def _describe(jobset: JobSet | None, *, same: bool) -> str:
-    if jobset is None:
-        return "does not exist"
-    if not same:
-        return f"exists with another UID, {jobset.uid}"
-    if jobset.finished:
-        return f"has ended ({jobset.terminal_state})"
-    return "is suspended" if jobset.suspended else "lives"
+def _name(delete: Delete, jobset: JobSet) -> str:
+    name = f"JobSet {delete.namespace}/{delete.jobset_name}"
+    return name if delete.jobset_uid else f"{name}, which has the name that the pool bears and UID {jobset.uid},"

@@ -50,11 +50,10 @@ class Watches:
 
 def make_watches(api: cluster.Api, settings: Settings, on_change: Callable[[], None]) -> Watches:
     """Make the list-watches that the settings ask for; they are not started yet."""
-    chips = settings.chip_resource
     return Watches(
-        jobsets=cluster.jobsets(api, on_change=on_change, namespaces=settings.namespaces, chip_resource=chips),
-        pods=cluster.pods(api, on_change=on_change, namespaces=settings.namespaces, chip_resource=chips),
-        nodes=cluster.nodes(api, on_change=on_change, chip_resource=chips),
+        jobsets=cluster.jobsets(api, on_change=on_change, namespaces=settings.namespaces),
+        pods=cluster.pods(api, on_change=on_change, namespaces=settings.namespaces),
+        nodes=cluster.nodes(api, on_change=on_change),
         namespaces=cluster.namespaces(api, on_change=on_change) if settings.opt_in_label is not None else None,
     )
 

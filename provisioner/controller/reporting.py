@@ -128,6 +128,10 @@ class Reporter:
             why = reason.replace("_", " ")
             self._on_pool(answer.name, constants.DELETION_STARTED, f"GKE deletes node pool {answer.name}: {why}")
             return
+        if answer.result is DeleteResult.NEEDED:
+            # Asked again and again, of JobSets that nobody watches perhaps for ever.
+            _log.debug("node_pool.needed", node_pool=answer.name, reason=answer.reason)
+            return
         _log.warning("node_pool.delete_postponed", node_pool=answer.name, kind=kind, reason=answer.reason)
         message = f"Node pool {answer.name} is not deleted yet: {answer.reason}"
         self._on_pool(answer.name, constants.DELETION_FAILED, message, warning=True, key=f"{answer.name} {kind}")

@@ -110,7 +110,7 @@ def slice_id_of(pod: Pod, jobsets: JobSets) -> SliceId | None:
 
 def _alive(jobset: JobSet) -> bool:
     run_here = jobset.managed_by in ("", constants.JOBSET_CONTROLLER)
-    return run_here and not (jobset.finished or jobset.suspended or jobset.deleting)
+    return run_here and jobset.lives
 
 
 def _child_jobs(jobset: JobSet) -> Iterator[tuple[str, ReplicatedJob]]:

@@ -130,6 +130,11 @@ class JobSet:
         """Whether it completed or failed for good."""
         return self.terminal_state != ""
 
+    @property
+    def lives(self) -> bool:
+        """Whether it has pods, or will have: not finished, not suspended, not being deleted."""
+        return not (self.finished or self.suspended or self.deleting)
+
 
 @dataclass(frozen=True, slots=True)
 class JobSets:

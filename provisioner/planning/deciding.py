@@ -40,7 +40,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     memory, look_ups = outcomes.confirm(memory, pools, snapshot.pools_listed_at, now)
     jobsets = JobSets.of(snapshot.jobsets)
     slices = find_slices(jobsets, snapshot.pods, _serving_policy(snapshot, settings))
-    supply = find_supply(snapshot.pools, snapshot.nodes, memory, now)
+    supply = find_supply(snapshot.pools, snapshot.nodes, memory, settings.namespaces, now)
     owned = by_owner(slices, supply.values())
     made_for = {each.name: slice_id for slice_id, many in owned.items() for each in many}
     turns = gangs.take_turns(slices, owned, memory, settings, now)

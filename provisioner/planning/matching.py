@@ -104,7 +104,12 @@ def match(
             own = (each for each in owned.get(slice_.id, ()) if returns_to(slice_, each))
             claim(slice_, max(own, key=lambda each: (each.ready, each.attempt), default=None))
     # Only who waits for a pool takes one that was made for another; who merely might need one again does not.
-    free = _Free(each for each in usable.values() if each.name not in claimed and not use.occupants.get(each.name))
+    free = _Free(
+        each
+        for each in usable.values()
+        # What looks idle may be in use by a JobSet that nobody watches.
+        if each.name not in claimed and not use.occupants.get(each.name) and not each.unwatched
+    )
     for slice_ in eligible:
         if slice_.wanting and slice_.id not in claims:
             claim(slice_, free.take(slice_, zones.get(slice_.jobset.uid)))

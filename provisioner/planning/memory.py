@@ -58,6 +58,8 @@ class DeleteCall:
     #: Since when the same delete is held up, and by what, in words.
     postponed_since: datetime | None = None
     reason: str = ""
+    #: For POSTPONED: because the JobSet lives, although the caches do not show it so.
+    needed: bool = False
     looked_up_at: datetime | None = None
 
 

@@ -27,6 +27,8 @@ from provisioner.settings import Settings
 
 #: A create that GKE took should be listed at once; a delete that it took should show as STOPPING.
 _LATE_SECONDS = 20.0
+#: Whether a JobSet still lives that the caches do not show is asked this often.
+_NEEDED_SECONDS = 60.0
 #: Look-ups of one call are this far apart.
 _LOOK_UP_SECONDS = 10.0
 #: Back-off that ended this long ago is forgotten.
@@ -54,6 +56,8 @@ class DeleteResult(Enum):
     GONE = "gone"
     #: The live proof failed, or a pod is on the pool: nothing was sent.
     KEPT = "kept"
+    #: The JobSet that the pool was made for lives, although the caches do not show it so.
+    NEEDED = "needed"
     #: GKE or Kubernetes failed.
     FAILED = "failed"
 
@@ -162,20 +166,36 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
     operations = memory.operations
     if answer.failure is not None and answer.failure.kind is FailureKind.TOO_MANY_OPERATIONS:
         operations = replace(operations, rejections=operations.rejections + 1)
-    postponed = _postponed(answer.name, call, pool, answer.at, answer.reason)
+    if answer.result is DeleteResult.NEEDED:
+        # All such pools are looked at together, with one list: there may be as many as JobSets that nobody watches.
+        wait = _NEEDED_SECONDS - answer.at.timestamp() % _NEEDED_SECONDS
+        postponed = _postponed(answer.name, call, pool, answer.at, answer.reason, wait_seconds=wait)
+    else:
+        postponed = _postponed(answer.name, call, pool, answer.at, answer.reason)
     return replace(memory, deletes={**memory.deletes, answer.name: postponed}, operations=operations)
 
 
-def _postponed(name: PoolName, call: DeleteCall, pool: NodePool | None, at: datetime, reason: str) -> DeleteCall:
+def _postponed(
+    name: PoolName,
+    call: DeleteCall,
+    pool: NodePool | None,
+    at: datetime,
+    reason: str,
+    *,
+    wait_seconds: float | None = None,
+) -> DeleteCall:
+    """Put a delete off; with `wait_seconds` for a JobSet that lives, else as long as its failures say."""
     failures = call.failures + 1
+    wait = backoff.wait_seconds(backoff.DELETE_DELAY, failures, name) if wait_seconds is None else wait_seconds
     return DeleteCall(
         state=CallState.POSTPONED,
         since=at,
-        retry_at=at + timedelta(seconds=backoff.wait_seconds(backoff.DELETE_DELAY, failures, name)),
+        retry_at=at + timedelta(seconds=wait),
         status=pool.status if pool is not None else None,
         failures=failures,
         postponed_since=call.postponed_since or at,
         reason=reason,
+        needed=wait_seconds is not None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -43,6 +43,8 @@ class Supply:
     unready_seconds: float = 0.0
     #: It was unready for too long and is given up: to be replaced.
     lost: bool = False
+    #: It was made for a JobSet of a namespace that is not watched: it looks idle whether that lives or not.
+    unwatched: bool = False
     #: What its nodes look like by its specification.
     view: NodeView
 
@@ -91,14 +93,16 @@ class Supply:
     @property
     def jobset_name(self) -> tuple[str, str]:
         """Namespace and name of the JobSet it was made for."""
-        labels = self.pool.labels
-        namespace = labels.get(constants.POOL_JOBSET_NAMESPACE) or labels.get(constants.PARENT_NAMESPACE, "")
-        return namespace, _jobset_of(self.pool)
+        return _namespace_of(self.pool), _jobset_of(self.pool)
 
 
 def is_ours(pool: NodePool) -> bool:
     """Whether the provisioner, or the Go provisioner, made the pool: only such pools are ever touched."""
     return pool.labels.get(constants.NODEPOOL_MANAGER) == constants.MANAGER and bool(_jobset_of(pool))
+
+
+def _namespace_of(pool: NodePool) -> str:
+    return pool.labels.get(constants.POOL_JOBSET_NAMESPACE) or pool.labels.get(constants.PARENT_NAMESPACE, "")
 
 
 def _jobset_of(pool: NodePool) -> str:
@@ -111,9 +115,12 @@ def _jobset_of(pool: NodePool) -> str:
 
 
 def find_supply(
-    pools: Iterable[NodePool], nodes: Iterable[Node], memory: Memory, now: datetime
+    pools: Iterable[NodePool], nodes: Iterable[Node], memory: Memory, namespaces: Collection[str], now: datetime
 ) -> dict[PoolName, Supply]:
-    """List our pools: those that GKE lists, and creates that the list does not show yet."""
+    """List our pools: those that GKE lists, and creates that the list does not show yet.
+
+    `namespaces` are those that are watched; none means all.
+    """
     nodes_of: dict[PoolName, list[Node]] = defaultdict(list)
     for node in nodes:
         nodes_of[node.pool_name].append(node)
@@ -138,6 +145,7 @@ def find_supply(
             unready_since=unready_since,
             unready_seconds=(now - unready_since).total_seconds() if unready_since is not None else 0.0,
             lost=pool.name in memory.given_up and unready_since is not None,
+            unwatched=bool(namespaces) and _namespace_of(pool) not in namespaces,
             view=view,
         )
     return supply

@@ -104,12 +104,18 @@ def find_surplus(
         for each in supply
         if each.name in since and not each.leaving and _vanished(each, jobsets, seen_deleted)
     }
-    alerts = _held_up(memory.deletes, since, now)
+    # A JobSet that nobody watches may live for ever, and keeps its pool: that is no trouble.
+    unwatched = {each.name for each in supply if each.unwatched}
+    alerts = _held_up(memory.deletes, since.keys(), unwatched, now)
     braked_at = memory.braked_delete_at
     if len(vanished) > max(_VANISHED_AT_ONCE, len(supply) // 2):
         alerts = (*alerts, _mass_disappearance(vanished, len(supply)))
         next_at = now if braked_at is None else max(now, braked_at + timedelta(seconds=_BRAKED_SECONDS))
-        let_go = [delete for delete in deletes if delete.name in vanished][:1] if next_at <= now else []
+        # Those that were held up come last, or one of them could keep all others waiting.
+        queue = sorted(
+            (delete for delete in deletes if delete.name in vanished), key=lambda delete: _failures(memory, delete)
+        )
+        let_go = queue[:1] if next_at <= now else []
         deletes = [delete for delete in deletes if delete.name not in vanished or delete in let_go]
         due_at.append(next_at if not let_go else now + timedelta(seconds=_BRAKED_SECONDS))
         braked_at = now if let_go else braked_at
@@ -124,9 +130,19 @@ def find_surplus(
 
 
 def _vanished(each: Supply, jobsets: JobSets, seen_deleted: Collection[JobSetUid]) -> bool:
-    """Whether its JobSet is not there, and was seen neither to be deleted nor to be replaced by a namesake."""
+    """Whether its JobSet is not there, and was seen neither to be deleted nor to be replaced by a namesake.
+
+    Of a namespace that is not watched none is there, and that is no wonder.
+    """
+    if each.unwatched:
+        return False
     there = each.jobset_uid in jobsets.by_uid or each.jobset_name in jobsets.uid_of_name
     return not there and each.jobset_uid not in seen_deleted and each.pool.status is not PoolStatus.ERROR
+
+
+def _failures(memory: Memory, delete: Delete) -> int:
+    call = memory.deletes.get(delete.name)
+    return 0 if call is None else call.failures
 
 
 def _mass_disappearance(vanished: Collection[PoolName], pools: int) -> Alert:
@@ -138,7 +154,12 @@ def _mass_disappearance(vanished: Collection[PoolName], pools: int) -> Alert:
     )
 
 
-def _held_up(deletes: Mapping[PoolName, DeleteCall], surplus: Collection[PoolName], now: datetime) -> tuple[Alert, ...]:
+def _held_up(
+    deletes: Mapping[PoolName, DeleteCall],
+    surplus: Collection[PoolName],
+    unwatched: Collection[PoolName],
+    now: datetime,
+) -> tuple[Alert, ...]:
     limit = now - timedelta(seconds=_HELD_UP_SECONDS)
     return tuple(
         Alert(
@@ -146,7 +167,10 @@ def _held_up(deletes: Mapping[PoolName, DeleteCall], surplus: Collection[PoolNam
             message=f"Node pool {name} should go and does not since {call.postponed_since:%H:%M:%S} UTC: {call.reason}",
         )
         for name, call in deletes.items()
-        if name in surplus and call.postponed_since is not None and call.postponed_since <= limit
+        if name in surplus
+        and call.postponed_since is not None
+        and call.postponed_since <= limit
+        and not (call.needed and name in unwatched)
     )
 
 

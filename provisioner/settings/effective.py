@@ -32,7 +32,6 @@ class Settings:
     ready_timeout_seconds: float = 900.0
     replaced_share_percent: int = 20
     replace_stuck_slices: bool = False
-    chip_resource: str = constants.TPU_RESOURCE
     concurrency: int = 16
     max_pods_per_node: int = 15
     gke_endpoint: str = ""

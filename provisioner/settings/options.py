@@ -170,10 +170,10 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         variable="POD_RESOURCE_TYPE",
-        field="chip_resource",
-        read=forms.matching(forms.LABEL_KEY, "a resource name"),
+        field="",
+        read=forms.choice(constants.TPU_RESOURCE),
         default=constants.TPU_RESOURCE,
-        description="The resource that counts chips.",
+        description="The resource that counts chips; only google.com/tpu, for no other counts the chips of a TPU node.",
     ),
     Option(
         variable="CONCURRENCY",

@@ -137,7 +137,7 @@ class World:
 
     def start(self, *, ca_pem: bytes | None = CERTIFICATE) -> Loop:
         """Start a controller afresh, as after a crash."""
-        self.gate = Gate(api=self.kube, settings=self.settings, clock=self.clock.now)
+        self.gate = Gate(api=self.kube, clock=self.clock.now)
         self.actor = Actor(
             gke=self.gke,
             api=self.kube,

@@ -121,7 +121,7 @@ def test_a_delete_whose_reason_is_gone(world: World) -> None:
     world.kube.put_object(jobset_path("train"), raw_jobset("train", uid="uid-of-train"))
     (answer,) = carry_out(world, deletes=(a_delete(),))
     assert isinstance(answer, DeleteAnswer)
-    assert answer.result is DeleteResult.KEPT
+    assert answer.result is DeleteResult.NEEDED
 
 
 def test_a_delete_while_kubernetes_fails(world: World) -> None:

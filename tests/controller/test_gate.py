@@ -8,10 +8,11 @@ import pytest
 
 from provisioner import cluster, constants
 from provisioner.cluster.protocol import JOBSETS_ROOT, object_path
-from provisioner.controller.deleting import KeptError
+from provisioner.controller.deleting import KeptError, NeededError
 from provisioner.demand import job_key
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.planning.plan import Delete, DeleteReason
+from tests.cluster.builders import job_reference
 from tests.controller.kit import (
     NAMESPACE,
     World,
@@ -71,7 +72,12 @@ DELETING = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
         pytest.param(DeleteReason.JOBSET_FINISHED, COMPLETED, id="finished, and it is completed"),
         pytest.param(DeleteReason.JOBSET_FINISHED, FAILED, id="finished, and it has failed"),
         pytest.param(DeleteReason.JOBSET_FINISHED, None, id="finished, and meanwhile it is gone"),
+        pytest.param(DeleteReason.JOBSET_GONE, SUSPENDED, id="gone, and it is suspended"),
+        pytest.param(DeleteReason.JOBSET_GONE, COMPLETED, id="gone for who does not watch it, and it is completed"),
+        pytest.param(DeleteReason.JOBSET_FINISHED, SUSPENDED, id="finished, and made again it is suspended"),
+        pytest.param(DeleteReason.JOBSET_FINISHED, DELETING, id="finished, and it is being deleted"),
         pytest.param(DeleteReason.JOBSET_SUSPENDED, SUSPENDED, id="suspended, and it is"),
+        pytest.param(DeleteReason.JOBSET_SUSPENDED, None, id="suspended, and meanwhile it is gone"),
         pytest.param(DeleteReason.JOBSET_SUSPENDED, COMPLETED, id="suspended, and meanwhile it is completed"),
         pytest.param(DeleteReason.SLICE_ELSEWHERE, {}, id="the slice is elsewhere, and the JobSet lives"),
         pytest.param(DeleteReason.NOT_NEEDED, {}, id="not needed, and the JobSet lives"),
@@ -90,9 +96,7 @@ def test_a_confirmed_reason_goes_through(world: World, reason: DeleteReason, job
     ("reason", "jobset", "want"),
     [
         pytest.param(DeleteReason.JOBSET_GONE, {}, "lives", id="gone, but it lives"),
-        pytest.param(DeleteReason.JOBSET_GONE, SUSPENDED, "is suspended", id="gone, but it is only suspended"),
         pytest.param(DeleteReason.JOBSET_FINISHED, {}, "lives", id="finished, but it lives"),
-        pytest.param(DeleteReason.JOBSET_FINISHED, SUSPENDED, "is suspended", id="finished, but it is suspended"),
         pytest.param(DeleteReason.JOBSET_SUSPENDED, {}, "lives", id="suspended, but it was resumed"),
     ],
 )
@@ -101,7 +105,7 @@ def test_a_reason_that_is_not_confirmed_keeps_the_pool(
 ) -> None:
     """Where the API server says otherwise, the pool is kept, its nodes untouched, and the message says what is so."""
     put_jobset(world, **jobset)
-    with pytest.raises(KeptError, match=want):
+    with pytest.raises(NeededError, match=want):
         world.gate.pass_through(a_delete(reason=reason))
     assert cordoned(world) == (False, False)
     assert world.calls("PATCH") == []
@@ -112,6 +116,65 @@ def test_a_pool_that_names_no_uid_goes_by_the_name(world: World) -> None:
     put_jobset(world, uid="any")
     with pytest.raises(KeptError, match="lives"):
         world.gate.pass_through(a_delete(jobset_uid=""))
+
+
+def test_a_jobset_whose_templates_nobody_can_read_can_end(world: World) -> None:
+    """What it asks for does not matter any more."""
+    spoilt = {"containers": [{"resources": {"requests": {constants.TPU_RESOURCE: "many"}}}]}
+    template = {"spec": {"template": {"spec": spoilt}}}
+    put_jobset(world, spec={"replicatedJobs": [{"name": "workers", "template": template}]}, **COMPLETED)
+    world.gate.pass_through(a_delete())
+    assert cordoned(world) == (True, True)
+
+
+def test_a_pool_that_names_no_namespace_is_kept(world: World) -> None:
+    """Without it every JobSet would seem to be gone."""
+    with pytest.raises(KeptError, match="in which namespace"):
+        world.gate.pass_through(a_delete(namespace=""))
+
+
+def put_helper(world: World, *, jobset: str = "train", uid: str = "uid-of-train", namespace: str = NAMESPACE) -> None:
+    """Put a pod without chips on the pool: a Job controls it, and it says which JobSet it is of."""
+    labels = {constants.JOBSET_NAME: jobset, constants.JOBSET_UID: uid}
+    metadata = {"namespace": namespace, "labels": labels, "ownerReferences": [job_reference("train-driver-0")]}
+    raw = raw_foreign_pod("driver", NODE, requests={"cpu": "1"}, metadata=metadata)
+    world.kube.put_object(object_path("pods", "driver", namespace=namespace), raw)
+
+
+LIVING = [DeleteReason.NOT_NEEDED, DeleteReason.SLICE_ELSEWHERE, DeleteReason.POOL_FAILED, DeleteReason.NO_READY_NODES]
+
+
+@pytest.mark.parametrize("reason", LIVING)
+def test_a_pod_without_chips_of_the_living_jobset_keeps_the_pool(world: World, reason: DeleteReason) -> None:
+    """Its driver may be pinned to the slice."""
+    put_jobset(world)
+    put_helper(world)
+    with pytest.raises(KeptError, match=f"{NAMESPACE}/driver on {NODE}"):
+        world.gate.pass_through(a_delete(reason=reason))
+    assert cordoned(world) == (False, False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"namespace": "elsewhere"}, id="of another namespace"),
+        pytest.param({"jobset": "other"}, id="of another JobSet"),
+        pytest.param({"uid": "uid-of-an-earlier-one"}, id="of an earlier JobSet of the name"),
+    ],
+)
+def test_a_pod_without_chips_of_anybody_else_keeps_nothing(world: World, changes: dict[str, str]) -> None:
+    """Daemons and copied labels are no reason."""
+    put_jobset(world)
+    put_helper(world, **changes)
+    world.gate.pass_through(a_delete(reason=DeleteReason.NOT_NEEDED))
+    assert cordoned(world) == (True, True)
+
+
+def test_a_pod_without_chips_of_an_ended_jobset_keeps_nothing(world: World) -> None:
+    """The work is over."""
+    put_jobset(world, **COMPLETED)
+    put_helper(world)
+    world.gate.pass_through(a_delete(reason=DeleteReason.JOBSET_FINISHED))
 
 
 TPU = {constants.TPU_RESOURCE: "4"}
@@ -282,7 +345,7 @@ def test_a_slice_that_is_not_stuck_any_more_keeps_its_pool(world: World) -> None
     """The follower found its place between the decision and the gate."""
     put_job_pod(world, "0", node=NODE)
     put_job_pod(world, "1", node=SECOND)
-    with pytest.raises(KeptError, match="slice stuck"):
+    with pytest.raises(KeptError, match="no pod of the stuck slice is unschedulable"):
         world.gate.pass_through(stuck_delete())
     assert cordoned(world) == (False, False)
 

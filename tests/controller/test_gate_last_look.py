@@ -12,7 +12,7 @@ from provisioner.controller.deleting import Gate, KeptError
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from tests.cluster.builders import FakeClock
 from tests.cluster.fake_kube import FakeKube
-from tests.controller.kit import a_delete, raw_node, settings
+from tests.controller.kit import a_delete, raw_node
 
 POOL = NodePool(
     name=PoolName("train-pool"), status=PoolStatus.PROVISIONING, node_count=2, machine_type="ct4p-hightpu-4t"
@@ -53,7 +53,7 @@ def closed(kube: FakeKube) -> list[bool]:
 def make(kube: FakeKube, clock: FakeClock) -> Gate:
     """Return the gate; one node of the pool is there."""
     kube.put_object("/api/v1/nodes/first", raw_node("first", POOL, clock))
-    return Gate(api=kube, settings=settings(), clock=clock.now, monotonic=clock)
+    return Gate(api=kube, clock=clock.now, monotonic=clock)
 
 
 def test_a_node_that_registers_during_the_look_keeps_the_pool() -> None:

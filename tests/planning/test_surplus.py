@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.planning.outcomes import DeleteAnswer, DeleteResult
 from provisioner.planning.plan import DeleteReason
 from tests.builders import (
+    NOW,
     after,
     foreign_pool,
     go_pool,
@@ -334,3 +336,94 @@ def test_a_pool_in_the_making_that_nothing_needs_any_more_goes_when_it_is_listed
     world.put(make_pool(jobset, status=PoolStatus.PROVISIONING))
     assert create.request.name in world.pools
     assert reasons(world) == [DeleteReason.JOBSET_GONE]
+
+
+def narrowed_world(count: int = 1) -> World:
+    """Return a world with pools of JobSets of a namespace that is not served any more, and their delete due."""
+    world = World(settings_=settings(namespaces=("served",)))
+    for index in range(count):
+        world.put_pool(make_pool(make_jobset(f"train-{index}")))
+    return world
+
+
+def run_needed(world: World, seconds: int, *, needed: set[str]) -> list[float]:
+    """Let time pass; whose delete is tried is needed, or goes; return when something was tried."""
+    tried: list[float] = []
+    for _ in range(seconds):
+        plan = world.look()
+        for delete in plan.deletes:
+            tried.append((world.now - NOW).total_seconds())
+            result = DeleteResult.NEEDED if delete.name in needed else DeleteResult.ACCEPTED
+            world.answer(DeleteAnswer(name=delete.name, at=world.now, result=result, reason="JobSet x lives"))
+            if delete.name not in needed:
+                world.deleted.append(delete.name)
+                world.remove_pool(delete.name)
+        world.pass_time(1)
+    return tried
+
+
+def test_a_jobset_that_nobody_watches_keeps_its_pool_without_an_alert() -> None:
+    """SERVED_NAMESPACES was narrowed: whether it lives is asked every minute, and it may live for ever."""
+    world = narrowed_world(5)
+    names = set(world.pools)
+    tried = run_needed(world, 1500, needed=names)
+    assert world.deleted == []
+    assert not [alert for plan in world.plans for alert in plan.alerts]
+    moments = sorted(set(tried))
+    # All of them are asked about together: one list of pools serves all.
+    assert 20 <= len(moments) <= 26
+    assert len(tried) == 5 * len(moments)
+    assert world.plans[-1].pools[0].note == "JobSet x lives"
+
+
+def test_a_jobset_that_nobody_watches_gives_its_pool_up_when_it_ends() -> None:
+    """Within a minute."""
+    world = narrowed_world(2)
+    name = min(world.pools)
+    run_needed(world, 1000, needed=set(world.pools))
+    run_needed(world, 61, needed={max(world.pools)})
+    assert world.deleted == [name]
+
+
+def test_many_jobsets_that_nobody_watches_are_no_mass_disappearance() -> None:
+    """That none of them is seen is what the setting asks for; each is asked about by itself."""
+    world = narrowed_world(10)
+    run_needed(world, 40, needed=set())
+    assert len(world.deleted) == 10
+    assert not [alert for plan in world.plans for alert in plan.alerts]
+
+
+def test_a_pool_that_nobody_watches_is_given_to_nobody() -> None:
+    """It looks idle; its JobSet may run on it."""
+    world = narrowed_world()
+    world.add(make_jobset("new", namespace="served"))
+    assert len(world.look().creates) == 1
+
+
+def test_a_watched_jobset_that_lives_against_all_caches_is_an_alert() -> None:
+    """Then the caches are wrong, and somebody has to look."""
+    world = World()
+    pool = world.put_pool(make_pool(make_jobset()))
+    run_needed(world, 700, needed={pool.name})
+    assert {alert.kind for alert in world.plans[-1].alerts} == {"delete_held_up"}
+
+
+def test_those_that_are_held_up_do_not_keep_the_vanished_waiting() -> None:
+    """One a minute goes, and each has its turn."""
+    world = World()
+    for index in range(6):
+        world.put_pool(make_pool(make_jobset(f"train-{index}")))
+    needed = {min(world.pools)}
+    run_needed(world, 600, needed=needed)
+    assert set(world.pools) == needed
+
+
+def test_a_jobset_that_is_not_opted_in_any_more_keeps_its_pool_until_it_ends() -> None:
+    """OPT_IN_LABEL says who may buy; what is there is used and goes as ever."""
+    jobset = make_jobset()
+    world = due_world()
+    world.settings = settings(opt_in_label=("team", "a"))
+    assert reasons(world, 100) == []
+    world.jobsets[jobset.uid] = replace(jobset, terminal_state="Completed")
+    world.end_pods(jobset)
+    assert reasons(world) == [DeleteReason.JOBSET_FINISHED]

@@ -91,7 +91,7 @@ class Process:
         self.actor = Actor(
             gke=gke,
             api=api,
-            gate=Gate(api=api, settings=settings, clock=clock, monotonic=self._monotonic),
+            gate=Gate(api=api, clock=clock, monotonic=self._monotonic),
             clock=clock,
             lease_seconds=elector.remaining_seconds if elector is not None else lambda: float("inf"),
             on_answer=self.wake,
