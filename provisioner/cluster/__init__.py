@@ -23,7 +23,16 @@ from provisioner.cluster.lease import LeaseElector, boot_clock
 from provisioner.cluster.listwatch import ListWatch
 from provisioner.cluster.parse import MalformedObject, parse_jobset, parse_node, parse_pod
 from provisioner.cluster.protocol import Api, Page, Stream, Timeouts
-from provisioner.cluster.watches import CombinedWatch, Namespace, Watch, jobsets, namespaces, nodes, pods
+from provisioner.cluster.watches import (
+    CombinedWatch,
+    Namespace,
+    Watch,
+    WatchOptions,
+    jobsets,
+    namespaces,
+    nodes,
+    pods,
+)
 from provisioner.cluster.workloads import (
     BoundPod,
     cordon,
@@ -61,6 +70,7 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "Watch",
+    "WatchOptions",
     "boot_clock",
     "connect",
     "cordon",

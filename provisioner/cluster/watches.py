@@ -72,23 +72,23 @@ class CombinedWatch(Generic[T]):
     """Several watches as one: synced and fresh when all of them are."""
 
     def __init__(self, parts: Sequence[ListWatch[T]]) -> None:
-        self._parts = tuple(parts)
+        self.parts = tuple(parts)
         self._snapshots: tuple[Mapping[Key, T], ...] = ()
         self._merged: Mapping[Key, T] = MappingProxyType({})
 
     def start(self) -> None:
         """Start watching."""
-        for part in self._parts:
+        for part in self.parts:
             part.start()
 
     def stop(self) -> None:
         """End watching."""
-        for part in self._parts:
+        for part in self.parts:
             part.stop()
 
     def records(self) -> Mapping[Key, T]:
         """Return (namespace, name) -> record, a snapshot that never changes."""
-        snapshots = tuple(part.records() for part in self._parts)
+        snapshots = tuple(part.records() for part in self.parts)
         if len(snapshots) == 1:
             return snapshots[0]
         current = self._merged
@@ -105,27 +105,27 @@ class CombinedWatch(Generic[T]):
     @property
     def synced(self) -> bool:
         """Whether all parts are synced."""
-        return all(part.synced for part in self._parts)
+        return all(part.synced for part in self.parts)
 
     @property
     def problem(self) -> str | None:
         """Return the problems of all parts."""
-        return "; ".join(part.problem for part in self._parts if part.problem) or None
+        return "; ".join(part.problem for part in self.parts if part.problem) or None
 
     @property
     def last_contact_monotonic(self) -> float | None:
         """Return the oldest of the parts' contacts."""
-        contacts = [part.last_contact_monotonic for part in self._parts]
+        contacts = [part.last_contact_monotonic for part in self.parts]
         known = [contact for contact in contacts if contact is not None]
         return min(known) if len(known) == len(contacts) else None
 
     def fresh(self, *, max_silence_seconds: float) -> bool:
         """Whether all parts are fresh."""
-        return all(part.fresh(max_silence_seconds=max_silence_seconds) for part in self._parts)
+        return all(part.fresh(max_silence_seconds=max_silence_seconds) for part in self.parts)
 
     def seen_deleted(self, uid: str) -> bool:
         """Whether a DELETED event of any part told of this object's end."""
-        return any(part.seen_deleted(uid) for part in self._parts)
+        return any(part.seen_deleted(uid) for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

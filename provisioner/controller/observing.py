@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
+from typing import Unpack
 
 import structlog
 
@@ -48,13 +49,18 @@ class Watches:
         return named
 
 
-def make_watches(api: cluster.Api, settings: Settings, on_change: Callable[[], None]) -> Watches:
+def make_watches(
+    api: cluster.Api, settings: Settings, on_change: Callable[[], None], **options: Unpack[cluster.WatchOptions]
+) -> Watches:
     """Make the list-watches that the settings ask for; they are not started yet."""
+    namespaces = settings.namespaces
     return Watches(
-        jobsets=cluster.jobsets(api, on_change=on_change, namespaces=settings.namespaces),
-        pods=cluster.pods(api, on_change=on_change, namespaces=settings.namespaces),
-        nodes=cluster.nodes(api, on_change=on_change),
-        namespaces=cluster.namespaces(api, on_change=on_change) if settings.opt_in_label is not None else None,
+        jobsets=cluster.jobsets(api, on_change=on_change, namespaces=namespaces, **options),
+        pods=cluster.pods(api, on_change=on_change, namespaces=namespaces, **options),
+        nodes=cluster.nodes(api, on_change=on_change, **options),
+        namespaces=(
+            cluster.namespaces(api, on_change=on_change, **options) if settings.opt_in_label is not None else None
+        ),
     )
 
 

@@ -436,7 +436,7 @@ def test_a_kind_that_disappears_is_not_an_empty_list() -> None:
     kube, changes = FakeKube(), []
     kube.put_object(f"{ROOT}/namespaces/default/jobsets/train", raw_jobset())
     parts = watches.jobsets(kube, on_change=lambda: changes.append(1))
-    (watch,) = parts._parts  # type: ignore[attr-defined]
+    (watch,) = parts.parts  # type: ignore[attr-defined]
     watch.step()
     assert (parts.synced, len(parts.records()), len(changes)) == (True, 1, 1)
     kube.uninstall(f"{ROOT}/jobsets")

@@ -43,7 +43,7 @@ class Calls:
         self._crash_chance = rng.choice((0.0, 0.0, 0.002, 0.01))
         self._pause_chance = rng.choice((0.0, 0.0, 0.002, 0.01))
         self._lag_seconds = rng.choice((0.0, 0.0, 0.5, 5.0))
-        self.loses_events = stage.chance(0.2)
+        self._breaks_watches = stage.chance(0.2)
         self.refuses_requests = stage.chance(0.1)
         self._crashes_left = self._pauses_left = _MOST_CRASHES
         self.kube_down_until = self.gke_down_until = 0.0
@@ -93,19 +93,34 @@ class Calls:
         return seconds
 
     def watch_trouble(self, resource: str) -> tuple[float, bool]:
-        """Return how late an event comes, and whether it gets lost."""
+        """Return how late an event comes, and whether the watch breaks instead."""
         rng = self.stage.rng
         if not self.stage.stormy:
             return rng.uniform(0.002, 0.1), False
-        if self.loses_events and rng.random() < 0.05:
-            self.stage.fault("event lost", resource)
-            return 0.0, True
+        lag = rng.uniform(0.002, 0.3)
         if self._lag_seconds:
-            lag = rng.expovariate(1.0 / self._lag_seconds)
+            lag = min(rng.expovariate(1.0 / self._lag_seconds), 30.0)
             if lag > 1.0:
                 self.stage.faults["event late"] += 1
-            return min(lag, 30.0), False
-        return rng.uniform(0.002, 0.3), False
+        breaks = self._breaks_watches and rng.random() < 0.05
+        if breaks:
+            self.stage.fault("watch broken", resource)
+        return lag, breaks
+
+    def list_expires(self) -> bool:
+        """Whether the history is compacted before the next page of a list is read."""
+        return self.stage.stormy and self._breaks_watches and self.stage.rng.random() < 0.1
+
+    def watch_ends(self, seconds: int) -> tuple[float, float | None]:
+        """Return after how long the server ends a watch that was asked for so long, and when it sends a bookmark."""
+        rng = self.stage.rng
+        early = self.stage.stormy and rng.random() < 0.1
+        if early:
+            self.stage.faults["watch ends early"] += 1
+        return (
+            rng.uniform(0.0, seconds) if early else float(seconds),
+            rng.uniform(0.0, seconds) if rng.random() < 0.5 else None,
+        )
 
     def gke_fault(self, process: Process, method: str) -> Trouble | None:
         """Return what befalls a call to GKE."""

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from provisioner import constants
-from provisioner.cluster.protocol import object_path
+from provisioner.cluster.protocol import JOBSETS_ROOT, JsonObject, object_path
 from provisioner.simulator.faults import Fault, FaultKind
 from provisioner.simulator.records import PoolStatus
 from tests.simulation.cloud import CLUSTER
+from tests.simulation.objects import NAMESPACE
 from tests.simulation.store import merged
 
 if TYPE_CHECKING:
@@ -30,6 +31,28 @@ _POOL_FAULTS = (
     FaultKind.DELETE_FAILS,
     FaultKind.DELETE_NEVER_ENDS,
 )
+
+
+def _nonsense_jobset(name: str) -> tuple[str, JsonObject]:
+    """Return a JobSet whose pods ask for one and a half chips."""
+    requests = {constants.TPU_RESOURCE: "1500m"}
+    pod = {"containers": [{"name": "main", "resources": {"requests": requests}}]}
+    job = {"name": "workers", "replicas": 1, "template": {"spec": {"parallelism": 1, "template": {"spec": pod}}}}
+    path = object_path("jobsets", name, namespace=NAMESPACE, root=JOBSETS_ROOT)
+    return path, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": {"replicatedJobs": [job]}}
+
+
+def _nonsense_pod(name: str) -> tuple[str, JsonObject]:
+    """Return a pod that calls itself a JobSet's, and does not say of which job."""
+    requests = {constants.TPU_RESOURCE: "4"}
+    return object_path("pods", name, namespace=NAMESPACE), {
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": {constants.JOBSET_NAME: "train-1"}},
+        "spec": {"containers": [{"name": "main", "resources": {"requests": requests}}]},
+        "status": {"phase": "Pending"},
+    }
+
+
+_NONSENSE = (_nonsense_jobset, _nonsense_pod)
 
 
 class Chaos:
@@ -56,12 +79,15 @@ class Chaos:
             ("kubernetes outage", self._kube_outage),
             ("gke outage", self._gke_outage),
             ("silent watch", self._silence),
+            ("compaction", self._compact),
+            ("malformed object", self._write_nonsense),
             ("pod killed", self._kill_a_pod),
             ("foreign pod", self._foreign_pod),
         )
         self._kinds = tuple(each for each in kinds if stage.chance(0.4))
         self._pool_faults = tuple(kind for kind in _POOL_FAULTS if stage.chance(0.4)) or (FaultKind.STOCKOUT,)
         self._by_hand: set[str] = set()
+        self._nonsense = 0
         simulation.calls.on_delicate_pause = self._preempt_what_is_looked_at
 
     def begin(self) -> None:
@@ -71,8 +97,6 @@ class Chaos:
             self._break_a_pool()
         if self._kinds:
             agenda.after(rng.uniform(1.0, 15.0), self._strike)
-        if self.simulation.calls.loses_events:
-            agenda.after(20.0, self._relist)
 
     def end(self) -> None:
         """End it, and mend what would be mended."""
@@ -93,9 +117,8 @@ class Chaos:
         for process in self.simulation.processes:
             process.skewed_before = (self.stage.agenda.now, process.skew_seconds)
             process.skew_seconds = 0.0
-            for cache in process.caches:
-                cache.fall_silent(0.0)
-                cache.relist()
+            for feed in process.feeds:
+                feed.hear()
 
     # --- what happens to the world
 
@@ -105,12 +128,6 @@ class Chaos:
         rng = self.stage.rng
         self.stage.agenda.after(rng.uniform(3.0, 25.0), self._strike)
         rng.choice(self._kinds)[1]()
-
-    def _relist(self) -> None:
-        if self.stage.stormy:
-            for process in self.simulation.processes:
-                self.stage.rng.choice(process.caches).relist()
-            self.stage.agenda.after(self.stage.rng.uniform(5.0, 20.0), self._relist)
 
     def _our_pool(self, *statuses: PoolStatus) -> str | None:
         ours = [
@@ -249,6 +266,23 @@ class Chaos:
         self.simulation.calls.kube_down_until = self.stage.agenda.now + self.stage.rng.uniform(2.0, 50.0)
         self.stage.fault("kubernetes outage", "until %.0f", self.simulation.calls.kube_down_until)
 
+        if self.stage.chance(0.5):
+            for process in self.simulation.processes:
+                for feed in process.feeds:
+                    feed.lose_server()
+
+    def _compact(self) -> None:
+        self.stage.fault("compaction", "of what happened until now")
+        self.stage.store.compact()
+
+    def _write_nonsense(self) -> None:
+        """Make an object that can't be read, and remove it again."""
+        self._nonsense += 1
+        path, raw = self.stage.rng.choice(_NONSENSE)(f"nonsense-{self._nonsense}")
+        self.stage.fault("malformed object", path)
+        self.stage.store.put(path, raw)
+        self.stage.agenda.after(self.stage.rng.uniform(5.0, 100.0), lambda: self.stage.store.remove(path))
+
     def _gke_outage(self) -> None:
         self.simulation.calls.gke_down_until = self.stage.agenda.now + self.stage.rng.uniform(2.0, 60.0)
         self.stage.fault("gke outage", "until %.0f", self.simulation.calls.gke_down_until)
@@ -302,4 +336,4 @@ class Chaos:
         if process is not None:
             seconds = self.stage.rng.uniform(5.0, 250.0)
             self.stage.fault("silent watch", "of %s for %.0f s", process.name, seconds)
-            self.stage.rng.choice(process.caches).fall_silent(seconds)
+            self.stage.rng.choice(process.feeds).fall_silent(seconds)

@@ -13,7 +13,17 @@ import structlog
 from tests.simulation.stage import Stage
 
 #: Events that say: something was raised that nobody had thought of.
-_CRASHES = frozenset({"call.crashed", "create.crashed", "delete.crashed", "lease.step_failed", "lease.listener_failed"})
+_CRASHES = frozenset(
+    {
+        "call.crashed",
+        "create.crashed",
+        "delete.crashed",
+        "lease.step_failed",
+        "lease.listener_failed",
+        "watch.step_failed",
+        "watch.listener_failed",
+    }
+)
 
 
 @contextmanager

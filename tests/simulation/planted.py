@@ -174,6 +174,22 @@ def _key_by_label(original: Any) -> Any:
     return lambda namespace, metadata: (metadata.get("labels") or {}).get(JOB_KEY) or original(namespace, metadata)
 
 
+def _merging(original: Any) -> Any:
+    """Takes what a list shows, and keeps what it does not show any more."""
+
+    def listed(self: Any, listing: Any, version: str) -> None:
+        for key, record in self._records.items():
+            listing.records.setdefault(key, record)
+        original(self, listing, version)
+
+    return listed
+
+
+def _ahead_of_the_list(original: Any) -> Any:
+    """Watches from a little after the list."""
+    return lambda self, listing, version: original(self, listing, str(int(version) + 3))
+
+
 BUGS: tuple[Bug, ...] = (
     Bug(
         name="gate-trusts-the-cache",
@@ -335,6 +351,24 @@ BUGS: tuple[Bug, ...] = (
         description="The taint of slices that wait for others is never taken off.",
         where="provisioner.planning.gangs:_releases",
         mutate=lambda _original: lambda *_args: (),
+    ),
+    Bug(
+        name="relist-keeps-old-records",
+        description="What changed while the list-watch was cut off is not taken from the new list.",
+        where="provisioner.cluster.reflector:_same_or_new",
+        mutate=lambda _original: lambda before, record: before if before is not None and before != record else record,
+    ),
+    Bug(
+        name="relist-forgets-nothing",
+        description="What was deleted while the list-watch was cut off stays.",
+        where="provisioner.cluster.reflector:Reflector._listed",
+        mutate=_merging,
+    ),
+    Bug(
+        name="watch-begins-late",
+        description="What is written between a list and its watch is missed.",
+        where="provisioner.cluster.reflector:Reflector._listed",
+        mutate=_ahead_of_the_list,
     ),
     Bug(
         name="clock-that-was-set-stops-everything",

@@ -7,27 +7,26 @@ other processes and the world go on, nested in it. A crash ends all of a process
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from provisioner import cluster, constants
 from provisioner.cluster import errors
-from provisioner.cluster.parse import parse_jobset, parse_node, parse_pod
 from provisioner.cluster.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Stream, Timeouts
 from provisioner.controller.acting import Actor
 from provisioner.controller.clocks import FollowedClock
 from provisioner.controller.deleting import Gate
 from provisioner.controller.guarding import ClusterProof
 from provisioner.controller.loop import Loop
-from provisioner.controller.observing import PoolList, Watches
+from provisioner.controller.observing import PoolList, make_watches
 from provisioner.controller.reporting import Reporter
 from provisioner.gke.client import GkeClient
 from provisioner.gke.decorators import RetryingGke
 from provisioner.model.workloads import ObjectRef
 from provisioner.settings import Settings
-from tests.simulation.caches import Cache
 from tests.simulation.cloud import CLUSTER, Wire
+from tests.simulation.feeds import Feed
 from tests.simulation.store import merged
 
 if TYPE_CHECKING:
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DRAIN_SECONDS = 22.0
-_UNFINISHED_PHASES = ("Succeeded", "Failed")
+#: Objects a page: few enough to make many pages of one list, or the usual.
+_PAGE_SIZES = (2, 7, PAGE_SIZE)
 
 
 class Crash(BaseException):
@@ -97,15 +97,18 @@ class Process:
             on_answer=self.wake,
             executor=_Executor(self),  # type: ignore[arg-type]
         )
-        self.caches: tuple[Cache[Any], ...] = (
-            Cache(self, "jobsets", lambda _raw: True, parse_jobset),
-            Cache(self, "pods", _unfinished_jobset_pod, parse_pod),
-            Cache(self, "nodes", _managed_node, parse_node),
+        watches = make_watches(
+            api,
+            settings,
+            self.wake,
+            clock=self._monotonic,
+            rng=self.stage.rng,
+            page_size=self.stage.rng.choice(_PAGE_SIZES),
         )
-        jobsets, pods, nodes = self.caches
+        self.feeds = tuple(Feed(self, part) for each in watches.named().values() for part in _parts(each))
         self.loop = Loop(
             settings=settings,
-            watches=Watches(jobsets=jobsets, pods=pods, nodes=nodes),
+            watches=watches,
             pools=PoolList(gke=gke, clock=clock),
             proof=ClusterProof(gke=gke, api=api, trusted_ca_pem=ca_pem, assume=False, clock=clock),
             actor=self.actor,
@@ -248,8 +251,8 @@ class Process:
             return
         self.dead = True
         self.note("has ended")
-        for each in self.caches:
-            each.forget()
+        for each in self.feeds:
+            each.close()
         self.simulation.process_ended(self)
 
 
@@ -279,7 +282,7 @@ class _Recorder:
 
 
 class KubeView:
-    """The API server as one process reaches it. Implements the `Api` protocol but for watches, which caches replace."""
+    """The API server as one process reaches it. Implements the `Api` protocol but for watches, which feeds replace."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -300,16 +303,15 @@ class KubeView:
         continue_token: str = "",
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> Page:
-        """Return a collection, in one page."""
+        """Return one page of a collection."""
 
-        def select() -> list[JsonObject]:
+        def read() -> Page:
             key, _, pool = (query or {}).get("labelSelector", "").partition("=")
             if key == constants.NODE_POOL:
                 self._process.looked_at[pool] = self._process.stage.agenda.now
-            return list(self._store.select(path, query or {}))
+            return self._store.page(path, query or {}, limit=limit, continue_token=continue_token)
 
-        items = self._exchange("GET", path, select)
-        return Page(items=items, resource_version=str(self._store.version))
+        return self._exchange("GET", path, read)
 
     def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Create an object."""
@@ -353,7 +355,7 @@ class KubeView:
         raise AssertionError(f"nothing here deletes {path}")
 
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> Stream:
-        """Refuse: caches stand in for watches."""
+        """Refuse: list-watches have no threads here, they are fed."""
         raise AssertionError(f"nobody here watches {path}")
 
     def _exchange(self, method: str, path: str, effect: Callable[[], T]) -> T:
@@ -370,10 +372,8 @@ class KubeView:
         return result
 
 
-def _unfinished_jobset_pod(raw: JsonObject) -> bool:
-    labels = raw["metadata"].get("labels") or {}
-    return constants.JOBSET_NAME in labels and raw["status"]["phase"] not in _UNFINISHED_PHASES
-
-
-def _managed_node(raw: JsonObject) -> bool:
-    return (raw["metadata"].get("labels") or {}).get(constants.NODEPOOL_MANAGER) == constants.MANAGER
+def _parts(watch: cluster.Watch[Any]) -> Sequence[cluster.ListWatch[Any]]:
+    if isinstance(watch, cluster.CombinedWatch):
+        return watch.parts
+    assert isinstance(watch, cluster.ListWatch)
+    return (watch,)

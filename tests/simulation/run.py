@@ -100,7 +100,7 @@ class Simulation:
         self.checker = Checker(self)
         self.processes: list[Process] = []
         self._started = 0
-        #: When something last happened to a process: until its caches are there, nothing counts as lasting.
+        #: When something last happened to a process: until its list-watches have listed, nothing counts as lasting.
         self.disturbed_at = 0.0
 
     def run(self) -> float:

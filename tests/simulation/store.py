@@ -1,18 +1,34 @@
-"""The objects of the simulated Kubernetes, and what an API server does with them: versions, selectors, listeners.
+"""The objects of the simulated Kubernetes, and what an API server does with them: versions, selectors, pages, history.
 
 Objects are never changed in place: a write replaces them, so readers may keep what they got. There is no validation.
+Every write has one version more than the last. What is listed in pages is one moment's state, that of the first page;
+what changed since a version is told as long as the history has not been compacted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import bisect
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from provisioner.cluster import errors
-from provisioner.cluster.protocol import JsonObject
+from provisioner.cluster.protocol import JsonObject, Page
 
-#: resource, path, before, after.
-Listener = Callable[[str, str, JsonObject | None, JsonObject | None], None]
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One write."""
+
+    version: int
+    path: str
+    before: JsonObject | None
+    after: JsonObject | None
+
+
+Listener = Callable[[Change], None]
 
 
 def resource_of(path: str) -> str:
@@ -25,14 +41,22 @@ class Store:
 
     def __init__(self) -> None:
         self.version = 0
-        self.listeners: list[Listener] = []
         self._objects: dict[str, dict[str, JsonObject]] = {}
+        self._listeners: dict[str, list[Listener]] = {}
+        self._history: dict[str, list[Change]] = {}
+        #: What happened up to here is not told any more.
+        self._compacted = 0
+        #: What is left of lists that are read page by page, by continue token.
+        self._lists: dict[str, tuple[int, list[JsonObject]]] = {}
+        self._numbers = 0
         self._uids = 0
 
     def new_uid(self, kind: str) -> str:
         """Return a UID that was never given before."""
         self._uids += 1
         return f"{kind}-{self._uids:04d}"
+
+    # --- objects
 
     def find(self, path: str) -> JsonObject | None:
         """Return an object, or None."""
@@ -45,10 +69,6 @@ class Store:
             raise errors.NotFound(f"{path} not found", status=404, reason="NotFound")
         return found
 
-    def all(self, resource: str) -> Mapping[str, JsonObject]:
-        """Return the objects of a resource by path."""
-        return self._objects.get(resource, {})
-
     def put(self, path: str, body: JsonObject) -> JsonObject:
         """Create or replace an object."""
         resource = resource_of(path)
@@ -60,33 +80,68 @@ class Store:
             metadata["uid"] = before["metadata"]["uid"] if before else self.new_uid(resource)
         after = {**body, "metadata": metadata}
         objects[path] = after
-        self._tell(resource, path, before, after)
+        self._tell(resource, Change(self.version, path, before, after))
         return after
 
     def remove(self, path: str) -> None:
         """Remove an object, if it is there."""
-        before = self._objects.get(resource_of(path), {}).pop(path, None)
+        resource = resource_of(path)
+        before = self._objects.get(resource, {}).pop(path, None)
         if before is not None:
             self.version += 1
-            self._tell(resource_of(path), path, before, None)
+            self._tell(resource, Change(self.version, path, before, None))
 
-    def select(self, collection: str, query: Mapping[str, str]) -> Iterator[JsonObject]:
-        """Yield the objects of a collection that the selectors leave."""
-        root, _, resource = collection.rpartition("/")
-        labels = _parsed(query.get("labelSelector", ""))
-        fields = _parsed(query.get("fieldSelector", ""))
-        for path, raw in list(self._objects.get(resource, {}).items()):
-            if not path.startswith(root):
-                continue
-            marks = raw["metadata"].get("labels") or {}
-            if all(_holds(marks.get(key), sign, value) for key, sign, value in labels) and all(
-                _holds(_field(raw, key), sign, value) for key, sign, value in fields
-            ):
-                yield raw
+    # --- collections
 
-    def _tell(self, resource: str, path: str, before: JsonObject | None, after: JsonObject | None) -> None:
-        for listener in self.listeners:
-            listener(resource, path, before, after)
+    def select(self, collection: str, query: Mapping[str, str]) -> list[JsonObject]:
+        """Return the objects of a collection that the selectors leave."""
+        selects = selector(collection, query)
+        objects = self._objects.get(collection.rpartition("/")[2], {})
+        return [raw for path, raw in objects.items() if selects(path, raw)]
+
+    def page(self, collection: str, query: Mapping[str, str], *, limit: int, continue_token: str) -> Page:
+        """Return one page of a collection; raise Gone where the history was compacted since the first."""
+        if continue_token:
+            if continue_token not in self._lists:
+                raise errors.Gone("the provided continue parameter is too old", status=410, reason="Expired")
+            version, items = self._lists.pop(continue_token)
+        else:
+            version, items = self.version, self.select(collection, query)
+        token = ""
+        if len(items) > limit:
+            self._numbers += 1
+            token = f"{version}-{self._numbers}"
+            self._lists[token] = (version, items[limit:])
+        return Page(items=items[:limit], resource_version=str(version), continue_token=token)
+
+    # --- history
+
+    def listen(self, resource: str, listener: Listener) -> None:
+        """Call back at every write to a resource."""
+        self._listeners.setdefault(resource, []).append(listener)
+
+    def unlisten(self, resource: str, listener: Listener) -> None:
+        """Call back no more."""
+        self._listeners[resource].remove(listener)
+
+    def changes_since(self, resource: str, version: int) -> list[Change]:
+        """Return the writes after a version; raise Gone where they are not all known any more."""
+        if version < self._compacted:
+            text = f"too old resource version: {version} ({self._compacted})"
+            raise errors.Gone(text, status=410, reason="Expired")
+        history = self._history.get(resource, [])
+        return history[bisect.bisect_right(history, version, key=attrgetter("version")) :]
+
+    def compact(self) -> None:
+        """Forget the history, and the lists that are being read."""
+        self._compacted = self.version
+        self._history.clear()
+        self._lists.clear()
+
+    def _tell(self, resource: str, change: Change) -> None:
+        self._history.setdefault(resource, []).append(change)
+        for listener in tuple(self._listeners.get(resource, ())):
+            listener(change)
 
 
 def merged(target: Any, change: Any) -> Any:
@@ -102,9 +157,30 @@ def merged(target: Any, change: Any) -> Any:
     return result
 
 
-def _parsed(selector: str) -> list[tuple[str, str, str]]:
+def selector(collection: str, query: Mapping[str, str]) -> Callable[[str, JsonObject], bool]:
+    """Return what tells whether an object, by its path and content, is in a collection and selected."""
+    return _selector(collection, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+
+
+@functools.lru_cache(maxsize=256)
+def _selector(collection: str, label_selector: str, field_selector: str) -> Callable[[str, JsonObject], bool]:
+    root = collection.rpartition("/")[0]
+    labels, fields = _parsed(label_selector), _parsed(field_selector)
+
+    def selects(path: str, raw: JsonObject) -> bool:
+        if not path.startswith(root):
+            return False
+        marks = raw["metadata"].get("labels") or {}
+        return all(_holds(marks.get(key), sign, value) for key, sign, value in labels) and all(
+            _holds(_field(raw, key), sign, value) for key, sign, value in fields
+        )
+
+    return selects
+
+
+def _parsed(text: str) -> list[tuple[str, str, str]]:
     parts = []
-    for requirement in selector.split(",") if selector else ():
+    for requirement in text.split(",") if text else ():
         for sign in ("!=", "="):
             key, found, value = requirement.partition(sign)
             if found:

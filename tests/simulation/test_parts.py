@@ -1,6 +1,8 @@
-"""The parts that the simulation stands on: virtual time, lagging caches, the store."""
+"""The parts that the simulation stands on: virtual time, the store, the planting of bugs."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -69,3 +71,39 @@ def test_objects_are_replaced_and_never_changed_in_place() -> None:
     store.remove("/api/v1/nodes/n")
     with pytest.raises(errors.NotFound):
         store.get("/api/v1/nodes/n")
+
+
+def _node(number: int, **labels: str) -> tuple[str, dict[str, Any]]:
+    return f"/api/v1/nodes/n{number}", {"metadata": {"name": f"n{number}", "labels": labels}}
+
+
+def test_pages_show_the_moment_of_the_first() -> None:
+    """What changes between two pages is told by the watch from the list's version, not by the second page."""
+    store = Store()
+    for number in range(3):
+        store.put(*_node(number))
+    first = store.page("/api/v1/nodes", {}, limit=2, continue_token="")
+    store.put(*_node(2, late="yes"))
+    second = store.page("/api/v1/nodes", {}, limit=2, continue_token=first.continue_token)
+    assert [raw["metadata"]["name"] for raw in first.items + second.items] == ["n0", "n1", "n2"]
+    assert second.items[0]["metadata"]["labels"] == {}
+    assert (first.resource_version, second.resource_version, second.continue_token) == ("3", "3", "")
+    (missed,) = store.changes_since("nodes", int(second.resource_version))
+    assert (missed.version, missed.after) == (4, store.get("/api/v1/nodes/n2"))
+
+
+def test_what_was_compacted_is_gone() -> None:
+    """Neither the second page of a list nor the changes since it are to be had."""
+    store = Store()
+    for number in range(3):
+        store.put(*_node(number))
+    page = store.page("/api/v1/nodes", {}, limit=2, continue_token="")
+    store.put(*_node(3))
+    store.compact()
+    with pytest.raises(errors.Gone):
+        store.page("/api/v1/nodes", {}, limit=2, continue_token=page.continue_token)
+    with pytest.raises(errors.Gone):
+        store.changes_since("nodes", 3)
+    store.remove("/api/v1/nodes/n3")
+    (change,) = store.changes_since("nodes", 4)
+    assert (change.version, change.after) == (5, None)

@@ -13,10 +13,10 @@ import math
 
 from provisioner import constants
 from provisioner.cluster.parse import parse_node
-from provisioner.cluster.protocol import JsonObject
 from provisioner.model.capacity import Node
 from tests.simulation.objects import Claim, JobSetRun, PodRun, Shape, raw_jobset, raw_pod
 from tests.simulation.stage import Stage
+from tests.simulation.store import Change
 
 _GRACES_SECONDS = (1.0, 5.0, 30.0)
 
@@ -38,7 +38,7 @@ class Cluster:
         self.pool_changed: dict[str, float] = {}
         self._scheduling = False
         self._numbers = 0
-        stage.store.listeners.append(self._see)
+        stage.store.listen("nodes", self._see)
 
     # --- JobSets
 
@@ -353,12 +353,10 @@ class Cluster:
         self.stage.store.remove(pod.path)
         self.schedule_soon()
 
-    def _see(self, resource: str, path: str, before: JsonObject | None, after: JsonObject | None) -> None:
-        if resource != "nodes":
-            return
-        name = (after or before or {})["metadata"]["name"]
+    def _see(self, change: Change) -> None:
+        name = change.path.rpartition("/")[2]
         known = self.nodes.get(name)
-        node = parse_node(after) if after is not None else None
+        node = parse_node(change.after) if change.after is not None else None
         pool = node.pool_name if node is not None else known.pool_name if known is not None else ""
         self.pool_changed[pool] = self.stage.agenda.now
         if node is not None:
