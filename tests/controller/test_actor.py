@@ -235,6 +235,25 @@ def test_a_node_is_released(world: World) -> None:
     assert (raw["spec"].get("taints") or []) == others
 
 
+def test_a_node_that_is_being_changed_is_left_alone_until_then(world: World) -> None:
+    """Rounds come faster than answers: each decides the same, and it is done once."""
+    put_pool(world)
+    cluster.cordon(world.kube, NODE)
+    before = len(world.calls("PATCH"))
+    entered, release = threading.Event(), threading.Event()
+    world.actor.gke = Slow(entered, release)  # type: ignore[assignment]
+    world.actor.carry_out(Plan(memory=Memory(), creates=(CREATE,)))
+    assert entered.wait(10)
+    for _ in range(3):
+        world.actor.carry_out(Plan(memory=Memory(), uncordons=(NODE,), releases=(NODE,)))
+    release.set()
+    world.settle()
+    assert len(world.calls("PATCH")) == before + 1
+    cluster.cordon(world.kube, NODE)
+    carry_out(world, uncordons=(NODE,))
+    assert len(world.calls("PATCH")) == before + 3
+
+
 def test_deletes_are_sent_before_creates(world: World) -> None:
     """Deletes give back what creates wait for."""
     put_pool(world)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
+from structlog.testing import capture_logs
 
 from provisioner.cluster.protocol import object_path
 from provisioner.gke.protocol import Cluster
@@ -71,6 +74,60 @@ def test_where_public_roots_are_trusted_a_node_is_the_proof() -> None:
     world.kube.put_object(object_path("nodes", "n"), node)
     world.round(after_seconds=31)
     assert world.loop.proof.proven
+
+
+def test_the_next_try_is_due_half_a_minute_after_the_last_whatever_the_clock_says() -> None:
+    """At once before the first, never again once it is proven."""
+    world = World(ca_pem=OTHER_CERTIFICATE)
+    proof, by = world.loop.proof, timedelta(hours=2)
+    assert proof.due_in_seconds(world.clock.now()) == 0.0
+    proof.clock_set(by)
+    assert not proof.attempt()
+    world.clock.advance(12)
+    assert proof.due_in_seconds(world.clock.now()) == 18.0
+    proof.clock_set(by)
+    assert proof.due_in_seconds(world.clock.now() + by) == 18.0
+    proven = World().loop.proof
+    assert proven.attempt()
+    assert (proven.problem, proven.due_in_seconds(world.clock.now())) == ("", float("inf"))
+
+
+def test_a_round_without_a_proof_waits_until_the_next_try_is_due() -> None:
+    """But no longer than any round."""
+    world = World(ca_pem=OTHER_CERTIFICATE)
+    world.round()
+    assert world.round(after_seconds=25) == pytest.approx(5.0)
+    assert world.round(after_seconds=4.95) == pytest.approx(0.1)
+
+
+def test_nodes_are_listed_only_where_no_certificate_can_tell() -> None:
+    """The list is short, and strange nodes in it are no obstacle."""
+    world = World()
+    world.round()
+    assert world.calls("GET").count("/api/v1/nodes") == 0
+    public = World(ca_pem=None)
+    for name, raw in {"a": {}, "b": {"spec": []}, "c": {"spec": {"providerID": 7}}}.items():
+        public.kube.put_object(object_path("nodes", name), {"metadata": {"name": name, "labels": {}}, **raw})
+    public.loop.proof.attempt()
+    assert "none of the 0 nodes" in public.loop.proof.problem
+
+
+def test_a_cluster_on_a_release_channel_is_warned_of() -> None:
+    """Once: GKE upgrades nodes there whatever the pool says."""
+    for channel, want in (("RAPID", 1), ("", 0)):
+        world = World()
+        world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, release_channel=channel)
+        with capture_logs() as logs:
+            world.rounds(3, every_seconds=40)
+        assert [log["event"] for log in logs].count("cluster.on_release_channel") == want
+
+
+def test_the_word_of_the_user_is_enough() -> None:
+    """ASSUME_SAME_CLUSTER: where nothing can be compared."""
+    world = World(ca_pem=OTHER_CERTIFICATE)
+    world.loop.proof.assume = True
+    world.round()
+    assert world.loop.problems() == ()
 
 
 def test_a_follower_does_nothing_and_has_no_problem() -> None:

@@ -7,7 +7,7 @@ import json
 import ssl
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -20,10 +20,12 @@ from google.auth import credentials as auth_credentials
 from google.auth import exceptions as auth_exceptions
 from google.cloud import container_v1
 
+from provisioner.controller.acting import CALL_TIMEOUT_SECONDS
 from provisioner.gke import errors, translate
 from provisioner.gke.client import GkeClient
 from provisioner.gke.errors import GkeError
 from provisioner.gke.protocol import Cluster, Gke
+from provisioner.gke.session import GkeSession
 from provisioner.model.capacity import (
     Failure,
     FailureKind,
@@ -622,6 +624,40 @@ def test_time_out_of_a_change_is_an_unknown_outcome(server: RecordingServer, met
     release.set()
     client.close()
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "seconds"),
+    [
+        pytest.param(lambda gke: gke.get_cluster(), 10.0, id="a read of the cluster"),
+        pytest.param(lambda gke: gke.list_node_pools(), 20.0, id="a list"),
+        pytest.param(lambda gke: gke.get_node_pool(PoolName("a")), 10.0, id="a read of a pool"),
+        pytest.param(lambda gke: gke.get_operation(OperationName("o")), 10.0, id="a read of an operation"),
+        pytest.param(lambda gke: gke.get_workload_policy("w"), 10.0, id="a read of a policy"),
+        pytest.param(lambda gke: gke.create_node_pool(SMALLEST), CALL_TIMEOUT_SECONDS, id="a create"),
+        pytest.param(lambda gke: gke.delete_node_pool(PoolName("a")), CALL_TIMEOUT_SECONDS, id="a delete"),
+        pytest.param(
+            lambda gke: gke.create_workload_policy(WorkloadPolicy(name="w", topology="4x4")),
+            CALL_TIMEOUT_SECONDS,
+            id="a policy's create",
+        ),
+    ],
+)
+def test_each_call_has_its_time_out(
+    client: GkeClient, monkeypatch: pytest.MonkeyPatch, call: Callable[[Gke], object], seconds: float
+) -> None:
+    """What changes something takes no longer than the controller wants to have of its lease."""
+    seen = []
+
+    def request(session: GkeSession, *args: object, timeout: float, **kwargs: object) -> None:
+        seen.append(timeout)
+        raise requests.ConnectionError("refused")
+
+    monkeypatch.setattr(GkeSession, "request", request)
+    with pytest.raises(GkeError):
+        call(client)
+    # The library takes off what it took itself.
+    assert seen == pytest.approx([seconds], abs=1.0)
 
 
 def test_error_names_call_object_and_gke_words(server: RecordingServer, client: GkeClient) -> None:

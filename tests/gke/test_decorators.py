@@ -143,7 +143,9 @@ def test_other_failures_of_reads_are_told_at_once(kind: FailureKind) -> None:
     ("wish", "calls", "slept_seconds"),
     [
         pytest.param(3.0, 2, [3.0], id="a short wish is followed"),
-        pytest.param(60.0, 1, [], id="a long wish is left to the next round"),
+        pytest.param(5.0, 2, [5.0], id="the longest wish that is"),
+        pytest.param(5.5, 1, [], id="a longer wish is left to the next round"),
+        pytest.param(60.0, 1, [], id="a long wish as well"),
     ],
 )
 def test_wish_of_gke(wish: float, calls: int, slept_seconds: list[float]) -> None:
@@ -157,6 +159,31 @@ def test_wish_of_gke(wish: float, calls: int, slept_seconds: list[float]) -> Non
     else:
         gke.list_node_pools()
     assert (fake.counts()["list_node_pools"], slept) == (calls, slept_seconds)
+
+
+class Spread(random.Random):
+    """A chance that always spreads as widely as it may."""
+
+    def uniform(self, a: float, b: float) -> float:
+        """Return the upper bound."""
+        return b
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    """Spread by half of each, and cut after that."""
+    fake, slept = make_fake(), list[float]()
+    fake.fail_always("list_node_pools", FailureKind.UNAVAILABLE)
+    with pytest.raises(GkeError):
+        RetryingGke(fake, tries=6, sleep=slept.append, rng=Spread()).list_node_pools()
+    assert slept == pytest.approx([0.45, 0.9, 1.8, 3.6, 5.0])
+
+
+def test_a_wish_shorter_than_the_pause_does_not_shorten_it() -> None:
+    """GKE's own delay is the least that is waited."""
+    fake, slept = make_fake(), list[float]()
+    fake.fail_next("list_node_pools", FailureKind.UNAVAILABLE, retry_after_seconds=0.1)
+    RetryingGke(fake, sleep=slept.append, rng=Spread()).list_node_pools()
+    assert slept == pytest.approx([0.45])
 
 
 def test_fake_lost_answer() -> None:
