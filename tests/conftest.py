@@ -7,3 +7,5 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 # Mutated code has to fail, and nobody reads with which example.
 settings.register_profile("mutation", settings.get_profile("untimed"), phases=[Phase.explicit, Phase.generate])
+# Which tests run which lines is seen after a few examples.
+settings.register_profile("mutation-map", settings.get_profile("untimed"), max_examples=10)

@@ -27,10 +27,12 @@ from tests.mutation.trying import Project, make_copy, record, try_all
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("planning", "demand", "controller", "gke", "cluster")
+_OPTIONS = ("-m", "not e2e", "--hypothesis-seed=0")
 _PROJECT = Project(
     root=_ROOT,
     packages={f"provisioner/{name}": (f"tests/{name}",) for name in _PACKAGES},
-    pytest_options=("-m", "not e2e", "--hypothesis-seed=0", "--hypothesis-profile=mutation"),
+    pytest_options=(*_OPTIONS, "--hypothesis-profile=mutation"),
+    recording_options=(*_OPTIONS, "--hypothesis-profile=mutation-map"),
     last_resort=("-m", "tests.simulation", "--seeds", "15", "--jobs", "1"),
 )
 

@@ -53,6 +53,8 @@ class Project:
     #: Package directory -> the test folders that are about it.
     packages: Mapping[str, tuple[str, ...]]
     pytest_options: tuple[str, ...] = ()
+    #: In place of those, for the run that finds out which tests run which lines.
+    recording_options: tuple[str, ...] = ()
     #: A command that must fail where no test has; arguments of the Python interpreter.
     last_resort: tuple[str, ...] = ()
     #: All tests of one mutation together may take this long, and the last resort as well.
@@ -112,7 +114,7 @@ def record(project: Project, copy: Path) -> CoverageMap:
     folders = dict.fromkeys(folder for folders in project.packages.values() for folder in folders)
     run = subprocess.run(
         [
-            *(sys.executable, *_PYTEST, *project.pytest_options),
+            *(sys.executable, *_PYTEST, *project.recording_options),
             *("--cov", f"--cov-config={config}", "--cov-context=test", "--cov-report="),
             *folders,
         ],
