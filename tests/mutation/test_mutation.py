@@ -175,6 +175,20 @@ def test_the_last_resort_is_asked_where_no_test_notices(toy: Project, recorded: 
     assert (result.fate, result.tests) == (Fate.KILLED, 0)
 
 
+def test_a_test_that_fails_once_does_not_lose_the_record(toy: Project, tmp_path: Path) -> None:
+    """It is run once more, alone."""
+    shutil.copytree(toy.root, tmp_path / "slow")
+    (tmp_path / "slow/checks/test_prices.py").write_text(
+        "from pathlib import Path\nfrom shop import prices\n\n\n"
+        "def test_once():\n    prices.price(1)\n    runs = Path('runs')\n"
+        "    runs.write_text(runs.read_text() + '.' if runs.exists() else '.')\n    assert runs.read_text() == '..'\n",
+        encoding="utf-8",
+    )
+    slow = dataclasses.replace(toy, root=tmp_path / "slow")
+    tests = record(slow, make_copy(slow, tmp_path / "copy"))
+    assert tests.tests_of("shop/prices.py", 5, 5) == ["checks/test_prices.py::test_once"]
+
+
 def test_tests_that_fail_without_a_mutation_are_refused(toy: Project, tmp_path: Path) -> None:
     """They would kill everything."""
     shutil.copytree(toy.root, tmp_path / "broken")
