@@ -77,8 +77,19 @@ SAME_ZONE = "tpu-provisioner.cloud.google.com/same-zone"
 MAX_RUN_DURATION = "tpu-provisioner.cloud.google.com/max-run-duration"
 #: "true": the JobSet's slices start together.
 ALL_OR_NOTHING = "tpu-provisioner.cloud.google.com/all-or-nothing"
-#: All annotations under this prefix are kept when a pod or JobSet is parsed.
-OUR_ANNOTATION_PREFIX = "tpu-provisioner.cloud.google.com/"
+#: The annotations of pods and JobSets that are read.
+READ_ANNOTATIONS = (
+    DISABLE,
+    COPY_LABELS,
+    ADDITIONAL_NODE_NETWORKS,
+    NODE_SERVICE_ACCOUNT,
+    CAPACITY,
+    ZONES,
+    SAME_ZONE,
+    MAX_RUN_DURATION,
+    ALL_OR_NOTHING,
+    SLICE_TOPOLOGY,
+)
 
 NODEPOOL_MANAGER = "google.com/nodepool-manager"
 MANAGER = "tpu-provisioner"

@@ -7,14 +7,16 @@ server has validated the objects; nothing here checks them again.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 from provisioner import constants
+from provisioner.cluster.bounded import BoundedReader, shared
 from provisioner.cluster.quantities import ceil, parse_quantity, parse_timestamp
+from provisioner.model import bounds
 from provisioner.model.capacity import Node, PoolName, Taint
 from provisioner.model.workloads import (
     Expression,
@@ -33,6 +35,11 @@ from provisioner.model.workloads import (
 _MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(), on_field=True),)
 _LARGEST_INDEX_DIGITS = 9
 _JOB = ("batch/v1", "Job")
+#: Counts are int32 in the API.
+_LARGEST_COUNT = 2**31 - 1
+#: What a decision needs of an object that is refused for having too many labels or selectors.
+_KEPT_LABELS = (constants.DISABLE, constants.JOB_NAME)
+_KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
 
 
 class MalformedObject(ValueError):  # noqa: N818 - it names what the object is
@@ -42,11 +49,11 @@ class MalformedObject(ValueError):  # noqa: N818 - it names what the object is
 def parse_pod(raw: object) -> Pod | None:
     """Read a pod; None unless it belongs to a JobSet and asks for chips."""
     metadata = _dict(_dict(raw).get("metadata"))
-    labels = _strings(metadata.get("labels"))
-    annotations = _strings(metadata.get("annotations"))
+    labels = _dict(metadata.get("labels"))
+    annotations = _dict(metadata.get("annotations"))
 
     def marked(key: str) -> str:
-        return labels.get(key) or annotations.get(key, "")
+        return _name(labels.get(key)) or _name(annotations.get(key))
 
     jobset_name = marked(constants.JOBSET_NAME)
     if not jobset_name:
@@ -58,7 +65,7 @@ def parse_pod(raw: object) -> Pod | None:
     if requirements.chips == 0:
         return None
     status = _dict(_dict(raw).get("status"))
-    phase = _string(status.get("phase")) or "Pending"
+    phase = _name(status.get("phase")) or "Pending"
     since, words = None, ""
     if phase == "Pending":
         for condition in _dicts(status.get("conditions")):
@@ -68,17 +75,17 @@ def parse_pod(raw: object) -> Pod | None:
                 since = parse_timestamp(condition.get("lastTransitionTime")) or parse_timestamp(
                     metadata.get("creationTimestamp")
                 )
-                words = _string(condition.get("message"))
+                words = bounds.cut(_string(condition.get("message")), bounds.SCHEDULER_MESSAGE)
     return Pod(
         namespace=namespace,
         name=name,
         uid=uid,
-        jobset_name=_shared(jobset_name),
-        jobset_uid=_shared(marked(constants.JOBSET_UID)),
+        jobset_name=jobset_name,
+        jobset_uid=marked(constants.JOBSET_UID),
         job_key=job_key_of(namespace, metadata),
         completion_index=_index(marked(constants.COMPLETION_INDEX)),
-        phase=_shared(phase),
-        node_name=_string(spec.get("nodeName")),
+        phase=phase,
+        node_name=_name(spec.get("nodeName")),
         requirements=requirements,
         unschedulable_since=since,
         unschedulable_message=words,
@@ -92,19 +99,27 @@ def parse_jobset(raw: object) -> JobSet:
     spec = _dict(_dict(raw).get("spec"))
     namespace, name, uid = _identity("JobSet", metadata)
     what = f"JobSet {namespace}/{name}"
+    reader = BoundedReader("a JobSet", most_characters=bounds.JOBSET)
+    labels = reader.labels("labels", metadata.get("labels"), keep=(constants.DISABLE,))
+    annotations = reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS)
     jobs = []
-    for entry in _dicts(spec.get("replicatedJobs")):
+    entries = _dicts(spec.get("replicatedJobs"))
+    if len(entries) > bounds.REPLICATED_JOBS:
+        reader.refuse(f"spec.replicatedJobs {bounds.too_many('entries', len(entries), bounds.REPLICATED_JOBS)}")
+    for entry in itertools.islice(entries, bounds.REPLICATED_JOBS):
         job_spec = _dict(_dict(entry.get("template")).get("spec"))
         template = _dict(job_spec.get("template"))
+        template_reader = _reader_of_pod(within=reader)
         jobs.append(
             ReplicatedJob(
-                name=_string(entry.get("name")),
+                name=template_reader.text("the name of a replicated job", entry.get("name"), most=bounds.OBJECT_NAME),
                 replicas=_count(entry.get("replicas"), default=1),
                 parallelism=_count(job_spec.get("parallelism"), default=1),
                 template=_requirements(
                     what,
                     _dict(template.get("spec")),
                     _dict(template.get("metadata")),
+                    reader=template_reader,
                 ),
             )
         )
@@ -116,20 +131,40 @@ def parse_jobset(raw: object) -> JobSet:
         suspended=spec.get("suspend") is True,
         terminal_state=_terminal_state(_dict(_dict(raw).get("status"))),
         deleting=metadata.get("deletionTimestamp") is not None,
-        labels=_strings(metadata.get("labels")),
-        annotations=_ours(metadata.get("annotations")),
-        managed_by=_string(spec.get("managedBy")),
+        labels=labels,
+        annotations=annotations,
+        managed_by=_name(spec.get("managedBy")),
+        problem=reader.problem or _too_much_work(jobs),
     )
+
+
+def _too_much_work(jobs: Iterable[ReplicatedJob]) -> str:
+    """Say what there is too much of in a JobSet; child Jobs without chips are no work here."""
+    with_chips = [job for job in jobs if job.template.chips > 0]
+    for job in with_chips:
+        if job.template.problem:
+            return f"replicated job {bounds.cut(job.name)}: {job.template.problem}"
+        if job.parallelism > bounds.PARALLELISM:
+            return (
+                f"replicated job {bounds.cut(job.name)} has parallelism {job.parallelism:,}, and at most "
+                f"{bounds.PARALLELISM:,} pods of one child Job are served; no slice has more hosts"
+            )
+    children = sum(job.replicas for job in with_chips)
+    if children > bounds.CHILD_JOBS:
+        return (
+            f"it has {children:,} child Jobs that ask for chips, and at most {bounds.CHILD_JOBS:,} are served; split "
+            f"it into several JobSets"
+        )
+    return ""
 
 
 def parse_node(raw: object) -> Node | None:
     """Read a node; None unless GKE's label says which node pool it belongs to."""
     metadata = _dict(_dict(raw).get("metadata"))
-    labels = _strings(metadata.get("labels"))
-    pool_name = labels.get(constants.NODE_POOL, "")
+    pool_name = _name(_dict(metadata.get("labels")).get(constants.NODE_POOL))
     if not pool_name:
         return None
-    name = _string(metadata.get("name"))
+    name = _name(metadata.get("name"))
     what = f"node {name}"
     created_at = parse_timestamp(metadata.get("creationTimestamp"))
     if not name or created_at is None:
@@ -143,28 +178,28 @@ def parse_node(raw: object) -> Node | None:
     chips = _amount(what, "allocatable", constants.TPU_RESOURCE, allocatable)
     return Node(
         name=name,
-        uid=_string(metadata.get("uid")),
-        pool_name=PoolName(_shared(pool_name)),
-        labels=labels,
+        uid=_name(metadata.get("uid")),
+        pool_name=PoolName(pool_name),
+        labels=_node_labels(metadata.get("labels")),
         taints=tuple(
             Taint(
-                key=_string(taint.get("key")),
-                value=_string(taint.get("value")),
-                effect=_string(taint.get("effect")),
+                key=_name(taint.get("key")),
+                value=_name(taint.get("value")),
+                effect=_name(taint.get("effect")),
             )
-            for taint in _dicts(spec.get("taints"))
+            for taint in itertools.islice(_dicts(spec.get("taints")), bounds.NODE_TAINTS)
         ),
         ready=any(
             condition.get("type") == "Ready" and condition.get("status") == "True"
             for condition in _dicts(status.get("conditions"))
         ),
         cordoned=spec.get("unschedulable") is True,
-        cordoned_by_us=_strings(metadata.get("annotations")).get(constants.CORDONED) == "true",
+        cordoned_by_us=_dict(metadata.get("annotations")).get(constants.CORDONED) == "true",
         # A device plugin reports whole devices; a fraction could only be a promise that no pod can use.
         allocatable_chips=int(chips),
         allocatable_cpu_millicores=int(_amount(what, "allocatable", "cpu", allocatable) * 1000),
         allocatable_memory_bytes=int(_amount(what, "allocatable", "memory", allocatable)),
-        provider_id=_string(spec.get("providerID")),
+        provider_id=_name(spec.get("providerID")),
         created_at=created_at,
     )
 
@@ -203,7 +238,7 @@ def job_key_of(namespace: str, metadata: dict[str, Any]) -> JobKey:
     """
     for reference in _dicts(metadata.get("ownerReferences")):
         if reference.get("controller") is True and (reference.get("apiVersion"), reference.get("kind")) == _JOB:
-            name = _string(reference.get("name"))
+            name = _name(reference.get("name"))
             return job_key(namespace, name) if name else JobKey("")
     return JobKey("")
 
@@ -234,59 +269,75 @@ def _amount(what: str, role: str, resource: str, amounts: dict[str, Any]) -> Dec
     return value
 
 
-def _requirements(what: str, spec: dict[str, Any], metadata: dict[str, Any]) -> Requirements:
+def _requirements(
+    what: str, spec: dict[str, Any], metadata: dict[str, Any], *, reader: BoundedReader | None = None
+) -> Requirements:
     affinity = _dict(_dict(spec.get("affinity")).get("nodeAffinity"))
+    reader = reader or _reader_of_pod()
     return Requirements(
         chips=requested_chips(what, spec),
         cpu_millicores=ceil(pod_requests(what, spec, "cpu") * 1000),
         memory_bytes=ceil(pod_requests(what, spec, "memory")),
-        node_selector=_strings(spec.get("nodeSelector")),
-        affinity_terms=_terms(affinity.get("requiredDuringSchedulingIgnoredDuringExecution")),
+        node_selector=reader.labels("nodeSelector", spec.get("nodeSelector"), keep=_KEPT_SELECTORS),
+        labels=reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS),
+        annotations=reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS),
         tolerations=tuple(
             Toleration(
-                key=_string(entry.get("key")),
-                operator=_string(entry.get("operator")) or "Equal",
-                value=_string(entry.get("value")),
-                effect=_string(entry.get("effect")),
+                key=reader.text("a toleration's key", entry.get("key")),
+                operator=reader.text("a toleration's operator", entry.get("operator")) or "Equal",
+                value=reader.text("a toleration's value", entry.get("value")),
+                effect=reader.text("a toleration's effect", entry.get("effect")),
             )
-            for entry in _dicts(spec.get("tolerations"))
+            for entry in reader.entries("tolerations", spec.get("tolerations"), bounds.TOLERATIONS)
         ),
-        labels=_strings(metadata.get("labels")),
-        annotations=_ours(metadata.get("annotations"), constants.SLICE_TOPOLOGY),
+        affinity_terms=_terms(reader, affinity.get("requiredDuringSchedulingIgnoredDuringExecution")),
+        # Read last: it is what all of the above came to.
+        problem=reader.problem,
     )
 
 
-def _terms(required: object) -> tuple[Term, ...]:
+def _reader_of_pod(*, within: BoundedReader | None = None) -> BoundedReader:
+    return BoundedReader("a pod", most_characters=bounds.REQUIREMENTS, within=within)
+
+
+def _terms(reader: BoundedReader, required: object) -> tuple[Term, ...]:
     """Read required node affinity; a term that matches nothing goes, unless then no term were left."""
     if not isinstance(required, dict):
         return ()
     terms = []
+    expressions = values = 0
     for entry in _dicts(required.get("nodeSelectorTerms")):
-        term = (
-            *_expressions(entry.get("matchExpressions"), on_field=False),
-            *_expressions(entry.get("matchFields"), on_field=True),
-        )
-        if term:
-            terms.append(term)
+        found = [(each, False) for each in _dicts(entry.get("matchExpressions"))]
+        found += [(each, True) for each in _dicts(entry.get("matchFields"))]
+        expressions += len(found)
+        values += sum(len(_list(each.get("values"))) for each, _ in found)
+        if expressions > bounds.EXPRESSIONS or values > bounds.EXPRESSION_VALUES:
+            reader.refuse(
+                f"required node affinity has more than {bounds.EXPRESSIONS} expressions or "
+                f"{bounds.EXPRESSION_VALUES:,} values, and no more are read; use fewer"
+            )
+            return (_MATCHES_NOTHING,)
+        if found:
+            terms.append(tuple(_expression(reader, each, on_field=on_field) for each, on_field in found))
     return tuple(terms) or (_MATCHES_NOTHING,)
 
 
-def _expressions(raw: object, *, on_field: bool) -> Iterator[Expression]:
-    for entry in _dicts(raw):
-        values = entry.get("values")
-        yield Expression(
-            key=_string(entry.get("key")),
-            operator=_string(entry.get("operator")),
-            values=tuple(
-                _shared(value) for value in (values if isinstance(values, list) else ()) if isinstance(value, str)
-            ),
-            on_field=on_field,
-        )
+def _expression(reader: BoundedReader, raw: dict[str, Any], *, on_field: bool) -> Expression:
+    return Expression(
+        key=reader.text("an affinity expression's key", raw.get("key")),
+        operator=reader.text("an affinity expression's operator", raw.get("operator")),
+        values=tuple(
+            reader.text("an affinity expression's value", value)
+            for value in _list(raw.get("values"))
+            if isinstance(value, str)
+        ),
+        on_field=on_field,
+    )
 
 
 def _terminal_state(status: dict[str, Any]) -> str:
     """Read how a JobSet ended; releases before terminalState only have conditions."""
-    state = _string(status.get("terminalState"))
+    state = _name(status.get("terminalState"))
     if state:
         return state
     for condition in _dicts(status.get("conditions")):
@@ -296,12 +347,12 @@ def _terminal_state(status: dict[str, Any]) -> str:
 
 
 def _identity(kind: str, metadata: dict[str, Any]) -> tuple[str, str, str]:
-    namespace, name, uid = (_string(metadata.get(key)) for key in ("namespace", "name", "uid"))
+    namespace, name, uid = (_name(metadata.get(key)) for key in ("namespace", "name", "uid"))
     if not (namespace and name and uid):
         raise MalformedObject(
             f"{kind} {namespace or '?'}/{name or '?'} with uid {uid or '?'}: namespace, name or uid is missing"
         )
-    return _shared(namespace), name, uid
+    return namespace, name, uid
 
 
 def _deletion(what: str, metadata: dict[str, Any]) -> datetime | None:
@@ -320,48 +371,37 @@ def _index(text: str) -> int | None:
     return None
 
 
-def _ours(raw: object, *also: str) -> dict[str, str]:
-    return {
-        key: value
-        for key, value in _strings(raw).items()
-        if key.startswith(constants.OUR_ANNOTATION_PREFIX) or key in also
-    }
+def _node_labels(raw: object) -> dict[str, str]:
+    """Keep the labels of a node; who writes them may write the nodes."""
+    entries = ((_name(key), _name(value)) for key, value in _dict(raw).items() if isinstance(value, str))
+    return dict(itertools.islice(entries, bounds.NODE_LABELS))
 
 
 def _count(raw: object, *, default: int) -> int:
     if isinstance(raw, bool) or not isinstance(raw, int):
         return default
-    return max(raw, 0)
+    return min(max(raw, 0), _LARGEST_COUNT)
 
 
 def _string(raw: object) -> str:
     return raw if isinstance(raw, str) else ""
 
 
-def _strings(raw: object) -> dict[str, str]:
-    """Keep the string entries of a map."""
-    if not isinstance(raw, dict):
-        return {}
-    return {
-        _shared(key): _shared(value) for key, value in raw.items() if isinstance(key, str) and isinstance(value, str)
-    }
+def _name(raw: object) -> str:
+    """Read a text that Kubernetes bounds itself; a longer one is cut, so that it is no name of anything."""
+    return shared(bounds.cut(raw, bounds.OBJECT_NAME)) if isinstance(raw, str) else ""
 
 
 def _dict(raw: object) -> dict[str, Any]:
     return raw if isinstance(raw, dict) else {}
 
 
-def _dicts(raw: object) -> Iterable[dict[str, Any]]:
+def _dicts(raw: object) -> Sequence[dict[str, Any]]:
     return [entry for entry in raw if isinstance(entry, dict)] if isinstance(raw, list) else ()
 
 
-@functools.lru_cache(maxsize=8192)
-def _shared(text: str) -> str:
-    """Return one and the same string for equal texts: thousands of pods carry the same few.
-
-    Not sys.intern, which in some releases of Python never frees what it was given.
-    """
-    return text
+def _list(raw: object) -> list[Any]:
+    return raw if isinstance(raw, list) else []
 
 
 def _show(raw: object) -> str:

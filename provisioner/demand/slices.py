@@ -1,17 +1,22 @@
 """From JobSets and their pods to slices.
 
 A slice is what one child Job of a living JobSet needs. Child Jobs without chips are no slices. A slice exists from its
-JobSet's creation on, but wants a pool only once its leader pod cannot be scheduled.
+JobSet's creation on, but wants a pool only once its leader pod cannot be scheduled. Only those are listed that have
+pods or that something refers to (a pool, the memory), so that the work depends on what is there and not on what a spec
+asks for.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+import itertools
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from provisioner import constants, tpu
 from provisioner.demand.serving import ServingPolicy
+from provisioner.model import bounds
 from provisioner.model.workloads import (
     JobKey,
     JobSet,
@@ -24,6 +29,8 @@ from provisioner.model.workloads import (
     job_key,
 )
 
+#: Of an index: counts are int32 in the API.
+_MOST_DIGITS = 10
 #: GKE's API server adds it to every pod that asks for chips; templates do not have it yet.
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
 
@@ -74,32 +81,152 @@ class Slice:
         return 0 if self.shape is None else self.shape.nodes(self.parallelism)
 
 
-def find_slices(jobsets: JobSets, pods: Iterable[Pod], policy: ServingPolicy) -> dict[SliceId, Slice]:
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """One child Job that a JobSet's spec lists."""
+
+    job: ReplicatedJob
+    #: Its place in the spec: of the replicated job, and of the child Job in it.
+    place: tuple[int, int]
+    name: str
+
+
+def find_slices(
+    jobsets: JobSets, pods: Iterable[Pod], policy: ServingPolicy, referred: Mapping[SliceId, str] | None = None
+) -> dict[SliceId, Slice]:
     """List the slices of all living JobSets: not finished, not suspended, not being deleted.
+
+    Those with pods; those of `referred`, with the name of the child Job where it is known, as far as the JobSet's spec
+    lists them; and one of the others of each replicated job, which says what its template asks for.
 
     A pod makes no slice by itself: its Job has to be one of those that the JobSet's spec lists. What other pods are
     bound to is still seen by the matching.
     """
-    pods_of: dict[SliceId, list[Pod]] = defaultdict(list)
+    wanted: dict[JobSetUid, dict[JobKey, list[Pod]]] = defaultdict(dict)
+    names = dict(referred or {})
+    for slice_id in names:
+        wanted[slice_id.jobset_uid].setdefault(slice_id.job_key, [])
     for pod in pods:
-        slice_id = slice_id_of(pod, jobsets)
-        if slice_id is not None and not pod.finished:
-            pods_of[slice_id].append(pod)
+        slice_id_or_none = slice_id_of(pod, jobsets)
+        if slice_id_or_none is not None and not pod.finished:
+            wanted[slice_id_or_none.jobset_uid].setdefault(slice_id_or_none.job_key, []).append(pod)
+            if not names.get(slice_id_or_none):
+                names[slice_id_or_none] = pod.requirements.labels.get(constants.JOB_NAME, "")
     slices: dict[SliceId, Slice] = {}
     for jobset in jobsets.by_uid.values():
-        if not _alive(jobset):
-            continue
-        for job_name, job in _child_jobs(jobset):
-            slice_id = SliceId(jobset_uid=jobset.uid, job_key=job_key(jobset.namespace, job_name))
-            members = pods_of.get(slice_id, [])
-            # Chips that only a webhook adds show on the pods alone.
-            if job.template.chips > 0 or members:
-                slices[slice_id] = _slice(slice_id, jobset, job_name, job.template, job.parallelism, members, policy)
-    siblings = Counter(slice_id.jobset_uid for slice_id in slices)
+        if _alive(jobset):
+            hints = {key: names.get(SliceId(jobset_uid=jobset.uid, job_key=key), "") for key in wanted[jobset.uid]}
+            slices |= _slices_of(jobset, wanted[jobset.uid], hints, policy)
+    return slices
+
+
+def _slices_of(
+    jobset: JobSet, wanted: Mapping[JobKey, list[Pod]], hints: Mapping[JobKey, str], policy: ServingPolicy
+) -> dict[SliceId, Slice]:
+    children: list[tuple[JobKey, _Child]] = []
+    jobs = {job.name: (place, job) for place, job in enumerate(jobset.replicated_jobs)}
+    found = {key: _child_of_name(jobset, jobs, key, hints[key]) for key in wanted}
+    if not all(found.values()):
+        counts = tuple((name, job.replicas, job.template.chips > 0) for name, (_, job) in jobs.items())
+        by_key = _children_by_key(jobset.namespace, jobset.name, counts)
+        found |= {
+            key: _child_at(jobset, jobs, *by_key[key]) for key, child in found.items() if not child and key in by_key
+        }
+    for key, members in wanted.items():
+        child = found[key]
+        # Chips that only a webhook adds show on the pods alone.
+        if child is not None and (child.job.template.chips > 0 or members):
+            children.append((key, child))
+    children.sort(key=lambda each: each[1].place)
+    children += _representatives(jobset, jobs, {key for key, _ in children})
+    # Those without pods count as well: they will come.
+    with_chips = sum(job.replicas for _, job in jobs.values() if job.template.chips > 0)
+    siblings = with_chips + sum(child.job.template.chips == 0 for _, child in children)
+    slices: dict[SliceId, Slice] = {}
+    for key, child in children:
+        slice_id = SliceId(jobset_uid=jobset.uid, job_key=key)
+        slices[slice_id] = _slice(
+            slice_id,
+            jobset,
+            child.name,
+            child.job.template,
+            child.job.parallelism,
+            siblings,
+            wanted.get(key, []),
+            policy,
+        )
+    return slices
+
+
+def _child_of_name(
+    jobset: JobSet, jobs: Mapping[str, tuple[int, ReplicatedJob]], key: JobKey, job_name: str
+) -> _Child | None:
+    """Find a child Job by its name; None where the spec has none of this name, or its key is another."""
+    name, index = _parts(jobset, job_name)
+    if index < 0 or name not in jobs or index >= jobs[name][1].replicas or job_key(jobset.namespace, job_name) != key:
+        return None
+    return _child_at(jobset, jobs, name, index)
+
+
+def _child_at(jobset: JobSet, jobs: Mapping[str, tuple[int, ReplicatedJob]], name: str, index: int) -> _Child:
+    place, job = jobs[name]
+    return _Child(job, (place, index), _job_name(jobset.name, name, index))
+
+
+def _parts(jobset: JobSet, job_name: str) -> tuple[str, int]:
+    """Take the name of a child Job apart: the replicated job's name, and the index; -1 for a text of another form."""
+    name, _, digits = job_name.removeprefix(f"{jobset.name}-").rpartition("-")
+    index = int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS else -1
+    # What is taken apart has to come out the same again: "07" is no index.
+    return (name, index) if index >= 0 and job_name == _job_name(jobset.name, name, index) else (name, -1)
+
+
+@lru_cache(maxsize=128)
+def _children_by_key(
+    namespace: str, jobset_name: str, counts: tuple[tuple[str, int, bool], ...]
+) -> Mapping[JobKey, tuple[str, int]]:
+    """Index child Jobs by their keys, those with chips first, no more than a JobSet may have with chips.
+
+    Needed only for what names no Job: pods without its label, and what the memory holds of slices without pods.
+    """
+    by_chips = sorted(counts, key=lambda each: not each[2])
+    children = ((name, index) for name, replicas, _ in by_chips for index in range(replicas))
     return {
-        slice_id: each if siblings[slice_id.jobset_uid] == 1 else replace(each, siblings=siblings[slice_id.jobset_uid])
-        for slice_id, each in slices.items()
+        job_key(namespace, _job_name(jobset_name, name, index)): (name, index)
+        for name, index in itertools.islice(children, bounds.CHILD_JOBS)
     }
+
+
+def _representatives(
+    jobset: JobSet, jobs: Mapping[str, tuple[int, ReplicatedJob]], found: Collection[JobKey]
+) -> Iterator[tuple[JobKey, _Child]]:
+    """Yield of each replicated job with chips the first child Job that is not among those found already."""
+    for name, (_, job) in jobs.items():
+        if job.template.chips == 0 or jobset.problem:
+            continue
+        for index in range(job.replicas):
+            job_name = _job_name(jobset.name, name, index)
+            key = job_key(jobset.namespace, job_name)
+            if key not in found:
+                yield key, _child_at(jobset, jobs, name, index)
+                break
+
+
+def _job_name(jobset_name: str, replicated_job: str, index: int) -> str:
+    return f"{jobset_name}-{replicated_job}-{index}"
+
+
+def rejected(jobsets: JobSets, policy: ServingPolicy) -> list[JobSet]:
+    """List the living JobSets that would be served, if they did not exceed a bound."""
+    return [
+        jobset
+        for jobset in jobsets.by_uid.values()
+        if jobset.problem and _alive(jobset) and any(policy.serves(jobset, job.template) for job in _with_chips(jobset))
+    ]
+
+
+def _with_chips(jobset: JobSet) -> Iterator[ReplicatedJob]:
+    return (job for job in jobset.replicated_jobs if job.template.chips > 0)
 
 
 def slice_id_of(pod: Pod, jobsets: JobSets) -> SliceId | None:
@@ -109,14 +236,9 @@ def slice_id_of(pod: Pod, jobsets: JobSets) -> SliceId | None:
 
 
 def _alive(jobset: JobSet) -> bool:
+    """Whether a JobSet has work to run here."""
     run_here = jobset.managed_by in ("", constants.JOBSET_CONTROLLER)
     return run_here and jobset.lives
-
-
-def _child_jobs(jobset: JobSet) -> Iterator[tuple[str, ReplicatedJob]]:
-    for job in jobset.replicated_jobs:
-        for index in range(job.replicas):
-            yield f"{jobset.name}-{job.name}-{index}", job
 
 
 def _slice(
@@ -125,6 +247,7 @@ def _slice(
     job_name: str,
     template: Requirements,
     parallelism: int,
+    siblings: int,
     pods: list[Pod],
     policy: ServingPolicy,
 ) -> Slice:
@@ -136,7 +259,7 @@ def _slice(
         if leader is not None
         else replace(template, tolerations=(*template.tolerations, _CHIP_TOLERATION))
     )
-    shape, problem = _shape(requirements)
+    shape, problem = (None, requirements.problem) if requirements.problem else _shape(requirements)
     return Slice(
         id=slice_id,
         jobset=jobset,
@@ -145,7 +268,9 @@ def _slice(
         leader=leader,
         pods=tuple(pods),
         parallelism=parallelism,
-        served=policy.serves(jobset, requirements),
+        siblings=siblings,
+        # One that exceeds a bound is told once, on the JobSet (`rejected`), and not for each slice.
+        served=not jobset.problem and policy.serves(jobset, requirements),
         shape=shape,
         shape_problem=problem,
     )

@@ -60,8 +60,10 @@ class Requirements:
     affinity_terms: tuple[Term, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Only the provisioner's own and `cloud.google.com/gke-tpu-slice-topology`.
+    #: Only those that are read (`constants.READ_ANNOTATIONS`).
     annotations: Mapping[str, str] = field(default_factory=dict)
+    #: Which bound is exceeded, so that this is not all of it; empty for none.
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +122,12 @@ class JobSet:
     #: deletionTimestamp is set.
     deleting: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Only the provisioner's own.
+    #: Only those that are read.
     annotations: Mapping[str, str] = field(default_factory=dict)
     #: Empty, or the controller that runs it.
     managed_by: str = ""
+    #: Which bound is exceeded, so that it is not served; empty for none.
+    problem: str = ""
 
     @property
     def finished(self) -> bool:

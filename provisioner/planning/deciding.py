@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from provisioner import constants
-from provisioner.demand import Slice, SliceId, find_slices
+from provisioner.demand import Slice, SliceId, find_slices, rejected
 from provisioner.demand.serving import ServingPolicy
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.snapshot import Snapshot
@@ -20,7 +20,7 @@ from provisioner.planning.buying import Buying, Shop, buy, problem_of
 from provisioner.planning.matching import Matching, match
 from provisioner.planning.memory import CallState, CreateCall, DeleteCall, Memory, PhaseEntry
 from provisioner.planning.plan import Create, Delete, Plan
-from provisioner.planning.supply import Supply, by_owner, find_supply
+from provisioner.planning.supply import Supply, by_owner, find_supply, referred
 from provisioner.settings import Settings
 
 #: How often the pools are listed: with a backlog that waits for free operations, with operations under way, and idle.
@@ -39,8 +39,9 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     pools = {pool.name: pool for pool in snapshot.pools}
     memory, look_ups = outcomes.confirm(memory, pools, snapshot.pools_listed_at, now)
     jobsets = JobSets.of(snapshot.jobsets)
-    slices = find_slices(jobsets, snapshot.pods, _serving_policy(snapshot, settings))
+    policy = _serving_policy(snapshot, settings)
     supply = find_supply(snapshot.pools, snapshot.nodes, memory, settings.namespaces, now)
+    slices = find_slices(jobsets, snapshot.pods, policy, referred(supply.values(), jobsets, memory))
     owned = by_owner(slices, supply.values())
     made_for = {each.name: slice_id for slice_id, many in owned.items() for each in many}
     turns = gangs.take_turns(slices, owned, memory, settings, now)
@@ -132,7 +133,12 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
         look_ups=look_ups,
         uncordons=going.uncordons,
         releases=standing.releases,
-        verdicts=(*buying.verdicts, *standing.verdicts, *(each.verdict for each in stuck)),
+        verdicts=(
+            *buying.verdicts,
+            *standing.verdicts,
+            *(each.verdict for each in stuck),
+            *map(verdicts.too_large, rejected(jobsets, policy)),
+        ),
         alerts=going.alerts,
         transitions=phases.transitions(steps, owners, now),
         pools=tuple(states),

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from provisioner import constants, tpu
-from provisioner.demand import Slice, SliceId
+from provisioner.demand import Slice, SliceId, job_key
 from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, PoolStatus
-from provisioner.model.workloads import JobKey, JobSetUid
+from provisioner.model.workloads import JobKey, JobSets, JobSetUid
 from provisioner.planning.fit import NodeView, misfit, view_of_node
 from provisioner.planning.memory import CallState, Memory
 from provisioner.planning.specification import expected_pool, expected_view, topology_of_pool
@@ -189,6 +189,22 @@ def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[
         if owner is not None:
             owned[owner].append(each)
     return owned
+
+
+def referred(supply: Iterable[Supply], jobsets: JobSets, memory: Memory) -> dict[SliceId, str]:
+    """List the slices that pools or the memory refer to, with the name of the child Job where a pool tells it."""
+    found = dict.fromkeys(
+        (*memory.attempts, *memory.last_held, *(refusal.slice_id for refusal in memory.refusals.values())), ""
+    )
+    for each in supply:
+        labels = each.pool.labels
+        job_name = labels.get(constants.PARENT_NAME, "")
+        if each.jobset_uid:
+            key = JobKey(labels.get(constants.POOL_JOB_KEY, ""))
+            found[SliceId(jobset_uid=each.jobset_uid, job_key=key)] = job_name
+        elif uid := jobsets.uid_of_name.get(each.jobset_name):
+            found[SliceId(jobset_uid=uid, job_key=job_key(each.jobset_name[0], job_name))] = job_name
+    return found
 
 
 def _unlisted(memory: Memory, listed: Mapping[PoolName, NodePool]) -> Iterable[NodePool]:

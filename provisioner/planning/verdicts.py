@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from provisioner import constants
 from provisioner.demand import Slice, SliceId
 from provisioner.model.capacity import PoolName, PoolStatus
-from provisioner.model.workloads import JobSetUid, jobset_ref, pod_ref
+from provisioner.model.workloads import JobSet, JobSetUid, jobset_ref, pod_ref
 from provisioner.planning.matching import Matching
 from provisioner.planning.memory import PhaseEntry
 from provisioner.planning.plan import Verdict
@@ -24,6 +24,12 @@ def verdict(slice_: Slice, reason: str, message: str, *, key: str = "", warning:
     leader = (pod_ref(slice_.leader),) if slice_.leader is not None else ()
     objects = (*leader, jobset_ref(slice_.jobset))
     return Verdict(objects=objects, reason=reason, message=message, key=key, warning=warning)
+
+
+def too_large(jobset: JobSet) -> Verdict:
+    """Say that a JobSet asks for more than is read of one."""
+    message = f"No TPU node pools are made for this JobSet: {jobset.problem}"
+    return Verdict(objects=(jobset_ref(jobset),), reason=constants.INVALID_REQUEST, message=message)
 
 
 def underused(slice_: Slice) -> tuple[Verdict, ...]:

@@ -3,32 +3,155 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from provisioner import constants
-from provisioner.demand import Slice, find_slices, job_key
+from provisioner.demand import Slice, SliceId, find_slices, job_key, rejected
 from provisioner.demand.serving import ServingPolicy
 from provisioner.demand.slices import slice_id_of
 from provisioner.model.workloads import JobKey, JobSet, JobSets, JobSetUid, Pod, ReplicatedJob
 from tests.builders import CHIP_TOLERATION, after, make_jobset, make_pod, make_requirements
+from tests.counting import counted
 
 
-def slices_of(*jobsets: JobSet, pods: tuple[Pod, ...] = ()) -> list[Slice]:
+def slices_of(*jobsets: JobSet, pods: tuple[Pod, ...] = (), referred: dict[SliceId, str] | None = None) -> list[Slice]:
     """Return the slices in the order of their jobs."""
-    found = find_slices(JobSets.of({jobset.uid: jobset for jobset in jobsets}), pods, ServingPolicy())
+    found = find_slices(JobSets.of({jobset.uid: jobset for jobset in jobsets}), pods, ServingPolicy(), referred)
     return sorted(found.values(), key=lambda each: each.job_name)
+
+
+def ids_of(jobset: JobSet) -> list[SliceId]:
+    """Return the ids of all child Jobs, with chips or without."""
+    return [
+        SliceId(jobset_uid=jobset.uid, job_key=job_key(jobset.namespace, f"{jobset.name}-{job.name}-{index}"))
+        for job in jobset.replicated_jobs
+        for index in range(job.replicas)
+    ]
 
 
 def test_each_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
     """A slice exists from its JobSet's creation on; it wants nothing yet (dependsOn, startup order)."""
-    found = slices_of(make_jobset(replicas=3))
+    jobset = make_jobset(replicas=3)
+    found = slices_of(jobset, referred=dict.fromkeys(ids_of(jobset), ""))
     assert [each.job_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
     assert not any(each.wanting for each in found)
     assert all(CHIP_TOLERATION in each.requirements.tolerations for each in found)
     assert {each.nodes for each in found} == {2}
+
+
+def test_of_child_jobs_that_nothing_refers_to_one_stands_for_all() -> None:
+    """It says what the template asks for; the others cost nothing, and count as siblings all the same."""
+    jobset = make_jobset(replicas=2_000_000)
+    driver = ReplicatedJob(name="driver", replicas=2_000_000, parallelism=1, template=make_requirements(chips=0))
+    jobset = replace(jobset, replicated_jobs=(*jobset.replicated_jobs, driver))
+    pod = make_pod(jobset, requirements=make_requirements(labels={constants.JOB_NAME: "train-slice-0"}))
+    found, calls = counted(lambda: slices_of(jobset, pods=(pod,)))
+    assert [(each.job_name, each.siblings) for each in found] == [
+        ("train-slice-0", 2_000_000),
+        ("train-slice-1", 2_000_000),
+    ]
+    assert calls < 1000
+
+
+@pytest.mark.parametrize(
+    ("job_name", "want"),
+    [
+        pytest.param("train-slice-7", ["train-slice-0", "train-slice-7"], id="by the name of its child Job"),
+        pytest.param("", ["train-slice-0", "train-slice-7"], id="by its key alone"),
+        pytest.param("train-slice-8", ["train-slice-0", "train-slice-7"], id="by its key where the name is another's"),
+        pytest.param("train-slice-07", ["train-slice-0", "train-slice-7"], id="by its key where the name is odd"),
+    ],
+)
+def test_a_slice_without_pods_is_listed_where_something_refers_to_it(job_name: str, want: list[str]) -> None:
+    """A pool was made for it, or the memory knows where it ran."""
+    jobset = make_jobset(replicas=9)
+    found = slices_of(jobset, referred={ids_of(jobset)[7]: job_name})
+    assert [each.job_name for each in found] == want
+
+
+@pytest.mark.parametrize("key", [JobKey("0" * 40), JobKey(""), job_key("default", "train-slice-9")])
+def test_what_refers_to_no_child_job_makes_no_slice(key: JobKey) -> None:
+    """The JobSet was made smaller."""
+    jobset = make_jobset(replicas=9)
+    found = slices_of(jobset, referred={SliceId(jobset_uid=jobset.uid, job_key=key): "train-slice-9"})
+    assert [each.job_name for each in found] == ["train-slice-0"]
+
+
+_JOBS = st.lists(
+    st.tuples(st.sampled_from(["a", "a-0", "b", "0"]), st.integers(0, 4), st.booleans()),
+    max_size=4,
+    unique_by=lambda each: each[0],
+)
+
+
+@given(_JOBS, st.randoms(use_true_random=False))
+def test_what_is_listed_does_not_depend_on_what_else_is(jobs: list[tuple[str, int, bool]], rng: random.Random) -> None:
+    """Every slice is the same whether few or all are listed, and whether pods and pools name their Jobs or not."""
+    jobset = replace(
+        make_jobset(),
+        replicated_jobs=tuple(
+            ReplicatedJob(
+                name=name, replicas=replicas, parallelism=2, template=make_requirements(chips=4 if chips else 0)
+            )
+            for name, replicas, chips in jobs
+        ),
+    )
+    names = {
+        each: f"train-{job.name}-{index}"
+        for each, (job, index) in zip(
+            ids_of(jobset),
+            ((job, index) for job in jobset.replicated_jobs for index in range(job.replicas)),
+            strict=True,
+        )
+    }
+    pods = tuple(
+        make_pod(
+            make_jobset(),
+            name=f"{name}-0",
+            job_key=each.job_key,
+            requirements=make_requirements(labels={constants.JOB_NAME: name} if rng.random() < 0.5 else {}),
+        )
+        for each, name in names.items()
+        if rng.random() < 0.5
+    )
+    some = {each: name if rng.random() < 0.5 else "" for each, name in names.items() if rng.random() < 0.5}
+    everything = {each.id: each for each in slices_of(jobset, pods=pods, referred=names)}
+    with_chips = {
+        f"train-{job.name}-{index}"
+        for job in jobset.replicated_jobs
+        if job.template.chips
+        for index in range(job.replicas)
+    }
+    assert {each.job_name for each in everything.values()} == with_chips | {pod.name[:-2] for pod in pods}
+    assert {each.siblings for each in everything.values()} <= {len(everything)}
+    listed = {each.id: each for each in slices_of(jobset, pods=pods, referred=some)}
+    assert listed.items() <= everything.items()
+    assert listed.keys() >= {each.id for each in everything.values() if each.pods or each.id in some}
+
+
+def test_a_jobset_that_exceeds_a_bound_wants_nothing_and_is_listed_once() -> None:
+    """Its pods count where they are bound, and it is told on the JobSet alone."""
+    jobset = make_jobset(replicas=3, problem="it is too large")
+    ended = make_jobset("ended", problem="it is too large", terminal_state="Completed")
+    driver = make_jobset("driver", problem="it is too large", template=make_requirements(chips=0))
+    found = slices_of(jobset, pods=(make_pod(jobset),))
+    assert [(each.job_name, each.wanting) for each in found] == [("train-slice-0", False)]
+    policy = ServingPolicy()
+    assert rejected(JobSets.of({each.uid: each for each in (jobset, ended, driver)}), policy) == [jobset]
+    assert rejected(JobSets.of({jobset.uid: jobset}), replace(policy, namespaces=frozenset({"other"}))) == []
+
+
+def test_a_pod_that_exceeds_a_bound_wants_and_cannot_have() -> None:
+    """Its owner is told why."""
+    jobset = make_jobset()
+    (found,) = slices_of(jobset, pods=(make_pod(jobset, requirements=make_requirements(problem="too much")),))
+    assert (found.wanting, found.shape, found.shape_problem) == (True, None, "too much")
 
 
 def test_child_jobs_without_chips_are_no_slices() -> None:
