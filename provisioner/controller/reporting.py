@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
@@ -39,7 +40,17 @@ _CHIP_STATE = {
     Phase.DELETING: "deleting",
     Phase.FAILED: "idle",
 }
+#: A verdict that lasts is emitted this often: a little more than the recorder waits before it writes a repeat.
+_REPEAT_SECONDS = 310.0
+#: One that comes back is logged again, this often at most.
+_LOG_AGAIN_SECONDS = 10.0
+#: Verdicts that are over and remembered, so that those which come and go are not told each time.
+_PAST_VERDICTS = 4096
 _TIMED = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
+
+
+#: UID of the first object, reason, and key or message.
+_Identity = tuple[str, str, str]
 
 
 class Recorder(Protocol):
@@ -55,12 +66,21 @@ class Recorder(Protocol):
         """How many were not written since the start."""
 
 
+@dataclass(slots=True)
+class _Told:
+    """When something was last told, on a clock that nobody sets."""
+
+    emitted_at: float = float("-inf")
+    logged_at: float = float("-inf")
+
+
 @dataclass(slots=True, kw_only=True)
 class Reporter:
     """Used by the loop's thread alone."""
 
     recorder: Recorder
     metrics: Metrics
+    monotonic: Callable[[], float] = time.monotonic
     #: What was submitted, for the Events that follow its answer.
     _creates: dict[PoolName, Create] = field(default_factory=dict)
     _deletes: dict[PoolName, Delete] = field(default_factory=dict)
@@ -70,11 +90,13 @@ class Reporter:
     _timed: set[tuple[PoolName, Phase]] = field(default_factory=set)
     _alerts: frozenset[str] = frozenset()
     _events_dropped: int = 0
-    _told: set[tuple[str, str, str]] = field(default_factory=set)
+    #: Verdicts that stand, and those that are over, the latest last.
+    _told: dict[_Identity, _Told] = field(default_factory=dict)
+    _past: OrderedDict[_Identity, _Told] = field(default_factory=OrderedDict)
 
     def tell(self, plan: Plan, snapshot: Snapshot) -> None:
         """Tell what one decision came to."""
-        leaders = _leaders(snapshot)
+        leaders = _leaders(snapshot) if plan.transitions else {}
         states = plan.states
         for transition in plan.transitions:
             self._tell_transition(transition, states, leaders)
@@ -190,29 +212,37 @@ class Reporter:
             self.recorder.emit(ref, kind="Warning" if warning else "Normal", reason=reason, message=message, key=key)
 
     def _tell_verdicts(self, verdicts: tuple[Verdict, ...]) -> None:
-        told = set()
+        """Emit what is new and what is due again; of the rest nothing is done but to look it up."""
+        now = self.monotonic()
+        before, self._told = self._told, {}
         for verdict in verdicts:
-            first = verdict.objects[0]
-            identity = (first.uid, verdict.reason, verdict.key or verdict.message)
-            told.add(identity)
-            if identity not in self._told:
-                _log.warning(
-                    "slice.verdict",
-                    kind=first.kind,
-                    namespace=first.namespace,
-                    name=first.name,
-                    reason=verdict.reason,
-                    message=verdict.message,
-                )
-            for ref in verdict.objects:
-                self.recorder.emit(
-                    ref,
-                    kind="Warning" if verdict.warning else "Normal",
-                    reason=verdict.reason,
-                    message=verdict.message,
-                    key=verdict.key,
-                )
-        self._told = told
+            identity = (verdict.objects[0].uid, verdict.reason, verdict.key or verdict.message)
+            if identity in self._told:
+                # Two slices of one JobSet in the same words.
+                continue
+            told = before.pop(identity, None)
+            if told is None:
+                told = self._past.pop(identity, None) or _Told()
+                if now - told.logged_at >= _LOG_AGAIN_SECONDS:
+                    _log_verdict(verdict)
+                    told.logged_at = now
+            if now - told.emitted_at >= _REPEAT_SECONDS:
+                self._emit(verdict)
+                told.emitted_at = now
+            self._told[identity] = told
+        self._past |= before
+        while len(self._past) > _PAST_VERDICTS:
+            self._past.popitem(last=False)
+
+    def _emit(self, verdict: Verdict) -> None:
+        for ref in verdict.objects:
+            self.recorder.emit(
+                ref,
+                kind="Warning" if verdict.warning else "Normal",
+                reason=verdict.reason,
+                message=verdict.message,
+                key=verdict.key,
+            )
 
     def _tell_alerts(self, alerts: tuple[Alert, ...]) -> None:
         """Log an alert when it begins and when it is over; the metric shows it all the while."""
@@ -252,6 +282,18 @@ def _leaders(snapshot: Snapshot) -> dict[SliceId, ObjectRef]:
         if slice_id is not None and pod.completion_index == constants.LEADER_INDEX and pod.deletion_deadline is None:
             leaders[slice_id] = pod_ref(pod)
     return leaders
+
+
+def _log_verdict(verdict: Verdict) -> None:
+    first = verdict.objects[0]
+    _log.warning(
+        "slice.verdict",
+        kind=first.kind,
+        namespace=first.namespace,
+        name=first.name,
+        reason=verdict.reason,
+        message=verdict.message,
+    )
 
 
 def _describe(state: PoolState | None) -> dict[str, object]:

@@ -153,7 +153,7 @@ class World:
             pools=PoolList(gke=self.gke, clock=self.time),
             proof=ClusterProof(gke=self.gke, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time),
             actor=self.actor,
-            reporter=Reporter(recorder=self.recorder, metrics=self.metrics),
+            reporter=Reporter(recorder=self.recorder, metrics=self.metrics, monotonic=self.clock),
             metrics=self.metrics,
             store=cluster.HintsStore(self.kube, "tpu-provisioner-system"),
             is_leader=lambda: self.leading,

@@ -179,14 +179,15 @@ def _save_hints(api: KubeApi, rehearsal: Rehearsal) -> str:
 
 def _events(*, repeated: bool) -> _Try:
     def attempt(api: KubeApi, rehearsal: Rehearsal) -> str:
-        moments = iter((0.0, 400.0)) if repeated else iter((0.0,))
-        recorder = cluster.EventRecorder(api, instance="trial", clock=lambda: next(moments))
+        seconds = 0.0
+        recorder = cluster.EventRecorder(api, instance="trial", clock=lambda: seconds)
         recorder.start()
         unique = f"trial at {time.monotonic_ns()}"
         about = ObjectRef(api_version="v1", kind="Pod", namespace="default", name="trial", uid=unique)
         for _ in range(2 if repeated else 1):
             recorder.emit(about, kind="Normal", reason="Trial", message=unique)
             assert recorder.flush(timeout_seconds=_SERVED_SECONDS)
+            seconds += 400.0
         recorder.stop()
         return f"{recorder.dropped_total} Events are dropped" if recorder.dropped_total else ""
 

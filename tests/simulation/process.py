@@ -112,7 +112,7 @@ class Process:
             pools=PoolList(gke=gke, clock=clock),
             proof=ClusterProof(gke=gke, api=api, trusted_ca_pem=ca_pem, assume=False, clock=clock),
             actor=self.actor,
-            reporter=Reporter(recorder=_Recorder(self), metrics=metrics),
+            reporter=Reporter(recorder=_Recorder(self), metrics=metrics, monotonic=self._monotonic),
             metrics=metrics,
             store=cluster.HintsStore(api, settings.own_namespace),
             is_leader=(lambda: elector.is_leader) if elector is not None else lambda: True,
