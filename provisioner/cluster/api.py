@@ -13,7 +13,9 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -26,7 +28,15 @@ from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
 
 from provisioner import __version__
 from provisioner.cluster import errors
-from provisioner.cluster.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Timeouts
+from provisioner.cluster.protocol import (
+    ANSWER_BYTES,
+    DEFAULT_TIMEOUTS,
+    PAGE_BYTES,
+    PAGE_SIZE,
+    JsonObject,
+    Page,
+    Timeouts,
+)
 from provisioner.cluster.wire import (
     CHUNK_BYTES,
     TRANSPORT_ERRORS,
@@ -34,6 +44,7 @@ from provisioner.cluster.wire import (
     decode_object,
     error_of,
     page_of,
+    read_answer,
 )
 
 USER_AGENT = f"tpu-provisioner/{__version__}"
@@ -96,7 +107,11 @@ class KubeApi:
         asked = {**(query or {}), "limit": str(limit)}
         if continue_token:
             asked["continue"] = continue_token
-        return page_of(path, self._exchange("GET", path, query=asked, timeouts=timeouts))
+        # A single object has to be read whatever its size: there is no smaller page to ask for.
+        data = self._read(
+            "GET", path, query=asked, timeouts=timeouts, most_bytes=PAGE_BYTES if limit > 1 else ANSWER_BYTES
+        )
+        return replace(page_of(path, decode_object(f"GET {path}", data)), size_bytes=len(data))
 
     def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Create an object in a collection; Conflict where its name is taken."""
@@ -127,7 +142,7 @@ class KubeApi:
 
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> LineStream:
         """Open a response and hand out its lines as they arrive."""
-        response = self._send("GET", path, query=query, timeouts=timeouts, preload_content=False)
+        response = self._send("GET", path, query=query, timeouts=timeouts)
         what = f"GET {path}"
         if response.status != 200:
             try:
@@ -149,11 +164,41 @@ class KubeApi:
         content_type: str = "application/json",
         timeouts: Timeouts,
     ) -> JsonObject:
-        response = self._send(method, path, query=query, body=body, content_type=content_type, timeouts=timeouts)
+        data = self._read(method, path, query=query, body=body, content_type=content_type, timeouts=timeouts)
+        return decode_object(f"{method} {path}", data)
+
+    def _read(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: JsonObject | None = None,
+        content_type: str = "application/json",
+        timeouts: Timeouts,
+        most_bytes: int = ANSWER_BYTES,
+    ) -> bytes:
+        """Send a request and return the whole answer, as far as it is not larger than is read."""
         what = f"{method} {path}"
+        response = self._send(method, path, query=query, body=body, content_type=content_type, timeouts=timeouts)
+        with self._transport(what, timeouts):
+            data = read_answer(what, response, most_bytes=most_bytes)
         if not 200 <= response.status < 300:
-            raise error_of(what, response, response.data)
-        return decode_object(what, response.data)
+            raise error_of(what, response, data)
+        return data
+
+    @contextmanager
+    def _transport(self, what: str, timeouts: Timeouts) -> Iterator[None]:
+        """Turn whatever the transport raises into our error."""
+        try:
+            yield
+        except Urllib3TimeoutError as error:
+            raise errors.Unavailable(
+                f"{what}: {self.server} did not answer within {timeouts.connect_seconds:g} s "
+                f"(connect) or {timeouts.read_seconds:g} s (read)"
+            ) from error
+        except TRANSPORT_ERRORS as error:
+            raise errors.Unavailable(f"{what}: {self.server} can't be reached: {error}") from error
 
     def _send(
         self,
@@ -164,7 +209,6 @@ class KubeApi:
         body: JsonObject | None = None,
         content_type: str = "application/json",
         timeouts: Timeouts,
-        preload_content: bool = True,
     ) -> urllib3.BaseHTTPResponse:
         headers = {"accept": "application/json", "user-agent": USER_AGENT}
         parameters = list((query or {}).items())
@@ -174,7 +218,7 @@ class KubeApi:
             headers["content-type"] = content_type
             data = json.dumps(body, separators=(",", ":")).encode()
         url = self.server + path + (f"?{urlencode(parameters)}" if parameters else "")
-        try:
+        with self._transport(f"{method} {path}", timeouts):
             return self._pool.request(
                 method,
                 url,
@@ -183,15 +227,8 @@ class KubeApi:
                 timeout=urllib3.Timeout(connect=timeouts.connect_seconds, read=timeouts.read_seconds),
                 retries=False,
                 redirect=False,
-                preload_content=preload_content,
+                preload_content=False,
             )
-        except Urllib3TimeoutError as error:
-            raise errors.Unavailable(
-                f"{method} {path}: {self.server} did not answer within {timeouts.connect_seconds:g} s "
-                f"(connect) or {timeouts.read_seconds:g} s (read)"
-            ) from error
-        except TRANSPORT_ERRORS as error:
-            raise errors.Unavailable(f"{method} {path}: {self.server} can't be reached: {error}") from error
 
     def _authorize(self, method: str, path: str, *, headers: dict[str, str], parameters: list[tuple[str, str]]) -> None:
         try:

@@ -11,6 +11,7 @@
     +-- TooManyRequests          429: retry_after_seconds says when to come back, if the server said so
     +-- Unavailable              5xx, network, TLS, time-outs, credentials that can't be refreshed
     +-- Malformed                an answer that is no JSON object, or lacks what every answer has
+    +-- TooLarge                 an answer of more bytes than are read: ask for fewer objects
 
 No exception of urllib3, ssl, json or the kubernetes package passes this boundary. Whether a mutating call that
 failed as Unavailable had its effect is not known.
@@ -86,6 +87,10 @@ class Unavailable(ClusterError):  # noqa: N818 - named after the API's own reaso
 
 class Malformed(ClusterError):  # noqa: N818 - named after what it is
     """The answer can't be understood."""
+
+
+class TooLarge(ClusterError):  # noqa: N818 - named after what it is
+    """The answer has more bytes than are read."""
 
 
 _BY_STATUS: dict[int, type[ClusterError]] = {

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from provisioner.cluster.paging import Pager
 from provisioner.cluster.protocol import PAGE_SIZE, Api, JsonObject, Stream, Timeouts
 from provisioner.cluster.reflector import ListRequest, Reflector, WatchRequest
 
@@ -105,15 +106,10 @@ class ListWatch(Reflector[T]):
 
     def _list(self, first: ListRequest) -> None:
         request: ListRequest | None = first
+        pager = Pager(self._api, self.path, first.query, most=first.limit, timeouts=self.list_timeouts)
         while request is not None and not self._stopping.is_set():
-            page = self._api.list_page(
-                self.path,
-                request.query,
-                limit=request.limit,
-                continue_token=request.continue_token,
-                timeouts=self.list_timeouts,
-            )
-            request = self.take_page(page)
+            # No name for the page: it would live on while the next one is read.
+            request = self.take_page(pager.fetch(request.continue_token))
 
     def _watch(self, request: WatchRequest) -> float:
         with self._api.stream(self.path, request.query, timeouts=self.watch_timeouts) as stream:

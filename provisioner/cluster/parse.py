@@ -180,7 +180,7 @@ def parse_node(raw: object) -> Node | None:
         name=name,
         uid=_name(metadata.get("uid")),
         pool_name=PoolName(pool_name),
-        labels=_node_labels(metadata.get("labels")),
+        labels=kept_labels(metadata.get("labels")),
         taints=tuple(
             Taint(
                 key=_name(taint.get("key")),
@@ -371,10 +371,10 @@ def _index(text: str) -> int | None:
     return None
 
 
-def _node_labels(raw: object) -> dict[str, str]:
-    """Keep the labels of a node; who writes them may write the nodes."""
+def kept_labels(raw: object) -> dict[str, str]:
+    """Read the labels of a node or namespace, as many as such an object needs; only administrators write them."""
     entries = ((_name(key), _name(value)) for key, value in _dict(raw).items() if isinstance(value, str))
-    return dict(itertools.islice(entries, bounds.NODE_LABELS))
+    return dict(itertools.islice(entries, bounds.CLUSTER_OBJECT_LABELS))
 
 
 def _count(raw: object, *, default: int) -> int:

@@ -17,6 +17,10 @@ JsonObject = dict[str, Any]
 
 #: Objects a page: what the API server itself recommends.
 PAGE_SIZE = 500
+#: Bytes of a page of more than one object: decoded, they may take twenty times as many.
+PAGE_BYTES = 4 * 1024 * 1024
+#: Bytes of any answer. etcd refuses objects above 1.5 MiB, the API server requests above 3 MiB; as JSON they grow.
+ANSWER_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,8 @@ class Page:
     resource_version: str
     #: Empty on the last page.
     continue_token: str = ""
+    #: Of the answer; 0 where nobody counted.
+    size_bytes: int = 0
 
 
 class Stream(Protocol):
@@ -76,7 +82,7 @@ class Api(Protocol):
         continue_token: str = "",
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> Page:
-        """Return one page of a collection."""
+        """Return one page of a collection; TooLarge where it has more bytes than a page may have."""
 
     def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Create an object in a collection; Conflict where its name is taken."""

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypedDict, TypeVar, Unpack
 
 from provisioner import constants
 from provisioner.cluster.listwatch import ListWatch
-from provisioner.cluster.parse import parse_jobset, parse_node, parse_pod
+from provisioner.cluster.parse import kept_labels, parse_jobset, parse_node, parse_pod
 from provisioner.cluster.protocol import JOBSETS_ROOT, Api, collection_path
 from provisioner.cluster.reflector import Key
 from provisioner.model.capacity import Node
@@ -225,10 +225,4 @@ def _parse_namespace(raw: object) -> Namespace | None:
     if not isinstance(metadata, dict):
         return None
     name = metadata.get("name")
-    labels = metadata.get("labels")
-    return Namespace(
-        name=name if isinstance(name, str) else "",
-        labels={
-            key: value for key, value in (labels.items() if isinstance(labels, dict) else ()) if isinstance(value, str)
-        },
-    )
+    return Namespace(name=name if isinstance(name, str) else "", labels=kept_labels(metadata.get("labels")))

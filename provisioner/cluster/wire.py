@@ -18,12 +18,12 @@ from urllib3.exceptions import HTTPError
 from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
 
 from provisioner.cluster import errors
-from provisioner.cluster.protocol import JsonObject, Page
+from provisioner.cluster.protocol import ANSWER_BYTES, JsonObject, Page
 
 _log = structlog.get_logger(__name__)
 
-#: etcd refuses objects above 1.5 MiB; anything far beyond is no event of an API server.
-MAX_LINE_BYTES = 16 * 1024 * 1024
+#: A line is one event with one object.
+MAX_LINE_BYTES = ANSWER_BYTES
 CHUNK_BYTES = 64 * 1024
 
 #: Everything that urllib3, http.client and ssl raise while a request is on its way. (ssl.SSLError is an OSError;
@@ -97,6 +97,23 @@ class LineStream:
             if self._closed.is_set():
                 return b""
             raise errors.Unavailable(f"{self._what}: the stream broke: {error}") from error
+
+
+def read_answer(what: str, response: urllib3.BaseHTTPResponse, *, most_bytes: int) -> bytes:
+    """Read an answer whole; TooLarge as soon as it has more than `most_bytes`, and its connection is closed."""
+    data = bytearray()
+    length = response.headers.get("content-length", "")
+    announced = int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0
+    if announced <= most_bytes:
+        while chunk := response.read(CHUNK_BYTES):
+            data += chunk
+            if len(data) > most_bytes:
+                break
+        else:
+            response.release_conn()
+            return bytes(data)
+    response.close()
+    raise errors.TooLarge(f"{what}: the answer has more than {most_bytes:,} bytes")
 
 
 def decode_object(what: str, data: bytes) -> JsonObject:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from provisioner import constants
 from provisioner.cluster import errors
+from provisioner.cluster.paging import Pager
 from provisioner.cluster.parse import (
     MalformedObject,
     job_key_of,
@@ -182,9 +183,10 @@ def _list(api: Api, path: str, query: Mapping[str, str], parse: Callable[[Any], 
 
 def _list_once(api: Api, path: str, query: Mapping[str, str], parse: Callable[[Any], T]) -> list[T]:
     found: list[T] = []
+    pager = Pager(api, path, query)
     token = ""
     while True:
-        page = api.list_page(path, query, continue_token=token)
+        page = pager.fetch(token)
         found.extend(_read(item, parse) for item in page.items)
         token = page.continue_token
         if not token:

@@ -44,8 +44,8 @@ PARALLELISM = 65_536
 #: Characters of all that is kept of a JobSet, its templates included.
 JOBSET = 262_144
 
-# --- entries of one node, which only administrators and the kubelet write ---
-NODE_LABELS = 256
+# --- entries of one node or namespace, which only administrators (and the kubelet) write; more are left out ---
+CLUSTER_OBJECT_LABELS = 256
 NODE_TAINTS = 64
 
 # --- entries of one annotation or setting ---

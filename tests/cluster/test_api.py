@@ -17,7 +17,7 @@ import yaml
 from provisioner import __version__
 from provisioner.cluster import errors
 from provisioner.cluster.api import KubeApi, connect
-from provisioner.cluster.protocol import Timeouts
+from provisioner.cluster.protocol import ANSWER_BYTES, PAGE_BYTES, Timeouts
 from tests.cluster.wire_server import DROP, HANG, Answer, WireServer, as_json, running
 
 SHORT = Timeouts(connect_seconds=0.3, read_seconds=0.3)
@@ -440,3 +440,21 @@ def test_a_kubeconfig_wins_over_the_pods_own_account(tmp_path: Path) -> None:
         connect(environ={**inside, "KUBECONFIG": f"{tmp_path / 'missing'}:{path}"}),
     ):
         assert api.context_name == "here"
+
+
+def test_a_page_that_is_too_large_is_given_up(server: WireServer, api: KubeApi) -> None:
+    """Announced or not; a single object may have more bytes, and the connection is not used again."""
+    body = b'{"metadata":{"resourceVersion":"1"},"items":[{"x":"' + b"y" * PAGE_BYTES + b'"}]}'
+    server.answer("GET /p", Answer(body=body), Answer(lines=[body[:PAGE_BYTES], body[PAGE_BYTES:]]), Answer(body=body))
+    for _ in range(2):
+        with pytest.raises(errors.TooLarge, match="GET /p: the answer has more than 4,194,304 bytes"):
+            api.list_page("/p", limit=2)
+    page = api.list_page("/p", limit=1)
+    assert (len(page.items), page.size_bytes) == (1, len(body))
+
+
+def test_an_answer_beyond_all_bounds_is_given_up(server: WireServer, api: KubeApi) -> None:
+    """Whatever it is."""
+    server.answer("GET /p/x", Answer(lines=[b"x" * (ANSWER_BYTES // 16)] * 17))
+    with pytest.raises(errors.TooLarge, match="GET /p/x: the answer has more than 16,777,216 bytes"):
+        api.get("/p/x")

@@ -163,7 +163,7 @@ def test_labels_and_taints_of_a_node_are_kept_as_far_as_a_node_needs_any() -> No
     raw["spec"]["taints"] = [{"key": f"k{index}", "effect": "NoSchedule"} for index in range(1000)]
     node = parse_node(raw)
     assert node is not None
-    assert (len(node.labels), len(node.taints)) == (bounds.NODE_LABELS, bounds.NODE_TAINTS)
+    assert (len(node.labels), len(node.taints)) == (bounds.CLUSTER_OBJECT_LABELS, bounds.NODE_TAINTS)
 
 
 @pytest.mark.parametrize(
