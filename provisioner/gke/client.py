@@ -7,8 +7,10 @@ retries of reads. Between GKE and a simulator only address and credentials diffe
 from __future__ import annotations
 
 import json
+import threading
 import time
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import quote
@@ -22,7 +24,7 @@ from google.cloud.container_v1.services.cluster_manager.transports.rest import C
 from google.protobuf import json_format  # type: ignore[import-untyped]
 
 import provisioner
-from provisioner.gke import errors, translate
+from provisioner.gke import echoes, errors, translate
 from provisioner.gke.errors import Call
 from provisioner.gke.protocol import Cluster
 from provisioner.gke.session import GkeSession
@@ -36,6 +38,8 @@ _POLICY_GRANT_HELP = (
     "Grant the provisioner's identity the optional role with compute.resourcePolicies.get and "
     "compute.resourcePolicies.create on the project of the cluster."
 )
+#: After a restart, or for older ones, only names that GKE or the provisioner made are known for what they are.
+_REMEMBERED_CREATES = 1024
 #: A documented header of Google's APIs; field paths in JSON spelling.
 _FIELD_MASK_HEADER = "X-Goog-FieldMask"
 
@@ -85,6 +89,9 @@ class GkeClient:
             base_url=self._base_url,
             monotonic=monotonic,
         )
+        #: What the creates said whose operations may be read, the latest last.
+        self._said: OrderedDict[OperationName, tuple[str, ...]] = OrderedDict()
+        self._lock = threading.Lock()
         self._api = container_v1.ClusterManagerClient(
             transport=_Transport(self._session, host=self._base_url, user_agent=user_agent)
         )
@@ -121,7 +128,7 @@ class GkeClient:
 
     def get_node_pool(self, name: PoolName) -> NodePool:
         """Implement `Gke.get_node_pool`."""
-        with self._call(f"get of node pool {name!r}", Call.READ):
+        with self._call(f"get of node pool {name!r}", Call.READ, values=(name,)):
             found = self._api.get_node_pool(
                 name=self._pool_path(name),
                 retry=None,
@@ -132,18 +139,21 @@ class GkeClient:
 
     def create_node_pool(self, request: NodePoolRequest) -> OperationName:
         """Implement `Gke.create_node_pool`."""
-        with self._call(f"create of node pool {request.name!r}", Call.CREATE):
+        said = echoes.of_request(request)
+        with self._call(f"create of node pool {request.name!r}", Call.CREATE, values=said):
             started = self._api.create_node_pool(
                 parent=self._cluster_path,
                 node_pool=translate.node_pool_message(request),
                 retry=None,
                 timeout=self._create_timeout_seconds,
             )
-        return OperationName(started.name)
+        operation = OperationName(started.name)
+        self._remember(operation, said)
+        return operation
 
     def delete_node_pool(self, name: PoolName) -> OperationName:
         """Implement `Gke.delete_node_pool`."""
-        with self._call(f"delete of node pool {name!r}", Call.DELETE):
+        with self._call(f"delete of node pool {name!r}", Call.DELETE, values=(name,)):
             started = self._api.delete_node_pool(
                 name=self._pool_path(name), retry=None, timeout=self._delete_timeout_seconds
             )
@@ -155,11 +165,11 @@ class GkeClient:
             found = self._api.get_operation(
                 name=f"{self._operations_path}/{name}", retry=None, timeout=self._get_timeout_seconds
             )
-        return translate.operation_from_message(container_v1.Operation.pb(found))
+        return translate.operation_from_message(container_v1.Operation.pb(found), self._said.get(name, ()))
 
     def get_workload_policy(self, name: str) -> WorkloadPolicy:
         """Implement `Gke.get_workload_policy`."""
-        with self._call(f"get of workload policy {name!r}", Call.READ, grant_help=_POLICY_GRANT_HELP):
+        with self._call(f"get of workload policy {name!r}", Call.READ, grant_help=_POLICY_GRANT_HELP, values=(name,)):
             response = self._session.request(
                 "GET", f"{self._policies_url}/{quote(name, safe='')}", timeout=self._get_timeout_seconds
             )
@@ -167,7 +177,12 @@ class GkeClient:
 
     def create_workload_policy(self, policy: WorkloadPolicy) -> None:
         """Implement `Gke.create_workload_policy`."""
-        with self._call(f"create of workload policy {policy.name!r}", Call.CREATE, grant_help=_POLICY_GRANT_HELP):
+        with self._call(
+            f"create of workload policy {policy.name!r}",
+            Call.CREATE,
+            grant_help=_POLICY_GRANT_HELP,
+            values=(policy.name,),
+        ):
             response = self._session.request(
                 "POST",
                 self._policies_url,
@@ -179,13 +194,21 @@ class GkeClient:
     def _pool_path(self, name: PoolName) -> str:
         return f"{self._cluster_path}/nodePools/{name}"
 
+    def _remember(self, operation: OperationName, said: tuple[str, ...]) -> None:
+        with self._lock:
+            self._said[operation] = said
+            while len(self._said) > _REMEMBERED_CREATES:
+                self._said.popitem(last=False)
+
     @contextmanager
-    def _call(self, subject: str, call: Call, **options: str) -> Iterator[None]:
+    def _call(
+        self, subject: str, call: Call, *, grant_help: str = errors.GRANT_HELP, values: Sequence[str] = ()
+    ) -> Iterator[None]:
         try:
             yield
         # The last two: an answer with a good status that is not what GKE answers.
         except (*errors.SDK_ERRORS, json_format.Error, _UnreadableAnswerError) as error:
-            raise errors.to_gke_error(error, subject, call=call, **options) from error
+            raise errors.to_gke_error(error, subject, call=call, grant_help=grant_help, values=values) from error
 
 
 class _Transport(ClusterManagerRestTransport):

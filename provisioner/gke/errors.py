@@ -11,14 +11,15 @@ node pool may be partially created", API reference of CREATE_NODE_POOL). And a f
 counts as a stockout: that would send the same bad request to the next zone.
 
 The texts come from reports and recorded answers, and Google may change them; an unknown text falls back to its code.
+What users wrote is taken out of them first (`echoes`); the message that is kept is whole.
 """
 
 from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ import urllib3.exceptions
 from google.api_core import exceptions as api_exceptions
 from google.auth import exceptions as auth_exceptions
 
+from provisioner.gke import echoes
 from provisioner.model.capacity import Failure, FailureKind
 
 #: What Google's libraries can raise, apart from mistakes in our own code. OSError: a CA bundle that is not there.
@@ -42,9 +44,10 @@ _LOGIN_HELP = (
     "On a workstation run `gcloud auth application-default login --impersonate-service-account=SA`; in a cluster bind "
     "the provisioner's Kubernetes service account by Workload Identity."
 )
-_GRANT_HELP = "Grant the provisioner's identity the permission named here on the project of the cluster."
+GRANT_HELP = "Grant the provisioner's identity the permission named here on the project of the cluster."
 _LONGEST_RETRY_AFTER_SECONDS = 3600.0
 _LONGEST_MESSAGE = 2000
+_PASSWORD = re.compile(r"//[^/\s@]{1,500}@")
 
 
 class GkeError(Exception):
@@ -160,8 +163,12 @@ _RPC_CODES: Mapping[int, FailureKind] = {
 _FAILED_PRECONDITION = 9
 
 
-def classify_message(code: int | None, text: str) -> FailureKind:
-    """Return the kind of a failed operation or node pool; `code` is a google.rpc.Code where there is one."""
+def classify_message(code: int | None, text: str, values: Iterable[str] = ()) -> FailureKind:
+    """Return the kind of a failed operation or node pool; `code` is a google.rpc.Code where there is one.
+
+    `values` are what the request or the pool says of itself: words of users, which decide nothing.
+    """
+    text = echoes.without(text, values)
     kind = _kind_of_text(text)
     if kind is None and code == _FAILED_PRECONDITION and _PASSING.search(text):
         kind = FailureKind.OPERATION_IN_THE_WAY
@@ -176,7 +183,7 @@ _MISSING = re.compile(r"not (be )?found|not exist|not ready", re.IGNORECASE)
 
 def blames(failure: Failure, name: str) -> bool:
     """Whether a create was refused in words that name something which it refers to."""
-    return failure.kind is FailureKind.INVALID and name in failure.message
+    return failure.kind is FailureKind.INVALID and echoes.names(failure.message, name)
 
 
 def says_missing(failure: Failure, name: str) -> bool:
@@ -247,7 +254,8 @@ class _Answer:
     from_google: bool
 
 
-def _kind_of_answer(answer: _Answer, call: Call) -> FailureKind:
+def _kind_of_answer(answer: _Answer, call: Call, values: Iterable[str]) -> FailureKind:
+    answer = replace(answer, message=echoes.without(answer.message, values))
     if not answer.from_google and answer.code < 500:
         # A proxy or a wrong address spoke; above all, its 404 says nothing about a node pool.
         return FailureKind.PERMISSION if answer.code in (401, 403, 407) else FailureKind.UNAVAILABLE
@@ -347,19 +355,22 @@ _NOT_CONNECTED = (
 _IDENTITY_REFUSED = re.compile(r"status: ?(400|401|403|404)|invalid_grant|IAM returned 40[134]", re.IGNORECASE)
 
 
-def to_gke_error(error: Exception, subject: str, *, call: Call, grant_help: str = _GRANT_HELP) -> GkeError:
+def to_gke_error(
+    error: Exception, subject: str, *, call: Call, grant_help: str = GRANT_HELP, values: Iterable[str] = ()
+) -> GkeError:
     """Return what an exception of Google's libraries means for this call.
 
     The subject names call and object for the reader, such as "delete of node pool 'a'"; `grant_help` tells which role
-    a refused identity lacks. Raise the result `from` the exception.
+    a refused identity lacks; `values` are what the call says in words that may be a user's (see `echoes`). Raise the
+    result `from` the exception.
     """
     retry_after: float | None = None
     if isinstance(error, api_exceptions.RetryError) and isinstance(error.cause, Exception):
-        return to_gke_error(error.cause, subject, call=call, grant_help=grant_help)
+        return to_gke_error(error.cause, subject, call=call, grant_help=grant_help, values=values)
     words = str(error) or type(error).__name__
     if isinstance(error, api_exceptions.GoogleAPICallError):
         answer = _read_answer(error)
-        kind = _kind_of_answer(answer, call)
+        kind = _kind_of_answer(answer, call, values)
         words, retry_after = answer.message, answer.retry_after_seconds
         if kind is FailureKind.PERMISSION and answer.from_google:
             words = f"{words} {_LOGIN_HELP if answer.code == 401 else grant_help}"
@@ -378,6 +389,8 @@ def to_gke_error(error: Exception, subject: str, *, call: Call, grant_help: str 
     else:
         # A read that timed out, a connection that broke, an answer that cannot be parsed, anything new.
         kind = _LOST.read if call is Call.READ else _LOST.create
+    # A proxy's address may hold its password.
+    words = _PASSWORD.sub("//…@", words)
     return GkeError(Failure(kind=kind, message=words[:_LONGEST_MESSAGE]), subject, retry_after_seconds=retry_after)
 
 

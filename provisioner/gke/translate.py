@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
 from google.cloud import container_v1
 from google.protobuf import json_format  # type: ignore[import-untyped]
 
-from provisioner.gke import errors
+from provisioner.gke import echoes, errors
 from provisioner.gke.protocol import Cluster
 from provisioner.model.capacity import (
     Failure,
@@ -31,7 +31,7 @@ from provisioner.model.capacity import (
     Zone,
 )
 
-#: Exactly what a NodePool is made from.
+#: Exactly what a NodePool is made from, and what GKE may repeat of it in the words for its failure.
 NODE_POOL_FIELDS = (
     "name",
     "status",
@@ -49,6 +49,8 @@ NODE_POOL_FIELDS = (
     "locations",
     "placementPolicy",
     "queuedProvisioning.enabled",
+    "config.serviceAccount",
+    "networkConfig.additionalNodeNetworkConfigs",
 )
 LIST_FIELDS = tuple(f"nodePools.{field}" for field in NODE_POOL_FIELDS)
 #: Exactly what a Cluster is made from.
@@ -130,7 +132,7 @@ def _pool_failure(message: Any) -> Failure:
         text = f"{message.status_message} {text}".strip()
     if not text and code is None:
         return Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
-    return Failure(kind=errors.classify_message(code, text), message=text)
+    return Failure(kind=errors.classify_message(code, text, echoes.of_pool(message)), message=text)
 
 
 def _words_of_conditions(conditions: Any) -> tuple[int | None, str]:
@@ -146,13 +148,18 @@ def _words_of_conditions(conditions: Any) -> tuple[int | None, str]:
     return canonical, " ".join(texts)
 
 
-def operation_from_message(message: Any) -> Operation:
-    """Return an operation from its raw protocol buffer; DONE does not mean that it succeeded."""
+def operation_from_message(message: Any, values: Iterable[str] = ()) -> Operation:
+    """Return an operation from its raw protocol buffer; DONE does not mean that it succeeded.
+
+    `values` are what its request said of itself (see `echoes`).
+    """
     done = message.status == int(container_v1.Operation.Status.DONE)
-    return Operation(name=OperationName(message.name), done=done, failure=_operation_failure(message) if done else None)
+    return Operation(
+        name=OperationName(message.name), done=done, failure=_operation_failure(message, values) if done else None
+    )
 
 
-def _operation_failure(message: Any) -> Failure | None:
+def _operation_failure(message: Any, values: Iterable[str]) -> Failure | None:
     # `error` replaces the three others, which older answers still use instead of it.
     code, text = _words_of_conditions((*message.cluster_conditions, *message.nodepool_conditions))
     code = message.error.code or code
@@ -162,7 +169,7 @@ def _operation_failure(message: Any) -> Failure | None:
     if not text and code is None:
         return None
     return Failure(
-        kind=errors.classify_message(code, text),
+        kind=errors.classify_message(code, text, values),
         message=text or f"The operation failed with code {code} and without a text.",
     )
 

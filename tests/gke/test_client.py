@@ -728,6 +728,54 @@ def test_a_forbidden_policy_names_the_optional_role(server: RecordingServer, cli
         client.create_workload_policy(WorkloadPolicy(name="w", topology="4x4x4"))
 
 
+# --- Words of users in errors ---
+
+#: A request whose names say what they are not.
+NAMED_BADLY = replace(
+    SMALLEST,
+    service_account="gce-quota-exceeded@p.iam.gserviceaccount.com",
+    additional_networks=(Network(network="quota-not-exceeded", subnetwork="INVALID_RESERVATION"),),
+)
+ODD_WORDS = (
+    "Service account gce-quota-exceeded, network 'quota-not-exceeded', subnetwork INVALID_RESERVATION: not right."
+)
+
+
+def test_names_in_a_refused_create_decide_nothing(server: RecordingServer, client: GkeClient) -> None:
+    """The kind is that of the code, and the message is whole."""
+    server.answer = google_error(400, "INVALID_ARGUMENT", ODD_WORDS)
+    with pytest.raises(GkeError) as caught:
+        client.create_node_pool(NAMED_BADLY)
+    assert caught.value.failure == Failure(kind=FailureKind.INVALID, message=ODD_WORDS)
+
+
+def test_names_in_a_failed_operation_decide_nothing(server: RecordingServer, client: GkeClient) -> None:
+    """The client remembers what the create said whose operation it reads."""
+    server.answer = Answer(body={"name": "operation-1"})
+    client.create_node_pool(NAMED_BADLY)
+    failed = {"name": "operation-1", "status": "DONE", "error": {"code": 3, "message": ODD_WORDS}}
+    server.answer = Answer(body=failed)
+    assert client.get_operation(OperationName("operation-1")).failure == Failure(
+        kind=FailureKind.INVALID, message=ODD_WORDS
+    )
+
+
+def test_names_in_a_pool_in_error_decide_nothing(server: RecordingServer, client: GkeClient) -> None:
+    """The pool says its names itself."""
+    pool = {
+        "name": "b",
+        "status": "ERROR",
+        "conditions": [{"canonicalCode": "INVALID_ARGUMENT", "message": ODD_WORDS}],
+        "config": {"serviceAccount": "gce-quota-exceeded@p.iam.gserviceaccount.com"},
+        "networkConfig": {
+            "additionalNodeNetworkConfigs": [{"network": "quota-not-exceeded", "subnetwork": "INVALID_RESERVATION"}]
+        },
+    }
+    server.answer = Answer(body={"nodePools": [pool]})
+    (found,) = client.list_node_pools()
+    assert found.failure == Failure(kind=FailureKind.INVALID, message=ODD_WORDS)
+
+
 # --- Credentials and connections ---
 
 

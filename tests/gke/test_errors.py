@@ -10,8 +10,9 @@ import urllib3.exceptions
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 
-from provisioner.gke.errors import SDK_ERRORS, Call, GkeError, classify_message, to_gke_error
-from provisioner.model.capacity import Failure, FailureKind
+from provisioner.gke import echoes
+from provisioner.gke.errors import SDK_ERRORS, Call, GkeError, classify_message, says_missing, to_gke_error
+from provisioner.model.capacity import Failure, FailureKind, Network, NodePoolRequest, PoolName, Zone
 
 K = FailureKind
 
@@ -165,6 +166,103 @@ MESSAGES = [
 def test_message_of_operation_or_pool(code: int | None, text: str, want: FailureKind) -> None:
     """A text of GKE decides, and its code where the text says nothing."""
     assert classify_message(code, text) is want
+
+
+REQUEST = NodePoolRequest(
+    name=PoolName("quota-exceeded-0123456789"),
+    zone=Zone("us-east5-b"),
+    machine_type="ct5p-hightpu-4t",
+    node_count=1,
+    policy_name="rate-limit-exceeded",
+    reservation="projects/too-many/reservations/lack-of-capacity",
+    labels={"GCE_STOCKOUT": "RESOURCE_POOL_EXHAUSTED", "team": "quota", "part": "exceeded", "e": "e"},
+    service_account="insufficient-quota@permission-denied.iam.gserviceaccount.com",
+    additional_networks=(
+        Network(network="quota-not-exceeded", subnetwork="projects/p/regions/r/subnetworks/INVALID_QUOTA"),
+    ),
+)
+STEERED = [
+    pytest.param("Network 'quota-not-exceeded' is not right.", id="a network"),
+    pytest.param("The resource projects/p/global/networks/GCE_STOCKOUT is odd.", id="a label key in a path"),
+    pytest.param("Subnetwork 'INVALID_QUOTA' is odd.", id="a subnetwork whose path was given"),
+    pytest.param("Label value RESOURCE_POOL_EXHAUSTED is odd.", id="a label value"),
+    pytest.param("Labels 'quota' and 'exceeded' are odd.", id="two label values together"),
+    pytest.param('Node pool "quota-exceeded-0123456789" is odd.', id="the pool itself"),
+    pytest.param("Instance 'gke-c-quota-exceeded-01-ab12' is odd.", id="an instance with a part of its name"),
+    pytest.param("See node pool rate-limit-exceeded-abcdef0123 of another user.", id="somebody else's pool"),
+    pytest.param("Policy rate-limit-exceeded is odd.", id="a workload policy"),
+    pytest.param("Service account insufficient-quota is odd.", id="a part of a service account"),
+]
+
+
+@pytest.mark.parametrize("text", STEERED)
+def test_words_of_users_do_not_decide(text: str) -> None:
+    """What the request says of itself is taken out before the text is read, and the message is kept whole."""
+    assert classify_message(3, text, echoes.of_request(REQUEST)) is K.INVALID
+    refused = google(400, "INVALID_ARGUMENT", text)
+    failure = to_gke_error(refused, "it", call=Call.CREATE, values=echoes.of_request(REQUEST)).failure
+    assert failure == Failure(kind=K.INVALID, message=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        pytest.param("Quota 'TPUS' exceeded. Limit: 4.0 in region r.", K.QUOTA, id="a quota"),
+        pytest.param("Insufficient regional quota to satisfy request", K.QUOTA, id="a quota in small letters"),
+        pytest.param("[GCE_QUOTA_EXCEEDED] TPU chips", K.QUOTA, id="the code of a quota"),
+        pytest.param(
+            "The zone 'projects/P/zones/us-east5-b' does not have enough resources available to fulfill the request.",
+            K.STOCKOUT,
+            id="a stockout in the zone that was asked for",
+        ),
+        pytest.param(
+            "The reservation projects/too-many/reservations/lack-of-capacity was not found.",
+            K.INVALID,
+            id="a reservation",
+        ),
+        pytest.param(
+            "Operation operation-1700000000000-0123456789 is currently creating a node pool. Please wait.",
+            K.OPERATION_IN_THE_WAY,
+            id="an operation whose name is like a pool's",
+        ),
+    ],
+)
+def test_words_of_google_decide_though_users_use_them_too(text: str, want: FailureKind) -> None:
+    """A plain word is taken out only where it is quoted or in a path."""
+    assert classify_message(None, text, echoes.of_request(REQUEST)) is want
+
+
+@pytest.mark.parametrize("code", [400, 403, 409, 412, 429])
+def test_the_text_of_these_answers_is_read(code: int) -> None:
+    """Also that of a 409, which without one means that the pool exists."""
+    said = google(code, "", "Cluster is running incompatible operation operation-1-a.")
+    assert to_gke_error(said, "it", call=Call.CREATE).failure.kind is K.OPERATION_IN_THE_WAY
+
+
+@pytest.mark.parametrize("code", [401, 404, 500, 503])
+def test_the_text_of_other_answers_is_not(code: int) -> None:
+    """They mean one thing only, or nothing for sure."""
+    said = google(code, "", "Cluster is running incompatible operation operation-1-a.")
+    assert to_gke_error(said, "it", call=Call.CREATE).failure.kind is not K.OPERATION_IN_THE_WAY
+
+
+def test_a_long_text_of_hyphens_is_read_in_time() -> None:
+    """Nothing in it makes the search try again from each letter."""
+    assert classify_message(3, "a-" * 500_000, ["b-c-d-e"]) is K.INVALID
+
+
+def test_a_policy_is_blamed_by_its_name_alone() -> None:
+    """Not by a word that the name is a part of."""
+    failure = Failure(kind=K.INVALID, message="Node pool is not found.")
+    assert not says_missing(failure, "pool-policy")
+    assert not says_missing(failure, "po")
+    assert says_missing(Failure(kind=K.INVALID, message="resourcePolicies/po not found"), "po")
+
+
+def test_the_password_of_a_proxy_is_not_shown() -> None:
+    """Though a library may say the whole address."""
+    error = requests.exceptions.InvalidProxyURL("Failed to parse: http://me:secret@proxy:1")
+    assert "secret" not in to_gke_error(error, "it", call=Call.CREATE).failure.message
 
 
 def answer(code: int, body: object, headers: dict[str, str] | None = None) -> api.GoogleAPICallError:
