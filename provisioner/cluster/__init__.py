@@ -35,9 +35,11 @@ from provisioner.cluster.watches import (
 )
 from provisioner.cluster.workloads import (
     BoundPod,
+    PoolNode,
     cordon,
     get_jobset,
     list_nodes_of_pool,
+    list_open_nodes_of_pool,
     list_pods_of_jobset,
     list_pods_on_node,
     release,
@@ -64,6 +66,7 @@ __all__ = [
     "Namespace",
     "NotFound",
     "Page",
+    "PoolNode",
     "Stream",
     "Timeouts",
     "TooManyRequests",
@@ -77,6 +80,7 @@ __all__ = [
     "get_jobset",
     "jobsets",
     "list_nodes_of_pool",
+    "list_open_nodes_of_pool",
     "list_pods_of_jobset",
     "list_pods_on_node",
     "namespaces",

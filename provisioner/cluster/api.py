@@ -47,6 +47,9 @@ from provisioner.cluster.wire import (
     read_answer,
 )
 
+_JSON = "application/json"
+#: What cannot be had so comes whole, which does no harm.
+_METADATA_ONLY = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
 USER_AGENT = f"tpu-provisioner/{__version__}"
 #: Watches (a handful, or one a namespace), the worker threads, the lease, events and live reads, all at once.
 POOL_SIZE = 64
@@ -101,6 +104,7 @@ class KubeApi:
         *,
         limit: int = PAGE_SIZE,
         continue_token: str = "",
+        metadata_only: bool = False,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> Page:
         """Return one page of a collection."""
@@ -109,7 +113,12 @@ class KubeApi:
             asked["continue"] = continue_token
         # A single object has to be read whatever its size: there is no smaller page to ask for.
         data = self._read(
-            "GET", path, query=asked, timeouts=timeouts, most_bytes=PAGE_BYTES if limit > 1 else ANSWER_BYTES
+            "GET",
+            path,
+            query=asked,
+            accept=_METADATA_ONLY if metadata_only else _JSON,
+            timeouts=timeouts,
+            most_bytes=PAGE_BYTES if limit > 1 else ANSWER_BYTES,
         )
         return replace(page_of(path, decode_object(f"GET {path}", data)), size_bytes=len(data))
 
@@ -175,12 +184,15 @@ class KubeApi:
         query: Mapping[str, str] | None = None,
         body: JsonObject | None = None,
         content_type: str = "application/json",
+        accept: str = _JSON,
         timeouts: Timeouts,
         most_bytes: int = ANSWER_BYTES,
     ) -> bytes:
         """Send a request and return the whole answer, as far as it is not larger than is read."""
         what = f"{method} {path}"
-        response = self._send(method, path, query=query, body=body, content_type=content_type, timeouts=timeouts)
+        response = self._send(
+            method, path, query=query, body=body, content_type=content_type, accept=accept, timeouts=timeouts
+        )
         with self._transport(what, timeouts):
             data = read_answer(what, response, most_bytes=most_bytes)
         if not 200 <= response.status < 300:
@@ -208,9 +220,10 @@ class KubeApi:
         query: Mapping[str, str] | None = None,
         body: JsonObject | None = None,
         content_type: str = "application/json",
+        accept: str = _JSON,
         timeouts: Timeouts,
     ) -> urllib3.BaseHTTPResponse:
-        headers = {"accept": "application/json", "user-agent": USER_AGENT}
+        headers = {"accept": accept, "user-agent": USER_AGENT}
         parameters = list((query or {}).items())
         self._authorize(method, path, headers=headers, parameters=parameters)
         data = None

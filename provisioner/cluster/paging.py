@@ -22,6 +22,7 @@ class Pager:
         query: Mapping[str, str],
         *,
         most: int = PAGE_SIZE,
+        metadata_only: bool = False,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         self.limit = most
@@ -29,6 +30,7 @@ class Pager:
         self._path = path
         self._query = query
         self._most = most
+        self._metadata_only = metadata_only
         self._timeouts = timeouts
 
     def fetch(self, continue_token: str = "") -> Page:
@@ -36,7 +38,12 @@ class Pager:
         while True:
             try:
                 page = self._api.list_page(
-                    self._path, self._query, limit=self.limit, continue_token=continue_token, timeouts=self._timeouts
+                    self._path,
+                    self._query,
+                    limit=self.limit,
+                    continue_token=continue_token,
+                    metadata_only=self._metadata_only,
+                    timeouts=self._timeouts,
                 )
             except errors.TooLarge:
                 if self.limit == 1:

@@ -80,9 +80,13 @@ class Api(Protocol):
         *,
         limit: int = PAGE_SIZE,
         continue_token: str = "",
+        metadata_only: bool = False,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> Page:
-        """Return one page of a collection; TooLarge where it has more bytes than a page may have."""
+        """Return one page of a collection; TooLarge where it has more bytes than a page may have.
+
+        `metadata_only` leaves spec and status of the objects out.
+        """
 
     def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Create an object in a collection; Conflict where its name is taken."""

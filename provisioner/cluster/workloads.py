@@ -20,22 +20,33 @@ from provisioner.cluster.parse import (
     MalformedObject,
     job_key_of,
     parse_jobset,
-    parse_node,
     parse_pod,
     requested_chips,
 )
 from provisioner.cluster.protocol import JOBSETS_ROOT, Api, JsonObject, collection_path, object_path
 from provisioner.cluster.quantities import parse_timestamp
 from provisioner.cluster.watches import UNFINISHED
-from provisioner.model.capacity import Node
 from provisioner.model.workloads import JobKey, JobSet, Pod
 
 T = TypeVar("T")
 
+#: Selects the nodes that are not cordoned; the API server knows it of nodes.
+_OPEN = {"fieldSelector": "spec.unschedulable=false"}
 #: A list that takes longer than etcd keeps its revision starts again this often.
 _LIST_ATTEMPTS = 3
 #: A node that others write to meanwhile is read and written again this often.
 _CHANGE_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolNode:
+    """A node of a pool, as far as a delete has to know it."""
+
+    name: str
+    #: Pods may be bound to it: it is not cordoned.
+    open: bool
+    #: It bears the note that we cordoned it.
+    marked: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +89,35 @@ def _without_templates(raw: Any) -> JobSet:
     return parse_jobset({**raw, "spec": kept})
 
 
-def list_nodes_of_pool(api: Api, pool_name: str) -> list[Node]:
-    """List the nodes of a pool, by GKE's label."""
-    nodes = _list(
-        api,
-        collection_path("nodes"),
-        {"labelSelector": f"{constants.NODE_POOL}={pool_name}"},
-        parse_node,
-    )
-    return [node for node in nodes if node is not None]
+def list_nodes_of_pool(api: Api, pool_name: str) -> list[PoolNode]:
+    """List the nodes of a pool, by GKE's label, and tell which are open.
+
+    Two short lists, names first: a node that opens or registers in between is told as open, one that closes as closed.
+    """
+    marks = dict(_list_metadata(api, pool_name, {}))
+    opened = dict(_list_metadata(api, pool_name, _OPEN))
+    return [
+        PoolNode(name=name, open=name in opened, marked=marked) for name, marked in sorted((marks | opened).items())
+    ]
+
+
+def list_open_nodes_of_pool(api: Api, pool_name: str) -> list[str]:
+    """Name the nodes of a pool that pods may be bound to: one tiny answer where all are cordoned."""
+    return [name for name, _ in _list_metadata(api, pool_name, _OPEN)]
+
+
+def _list_metadata(api: Api, pool_name: str, fields: Mapping[str, str]) -> list[tuple[str, bool]]:
+    query = {"labelSelector": f"{constants.NODE_POOL}={pool_name}", **fields}
+    return _list(api, collection_path("nodes"), query, _name_and_mark, metadata_only=True)
+
+
+def _name_and_mark(raw: Any) -> tuple[str, bool]:
+    try:
+        metadata = raw["metadata"]
+        name, annotations = metadata["name"], metadata.get("annotations") or {}
+        return str(name), annotations.get(constants.CORDONED) == "true"
+    except (KeyError, TypeError, AttributeError) as error:
+        raise MalformedObject(f"a node of the list lacks its metadata: {error!r}") from error
 
 
 def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
@@ -171,19 +202,23 @@ def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonOb
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _list(api: Api, path: str, query: Mapping[str, str], parse: Callable[[Any], T]) -> list[T]:
+def _list(
+    api: Api, path: str, query: Mapping[str, str], parse: Callable[[Any], T], *, metadata_only: bool = False
+) -> list[T]:
     for attempt in range(1, _LIST_ATTEMPTS + 1):
         try:
-            return _list_once(api, path, query, parse)
+            return _list_once(api, path, query, parse, metadata_only=metadata_only)
         except errors.Gone:
             if attempt == _LIST_ATTEMPTS:
                 raise
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _list_once(api: Api, path: str, query: Mapping[str, str], parse: Callable[[Any], T]) -> list[T]:
+def _list_once(
+    api: Api, path: str, query: Mapping[str, str], parse: Callable[[Any], T], *, metadata_only: bool
+) -> list[T]:
     found: list[T] = []
-    pager = Pager(api, path, query)
+    pager = Pager(api, path, query, metadata_only=metadata_only)
     token = ""
     while True:
         page = pager.fetch(token)

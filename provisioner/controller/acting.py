@@ -48,6 +48,9 @@ class Actor:
     on_answer: Callable[[], None]
     #: Where calls run; nothing waits for the results.
     executor: Executor
+    #: Where those run that are for Kubernetes too, deletes with their gate and changes of nodes: a pool of thousands of
+    #: nodes takes its time, and no create waits for it.
+    slow_executor: Executor
     answers: queue.SimpleQueue[Answer] = field(default_factory=queue.SimpleQueue)
     _idle: threading.Condition = field(default_factory=threading.Condition)
     _calls_under_way: int = 0
@@ -63,16 +66,16 @@ class Actor:
         """Submit everything in a plan; returns at once."""
         # Deletes first: they give back money, and operations that creates wait for.
         for delete in plan.deletes:
-            self._submit(functools.partial(self._delete, delete))
+            self._submit(functools.partial(self._delete, delete), self.slow_executor)
         for create in plan.creates:
-            self._submit(functools.partial(self._create, create))
+            self._submit(functools.partial(self._create, create), self.executor)
         for look_up in plan.look_ups:
-            self._submit(functools.partial(self._look_up, look_up))
+            self._submit(functools.partial(self._look_up, look_up), self.executor)
         for change, nodes in ((cluster.uncordon, plan.uncordons), (cluster.release, plan.releases)):
             for node in nodes:
                 if node not in self._changing:
                     self._changing.add(node)
-                    self._submit(functools.partial(self._change_node, change, node))
+                    self._submit(functools.partial(self._change_node, change, node), self.slow_executor)
 
     def drain(self, *, timeout_seconds: float) -> bool:
         """Drop what has not begun, wait until no call is under way; False when the time is up."""
@@ -80,10 +83,10 @@ class Actor:
             self._closing = True
             return self._idle.wait_for(lambda: self._calls_under_way == 0, timeout=timeout_seconds)
 
-    def _submit(self, call: Callable[[], Answer | None]) -> None:
+    def _submit(self, call: Callable[[], Answer | None], executor: Executor) -> None:
         with self._idle:
             self._calls_under_way += 1
-        self.executor.submit(self._run, call)
+        executor.submit(self._run, call)
 
     def _run(self, call: Callable[[], Answer | None]) -> None:
         try:

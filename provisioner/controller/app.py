@@ -20,6 +20,7 @@ from provisioner.controller.deleting import Gate
 from provisioner.controller.guarding import ClusterProof
 from provisioner.controller.loop import Loop
 from provisioner.controller.observing import PoolList, make_watches
+from provisioner.controller.parallel import Parallel
 from provisioner.controller.reporting import Reporter
 from provisioner.gke.decorators import InstrumentedGke, RetryingGke
 from provisioner.gke.protocol import Gke
@@ -32,6 +33,9 @@ _log = structlog.get_logger(__name__)
 #: Calls under way at SIGTERM get this long; Kubernetes kills after 30 s.
 _DRAIN_SECONDS = 22.0
 _LAST_EVENTS_SECONDS = 2.0
+#: Calls to the API server at once before deletes: for the nodes of one pool, and for those of all pools together.
+_AT_ONCE_PER_POOL = 16
+_AT_ONCE = 32
 #: The last log line of a process that lost its lease may take this long, and no longer.
 _LAST_WORDS_SECONDS = 1.0
 
@@ -130,14 +134,16 @@ def build(
     )
     watches = make_watches(api, settings, wake.set)
     clock = FollowedClock()
+    gates = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="gate")
     actor = Actor(
         gke=gke,
         api=api,
-        gate=Gate(api=api, clock=clock),
+        gate=Gate(api=api, clock=clock, for_each=Parallel(executor=gates, at_once=_AT_ONCE_PER_POOL)),
         clock=clock,
         lease_seconds=elector.remaining_seconds if elector is not None else _forever,
         on_answer=wake.set,
         executor=ThreadPoolExecutor(max_workers=settings.concurrency, thread_name_prefix="act"),
+        slow_executor=ThreadPoolExecutor(max_workers=settings.concurrency, thread_name_prefix="delete"),
     )
     loop = Loop(
         settings=settings,

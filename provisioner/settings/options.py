@@ -180,7 +180,8 @@ OPTIONS: tuple[Option, ...] = (
         field="concurrency",
         read=forms.whole_number(1, 64),
         default="16",
-        description="Requests to GKE at once. None waits for an operation, so this does not limit pools in the making.",
+        description="Requests to GKE at once, creates and deletes each. None waits for an operation, so this does not "
+        "limit pools in the making.",
     ),
     Option(
         variable="GKE_MAX_PODS_PER_NODE",

@@ -147,6 +147,7 @@ class FakeKube:
         *,
         limit: int = PAGE_SIZE,
         continue_token: str = "",
+        metadata_only: bool = False,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> Page:
         """Return one page of a collection, as it was when the first page was asked for (if nothing was deleted)."""
@@ -161,6 +162,8 @@ class FakeKube:
                 raw for where, raw in sorted(self._objects.items()) if _belongs(where, path) and _matches(raw, asked)
             ]
             page = found[start : start + limit]
+            if metadata_only:
+                page = [{"metadata": raw["metadata"]} for raw in page]
             more = start + limit < len(found)
             return Page(
                 items=copy.deepcopy(page),
@@ -399,6 +402,9 @@ def _holds(requirement: str, value_of: Any) -> bool:
 
 
 def _at(raw: Any, path: str) -> Any:
+    if path == "spec.unschedulable":
+        # Absent is false, and selectors are texts.
+        return str(raw.get("spec", {}).get("unschedulable") is True).lower()
     for part in path.split("."):
         raw = raw.get(part) if isinstance(raw, dict) else None
     return raw

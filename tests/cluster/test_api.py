@@ -205,6 +205,15 @@ def test_pages_are_asked_for_and_read(server: WireServer, api: KubeApi) -> None:
     page = api.list_page("/p", {"labelSelector": "a"}, limit=2, continue_token="s")
     assert (page.items, page.resource_version, page.continue_token) == ([], "9", "t")
     assert server.requests[0].query == {"labelSelector": "a", "limit": "2", "continue": "s"}
+    assert server.requests[0].headers["accept"] == "application/json"
+
+
+def test_metadata_alone_can_be_asked_for(server: WireServer, api: KubeApi) -> None:
+    """A server that does not know how may send all of it."""
+    server.answer("GET /p", as_json({"items": [], "metadata": {"resourceVersion": "9"}}))
+    api.list_page("/p", metadata_only=True)
+    accepted = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+    assert server.requests[0].headers["accept"] == accepted
 
 
 def test_lines_arrive_while_the_stream_is_open_however_they_are_cut(server: WireServer, api: KubeApi) -> None:

@@ -158,7 +158,15 @@ def test_nodes_of_a_pool_are_listed_by_gkes_label(kube: FakeKube) -> None:
     """Ours or not: the label is GKE's."""
     kube.put_object(NODE, raw_node("n1", pool="p"))
     kube.put_object("/api/v1/nodes/n2", raw_node("n2", pool="q"))
-    assert [node.name for node in workloads.list_nodes_of_pool(kube, "p")] == ["n1"]
+    kube.put_object("/api/v1/nodes/n3", raw_node("n3", pool="p"))
+    assert workloads.cordon(kube, "n3")
+    kube.put_object("/api/v1/nodes/n4", raw_node("n4", pool="p", spec={"unschedulable": True}))
+    assert workloads.list_nodes_of_pool(kube, "p") == [
+        workloads.PoolNode(name="n1", open=True, marked=False),
+        workloads.PoolNode(name="n3", open=False, marked=True),
+        workloads.PoolNode(name="n4", open=False, marked=False),
+    ]
+    assert workloads.list_open_nodes_of_pool(kube, "p") == ["n1"]
 
 
 def test_all_unfinished_pods_on_a_node_are_listed_over_all_pages(kube: FakeKube) -> None:

@@ -31,6 +31,7 @@ class Sized(FakeKube):
         *,
         limit: int = PAGE_SIZE,
         continue_token: str = "",
+        metadata_only: bool = False,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> Page:
         """Return the next objects, as far as they fit."""

@@ -138,6 +138,7 @@ class World:
     def start(self, *, ca_pem: bytes | None = CERTIFICATE) -> Loop:
         """Start a controller afresh, as after a crash."""
         self.gate = Gate(api=self.kube, clock=self.clock.now)
+        executor = ThreadPoolExecutor(max_workers=1)
         self.actor = Actor(
             gke=self.gke,
             api=self.kube,
@@ -145,7 +146,8 @@ class World:
             clock=self.time,
             lease_seconds=lambda: self.lease_seconds,
             on_answer=self.wake.set,
-            executor=ThreadPoolExecutor(max_workers=1),
+            executor=executor,
+            slow_executor=executor,
         )
         self.loop = Loop(
             settings=self.settings,

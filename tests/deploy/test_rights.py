@@ -83,6 +83,30 @@ def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], gro
     }  # fmt: skip
 
 
+def test_what_the_gate_asks_of_nodes_is_understood(rehearsal: Rehearsal) -> None:
+    """A real API server selects nodes by their cordon, and sends their metadata alone."""
+    labels = {constants.NODE_POOL: "asked-about"}
+    names = ("asked-closed", "asked-ours", "asked-open")
+    for name in names:
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+        rehearsal.api.post("/api/v1/nodes", body)
+    try:
+        cluster.cordon(rehearsal.api, "asked-ours")
+        rehearsal.api.patch(object_path("nodes", "asked-closed"), {"spec": {"unschedulable": True}})
+        assert cluster.list_nodes_of_pool(rehearsal.api, "asked-about") == [
+            cluster.PoolNode(name="asked-closed", open=False, marked=False),
+            cluster.PoolNode(name="asked-open", open=True, marked=False),
+            cluster.PoolNode(name="asked-ours", open=False, marked=True),
+        ]
+        assert cluster.list_open_nodes_of_pool(rehearsal.api, "asked-about") == ["asked-open"]
+        query = {"labelSelector": f"{constants.NODE_POOL}=asked-about"}
+        page = rehearsal.api.list_page("/api/v1/nodes", query, metadata_only=True)
+        assert {key for item in page.items for key in item} <= {"kind", "apiVersion", "metadata"}
+    finally:
+        for name in names:
+            _forget(rehearsal, object_path("nodes", name))
+
+
 # --- each right, taken away -------------------------------------------------------------------------------------------
 
 #: Tries something with the product's own code; returns what is seen of a refusal, nothing where all is well.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -96,6 +97,7 @@ class Process:
             lease_seconds=elector.remaining_seconds if elector is not None else lambda: float("inf"),
             on_answer=self.wake,
             executor=_Executor(self),  # type: ignore[arg-type]
+            slow_executor=_Executor(self),  # type: ignore[arg-type]
         )
         watches = make_watches(
             api,
@@ -301,6 +303,7 @@ class KubeView:
         *,
         limit: int = PAGE_SIZE,
         continue_token: str = "",
+        metadata_only: bool = False,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> Page:
         """Return one page of a collection."""
@@ -309,7 +312,10 @@ class KubeView:
             key, _, pool = (query or {}).get("labelSelector", "").partition("=")
             if key == constants.NODE_POOL:
                 self._process.looked_at[pool] = self._process.stage.agenda.now
-            return self._store.page(path, query or {}, limit=limit, continue_token=continue_token)
+            page = self._store.page(path, query or {}, limit=limit, continue_token=continue_token)
+            if not metadata_only:
+                return page
+            return replace(page, items=[{"metadata": raw["metadata"]} for raw in page.items])
 
         return self._exchange("GET", path, read)
 

@@ -198,6 +198,9 @@ def _holds(found: object, sign: str, value: str) -> bool:
 
 
 def _field(raw: Any, path: str) -> Any:
+    if path == "spec.unschedulable":
+        # Absent is false, and selectors are texts.
+        return str(raw["spec"].get("unschedulable") is True).lower()
     for part in path.split("."):
         raw = raw.get(part) if isinstance(raw, dict) else None
     return raw
