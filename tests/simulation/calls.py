@@ -53,7 +53,7 @@ class Calls:
     @property
     def prompt(self) -> bool:
         """Whether every event of this run arrives, and soon."""
-        return not (self._lag_seconds or self.loses_events or self._slowness)
+        return not (self._lag_seconds or self._breaks_watches or self._slowness or self._kube_errors)
 
     def latency_seconds(self) -> float:
         """Return how long one way takes."""
