@@ -17,7 +17,8 @@ from provisioner.model.capacity import Node, PoolName
 from provisioner.model.workloads import ObjectRef
 from provisioner.planning.memory import CallState
 from provisioner.simulator.records import NodeState, Pool, PoolStatus
-from tests.simulation.objects import JobSetRun, Shape
+from tests.simulation.agenda import seconds_of
+from tests.simulation.objects import JobSetRun, PodRun, Shape
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -160,8 +161,14 @@ class Checker:
             # Who opens a closed node between the gate's last look and GKE's taking the delete lets pods in unseen; a
             # node that comes again may bring them.
             came_back = pod.bound_at < self.simulation.cluster.registered_at.get(pod.node, 0.0) > unseen
-            if pod.blocks(now + ahead) and not opened and not came_back:
+            late = self._bound_behind(process, pod) and not self._is_promised(process, pod, pool)
+            if pod.blocks(now + ahead) and not opened and not came_back and not late:
                 self.stage.violate(KEEP, f"{process.name} deletes {pool.name} under pod {pod.name}")
+        for pod in self.simulation.cluster.pods_assigned_to(pool.name):
+            if self._is_promised(process, pod, pool):
+                self.stage.violate(
+                    KEEP, f"{process.name} deletes {pool.name}, to which the scheduler is binding pod {pod.name}"
+                )
         if not self._healthy(pool) or any(self.simulation.cluster.pods_on_pool(pool.name)):
             return
         for jobset, job in self._slices():
@@ -181,6 +188,25 @@ class Checker:
         disturbed = faults["silent watch"] + faults["pause"] + faults["pause within a call"] + faults["clock jump"]
         prompt = self.simulation.calls.prompt and not disturbed and self.simulation.calls.kube_down_until == 0.0
         return PROMPT_STALE_SECONDS if prompt else STALE_SECONDS
+
+    def _bound_behind(self, process: Process, pod: PodRun) -> bool:
+        """Whether a binding that was on its way arrived when the gate had listed the pods of the node."""
+        listed_at = process.pods_listed_at.get(pod.node, float("inf"))
+        return 0.0 < pod.assigned_at < listed_at < pod.bound_at
+
+    def _is_promised(self, process: Process, pod: PodRun, pool: Pool) -> bool:
+        """Whether a pod that the scheduler had not judged should have kept the pool from being decided on.
+
+        It leads a slice, and the controller knew it and its JobSet at that time.
+        """
+        jobset, going = pod.jobset, process.loop.memory.deletes.get(PoolName(pool.name))
+        set_at, _ = process.skewed_before
+        clock_set = set_at > 0.0 and self.stage.agenda.now - set_at < _CLOCK_SEEN_SECONDS
+        if jobset is None or not jobset.alive or pod.index != 0 or pod.judged or going is None or clock_set:
+            return False
+        decided_at = seconds_of(going.since) - process.skew_seconds
+        known_at = [process.shown_at.get(uid, float("inf")) for uid in (jobset.uid, pod.uid)]
+        return pool.status is PoolStatus.RUNNING and max(known_at) < decided_at
 
     def _unseen_since(self, process: Process, pool: Pool) -> float:
         """Return since when nobody saw what became of the nodes: the last look at them, where that is recent."""

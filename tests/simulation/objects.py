@@ -71,6 +71,12 @@ class PodRun:
     deadline: float | None = None
     waiting_since: float | None = None
     bound_at: float = 0.0
+    #: Where the scheduler wants it, from its decision until it is bound.
+    assigned: str = ""
+    #: When the scheduler decided, where it binds later; else 0.
+    assigned_at: float = 0.0
+    #: Whether it was ever shown as unschedulable.
+    judged: bool = False
     gone: bool = False
 
     @property

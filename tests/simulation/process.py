@@ -55,6 +55,10 @@ class Process:
         self.skew_seconds = 0.0
         #: When the nodes of each pool were last listed.
         self.looked_at: dict[str, float] = {}
+        #: When the pods of each node were last listed.
+        self.pods_listed_at: dict[str, float] = {}
+        #: When its list-watches first showed each object, by UID.
+        self.shown_at: dict[str, float] = {}
         #: When its clock was last set, and how far it was off before.
         self.skewed_before = (0.0, 0.0)
         self.paused_until = 0.0
@@ -312,6 +316,9 @@ class KubeView:
             key, _, pool = (query or {}).get("labelSelector", "").partition("=")
             if key == constants.NODE_POOL:
                 self._process.looked_at[pool] = self._process.stage.agenda.now
+            field, _, rest = (query or {}).get("fieldSelector", "").partition("=")
+            if field == "spec.nodeName":
+                self._process.pods_listed_at[rest.partition(",")[0]] = self._process.stage.agenda.now
             page = self._store.page(path, query or {}, limit=limit, continue_token=continue_token)
             if not metadata_only:
                 return page

@@ -2,8 +2,9 @@
 
 They are small and act a random moment after something changed. Placement is exclusive: one slice's pods per node pool,
 followers only after their leader is bound, to its pool. The scheduler takes any pool that fits, at random. What the
-real ones do besides (priorities, preemption, success policies, gang admission) is not simulated. The scheduler binds on
-the objects as they are: a bind that was decided before a cordon and written after it does not occur.
+real ones do besides (priorities, preemption, success policies, gang admission) is not simulated. In some
+runs the scheduler binds at once; in others it decides first, which nobody sees, and binds a moment later, whatever
+became of the node meanwhile.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from tests.simulation.stage import Stage
 from tests.simulation.store import Change
 
 _GRACES_SECONDS = (1.0, 5.0, 30.0)
+#: In how many runs the scheduler's decision and its binding are two steps.
+TWO_STEP_BINDING_CHANCE = 0.0
+_DECISION_TO_BINDING_SECONDS = (0.05, 3.0)
 
 
 class Cluster:
@@ -37,6 +41,7 @@ class Cluster:
         #: When a pod of somebody else than the slice that it was made for was last on a pool, or a node changed.
         self.pool_changed: dict[str, float] = {}
         self._scheduling = False
+        self._two_steps = TWO_STEP_BINDING_CHANCE > 0 and stage.chance(TWO_STEP_BINDING_CHANCE)
         self._numbers = 0
         stage.store.listen("nodes", self._see)
 
@@ -218,14 +223,18 @@ class Cluster:
 
     def _schedule(self) -> None:
         self._scheduling = False
-        waiting = [pod for pod in self.pods if not pod.node and pod.deadline is None and not pod.finished]
+        waiting = [
+            pod for pod in self.pods if not pod.node and not pod.assigned and pod.deadline is None and not pod.finished
+        ]
         self.stage.rng.shuffle(waiting)
         for pod in waiting:
             node = self._place(pod)
-            if node is not None:
+            if node is not None and self._two_steps:
+                self._assign(pod, node)
+            elif node is not None:
                 self._bind(pod, node)
             elif pod.waiting_since is None:
-                pod.waiting_since = self.stage.agenda.now
+                pod.waiting_since, pod.judged = self.stage.agenda.now, True
                 self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
 
     def _place(self, pod: PodRun) -> Node | None:
@@ -258,8 +267,22 @@ class Cluster:
             if other.pool == pool and not other.finished
         )
 
+    def _assign(self, pod: PodRun, node: Node) -> None:
+        """Decide on a node. Nothing shows it, and from now on neither a cordon nor the node's end stops the binding."""
+        pod.assigned, pod.pool, pod.assigned_at = node.name, node.pool_name, self.stage.agenda.now
+        self.on_node.setdefault(node.name, {})[pod] = None
+        self.stage.note("scheduler", "decides on %s of %s for %s", node.name, node.pool_name, pod.name)
+
+        def bind() -> None:
+            if not pod.gone:
+                self._bind(pod, node)
+                if node.name not in self.nodes:
+                    self._collect(pod)
+
+        self.stage.agenda.after(self.stage.rng.uniform(*_DECISION_TO_BINDING_SECONDS), bind)
+
     def _bind(self, pod: PodRun, node: Node) -> None:
-        pod.node, pod.pool, pod.waiting_since = node.name, node.pool_name, None
+        pod.node, pod.pool, pod.waiting_since, pod.assigned = node.name, node.pool_name, None, ""
         pod.phase, pod.bound_at = "Running", self.stage.agenda.now
         self.on_node.setdefault(node.name, {})[pod] = None
         self._use(pod)
@@ -340,6 +363,8 @@ class Cluster:
             return
         pod.gone = True
         self.pods.pop(pod, None)
+        if pod.assigned:
+            self.on_node.get(pod.assigned, {}).pop(pod, None)
         if pod.node:
             self.on_node.get(pod.node, {}).pop(pod, None)
             self._use(pod)
@@ -367,9 +392,13 @@ class Cluster:
             return
         self.nodes.pop(name, None)
         for pod in list(self.on_node.get(name, ())):
-            if not pod.finished:
+            if pod.node and not pod.finished:
                 self._collect(pod)
 
     def pods_on_pool(self, pool: str) -> list[PodRun]:
         """List the pods that are bound to a pool."""
         return [pod for pod in self.pods if pod.pool == pool and pod.node in self.nodes]
+
+    def pods_assigned_to(self, pool: str) -> list[PodRun]:
+        """List the pods whose binding to a pool is on its way."""
+        return [pod for pod in self.pods if pod.pool == pool and pod.assigned]
