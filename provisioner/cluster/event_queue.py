@@ -122,14 +122,16 @@ class EventQueue:
         self._filled_at: float | None = None
         #: What was dropped since it was last asked for, by namespace and why.
         self._drops: Counter[tuple[str, str]] = Counter()
+        #: Since the start.
+        self.dropped_total = 0
 
     @property
     def empty(self) -> bool:
         """Whether nothing waits to be written."""
         return not self._turns
 
-    def offer(self, event: Event) -> bool:
-        """Take an Event, or count it as a repeat; return False where it is dropped."""
+    def offer(self, event: Event) -> None:
+        """Take an Event, count it as a repeat, or drop it."""
         space = self._namespaces.setdefault(event.ref.namespace, _Namespace())
         digest = event.digest()
         series = space.series.get(digest)
@@ -137,7 +139,8 @@ class EventQueue:
             self._forget(space, series)
             series = None
         if series is None:
-            return self._begin(space, event, digest)
+            self._begin(space, event, digest)
+            return
         series.count += 1
         series.seen_at = event.seen_at
         space.series.move_to_end(digest)
@@ -145,7 +148,6 @@ class EventQueue:
             series.waiting = event
         elif event.seen_at - series.due_at >= REPEAT_WRITE_SECONDS:
             self._enqueue(space, series, event)
-        return True
 
     def take(self, now: float) -> Write | None:
         """Return what to write next; None where nothing may be written yet."""
@@ -203,6 +205,7 @@ class EventQueue:
     def drop(self, namespace: str, why: str) -> None:
         """Count an Event that will not be written."""
         self._drops[namespace, why] += 1
+        self.dropped_total += 1
 
     def take_drops(self) -> Counter[tuple[str, str]]:
         """Return what was dropped since the last call, by namespace and why."""
@@ -227,22 +230,21 @@ class EventQueue:
                 self._turns.pop(name, None)
                 del self._namespaces[name]
 
-    def _begin(self, space: _Namespace, event: Event, digest: bytes) -> bool:
+    def _begin(self, space: _Namespace, event: Event, digest: bytes) -> None:
         thing = space.objects.setdefault(event.owner, _Object(BURST, event.seen_at))
         thing.refill(event.seen_at)
         if thing.tokens < 1:
             self.drop(event.ref.namespace, "too many for one object")
-            return False
+            return
         if self._known >= self._capacity and not self._make_room(space):
             self.drop(event.ref.namespace, "too many for one namespace")
-            return False
+            return
         thing.tokens -= 1
         thing.series += 1
         self._known += 1
         series = Series(digest, event.owner, event.ref.namespace, 1, event.seen_at, event.seen_at)
         space.series[digest] = series
         self._enqueue(space, series, event)
-        return True
 
     def _enqueue(self, space: _Namespace, series: Series, event: Event) -> None:
         series.waiting = event

@@ -64,7 +64,6 @@ class EventRecorder:
         self._queue = EventQueue(capacity=capacity)
         self._writing = False
         self._stopping = False
-        self._dropped = 0
         #: Of the last Event that could not be written; for the log.
         self._last_error = ""
         self._tidied_at = clock()
@@ -91,15 +90,14 @@ class EventRecorder:
         with self._changed:
             if self._stopping:
                 return
-            if not self._queue.offer(event):
-                self._dropped += 1
+            self._queue.offer(event)
             self._changed.notify_all()
 
     @property
     def dropped_total(self) -> int:
         """Return how many Events were dropped since the start."""
         with self._changed:
-            return self._dropped
+            return self._queue.dropped_total
 
     def flush(self, *, timeout_seconds: float) -> bool:
         """Wait until everything recorded so far is written or dropped; False when the time is up."""
@@ -181,7 +179,6 @@ class EventRecorder:
             self._queue.forget(write)
         if isinstance(outcome, errors.ClusterError) and _namespace_ends(outcome):
             return
-        self._dropped += 1
         self._queue.drop(write.series.namespace, type(outcome).__name__)
         self._last_error = str(outcome) if isinstance(outcome, errors.ClusterError) else repr(outcome)
 

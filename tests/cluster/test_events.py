@@ -282,6 +282,7 @@ def test_the_table_is_shared_fairly_when_it_is_full(capsys: pytest.CaptureFixtur
     assert pumped.recorder.dropped_total == 450
     for number in range(20):
         pumped.emit(f"quiet-{number}", namespace="quiet")
+    assert pumped.recorder.dropped_total == 470
     assert {f"quiet-{number}" for number in range(20)} <= set(pumped.written())
     pumped.clock.advance(60)
     for _ in range(5):
