@@ -213,7 +213,7 @@ def pod_requests(what: str, spec: object, resource: str) -> Decimal:
     fields = _dict(spec)
     sidecars = Decimal(0)
     while_starting = Decimal(0)
-    for container in _dicts(fields.get("initContainers")):
+    for container in _that_ask(fields.get("initContainers")):
         amount = _container_request(what, container, resource)
         if container.get("restartPolicy") == "Always":
             sidecars += amount
@@ -221,7 +221,7 @@ def pod_requests(what: str, spec: object, resource: str) -> Decimal:
         else:
             while_starting = max(while_starting, sidecars + amount)
     running = sidecars
-    for container in _dicts(fields.get("containers")):
+    for container in _that_ask(fields.get("containers")):
         running += _container_request(what, container, resource)
     total = max(running, while_starting)
     pod_level = _dict(_dict(fields.get("resources")).get("requests"))
@@ -249,6 +249,11 @@ def requested_chips(what: str, spec: object) -> int:
     if chips != chips.to_integral_value():
         raise MalformedObject(f"{what}: {constants.TPU_RESOURCE} is {chips}: chips are whole; ask for a whole number")
     return int(chips)
+
+
+def _that_ask(containers: object) -> Iterable[dict[str, Any]]:
+    """Leave out containers that ask for nothing: a pod may have thousands, and each is asked for three resources."""
+    return [container for container in _dicts(containers) if container.get("resources")]
 
 
 def _container_request(what: str, container: dict[str, Any], resource: str) -> Decimal:

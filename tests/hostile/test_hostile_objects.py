@@ -1,0 +1,393 @@
+"""Objects up to etcd's limit, made to cost as much as they can, through parsing, demand and decision.
+
+Cost is counted in calls and bytes, for each KB of JSON, so that it does not depend on the machine: calls of functions
+written in C count as one whatever they do, so what those may be given is bounded by the other tests of bounds.
+Whatever one object says, the plan for an honest JobSet beside it stays what it was.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.cluster.parse import MalformedObject, parse_jobset, parse_pod
+from provisioner.demand import job_key
+from provisioner.model.capacity import NodePool, Taint
+from provisioner.model.snapshot import Snapshot
+from provisioner.model.workloads import JobSet, Pod
+from provisioner.planning.deciding import decide
+from provisioner.planning.memory import Memory
+from provisioner.planning.plan import Plan
+from tests.builders import NOW, make_jobset, make_nodes, make_pod, make_pool, make_requirements, settings
+from tests.counting import counted, measured
+
+#: etcd's limit on one object.
+LIMIT_BYTES = 1_500_000
+#: Calls that one hostile object may cost whatever its size: a slice of all bounds, compared with all free pools.
+CALLS = 60_000
+#: Calls for each KB of its JSON: mostly amounts of containers, fifty calls for forty bytes.
+CALLS_PER_KB = 1_600
+#: Bytes while it is read and decided on, and bytes that its records keep.
+PEAK_BYTES_PER_KB = 6_000
+KEPT_BYTES = 400_000
+#: The longest message, in characters; an Event shows the first 1,024 bytes.
+MESSAGE = 2_000
+FREE_POOLS = 10
+
+Change = Callable[[dict[str, Any], dict[str, Any]], None]
+
+HONEST = make_jobset("honest", template=make_requirements(topology="2x2x2", tolerations=()))
+#: Pools that are free for the hostile JobSet's slices, on nodes with several taints.
+_FORMER = make_jobset(
+    "former", replicas=FREE_POOLS, parallelism=4, template=make_requirements(topology="2x2x4", tolerations=())
+)
+POOLS: tuple[NodePool, ...] = tuple(make_pool(_FORMER, job=job) for job in range(FREE_POOLS))
+NODES = tuple(
+    replace(node, taints=(*node.taints, *(Taint(key=f"t{index}", effect="PreferNoSchedule") for index in range(8))))
+    for pool in POOLS
+    for node in make_nodes(pool)
+)
+
+
+def raw_jobset() -> dict[str, Any]:
+    """Return a JobSet that can be served."""
+    return {
+        "metadata": {"namespace": "default", "name": "evil", "uid": "uid-of-evil", "annotations": {}, "labels": {}},
+        "spec": {
+            "replicatedJobs": [
+                {
+                    "name": "slice",
+                    "replicas": 1,
+                    "template": {"spec": {"parallelism": 4, "template": {"metadata": {}, "spec": pod_spec()}}},
+                }
+            ]
+        },
+    }
+
+
+def pod_spec() -> dict[str, Any]:
+    """Return what its pods ask for."""
+    return {
+        "nodeSelector": {constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: "2x2x4"},
+        "tolerations": [{"key": constants.TPU_RESOURCE, "operator": "Exists"}],
+        "containers": [{"resources": {"limits": {constants.TPU_RESOURCE: "4"}}}],
+    }
+
+
+def raw_pod(*, job: int = 0) -> dict[str, Any]:
+    """Return the leader pod of one of its child Jobs, which cannot be scheduled."""
+    name = f"evil-slice-{job}"
+    return {
+        "metadata": {
+            "namespace": "default",
+            "name": f"{name}-0",
+            "uid": f"uid-of-{name}-0",
+            "labels": {
+                constants.JOBSET_NAME: "evil",
+                constants.JOBSET_UID: "uid-of-evil",
+                constants.JOB_KEY: job_key("default", name),
+                constants.JOB_NAME: name,
+                constants.COMPLETION_INDEX: "0",
+            },
+            "annotations": {},
+            "ownerReferences": [
+                {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": "j", "controller": True}
+            ],
+        },
+        "spec": pod_spec(),
+        "status": {
+            "phase": "Pending",
+            "conditions": [
+                {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "Unschedulable",
+                    "message": "no",
+                    "lastTransitionTime": "2026-06-01T11:00:00Z",
+                }
+            ],
+        },
+    }
+
+
+def read(parse: Callable[[object], Any], raw: object) -> list[Any]:
+    """Parse as the list-watch does: what cannot be read is left out."""
+    try:
+        record = parse(raw)
+    except MalformedObject as error:
+        if len(str(error)) >= MESSAGE:
+            raise
+        return []
+    return [] if record is None else [record]
+
+
+def plan_for(jobsets: list[JobSet], pods: list[Pod], *, free: bool) -> Plan:
+    """Decide on the honest JobSet and others beside it, with free pools or without."""
+    snapshot = Snapshot(
+        jobsets={each.uid: each for each in (HONEST, *jobsets)},
+        pods=(make_pod(HONEST), *pods),
+        pools=POOLS if free else (),
+        nodes=NODES if free else (),
+        pools_listed_at=NOW,
+    )
+    return decide(snapshot, Memory(), settings(), NOW)
+
+
+def about_honest(plan: Plan) -> tuple[Any, ...]:
+    """Return what a plan means for the honest JobSet."""
+    creates = tuple(each for each in plan.creates if each.jobset.name == "honest")
+    verdicts = tuple(each for each in plan.verdicts if any(ref.name.startswith("honest") for ref in each.objects))
+    states = tuple(each for each in plan.pools if each.jobset_name == "honest")
+    return creates, verdicts, states, plan.deletes
+
+
+def check(raw_jobsets: list[dict[str, Any]], raw_pods: list[dict[str, Any]]) -> tuple[Plan, Plan]:
+    """Take some hostile objects through two decisions; assert what they may cost, and what they may change.
+
+    The first has free pools that may fit; in the second all is to be bought.
+    """
+    kb = sum(len(json.dumps(raw)) for raw in (*raw_jobsets, *raw_pods)) / 1000
+
+    def rounds() -> tuple[Plan, Plan]:
+        jobsets = [record for raw in raw_jobsets for record in read(parse_jobset, raw)]
+        pods = [record for raw in raw_pods for record in read(parse_pod, raw)]
+        return plan_for(jobsets, pods, free=True), plan_for(jobsets, pods, free=False)
+
+    alone, calls_alone = counted(lambda: (plan_for([], [], free=True), plan_for([], [], free=False)))
+    plans, calls = counted(rounds)
+    assert calls - calls_alone < CALLS * len(raw_pods) + CALLS_PER_KB * kb
+    for plan, without_others in zip(plans, alone, strict=True):
+        assert about_honest(plan) == about_honest(without_others)
+        assert about_honest(plan)[0]
+        assert all(len(verdict.message) < MESSAGE for verdict in plan.verdicts)
+    del plans, plan
+    plans, peak, kept = measured(rounds)
+    assert kept < KEPT_BYTES * len(raw_pods)
+    assert peak < KEPT_BYTES * 3 * len(raw_pods) + PEAK_BYTES_PER_KB * kb
+    return plans
+
+
+def told(plan: Plan) -> str:
+    """Return what the owner of the hostile JobSet is told."""
+    return "\n".join(each.message for each in plan.verdicts if any("evil" in ref.name for ref in each.objects))
+
+
+# --- Made by hand ---
+
+
+def select(**labels: str) -> Change:
+    """Select nodes by labels, in the JobSet's template and on the pod."""
+
+    def change(spec: dict[str, Any], _metadata: dict[str, Any]) -> None:
+        spec["nodeSelector"] |= labels
+
+    return change
+
+
+def annotate(**texts: str) -> Change:
+    """Ask for something by annotations."""
+
+    def change(_spec: dict[str, Any], metadata: dict[str, Any]) -> None:
+        metadata.setdefault("annotations", {}).update(
+            {f"tpu-provisioner.cloud.google.com/{key.replace('_', '-')}": text for key, text in texts.items()}
+        )
+
+    return change
+
+
+def put(**fields: Any) -> Change:
+    """Set fields of the pod's spec."""
+
+    def change(spec: dict[str, Any], _metadata: dict[str, Any]) -> None:
+        spec.update(fields)
+
+    return change
+
+
+def label(count: int) -> Change:
+    """Carry so many labels."""
+
+    def change(_spec: dict[str, Any], metadata: dict[str, Any]) -> None:
+        metadata.setdefault("labels", {}).update({f"k{index}": "v" for index in range(count)})
+
+    return change
+
+
+def required(*terms: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return required node affinity."""
+    wanted = [{"matchExpressions": term} for term in terms]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": wanted}}}
+
+
+def not_in(*values: str) -> dict[str, Any]:
+    """Return an expression that holds on every node."""
+    return {"key": "k", "operator": "NotIn", "values": list(values)}
+
+
+def nested(depth: int) -> Any:
+    """Return an object in an object, and so on."""
+    raw: Any = {}
+    for _ in range(depth):
+        raw = {"a": raw}
+    return raw
+
+
+CASES: dict[str, tuple[Change, str]] = {
+    "a topology of digits": (select(**{constants.TPU_TOPOLOGY: "9" * 1_000_000}), "has 1,000,000 characters"),
+    "a topology of 63 digits": (select(**{constants.TPU_TOPOLOGY: "9" * 63}), "nearest valid"),
+    "a long accelerator": (select(**{constants.TPU_ACCELERATOR: "tpu-" * 300_000}), "has 1,200,000 characters"),
+    "a long machine type": (select(**{constants.INSTANCE_TYPE: "ct4p-" * 200_000}), "has 1,000,000 characters"),
+    "a long zone": (select(**{constants.ZONE: "é" * 200_000}), "has 200,000 characters"),
+    "a long run": (annotate(max_run_duration="9" * 250_000), "has 250,000 characters"),
+    "a long run within the bound": (annotate(max_run_duration="9h" * 2_000), ""),
+    "capacity times zones": (
+        annotate(capacity="spot," * 12_000, zones="us-central2-b," * 4_000),
+        "at most 4,096 are read",
+    ),
+    "choices within the length": (annotate(capacity="spot," * 800), "has 801 choices, and at most 32 are read"),
+    "as many pairs as are read": (
+        annotate(
+            capacity=",".join(f"reservation/r{index}" for index in range(16)),
+            zones=",".join(f"us-central2-{zone}" for zone in "abcd"),
+        ),
+        "",
+    ),
+    "labels to copy": (annotate(copy_labels="k," * 120_000), "has 240,000 characters"),
+    "labels to copy within the length": (annotate(copy_labels="k," * 2_000), "has 2,001 labels"),
+    "networks": (annotate(additional_node_networks="v:s," * 60_000), "has 240,000 characters"),
+    "networks within the length": (annotate(additional_node_networks="v:s," * 1_000), "has 1,001 networks"),
+    "an account": (annotate(node_service_account="a@" * 2_000), "is not the e-mail address"),
+    "tolerations": (put(tolerations=[{"key": "k"}] * 60_000), "tolerations has 60,000 entries"),
+    "as many tolerations as are read": (
+        put(tolerations=[{"key": "k" * 100, "value": str(index)} for index in range(63)] + [{"operator": "Exists"}]),
+        "",
+    ),
+    "terms": (put(affinity=required(*[[not_in("v")]] * 15_000)), "more than 64 expressions"),
+    "as many terms as are read": (put(affinity=required(*[[{**not_in("v"), "operator": "In"}]] * 64)), "node affinity"),
+    "expressions of one term": (put(affinity=required([not_in("v")] * 20_000)), "more than 64 expressions"),
+    "values": (put(affinity=required([not_in(*map(str, range(100_000)))])), "1,024 values"),
+    "as many values as are read": (put(affinity=required([not_in(*map(str, range(1024)))])), ""),
+    "selectors": (select(**{f"k{index}": "v" for index in range(80_000)}), "nodeSelector has 80,002 entries"),
+    "labels": (label(80_000), "entries, and at most 128 are read"),
+    "containers": (
+        put(containers=[{"resources": {"limits": {constants.TPU_RESOURCE: "4"}}}] + [{"name": "x"}] * 20_000),
+        "",
+    ),
+    "huge quantities": (
+        put(containers=[{"resources": {"limits": {constants.TPU_RESOURCE: "4", "cpu": "9" * 1_000_000}}}]),
+        "",
+    ),
+    "huge integers": (put(containers=[{"resources": {"limits": {constants.TPU_RESOURCE: 10**4000}}}]), ""),
+    "huge amounts": (put(containers=[{"resources": {"limits": {constants.TPU_RESOURCE: "9E"}}}] * 2), "chips"),
+    "deep nesting": (put(affinity=nested(400), tolerations=[nested(400)], nodeSelector=nested(400)), ""),
+    "half characters": (select(**{"\ud800": "\udfff" * 63, constants.TPU_TOPOLOGY: "\ud800"}), "topology"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_pod_costs_what_it_weighs_and_changes_nothing_for_others(name: str) -> None:
+    """In the JobSet's template and on the pod, each with all that it can hold."""
+    change, words = CASES[name]
+    jobset, pod = raw_jobset(), raw_pod()
+    template = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    change(template["spec"], template["metadata"])
+    change(pod["spec"], pod["metadata"])
+    assert all(len(json.dumps(raw, ensure_ascii=False)) < LIMIT_BYTES for raw in (jobset, pod))
+    _, plan = check([jobset], [pod])
+    assert words in told(plan)
+
+
+@pytest.mark.parametrize(
+    ("job", "count", "words"),
+    [
+        pytest.param({"replicas": 500_000}, 1, "it has 500,000 child Jobs that ask for chips", id="half a million"),
+        pytest.param({"replicas": 4_096}, 1, "", id="as many child Jobs as are served"),
+        pytest.param({"replicas": 10**4000}, 1, "it has 2,147,483,647 child Jobs", id="more than can be counted"),
+        pytest.param({"replicas": 10**6, "chips": "0"}, 1, "", id="a million without chips"),
+        pytest.param({"parallelism": 10**9}, 1, "has parallelism 1,000,000,000", id="a billion pods"),
+        pytest.param({}, 3_000, "has 3,000 entries, and at most 256 are read", id="thousands of replicated jobs"),
+        pytest.param({"replicas": 16}, 256, "", id="as many replicated jobs as are read"),
+        pytest.param({"name": "n" * 1_000_000}, 1, "the name of a replicated job", id="a long name"),
+    ],
+)
+def test_a_jobset_costs_what_it_weighs_and_changes_nothing_for_others(
+    job: dict[str, Any], count: int, words: str
+) -> None:
+    """What it asks for in numbers costs nothing."""
+    jobset = raw_jobset()
+    (only,) = jobset["spec"]["replicatedJobs"]
+    only["name"], only["replicas"] = job.get("name", "slice"), job.get("replicas", 1)
+    spec = only["template"]["spec"]
+    spec["parallelism"] = job.get("parallelism", 4)
+    spec["template"]["spec"]["containers"][0]["resources"]["limits"][constants.TPU_RESOURCE] = job.get("chips", "4")
+    jobset["spec"]["replicatedJobs"] = [
+        {**only, "name": only["name"] + ("" if not n else str(n))} for n in range(count)
+    ]
+    _, plan = check([jobset], [raw_pod()])
+    assert words in told(plan)
+
+
+def test_pods_that_differ_are_compared_with_free_pools_within_the_budget() -> None:
+    """Each has all the tolerations and expressions that are read, and none is like another."""
+    pods = []
+    for job in range(8):
+        pod = raw_pod(job=job)
+        put(affinity=required(*[[not_in(str(job))]] * 63, [not_in(*map(str, range(900)))]))(pod["spec"], {})
+        put(tolerations=[{"key": f"k{index}"} for index in range(63)] + [{"operator": "Exists"}])(pod["spec"], {})
+        pods.append(pod)
+    jobset = raw_jobset()
+    jobset["spec"]["replicatedJobs"][0]["replicas"] = len(pods)
+    plan, _ = check([jobset], pods)
+    assert sum(each.jobset_name == "evil" and each.phase.value == "ready" for each in plan.pools) == len(pods)
+
+
+# --- Made by chance ---
+
+
+def bomb(rng: random.Random, size: int) -> Any:
+    """Return something of about `size` bytes that costs as much as it can."""
+    return rng.choice(
+        (
+            lambda: rng.choice("9x,/@é\u0664\ud800 -") * size,
+            lambda: [rng.choice(("v", 9, None, {}, {"key": "k"}, {"values": ["v"]}))] * (size // 10),
+            lambda: {f"k{index}": rng.choice(("v", {}, 9)) for index in range(size // 12)},
+            lambda: nested(min(size // 6, 300)),
+            lambda: 10 ** rng.choice((3, 9, 18, 4000)),
+            lambda: {"nodeAffinity": required([not_in("v")] * (size // 50))["nodeAffinity"]},
+            lambda: [{"resources": {"limits": {constants.TPU_RESOURCE: "1", "cpu": "1e999"}}}] * (size // 70),
+            lambda: -1,
+        )
+    )()
+
+
+def plant(rng: random.Random, holder: Any, size: int) -> None:
+    """Put a bomb at some place of an object, or add it where the object has maps."""
+    while True:
+        places = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
+        if isinstance(holder, dict) and rng.random() < 0.2:
+            places = [*constants.READ_ANNOTATIONS, constants.TPU_TOPOLOGY, "affinity", "tolerations", "initContainers"]
+        if not places:
+            return
+        place = rng.choice(places)
+        inner = holder.get(place) if isinstance(holder, dict) else holder[place]
+        if not isinstance(inner, (dict, list)) or not inner or rng.random() < 0.2:
+            holder[place] = bomb(rng, size)
+            return
+        holder = inner
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_objects_made_by_chance_cost_what_they_weigh_and_change_nothing_for_others(seed: int) -> None:
+    """Bombs of all sizes at all places of a JobSet and its pod."""
+    rng = random.Random(seed)
+    jobset, pod = raw_jobset(), raw_pod()
+    for raw in (jobset, pod):
+        for _ in range(rng.randint(0, 3)):
+            plant(rng, raw, int(10 ** rng.uniform(1, 5)))
+    check([jobset], [pod])
