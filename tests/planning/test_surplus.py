@@ -289,6 +289,26 @@ def test_the_deletion_delay_runs_from_when_nothing_needs_the_pool() -> None:
     assert len(world.look().deletes) == 1
 
 
+def test_a_refused_delete_waits_for_its_next_try_or_for_another_status_of_its_pool() -> None:
+    """What was in the way may be over when GKE shows the pool in another state."""
+    world = due_world(suspended=True)
+    world.refuse_delete = lambda _: failure(FailureKind.OPERATION_IN_THE_WAY)
+    world.run(30)
+    assert len(world.step(seconds=0.0).deletes) == 1
+    (name,) = world.pools
+    retry_at = world.memory.deletes[name].retry_at
+    assert retry_at is not None
+    assert retry_at > world.now
+    plan = world.look()
+    assert (plan.deletes, plan.wake_at) == ((), retry_at)
+    changed = World(settings_=world.settings)
+    changed.jobsets, changed.memory, changed.now = world.jobsets, world.memory, world.now
+    changed.put_pool(replace(world.pools[name], status=PoolStatus.RECONCILING))
+    assert len(changed.look().deletes) == 1
+    world.now = retry_at
+    assert len(world.look().deletes) == 1
+
+
 def test_no_pool_goes_while_one_of_its_nodes_is_young() -> None:
     """NODE_MIN_LIFESPAN."""
     world = due_world(suspended=True)
