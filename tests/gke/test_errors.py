@@ -143,14 +143,21 @@ MESSAGES = [
     *(
         pytest.param(code, "no text that we know", kind, id=f"code {code} without a known text is {kind.value}")
         for code, kind in (
+            (1, K.UNAVAILABLE),
+            (2, K.UNAVAILABLE),
             (3, K.INVALID),
+            (4, K.UNAVAILABLE),
             (5, K.INVALID),
             (6, K.ALREADY_EXISTS),
             (7, K.PERMISSION),
             (8, K.QUOTA),
             (9, K.INVALID),
+            (10, K.UNAVAILABLE),
+            (11, K.INVALID),
+            (12, K.INVALID),
             (13, K.UNAVAILABLE),
             (14, K.UNAVAILABLE),
+            (15, K.UNAVAILABLE),
             (16, K.PERMISSION),
             (None, K.UNAVAILABLE),
             (99, K.UNAVAILABLE),
@@ -384,6 +391,17 @@ ANSWERS = [
         "forbidden",
         (K.PERMISSION,) * 3,
         id="403 is a permission",
+    ),
+    *(
+        pytest.param(
+            code,
+            "",
+            "Too many operations: the cluster hits the concurrent operations quota 5.",
+            "",
+            (K.TOO_MANY_OPERATIONS,) * 3,
+            id=f"the text of a {code} decides",
+        )
+        for code in (400, 403, 409, 412, 429)
     ),
     pytest.param(
         403, "", "Rate Limit Exceeded", "rateLimitExceeded", (K.UNAVAILABLE,) * 3, id="403 for the rate is not"
