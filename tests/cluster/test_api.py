@@ -53,6 +53,13 @@ def write_kubeconfig(
     return path
 
 
+def test_connections_are_kept_alive_and_nothing_is_repeated_by_the_library(api: KubeApi) -> None:
+    """A watch behind a proxy that drops idle connections silently would stay open for ever."""
+    options = api._pool.connection_pool_kw
+    assert (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1) in options["socket_options"]
+    assert options["retries"].total is False
+
+
 def test_a_request_carries_credentials_and_a_name(server: WireServer, api: KubeApi) -> None:
     """The token, the user agent and the query arrive."""
     server.answer(f"GET {PODS}/x", as_json({"kind": "Pod"}))
