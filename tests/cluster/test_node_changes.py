@@ -28,9 +28,9 @@ def test_a_node_that_others_write_to_meanwhile_is_uncordoned_all_the_same() -> N
     kube = FakeKube()
     kube.put_object(NODE, raw_node("n1"))
     workloads.cordon(kube, "n1")
-    kube.fail("PATCH", "nodes", errors.Conflict("the object has been modified", status=409), times=2)
+    kube.fail("PATCH", "nodes", errors.Conflict("the object has been modified", status=409), times=4)
     assert workloads.uncordon(kube, "n1")
-    assert [call.method for call in kube.calls[1:]] == ["GET", "PATCH"] * 3
+    assert [call.method for call in kube.calls[1:]] == ["GET", "PATCH"] * 5
 
 
 def test_a_node_that_is_never_at_rest_is_left_for_the_next_round() -> None:

@@ -84,7 +84,7 @@ def test_an_impossible_slice_is_told_on_pod_and_jobset(world: World) -> None:
     world.rounds(3, every_seconds=3)
     told = [each for each in world.recorder.told if each.reason == constants.INVALID_REQUEST]
     assert {each.ref.kind for each in told} == {"Pod", "JobSet"}
-    assert all("2x2x3" in each.message for each in told)
+    assert all("2x2x3" in each.message and each.kind == "Warning" for each in told)
     assert world.gke.names_of("create_node_pool") == []
 
 

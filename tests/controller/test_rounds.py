@@ -170,3 +170,10 @@ def test_a_clock_that_is_off_by_a_second_was_set(seconds: float, want: float) ->
     clock = FollowedClock(lambda: datetime.fromtimestamp(steady() + by[0], tz=UTC), steady)
     by[0] = seconds
     assert clock.follow().total_seconds() == want
+
+
+def test_the_machine_gives_the_time_of_day() -> None:
+    """Where no test gives another."""
+    clock = FollowedClock()
+    assert abs(clock() - datetime.now(tz=UTC)) < timedelta(minutes=10)
+    assert clock.follow() == timedelta()

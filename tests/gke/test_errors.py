@@ -393,6 +393,26 @@ ANSWERS = [
         id="403 is a permission",
     ),
     *(
+        pytest.param(code, "", "No.", "", kinds, id=f"{code} without a known text")
+        for code, kinds in (
+            (300, (K.UNAVAILABLE,) * 3),
+            (399, (K.UNAVAILABLE,) * 3),
+            (400, (K.INVALID,) * 3),
+            (401, (K.PERMISSION,) * 3),
+            (403, (K.PERMISSION,) * 3),
+            (404, (K.NOT_FOUND, K.INVALID, K.NOT_FOUND)),
+            (408, (K.UNAVAILABLE, K.UNKNOWN_OUTCOME, K.UNKNOWN_OUTCOME)),
+            (409, (K.UNAVAILABLE, K.ALREADY_EXISTS, K.OPERATION_IN_THE_WAY)),
+            (412, (K.OPERATION_IN_THE_WAY,) * 3),
+            (418, (K.INVALID,) * 3),
+            (429, (K.UNAVAILABLE,) * 3),
+            (499, (K.UNAVAILABLE, K.UNKNOWN_OUTCOME, K.UNKNOWN_OUTCOME)),
+            (500, (K.UNAVAILABLE, K.UNKNOWN_OUTCOME, K.UNKNOWN_OUTCOME)),
+            (501, (K.INVALID,) * 3),
+            (599, (K.UNAVAILABLE, K.UNKNOWN_OUTCOME, K.UNKNOWN_OUTCOME)),
+        )
+    ),
+    *(
         pytest.param(
             code,
             "",
