@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from google.auth import credentials as auth_credentials
 from provisioner.gke.client import GkeClient
 from provisioner.gke.deadline import Deadline, DeadlineAdapter, until
 from provisioner.gke.errors import GkeError
+from provisioner.localcluster.certificates import Authority
 from provisioner.model.capacity import FailureKind, NodePoolRequest, Zone
 from provisioner.model.capacity import PoolName as Name
 from tests.fakes.recording_server import Answer, RecordingServer
@@ -102,6 +106,10 @@ class Recording:
     def sendall(self, data: bytes) -> None:
         """Send."""
         self._sock.sendall(data)
+
+    def shutdown(self, how: int) -> None:
+        """Say that no more will come."""
+        self._sock.shutdown(how)
 
 
 def say_nothing(_: socket.socket, over: threading.Event) -> None:
@@ -292,3 +300,66 @@ def test_a_redirect_is_not_followed(server: RecordingServer, code: int) -> None:
     server.answer = Answer(status=code, headers={"Location": f"{server.url}/elsewhere"}, body={})
     assert kind_of_create(client_of(server.url)) is FailureKind.UNAVAILABLE
     assert len(server.requests) == 1
+
+
+# --- TLS and proxies that work ---
+
+
+@pytest.fixture
+def tls_server(server: RecordingServer, tmp_path: Path) -> tuple[int, Path]:
+    """Let the server speak TLS as gke.example.com; return its port and the authority to trust."""
+    authority = Authority(now=datetime.now(UTC))
+    chain, key = authority.server("gke", names=["gke.example.com"], addresses=["127.0.0.1"]).write(tmp_path, "tls")
+    trusted = tmp_path / "ca.crt"
+    trusted.write_bytes(authority.certificate_pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(chain, key)
+    server._server.socket = context.wrap_socket(server._server.socket, server_side=True)
+    return int(server.host.rpartition(":")[2]), trusted
+
+
+def test_calls_over_tls(server: RecordingServer, tls_server: tuple[int, Path]) -> None:
+    """Two calls on one connection; a certificate of somebody else is refused, and nothing sent."""
+    port, trusted = tls_server
+    client = client_of(f"https://127.0.0.1:{port}")
+    assert kind_of_create(client) is FailureKind.UNAVAILABLE
+    assert server.requests == []
+    client = client_of(f"https://127.0.0.1:{port}")
+    client._session.verify = str(trusted)
+    assert client.create_node_pool(REQUEST) == "operation-1"
+    assert kind_of_create(client) is None
+    assert len(server.requests) == 2
+
+
+def test_a_call_over_tls_through_a_proxy(
+    server: RecordingServer, tls_server: tuple[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proxy is asked for a tunnel, and the certificate is that of the address behind it."""
+    port, trusted = tls_server
+
+    def tunnel(sock: socket.socket, over: threading.Event) -> None:
+        sock.recv(65536)
+        sock.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        with socket.create_connection(("127.0.0.1", port), 5) as behind:
+            back = threading.Thread(target=pass_on, args=(behind, sock))
+            back.start()
+            pass_on(sock, behind)
+            back.join(10)
+
+    with listening(tunnel) as (proxy, received):
+        monkeypatch.setenv("HTTPS_PROXY", f"http://me:secret@127.0.0.1:{proxy}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(trusted))
+        assert kind_of_create(client_of("https://gke.example.com")) is None
+    assert received[0].startswith(b"CONNECT gke.example.com:443 ")
+    assert [one.method for one in server.requests] == ["POST"]
+
+
+def pass_on(source: socket.socket, target: socket.socket) -> None:
+    """Copy what comes until it ends."""
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
