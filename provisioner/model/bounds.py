@@ -44,6 +44,11 @@ PARALLELISM = 65_536
 #: Characters of all that is kept of a JobSet, its templates included.
 JOBSET = 262_144
 
+# --- the hints, a ConfigMap of at most 1 MiB ---
+#: Back-off that is kept over a crash, and the characters of GKE's words with each.
+HINTED_BACKOFFS = 500
+HINTED_WORDS = 512
+
 # --- entries of one node or namespace, which only administrators (and the kubelet) write; more are left out ---
 CLUSTER_OBJECT_LABELS = 256
 NODE_TAINTS = 64

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from provisioner import constants
 from provisioner.demand import SliceId
+from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.model.workloads import JobKey, JobSetUid
 from provisioner.planning.memory import Backoff, Memory
@@ -31,7 +32,7 @@ def to_text(memory: Memory) -> dict[str, str]:
     return {
         "idle-since": _dump({name: since.isoformat() for name, since in memory.surplus_since.items()}),
         "last-held": _dump({str(slice_id): name for slice_id, name in memory.last_held.items()}),
-        "back-off": _dump({key: _backoff_out(each) for key, each in memory.backoffs.items()}),
+        "back-off": _dump({key: _backoff_out(each) for key, each in _latest(memory.backoffs)}),
         "creates": _dump({name: moment.isoformat() for name, moment in memory.created_at.items()}),
         "attempts": _dump({str(slice_id): attempt for slice_id, attempt in _open_attempts(memory).items()}),
     }
@@ -46,6 +47,11 @@ def from_text(data: Mapping[str, str]) -> Memory:
         created_at=dict(_read(data.get("creates"), PoolName, _moment)),
         attempts=dict(_read(data.get("attempts"), _slice_id, _attempt)),
     )
+
+
+def _latest(backoffs: Mapping[str, Backoff]) -> list[tuple[str, Backoff]]:
+    """Keep those that last longest: a ConfigMap holds 1 MiB, and users name the reservations that they are kept by."""
+    return sorted(backoffs.items(), key=lambda item: (item[1].until, item[0]))[-bounds.HINTED_BACKOFFS :]
 
 
 def _open_attempts(memory: Memory) -> dict[SliceId, int]:
@@ -101,7 +107,7 @@ def _slice_id(text: str) -> SliceId:
 def _backoff_out(each: Backoff) -> dict[str, Any]:
     return {
         "kind": each.failure.kind.value,
-        "message": each.failure.message,
+        "message": bounds.cut(each.failure.message, bounds.HINTED_WORDS),
         "failures": each.failures,
         "since": each.since.isoformat(),
         "until": each.until.isoformat(),

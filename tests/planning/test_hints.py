@@ -42,6 +42,21 @@ def test_creates_that_no_list_confirms_leave_their_attempt(attempt: int, kept: d
     assert hints.from_text(text) == Memory(attempts=kept)
 
 
+def test_the_hints_stay_small_however_many_reservations_users_name() -> None:
+    """A ConfigMap holds 1 MiB; the back-off that lasts longest is kept."""
+    words = failure(FailureKind.STOCKOUT, "out of stock " * 1000)
+    backoffs = {
+        f"us-central2-b/ct4p-hightpu-4t/reservation r{index}": Backoff(
+            failure=words, failures=1, since=NOW, until=after(index)
+        )
+        for index in range(3000)
+    }
+    text = hints.to_text(Memory(backoffs=backoffs))
+    assert len(text["back-off"]) < 500_000
+    kept = hints.from_text(text).backoffs
+    assert kept.keys() == set(list(backoffs)[-500:])
+
+
 def test_equal_memories_give_equal_text() -> None:
     """Hints are only written when they change."""
     one = Memory(surplus_since={PoolName("a"): NOW, PoolName("b"): NOW})
