@@ -74,6 +74,8 @@ class GkeClient:
         self._delete_timeout_seconds = delete_timeout_seconds
         self._get_timeout_seconds = get_timeout_seconds
         self._list_timeout_seconds = list_timeout_seconds
+        #: The last list, by name: most pools are as they were, and to compare them is much cheaper than to parse them.
+        self._listed: dict[str, tuple[dict[str, object], NodePool]] = {}
         self._base_url = (endpoint or GKE_ADDRESS).rstrip("/")
         # The library for Compute Engine costs a second at the start and 140 MB, for two calls.
         compute_url = (endpoint or COMPUTE_ADDRESS).rstrip("/")
@@ -123,8 +125,14 @@ class GkeClient:
                 headers=dict(_field_mask(translate.LIST_FIELDS)),
                 timeout=self._list_timeout_seconds,
             )
-            pools = _node_pools_of(response.content)
-        return tuple(translate.node_pool_from_json(pool) for pool in pools)
+            bodies = _node_pools_of(response.content)
+        before, listed = self._listed, []
+        for body in bodies:
+            known = before.get(str(body["name"]))
+            unchanged = known is not None and known[0] == body
+            listed.append(known if known is not None and unchanged else (body, translate.node_pool_from_json(body)))
+        self._listed = {str(body["name"]): (body, pool) for body, pool in listed}
+        return tuple(pool for _, pool in listed)
 
     def get_node_pool(self, name: PoolName) -> NodePool:
         """Implement `Gke.get_node_pool`."""
