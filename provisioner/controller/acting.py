@@ -21,7 +21,7 @@ from provisioner.controller.deleting import Gate, KeptError, NeededError
 from provisioner.controller.policies import Policies
 from provisioner.gke.errors import GkeError
 from provisioner.gke.protocol import Gke
-from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.planning.outcomes import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.planning.plan import Create, Delete, LookUp, LookUpKind, Plan
 
@@ -55,6 +55,10 @@ class Actor:
     _idle: threading.Condition = field(default_factory=threading.Condition)
     _calls_under_way: int = 0
     _closing: bool = False
+    #: Calls that were submitted and have not begun.
+    _waiting: set[object] = field(default_factory=set)
+    #: Of creates and deletes: submitted, and the answer not taken.
+    _live: set[PoolName] = field(default_factory=set)
     #: Nodes that are being changed, so that no two threads change one.
     _changing: set[str] = field(default_factory=set)
     _policies: Policies = field(init=False)
@@ -63,19 +67,40 @@ class Actor:
         self._policies = Policies(gke=self.gke, clock=self.clock, obstacle=self._lack_of_lease)
 
     def carry_out(self, plan: Plan) -> None:
-        """Submit everything in a plan; returns at once."""
+        """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
         # Deletes first: they give back money, and operations that creates wait for.
         for delete in plan.deletes:
-            self._submit(functools.partial(self._delete, delete), self.slow_executor)
+            self._submit_answered(
+                delete.name, functools.partial(self._delete, delete), self.slow_executor, _not_deleted
+            )
         for create in plan.creates:
-            self._submit(functools.partial(self._create, create), self.executor)
+            name = create.request.name
+            self._submit_answered(name, functools.partial(self._create, create), self.executor, _not_created)
         for look_up in plan.look_ups:
+            # One that was not submitted is decided on again.
             self._submit(functools.partial(self._look_up, look_up), self.executor)
         for change, nodes in ((cluster.uncordon, plan.uncordons), (cluster.release, plan.releases)):
             for node in nodes:
                 if node not in self._changing:
                     self._changing.add(node)
-                    self._submit(functools.partial(self._change_node, change, node), self.slow_executor)
+                    if not self._submit(functools.partial(self._change_node, change, node), self.slow_executor):
+                        self._changing.discard(node)
+
+    def live_calls(self) -> frozenset[PoolName]:
+        """Name the pools whose create or delete is submitted, and whose answer nobody has taken yet."""
+        with self._idle:
+            return frozenset(self._live)
+
+    def take_answer(self) -> Answer | None:
+        """Return the next answer, None where there is none; its call is not live any more."""
+        try:
+            answer = self.answers.get_nowait()
+        except queue.Empty:
+            return None
+        if not isinstance(answer, LookUpAnswer):
+            with self._idle:
+                self._live.discard(answer.name)
+        return answer
 
     def drain(self, *, timeout_seconds: float) -> bool:
         """Drop what has not begun, wait until no call is under way; False when the time is up."""
@@ -83,24 +108,66 @@ class Actor:
             self._closing = True
             return self._idle.wait_for(lambda: self._calls_under_way == 0, timeout=timeout_seconds)
 
-    def _submit(self, call: Callable[[], Answer | None], executor: Executor) -> None:
+    def _submit_answered(
+        self,
+        name: PoolName,
+        call: Callable[[], Answer],
+        executor: Executor,
+        not_sent: Callable[[PoolName, datetime, str], Answer],
+    ) -> None:
+        """Submit a create or delete: one that cannot be submitted is answered, too."""
         with self._idle:
-            self._calls_under_way += 1
-        executor.submit(self._run, call)
+            self._live.add(name)
+        if not self._submit(call, executor, name):
+            self.answers.put(not_sent(name, self.clock(), "Not sent: the process has no thread for it."))
+            self.on_answer()
 
-    def _run(self, call: Callable[[], Answer | None]) -> None:
+    def _submit(self, call: Callable[[], Answer | None], executor: Executor, name: PoolName | None = None) -> bool:
+        """Hand a call to its threads; False where that failed, and then it will never run."""
+        ticket = object()
+        with self._idle:
+            self._waiting.add(ticket)
+            self._calls_under_way += 1
+        try:
+            executor.submit(self._run, ticket, call, name)
+        except Exception:  # noqa: BLE001 - whatever it was, the others have their turn
+            # A pool of threads that cannot start one more has queued the call all the same, and may come to it.
+            if not self._begin(ticket):
+                return True
+            _log.exception("call.not_submitted")
+            self._end()
+            return False
+        return True
+
+    def _begin(self, ticket: object) -> bool:
+        """Whether the call is to be made, or given up, by who asks: only the first is told so."""
+        with self._idle:
+            waits = ticket in self._waiting
+            self._waiting.discard(ticket)
+            return waits
+
+    def _end(self) -> None:
+        with self._idle:
+            self._calls_under_way -= 1
+            self._idle.notify_all()
+
+    def _run(self, ticket: object, call: Callable[[], Answer | None], name: PoolName | None) -> None:
+        if not self._begin(ticket):
+            return
+        answer: Answer | None = None
         try:
             answer = None if self._closing else call()
             if answer is not None:
                 self.answers.put(answer)
                 self.on_answer()
         except Exception:  # noqa: BLE001 - a thread's boundary
-            # The call stays open in the memory and is looked up, or sent again, when the list does not show it.
+            # It has no answer, so it is not live, and its outcome counts as unknown after a minute.
             _log.exception("call.crashed")
         finally:
-            with self._idle:
-                self._calls_under_way -= 1
-                self._idle.notify_all()
+            if answer is None and name is not None:
+                with self._idle:
+                    self._live.discard(name)
+            self._end()
 
     def _create(self, create: Create) -> Answer:
         name = create.request.name
@@ -176,3 +243,12 @@ class Actor:
             _log.warning("node.change_failed", node=node, change=change.__name__, error=str(error))
         finally:
             self._changing.discard(node)
+
+
+def _not_created(name: PoolName, at: datetime, reason: str) -> CreateAnswer:
+    return CreateAnswer(name=name, at=at, failure=Failure(kind=FailureKind.UNAVAILABLE, message=reason))
+
+
+def _not_deleted(name: PoolName, at: datetime, reason: str) -> DeleteAnswer:
+    failure = Failure(kind=FailureKind.UNAVAILABLE, message=reason)
+    return DeleteAnswer(name=name, at=at, result=DeleteResult.FAILED, reason=reason, failure=failure)

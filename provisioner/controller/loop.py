@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import queue
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -117,8 +117,10 @@ class Loop:
         plan, snapshot = self._decide()
         self.memory, self.last_plan = plan.memory, plan
         if not snapshot.distrust:
-            self.reporter.tell(plan, snapshot)
+            # First what is remembered as being under way. Should it fail as a whole, what is no live call of the actor
+            # counts a minute later as a call whose outcome nobody knows.
             self.actor.carry_out(plan)
+            self._report(lambda: self.reporter.tell(plan, snapshot))
             self._save_hints()
         return self._pause(plan)
 
@@ -147,15 +149,18 @@ class Loop:
 
     def _absorb(self) -> None:
         pools = self.pools.by_name()
-        while True:
-            try:
-                answer = self.actor.answers.get_nowait()
-            except queue.Empty:
-                return
+        while (taken := self.actor.take_answer()) is not None:
             # A moment yet to come was read just before the clock was set back.
-            answer = replace(answer, at=min(answer.at, self.clock()))
+            answer = replace(taken, at=min(taken.at, self.clock()))
             self.memory = outcomes.absorb(self.memory, answer, pools)
-            self.reporter.tell_answer(answer)
+            self._report(functools.partial(self.reporter.tell_answer, answer))
+
+    def _report(self, tell: Callable[[], None]) -> None:
+        """Tell people something; what cannot be told keeps nothing from being done."""
+        try:
+            tell()
+        except Exception:  # noqa: BLE001 - the reporter's boundary
+            _log.exception("report.crashed")
 
     def _decide(self) -> tuple[Plan, Snapshot]:
         every = self.last_plan.poll_seconds if self.last_plan is not None else 0.0
@@ -175,7 +180,7 @@ class Loop:
         self.pools.fetch()
 
     def _decide_once(self) -> tuple[Plan, Snapshot]:
-        snapshot = take_snapshot(self.watches, self.pools)
+        snapshot = take_snapshot(self.watches, self.pools, self.actor.live_calls())
         started = self.monotonic()
         plan = decide(snapshot, self.memory, self.settings, self.clock())
         self.metrics.observe_decide(seconds=self.monotonic() - started)

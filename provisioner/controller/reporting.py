@@ -98,13 +98,16 @@ class Reporter:
         """Tell what one decision came to."""
         leaders = _leaders(snapshot) if plan.transitions else {}
         states = plan.states
-        for transition in plan.transitions:
-            self._tell_transition(transition, states, leaders)
-        self._tell_verdicts(plan.verdicts)
-        self._tell_alerts(plan.alerts)
         self._creates |= {create.request.name: create for create in plan.creates}
         self._deletes |= {delete.name: delete for delete in plan.deletes}
+        for transition in plan.transitions:
+            try:
+                self._tell_transition(transition, states, leaders)
+            except Exception:  # noqa: BLE001 - one pool must not cost the others their turn
+                _log.exception("report.crashed", node_pool=transition.pool)
         self._states = states
+        self._tell_verdicts(plan.verdicts)
+        self._tell_alerts(plan.alerts)
         self._measure(plan)
 
     def tell_answer(self, answer: Answer) -> None:

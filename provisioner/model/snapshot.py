@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from provisioner.model.capacity import Node, NodePool
+from provisioner.model.capacity import Node, NodePool, PoolName
 from provisioner.model.workloads import JobSet, JobSetUid, Pod
 
 
@@ -23,6 +23,8 @@ class Snapshot:
     pools: tuple[NodePool, ...] = ()
     #: When the request for that list was sent.
     pools_listed_at: datetime
+    #: Pools whose create or delete is being sent, or has been answered and the answer not read.
+    live_calls: frozenset[PoolName] = frozenset()
     #: Labels of namespaces; only where an opt-in label is set.
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: Why nothing may be decided on this snapshot (a cache not synced or stale, cluster unproven); empty: it may.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -27,6 +27,8 @@ from provisioner.settings import Settings
 
 #: A create that GKE took should be listed at once; a delete that it took should show as STOPPING.
 _LATE_SECONDS = 20.0
+#: A call that nobody makes is given up so long after it was decided: then it is surely not about to be submitted.
+_LOST_SECONDS = 60.0
 #: Whether a JobSet still lives that the caches do not show is asked this often.
 _NEEDED_SECONDS = 60.0
 #: Look-ups of one call are this far apart.
@@ -237,6 +239,33 @@ def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None,
         return _refused(memory, call, failure, at)
     capacity = backoff.capacity_key(call.request)
     return replace(memory, backoffs=backoff.pool_failed(memory.backoffs, failure, capacity, at))
+
+
+def give_up_lost_calls(
+    memory: Memory, live_calls: Collection[PoolName], pools: Mapping[PoolName, NodePool], now: datetime
+) -> Memory:
+    """Take calls that should be under way, and that nobody makes, for calls whose outcome nobody knows.
+
+    Something went wrong between the decision and the call, or the answer was lost on its way to the memory.
+    """
+    limit = now - timedelta(seconds=_LOST_SECONDS)
+
+    def lost(name: PoolName, call: CreateCall | DeleteCall) -> bool:
+        return call.state is CallState.UNDER_WAY and call.since <= limit and name not in live_calls
+
+    creates = {
+        name: replace(call, state=CallState.UNKNOWN, since=now, looked_up_at=None)
+        for name, call in memory.creates.items()
+        if lost(name, call)
+    }
+    deletes = {
+        name: _postponed(name, call, pools.get(name), now, "nobody knows what became of the last try")
+        for name, call in memory.deletes.items()
+        if lost(name, call)
+    }
+    if not creates and not deletes:
+        return memory
+    return replace(memory, creates={**memory.creates, **creates}, deletes={**memory.deletes, **deletes})
 
 
 def confirm(

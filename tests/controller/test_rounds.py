@@ -8,9 +8,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from provisioner.controller.acting import Actor
 from provisioner.controller.clocks import FollowedClock
 from provisioner.controller.loop import Loop
+from provisioner.controller.reporting import Reporter
 from provisioner.model.capacity import Failure, FailureKind
+from provisioner.planning.memory import CallState
 from provisioner.planning.outcomes import CreateAnswer
 from tests.cluster.builders import FakeClock
 from tests.controller.kit import OTHER_CERTIFICATE, World
@@ -177,3 +180,37 @@ def test_the_machine_gives_the_time_of_day() -> None:
     clock = FollowedClock()
     assert abs(clock() - datetime.now(tz=UTC)) < timedelta(minutes=10)
     assert clock.follow() == timedelta()
+
+
+def test_what_cannot_be_told_keeps_nothing_from_being_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report that crashes is a line in the log."""
+    world = World()
+    world.put_jobset()
+
+    def crash(*_arguments: object) -> None:
+        raise ValueError("cannot tell")
+
+    monkeypatch.setattr(Reporter, "tell", crash)
+    monkeypatch.setattr(Reporter, "tell_answer", crash)
+    world.round()
+    world.round(after_seconds=3)
+    assert len(world.gke.pools) == 1
+    assert not any(call.state is CallState.UNDER_WAY for call in world.loop.memory.creates.values())
+
+
+def test_a_decision_that_was_not_carried_out_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The create is remembered as under way, and nobody makes it: after a minute it is looked up, and sent."""
+    world = World()
+    world.put_jobset()
+
+    def crash(*_arguments: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Actor, "carry_out", crash)
+        with pytest.raises(MemoryError):
+            world.round()
+    world.rounds(25, every_seconds=2)
+    assert not world.gke.pools
+    world.rounds(15, every_seconds=2)
+    assert len(world.gke.pools) == 1

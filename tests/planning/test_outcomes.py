@@ -375,3 +375,45 @@ def test_answers_to_calls_that_nobody_remembers_change_nothing() -> None:
         look_up = LookUp(name=name, kind=kind, operation=OPERATION)
         look_up_answer(world, look_up, operation=Operation(name=OPERATION, done=True))
     assert world.memory == before
+
+
+def test_a_create_that_nobody_makes_is_looked_up_and_sent_again() -> None:
+    """Something broke between the decision and the call: a minute later its outcome counts as unknown."""
+    world = World(make_jobset())
+    (create,) = world.look().creates
+    for seconds in range(120):
+        plan = world.look(live_calls=frozenset())
+        for look_up in plan.look_ups:
+            assert seconds >= 60
+            world.answer(LookUpAnswer(look_up=look_up, at=world.now))
+        if plan.creates:
+            break
+        world.pass_time(1)
+    assert [each.request.name for each in plan.creates] == [create.request.name]
+    assert 60 <= seconds <= 70
+
+
+def test_a_delete_that_nobody_makes_is_tried_again() -> None:
+    """It would keep the pool for ever otherwise."""
+    world, name = idle_world()
+    began = world.now
+    for _ in range(120):
+        plan = world.look(live_calls=frozenset())
+        if plan.deletes:
+            break
+        world.pass_time(1)
+    assert [each.name for each in plan.deletes] == [name]
+    assert 59 <= (world.now - began).total_seconds() <= 65
+
+
+def test_calls_that_are_being_made_are_waited_for() -> None:
+    """However long they wait for a thread, or GKE takes."""
+    world, name = idle_world()
+    world.add(make_jobset("new", uid="new"))
+    plans = []
+    for _ in range(300):
+        plans.append(world.look())
+        world.pass_time(1)
+    assert sum(len(plan.creates) for plan in plans) == 1
+    assert sum(len(plan.deletes) for plan in plans) == 0
+    assert name in world.memory.deletes

@@ -23,7 +23,7 @@ from provisioner.model.workloads import JobSet, JobSetUid, Pod
 from provisioner.planning import outcomes
 from provisioner.planning.deciding import decide
 from provisioner.planning.fit import misfit, view_of_node
-from provisioner.planning.memory import Memory
+from provisioner.planning.memory import CallState, Memory
 from provisioner.planning.outcomes import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.planning.plan import Create, Delete, LookUp, LookUpKind, Plan, Verdict
 from provisioner.planning.specification import expected_pool
@@ -169,8 +169,14 @@ class World:
             "nodes": tuple(self.nodes.values()),
             "pools": tuple(self.pools.values()),
             "pools_listed_at": self.now,
+            "live_calls": self.live_calls(),
         }
         return Snapshot(**fields | changes)
+
+    def live_calls(self) -> frozenset[PoolName]:
+        """Name the calls under way: all of them are being made."""
+        calls = {**self.memory.creates, **self.memory.deletes}
+        return frozenset(name for name, call in calls.items() if call.state is CallState.UNDER_WAY)
 
     def look(self, **changes: Any) -> Plan:
         """Decide, and send nothing: calls stay under way."""
