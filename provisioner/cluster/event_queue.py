@@ -29,8 +29,8 @@ WRITES_PER_SECOND = 20.0
 CAPACITY = 32768
 #: A namespace whose Events cannot be written for now is left alone for 1, 2, 4, ... seconds, and no longer than this.
 LONGEST_PAUSE_SECONDS = 30.0
-#: So often an Event is tried.
-_TRIES = 5
+#: So often an Event is tried: for eight minutes while the API server is away.
+_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
