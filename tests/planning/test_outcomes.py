@@ -260,6 +260,28 @@ def test_a_failed_pool_that_gives_no_reason_is_explained_by_its_operation() -> N
     assert (waiting.failure.message, waiting.failures) == ("No v4 left.", 1)
 
 
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        pytest.param(PoolStatus.PROVISIONING, None, id="in the making"),
+        pytest.param(PoolStatus.RUNNING, None, id="running"),
+        pytest.param(PoolStatus.ERROR, FailureKind.STOCKOUT, id="failed for a reason that it gives"),
+    ],
+)
+def test_a_pool_that_needs_no_explanation_is_not_looked_up(status: PoolStatus, reason: FailureKind | None) -> None:
+    """Calls to GKE must not grow with the pools in the making."""
+    world = World(make_jobset())
+    name = asked(world)
+    create_answer(world, name)
+    pool = expected_pool(world.memory.creates[name].request)
+    world.put(pool)
+    world.look()
+    world.put(replace(pool, status=status, failure=failure(reason) if reason is not None else None))
+    for _ in range(3):
+        world.pass_time(1)
+        assert world.look().look_ups == ()
+
+
 def idle_world() -> tuple[World, PoolName]:
     """Return a world with one pool that nothing needs and whose delete is decided."""
     world = World()
