@@ -422,6 +422,18 @@ def test_no_idle_pool_goes_for_a_slice_that_would_not_be_bought_then(
     assert set(names) <= set(world.pools)
 
 
+def test_no_idle_pool_goes_for_a_slice_that_gke_refuses() -> None:
+    """Its request is not sent again, whatever room there is."""
+    world, names = idle_world("2x2x1", "2x2x1", "2x2x1", "2x2x1", max_chips=24)
+    world.refuse_create = lambda _: failure(FailureKind.INVALID)
+    world.add(jobset_of("a"))
+    world.live(2)
+    assert len(world.memory.refusals) == 1
+    world.settings = limited(max_chips=16)
+    world.live(20)
+    assert (world.deleted, set(world.pools)) == ([], set(names))
+
+
 def test_an_idle_pool_of_another_scope_is_not_in_the_way() -> None:
     """Its chips are not those that are missing."""
     world, names = idle_world(f"2x2x2 {V5P}", "2x2x1", max_chips_per_accelerator=((V4, 8),))
