@@ -65,10 +65,11 @@ simulate: $(SETUP) ## Simulate the whole controller under faults, from SEEDS see
 
 SAMPLE ?= 300
 SEED ?= 1
+GOAL ?= 95
 
 .PHONY: mutate
-mutate: $(SETUP) ## Try SAMPLE random mutations of the code, drawn by SEED: the tests must notice 95 % of them.
-	@$(BIN)/python -m tests.mutation --sample $(SAMPLE) --seed $(SEED)
+mutate: $(SETUP) ## Try SAMPLE random mutations of the code, drawn by SEED: the tests must notice GOAL percent of them.
+	@$(BIN)/python -m tests.mutation --sample $(SAMPLE) --seed $(SEED) --goal $(GOAL)
 
 .PHONY: bench
 bench: setup ## The figures of docs/performance.md.
