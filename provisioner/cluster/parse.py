@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -42,6 +42,9 @@ _KEPT_LABELS = (constants.DISABLE, constants.JOB_NAME)
 _KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
 
 
+_UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
+
+
 class MalformedObject(ValueError):  # noqa: N818 - it names what the object is
     """An object that can't be read without guessing; the text names it, the value, and what is wrong."""
 
@@ -65,6 +68,7 @@ def parse_pod(raw: object) -> Pod | None:
     if requirements.chips == 0:
         return None
     status = _dict(_dict(raw).get("status"))
+    created_at = parse_timestamp(metadata.get("creationTimestamp"))
     phase = _name(status.get("phase")) or "Pending"
     since, words = None, ""
     if phase == "Pending":
@@ -72,9 +76,7 @@ def parse_pod(raw: object) -> Pod | None:
             if (condition.get("type"), condition.get("status")) != ("PodScheduled", "False"):
                 continue
             if condition.get("reason") == "Unschedulable":
-                since = parse_timestamp(condition.get("lastTransitionTime")) or parse_timestamp(
-                    metadata.get("creationTimestamp")
-                )
+                since = parse_timestamp(condition.get("lastTransitionTime")) or created_at
                 words = bounds.cut(_string(condition.get("message")), bounds.SCHEDULER_MESSAGE)
     return Pod(
         namespace=namespace,
@@ -87,6 +89,7 @@ def parse_pod(raw: object) -> Pod | None:
         phase=phase,
         node_name=_name(spec.get("nodeName")),
         requirements=requirements,
+        created_at=created_at or _UNKNOWN_TIME,
         unschedulable_since=since,
         unschedulable_message=words,
         deletion_deadline=_deletion(what, metadata),

@@ -154,6 +154,17 @@ def cordon(api: Api, node_name: str) -> bool:
     return True
 
 
+def cordon_open_node(api: Api, node_name: str) -> bool:
+    """Cordon a node as `cordon` does, unless it is cordoned already; False where it is, or is gone."""
+
+    def change(node: JsonObject) -> JsonObject | None:
+        if (node.get("spec") or {}).get("unschedulable"):
+            return None
+        return {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"unschedulable": True}}
+
+    return _change_node(api, node_name, change)
+
+
 def uncordon(api: Api, node_name: str) -> bool:
     """Undo `cordon`; False where the node is gone or does not bear our note (any more).
 

@@ -79,7 +79,12 @@ class Actor:
         for look_up in plan.look_ups:
             # One that was not submitted is decided on again.
             self._submit(functools.partial(self._look_up, look_up), self.executor)
-        for change, nodes in ((cluster.uncordon, plan.uncordons), (cluster.release, plan.releases)):
+        changes = (
+            (cluster.cordon_open_node, plan.cordons),
+            (cluster.uncordon, plan.uncordons),
+            (cluster.release, plan.releases),
+        )
+        for change, nodes in changes:
             for node in nodes:
                 if node not in self._changing:
                     self._changing.add(node)

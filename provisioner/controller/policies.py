@@ -49,12 +49,10 @@ class Policies:
         if not request.policy_name or (request.policy_name, request.policy_topology) in self._right:
             return None
         try:
-            problem = self._look(request)
+            return self._look(request)
         except GkeError as error:
             problem = error.failure
-            if problem.kind in _MISLEADING:
-                problem = replace(problem, kind=FailureKind.UNAVAILABLE)
-        return replace(problem, capacity_alone=True) if problem is not None else None
+            return replace(problem, kind=FailureKind.UNAVAILABLE) if problem.kind in _MISLEADING else problem
 
     def explain(self, request: NodePoolRequest, failure: Failure) -> Failure:
         """Return what the failure of a pool's create means, given what is known of its policy."""
@@ -69,7 +67,7 @@ class Policies:
                 return failure
             patient = now - self._missed_since.setdefault(name, now) < _PATIENCE
         if patient and self._may_look:
-            return Failure(kind=FailureKind.OPERATION_IN_THE_WAY, message=failure.message, capacity_alone=True)
+            return Failure(kind=FailureKind.OPERATION_IN_THE_WAY, message=failure.message)
         return replace(failure, message=f"{failure.message.rstrip('.')}; {_by_hand(request)}")
 
     def succeeded(self, request: NodePoolRequest) -> None:

@@ -269,7 +269,7 @@ class Reporter:
         self.metrics.set_node_pools(Counter(state.phase.value for state in born))
         slices = (state for state in plan.pools if state.slice_id is not None and state.jobset is not None)
         self.metrics.set_slices(Counter(state.phase.value for state in slices))
-        backoffs = plan.memory.backoffs.values()
+        backoffs = (*plan.memory.backoffs.values(), *plan.memory.slice_backoffs.values())
         self.metrics.set_backoff(Counter(each.failure.kind.value for each in backoffs))
         calls = plan.memory.deletes.values()
         # One that is being tried again is blocked until the answer says otherwise, or an alert would start anew.

@@ -62,8 +62,6 @@ class Failure:
 
     kind: FailureKind
     message: str
-    #: Concerns the capacity that was asked for and no other, whatever the kind says.
-    capacity_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NewType
 
@@ -85,6 +85,7 @@ class Pod:
     #: Empty until the pod is bound.
     node_name: str = ""
     requirements: Requirements
+    created_at: datetime = datetime.min.replace(tzinfo=UTC)
     #: Since when the scheduler says PodScheduled=False with reason Unschedulable; None when it does not.
     unschedulable_since: datetime | None = None
     #: The scheduler's own words.

@@ -1,8 +1,9 @@
 """How long to wait after which failure, and how many operations GKE takes at once.
 
-Back-off is kept by key: the capacity that was out of stock (zone, machine type, capacity type), or the cluster as a
-whole for what concerns every call. It is doubled by each failure up to a cap, spread by up to a fifth (from the key, so
-that nothing here is random), and forgotten on success.
+A failure delays what it names and no more: the capacity that was out of stock (zone, machine type, shape, capacity
+type), or the one slice whose create failed. No failure delays the cluster as a whole: what other slices may ask for is
+found out by asking, and creates that are tried again are paced instead (see `paced_until`). A wait is doubled by each
+failure up to a cap, spread by up to a fifth (from the key, so that nothing here is random), and forgotten on success.
 """
 
 from __future__ import annotations
@@ -11,18 +12,25 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
+from provisioner.demand import SliceId
 from provisioner.model.capacity import Failure, FailureKind, NodePool, NodePoolRequest
 from provisioner.planning import capacity as capacities
-from provisioner.planning.memory import Backoff, OperationLimit
+from provisioner.planning.memory import Backoff, OperationLimit, Pace
+from provisioner.planning.specification import expected_pool, topology_of_pool
 
-#: Key of what concerns every call to the cluster.
-CLUSTER = "cluster"
+#: While no create has been taken since they failed, slices try again so far apart, all together, at first and in the
+#: end: an outage under a thousand slices must not become a thousand calls a minute.
+_FIRST_PACE_SECONDS = 1.0
+_LAST_PACE_SECONDS = 10.0
 #: Rejections go on for this long before a known limit is believed to have fallen.
 _REJECTION_PATIENCE_SECONDS = 15.0
 _RETRY_SECONDS = 1.0
 _FIRST_PROBE_SECONDS = 5.0
 _LAST_PROBE_SECONDS = 60.0
+
+_K = TypeVar("_K")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +39,7 @@ class Delay:
 
     first_seconds: float
     cap_seconds: float
-    #: Kept per capacity instead of for the whole cluster.
+    #: Concerns the capacity that was asked for; else the slice that asked.
     per_capacity: bool = False
 
 
@@ -41,6 +49,8 @@ DELAYS: Mapping[FailureKind, Delay] = {
     FailureKind.STOCKOUT: Delay(first_seconds=30, cap_seconds=600, per_capacity=True),
     FailureKind.QUOTA: Delay(first_seconds=60, cap_seconds=1800, per_capacity=True),
     FailureKind.OPERATION_IN_THE_WAY: Delay(first_seconds=2, cap_seconds=30),
+    # The operations themselves are limited by what GKE takes; this keeps one slice from being rejected in a loop.
+    FailureKind.TOO_MANY_OPERATIONS: Delay(first_seconds=1, cap_seconds=10),
     FailureKind.UNAVAILABLE: Delay(first_seconds=1, cap_seconds=60),
     # Somebody may grant the permission at any time, and nothing tells us.
     FailureKind.PERMISSION: Delay(first_seconds=60, cap_seconds=600),
@@ -58,7 +68,8 @@ LONGEST_WAIT_SECONDS = max(delay.cap_seconds for delay in (*DELAYS.values(), FAI
 
 def capacity_key(thing: NodePool | NodePoolRequest) -> str:
     """Name the capacity that a pool takes."""
-    return capacities.capacity_key(capacities.choice_of(thing), thing.machine_type)
+    pool = thing if isinstance(thing, NodePool) else expected_pool(thing)
+    return capacities.capacity_key(capacities.choice_of(pool), pool.machine_type, topology_of_pool(pool), pool.hosts)
 
 
 def wait_seconds(delay: Delay, failures: int, key: str) -> float:
@@ -68,15 +79,27 @@ def wait_seconds(delay: Delay, failures: int, key: str) -> float:
     return float(doubled * (1 - 0.2 * spread))
 
 
+def concerns_capacity(failure: Failure) -> bool:
+    """Whether a create that failed so says something of the capacity, and not of the slice that asked."""
+    delay = DELAYS.get(failure.kind)
+    return delay is not None and delay.per_capacity
+
+
 def create_failed(
     backoffs: Mapping[str, Backoff], failure: Failure, capacity: str, now: datetime
 ) -> Mapping[str, Backoff]:
-    """Return the back-offs after a create that GKE refused; unchanged where this kind delays nothing."""
+    """Return the back-offs of capacities after a create that GKE refused for want of it."""
+    return {**backoffs, capacity: _longer(backoffs.get(capacity), capacity, DELAYS[failure.kind], failure, now)}
+
+
+def slice_failed(
+    backoffs: Mapping[SliceId, Backoff], failure: Failure, slice_id: SliceId, now: datetime
+) -> Mapping[SliceId, Backoff]:
+    """Return the back-offs of slices after a create that failed; unchanged where this kind delays nothing."""
     delay = DELAYS.get(failure.kind)
     if delay is None:
         return backoffs
-    per_capacity = delay.per_capacity or failure.capacity_alone
-    return _longer(backoffs, capacity if per_capacity else CLUSTER, delay, failure, now)
+    return {**backoffs, slice_id: _longer(backoffs.get(slice_id), str(slice_id), delay, failure, now)}
 
 
 def pool_failed(
@@ -84,31 +107,29 @@ def pool_failed(
 ) -> Mapping[str, Backoff]:
     """Return the back-offs after a pool that GKE made and that ended in ERROR, whatever the reason."""
     delay = DELAYS.get(failure.kind, FAILED_POOL_DELAY)
-    return _longer(backoffs, capacity, delay if delay.per_capacity else FAILED_POOL_DELAY, failure, now)
+    delay = delay if delay.per_capacity else FAILED_POOL_DELAY
+    return {**backoffs, capacity: _longer(backoffs.get(capacity), capacity, delay, failure, now)}
 
 
-def _longer(
-    backoffs: Mapping[str, Backoff], key: str, delay: Delay, failure: Failure, now: datetime
-) -> Mapping[str, Backoff]:
-    before = backoffs.get(key)
+def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, now: datetime) -> Backoff:
     if before is not None and before.until > now:
         # Calls and pools that were under way together are one failure, not many; a reason is worth more than none.
         if before.failure.kind is failure.kind:
-            return {**backoffs, key: replace(before, failure=failure)}
+            return replace(before, failure=failure)
         if failure.kind is FailureKind.UNAVAILABLE:
-            return backoffs
+            return before
         if before.failure.kind is FailureKind.UNAVAILABLE:
             until = now + timedelta(seconds=wait_seconds(delay, before.failures, key))
-            return {**backoffs, key: replace(before, failure=failure, until=max(before.until, until))}
+            return replace(before, failure=failure, until=max(before.until, until))
     failures = before.failures + 1 if before is not None else 1
     since = before.since if before is not None else now
     until = now + timedelta(seconds=wait_seconds(delay, failures, key))
-    return {**backoffs, key: Backoff(failure=failure, failures=failures, since=since, until=until)}
+    return Backoff(failure=failure, failures=failures, since=since, until=until)
 
 
-def blocking(backoffs: Mapping[str, Backoff], capacity: str, now: datetime) -> Backoff | None:
-    """Return what forbids a create of this capacity for now; of several the one that lasts longest."""
-    active = [each for key in (capacity, CLUSTER) if (each := backoffs.get(key)) is not None and each.until > now]
+def blocking(backoffs: Mapping[str, Backoff], capacity: str, own: Backoff | None, now: datetime) -> Backoff | None:
+    """Return what forbids a create for now: a wait of the capacity or of the slice itself, whichever is longer."""
+    active = [each for each in (backoffs.get(capacity), own) if each is not None and each.until > now]
     return max(active, key=lambda each: each.until, default=None)
 
 
@@ -121,7 +142,27 @@ def probing(backoffs: Mapping[str, Backoff], capacity: str) -> Backoff | None:
     return last if last is not None and last.failure.kind in _PROBED else None
 
 
-def forget(backoffs: Mapping[str, Backoff], key: str) -> Mapping[str, Backoff]:
+def paced_until(pace: Pace, own: Backoff | None, failed_at: datetime | None) -> datetime | None:
+    """Return before when a slice must not try again, for the sake of GKE; None where it is not among those paced.
+
+    `own` is the slice's own back-off. Who was rejected for the quota of operations is held to that quota already.
+    """
+    if own is None or failed_at is None or own.failure.kind is FailureKind.TOO_MANY_OPERATIONS:
+        return None
+    if pace.accepted_at is not None and pace.accepted_at > failed_at:
+        return None
+    if pace.retried_at is None:
+        return failed_at
+    seconds = min(_LAST_PACE_SECONDS, _FIRST_PACE_SECONDS * 2.0 ** min(pace.retries - 1, 30))
+    return pace.retried_at + timedelta(seconds=seconds)
+
+
+def retried(pace: Pace, now: datetime) -> Pace:
+    """Take note of a create that is tried again."""
+    return replace(pace, retried_at=now, retries=pace.retries + 1)
+
+
+def forget(backoffs: Mapping[_K, Backoff], key: _K) -> Mapping[_K, Backoff]:
     """Return the back-offs without one that a success has ended."""
     return {other: each for other, each in backoffs.items() if other != key} if key in backoffs else backoffs
 
@@ -132,14 +173,23 @@ def learn(operations: OperationLimit, under_way: int, now: datetime) -> Operatio
     To be called when no create is unanswered: only then do the operations under way tell what GKE takes.
     """
     rejections, acceptances = operations.rejections, operations.acceptances
-    learnt = replace(operations, rejections=0, acceptances=0)
+    learnt = replace(operations, rejections=frozenset(), acceptances=0)
     if rejections:
-        return _rejected(learnt, under_way, now)
+        alone = len(rejections) == 1 and rejections == learnt.last_rejected
+        if alone and learnt.limit is not None:
+            # Whatever is wrong with this one, the others' operations may well be taken.
+            return learnt
+        return _rejected(replace(learnt, last_rejected=rejections), under_way, now)
     if acceptances and learnt.limit is not None:
         if under_way <= learnt.limit:
             return replace(learnt, rejected_since=None)
         probe_at = now + timedelta(seconds=_FIRST_PROBE_SECONDS)
-        return OperationLimit(limit=under_way, probe_at=probe_at, probe_seconds=_FIRST_PROBE_SECONDS)
+        return OperationLimit(
+            limit=under_way,
+            probe_at=probe_at,
+            probe_seconds=_FIRST_PROBE_SECONDS,
+            last_rejected=learnt.last_rejected,
+        )
     return learnt
 
 

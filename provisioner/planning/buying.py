@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from provisioner import constants
 from provisioner.demand import Slice, SliceId
 from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus, Zone
 from provisioner.model.workloads import JobSetUid, jobset_ref, pod_ref
-from provisioner.planning import allowlists, asking, backoff, obstacles
+from provisioner.planning import allowlists, asking, backoff, limits, obstacles
 from provisioner.planning.asking import UnmeetableError
 from provisioner.planning.capacity import Choices, capacity_key, choices_of
 from provisioner.planning.lifecycle import Phase
-from provisioner.planning.limits import Budget
-from provisioner.planning.memory import CallState, Memory
+from provisioner.planning.limits import Budget, Refusal
+from provisioner.planning.memory import Memory, Pace, Reservation
 from provisioner.planning.names import pool_name
 from provisioner.planning.obstacles import Obstacle
 from provisioner.planning.plan import Create, PoolState, Verdict
+from provisioner.planning.reserving import RESERVED_AFTER, turn_of
 from provisioner.planning.specification import HELD_TAINT, check_shape, labels_left_out, pool_request
 from provisioner.planning.supply import Supply
 from provisioner.planning.verdicts import not_separate, underused, unlisted, verdict
 from provisioner.settings import Settings
 
 _WAITS_FOR_OPERATIONS = "waits for other node pool operations of this cluster to end"
+_WAITS_FOR_PACE = "tries again in a moment, after others that failed"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,6 +39,20 @@ class Buying:
     wanted: list[PoolState] = field(default_factory=list)
     wake_at: list[datetime] = field(default_factory=list)
     waits_for_operations: bool = False
+    pace: Pace = field(default_factory=Pace)
+    #: By the scope of the limit.
+    reservations: dict[str, Reservation] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hopeless:
+    """Why none is bought of the slices of a JobSet that start together."""
+
+    why: str
+    #: When that may be over by itself.
+    until: datetime | None = None
+    #: It waits for nothing but limits.
+    limited: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,41 +78,60 @@ class Shop:
 
 
 def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
-    """Decide on a create for each slice, as far as limits, back-off and the cluster's operations allow."""
-    buying = Buying()
-    slots = _limited(shop.slots, shop.memory)
+    """Decide on a create for each slice, as far as limits, back-off and the cluster's operations allow.
+
+    Whoever failed longest ago, or came first since, goes first: so nobody who is refused keeps others from trying.
+    """
+    buying = Buying(pace=shop.memory.pace)
     names = set(shop.taken)
-    probes = _pools_in_making(shop.supply)
+    probes = _Probes.of(shop)
     zones = dict(shop.zones)
     budget = shop.budget.copy()
-    unserved = tuple(unserved)
+    unserved = sorted(unserved, key=_order(shop))
     hopeless = _hopeless(unserved, shop, zones)
     for slice_ in unserved:
         attempt, name = _free_name(slice_, shop, names)
         try:
             choices = _choices(slice_, shop.settings, zones)
-            obstacle = _too_much(slice_, name, budget) or _queued(slice_, name, shop)
+            refusal = budget.refusal(slice_)
+            obstacle = _too_much(slice_, name, refusal) if refusal is not None else _queued(slice_, name, shop)
             offer = obstacle or _offer(slice_, name, attempt, choices, probes, shop)
+            if _reserves(slice_, refusal, hopeless, shop) and not isinstance(
+                _offer(slice_, name, attempt, choices, probes, shop), Obstacle
+            ):
+                gang = slice_.jobset.uid if slice_.jobset.uid in shop.gangs else None
+                kept = budget.reserve([each for each in unserved if each is slice_ or each.jobset.uid == gang])
+                if kept is not None:
+                    since = turn_of(slice_, shop.memory)
+                    scope, missing = kept
+                    buying.reservations[scope] = Reservation(
+                        jobset_uid=slice_.jobset.uid, since=since, missing_chips=missing
+                    )
         except UnmeetableError as error:
             buying.verdicts.append(verdict(slice_, constants.INVALID_REQUEST, f"No TPU node pool is made: {error}"))
             buying.wanted.append(_wanted(slice_, name, Phase.BLOCKED, shop.now, str(error)))
             continue
         if not isinstance(offer, Obstacle) and slice_.jobset.uid in hopeless:
-            offer = _for_the_others(slice_, name, *hopeless[slice_.jobset.uid])
+            offer = _for_the_others(slice_, name, hopeless[slice_.jobset.uid])
         if isinstance(offer, Obstacle):
             buying.wanted.append(_wanted(slice_, name, Phase.BLOCKED, shop.now, offer.note))
             buying.verdicts += [offer.verdict] if offer.verdict is not None else []
             buying.wake_at += [offer.until] if offer.until is not None else []
-        elif slots is not None and len(buying.creates) >= slots:
+        elif (shop.slots is not None and len(buying.creates) >= shop.slots) or probes.full(offer):
             buying.waits_for_operations = True
             buying.wanted.append(_wanted(slice_, name, Phase.WANTED, shop.now, _WAITS_FOR_OPERATIONS))
+        elif (paced_until := _paced_until(slice_, buying.pace, shop.memory)) is not None and paced_until > shop.now:
+            buying.wake_at.append(paced_until)
+            buying.wanted.append(_wanted(slice_, name, Phase.WANTED, shop.now, _WAITS_FOR_PACE))
         else:
+            if paced_until is not None:
+                buying.pace = backoff.retried(buying.pace, shop.now)
             buying.creates.append(_create(slice_, offer))
             buying.wanted.append(_wanted(slice_, name, Phase.WANTED, shop.now, ""))
             buying.verdicts += (*underused(slice_), *unlisted(slice_), *_left_out(slice_, choices, shop.settings))
             buying.verdicts += not_separate(slice_) if HELD_TAINT in offer.taints else ()
             names.add(name)
-            probes.setdefault(backoff.capacity_key(offer), name)
+            probes.add(offer)
             zones.setdefault(slice_.jobset.uid, offer.zone)
             budget.take(slice_)
     return buying
@@ -122,6 +157,16 @@ def problem_of(slice_: Slice, settings: Settings, memory: Memory, zones: Mapping
     return "; ".join(problems)
 
 
+def gang_problem(slices: Iterable[Slice], settings: Settings, memory: Memory) -> str:
+    """Say why slices that start together can never be had all at once, whatever is in stock; empty where they can."""
+    slices = tuple(slices)
+    for each in slices:
+        problem = problem_of(each, settings, memory, {})
+        if problem:
+            return f"slice {each.job_name}: {problem}"
+    return limits.problem_of(slices, settings)
+
+
 def _choices(slice_: Slice, settings: Settings, zones: Mapping[JobSetUid, Zone]) -> Choices:
     """Return what may be tried; raise UnmeetableError where that is nothing."""
     asking.check(slice_, settings)
@@ -142,11 +187,9 @@ def _choices(slice_: Slice, settings: Settings, zones: Mapping[JobSetUid, Zone])
     return Choices(open=there, left_out=choices.left_out)
 
 
-def _hopeless(
-    unserved: Iterable[Slice], shop: Shop, zones: Mapping[JobSetUid, Zone]
-) -> dict[JobSetUid, tuple[str, datetime | None]]:
-    """Say why, and until when, of some JobSets that start together not all slices can be had: none is bought then."""
-    found: dict[JobSetUid, tuple[str, datetime | None]] = {}
+def _hopeless(unserved: Iterable[Slice], shop: Shop, zones: Mapping[JobSetUid, Zone]) -> dict[JobSetUid, _Hopeless]:
+    """Say why of some JobSets that start together not all slices can be had: none is bought then."""
+    found: dict[JobSetUid, _Hopeless] = {}
     budgets: dict[JobSetUid, Budget] = {}
     for slice_ in unserved:
         uid = slice_.jobset.uid
@@ -154,20 +197,40 @@ def _hopeless(
             continue
         problem = problem_of(slice_, shop.settings, shop.memory, zones)
         if problem:
-            found[uid] = f"slice {slice_.job_name} can be had nowhere: {problem}", None
+            found[uid] = _Hopeless(why=f"slice {slice_.job_name} can be had nowhere: {problem}")
             continue
         budget = budgets.get(uid) or budgets.setdefault(uid, shop.budget.copy())
         refusal = budget.refusal(slice_)
         if refusal is not None:
-            found[uid] = refusal.message, refusal.until
+            found[uid] = _Hopeless(why=refusal.message, until=refusal.until, limited=True)
         budget.take(slice_)
     return found
 
 
-def _too_much(slice_: Slice, name: PoolName, budget: Budget) -> Obstacle | None:
-    refusal = budget.refusal(slice_)
-    if refusal is None:
-        return None
+def _order(shop: Shop) -> Callable[[Slice], datetime]:
+    """Return the order in which slices have their turn.
+
+    A JobSet that starts all together and holds some of its slices goes on with the others: it gives them back in time.
+    """
+    begun = {slice_id.jobset_uid for slice_id, pools in shop.owned.items() if pools} & set(shop.gangs)
+    nothing = replace(shop.memory, last_failure_at={})
+    return lambda each: turn_of(each, nothing if each.jobset.uid in begun else shop.memory)
+
+
+def _reserves(slice_: Slice, refusal: Refusal | None, hopeless: Mapping[JobSetUid, _Hopeless], shop: Shop) -> bool:
+    """Whether limits alone have kept a slice, or one that it starts together with, out for too long."""
+    if shop.now - turn_of(slice_, shop.memory) < RESERVED_AFTER or slice_.jobset.uid in shop.queued:
+        return False
+    gang = hopeless.get(slice_.jobset.uid)
+    return refusal is not None if gang is None else gang.limited
+
+
+def _paced_until(slice_: Slice, pace: Pace, memory: Memory) -> datetime | None:
+    own, failed_at = memory.slice_backoffs.get(slice_.id), memory.last_failure_at.get(slice_.id)
+    return backoff.paced_until(pace, own, failed_at)
+
+
+def _too_much(slice_: Slice, name: PoolName, refusal: Refusal) -> Obstacle:
     message = f"Node pool {name} is not made: {refusal.message}"
     said = verdict(slice_, constants.LIMIT_REACHED, message, key=f"{refusal.limit} {name}")
     return Obstacle(note=message, verdict=said, until=refusal.until)
@@ -181,11 +244,11 @@ def _queued(slice_: Slice, name: PoolName, shop: Shop) -> Obstacle | None:
     return Obstacle(note=turn, verdict=said)
 
 
-def _for_the_others(slice_: Slice, name: PoolName, why: str, until: datetime | None) -> Obstacle:
+def _for_the_others(slice_: Slice, name: PoolName, found: _Hopeless) -> Obstacle:
     """Tell that a slice could be had, and another one of its JobSet could not."""
-    message = f"Node pool {name} is not made, for the slices of JobSet {slice_.jobset.name} start together: {why}"
+    message = f"Node pool {name} is not made, for the slices of JobSet {slice_.jobset.name} start together: {found.why}"
     said = verdict(slice_, constants.CREATION_WAITING, message, key=f"together {name}")
-    return Obstacle(note=message, verdict=said, until=until)
+    return Obstacle(note=message, verdict=said, until=found.until)
 
 
 def _offer(
@@ -193,15 +256,17 @@ def _offer(
     name: PoolName,
     attempt: int,
     choices: Choices,
-    probes: Mapping[str, PoolName],
+    probes: _Probes,
     shop: Shop,
 ) -> NodePoolRequest | Obstacle:
     """Specify the pool of the best choice that nothing stands in the way of."""
-    machine_type = slice_.shape.machine_type.name if slice_.shape is not None else ""
+    shape = check_shape(slice_)
+    machine_type, topology = shape.machine_type.name, str(shape.topology)
     in_the_way: list[obstacles.InTheWay] = []
     problems: dict[str, None] = {}
     for choice in choices.open:
-        found = obstacles.of_capacity(choice, capacity_key(choice, machine_type), shop.memory, probes, shop.now)
+        key = capacity_key(choice, machine_type, topology, slice_.nodes)
+        found = obstacles.of_capacity(slice_, choice, key, shop.memory, probes.making, shop.now)
         if found is None:
             try:
                 request = pool_request(slice_, shop.settings, attempt, choice)
@@ -224,22 +289,39 @@ def _left_out(slice_: Slice, choices: Choices, settings: Settings) -> tuple[Verd
     return tuple(verdict(slice_, constants.INVALID_REQUEST, message) for message in messages if message)
 
 
-def _limited(slots: int | None, memory: Memory) -> int | None:
-    if backoff.CLUSTER not in memory.backoffs:
-        return slots
-    # What the last call ran into concerns every call: one goes first to see whether it is over.
-    unanswered = sum(call.state is CallState.UNDER_WAY for call in memory.creates.values())
-    return min(1 if slots is None else slots, max(0, 1 - unanswered))
+@dataclass(slots=True, kw_only=True)
+class _Probes:
+    """The capacities of which a pool is being made, each with the first such pool."""
 
+    making: dict[str, PoolName]
+    memory: Memory
+    #: How many of those in the making may be of capacity that was out of stock last time; None: any number.
+    most: int | None
 
-def _pools_in_making(supply: Mapping[PoolName, Supply]) -> dict[str, PoolName]:
-    """Name one pool in the making for each capacity."""
-    making: dict[str, PoolName] = {}
-    for name in sorted(supply):
-        pool = supply[name].pool
-        if pool.status is PoolStatus.PROVISIONING:
-            making.setdefault(backoff.capacity_key(pool), name)
-    return making
+    @classmethod
+    def of(cls, shop: Shop) -> _Probes:
+        """Look at the pools that there are."""
+        making: dict[str, PoolName] = {}
+        for name in sorted(shop.supply):
+            pool = shop.supply[name].pool
+            if pool.status is PoolStatus.PROVISIONING:
+                making.setdefault(backoff.capacity_key(pool), name)
+        limit = shop.memory.operations.limit
+        return cls(making=making, memory=shop.memory, most=None if limit is None else (limit + 1) // 2)
+
+    def add(self, request: NodePoolRequest) -> None:
+        """Take note of one that is about to be made."""
+        self.making.setdefault(backoff.capacity_key(request), request.name)
+
+    def full(self, request: NodePoolRequest) -> bool:
+        """Whether a pool would take an operation that others need, only to see whether there is stock again.
+
+        A create that runs into a stockout holds one of GKE's few operations for up to half an hour.
+        """
+        if self.most is None or backoff.probing(self.memory.backoffs, backoff.capacity_key(request)) is None:
+            return False
+        probing = sum(backoff.probing(self.memory.backoffs, key) is not None for key in self.making)
+        return probing >= self.most
 
 
 def _free_name(slice_: Slice, shop: Shop, names: set[PoolName]) -> tuple[int, PoolName]:

@@ -66,10 +66,13 @@ def choice_of(pool: NodePool | NodePoolRequest) -> CapacityChoice:
     return CapacityChoice(kind=pool.capacity, reservation=pool.reservation, zone=zone)
 
 
-def capacity_key(choice: CapacityChoice, machine_type: str) -> str:
-    """Name what back-off after a stockout is kept by: zone, machine type, capacity type."""
+def capacity_key(choice: CapacityChoice, machine_type: str, topology: str, hosts: int) -> str:
+    """Name what back-off after a stockout is kept by.
+
+    Zone, machine type, shape and capacity type: where a large slice is out of stock, a smaller one may be had.
+    """
     terms = f"reservation {choice.reservation}" if choice.reservation else choice.kind.value
-    return f"{choice.zone}/{machine_type}/{terms}"
+    return f"{choice.zone}/{machine_type}/{topology} on {hosts}/{terms}"
 
 
 def _pinned(selector: Mapping[str, str]) -> CapacityChoice | None:

@@ -15,9 +15,20 @@ from provisioner.demand.serving import ServingPolicy
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import JobSets
-from provisioner.planning import asking, backoff, gangs, limits, outcomes, phases, surplus, verdicts
-from provisioner.planning.buying import Buying, Shop, buy, problem_of
-from provisioner.planning.matching import Matching, match
+from provisioner.planning import (
+    arriving,
+    asking,
+    backoff,
+    gangs,
+    limits,
+    outcomes,
+    phases,
+    reserving,
+    surplus,
+    verdicts,
+)
+from provisioner.planning.buying import Buying, Shop, buy, gang_problem, problem_of
+from provisioner.planning.matching import Matching, Restrictions, match
 from provisioner.planning.memory import CallState, CreateCall, DeleteCall, Memory, PhaseEntry
 from provisioner.planning.plan import Create, Delete, Plan
 from provisioner.planning.supply import Supply, by_owner, find_supply, referred
@@ -45,7 +56,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     slices = find_slices(jobsets, snapshot.pods, policy, referred(supply.values(), jobsets, memory))
     owned = by_owner(slices, supply.values())
     made_for = {each.name: slice_id for slice_id, many in owned.items() for each in many}
-    turns = gangs.take_turns(slices, owned, memory, settings, now)
+    turns = gangs.take_turns(slices, owned, lambda each: gang_problem(each, settings, memory), memory, settings, now)
     one_zone = frozenset(each.jobset.uid for each in slices.values() if asking.wants_one_zone(each, settings))
     matching = match(
         slices,
@@ -55,8 +66,11 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
         snapshot.nodes,
         jobsets,
         memory.last_held,
-        one_zone,
-        turns.sidelined,
+        Restrictions(
+            one_zone=one_zone,
+            sidelined=turns.sidelined.keys() | turns.hopeless,
+            yielding=reserving.yielding(slices.values(), memory),
+        ),
         now,
     )
     memory = outcomes.learn_from_pools(memory, supply, matching.holders, made_for, settings, now)
@@ -82,6 +96,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
             _idle_since(supply, matching, memory),
             budget,
         ),
+        arriving.held_for_arrivals(supply.values(), matching, slices.values(), memory.surplus_since, now),
         memory,
         settings,
         now,
@@ -106,6 +121,8 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
         now=now,
     )
     buying = buy(matching.unserved, shop)
+    closing = reserving.closing(supply.values(), matching, slices, buying.reservations)
+    pool_of_node = {node.name: node.pool_name for node in snapshot.nodes}
 
     observed = {name: phases.phase_of(each, matching) for name, each in supply.items()}
     observed |= {state.name: state.phase for state in buying.wanted}
@@ -118,7 +135,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     states += [replace(state, since=entries[state.name].since) for state in buying.wanted]
     return Plan(
         memory=_remember(
-            replace(memory, gangs=standing.gangs),
+            replace(memory, gangs=standing.gangs, pace=buying.pace, reservations=buying.reservations),
             buying.creates,
             deletes,
             going,
@@ -132,7 +149,8 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
         creates=tuple(buying.creates),
         deletes=deletes,
         look_ups=look_ups,
-        uncordons=going.uncordons,
+        cordons=tuple(node.name for name in closing for node in supply[name].nodes if not node.cordoned),
+        uncordons=tuple(name for name in going.uncordons if pool_of_node.get(name) not in closing),
         releases=standing.releases,
         verdicts=(
             *buying.verdicts,
@@ -219,6 +237,8 @@ def _remember(
         memory,
         creates={**memory.creates, **started},
         attempts={slice_id: each for slice_id, each in memory.attempts.items() if slice_id in slices},
+        slice_backoffs={slice_id: each for slice_id, each in memory.slice_backoffs.items() if slice_id in slices},
+        last_failure_at={slice_id: at for slice_id, at in memory.last_failure_at.items() if slice_id in slices},
         deletes={**open_deletes, **ending},
         refusals={digest: each for digest, each in memory.refusals.items() if each.slice_id in slices},
         created_at=limits.remembered(memory.created_at, started, settings, now),

@@ -6,7 +6,7 @@ not evaluated: of the exclusive placement of JobSets, the matching sees the part
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from provisioner.model.capacity import Node, Taint
@@ -34,6 +34,18 @@ def view_of_node(node: Node) -> NodeView:
         cpu_millicores=node.allocatable_cpu_millicores,
         memory_bytes=node.allocatable_memory_bytes,
         name=node.name,
+    )
+
+
+def demand_key(requirements: Requirements) -> Hashable:
+    """Return what `misfit` looks at: equal keys, equal answers."""
+    return (
+        requirements.chips,
+        requirements.cpu_millicores,
+        requirements.memory_bytes,
+        frozenset(requirements.node_selector.items()),
+        requirements.affinity_terms,
+        requirements.tolerations,
     )
 
 

@@ -10,7 +10,7 @@ each other for ever.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -28,6 +28,8 @@ from provisioner.settings import Settings
 
 #: Each turn that ended with slices given back doubles the wait for the next, so many times at most.
 _MOST_DOUBLINGS = 2
+#: However short the hold is: who holds nothing must not try without a pause.
+_SHORTEST_TURN = timedelta(seconds=60)
 #: From a pool's being up to its nodes' being ready with their chips, with room to spare.
 _BOOT = timedelta(seconds=120)
 
@@ -40,6 +42,8 @@ class Turns:
     members: Mapping[JobSetUid, list[Slice]]
     #: Those that may neither take nor buy a pool now, and why.
     sidelined: Mapping[JobSetUid, str]
+    #: Those that gave back what they had, and that can never have all: they take nothing, and keep nobody waiting.
+    hopeless: frozenset[JobSetUid]
     #: Those whose turn it is while others wait for them.
     awaited: frozenset[JobSetUid]
     #: Those that are sidelined after they gave back what they had.
@@ -65,19 +69,27 @@ class Standing:
 def take_turns(
     slices: Mapping[SliceId, Slice],
     owned: Mapping[SliceId, list[Supply]],
+    problem_of: Callable[[Sequence[Slice]], str],
     memory: Memory,
     settings: Settings,
     now: datetime,
 ) -> Turns:
-    """Decide which JobSets may take and buy pools."""
+    """Decide which JobSets may take and buy pools.
+
+    `problem_of` says why the slices of one JobSet can never be had all together: such a JobSet takes no turns.
+    """
     members = _members(slices, settings)
     hold = timedelta(seconds=settings.partial_hold_seconds)
     queued = {uid: gang for uid, gang in memory.gangs.items() if uid in members and gang.turns > 0}
+    hopeless = frozenset(uid for uid in queued if problem_of(members[uid]))
     sidelined: dict[JobSetUid, str] = {}
     awaited: set[JobSetUid] = set()
     wake_at: list[datetime] = []
     for accelerator, uids in _by_accelerator(members).items():
-        queue = sorted((uid for uid in uids if uid in queued), key=lambda uid: _order(uid, queued[uid], members[uid]))
+        queue = sorted(
+            (uid for uid in uids if uid in queued and uid not in hopeless),
+            key=lambda uid: _order(uid, queued[uid], members[uid]),
+        )
         if not queue:
             continue
         head, *rest = queue
@@ -89,7 +101,9 @@ def take_turns(
         for place, uid in enumerate(rest, start=2):
             sidelined[uid] = f"place {place} of the JobSets that wait for all their {accelerator} slices, after {name}"
         # Before its turn begins, those that have not tried yet may.
-        newcomers = [] if begins > now else [uid for uid in uids - set(queue) if not _begun(members[uid], owned)]
+        newcomers = (
+            [] if begins > now else [uid for uid in uids - set(queue) - hopeless if not _begun(members[uid], owned)]
+        )
         for uid in newcomers:
             sidelined[uid] = f"JobSet {name} waits longer for all its {accelerator} slices"
         if rest or newcomers:
@@ -98,7 +112,8 @@ def take_turns(
         members=members,
         sidelined=sidelined,
         awaited=frozenset(awaited),
-        giving_back=frozenset(queued.keys() & sidelined.keys()),
+        hopeless=hopeless,
+        giving_back=frozenset(queued.keys() & sidelined.keys()) | hopeless,
         wake_at=tuple(wake_at),
     )
 
@@ -127,7 +142,7 @@ def stand(
         waiting = [supply[place[each.id]] for each in members if each.id in place and not matching.held.get(each.id)]
         # A pool whose nodes come and go holds its chips all the time.
         holds = any(each.ready or each.unready_since is not None for each in waiting)
-        if uid in turns.sidelined or not (holds or uid in turns.awaited):
+        if uid in turns.sidelined or uid in turns.hopeless or not (holds or uid in turns.awaited):
             gangs[uid] = replace(before, there=0, since=None)
             continue
         since = before.since if before.since is not None and there <= before.there else now
@@ -179,7 +194,7 @@ def _begins(gang: Gang, hold: timedelta, *, alone: bool) -> datetime:
         raise ValueError("only a JobSet that gave back its slices queues")
     if gang.turns == 1 and not alone:
         return gave_back_at
-    return gave_back_at + hold * float(2 ** min(gang.turns - 1, _MOST_DOUBLINGS))
+    return gave_back_at + max(hold, _SHORTEST_TURN) * float(2 ** min(gang.turns - 1, _MOST_DOUBLINGS))
 
 
 def _begun(members: Iterable[Slice], owned: Mapping[SliceId, list[Supply]]) -> bool:

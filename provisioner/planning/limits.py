@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from provisioner import tpu
 from provisioner.demand import Slice, SliceId
@@ -21,6 +21,9 @@ from provisioner.settings.forms import OTHERS
 
 _HOUR = timedelta(hours=1)
 _ALL = "all pools together"
+_PAUSE = "PAUSE_CREATION"
+#: The first words of scopes, narrowest first.
+_BREADTH = ("namespace", "accelerator", "all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,8 @@ class Budget:
     pools: Counter[tuple[str, str]] = field(default_factory=Counter)
     #: The creates of the last hour, oldest first.
     created: list[datetime] = field(default_factory=list)
+    #: Of the chips those that are kept for slices that have waited for too long, by scope.
+    reserved: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -67,32 +72,60 @@ class Budget:
 
     def copy(self) -> Budget:
         """Return a budget of its own with the same things counted."""
-        return replace(self, chips=self.chips.copy(), pools=self.pools.copy(), created=self.created.copy())
+        return replace(
+            self,
+            chips=self.chips.copy(),
+            pools=self.pools.copy(),
+            created=self.created.copy(),
+            reserved=self.reserved.copy(),
+        )
 
     def refusal(self, slice_: Slice) -> Refusal | None:
         """Return what forbids one more pool for this slice, None where nothing does."""
         settings, jobset, shape = self.settings, slice_.jobset, slice_.shape
         if settings.pause_creation:
             return Refusal(
-                limit="PAUSE_CREATION",
+                limit=_PAUSE,
                 message="PAUSE_CREATION is set: no node pools are made until whoever runs the provisioner unsets it.",
             )
         if shape is None:
             return None
-        chips = slice_.nodes * shape.machine_type.chips
+        chips = _chips_of(slice_)
         for limit, scope, most in self._limits_on_chips(slice_):
             if self.chips[scope] + chips > most:
-                return _too_many_chips(limit, scope, most, self.chips[scope], chips)
+                return _too_many_chips(limit, scope, most, self.chips[scope], self.reserved.get(scope, 0), chips)
         return self._too_many_pools(jobset) or self._too_many_creates()
 
     def missing(self, slice_: Slice) -> dict[str, int]:
         """Return how many chips have to go, by scope, before a pool for this slice is allowed."""
-        chips = slice_.nodes * slice_.shape.machine_type.chips if slice_.shape is not None else 0
+        chips = _chips_of(slice_)
         return {
             scope: self.chips[scope] + chips - most
             for _, scope, most in self._limits_on_chips(slice_)
             if self.chips[scope] + chips > most
         }
+
+    def reserve(self, slices: Collection[Slice]) -> tuple[str, int] | None:
+        """Keep what becomes free for slices that wait for each other, within the narrowest limit that keeps them out.
+
+        Within no wider one: whom a limit of its own namespace keeps out must not keep chips from other namespaces. Once
+        for each limit. Return the limit's scope and how many chips are missing, None where nothing is kept.
+        """
+        asked = sum(_chips_of(each) for each in slices)
+        refusing = [
+            (most, scope)
+            for each in slices
+            for _, scope, most in self._limits_on_chips(each)
+            if self.chips[scope] + asked > most
+        ]
+        if not refusing:
+            return None
+        most, scope = min(refusing, key=lambda each: _BREADTH.index(each[1].partition(" ")[0]))
+        if scope in self.reserved or asked > most:
+            return None
+        self.reserved[scope] = asked
+        self.chips[scope] += asked
+        return scope, self.chips[scope] - most
 
     def _limits_on_chips(self, slice_: Slice) -> Iterable[tuple[str, str, int]]:
         """Yield setting, scope and number."""
@@ -121,7 +154,7 @@ class Budget:
     def _count(self, namespace: str, jobset_name: str, machine_type: str, nodes: int, *, pools: int) -> None:
         known = tpu.machine_type(machine_type)
         if known is not None:
-            for scope in _scopes(namespace, known[0].label):
+            for scope in scopes(namespace, known[0].label):
                 self.chips[scope] += nodes * known[1].chips
         self.pools[namespace, jobset_name] += pools
 
@@ -145,6 +178,17 @@ class Budget:
             f"made.",
             until=until,
         )
+
+
+def problem_of(slices: Iterable[Slice], settings: Settings) -> str:
+    """Say which limit can never allow pools for all of some slices at once, empty where none is in the way."""
+    empty = Budget(settings=settings, now=datetime.min.replace(tzinfo=UTC) + 2 * _HOUR)
+    for each in slices:
+        refusal = empty.refusal(each)
+        if refusal is not None and refusal.limit != _PAUSE:
+            return f"{refusal.limit} does not allow all of them at once"
+        empty.take(each)
+    return ""
 
 
 def in_the_way(
@@ -194,7 +238,7 @@ def _make_room(
             missing = room.missing(slice_)
             if not missing:
                 break
-            if missing.keys() & set(_scopes_of(each)):
+            if missing.keys() & set(scopes_of(each)):
                 room.give_back(each)
                 going.add(name)
                 del left[name]
@@ -204,12 +248,14 @@ def _make_room(
     return frozenset(going), room
 
 
-def _scopes_of(each: Supply) -> tuple[str, ...]:
+def scopes_of(each: Supply) -> tuple[str, str, str]:
+    """Return the scopes of limits in which the chips of a pool count."""
     known = tpu.machine_type(each.pool.machine_type)
-    return _scopes(each.jobset_name[0], known[0].label if known else "")
+    return scopes(each.jobset_name[0], known[0].label if known else "")
 
 
-def _scopes(namespace: str, accelerator: str) -> tuple[str, str, str]:
+def scopes(namespace: str, accelerator: str) -> tuple[str, str, str]:
+    """Return the scopes of limits in which the chips of a namespace and an accelerator count."""
     return _ALL, _namespace(namespace), _accelerator(accelerator)
 
 
@@ -239,11 +285,19 @@ def remembered(
     return recent
 
 
-def _too_many_chips(limit: str, scope: str, most: int, there: int, chips: int) -> Refusal:
+def _chips_of(slice_: Slice) -> int:
+    return slice_.nodes * slice_.shape.machine_type.chips if slice_.shape is not None else 0
+
+
+def _too_many_chips(limit: str, scope: str, most: int, counted: int, reserved: int, chips: int) -> Refusal:
     if chips > most:
         message = f"{limit} allows {scope} {most} chips; this slice alone has {chips}."
     else:
-        message = f"{limit} allows {scope} {most} chips, {there} are there, and this slice would add {chips}."
+        kept = f", {reserved} are kept for a slice that has waited for longer" if reserved else ""
+        message = (
+            f"{limit} allows {scope} {most} chips, {counted - reserved} are there{kept}, and this slice would add "
+            f"{chips}."
+        )
     return Refusal(limit=limit, message=message)
 
 

@@ -16,6 +16,7 @@ from provisioner.demand import Slice, SliceId
 from provisioner.demand.slices import slice_id_of
 from provisioner.model.capacity import Node, NodePool, PoolName, Zone
 from provisioner.model.workloads import JobSets, JobSetUid, Pod
+from provisioner.planning.fit import demand_key
 from provisioner.planning.supply import Supply, serves, takes
 
 
@@ -38,6 +39,18 @@ class Matching:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Restrictions:
+    """What slices may not take, although it would fit."""
+
+    #: JobSets that take no pool of a second zone.
+    one_zone: Collection[JobSetUid] = ()
+    #: JobSets that take no pool at all.
+    sidelined: Collection[JobSetUid] = ()
+    #: Slices that take no pool that was made for another: what becomes free is kept for one that has waited longer.
+    yielding: Collection[SliceId] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Use:
     """Who is bound where."""
 
@@ -56,14 +69,10 @@ def match(
     nodes: Iterable[Node],
     jobsets: JobSets,
     last_held: Mapping[SliceId, PoolName],
-    one_zone: Collection[JobSetUid],
-    sidelined: Collection[JobSetUid],
+    restrictions: Restrictions,
     now: datetime,
 ) -> Matching:
-    """Match slices with pools; each pool serves one slice at most.
-
-    JobSets of `one_zone` take no pool of a second zone, those that are `sidelined` take none at all.
-    """
+    """Match slices with pools; each pool serves one slice at most."""
     use = _use(pods, nodes, jobsets, now)
     usable = {name: each for name, each in supply.items() if each.usable}
     claims: dict[SliceId, PoolName] = {}
@@ -72,7 +81,7 @@ def match(
     waiting = sorted((each for each in slices.values() if not use.held.get(each.id)), key=_queue_order)
 
     def settle(uid: JobSetUid, pool: NodePool) -> None:
-        if uid in one_zone and pool.zones:
+        if uid in restrictions.one_zone and pool.zones:
             zones.setdefault(uid, pool.zones[0])
 
     def claim(slice_: Slice, candidate: Supply | None) -> None:
@@ -95,7 +104,7 @@ def match(
     for slice_id, names in use.held.items():
         for name in sorted(names & supply.keys()):
             settle(slice_id.jobset_uid, supply[name].pool)
-    eligible = [each for each in waiting if each.jobset.uid not in sidelined]
+    eligible = [each for each in waiting if each.jobset.uid not in restrictions.sidelined]
     for slice_ in eligible:
         last = supply.get(last_held.get(slice_.id, PoolName("")))
         claim(slice_, last if returns_to(slice_, last) else None)
@@ -111,7 +120,7 @@ def match(
         if each.name not in claimed and not use.occupants.get(each.name) and not each.unwatched
     )
     for slice_ in eligible:
-        if slice_.wanting and slice_.id not in claims:
+        if slice_.wanting and slice_.id not in claims and slice_.id not in restrictions.yielding:
             claim(slice_, free.take(slice_, zones.get(slice_.jobset.uid)))
     return Matching(
         holders=use.holders,
@@ -157,17 +166,8 @@ class _Free:
 
 def _demand_key(slice_: Slice) -> Hashable:
     """Return what `takes` looks at: equal keys, equal answers."""
-    asked = slice_.requirements
-    return (
-        slice_.nodes,
-        slice_.shape is not None and slice_.shape.multi_host,
-        asked.chips,
-        asked.cpu_millicores,
-        asked.memory_bytes,
-        frozenset(asked.node_selector.items()),
-        asked.affinity_terms,
-        asked.tolerations,
-    )
+    multi_host = slice_.shape is not None and slice_.shape.multi_host
+    return slice_.nodes, multi_host, demand_key(slice_.requirements)
 
 
 def _use(pods: Iterable[Pod], nodes: Iterable[Node], jobsets: JobSets, now: datetime) -> _Use:

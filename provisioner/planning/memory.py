@@ -74,12 +74,34 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast slices may try again whose creates failed, all together."""
+
+    #: When GKE last took a create; who failed before that is not held up by the others.
+    accepted_at: datetime | None = None
+    #: When one was last tried again since, and how many were.
+    retried_at: datetime | None = None
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """GKE refused a slice's request as invalid: not sent again until the request changes."""
 
     slice_id: SliceId
     failure: Failure
     at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Who is kept out by a limit on chips for too long, and gets what becomes free before all that came later."""
+
+    jobset_uid: JobSetUid
+    #: Since when it has waited.
+    since: datetime
+    #: How many chips have to become free for it.
+    missing_chips: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +126,13 @@ class OperationLimit:
     retry_at: datetime | None = None
     #: Since when calls below the limit are rejected without a break.
     rejected_since: datetime | None = None
+    #: The pools of the last rejection: one that is rejected alone, again and again, says nothing of the cluster.
+    last_rejected: frozenset[PoolName] = frozenset()
     #: The limit is not exceeded before this, and by how long each failure to exceed it puts it off.
     probe_at: datetime | None = None
     probe_seconds: float = 5.0
-    #: Answers since the last decision.
-    rejections: int = 0
+    #: Answers since the last decision: pools whose create or delete was rejected, and how many were taken.
+    rejections: frozenset[PoolName] = frozenset()
     acceptances: int = 0
 
 
@@ -132,8 +156,13 @@ class Memory:
     #: Lowest attempt a slice may go on with: an earlier process may have sent it, with an outcome nobody knows.
     attempts: Mapping[SliceId, int] = field(default_factory=dict)
     deletes: Mapping[PoolName, DeleteCall] = field(default_factory=dict)
-    #: Keys as `provisioner.planning.backoff` makes them.
+    #: By capacity; keys as `provisioner.planning.backoff` makes them.
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)
+    #: Of slices whose own create failed, for what says nothing of any capacity.
+    slice_backoffs: Mapping[SliceId, Backoff] = field(default_factory=dict)
+    #: When a create, or a pool, of a slice last failed: whoever failed longest ago tries next.
+    last_failure_at: Mapping[SliceId, datetime] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
     #: By the fingerprint of the request.
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
     #: When the pools of the last hour were asked for.
@@ -152,4 +181,6 @@ class Memory:
     last_held: Mapping[SliceId, PoolName] = field(default_factory=dict)
     phases: Mapping[PoolName, PhaseEntry] = field(default_factory=dict)
     gangs: Mapping[JobSetUid, Gang] = field(default_factory=dict)
+    #: By the scope of the limit.
+    reservations: Mapping[str, Reservation] = field(default_factory=dict)
     operations: OperationLimit = field(default_factory=OperationLimit)

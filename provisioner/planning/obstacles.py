@@ -45,10 +45,10 @@ class InTheWay:
 
 
 def of_capacity(
-    choice: CapacityChoice, key: str, memory: Memory, probes: Mapping[str, PoolName], now: datetime
+    slice_: Slice, choice: CapacityChoice, key: str, memory: Memory, probes: Mapping[str, PoolName], now: datetime
 ) -> InTheWay | None:
-    """Return what is known to be in the way of a capacity, None for nothing."""
-    blocked = backoff.blocking(memory.backoffs, key, now)
+    """Return what is known to be in the way of a capacity for a slice, None for nothing."""
+    blocked = backoff.blocking(memory.backoffs, key, memory.slice_backoffs.get(slice_.id), now)
     if blocked is not None:
         return _waits(choice, blocked, until=blocked.until)
     last, probe = backoff.probing(memory.backoffs, key), probes.get(key)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
+from typing import TypeVar
 
 from provisioner import constants
 from provisioner.demand import SliceId
@@ -19,7 +20,16 @@ from provisioner.model.capacity import (
     PoolStatus,
 )
 from provisioner.planning import backoff
-from provisioner.planning.memory import Backoff, CallState, CreateCall, DeleteCall, Memory, Refusal
+from provisioner.planning.memory import (
+    Backoff,
+    CallState,
+    CreateCall,
+    DeleteCall,
+    Memory,
+    OperationLimit,
+    Pace,
+    Refusal,
+)
 from provisioner.planning.plan import LookUp, LookUpKind
 from provisioner.planning.specification import fingerprint
 from provisioner.planning.supply import Supply, give_up
@@ -35,6 +45,8 @@ _NEEDED_SECONDS = 60.0
 _LOOK_UP_SECONDS = 10.0
 #: Back-off that ended this long ago is forgotten.
 _STALE_BACKOFF_SECONDS = 3600.0
+_K = TypeVar("_K")
+_NOT_MADE = Failure(kind=FailureKind.UNAVAILABLE, message="A create was sent, and GKE did not make the node pool.")
 _NO_REASON = Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
 
 
@@ -108,10 +120,12 @@ def absorb(memory: Memory, answer: Answer, pools: Mapping[PoolName, NodePool]) -
 def _created(memory: Memory, answer: CreateAnswer) -> Memory:
     call, making = memory.creates.get(answer.name), memory.in_making.get(answer.name)
     failure = answer.failure
-    if failure is None and (call is not None or making is not None):
+    taken_call = call or making
+    if failure is None and taken_call is not None:
         memory = replace(
             memory,
-            backoffs=backoff.forget(memory.backoffs, backoff.CLUSTER),
+            slice_backoffs=backoff.forget(memory.slice_backoffs, taken_call.slice_id),
+            pace=Pace(accepted_at=answer.at),
             operations=replace(memory.operations, acceptances=memory.operations.acceptances + 1),
         )
         if call is None and making is not None:
@@ -135,13 +149,24 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
 
 def _failed_create(without: Memory, memory: Memory, name: PoolName, failure: Failure, at: datetime) -> Memory:
     call = memory.creates[name]
+    without = replace(without, last_failure_at={**without.last_failure_at, call.slice_id: at})
     if failure.kind is FailureKind.TOO_MANY_OPERATIONS:
-        operations = without.operations
-        return replace(without, operations=replace(operations, rejections=operations.rejections + 1))
+        again = without.operations.last_rejected == {name}
+        without = replace(without, operations=_rejected(without.operations, name))
+        if not again:
+            # The operations are limited by what GKE takes; only who is rejected all the same has to wait by itself.
+            return without
     if failure.kind is FailureKind.INVALID:
         return _refused(without, call, failure, at)
-    capacity = backoff.capacity_key(call.request)
-    return replace(without, backoffs=backoff.create_failed(without.backoffs, failure, capacity, at))
+    if backoff.concerns_capacity(failure):
+        capacity = backoff.capacity_key(call.request)
+        return replace(without, backoffs=backoff.create_failed(without.backoffs, failure, capacity, at))
+    own = backoff.slice_failed(without.slice_backoffs, failure, call.slice_id, at)
+    return replace(without, slice_backoffs=own)
+
+
+def _rejected(operations: OperationLimit, name: PoolName) -> OperationLimit:
+    return replace(operations, rejections=operations.rejections | {name})
 
 
 def _refused(memory: Memory, call: CreateCall, failure: Failure, at: datetime) -> Memory:
@@ -167,7 +192,7 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
         return replace(memory, deletes={**memory.deletes, answer.name: accepted}, operations=operations)
     operations = memory.operations
     if answer.failure is not None and answer.failure.kind is FailureKind.TOO_MANY_OPERATIONS:
-        operations = replace(operations, rejections=operations.rejections + 1)
+        operations = _rejected(operations, answer.name)
     if answer.result is DeleteResult.NEEDED:
         # All such pools are looked at together, with one list: there may be as many as JobSets that nobody watches.
         wait = _NEEDED_SECONDS - answer.at.timestamp() % _NEEDED_SECONDS
@@ -211,8 +236,7 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
         # Sent again since: its own answer counts.
         return memory
     if look_up.kind is LookUpKind.POOL:
-        # Not there: forgotten, so the next decision sends the same name again.
-        return memory if answer.exists or create is None else _without_create(memory, name)
+        return memory if answer.exists or create is None else _never_made(memory, create, answer.at)
     operation = None if unknown else answer.operation
     if create is not None and create.operation == look_up.operation:
         if operation is None:
@@ -231,10 +255,21 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
     return memory
 
 
+def _never_made(memory: Memory, call: CreateCall, at: datetime) -> Memory:
+    """Forget a create that had no effect after all: its name is sent again, after those that wait for longer."""
+    own = backoff.slice_failed(memory.slice_backoffs, _NOT_MADE, call.slice_id, at)
+    return replace(
+        _without_create(memory, call.request.name),
+        slice_backoffs=own,
+        last_failure_at={**memory.last_failure_at, call.slice_id: at},
+    )
+
+
 def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None, at: datetime) -> Memory:
     """Learn from how the operation of a create that GKE took has ended."""
     if failure is None:
         return memory
+    memory = replace(memory, last_failure_at={**memory.last_failure_at, call.slice_id: at})
     if failure.kind is FailureKind.INVALID:
         return _refused(memory, call, failure, at)
     capacity = backoff.capacity_key(call.request)
@@ -343,6 +378,7 @@ def learn_from_pools(
 ) -> Memory:
     """Learn from pools that failed, or came up, since the last round."""
     backoffs = _fresh_backoffs(memory.backoffs, now)
+    last_failure_at = dict(memory.last_failure_at)
     refusals = dict(memory.refusals)
     broken = {
         name
@@ -352,6 +388,8 @@ def learn_from_pools(
     for name in sorted(broken - memory.failed):
         pool, owner = supply[name].pool, made_for.get(name)
         failure = pool.failure or (_unready(supply[name]) if supply[name].lost else _NO_REASON)
+        if owner is not None:
+            last_failure_at[owner] = now
         if failure.kind is FailureKind.INVALID and owner is not None:
             digest = pool.labels.get(constants.NODEPOOL_HASH, "")
             refusals[digest] = Refusal(slice_id=owner, failure=failure, at=now)
@@ -369,6 +407,8 @@ def learn_from_pools(
     return replace(
         memory,
         backoffs=backoffs,
+        slice_backoffs=_fresh_backoffs(memory.slice_backoffs, now),
+        last_failure_at=last_failure_at,
         refusals=refusals,
         in_making=in_making,
         failed=frozenset(broken),
@@ -383,7 +423,7 @@ def _unready(each: Supply) -> Failure:
     return Failure(kind=FailureKind.UNAVAILABLE, message=words)
 
 
-def _fresh_backoffs(backoffs: Mapping[str, Backoff], now: datetime) -> Mapping[str, Backoff]:
+def _fresh_backoffs(backoffs: Mapping[_K, Backoff], now: datetime) -> Mapping[_K, Backoff]:
     """Drop back-off that ended so long ago that its failures tell nothing any more.
 
     An end that lies further ahead than any wait was written by a clock that ran wrong.

@@ -144,6 +144,8 @@ class Plan:
     creates: tuple[Create, ...] = ()
     deletes: tuple[Delete, ...] = ()
     look_ups: tuple[LookUp, ...] = ()
+    #: Nodes that take no new pods, so that their pool is free once those on them have ended.
+    cordons: tuple[str, ...] = ()
     #: Nodes that we cordoned and whose pool stays.
     uncordons: tuple[str, ...] = ()
     #: Nodes that need wait for no other slice any more: our taint comes off.

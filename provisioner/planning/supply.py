@@ -159,7 +159,8 @@ def give_up(
     Never one that pods are on. GKE repairs nodes by itself, and what is wrong with many pools at once is hardly the
     pools: with a zone or a device plugin out of order, replacing everything would make it worse.
     """
-    still = {name for name in memory.given_up if name in supply and not supply[name].ready}
+    # One that is used again after all is nobody's to replace, and must not keep others from being replaced.
+    still = {name for name in memory.given_up if name in supply and not supply[name].ready and not holders.get(name)}
     waiting = sorted(
         (each.unready_since, name)
         for name, each in supply.items()

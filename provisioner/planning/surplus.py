@@ -57,6 +57,7 @@ def find_surplus(
     stuck: Mapping[PoolName, SliceId],
     giving_back: Collection[JobSetUid],
     in_the_way: Collection[PoolName],
+    arriving: Mapping[PoolName, datetime],
     memory: Memory,
     settings: Settings,
     now: datetime,
@@ -64,6 +65,7 @@ def find_surplus(
     """Find the pools that nothing needs, and those of them whose time has come.
 
     JobSets of `giving_back` let go at once; pools that are `in_the_way` of others go before their delay is over.
+    Pools that pods may be on their way to, as `arriving` says, stay until then, however that is.
     """
     deletes: list[Delete] = []
     since: dict[PoolName, datetime] = {}
@@ -92,6 +94,8 @@ def find_surplus(
         back = owner is not None and owner.jobset_uid in giving_back and owner in slices
         at_once = failed or given_up is not None or back or each.name in in_the_way
         due = _due(each, since[each.name], memory.deletes.get(each.name), settings, now, at_once=at_once)
+        if not failed:
+            due = max(due, arriving.get(each.name, due))
         if due > now:
             due_at.append(due)
             continue

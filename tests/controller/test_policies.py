@@ -21,7 +21,6 @@ from provisioner.model.capacity import (
     Zone,
 )
 from provisioner.model.workloads import JobKey, JobSetUid, ObjectRef
-from provisioner.planning import backoff
 from provisioner.planning.memory import Memory
 from provisioner.planning.outcomes import CreateAnswer
 from provisioner.planning.plan import Create, Plan
@@ -215,14 +214,11 @@ def test_without_the_right_to_look(world: World) -> None:
 
 
 def test_without_the_right_to_make_it(world: World) -> None:
-    """The failure says whose permission is missing and how to do without; other capacity is not held up by it."""
+    """The failure says whose permission is missing and how to do without."""
     world.gke.fail_next("create_workload_policy", FailureKind.PERMISSION, message="Required 'x'. Grant it.")
     failure = refusal(world)
     assert failure.kind is FailureKind.PERMISSION
     assert failure.message == f"Required 'x'. Grant it. Or {COMMAND.format(OWN)}"
-    now, capacity = world.clock.now(), backoff.capacity_key(REQUEST)
-    assert backoff.create_failed({}, failure, capacity, now).keys() == {capacity}
-    assert backoff.create_failed({}, replace(failure, capacity_alone=False), capacity, now).keys() == {backoff.CLUSTER}
 
 
 def test_a_policy_that_somebody_deletes(world: World) -> None:

@@ -55,7 +55,7 @@ def test_the_page_names_every_setting_of_its_matter() -> None:
 def test_every_key_that_the_page_names_exists() -> None:
     """Annotations, selectors and taints are those of the code."""
     rows = re.findall(r"^\| `([a-z-]+)` \| `[A-Z_]+` \|", _PAGE, re.MULTILINE)
-    named = {f"{constants.OUR_ANNOTATION_PREFIX}{row}" for row in rows}
+    named = {f"tpu-provisioner.cloud.google.com/{row}" for row in rows}
     named |= set(re.findall(r"`?((?:[a-z-]+\.)*(?:google\.com|kubernetes\.io)/[a-z-]+[a-z])", _PAGE))
 
     assert len(rows) == 5

@@ -56,10 +56,13 @@ SETTINGS = {
     "NODEPOOL_READY_TIMEOUT": "10s",
 }
 
+#: Of the annotations.
+_PREFIX = "tpu-provisioner.cloud.google.com/"
+
 
 def asks(**wishes: str) -> dict[str, str]:
     """Return annotations."""
-    return {f"{constants.OUR_ANNOTATION_PREFIX}{key.replace('_', '-')}": wish for key, wish in wishes.items()}
+    return {f"{_PREFIX}{key.replace('_', '-')}": wish for key, wish in wishes.items()}
 
 
 #: Takes what CAPACITY has, in one zone alone so that there is less to try.

@@ -2,57 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
-from provisioner.model.capacity import Failure, FailureKind, PoolStatus
+from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
 from provisioner.planning import backoff
-from provisioner.planning.memory import OperationLimit
+from provisioner.planning.memory import Backoff, OperationLimit
 from provisioner.planning.plan import Create
-from tests.builders import NOW, after, make_jobset, make_pool, make_request
+from tests.builders import NOW, after, make_jobset, make_pool, make_request, make_requirements, make_slice
 from tests.planning.world import World, failure
 
-KEY = "us-central2-b/ct4p-hightpu-4t/on-demand"
+KEY = "us-central2-b/ct4p-hightpu-4t/2x2x2 on 2/on-demand"
+A, B = frozenset({PoolName("a")}), frozenset({PoolName("b")})
+SLICE = make_slice(make_jobset()).id
 
 
 @pytest.mark.parametrize(
-    ("kind", "key", "first", "cap"),
+    ("kind", "first", "cap"),
     [
-        (FailureKind.STOCKOUT, KEY, 30, 600),
-        (FailureKind.QUOTA, KEY, 60, 1800),
-        (FailureKind.OPERATION_IN_THE_WAY, backoff.CLUSTER, 2, 30),
-        (FailureKind.UNAVAILABLE, backoff.CLUSTER, 1, 60),
-        (FailureKind.PERMISSION, backoff.CLUSTER, 60, 600),
-        (FailureKind.NOT_FOUND, backoff.CLUSTER, 60, 600),
+        (FailureKind.STOCKOUT, 30, 600),
+        (FailureKind.QUOTA, 60, 1800),
+        (FailureKind.OPERATION_IN_THE_WAY, 2, 30),
+        (FailureKind.TOO_MANY_OPERATIONS, 1, 10),
+        (FailureKind.UNAVAILABLE, 1, 60),
+        (FailureKind.PERMISSION, 60, 600),
+        (FailureKind.NOT_FOUND, 60, 600),
     ],
 )
-def test_waits_double_up_to_a_cap(kind: FailureKind, key: str, first: float, cap: float) -> None:
-    """Spread by a fifth at most, never longer than the cap."""
-    backoffs, now = backoff.create_failed({}, failure(kind), KEY, NOW), NOW
-    assert set(backoffs) == {key}
-    assert first * 0.8 <= (backoffs[key].until - now).total_seconds() <= first
+def test_waits_double_up_to_a_cap(kind: FailureKind, first: float, cap: float) -> None:
+    """Spread by a fifth at most, never longer than the cap, of the capacity or of the slice alone."""
+
+    def failed(backoffs: Mapping[Any, Backoff], now: datetime) -> Mapping[Any, Backoff]:
+        if backoff.concerns_capacity(failure(kind)):
+            return backoff.create_failed(backoffs, failure(kind), KEY, now)
+        return backoff.slice_failed(backoffs, failure(kind), SLICE, now)
+
+    now = NOW
+    backoffs = failed({}, NOW)
+    ((_, wait),) = backoffs.items()
+    assert first * 0.8 <= (wait.until - now).total_seconds() <= first
     for _ in range(12):
-        now = backoffs[key].until
-        backoffs = backoff.create_failed(backoffs, failure(kind), KEY, now)
-    assert cap * 0.8 <= (backoffs[key].until - now).total_seconds() <= cap
-    assert backoffs[key].since == NOW
-    assert (backoffs[key].until - now).total_seconds() <= backoff.LONGEST_WAIT_SECONDS
+        ((_, wait),) = backoffs.items()
+        now = wait.until
+        backoffs = failed(backoffs, now)
+    ((_, wait),) = backoffs.items()
+    assert cap * 0.8 <= (wait.until - now).total_seconds() <= cap
+    assert wait.since == NOW
+    assert (wait.until - now).total_seconds() <= backoff.LONGEST_WAIT_SECONDS
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [
-        FailureKind.INVALID,
-        FailureKind.ALREADY_EXISTS,
-        FailureKind.UNKNOWN_OUTCOME,
-        FailureKind.TOO_MANY_OPERATIONS,
-    ],
+    "kind", [FailureKind.INVALID, FailureKind.ALREADY_EXISTS, FailureKind.UNKNOWN_OUTCOME], ids=lambda kind: kind.value
 )
 def test_what_is_looked_up_adopted_or_refused_delays_nothing(kind: FailureKind) -> None:
     """Each has its own way."""
-    assert backoff.create_failed({}, failure(kind), KEY, NOW) == {}
+    assert not backoff.concerns_capacity(failure(kind))
+    assert backoff.slice_failed({}, failure(kind), SLICE, NOW) == {}
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
@@ -84,16 +93,17 @@ def test_another_failure_of_the_same_capacity_lengthens_the_wait() -> None:
 
 
 def test_what_lasts_longest_is_what_blocks() -> None:
-    """And nothing blocks once it is over."""
-    backoffs = backoff.create_failed({}, failure(FailureKind.UNAVAILABLE), KEY, NOW)
-    backoffs = backoff.create_failed(backoffs, failure(FailureKind.STOCKOUT), KEY, NOW)
-    blocking = backoff.blocking(backoffs, KEY, NOW)
+    """Of the capacity's wait and the slice's own; and nothing blocks once it is over."""
+    backoffs = backoff.create_failed({}, failure(FailureKind.STOCKOUT), KEY, NOW)
+    own = backoff.slice_failed({}, failure(FailureKind.UNAVAILABLE), SLICE, NOW)[SLICE]
+    blocking = backoff.blocking(backoffs, KEY, own, NOW)
     assert blocking is not None
     assert blocking.failure.kind is FailureKind.STOCKOUT
-    elsewhere = backoff.blocking(backoffs, "another capacity", NOW)
+    elsewhere = backoff.blocking(backoffs, "another capacity", own, NOW)
     assert elsewhere is not None
     assert elsewhere.failure.kind is FailureKind.UNAVAILABLE
-    assert backoff.blocking(backoffs, KEY, after(60)) is None
+    assert backoff.blocking(backoffs, "another capacity", None, NOW) is None
+    assert backoff.blocking(backoffs, KEY, own, after(60)) is None
 
 
 def test_success_forgets() -> None:
@@ -104,9 +114,15 @@ def test_success_forgets() -> None:
 
 
 def test_pools_and_requests_of_one_capacity_have_one_key() -> None:
-    """Zone, machine type, capacity type."""
+    """Zone, machine type, shape, capacity type."""
     jobset = make_jobset()
     assert backoff.capacity_key(make_pool(jobset)) == backoff.capacity_key(make_request(jobset)) == KEY
+
+
+def test_a_shape_of_another_size_is_another_capacity() -> None:
+    """Where a large slice is out of stock, a smaller one may be had."""
+    larger = make_jobset("larger", parallelism=4, template=make_requirements(topology="2x2x4", tolerations=()))
+    assert backoff.capacity_key(make_request(larger)) != KEY
 
 
 @pytest.mark.parametrize(
@@ -114,14 +130,16 @@ def test_pools_and_requests_of_one_capacity_have_one_key() -> None:
     [
         pytest.param(OperationLimit(), 3, None, None, id="without an answer nothing is known"),
         pytest.param(OperationLimit(acceptances=9), 9, None, None, id="without a rejection there is no limit"),
-        pytest.param(OperationLimit(rejections=1), 5, 5, 0, id="a rejection tells the limit"),
-        pytest.param(OperationLimit(rejections=1), 0, 1, 1, id="one operation is always tried"),
+        pytest.param(OperationLimit(rejections=A), 5, 5, 0, id="a rejection tells the limit"),
+        pytest.param(OperationLimit(rejections=A), 0, 1, 1, id="one operation is always tried"),
         pytest.param(OperationLimit(limit=5, acceptances=1), 6, 6, 0, id="more than the limit raises it"),
         pytest.param(OperationLimit(limit=5, acceptances=1), 4, 5, 1, id="less leaves it"),
         pytest.param(OperationLimit(limit=5), 5, 5, 1, id="a full quota is probed by one"),
         pytest.param(OperationLimit(limit=5, probe_at=after(1)), 5, 5, 0, id="not before its time"),
         pytest.param(OperationLimit(limit=5, retry_at=after(1)), 2, 5, 0, id="a slot not free yet is waited for"),
-        pytest.param(OperationLimit(limit=5, rejections=2), 3, 5, 0, id="below the limit a rejection is a late slot"),
+        pytest.param(
+            OperationLimit(limit=5, rejections=A | B), 3, 5, 0, id="below the limit a rejection is a late slot"
+        ),
     ],
 )
 def test_learning_the_limit(
@@ -137,23 +155,31 @@ def test_a_limit_that_has_fallen_is_believed_after_a_while() -> None:
     """Others use the quota too."""
     known = OperationLimit(limit=5)
     for second in range(17):
-        known = backoff.learn(replace(known, rejections=1), 2, after(second))
+        known = backoff.learn(replace(known, rejections=(A, B)[second % 2]), 2, after(second))
     assert known.limit == 2
 
 
 def test_failed_probes_grow_rare() -> None:
     """Each puts the next off, up to a minute."""
     known, now = OperationLimit(limit=5), NOW
-    for _ in range(10):
-        known = backoff.learn(replace(known, rejections=1), 6, now)
+    for turn in range(10):
+        known = backoff.learn(replace(known, rejections=(A, B)[turn % 2]), 6, now)
         assert known.probe_at is not None
         gap, now = (known.probe_at - now).total_seconds(), known.probe_at
     assert gap == 60
 
 
+def test_who_is_rejected_alone_teaches_once() -> None:
+    """Whatever is wrong with its request, the others' operations may well be taken."""
+    known = backoff.learn(OperationLimit(rejections=A), 3, NOW)
+    for second in range(1, 100):
+        assert backoff.learn(replace(known, rejections=A), 0, after(second)) == known
+    assert backoff.learn(replace(known, rejections=B), 3, after(100)) != known
+
+
 def test_nothing_is_started_while_rejections_are_undigested() -> None:
     """Other calls are still unanswered; a storm of the same rejections teaches nothing."""
-    assert backoff.free_slots(OperationLimit(rejections=3), 5, NOW) == 0
+    assert backoff.free_slots(OperationLimit(rejections=A | B), 5, NOW) == 0
 
 
 @pytest.mark.parametrize(("quota", "slices", "poll"), [(5, 24, 1.0), (1, 6, 1.0), (9, 60, 1.0), (5, 24, 0.25)], ids=str)

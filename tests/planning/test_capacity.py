@@ -778,7 +778,7 @@ def test_a_stockout_of_late_capacity_is_known_by_its_own_name() -> None:
     world = World(jobset_of(), settings_=settings(capacity="flex-start, on-demand"))
     world.refuse_create = refuse(flex_start=STOCKOUT)
     world.run(2)
-    assert list(world.memory.backoffs) == ["us-central2-b/ct5p-hightpu-4t/flex-start"]
+    assert list(world.memory.backoffs) == ["us-central2-b/ct5p-hightpu-4t/2x2x2 on 2/flex-start"]
     assert bought(world) == ["on-demand in us-central2-b"]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from provisioner import constants
 from provisioner.demand import job_key
-from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
 from provisioner.planning import hints
 from provisioner.planning.lifecycle import Phase
 from provisioner.planning.memory import CallState, DeleteCall, Memory
@@ -56,7 +56,7 @@ def test_one_jobset_lives_and_leaves_nothing_behind() -> None:
     assert gone.slice_id is not None
     assert gone.slice_id.jobset_uid == jobset.uid
     assert (world.plans[-1].pools, world.pools) == ((), {})
-    assert replace(world.memory, operations=Memory().operations) == Memory()
+    assert replace(world.memory, operations=Memory().operations, pace=Memory().pace) == Memory()
 
 
 def test_nothing_is_decided_on_what_is_not_to_be_trusted() -> None:
@@ -373,8 +373,8 @@ def test_what_is_nobodys_fault_is_told_only_when_it_lasts(kind: FailureKind) -> 
     assert not any(verdict.warning for verdict in told)
 
 
-def test_an_operation_in_the_way_is_tried_by_one_call_at_a_time() -> None:
-    """Two hundred slices do not knock together; once it is over, all go."""
+def test_an_operation_in_the_way_is_tried_at_a_pace() -> None:
+    """Fifty slices do not knock together; once it is over, all go."""
     world = World(make_jobset(replicas=50))
     calls = 0
 
@@ -458,6 +458,7 @@ def test_the_next_decision_is_due_when_the_first_thing_is() -> None:
     world = World(*jobsets)
     for jobset in jobsets:
         world.put_pool(make_pool(jobset))
+    world.schedule()
     world.remove_jobset(jobsets[0])
     assert world.look().wake_at == after(30)
     world.pass_time(10)
@@ -490,7 +491,7 @@ def test_a_delete_that_is_being_proven_takes_a_slot_and_teaches_nothing() -> Non
     busy = foreign_pool("a", status=PoolStatus.PROVISIONING)
     world.put(busy)
     assert world.look().creates == ()
-    world.memory = replace(world.memory, operations=replace(limit, limit=None, rejections=1))
+    world.memory = replace(world.memory, operations=replace(limit, limit=None, rejections=frozenset({PoolName("x")})))
     assert world.look().memory.operations.limit == 1
 
 
@@ -645,3 +646,22 @@ def test_nobody_counts_on_a_new_pool_because_it_had_an_earlier_one_of_that_name(
     world.start_pods(jobset)
     world.run(4)
     assert world.created == [lent.name]
+
+
+def test_a_given_up_pool_that_is_used_again_keeps_no_other_from_being_replaced() -> None:
+    """One share of replacements must not be taken up for ever by what nobody replaces any more."""
+    used, other = make_jobset("used"), make_jobset("other")
+    world = World(used, other)
+    for jobset in (used, other):
+        pool = make_pool(jobset)
+        world.put(pool, make_node(pool, 0))
+    world.memory = replace(
+        world.memory,
+        given_up=frozenset({make_pool(used).name}),
+        unready_since={make_pool(each).name: after(-1000) for each in (used, other)},
+    )
+    leader = make_pod(used, node=make_node(make_pool(used), 0).name)
+    world.put(leader)
+    world.run(4, seconds=20)
+    assert make_pool(other).name in world.deleted
+    assert make_pool(used).name not in world.deleted

@@ -17,9 +17,10 @@ from provisioner.demand import job_key
 from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
 from provisioner.model.choices import parse_choices
 from provisioner.model.workloads import JobSet, ReplicatedJob
+from provisioner.planning.memory import Gang
 from provisioner.planning.plan import Create, DeleteReason
 from provisioner.planning.specification import HELD_TAINT
-from tests.builders import SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements, settings
+from tests.builders import NOW, SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements, settings
 from tests.planning.world import World, failure
 
 HOLD = 1200.0
@@ -591,3 +592,42 @@ def test_every_jobset_has_its_turn(sizes: list[tuple[int, int]], spare: int, slo
         if len(market.done) == len(sizes):
             return
     raise AssertionError(f"{len(market.done)} of {len(sizes)} JobSets were served")
+
+
+@pytest.mark.parametrize("hold", [0.0, 1.0, 30.0])
+def test_a_hold_of_nothing_is_no_loop(hold: float) -> None:
+    """What is only partly there goes at once, and the next try waits."""
+    world = world_of(gang(), pools=1, partial_hold_seconds=hold)
+    world.live(300)
+    # A turn takes a few seconds; each wait between them is a minute at least.
+    assert 2 <= len(world.created) <= 10
+
+
+@pytest.mark.parametrize(
+    ("impossible", "limits"),
+    [
+        pytest.param(FailureKind.INVALID, {}, id="GKE refuses one of its slices"),
+        pytest.param(None, {"max_chips": 16}, id="its slices are more than MAX_CHIPS"),
+        pytest.param(None, {"max_pools_per_jobset": 2}, id="its slices are more than MAX_POOLS_PER_JOBSET"),
+    ],
+)
+def test_who_can_never_be_served_takes_no_turns(impossible: FailureKind | None, limits: dict[str, int]) -> None:
+    """A new JobSet does not wait an hour for one that will never start; what that one had is given back."""
+    first, second = gang("first", replicas=3), gang("second", replicas=2)
+    world = world_of(first, **limits)
+
+    def refuse(create: Create) -> Failure | None:
+        mine = create.slice_id.jobset_uid == first.uid
+        last = create.slice_id.job_key == job_key("default", "first-slice-2")
+        if mine and last and impossible is not None:
+            return failure(impossible)
+        return None
+
+    world.refuse_create = refuse
+    world.memory = replace(world.memory, gangs={first.uid: Gang(turns=1, gave_back_at=NOW)})
+    world.live(30)
+    world.add(second)
+    world.live(60)
+    assert world.bound(second) == 2
+    world.live(130, seconds=10)
+    assert {pool.labels[constants.POOL_JOBSET_NAME] for pool in world.pools.values()} == {"second"}

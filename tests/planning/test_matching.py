@@ -302,7 +302,7 @@ def test_pools_of_the_go_provisioner_are_taken_over() -> None:
     world.put_pool(go_pool(jobset, job=0))
     world.put_pool(go_pool(jobset, job=1))
     world.put_pool(go_pool(make_jobset(namespace="elsewhere")))
-    world.run(40)
+    world.run(70)
     assert world.created == []
     assert world.deleted == [go_pool(make_jobset(namespace="elsewhere")).name]
 

@@ -153,7 +153,7 @@ def test_capacity(
     made = request_of(slice_of(selector=selector, tolerations=(CHIP_TOLERATION, SPOT_TOLERATION)), **changes)
     assert (made.spot, made.reservation) == (spot, reservation)
     assert made.taints == ((Taint(key=constants.SPOT, value="true"),) if spot else ())
-    assert capacity_key(made) == f"us-central2-b/ct4p-hightpu-4t/{kind}"
+    assert capacity_key(made) == f"us-central2-b/ct4p-hightpu-4t/2x2x2 on 2/{kind}"
 
 
 @pytest.mark.parametrize(

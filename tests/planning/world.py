@@ -136,7 +136,8 @@ class World:
                 continue
             nodes = sorted((node for node in self.nodes.values() if node.pool_name == name), key=lambda node: node.name)
             fits = 0 < self.pools[name].hosts <= len(nodes) and all(
-                node.ready and not misfit(leader.requirements, view_of_node(node)) for node in nodes
+                node.ready and not node.cordoned and not misfit(leader.requirements, view_of_node(node))
+                for node in nodes
             )
             if name not in busy and fits:
                 return nodes
@@ -194,6 +195,9 @@ class World:
             self.answer(self._create(create))
         for look_up in plan.look_ups:
             self.answer(self._look_up(look_up))
+        for names, cordoned in ((plan.cordons, True), (plan.uncordons, False)):
+            for name in names:
+                self.nodes[name] = replace(self.nodes[name], cordoned=cordoned, cordoned_by_us=cordoned)
         for name in plan.releases:
             node = self.nodes[name]
             kept = tuple(taint for taint in node.taints if taint.key != constants.HELD)

@@ -1,0 +1,65 @@
+"""Pods that the scheduler may be binding right now, to pools that nothing seems to need.
+
+Nothing in the API tells of the scheduler's choice of a node before the binding is there, and a cordon does not stop it.
+So a pending leader holds the idle pools whose nodes it fits, for a bounded time: from its creation, or from the moment
+at which the pool became idle, for then the scheduler looks once more at all that waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from datetime import datetime, timedelta
+
+from provisioner import constants
+from provisioner.demand import Slice
+from provisioner.model.capacity import PoolName
+from provisioner.model.workloads import Requirements
+from provisioner.planning.fit import demand_key, misfit, view_of_node
+from provisioner.planning.matching import Matching
+from provisioner.planning.supply import Supply
+
+#: Far longer than the scheduler takes from its choice to the binding.
+BINDING_SECONDS = 60.0
+
+
+def held_for_arrivals(
+    supply: Iterable[Supply],
+    matching: Matching,
+    slices: Iterable[Slice],
+    idle_since: Mapping[PoolName, datetime],
+    now: datetime,
+) -> dict[PoolName, datetime]:
+    """Return until when idle pools are held for pods that may be on their way to them."""
+    binding = timedelta(seconds=BINDING_SECONDS)
+    pending = _latest_of_each_kind(slices)
+    held: dict[PoolName, datetime] = {}
+    for each in supply:
+        if matching.holders.get(each.name) or not each.usable or not each.nodes:
+            continue
+        since = min(now, idle_since.get(each.name, now))
+        for requirements, created_at in pending:
+            until = max(since, min(now, created_at)) + binding
+            if until > max(now, held.get(each.name, now)) and _fits_a_node(requirements, each):
+                held[each.name] = until
+    return held
+
+
+def _latest_of_each_kind(slices: Iterable[Slice]) -> list[tuple[Requirements, datetime]]:
+    """List what pending leaders ask for, those that ask for the same once, with the latest creation."""
+    latest: dict[Hashable, tuple[Requirements, datetime]] = {}
+    for each in slices:
+        leader = each.leader
+        if leader is None or leader.node_name:
+            continue
+        asked = leader.requirements
+        key = demand_key(asked)
+        if key not in latest or latest[key][1] < leader.created_at:
+            latest[key] = asked, leader.created_at
+    return list(latest.values())
+
+
+def _fits_a_node(requirements: Requirements, each: Supply) -> bool:
+    topology = requirements.node_selector.get(constants.TPU_TOPOLOGY)
+    if topology != each.view.labels.get(constants.TPU_TOPOLOGY):
+        return False
+    return any(node.ready and not misfit(requirements, view_of_node(node)) for node in each.nodes)

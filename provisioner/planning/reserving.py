@@ -1,0 +1,88 @@
+"""Slices that the limits on chips keep out for too long: what becomes free is kept for them.
+
+A stream of small JobSets could keep a large one out for ever, because each takes what the one before it leaves: by a
+create, by taking its pool, or by the scheduler, which binds whatever waits to the nodes of a job that has ended. So
+those that came later make no creates and take no pools within the limit, and as many pools as are needed are closed for
+new pods while those on them run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+from provisioner.demand import Slice, SliceId
+from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.planning import limits
+from provisioner.planning.matching import Matching
+from provisioner.planning.memory import Memory, Reservation
+from provisioner.planning.supply import Supply
+
+#: How long a slice waits before what becomes free is kept for it.
+RESERVED_AFTER = timedelta(minutes=10)
+
+
+def turn_of(slice_: Slice, memory: Memory) -> datetime:
+    """Return since when a slice that wants a pool has waited for its next try."""
+    if slice_.leader is None or slice_.leader.unschedulable_since is None:
+        raise ValueError(f"slice {slice_.id} has no leader that waits: it wants no pool")
+    since = slice_.leader.unschedulable_since
+    return max(since, memory.last_failure_at.get(slice_.id, since))
+
+
+def yielding(slices: Iterable[Slice], memory: Memory) -> frozenset[SliceId]:
+    """List the slices that came after one for which what becomes free is kept, within the same limit."""
+    if not memory.reservations:
+        return frozenset()
+    return frozenset(each.id for each in slices if each.wanting and _yields(each, memory))
+
+
+def closing(
+    supply: Iterable[Supply],
+    matching: Matching,
+    slices: Mapping[SliceId, Slice],
+    reservations: Mapping[str, Reservation],
+) -> frozenset[PoolName]:
+    """Choose the pools that take no new pods, so that they are free once the pods on them have ended.
+
+    Only pools whose slices have all their pods bound: a follower must always reach its leader. Those that are closed
+    already come first, so that the choice does not wander.
+    """
+    chosen: set[PoolName] = set()
+    pools = sorted(supply, key=lambda each: (not any(node.cordoned_by_us for node in each.nodes), each.name))
+    for scope, reservation in reservations.items():
+        missing = reservation.missing_chips
+        in_use: list[Supply] = []
+        for each in pools:
+            if scope not in limits.scopes_of(each):
+                continue
+            if each.leaving or each.pool.status is PoolStatus.STOPPING or each.name in chosen:
+                missing -= each.chips
+            elif _settled(each, matching, slices, reservation):
+                in_use.append(each)
+        for each in in_use:
+            if missing <= 0:
+                break
+            chosen.add(each.name)
+            missing -= each.chips
+    return frozenset(chosen)
+
+
+def _yields(slice_: Slice, memory: Memory) -> bool:
+    turn = turn_of(slice_, memory)
+    accelerator = slice_.shape.accelerator.label if slice_.shape is not None else ""
+    found = (memory.reservations.get(scope) for scope in limits.scopes(slice_.jobset.namespace, accelerator))
+    return any(each is not None and each.since < turn and each.jobset_uid != slice_.jobset.uid for each in found)
+
+
+def _settled(each: Supply, matching: Matching, slices: Mapping[SliceId, Slice], reservation: Reservation) -> bool:
+    """Whether all pods of the slices on a pool are bound, none of them of the JobSet for which chips are kept."""
+    holders = matching.holders.get(each.name, frozenset())
+    return bool(holders) and all(
+        slice_id is not None
+        and slice_id.jobset_uid != reservation.jobset_uid
+        and slice_id in slices
+        and sum(bool(pod.node_name) for pod in slices[slice_id].pods) >= slices[slice_id].parallelism
+        and all(pod.node_name for pod in slices[slice_id].pods)
+        for slice_id in holders
+    )
