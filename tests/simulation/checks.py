@@ -373,6 +373,8 @@ class Checker:
 
     def can_end(self, jobset: JobSetRun) -> bool:
         """Whether nothing keeps its slices from running that only its owner can change."""
+        if jobset.name == self.simulation.singled.name:
+            return False
         refused = any((jobset.uid, jobset.slice_id(job).job_key) in self._refused for job in range(jobset.replicas))
         return jobset.shape.feasible and not refused
 
@@ -383,13 +385,15 @@ class Checker:
         refused = (jobset.uid, jobset.slice_id(job).job_key) in self._refused
         if not members and self._waits_for_refused(jobset, job):
             return True
+        singled = jobset.name == self.simulation.singled.name
         told = self._verdicts.get(jobset.uid, set()).union(*(self._verdicts.get(pod.uid, ()) for pod in members))
-        if jobset.shape.feasible and not refused:
+        if jobset.shape.feasible and not refused and not singled:
             # Where slices start together, one that GKE refuses keeps the others waiting.
             hopeless = jobset.gang and not self.can_end(jobset)
             return bool(told & _WAITING) and (hopeless or self._no_room(jobset))
         # It may have been lucky with a pool that was made for another: then its followers' trouble is told later.
-        return bool(told & _VERDICTS) or any(pod.node for pod in members)
+        waits = told & (_VERDICTS | _WAITING) if singled else told & _VERDICTS
+        return bool(waits) or any(pod.node for pod in members)
 
     def _no_room(self, jobset: JobSetRun) -> bool:
         """Whether the limits, or the stock, leave no room for one more slice of this kind."""

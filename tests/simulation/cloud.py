@@ -175,6 +175,7 @@ class Wire(requests.adapters.BaseAdapter):
             # Never sent, by the client's own time-out: a frozen process does not send what it should have sent before.
             raise requests.ReadTimeout("the time is up")
         body = json.loads(request.body) if request.body else None
+        fault = self._checker.simulation.singled.answer(found.method, body) or fault
         if fault is not None and fault.refuses and body is not None:
             self._checker.refuse(body)
         if fault is not None and fault.code is not None and fault.before_effect:

@@ -26,6 +26,7 @@ INFEASIBLE = (
 )
 
 _MOST_JOBSETS = 7
+_LATECOMERS = 2
 
 
 class People:
@@ -50,15 +51,23 @@ class People:
             agenda.after(rng.choice((1.0, 1.0, rng.uniform(0.0, 30.0))), self.create)
         agenda.after(rng.uniform(5.0, 20.0), self.act)
 
-    def create(self, name: str = "") -> None:
+    def come_late(self) -> None:
+        """Make a few JobSets after the storm, while somebody else's are still refused."""
+        for number in range(1, _LATECOMERS + 1):
+            name = f"late-{number}"
+            self.stage.agenda.after(self.stage.rng.uniform(5.0, 120.0), lambda name=name: self.create(name, late=True))
+
+    def create(self, name: str = "", *, late: bool = False) -> None:
         """Make a JobSet, of a new name or of a given one."""
-        if not self.stage.stormy:
+        if not (self.stage.stormy or late):
             return
         rng = self.stage.rng
         if not name:
             self._names += 1
             name = f"train-{self._names}"
-        if name in self.simulation.cluster.jobsets or len(self.simulation.cluster.jobsets) >= _MOST_JOBSETS:
+        if name in self.simulation.cluster.jobsets:
+            return
+        if len(self.simulation.cluster.jobsets) >= _MOST_JOBSETS and not late:
             return
         shape = rng.choice(INFEASIBLE) if rng.random() < 0.08 else rng.choice(self.shapes)
         # Where all wait for what one has, none runs for ever.
@@ -78,7 +87,7 @@ class People:
                 ordered=rng.random() < 0.2,
                 created=self.stage.agenda.now,
                 labels_uid=self.simulation.labels_uid,
-                gang=self.simulation.market.gangs and rng.random() < 0.7,
+                gang=self.simulation.market.gangs and rng.random() < 0.7 and name != self.simulation.singled.name,
             )
         )
 

@@ -20,6 +20,7 @@ from tests.simulation.market import Market
 from tests.simulation.neighbour import Neighbour
 from tests.simulation.people import People
 from tests.simulation.process import Process
+from tests.simulation.singled import Singled
 from tests.simulation.stage import Entry, Stage, Violated
 from tests.simulation.workloads import Cluster
 
@@ -91,8 +92,10 @@ class Simulation:
             ),
             quota=rng.choice((None, None, 1, 3, 5)),
         )
-        self.cloud.on_repaired = self.market.restock
+        self.cloud.on_repaired = self._restock
         self.market.open()
+        self.singled = Singled(self)
+        self.singled.begin()
         self.calls = Calls(stage)
         self.people = People(self)
         self.chaos = Chaos(self)
@@ -116,6 +119,8 @@ class Simulation:
         self.chaos.end()
         calm_since = agenda.now
         agenda.after(_GIVE_UP_SECONDS, self.people.give_up)
+        if self.singled.met:
+            self.people.come_late()
         settled_at: float | None = None
         while True:
             unsettled = self.checker.unsettled()
@@ -131,6 +136,11 @@ class Simulation:
             elif agenda.now - settled_at > QUIET_SECONDS:
                 return settled_at - calm_since
             agenda.wait(_STEP_SECONDS)
+
+    def _restock(self) -> None:
+        """Leave only what lasts for good."""
+        self.market.restock()
+        self.singled.begin()
 
     def _start_process(self) -> None:
         self._started += 1
