@@ -38,6 +38,8 @@ VALUES = {
 #: Kinds that clusters with a Prometheus have; here any content will do.
 MONITORS = (
     ("podmonitors", "PodMonitor", "monitoring.coreos.com"),
+    ("servicemonitors", "ServiceMonitor", "monitoring.coreos.com"),
+    ("prometheusrules", "PrometheusRule", "monitoring.coreos.com"),
     ("podmonitorings", "PodMonitoring", "monitoring.googleapis.com"),
 )
 _PATH = re.compile(
@@ -84,9 +86,12 @@ def only(documents: Iterable[dict[str, Any]], kind: str, name: str = "") -> dict
 
 
 def environment_of(documents: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the settings that the Deployment's container gets."""
-    (source,) = _container(documents)["envFrom"]
-    return dict(only(documents, "ConfigMap", source["configMapRef"]["name"])["data"])
+    """Return the settings that the Deployment's container gets: the base's in a ConfigMap, the chart's in place."""
+    container = _container(documents)
+    found: dict[str, str] = {}
+    for source in container.get("envFrom", []):
+        found |= only(documents, "ConfigMap", source["configMapRef"]["name"])["data"]
+    return found | {each["name"]: each["value"] for each in container["env"] if "value" in each}
 
 
 def flags_of(documents: list[dict[str, Any]]) -> list[str]:

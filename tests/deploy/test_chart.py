@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import yaml
+from hypothesis import HealthCheck, strategies
 
-from deploy import chart
+import provisioner
+from deploy import chart, chart_schema
+from provisioner.observability.metrics import Metrics
 from provisioner.rehearsal import Rehearsal
-from provisioner.settings import OPTIONS, SettingsError, read_settings
+from provisioner.settings import OPTIONS, Option, SettingsError, read_settings
 from tests.deploy import tools
-from tests.deploy.kit import NAMESPACE, Recorder, only, rights, sources_of_scrapes
+from tests.deploy.kit import NAMESPACE, Recorder, environment_of, only, rights, sources_of_scrapes
 from tests.deploy.mainjob import do_the_main_job, uninstalled, used_rights
 from tests.e2e.kit import Ground
 
@@ -29,7 +34,9 @@ _REQUIRED = {
 }
 #: Built without helm's own release flags, it takes a cluster to be an old one where it is not told.
 _TEMPLATE = ("helm", "template", "test", str(chart.CHART), "--kube-version=1.30.0")
+_OFFERED = tuple(option for option in OPTIONS if option.variable not in chart.OF_THE_POD)
 _DIGEST = f"sha256:{'0' * 64}"
+_IMAGE = {"image": {"repository": "registry.example/controller"}}
 _FULL: dict[str, Any] = {
     "settings": {
         **_REQUIRED,
@@ -46,13 +53,34 @@ _FULL: dict[str, Any] = {
     "serviceAccount": {
         "annotations": {"iam.gke.io/gcp-service-account": "tpu@rehearsal-project.iam.gserviceaccount.com"}
     },
-    "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
-    "podMonitoring": {"enabled": True},
+    "commonLabels": {"team": "ml"},
+    "podLabels": {"sidecar.istio.io/inject": "false"},
+    "podAnnotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
+    "envFrom": [{"configMapRef": {"name": "proxy"}}],
+    "extraVolumes": [{"name": "authority", "configMap": {"name": "authority"}}],
+    "extraVolumeMounts": [{"name": "authority", "mountPath": "/etc/authority", "readOnly": True}],
+    "priorityClassName": "platform",
+    "topologySpreadConstraints": [
+        {
+            "maxSkew": 1,
+            "topologyKey": "example/rack",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {"app.kubernetes.io/name": "tpu-provisioner"}},
+        }
+    ],
+    "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}, "interval": "15s"},
+    "podMonitoring": {"enabled": True, "interval": "1m"},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    "networkPolicy": {"extraEgress": [{"ports": [{"protocol": "TCP", "port": 3128}]}]},
     "nodeSelector": {"kubernetes.io/arch": "arm64"},
     "tolerations": [{"key": "a", "operator": "Exists"}],
     "affinity": {"nodeAffinity": {}},
     "extraArgs": ["--zap-log-level=debug"],
 }
+
+
+_SERVICE_MONITOR = {**_IMAGE, "replicas": 2, "serviceMonitor": {"enabled": True}}
 
 
 def _template(values: dict[str, Any], tmp_path: Path) -> str:
@@ -92,13 +120,15 @@ def _bare(document: dict[str, Any]) -> dict[str, Any]:
         template["metadata"]["annotations"] = None
         (container,) = template["spec"]["containers"]
         container["image"] = container["imagePullPolicy"] = container["envFrom"] = None
+        # The chart's settings stand among these; here it has none.
+        assert {each["name"] for each in container["env"]} == chart.OF_THE_POD
     return copied
 
 
 def test_the_same_objects_as_the_base(installed: list[dict[str, Any]], tmp_path: Path) -> None:
     """With the default values the chart makes what the kustomize base makes, but the namespace and the labels."""
     by_kustomize = [_bare(each) for each in installed if each["kind"] not in ("Namespace", "ConfigMap")]
-    by_helm = [_bare(each) for each in _documents(_template({}, tmp_path)) if each["kind"] != "ConfigMap"]
+    by_helm = [_bare(each) for each in _documents(_template(_IMAGE, tmp_path)) if each["kind"] != "ConfigMap"]
     assert {each["kind"] for each in by_helm} == {each["kind"] for each in by_kustomize}
     for want in by_kustomize:
         assert _bare(only(by_helm, want["kind"])) == want
@@ -106,11 +136,15 @@ def test_the_same_objects_as_the_base(installed: list[dict[str, Any]], tmp_path:
 
 def test_hints_without_data(tmp_path: Path) -> None:
     """The ConfigMap of hints is made without data, so that an upgrade leaves what the provisioner remembers."""
-    hints = only(_documents(_template({}, tmp_path)), "ConfigMap", "tpu-provisioner-hints")
+    hints = only(_documents(_template(_IMAGE, tmp_path)), "ConfigMap", "tpu-provisioner-hints")
     assert "data" not in hints
 
 
-@pytest.mark.parametrize("values", [{}, {"settings": _REQUIRED}, _FULL], ids=["default", "settings alone", "full"])
+@pytest.mark.parametrize(
+    "values",
+    [_IMAGE, {**_IMAGE, "settings": _REQUIRED}, _FULL, _SERVICE_MONITOR],
+    ids=["default", "settings", "full", "a ServiceMonitor"],
+)
 def test_taken_by_an_api_server(values: dict[str, Any], rehearsal: Rehearsal, tmp_path: Path) -> None:
     """Server-side applied with strict validation; nothing unknown, nothing refused. What is there stays."""
     text = _template(values, tmp_path)
@@ -123,7 +157,7 @@ def test_the_main_job(
     rehearsal: Rehearsal, installed: list[dict[str, Any]], cluster_overlay: Path, ground: Ground, tmp_path: Path
 ) -> None:
     """Applied where nothing else is installed, the chart's objects let the provisioner do the main job."""
-    text = _template({"settings": _REQUIRED}, tmp_path)
+    text = _template({**_IMAGE, "settings": _REQUIRED}, tmp_path)
     documents = _documents(text)
     with uninstalled(rehearsal, cluster_overlay):
         rehearsal.create_namespace(NAMESPACE, labels={"pod-security.kubernetes.io/enforce": "restricted"})
@@ -145,12 +179,27 @@ def test_full_values(installed: list[dict[str, Any]], tmp_path: Path) -> None:
     assert pod["imagePullSecrets"] == [{"name": "pull"}]
     assert pod["nodeSelector"] == _FULL["nodeSelector"]
     assert pod["tolerations"] == _FULL["tolerations"]
-    assert len(pod["topologySpreadConstraints"]) == 2
+    assert pod["topologySpreadConstraints"] == _FULL["topologySpreadConstraints"]
+    assert pod["priorityClassName"] == "platform"
+    assert pod["volumes"] == _FULL["extraVolumes"]
+    assert container["volumeMounts"] == _FULL["extraVolumeMounts"]
+    assert container["envFrom"] == _FULL["envFrom"]
+    assert _FULL["extraEnv"][0] in container["env"]
+    metadata = only(documents, "Deployment")["spec"]["template"]["metadata"]
+    assert (_FULL["podLabels"] | _FULL["commonLabels"]).items() <= metadata["labels"].items()
+    assert _FULL["podAnnotations"].items() <= metadata["annotations"].items()
+    assert not [each for each in documents if each["kind"] == "PriorityClass"]
+    assert [each["kind"] for each in documents if each["metadata"]["labels"].get("team") != "ml"] == []
+    # A selector is never changed: what is chosen later must not be in it.
+    assert "team" not in only(documents, "Deployment")["spec"]["selector"]["matchLabels"]
+    assert only(documents, "PodMonitor")["spec"]["podMetricsEndpoints"][0]["interval"] == "15s"
+    assert only(documents, "PodMonitoring")["spec"]["endpoints"][0]["interval"] == "1m"
+    assert only(documents, "NetworkPolicy")["spec"]["egress"][-1] == _FULL["networkPolicy"]["extraEgress"][0]
     assert only(documents, "Deployment")["spec"]["replicas"] == 2
     assert only(documents, "ServiceAccount")["metadata"]["annotations"] == _FULL["serviceAccount"]["annotations"]
     assert only(documents, "PodMonitor")["metadata"]["labels"]["release"] == "prometheus"
     assert sources_of_scrapes(documents) == [{"metrics": "enabled"}, ["gmp-system", "gke-gmp-system"]]
-    environment = only(documents, "ConfigMap", "tpu-provisioner-settings")["data"]
+    environment = environment_of(documents)
     assert environment["CONCURRENCY"] == "8"
     read = read_settings(environment)
     assert (read.concurrency, read.node_secure_boot, read.deletion_delay_seconds) == (8, True, 90.0)
@@ -162,6 +211,20 @@ _VALUES = (
     ("a misspelt setting", {"GCP_PROJECT": "a"}, False),
     ("a duration", {"NODEPOOL_DELETION_DELAY": "1m30s"}, True),
     ("a duration without a unit", {"NODEPOOL_DELETION_DELAY": "30"}, False),
+    ("a duration that is a number", {"NODEPOOL_DELETION_DELAY": 5}, False),
+    ("no duration at all", {"NODEPOOL_DELETION_DELAY": 0}, True),
+    ("a run longer than Google's longest", {"MAX_RUN_DURATION": "169h"}, False),
+    ("choices of capacity", {"CAPACITY": "reservation/r1@us-central2-b, on-demand, spot"}, True),
+    ("a misspelt choice", {"CAPACITY": "on-demnd"}, False),
+    ("zones", {"ZONES": "us-central2-b, us-central2-c"}, True),
+    ("a zone that is a region", {"ZONES": "us-central2"}, False),
+    ("networks", {"GCP_NODE_ADDITIONAL_NETWORKS": "vpc1:subnet1"}, True),
+    ("a network without a subnetwork", {"GCP_NODE_ADDITIONAL_NETWORKS": "vpc1"}, False),
+    ("a label", {"OPT_IN_LABEL": "tpu=yes"}, True),
+    ("a label without a value", {"OPT_IN_LABEL": "tpu"}, False),
+    ("the mock provider", {"PROVIDER": "mock"}, False),
+    ("an endpoint in clear", {"GKE_ENDPOINT": "http://gke.example"}, False),
+    ("a number beyond, as text", {"CONCURRENCY": "65"}, False),
     ("a number", {"CONCURRENCY": 64}, True),
     ("a number as text", {"CONCURRENCY": "64"}, True),
     ("a number beyond", {"CONCURRENCY": 65}, False),
@@ -193,7 +256,7 @@ def test_the_schema_agrees_with_the_controller(
 ) -> None:
     """What the chart refuses the controller would refuse too, in the same cases."""
     path = tmp_path / "values.yaml"
-    path.write_text(yaml.safe_dump({"settings": _REQUIRED | change}), encoding="utf-8")
+    path.write_text(yaml.safe_dump({**_IMAGE, "settings": _REQUIRED | change}), encoding="utf-8")
     done = subprocess.run(
         [tools.tool("helm"), *_TEMPLATE[1:], f"--values={path}"],
         capture_output=True,
@@ -215,10 +278,85 @@ def test_the_schema_agrees_with_the_controller(
         assert want_accepted
 
 
+@pytest.mark.parametrize("option", _OFFERED, ids=[option.variable for option in _OFFERED])
+def test_what_the_schema_accepts_the_controller_accepts(option: Option) -> None:
+    """Whatever matches a setting's pattern is read, unless it names something twice, which no pattern can tell."""
+    schema = chart_schema.property_of(option)
+    for value in schema.get("enum", []):
+        if value != "":
+            option.read(str(value).lower() if isinstance(value, bool) else value)
+    also = [each["pattern"] for each in schema.get("allOf", [])]
+    for pattern in [each["pattern"] for each in [schema, *schema.get("anyOf", [])] if "pattern" in each]:
+
+        @hypothesis.settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @hypothesis.given(strategies.from_regex(re.compile(pattern, re.ASCII), fullmatch=True))
+        def accepts(text: str) -> None:
+            # The controller takes blanks at the ends away, and takes what is left empty for not set.
+            stripped = text.strip()
+            if not stripped or not all(re.search(each, text, re.ASCII) for each in also):
+                return
+            try:
+                option.read(stripped)
+            except ValueError as error:
+                assert " twice" in str(error), (text, error)  # noqa: PT017 - the other side of an exception
+
+        accepts()
+
+
+def test_a_form_that_is_not_known() -> None:
+    """A new form of setting cannot be left out of the schema by mistake."""
+    option = replace(OPTIONS[0], read=int)
+    with pytest.raises(LookupError, match="GCP_PROJECT_ID is read by int"):
+        chart_schema.property_of(option)
+
+
+_RANGES = ((0, 9), (1, 64), (8, 256), (600, 604800), (0, 59), (1, 65535), (7, 7))
+
+
+@pytest.mark.parametrize(("least", "most"), _RANGES)
+def test_a_pattern_of_whole_numbers(least: int, most: int) -> None:
+    """It matches the numbers within the bounds and no other."""
+    pattern = re.compile(chart_schema.whole(least, most))
+    near = {edge + step for edge in (least, most) for step in range(-20, 21)} | set(range(1200))
+    assert {number for number in near if pattern.fullmatch(str(number))} == {
+        number for number in near if least <= number <= most
+    }
+
+
+def test_without_an_image(tmp_path: Path) -> None:
+    """There is no image that everybody can pull: the chart says so instead of installing one that nobody can."""
+    done = subprocess.run([tools.tool("helm"), *_TEMPLATE[1:]], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0
+    assert "image.repository is required" in done.stderr
+
+
+def test_the_image_of_a_release(tmp_path: Path) -> None:
+    """Without tag and digest it is the release's tag."""
+    documents = _documents(_template(_IMAGE, tmp_path))
+    (container,) = only(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"registry.example/controller:v{provisioner.__version__}"
+
+
+def test_the_alerts_are_about_metrics_that_are_there(tmp_path: Path) -> None:
+    """Every metric in a rule is one that the controller serves, and every rule says what it means."""
+    rule = only(_documents(_template(_FULL, tmp_path)), "PrometheusRule")
+    served = {family.name for family in Metrics(version="test").registry.collect()}
+    rules = rule["spec"]["groups"][0]["rules"]
+    assert len({each["alert"] for each in rules}) == len(rules) == 5
+    for each in rules:
+        assert set(re.findall(r"tpu_provisioner_\w+", each["expr"])) <= served
+        assert each["annotations"].keys() == {"summary", "description"}
+
+
 def test_patterns_are_plain() -> None:
     """The schema's patterns are regular expressions of every dialect: no look-around, no named groups."""
     schema = json.loads((chart.CHART / "values.schema.json").read_text(encoding="utf-8"))
     settings = schema["properties"]["settings"]["properties"].values()
-    patterns = [setting["pattern"] for setting in settings if "pattern" in setting]
+    patterns = [
+        part["pattern"]
+        for setting in settings
+        for part in [setting, *setting.get("anyOf", []), *setting.get("allOf", [])]
+        if "pattern" in part
+    ]
     assert patterns
     assert [pattern for pattern in patterns if re.search(r"\(\?[^:]", pattern)] == []

@@ -4,6 +4,9 @@ app.kubernetes.io/part-of: tpu-provisioner
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- /* Never changed: a Deployment's selector cannot be. */ -}}
@@ -14,6 +17,7 @@ app.kubernetes.io/component: controller
 
 {{- define "tpu-provisioner.image" -}}
 {{- with .Values.image -}}
+{{- $_ := required "image.repository is required: set it to the controller's image without the tag; a released chart names its own" .repository -}}
 {{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{- end -}}
 {{- end -}}
 {{- end }}

@@ -1,0 +1,142 @@
+"""What a value of the chart's `settings` may be: one JSON schema for each option, made from the option's form.
+
+What the schema accepts the controller accepts, but for what no regular expression can say: a name that is in a list
+twice, and what several settings say together. In rare forms it is stricter (a duration names each unit once). The
+patterns are regular expressions of every dialect: no look-around, no named groups, no repetition above 1,000.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from provisioner.model import bounds, choices
+from provisioner.settings import Option, forms
+
+Property = dict[str, Any]
+_TEXT_OR_NUMBER = ["string", "integer"]
+_TRUTH = ("true", "false", "1", "0", "t", "f", "T", "F", "TRUE", "FALSE", "True", "False")
+
+
+def property_of(option: Option) -> Property:
+    """Return what an option's value may be. Raises LookupError for a form that is not known here."""
+    made: Property = {"description": option.description}
+    if option.default:
+        made["default"] = option.default
+    return made | (_EXCEPTIONS.get(option.variable) or _form(option))
+
+
+def _form(option: Option) -> Property:
+    known = _FORMS.get(option.read)
+    if known is not None:
+        return known
+    # Which function of settings/forms.py made the reader, and with what: a pattern, bounds or choices.
+    maker = option.read.__qualname__.partition(".")[0]
+    made_with = inspect.getclosurevars(option.read).nonlocals if inspect.isfunction(option.read) else {}
+    match maker:
+        case forms.whole_number.__name__:
+            least, most = made_with["least"], made_with["most"]
+            return {"type": _TEXT_OR_NUMBER, "pattern": f"^{whole(least, most)}?$", "minimum": least, "maximum": most}
+        case forms.choice.__name__:
+            return {"enum": [*made_with["values"], ""]}
+        case forms.matching.__name__:
+            return _text(f"{_item(made_with)}?")
+        case forms.list_of.__name__ | forms.allowed.__name__:
+            return _text(_list(_item(made_with)))
+        case forms.amounts.__name__:
+            return _text(_list(rf"(?:{_item(made_with)}|\*)\s*=\s*{whole(0, forms.MOST)}"))
+    raise LookupError(
+        f"{option.variable} is read by {option.read.__qualname__}, whose form deploy/chart_schema.py lacks"
+    )
+
+
+def _item(made_with: Mapping[str, Any]) -> str:
+    pattern: re.Pattern[str] = made_with["pattern"]
+    return f"(?:{pattern.pattern})"
+
+
+def _list(item: str) -> str:
+    return rf"[\s,]*(?:{item}(?:\s*,[\s,]*{item})*[\s,]*)?"
+
+
+def _text(body: str) -> Property:
+    return {"type": "string", "pattern": f"^(?:{body})$"}
+
+
+def _at_most(count: int, property_: Property) -> Property:
+    """Also hold a comma list to a number of items; the controller counts empty ones too."""
+    return property_ | {"allOf": [{"pattern": f"^[^,]*(?:,[^,]*){{0,{count - 1}}}$"}]}
+
+
+def whole(least: int, most: int) -> str:
+    """Return a pattern of the whole numbers from `least` to `most`, without leading zeros."""
+    parts = []
+    start = least
+    while start <= most:
+        # The longest run from `start` that shares a beginning and has all digits after it.
+        zeros = 0
+        while start % 10 ** (zeros + 1) == 0 and start > 0 and start + 10 ** (zeros + 1) - 1 <= most:
+            zeros += 1
+        unit = 10**zeros
+        last = min(9 - start // unit % 10, (most - start + 1) // unit - 1)
+        head, digit = divmod(start // unit, 10)
+        digits = f"[{digit}-{digit + last}]" if last else str(digit)
+        parts.append(f"{head or ''}{digits}{f'[0-9]{{{zeros}}}' if zeros else ''}")
+        start += (last + 1) * unit
+    return f"(?:{'|'.join(parts)})"
+
+
+#: Each unit once, largest first, and in all less than Go's longest duration of 292 years.
+_FRACTION = r"(?:\.[0-9]{0,9})?"
+_DURATION = (
+    r"(?:0|"
+    rf"(?:[0-9]{{1,6}}{_FRACTION}h)(?:[0-9]{{1,7}}{_FRACTION}m)?(?:[0-9]{{1,9}}{_FRACTION}s)?(?:[0-9]{{1,9}}ms)?|"
+    rf"(?:[0-9]{{1,7}}{_FRACTION}m)(?:[0-9]{{1,9}}{_FRACTION}s)?(?:[0-9]{{1,9}}ms)?|"
+    rf"(?:[0-9]{{1,9}}{_FRACTION}s)(?:[0-9]{{1,9}}ms)?|(?:[0-9]{{1,9}}ms))?"
+)
+_RUN = (
+    rf"(?:0s?|{whole(forms.SHORTEST_RUN_SECONDS, forms.LONGEST_RUN_SECONDS)}s"
+    rf"|{whole(forms.SHORTEST_RUN_SECONDS // 60, forms.LONGEST_RUN_SECONDS // 60)}m"
+    rf"|{whole(1, forms.LONGEST_RUN_SECONDS // 3600)}h"
+    rf"|{whole(1, forms.LONGEST_RUN_SECONDS // 3600 - 1)}h{whole(0, 59)}m)?"
+)
+
+
+def _duration(pattern: str) -> Property:
+    # A bare number has no unit; only nothing at all needs none.
+    return {"anyOf": [{"type": "string", "pattern": f"^{pattern}$"}, {"const": 0}]}
+
+
+_NAME = choices._NAME.pattern  # noqa: SLF001 - the schema is made from what the controller reads by
+_ZONE = choices.ZONE.pattern
+#: A project named "projects" would be the API's own path.
+_RESERVATION = rf"reservation/(?:{_NAME}|(?:{choices.PROJECT.pattern})/{_NAME}(?:/{_NAME}){{0,2}})"
+_KINDS = "on-demand|spot|flex-start|queued"
+_CHOICE = rf"(?:{_KINDS}|{_RESERVATION})(?:\s*@\s*{_ZONE})?"
+#: The first colon ends the network, so its project is none of a domain (example.com:project).
+_OWN_PROJECT = choices.PROJECT.pattern.removeprefix("([a-z0-9.-]+:)?")
+_VPC = forms._NETWORK.pattern.replace(choices.PROJECT.pattern, _OWN_PROJECT)  # noqa: SLF001 - as above
+_NETWORK = rf"{_VPC}\s*:\s*{forms._SUBNETWORK.pattern}"  # noqa: SLF001 - as above
+_PORT = rf"(?::{whole(1, 65535)})?"
+_HOST = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)*"
+_FORMS: Mapping[Callable[[str], Any], Property] = {
+    # Any text: names that only Google knows.
+    str: {"type": "string"},
+    forms.go_bool: {"enum": [True, False, *_TRUTH, ""]},
+    forms.go_duration_seconds: _duration(_DURATION),
+    forms.parse_networks: _at_most(bounds.NETWORKS, _text(_list(_NETWORK))),
+    forms.provider: {"enum": ["gke", ""]},
+    forms.placement: {"enum": ["none", "compact", ""]},
+    forms.endpoint: _text(rf"(?:http://(?:localhost|127\.0\.0\.1){_PORT}|https://{_HOST}{_PORT})?"),
+    forms.label: _text(rf"(?:(?:{forms.LABEL_KEY.pattern})={forms._LABEL_VALUE.pattern})?"),  # noqa: SLF001 - as above
+    choices.parse_zones: _at_most(bounds.ZONES, _text(_list(_ZONE))),
+    choices.parse_choices: _at_most(bounds.CHOICES, _text(_list(_CHOICE))),
+}
+#: Options whose form says less, or other things, than the controller holds them to.
+_EXCEPTIONS: Mapping[str, Property] = {
+    "MAX_RUN_DURATION": _duration(_RUN),
+    # The controller's own form tells white space apart as Unicode does, which other dialects do not.
+    "GCP_NODE_SERVICE_ACCOUNT": _text(f"(?:{forms.SERVICE_ACCOUNT.pattern})?"),
+}
