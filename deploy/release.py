@@ -1,36 +1,103 @@
-"""What a release checks and says: the tag is the version in the code, and CHANGELOG.md has a section for it.
+"""What a release checks, says and ships beside image and wheel: notes, a chart and a manifest that name the image.
 
 Runs on a bare Python, before anything is installed.
+
+    release.py check vX.Y.Z[-rc.N]             the tag is the code's version, and CHANGELOG.md has a section for it
+    release.py notes vX.Y.Z[-rc.N]             that section
+    release.py flags vX.Y.Z[-rc.N]             flags of `gh release create`: a pre-release is marked as one
+    release.py chart IMAGE REPOSITORY FOLDER   a chart for `helm package`
+    release.py manifest IMAGE FOLDER           an overlay for `kubectl kustomize`: install.yaml
+
+IMAGE is NAME:TAG@sha256:DIGEST; REPOSITORY is the source's address.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 _REPOSITORY = Path(__file__).parents[1]
+_IMAGE = re.compile(r"(?P<name>[a-z0-9][^\s:@]*(?:/[^\s:@]+)+):(?P<tag>v[^\s:@]+)@(?P<digest>sha256:[0-9a-f]{64})")
+_CHART = Path("deploy") / "charts" / "tpu-provisioner"
+_OVERLAY = Path("deploy") / "example-project" / "example-cluster"
+_USAGE = "usage: release.py check|notes|flags TAG, chart IMAGE REPOSITORY FOLDER, manifest IMAGE FOLDER\n"
 
 
 class ReleaseError(ValueError):
-    """The tag cannot be released; the message says why and what to do."""
+    """It cannot be released; the message says why and what to do."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`check TAG` or `notes TAG`; return the exit code."""
-    if len(arguments) != 2 or arguments[0] not in ("check", "notes"):
-        sys.stderr.write("usage: release.py check|notes vX.Y.Z\n")
-        return 2
-    command, tag = arguments
+    """Carry out one command; return the exit code."""
     try:
-        notes = check(_REPOSITORY, tag)
+        match arguments:
+            case ["check", tag]:
+                check(_REPOSITORY, tag)
+            case ["notes", tag]:
+                sys.stdout.write(check(_REPOSITORY, tag))
+            case ["flags", tag]:
+                check(_REPOSITORY, tag)
+                sys.stdout.write("--prerelease\n" if "-" in tag else "--latest\n")
+            case ["chart", image, repository, folder]:
+                make_chart(_REPOSITORY, image, repository, Path(folder))
+            case ["manifest", image, folder]:
+                make_manifest(_REPOSITORY, image, Path(folder))
+            case _:
+                sys.stderr.write(_USAGE)
+                return 2
     except ReleaseError as error:
         sys.stderr.write(f"release: {error}\n")
         return 1
-    if command == "notes":
-        sys.stdout.write(notes)
     return 0
+
+
+def make_chart(source: Path, image: str, repository: str, folder: Path) -> None:
+    """Copy the chart to a folder that does not exist, with the image's name and digest as defaults."""
+    found = _read_image(image)
+    shutil.copytree(source / _CHART, folder)
+    _replace(folder / "values.yaml", '  repository: ""\n', f"  repository: {found['name']}\n")
+    _replace(folder / "values.yaml", '  digest: ""\n', f"  digest: {found['digest']}\n")
+    chart = folder / "Chart.yaml"
+    images = f"  artifacthub.io/images: |\n    - name: controller\n      image: {found['name']}@{found['digest']}\n"
+    prerelease = f"  artifacthub.io/prerelease: '{str('-' in found['tag']).lower()}'\n"
+    _replace(
+        chart, "annotations:\n", f"home: {repository}\nsources:\n- {repository}\nannotations:\n{images}{prerelease}"
+    )
+
+
+def make_manifest(source: Path, image: str, folder: Path) -> None:
+    """Make an overlay beside deploy/base: the example's limits, and nothing that GKE lets the controller infer."""
+    found = _read_image(image)
+    shutil.copytree(source / _OVERLAY, folder)
+    settings = folder / "settings.env"
+    settings.write_text(re.sub(r"(?m)^(GCP_\w+=).*$", r"\1", settings.read_text(encoding="utf-8")), encoding="utf-8")
+    kustomization = folder / "kustomization.yaml"
+    # Whoever changes a setting edits a ConfigMap whose name he can know.
+    name = "  name: tpu-provisioner-settings\n"
+    _replace(kustomization, name, f"{name}  options:\n    disableNameSuffixHash: true\n")
+    text = kustomization.read_text(encoding="utf-8")
+    entry = f"- digest: {found['digest']}\n  name: controller\n  newName: {found['name']}\n"
+    text, count = re.subn(r"(?m)^- name: controller\n(?:  .*\n)+", entry, text)
+    if count != 1:
+        raise ReleaseError(f"{_OVERLAY} names no image controller")
+    kustomization.write_text(text, encoding="utf-8")
+
+
+def _read_image(image: str) -> re.Match[str]:
+    found = _IMAGE.fullmatch(image)
+    if found is None:
+        raise ReleaseError(f"{image!r} is not of the form NAME:vX.Y.Z@sha256:DIGEST; give the image as it was pushed")
+    return found
+
+
+def _replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    if text.count(old) != 1:
+        raise ReleaseError(f"{path.name} has {text.count(old)} lines {old.strip()!r} and should have one")
+    path.write_text(text.replace(old, new), encoding="utf-8")
 
 
 def check(repository: Path, tag: str) -> str:

@@ -12,17 +12,59 @@ terraform {
 variable "project_id" {
   type        = string
   description = "The cluster's project."
+  validation {
+    condition     = can(regex("^([a-z0-9.-]+:)?[a-z][-a-z0-9]{4,28}[a-z0-9]$", var.project_id))
+    error_message = "project_id is a project's id, such as my-project, not its number or name."
+  }
 }
 
 variable "node_service_account" {
   type        = string
   description = "E-mail address of the one service account that TPU nodes run as."
+  validation {
+    condition     = can(regex("^[^@[:space:]]+@[^@[:space:]]+\\.gserviceaccount\\.com$", var.node_service_account))
+    error_message = "node_service_account is an address such as tpu-nodes@my-project.iam.gserviceaccount.com."
+  }
 }
 
 variable "google_service_account" {
   type        = string
   default     = ""
-  description = "E-mail address of a Google service account to act as; empty: a direct principal."
+  description = "E-mail address of a Google service account to act as, which is there already; empty: a direct principal."
+  validation {
+    condition     = var.google_service_account == "" || can(regex("^[^@[:space:]]+@[^@[:space:]]+\\.gserviceaccount\\.com$", var.google_service_account))
+    error_message = "google_service_account is empty, or an address such as tpu-provisioner@my-project.iam.gserviceaccount.com."
+  }
+}
+
+variable "google_service_account_id" {
+  type        = string
+  default     = ""
+  description = "Make a Google service account of this id in the project and act as it; empty: make none."
+  validation {
+    condition     = var.google_service_account_id == "" || can(regex("^[a-z][-a-z0-9]{4,28}[a-z0-9]$", var.google_service_account_id))
+    error_message = "google_service_account_id is empty, or 6 to 30 lower-case letters, digits and dashes, such as tpu-provisioner."
+  }
+}
+
+variable "namespace" {
+  type        = string
+  default     = "tpu-provisioner-system"
+  description = "The namespace that the controller is installed in."
+  validation {
+    condition     = can(regex("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", var.namespace))
+    error_message = "namespace is the name of a Kubernetes namespace."
+  }
+}
+
+variable "role_suffix" {
+  type        = string
+  default     = ""
+  description = "Added to the roles' ids: for a second installation in the project, or after the roles were deleted, for 37 days."
+  validation {
+    condition     = can(regex("^[A-Za-z0-9_.]{0,40}$", var.role_suffix))
+    error_message = "role_suffix is letters, digits, underscores and dots."
+  }
 }
 
 variable "tpu7x" {
@@ -36,16 +78,26 @@ data "google_project" "this" {
 }
 
 locals {
-  subject   = "ns/tpu-provisioner-system/sa/tpu-provisioner-controller-manager"
+  subject   = "ns/${var.namespace}/sa/tpu-provisioner-controller-manager"
   pool      = "${var.project_id}.svc.id.goog"
   principal = "principal://iam.googleapis.com/projects/${data.google_project.this.number}/locations/global/workloadIdentityPools/${local.pool}/subject/${local.subject}"
-  member    = var.google_service_account == "" ? local.principal : "serviceAccount:${var.google_service_account}"
+  made      = one(google_service_account.controller[*].email)
+  account   = local.made == null ? var.google_service_account : local.made
+  acts_as   = var.google_service_account != "" || var.google_service_account_id != ""
+  member    = local.acts_as ? "serviceAccount:${local.account}" : local.principal
+}
+
+resource "google_service_account" "controller" {
+  count        = var.google_service_account_id == "" ? 0 : 1
+  project      = var.project_id
+  account_id   = var.google_service_account_id
+  display_name = "TPU provisioner"
 }
 
 # GKE has no permissions of its own for node pools: they are updates of the cluster.
 resource "google_project_iam_custom_role" "controller" {
   project     = var.project_id
-  role_id     = "tpuProvisioner"
+  role_id     = "tpuProvisioner${var.role_suffix}"
   title       = "TPU provisioner"
   description = "Make and delete node pools."
   permissions = [
@@ -65,7 +117,7 @@ resource "google_project_iam_member" "controller" {
 # On one service account, not on the project: whoever may act as an account has its rights.
 resource "google_project_iam_custom_role" "act_as" {
   project     = var.project_id
-  role_id     = "tpuProvisionerActAs"
+  role_id     = "tpuProvisionerActAs${var.role_suffix}"
   title       = "TPU provisioner: act as the nodes' account"
   permissions = ["iam.serviceAccounts.actAs"]
 }
@@ -79,7 +131,7 @@ resource "google_service_account_iam_member" "act_as" {
 resource "google_project_iam_custom_role" "tpu7x" {
   count       = var.tpu7x ? 1 : 0
   project     = var.project_id
-  role_id     = "tpuProvisionerTpu7x"
+  role_id     = "tpuProvisionerTpu7x${var.role_suffix}"
   title       = "TPU provisioner: workload policies of tpu7x"
   permissions = ["compute.resourcePolicies.create", "compute.resourcePolicies.get"]
 }
@@ -93,10 +145,10 @@ resource "google_project_iam_member" "tpu7x" {
 
 # Only with a Google service account: the Kubernetes one may act as it.
 resource "google_service_account_iam_member" "workload_identity" {
-  count              = var.google_service_account == "" ? 0 : 1
-  service_account_id = "projects/-/serviceAccounts/${var.google_service_account}"
+  count              = local.acts_as ? 1 : 0
+  service_account_id = "projects/-/serviceAccounts/${local.account}"
   role               = "roles/iam.workloadIdentityUser"
-  member             = "serviceAccount:${local.pool}[tpu-provisioner-system/tpu-provisioner-controller-manager]"
+  member             = "serviceAccount:${local.pool}[${var.namespace}/tpu-provisioner-controller-manager]"
 }
 
 output "member" {

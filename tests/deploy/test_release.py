@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from deploy import release
 from provisioner import constants
 from provisioner.settings import OPTIONS
 from tests.deploy import tools
-from tests.deploy.kit import DEPLOY, REPOSITORY
+from tests.deploy.kit import DEPLOY, REPOSITORY, only
 from tests.deploy.pages import read_blocks
 
 _WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
@@ -36,7 +37,8 @@ def test_no_standing_permissions(path: Path) -> None:
     for job in workflow["jobs"].values():
         assert job["permissions"]
         assert "write-all" not in str(job["permissions"])
-        assert job["timeout-minutes"] <= 60
+        # What runs at night keeps nobody waiting.
+        assert job["timeout-minutes"] <= (180 if path.name == "nightly.yml" else 60)
         for step in job["steps"]:
             if step.get("uses", "").startswith("actions/checkout@"):
                 assert step["with"]["persist-credentials"] is False
@@ -118,6 +120,97 @@ def test_release_needs_nothing_installed() -> None:
     assert f"the code says {provisioner.__version__}" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("tag", "want"), [("v1.2.3", "--latest\n"), ("v1.2.3-rc.1", "--prerelease\n")], ids=["a release", "a pre-release"]
+)
+def test_flags(
+    tag: str, want: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tag with a dash, as semantic versions have it, is a pre-release."""
+    code = f'__version__ = "{tag[1:]}"\n'
+    monkeypatch.setattr(release, "_REPOSITORY", _repository(tmp_path, code, f"## {tag[1:]}\n\n- a\n"))
+    assert release.main(["flags", tag]) == 0
+    assert capsys.readouterr().out == want
+
+
+_DIGEST = f"sha256:{'0' * 64}"
+_RELEASED = f"ghcr.io/owner/tpu-provisioner:v{provisioner.__version__}@{_DIGEST}"
+_SOURCE = "https://github.com/owner/tpu-provisioner"
+
+
+@pytest.mark.e2e
+def test_a_released_chart(tmp_path: Path) -> None:
+    """It installs the released image with no value but what the cluster needs; its version is the release's."""
+    folder = tmp_path / "tpu-provisioner"
+    assert release.main(["chart", _RELEASED, _SOURCE, str(folder)]) == 0
+    chart = yaml.safe_load((folder / "Chart.yaml").read_text(encoding="utf-8"))
+    assert (chart["home"], chart["sources"]) == (_SOURCE, [_SOURCE])
+    assert chart["annotations"]["artifacthub.io/prerelease"] == "false"
+    tools.run("helm", "package", str(folder), f"--destination={tmp_path}")
+    package = tmp_path / f"tpu-provisioner-{provisioner.__version__}.tgz"
+    text = tools.run("helm", "template", "test", str(package), "--kube-version=1.30.0")
+    assert f'image: "ghcr.io/owner/tpu-provisioner@{_DIGEST}"' in text
+
+
+@pytest.mark.e2e
+def test_the_manifest_of_a_release(tmp_path: Path) -> None:
+    """install.yaml has the released image, the limits that overlays begin with, and a ConfigMap that can be named."""
+    deploy = tmp_path / "deploy"
+    shutil.copytree(DEPLOY, deploy, ignore=shutil.ignore_patterns("__pycache__"))
+    assert release.main(["manifest", _RELEASED, str(deploy / "release" / "install")]) == 0
+    documents = list(yaml.safe_load_all(tools.run("kustomize", "build", str(deploy / "release" / "install"))))
+    (container,) = only(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"ghcr.io/owner/tpu-provisioner@{_DIGEST}"
+    settings = only(documents, "ConfigMap", "tpu-provisioner-settings")["data"]
+    assert settings["MAX_CHIPS"] == "256"
+    assert {value for name, value in settings.items() if name.startswith("GCP_")} == {""}
+    assert "example" not in str(documents)
+
+
+@pytest.mark.parametrize("image", ["controller:latest", "ghcr.io/a/b:v1", f"ghcr.io/a/b@{_DIGEST}"])
+def test_an_image_that_is_not_whole(image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is published names the image by tag and digest."""
+    assert release.main(["chart", image, _SOURCE, str(tmp_path / "a")]) == 1
+    assert "is not of the form" in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()
+
+
+def test_one_form_of_tags() -> None:
+    """Tag of the source, tag of the image and the chart's default are one; the workflow takes pre-releases too."""
+    chart = yaml.safe_load((DEPLOY / "charts/tpu-provisioner/Chart.yaml").read_text(encoding="utf-8"))
+    assert chart["appVersion"] == f"v{provisioner.__version__}"
+    assert chart["version"] == provisioner.__version__
+    workflow = _read(REPOSITORY / ".github/workflows/release.yml")
+    assert workflow[True]["push"]["tags"] == ["v[0-9]+.[0-9]+.[0-9]+", "v[0-9]+.[0-9]+.[0-9]+-*"]
+    pushes = [step["with"]["tags"] for step in workflow["jobs"]["image"]["steps"] if "tags" in step.get("with", {})]
+    assert pushes == ["${{ steps.facts.outputs.name }}:${{ github.ref_name }}"]
+
+
+def test_everything_published_is_attested() -> None:
+    """Image and chart by digest; wheel, sdist, bill of materials and install.yaml by file."""
+    jobs = _read(REPOSITORY / ".github/workflows/release.yml")["jobs"]
+    subjects = {
+        step["with"].get("subject-name") or step["with"]["subject-path"]
+        for job in jobs.values()
+        for step in job["steps"]
+        if "attest-build-provenance@" in step.get("uses", "")
+    }
+    assert subjects == {"${{ steps.facts.outputs.name }}", "${{ steps.facts.outputs.chart }}", "dist/*"}
+
+
+def test_dependabot_looks_after_every_pin() -> None:
+    """Actions, base image, Python and each Go module."""
+    updates = _read(REPOSITORY / ".github/dependabot.yml")["updates"]
+    assert {each["package-ecosystem"] for each in updates} == {"github-actions", "docker", "pip", "gomod"}
+    assert all(each["cooldown"]["default-days"] == 7 for each in updates)
+    (go,) = [each for each in updates if each["package-ecosystem"] == "gomod"]
+    matched = {found for pattern in go["directories"] for found in REPOSITORY.glob(f"{pattern.strip('/')}/go.mod")}
+    assert matched == {path for path in REPOSITORY.rglob("go.mod") if ".venv" not in path.parts}
+    (python,) = [each for each in updates if each["package-ecosystem"] == "pip"]
+    locked = {REPOSITORY / folder.strip("/") for folder in python["directories"]}
+    assert {path.parent for path in REPOSITORY.glob("*/*.txt") if "--hash=" in path.read_text()} == locked
+
+
 # --- the bill of materials
 
 
@@ -174,7 +267,7 @@ def test_the_permissions_in_terraform() -> None:
     """Terraform makes these roles and grants them on these resources."""
     role_ids, roles = {}, {}
     for name, body in _terraform_resources("google_project_iam_custom_role").items():
-        role_ids[name] = re.findall(r'role_id +\= "(\w+)"', body)[0]
+        role_ids[name] = re.findall(r'role_id +\= "(\w+)\$\{var\.role_suffix\}"', body)[0]
         roles[role_ids[name]] = set(re.findall(r'"(\w+\.\w+\.\w+)"', body))
     assert roles == _ROLES
     grants = {
@@ -204,9 +297,12 @@ def test_the_permissions_by_gcloud() -> None:
 
 @pytest.mark.parametrize("path", [_TERRAFORM, _PAGE], ids=["Terraform", "gcloud"])
 def test_no_predefined_role(path: Path) -> None:
-    """No predefined role is granted but Workload Identity's, and no permission is named outside of the roles."""
+    """The controller gets no predefined role but Workload Identity's, and no permission outside of the roles."""
     text = path.read_text(encoding="utf-8")
-    assert set(re.findall(r"roles/[a-z]+\.[A-Za-z.]+", text)) == {"roles/iam.workloadIdentityUser"}
+    # The nodes' own account has the role that Google made for nodes.
+    of_nodes = set() if path == _TERRAFORM else {"roles/container.defaultNodeServiceAccount"}
+    assert set(re.findall(r"roles/[a-z]+\.[A-Za-z.]+", text)) == {"roles/iam.workloadIdentityUser"} | of_nodes
+    text = re.sub(r"[a-z.]+(?:googleapis|gserviceaccount)\.com|roles/[a-z]+\.[A-Za-z.]+", "", text)
     named = re.findall(r"\b(?:container|compute|iam)\.(?!googleapis|gserviceaccount)[a-zA-Z]+\.[a-zA-Z]+\b", text)
     assert set(named) == {permission for permissions in _ROLES.values() for permission in permissions}
 
@@ -217,6 +313,17 @@ def test_the_role_for_tpu7x_is_off_by_default() -> None:
     assert re.search(r'variable "tpu7x" \{\n  type +\= bool\n  default +\= false\n', text)
     for kind in ("google_project_iam_custom_role", "google_project_iam_member"):
         assert re.search(r"count +\= var\.tpu7x \? 1 : 0\n", _terraform_resources(kind)["tpu7x"])
+
+
+def test_every_text_in_terraform_is_validated() -> None:
+    """A wrong value is refused when it is planned, not by Google half-way through."""
+    text = _TERRAFORM.read_text(encoding="utf-8")
+    variables = dict(re.findall(r'(?ms)^variable "(\w+)" \{\n(.*?)^\}', text))
+    texts = {name for name, body in variables.items() if re.search(r"type +\= string", body)}
+    assert len(texts) == 6
+    assert {name for name, body in variables.items() if "validation {" in body} == texts
+    assert all("description" in body for body in variables.values())
+    assert "tpu-provisioner-system" not in text.replace(variables["namespace"], "")
 
 
 @pytest.mark.e2e
@@ -235,4 +342,4 @@ def test_what_the_threat_model_counts_on() -> None:
     files = re.findall(r"`((?:provisioner|tests|deploy)/[\w./]+)`", text)
     files += [f"docs/{path}" for path in re.findall(r"\]\((\.\./[^)#]+)\)", text)]
     assert files
-    assert [path for path in files if not (REPOSITORY / path).is_file()] == []
+    assert [path for path in files if not (REPOSITORY / path).exists()] == []
