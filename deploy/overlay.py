@@ -20,7 +20,7 @@ from provisioner import settings
 _DEPLOY = Path(__file__).parent
 _TEMPLATE = Path("example-project") / "example-cluster"
 #: How the template names what it is made of; replaced where that is in a remote repository.
-_LOCAL = "../../"
+_LOCAL = re.compile(r"(?m)^((?:# )?- )(?:\.\./)+(\S+)$")
 #: A folder's name: a domain-scoped project id (example.com:project) is one too.
 _FOLDER = re.compile(r"[a-z][-a-z0-9.:]*")
 _ACCOUNT = re.compile(r"[a-z0-9-]+@[a-z0-9.:-]+\.gserviceaccount\.com")
@@ -107,7 +107,7 @@ def make_overlay(deploy: Path, values: Mapping[str, str], choices: Choices | Non
         copy = Path(scratch) / "overlay"
         shutil.copytree(deploy / _TEMPLATE, copy)
         _fill_settings(copy / "settings.env", values)
-        _fill_kustomization(copy / "kustomization.yaml", values["GCP_PROJECT_ID"], choices)
+        _fill_kustomization(copy, values["GCP_PROJECT_ID"], choices)
         copy.rename(folder)
     return folder
 
@@ -177,35 +177,31 @@ def _fill_settings(path: Path, values: Mapping[str, str]) -> None:
     path.write_text("\n".join(filled) + "\n", encoding="utf-8")
 
 
-def _fill_kustomization(path: Path, project: str, choices: Choices) -> None:
-    text = path.read_text(encoding="utf-8").replace(
-        # In an image's name a domain-scoped project is a path.
-        "/example-project/",
-        f"/{project.replace(':', '/')}/",
-    )
+def _fill_kustomization(folder: Path, project: str, choices: Choices) -> None:
+    paths = (folder / "kustomization.yaml", folder / "components" / "kustomization.yaml")
+    main, components = (path.read_text(encoding="utf-8") for path in paths)
+    # In an image's name a domain-scoped project is a path.
+    main = main.replace("/example-project/", f"/{project.replace(':', '/')}/")
     if choices.google_service_account:
-        text = _act_as(path.parent, text, choices.google_service_account)
+        main += _act_as(folder, choices.google_service_account)
+        components = re.sub(r"(?m)^- (\S+/workload-identity-principal)$", r"# - \1", components)
+        components = re.sub(r"(?m)^# - (\S+/workload-identity-annotation)$", r"- \1", components)
     if choices.image:
-        text = re.sub(r"(?m)^- name: controller\n(?:  .*\n)+", lambda _: _image_entry(choices.image), text)
-    if choices.remote:
-        text = re.sub(
-            rf"(?m)^((?:# )?- ){re.escape(_LOCAL)}(\S+)",
-            lambda found: f"{found[1]}{choices.remote}//deploy/{found[2]}?ref={choices.ref}",
-            text,
-        )
-    path.write_text(text, encoding="utf-8")
+        main = re.sub(r"(?m)^- name: controller\n(?:  .*\n)+", lambda _: _image_entry(choices.image), main)
+    for path, text in zip(paths, (main, components), strict=True):
+        filled = text
+        if choices.remote:
+            filled = _LOCAL.sub(lambda found: f"{found[1]}{choices.remote}//deploy/{found[2]}?ref={choices.ref}", text)
+        path.write_text(filled, encoding="utf-8")
 
 
-def _act_as(folder: Path, text: str, account: str) -> str:
-    chosen, other = "workload-identity-annotation", "workload-identity-principal"
-    # What is chosen stands first: kustomize keeps comments in their place only after the last entry of a list.
-    text = text.replace(f"# - {_LOCAL}components/{chosen}\n", f"# - {_LOCAL}components/{other}\n")
-    text = text.replace(f"\n- {_LOCAL}components/{other}\n", f"\n- {_LOCAL}components/{chosen}\n")
+def _act_as(folder: Path, account: str) -> str:
+    """Write the patch with the account's address; return what names it."""
     name = "google-service-account.yaml"
-    template = (_DEPLOY / "components" / chosen / name).read_text(encoding="utf-8")
+    template = (_DEPLOY / "components" / "workload-identity-annotation" / name).read_text(encoding="utf-8")
     patch = re.sub(r"(gcp-service-account: ).*", lambda found: found[1] + account, template)
     (folder / name).write_text(patch, encoding="utf-8")
-    return f"{text}patches:\n- path: {name}\n"
+    return f"patches:\n- path: {name}\n"
 
 
 def _image_entry(image: str) -> str:

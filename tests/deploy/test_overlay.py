@@ -46,8 +46,13 @@ def test_filled(deploy: Path) -> None:
     assert settings.read_settings(_environment(folder)).zone == "europe-west4-b"
     text = (folder / "kustomization.yaml").read_text(encoding="utf-8")
     assert "us-docker.pkg.dev/a-project/" in text
-    assert "example" not in "".join(path.read_text(encoding="utf-8") for path in folder.iterdir())
-    assert {path.name for path in folder.iterdir()} == {"kustomization.yaml", "settings.env"}
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert "example" not in "".join(path.read_text(encoding="utf-8") for path in files)
+    assert {str(path.relative_to(folder)) for path in files} == {
+        "kustomization.yaml",
+        "settings.env",
+        "components/kustomization.yaml",
+    }
 
 
 def test_the_template_is_complete() -> None:
@@ -64,9 +69,10 @@ def test_a_google_service_account(deploy: Path) -> None:
     account = "tpu-provisioner@a-project.iam.gserviceaccount.com"
     folder = overlay.make_overlay(deploy, _VALUES, overlay.Choices(google_service_account=account))
 
-    text = (folder / "kustomization.yaml").read_text(encoding="utf-8")
-    assert "\n- ../../components/workload-identity-annotation\n" in text
-    assert "\n- ../../components/workload-identity-principal" not in text
+    chosen = yaml.safe_load((folder / "components" / "kustomization.yaml").read_text(encoding="utf-8"))
+    assert chosen["components"] == ["../../../components/workload-identity-annotation"]
+    made = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
+    assert made["patches"] == [{"path": "google-service-account.yaml"}]
     assert account in (folder / "google-service-account.yaml").read_text(encoding="utf-8")
 
 
@@ -153,9 +159,10 @@ def test_a_folder_of_ones_own(deploy: Path, tmp_path: Path) -> None:
     folder = tmp_path / "infrastructure" / "tpu"
     choices = overlay.Choices(folder=folder, remote=_REPOSITORY_URL, ref="v0.1.0")
     assert overlay.make_overlay(deploy, _VALUES, choices) == folder
-    text = (folder / "kustomization.yaml").read_text(encoding="utf-8")
-    made = yaml.safe_load(text)
+    made = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
     assert made["resources"] == [f"{_REPOSITORY_URL}//deploy/base?ref=v0.1.0"]
+    text = (folder / "components" / "kustomization.yaml").read_text(encoding="utf-8")
+    made = yaml.safe_load(text)
     assert made["components"] == [f"{_REPOSITORY_URL}//deploy/components/workload-identity-principal?ref=v0.1.0"]
     assert f"\n# - {_REPOSITORY_URL}//deploy/components/high-availability?ref=v0.1.0\n" in text
     assert "../" not in text
@@ -220,7 +227,7 @@ def test_a_folder_of_ones_own_renders(deploy: Path, tmp_path: Path) -> None:
     overlay.make_overlay(deploy, _VALUES, choices)
     here = overlay.make_overlay(deploy, _VALUES, overlay.Choices(image=image))
     assert tools.run("kustomize", "build", str(own)) == tools.run("kustomize", "build", str(here))
-    path = own / "kustomization.yaml"
+    path = own / "components" / "kustomization.yaml"
     tools.run("kustomize", "edit", "set", "image", "controller=gcr.io/a/b:v2", cwd=own)
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("\n# - file:", "\n- file:", 3), encoding="utf-8")
