@@ -1,24 +1,38 @@
-"""Command blocks of a page of documentation, each under a comment that says where it can be tried."""
+"""Command blocks of a page of documentation, each under a comment that says who runs it."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-_BLOCK = re.compile(r"(?m)(?:^<!-- test: (?P<where>[a-z]+) -->\n)?^```bash\n(?P<text>.*?)^```$", re.DOTALL)
+_BLOCK = re.compile(
+    r"(?m)^(?P<indent> *)(?:<!-- test: (?P<where>[a-z0-9]+) -->\n(?P=indent))?```bash\n(?P<text>.*?)^(?P=indent)```$",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """Commands to copy."""
 
-    #: environment, here, background, docker, helm or cloud; empty where the page forgets to say.
+    #: `all`, or the choice that the page leaves to its reader; empty where the page forgets to say.
     where: str
     text: str
+    #: The heading that it stands under.
+    heading: str
 
 
 def read_blocks(page: Path) -> list[Block]:
     """Return a page's command blocks in order."""
     text = page.read_text(encoding="utf-8")
-    return [Block(where=match["where"] or "", text=match["text"]) for match in _BLOCK.finditer(text)]
+    return [
+        Block(where=match["where"] or "", text=textwrap.dedent(match["text"]), heading=_heading(text[: match.start()]))
+        for match in _BLOCK.finditer(text)
+    ]
+
+
+def _heading(before: str) -> str:
+    headings = re.findall(r"(?m)^##+ (.*)$", re.sub(r"(?ms)^ *```.*?^ *```$", "", before))
+    return headings[-1] if headings else ""

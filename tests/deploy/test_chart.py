@@ -20,7 +20,7 @@ from provisioner.observability.metrics import Metrics
 from provisioner.rehearsal import Rehearsal
 from provisioner.settings import OPTIONS, Option, SettingsError, read_settings
 from tests.deploy import tools
-from tests.deploy.kit import NAMESPACE, Recorder, environment_of, only, rights, sources_of_scrapes
+from tests.deploy.kit import NAMESPACE, Recorder, only, rights, sources_of_scrapes
 from tests.deploy.mainjob import do_the_main_job, uninstalled, used_rights
 from tests.e2e.kit import Ground
 
@@ -199,7 +199,7 @@ def test_full_values(installed: list[dict[str, Any]], tmp_path: Path) -> None:
     assert only(documents, "ServiceAccount")["metadata"]["annotations"] == _FULL["serviceAccount"]["annotations"]
     assert only(documents, "PodMonitor")["metadata"]["labels"]["release"] == "prometheus"
     assert sources_of_scrapes(documents) == [{"metrics": "enabled"}, ["gmp-system", "gke-gmp-system"]]
-    environment = environment_of(documents)
+    environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
     assert environment["CONCURRENCY"] == "8"
     read = read_settings(environment)
     assert (read.concurrency, read.node_secure_boot, read.deletion_delay_seconds) == (8, True, 90.0)

@@ -1,74 +1,88 @@
-"""docs/install.md, tried as a new user would: every command is copied from the page.
+"""docs/install.md, done as a new user would: every command of the page, in its order, by one shell.
 
-Those that need a cloud cannot run here; the test names them, so that none is forgotten by mistake.
+gcloud and docker are played, and so is what a kubelet does for the pod; kubectl, helm, make and the control
+plane are real. The page ends with nothing left, and the tests wait only where the page does.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+import yaml
 
+from provisioner.cluster.protocol import JOBSETS_ROOT, collection_path
+from provisioner.localcluster import RUN_FOR
 from provisioner.rehearsal import Rehearsal
-from provisioner.rehearsal.world import wait_for
 from provisioner.simulator.app import Simulator
-from tests.deploy import tools
-from tests.deploy.kit import REPOSITORY
+from tests.deploy import fake_gcloud, tools
+from tests.deploy.kit import NAMESPACE, REPOSITORY
 from tests.deploy.mainjob import uninstalled
 from tests.deploy.pages import Block, read_blocks
+from tests.deploy.pods import PlayedPod
 from tests.e2e.kit import simulator_settings
 
 _PAGE = REPOSITORY / "docs" / "install.md"
-#: How all commands begin that are not tried, because they need Google Cloud, or a kubelet that runs pods.
-_NEED_A_CLOUD = (
-    "gcloud ",
-    "PROJECT_NUMBER=$(gcloud ",
-    "MEMBER=",
-    "GOOGLE_SERVICE_ACCOUNT=",
-    "kubectl --namespace=tpu-provisioner-system rollout status ",
-    "kubectl --namespace=tpu-provisioner-system logs ",
-)
-_WAIT_SECONDS = 90
+#: Each choice that the page leaves to its reader, taken at least once.
+_KUSTOMIZE = ("all", "principal", "kustomize", "tpu7x", "image")
+_HELM = ("all", "account", "helm")
+_MACHINE = ("machine", "background")
+_WAIT_SECONDS = 200
+_DONE = "drain --wait --timeout=30m"
 
 
 def _blocks(*where: str) -> list[Block]:
     return [block for block in read_blocks(_PAGE) if block.where in where]
 
 
-def test_every_block_says_where_it_can_be_tried() -> None:
+def _script(choices: tuple[str, ...], before_uninstall: str) -> str:
+    """Put a path through the page together; the test's own lines come before its last section."""
+    blocks = _blocks(*choices)
+    first = next(index for index, block in enumerate(blocks) if block.heading == "Uninstall")
+    return "".join([*(block.text for block in blocks[:first]), before_uninstall, *(b.text for b in blocks[first:])])
+
+
+def test_every_block_is_run() -> None:
     """No command block of the page is overlooked."""
-    known = {"environment", "here", "background", "docker", "helm", "cloud"}
-    assert {block.where for block in read_blocks(_PAGE)} == known
-    assert len(_blocks("environment")) == len(_blocks("background")) == 1
+    assert {block.where for block in read_blocks(_PAGE)} == {*_KUSTOMIZE, *_HELM, *_MACHINE}
 
 
-def test_what_needs_a_cloud() -> None:
-    """What is not tried is known."""
-    commands = [line for block in _blocks("cloud") for line in block.text.replace("\\\n", " ").splitlines()]
-    assert [command for command in commands if not command.startswith(_NEED_A_CLOUD)] == []
-    assert not [start for start in _NEED_A_CLOUD if not any(command.startswith(start) for command in commands)]
+def test_uninstall_refuses_until_nothing_is_left() -> None:
+    """Whatever takes the controller away stands behind a drain that has succeeded."""
+    commands = [line for block in read_blocks(_PAGE) for line in block.text.replace("\\\n", " ").splitlines()]
+    taking = [line for line in commands if "helm uninstall" in line or "kubectl delete --ignore-not-found -k" in line]
+    assert len(taking) == 2
+    for line in taking:
+        first, *others = line.split("&&")
+        assert first.strip().endswith(f"tpu-provisioner {_DONE}")
+        assert others
 
 
-class Shell:
-    """Runs blocks of the page in a copy of the repository, the page's own environment block first."""
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """Somebody with a shell in a clone of the repository."""
 
-    def __init__(self, checkout: Path, environment: dict[str, str]) -> None:
-        self.checkout = checkout
-        self.environment = environment
-        (self._names,) = _blocks("environment")
+    checkout: Path
+    environment: dict[str, str]
+    pod: PlayedPod
+    gke: Simulator
+    gcloud_state: Path
 
-    def start(self, block: Block) -> subprocess.Popen[str]:
-        """Start a block."""
+    def start(self, script: str) -> subprocess.Popen[str]:
+        """Start a script."""
         return subprocess.Popen(
-            ["bash", "-euo", "pipefail", "-c", f"{self._names.text}\n{block.text}"],
+            ["bash", "-euo", "pipefail", "-c", script],
             cwd=self.checkout,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -77,16 +91,25 @@ class Shell:
             start_new_session=True,
         )
 
-    def run(self, block: Block) -> str:
-        """Run a block that has to succeed; return what it printed."""
-        process = self.start(block)
+    def run(self, script: str) -> str:
+        """Run a script that has to succeed; return what it printed."""
+        process = self.start(script)
         try:
             output, _ = process.communicate(timeout=_WAIT_SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
-        assert process.returncode == 0, f"{block.text}\n{output}"
+        assert process.returncode == 0, f"exit code {process.returncode}\n{output}\n{self.pod.log.read_text()[-3000:]}"
         return output
+
+    def gcloud(self) -> dict[str, Any]:
+        """Return what is there in Google Cloud."""
+        return dict(json.loads(self.gcloud_state.read_text(encoding="utf-8")))
+
+    def pools(self) -> list[object]:
+        """Return the node pools that GKE lists."""
+        path = "v1/projects/my-project/locations/us-central2/clusters/my-cluster/nodePools"
+        return list(requests.get(f"{self.gke.url}/{path}", timeout=10).json().get("nodePools", []))
 
 
 @pytest.fixture(scope="module")
@@ -96,97 +119,142 @@ def bare(rehearsal: Rehearsal, cluster_overlay: Path, installed: list[dict[str, 
         yield rehearsal
 
 
-@pytest.fixture(scope="module")
-def shell(bare: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+@pytest.fixture
+def reader(bare: Rehearsal, tmp_path: Path) -> Iterator[Reader]:
     """Give a copy of what is under version control, and a GKE that serves the page's cluster.
 
     The virtual environment is the one that the tests run in: that `make` makes a new one is shown by every run of CI.
     """
-    home = tmp_path_factory.mktemp("reader")
-    checkout = home / "tpu-provisioner"
+    checkout, programs = tmp_path / "tpu-provisioner", tmp_path / "bin"
     ignored = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", ".coverage*", "dist")
     shutil.copytree(REPOSITORY, checkout, ignore=ignored)
-    programs = home / "bin"
-    programs.mkdir()
-    (programs / "kubectl").symlink_to(bare.cluster.binaries["kubectl"])
-    for name in ("kustomize", "helm"):
-        (programs / name).symlink_to(tools.tool(name))
-    docker = programs / "docker"
-    docker.write_text(f'#!/bin/sh\necho "$*" >> {home}/docker-calls\n', encoding="ascii")
-    docker.chmod(0o755)
     (checkout / "ready").touch()
-    settings = replace(simulator_settings(), project="my-project", cluster="my-cluster")
-    gke = Simulator(settings, kubeconfig=bare.cluster.kubeconfig, port=0)
-    gke.start()
-    kept = {key: value for key, value in os.environ.items() if key in ("LANG", "TZ", "COVERAGE_PROCESS_START")}
-    flags = "--metrics-bind-address=0 --health-probe-bind-address=0"
-    shell = Shell(
-        checkout,
-        {
-            **kept,
-            "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
-            "HOME": str(home),
-            "KUBECONFIG": str(bare.cluster.kubeconfig),
-            "GKE_ENDPOINT": gke.url,
-            "NODEPOOL_DELETION_DELAY": "1s",
-            "NODE_MIN_LIFESPAN": "0s",
-            # Make's own variables: what is set up already, and ports that nobody else may have.
-            "MAKEFLAGS": f"BIN={REPOSITORY / '.venv' / 'bin'} SETUP=ready",
-            "ARGS": flags,
-        },
+    (checkout / "busy.yaml").write_text(_busy_jobset(), encoding="utf-8")
+    programs.mkdir()
+    gke = Simulator(
+        replace(simulator_settings(), project="my-project", cluster="my-cluster"),
+        kubeconfig=bare.cluster.kubeconfig,
+        port=0,
     )
-    yield shell
-    gke.stop()
+    gke.start()
+    pod = PlayedPod(bare, gke.url, tmp_path)
+    pod.write_kubectl(programs / "kubectl")
+    (programs / "helm").symlink_to(tools.tool("helm"))
+    state = tmp_path / "gcloud.json"
+    script = Path(fake_gcloud.__file__)
+    _program(programs / "gcloud", f'exec "{sys.executable}" "{script}" "{state}" "$@"')
+    _program(programs / "docker", f'echo "$*" >> {tmp_path}/docker-calls')
+    python = Path(sys.executable).parent
+    kept = {key: value for key, value in os.environ.items() if key in ("LANG", "TZ", "COVERAGE_PROCESS_START")}
+    environment = {
+        **kept,
+        "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "KUBECONFIG": str(bare.cluster.kubeconfig),
+        # Make's own variables: what is set up already, and ports that nobody else may have.
+        "MAKEFLAGS": f"BIN={python} SETUP=ready PYTHON={sys.executable}",
+        "ARGS": "--metrics-bind-address=0 --health-probe-bind-address=0",
+    }
+    try:
+        with pod.playing():
+            yield Reader(checkout=checkout, environment=environment, pod=pod, gke=gke, gcloud_state=state)
+    finally:
+        gke.stop()
+
+
+def _program(path: Path, line: str) -> None:
+    path.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
+#: What the page cannot know of: work is running when its reader uninstalls, who tries it too early.
+_BUSY = """
+kubectl delete -f examples/jobset.yaml
+kubectl apply -f busy.yaml
+until [ "$(kubectl get pods | grep -c 'tpu-demo.* Running ')" = 4 ]; do sleep 0.3; done
+"""
+
+
+def _busy_jobset() -> str:
+    """Return the page's JobSet with pods that run for long."""
+    body = yaml.safe_load((REPOSITORY / "examples" / "jobset.yaml").read_text(encoding="utf-8"))
+    for job in body["spec"]["replicatedJobs"]:
+        job["template"]["spec"]["template"]["metadata"] = {"annotations": {RUN_FOR: "600s"}}
+    return yaml.safe_dump(body)
+
+
+def _too_early(choices: tuple[str, ...]) -> str:
+    (block,) = [block for block in _blocks(*choices) if _DONE in block.text]
+    return f"if {block.text.replace('--timeout=30m', '--timeout=1s').rstrip()}\nthen exit 90; fi\n"
 
 
 @pytest.mark.e2e
-def test_the_page(shell: Shell) -> None:
-    """In the order of the page, with the image not built and the controller run by `make run`."""
+@pytest.mark.parametrize("choices", [_KUSTOMIZE, _HELM], ids=["kustomize", "Helm"])
+def test_the_page(choices: tuple[str, ...], reader: Reader, bare: Rehearsal) -> None:
+    """From names to nothing left, with two node pools in use at the moment when it is uninstalled."""
+    printed = reader.run(_script(choices, _BUSY + _too_early(choices)))
+
+    assert 'deployment "tpu-provisioner" successfully rolled out' in printed
+    assert "jobset.jobset.x-k8s.io/tpu-demo condition met" in printed
+    assert "NodePoolCreationSucceeded" in printed
+    assert "cluster.proven" in reader.pod.log.read_text(encoding="utf-8")
+    # The attempt to uninstall that came too early.
+    assert "2 node pools are left in my-project/us-central2/my-cluster:" in printed
+    assert "JobSet default/tpu-demo needs it" in printed
+    assert "Gave up waiting after 1 s." in printed
+    assert printed.count("No node pool of the provisioner is left in my-project/us-central2/my-cluster.") == 1
+    assert "Traceback" not in printed
+    # Nothing is left: of it in the cluster, of node pools, of rights.
+    assert _ours(bare) == []
+    assert reader.pools() == []
+    assert bare.objects(collection_path("jobsets", root=JOBSETS_ROOT)) == []
+    left = reader.gcloud()
+    assert left == fake_gcloud.EMPTY | {"services": left["services"]}
+    if "image" in choices:
+        build, push = (reader.checkout.parent / "docker-calls").read_text(encoding="utf-8").splitlines()
+        image = "us-docker.pkg.dev/my-project/tpu-provisioner/controller:v0.1.0"
+        assert build.startswith("build --platform=linux/amd64 --build-arg VERSION=")
+        assert build.endswith(f"-t {image} .")
+        assert push == f"push {image}"
+
+
+def _ours(rehearsal: Rehearsal) -> list[str]:
+    kinds = (
+        "clusterroles,clusterrolebindings,priorityclasses,validatingadmissionpolicies,"
+        "validatingadmissionpolicybindings,namespaces"
+    )
+    names = rehearsal.kubectl("get", kinds, "-o", "name").splitlines()
+    return [name for name in names if "tpu-provisioner" in name or NAMESPACE in name]
+
+
+@pytest.mark.e2e
+def test_on_a_machine(reader: Reader) -> None:
+    """`make run` in the foreground does the main job and ends in good order."""
+    (names,) = [block for block in _blocks("all") if block.heading == "1. Names"]
+    (login,) = _blocks("machine")
+    account = "GOOGLE_SERVICE_ACCOUNT=tpu-provisioner@my-project.iam.gserviceaccount.com\n"
+    reader.run(names.text + account + login.text)
     (background,) = _blocks("background")
-    running: subprocess.Popen[str] | None = None
-    printed = []
+    quick = {"GKE_ENDPOINT": reader.gke.url, "NODEPOOL_DELETION_DELAY": "1s", "NODE_MIN_LIFESPAN": "0s"}
+    reader.environment.update(quick)
+    process = reader.start(names.text + background.text)
+    output: list[str] = []
+    # A pipe that nobody reads would stop it.
+    pump = threading.Thread(target=lambda: output.extend(process.stdout or ()))
+    pump.start()
     try:
-        for block in _blocks("here", "background"):
-            if block == background:
-                running = shell.start(block)
-                continue
-            if "kubectl delete" in block.text:
-                # The page says so: first the pools go.
-                wait_for(lambda: not _pools(shell), "all pools are gone", _WAIT_SECONDS)
-            printed.append(shell.run(block))
+        (apply, wait) = [block for block in _blocks("all") if block.heading == "7. A first JobSet"]
+        reader.run(apply.text + wait.text)
+        # What the page says before it is stopped; with the variables that the block gives to `make run`.
+        variables = background.text.replace("\\\n", " ").split(" make run")[0]
+        drain = f'{names.text}{variables} "{sys.executable}" -m provisioner drain --wait --timeout=1m\n'
+        printed = reader.run(f"{drain}kubectl delete -f examples/jobset.yaml\n")
     finally:
-        if running is not None:
-            os.killpg(running.pid, signal.SIGTERM)
-            output, _ = running.communicate(timeout=40)
-            printed.append(output)
-    text = "\n".join(printed)
-    assert "jobset.jobset.x-k8s.io/tpu-demo condition met" in text
-    assert "NodePoolCreationSucceeded" in text
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=40)
+        pump.join()
+    text = "".join(output)
+    assert "No node pool of the provisioner is left" in printed
     assert "controller.stopped" in text
     assert "Traceback" not in text
-
-
-def _pools(shell: Shell) -> list[object]:
-    path = "v1/projects/my-project/locations/us-central2/clusters/my-cluster/nodePools"
-    answer = requests.get(f"{shell.environment['GKE_ENDPOINT']}/{path}", timeout=10)
-    return list(answer.json().get("nodePools", []))
-
-
-@pytest.mark.e2e
-def test_the_image_commands(shell: Shell) -> None:
-    """`make docker-build docker-push IMG=...` asks docker for a build of this folder, and to push it."""
-    (block,) = _blocks("docker")
-    shell.run(block)
-    build, push = (shell.checkout.parent / "docker-calls").read_text(encoding="utf-8").splitlines()
-    image = "us-docker.pkg.dev/my-project/tpu-provisioner/controller:v0.1.0"
-    assert build.startswith("build --build-arg VERSION=")
-    assert build.endswith(f"-t {image} .")
-    assert push == f"push {image}"
-
-
-@pytest.mark.e2e
-def test_the_helm_command(shell: Shell) -> None:
-    """The chart is installed by the page's command, and taken away again."""
-    (block,) = _blocks("helm")
-    assert "STATUS: deployed" in shell.run(block)
-    shell.run(Block(where="here", text="helm uninstall tpu-provisioner --namespace=tpu-provisioner-system"))
+    assert reader.pools() == []
