@@ -6,35 +6,49 @@
 FROM python:3.13-slim@sha256:70729b46c69b4f1e97c4822c1af3df53a1476cf5ddc6c087c0c10bc3a5678c2f AS base
 
 FROM base AS build
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PYTHONDONTWRITEBYTECODE=1
 WORKDIR /src
 RUN python -m venv --without-pip /opt/tpu-provisioner
 COPY requirements/run.txt deploy/build-requirements.txt ./
-# First what changes seldom. Wheels alone: no build script of a dependency is run.
-RUN python -m pip --python /opt/tpu-provisioner install --require-hashes --only-binary=:all: -r run.txt
+# First what changes seldom. Wheels alone: no build script of a dependency is run. The asynchronous half of the Kubernetes
+# client is never imported.
+RUN python -m pip --python /opt/tpu-provisioner install --no-compile --require-hashes --only-binary=:all: -r run.txt \
+ && rm -r /opt/tpu-provisioner/lib/python3.*/site-packages/kubernetes/aio
+# Byte code is made once, here, and not at each start: the process may write nowhere, and the base has none of the standard
+# library's. By hash, so that it is the same in each build, and unchecked, as nothing in the image changes.
+RUN PYTHONPYCACHEPREFIX=/opt/tpu-provisioner/pycache python -m compileall -q --invalidation-mode unchecked-hash \
+    -x '/(test|tests|idlelib|tkinter|turtledemo|ensurepip|lib2to3|site-packages|config-[^/]*)/' \
+    "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
+ && PYTHONPYCACHEPREFIX=/opt/tpu-provisioner/pycache python -m compileall -q --invalidation-mode unchecked-hash \
+    /opt/tpu-provisioner/lib
 COPY pyproject.toml README.md LICENSE ./
 COPY examples examples
 COPY provisioner provisioner
 RUN python -m venv /opt/build \
  && /opt/build/bin/python -m pip install --require-hashes --only-binary=:all: -r build-requirements.txt \
  && /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
- && python -m pip --python /opt/tpu-provisioner install --no-deps --no-index /wheels/*.whl \
+ && python -m pip --python /opt/tpu-provisioner install --no-compile --no-deps --no-index /wheels/*.whl \
+ && PYTHONPYCACHEPREFIX=/opt/tpu-provisioner/pycache python -m compileall -q --invalidation-mode unchecked-hash \
+    /opt/tpu-provisioner/lib/python3.*/site-packages/provisioner \
  && /opt/tpu-provisioner/bin/tpu-provisioner --version
 
 FROM base
 ARG VERSION=unknown
 ARG REVISION=unknown
 ARG CREATED=unknown
+ARG SOURCE=unknown
 LABEL org.opencontainers.image.title="tpu-provisioner" \
       org.opencontainers.image.description="Just-in-time TPU node pools for JobSets on Google Kubernetes Engine" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
-      org.opencontainers.image.created="${CREATED}"
+      org.opencontainers.image.created="${CREATED}" \
+      org.opencontainers.image.source="${SOURCE}"
 # Root's, so that the process cannot change its own code even where the file system is not read-only.
 COPY --from=build /opt/tpu-provisioner /opt/tpu-provisioner
 ENV PATH=/opt/tpu-provisioner/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONPYCACHEPREFIX=/opt/tpu-provisioner/pycache \
     PYTHONUNBUFFERED=1
 # A number, so that runAsNonRoot can be checked without /etc/passwd.
 USER 65532:65532

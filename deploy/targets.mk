@@ -1,17 +1,22 @@
 # Image, overlay and bill of materials; included by the Makefile.
 IMG ?= controller:latest
 PLATFORMS ?= linux/amd64,linux/arm64
+# GKE's nodes are amd64 unless one asks otherwise; the machine that builds may be something else.
+PLATFORM ?= linux/amd64
 SBOM ?= dist/sbom.cdx.json
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' provisioner/__init__.py)
 REVISION = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 # That of the commit, so that the same commit gives the same labels.
 CREATED = $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
+SOURCE = $(shell git remote get-url origin 2>/dev/null || echo unknown)
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 IMAGE_ARGS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) --build-arg CREATED=$(CREATED) \
+  --build-arg SOURCE=$(SOURCE) --build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) \
   $(if $(BASE),--build-context base=docker-image://$(BASE))
 
 .PHONY: docker-build
-docker-build: ## The image, for this machine's platform: IMG=...
-	docker build $(IMAGE_ARGS) -t $(IMG) .
+docker-build: ## The image, for PLATFORM (linux/amd64): IMG=...
+	docker build --platform=$(PLATFORM) $(IMAGE_ARGS) -t $(IMG) .
 
 .PHONY: docker-push
 docker-push: ## Push it: IMG=...

@@ -47,7 +47,7 @@ def test_the_final_stage(stages: list[Stage]) -> None:
     assert final.words("ENTRYPOINT") == ["tpu-provisioner", "run"]
     assert final.all("HEALTHCHECK") == []
     labels = " ".join(final.all("LABEL"))
-    for name in ("title", "description", "licenses", "version", "revision", "created"):
+    for name in ("title", "description", "licenses", "version", "revision", "created", "source"):
         assert f"org.opencontainers.image.{name}=" in labels
 
 
@@ -121,7 +121,7 @@ class Image:
     def run(self, *arguments: str, environment: dict[str, str], stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
         """Start the entry point as the image's user, with the image's environment alone."""
         image = self.final.environment()
-        image["PATH"] = image["PATH"].replace(_INSTALLED, f"{self.root}{_INSTALLED}")
+        image = {name: value.replace(_INSTALLED, f"{self.root}{_INSTALLED}") for name, value in image.items()}
         program, *fixed = self.final.words("ENTRYPOINT")
         found = shutil.which(program, path=image["PATH"])
         assert found is not None
@@ -173,6 +173,28 @@ def test_the_wheel_is_whole(image: Image) -> None:
     assert f"tpu_provisioner-{provisioner.__version__}.dist-info" in names
     assert not names & {"tests", "rich", "pytest", "pip", "hatchling", "deploy"}
     assert (packages / "provisioner" / "examples" / "jobset.yaml").is_file()
+
+
+@pytest.mark.e2e
+def test_nothing_is_compiled_at_a_start(image: Image) -> None:
+    """Every module that a start imports has its byte code in the image, which cannot be written to."""
+    process = image.run("--help", environment={"PYTHONVERBOSE": "1"})
+    output, _ = process.communicate(timeout=60)
+    compiled = set(re.findall(r"(?m)^# code object from '([^']*\.py)'$", output))
+    found = set(re.findall(r"(?m)^# code object from '?([^'\n]*\.pyc)'?$", output))
+    assert len(found) > 500
+    # What runs before the environment is read: the start of the virtual environment itself.
+    assert compiled == set()
+    (packages,) = (image.root / "opt" / "tpu-provisioner").glob("lib/python3*/site-packages")
+    assert list(packages.rglob("*.pyc")) == []
+
+
+@pytest.mark.e2e
+def test_without_the_asynchronous_client(image: Image) -> None:
+    """The half of the Kubernetes client that is never imported is not there."""
+    (packages,) = (image.root / "opt" / "tpu-provisioner").glob("lib/python3*/site-packages")
+    assert (packages / "kubernetes" / "client").is_dir()
+    assert not (packages / "kubernetes" / "aio").exists()
 
 
 @pytest.mark.e2e
