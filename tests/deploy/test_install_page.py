@@ -253,6 +253,8 @@ def test_on_a_machine(reader: Reader) -> None:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(timeout=40)
         pump.join()
+        if process.stdout is not None:
+            process.stdout.close()
     text = "".join(output)
     assert "No node pool of the provisioner is left" in printed
     assert "controller.stopped" in text

@@ -1,14 +1,19 @@
-"""docs/upgrade.md, rehearsed: from the Go provisioner to ours and back, with its pools, Lease and environment.
+"""docs/upgrade.md, rehearsed: every command of the page, on objects, pools, Leases and environment as they are found.
 
-The Go provisioner itself is played: a thread that renews its Lease as client-go does.
+The Go provisioner is played: a thread that renews its Lease as client-go does.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +26,10 @@ from provisioner.cluster.quantities import format_micro_time
 from provisioner.demand import job_key
 from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, ZONE
-from tests.deploy.kit import NAMESPACE, REPOSITORY, kubeconfig_of_service_account, provisioner_as
+from tests.deploy import mainjob, tools
+from tests.deploy.kit import DEPLOY, NAMESPACE, REPOSITORY, kubeconfig_of_service_account, provisioner_as
+from tests.deploy.pages import read_blocks
+from tests.deploy.pods import PlayedPod
 from tests.e2e.kit import Ground, logged
 
 pytestmark = pytest.mark.e2e
@@ -124,15 +132,68 @@ def _original_pool(namespace: str, jobset: str, *, machine_type: str = "ct4p-hig
     }
 
 
-def _scale(rehearsal: Rehearsal, name: str, replicas: int) -> None:
-    """Run the page's own command."""
-    command = f"kubectl -n {NAMESPACE} scale deployment/{name} --replicas={replicas}"
-    assert command in (REPOSITORY / "docs" / "upgrade.md").read_text(encoding="utf-8")
-    rehearsal.kubectl(*command.split()[1:])
+_PAGE = REPOSITORY / "docs" / "upgrade.md"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """Somebody with a shell in a clone of the repository."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def run(self, where: str, index: int = 0, **variables: str) -> str:
+        """Run one of the page's blocks, which has to succeed; return what it printed."""
+        block = [block for block in read_blocks(_PAGE) if block.where == where][index]
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block.text],
+            cwd=self.folder,
+            env=self.environment | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, f"{block.text}\n{done.stdout}"
+        return done.stdout
+
+
+@pytest.fixture
+def reader(rehearsal: Rehearsal, tmp_path: Path) -> Reader:
+    """Give somebody who has the names of docs/install.md in his shell."""
+    folder, programs = tmp_path / "clone", tmp_path / "bin"
+    shutil.copytree(DEPLOY, folder / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("Makefile", "provisioner", "examples"):
+        (folder / name).symlink_to(REPOSITORY / name)
+    programs.mkdir()
+    (programs / "kubectl").symlink_to(rehearsal.cluster.binaries["kubectl"])
+    for name in ("helm", "kustomize"):
+        (programs / name).symlink_to(tools.tool(name))
+    environment = {
+        "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "KUBECONFIG": str(rehearsal.cluster.kubeconfig),
+        "MAKEFLAGS": f"PYTHON={sys.executable}",
+        "PROJECT_ID": PROJECT,
+        "CLUSTER_NAME": CLUSTER,
+        "LOCATION": LOCATION,
+        "ZONE": ZONE,
+        "NODE_SERVICE_ACCOUNT": "",
+        "IMG": "registry.example/controller:v0.1.0",
+    }
+    return Reader(folder=folder, environment=environment)
+
+
+def test_every_block_is_run() -> None:
+    """No command block of the page is overlooked."""
+    known = {"kustomize": 1, "takeover": 1, "privileged": 1, "over": 3, "back": 2, "taint": 1}
+    assert Counter(block.where for block in read_blocks(_PAGE)) == known
+
+
+@pytest.mark.usefixtures("_clean")
 def test_over_and_back(
-    rehearsal: Rehearsal, cluster_overlay: Path, installed: list[dict[str, Any]], ground: Ground, tmp_path: Path
+    rehearsal: Rehearsal, reader: Reader, installed: list[dict[str, Any]], ground: Ground, tmp_path: Path
 ) -> None:
     """Ours waits, takes over without making or deleting anything in use, does the work, and hands everything back."""
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(_original_deployment()))
@@ -153,7 +214,8 @@ def test_over_and_back(
 
     # Both are installed; the Go provisioner leads.
     with _the_original_leads(rehearsal):
-        rehearsal.kubectl("apply", "--server-side", "-k", str(cluster_overlay))
+        reader.run("over", 0)
+        reader.run("over", 1)
         beside = rehearsal.api.get(f"{_DEPLOYMENTS}/{_ORIGINAL}")["spec"]
         assert beside["template"]["spec"]["containers"][0]["image"] == "controller:old"
         assert rehearsal.api.get(f"{_DEPLOYMENTS}/tpu-provisioner")
@@ -170,7 +232,8 @@ def test_over_and_back(
         assert not logged(process, "lease.acquired")
 
     # It ends without a word; its Lease runs out.
-    _scale(rehearsal, _ORIGINAL, 0)
+    reader.run("over", 2)
+    assert rehearsal.api.get(f"{_DEPLOYMENTS}/{_ORIGINAL}")["spec"]["replicas"] == 0
     ground.wait(lambda: logged(process, "cluster.proven"), "ours leads", 40)
     ground.await_completed("next")
     ground.wait(lambda: not ground.pools("left-"), "the pool that nothing needs goes")
@@ -192,19 +255,87 @@ def test_over_and_back(
         key: value for key, value in want.items() if key != constants.NODEPOOL_HASH
     }
     assert labels.get(constants.NODEPOOL_HASH)
-    _scale(rehearsal, "tpu-provisioner", 0)
+    reader.run("back", 0)
+    assert rehearsal.api.get(f"{_DEPLOYMENTS}/tpu-provisioner")["spec"]["replicas"] == 0
     assert process.stop() == 0
     assert rehearsal.api.get(_LEASE)["spec"]["holderIdentity"] == ""
-    _scale(rehearsal, _ORIGINAL, 1)
+    reader.run("back", 1)
+    assert rehearsal.api.get(f"{_DEPLOYMENTS}/{_ORIGINAL}")["spec"]["replicas"] == 1
     assert ground.runs("ours")
     assert ground.runs("kept")
     assert [node for node in ground.nodes() if node["spec"].get("unschedulable")] == []
 
 
-def test_the_taint_on_the_way_back(rehearsal: Rehearsal) -> None:
+def _pod_template(rehearsal: Rehearsal) -> dict[str, Any]:
+    return dict(rehearsal.api.get(f"{_DEPLOYMENTS}/tpu-provisioner")["spec"]["template"])
+
+
+@pytest.fixture
+def pod(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[PlayedPod]:
+    """Give the controller's pod a node, so that rollouts end."""
+    with PlayedPod(rehearsal, rehearsal.gke.url, tmp_path).playing() as pod:
+        yield pod
+
+
+def test_to_a_newer_release(
+    rehearsal: Rehearsal, reader: Reader, installed: list[dict[str, Any]], pod: PlayedPod
+) -> None:
+    """The image changes and the pods roll; applied again, nothing does."""
+    reader.run("over", 0)
+    assert "successfully rolled out" in reader.run("kustomize", NEW_TAG="v0.2.0")
+    template = _pod_template(rehearsal)
+    assert template["spec"]["containers"][0]["image"] == "registry.example/controller:v0.2.0"
+    reader.run("kustomize", NEW_TAG="v0.2.0")
+    assert _pod_template(rehearsal) == template
+
+
+def test_restricted_and_back(rehearsal: Rehearsal, reader: Reader, installed: list[dict[str, Any]]) -> None:
+    """The overlay lifts the pod security standard, and is applied again and again without a conflict."""
+    enforced = "pod-security.kubernetes.io/enforce"
+    namespace = object_path("namespaces", NAMESPACE)
+    reader.run("over", 0)
+    written = reader.folder / "deploy" / PROJECT / CLUSTER / "kustomization.yaml"
+    before = written.read_text(encoding="utf-8")
+    reader.run("privileged")
+    for _ in range(2):
+        reader.run("over", 1)
+        assert rehearsal.api.get(namespace)["metadata"]["labels"][enforced] == "privileged"
+    written.write_text(before, encoding="utf-8")
+    reader.run("over", 1)
+    assert rehearsal.api.get(namespace)["metadata"]["labels"][enforced] == "restricted"
+
+
+def test_from_kustomize_to_helm(
+    rehearsal: Rehearsal, cluster_overlay: Path, reader: Reader, installed: list[dict[str, Any]], pod: PlayedPod
+) -> None:
+    """Helm takes over every object, the hints keep what is in them, and uninstalling leaves nothing of the overlay."""
+    hints = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace=NAMESPACE)
+    try:
+        store = cluster.HintsStore(rehearsal.api, NAMESPACE)
+        store.load()
+        assert store.save({"kept": "yes"})
+        assert "successfully rolled out" in reader.run("takeover")
+        container = _pod_template(rehearsal)["spec"]["containers"][0]
+        assert container["image"] == reader.environment["IMG"]
+        assert "envFrom" not in container
+        assert {"name": "GCP_PROJECT_ID", "value": PROJECT} in container["env"]
+        # As the running controller does, and Helm has to find its own marks afterwards.
+        assert store.save({"kept": "still"})
+        metadata = rehearsal.api.get(hints)["metadata"]
+        assert metadata["labels"]["app.kubernetes.io/managed-by"] == "Helm"
+        assert metadata["annotations"]["meta.helm.sh/release-name"] == "tpu-provisioner"
+        assert rehearsal.api.get(hints)["data"] == {"kept": "still"}
+        helm = ["helm", "uninstall", "tpu-provisioner", f"--namespace={NAMESPACE}"]
+        subprocess.run(helm, env=reader.environment, check=True, timeout=60, stdout=subprocess.DEVNULL)
+        kinds = "deployments,services,configmaps,roles,rolebindings,networkpolicies,poddisruptionbudgets"
+        left = rehearsal.kubectl("get", kinds, f"--namespace={NAMESPACE}")
+        assert "tpu-provisioner" not in left
+    finally:
+        mainjob.install(rehearsal, cluster_overlay)
+
+
+def test_the_taint_on_the_way_back(rehearsal: Rehearsal, reader: Reader) -> None:
     """The page's command takes our taint off nodes of our pools, and leaves other taints and other nodes alone."""
-    command = f"kubectl taint nodes --selector={constants.NODEPOOL_MANAGER}={constants.MANAGER} {constants.HELD}-"
-    assert command in (REPOSITORY / "docs" / "upgrade.md").read_text(encoding="utf-8")
     ours = {constants.NODEPOOL_MANAGER: constants.MANAGER}
     taints = [{"key": key, "effect": "NoSchedule"} for key in ("kept.example", constants.HELD)]
     for name, labels in (("held", ours), ("foreign", {})):
@@ -216,7 +347,7 @@ def test_the_taint_on_the_way_back(rehearsal: Rehearsal) -> None:
         return {taint["key"] for taint in found} & {taint["key"] for taint in taints}
 
     try:
-        rehearsal.kubectl(*command.split()[1:])
+        reader.run("taint")
         assert left("held") == {"kept.example"}
         assert left("foreign") == {"kept.example", constants.HELD}
     finally:
@@ -224,7 +355,7 @@ def test_the_taint_on_the_way_back(rehearsal: Rehearsal) -> None:
             rehearsal.api.delete(object_path("nodes", name))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _clean(rehearsal: Rehearsal, ground: Ground) -> Iterator[None]:
     """Leave neither Lease, Deployment, JobSet nor pool behind."""
     yield
