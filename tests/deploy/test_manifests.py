@@ -112,10 +112,11 @@ def full(
     account = "tpu-provisioner@rehearsal-project.iam.gserviceaccount.com"
     folder = overlay.make_overlay(deploy, VALUES, overlay.Choices(google_service_account=account))
     tools.run("kustomize", "edit", "set", "image", f"controller={_IMAGE}", cwd=folder)
-    path = folder / "kustomization.yaml"
+    path = folder / "components" / "kustomization.yaml"
     for name in _ALL:
         if not name.startswith("workload-identity"):
-            text, found = re.subn(rf"(?m)^# (- \.\./\.\./components/{name})$", r"\1", path.read_text(encoding="utf-8"))
+            before = path.read_text(encoding="utf-8")
+            text, found = re.subn(rf"(?m)^# (- (?:\.\./)+components/{name})$", r"\1", before)
             assert found == 1, f"the template does not name the component {name}"
             path.write_text(text, encoding="utf-8")
             # Whoever sets the image again goes on from what this leaves.
