@@ -8,7 +8,8 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' provisioner/__init__.p
 REVISION = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 # That of the commit, so that the same commit gives the same labels.
 CREATED = $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
-SOURCE = $(shell git remote get-url origin 2>/dev/null || echo unknown)
+# Only where it is one that others can reach, and without the credentials that some write into it.
+SOURCE = $(or $(shell git remote get-url origin 2>/dev/null | sed -n 's|^https://\([^@/]*@\)\{0,1\}|https://|p'),unknown)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 IMAGE_ARGS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) --build-arg CREATED=$(CREATED) \
   --build-arg SOURCE=$(SOURCE) --build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) \

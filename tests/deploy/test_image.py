@@ -103,6 +103,29 @@ def test_the_base(base: str) -> None:
     assert re.findall(r"--build-context (\S+)", done.stdout) == ([f"base=docker-image://{base}"] if base else [])
 
 
+_REMOTES = (
+    ("https://user:secret@github.com/owner/tpu-provisioner.git", "https://github.com/owner/tpu-provisioner.git"),
+    ("https://github.com/owner/tpu-provisioner", "https://github.com/owner/tpu-provisioner"),
+    ("/home/somebody/tpu-provisioner", "unknown"),
+    ("", "unknown"),
+)
+
+
+@pytest.mark.parametrize(("remote", "want"), _REMOTES, ids=["with a password", "plain", "a folder", "none"])
+def test_the_label_of_the_source(remote: str, want: str, tmp_path: Path) -> None:
+    """The image says where its source is, and never with what its builder logs in there."""
+    git = {"PATH": os.environ["PATH"], "GIT_DIR": str(tmp_path / "git")}
+    subprocess.run(["git", "init", "--quiet"], env=git, cwd=tmp_path, check=True)
+    if remote:
+        subprocess.run(["git", "remote", "add", "origin", remote], env=git, cwd=tmp_path, check=True)
+    done = subprocess.run(
+        ["make", "--dry-run", "docker-build", "IMG=a"],
+        cwd=REPOSITORY, env=git, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"SOURCE=(\S+)", done.stdout) == [want]
+
+
 def test_hadolint() -> None:
     """The linter of Dockerfiles has nothing to say."""
     hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
