@@ -81,6 +81,9 @@ def _text(pattern: str, kind: FailureKind) -> _TextRule:
     return _TextRule(re.compile(pattern, re.IGNORECASE | re.DOTALL), kind)
 
 
+_ACT_AS = r"not have access to service account|iam\.serviceAccountUser|serviceAccounts\.actAs"
+_NO_SUCH_ACCOUNT = r"service account \S+ (does not exist|was not found|not found)"
+
 #: The first match wins. Each rule names where its text was seen.
 _TEXTS = (
     # 429, Terraform issues 15205 and 15579.
@@ -106,10 +109,16 @@ _TEXTS = (
         FailureKind.QUOTA,
     ),
     # Codes that say stockout whatever the sentence around them says.
-    _text(r"GCE_STOCKOUT|RESOURCE_POOL_EXHAUSTED|INSUFFICIENT_CAPACITY", FailureKind.STOCKOUT),
-    # A reservation that is used up: what others have of it now may be free later, as with any stock.
     _text(
-        r"\breservation\b[^.]*\b(insufficient|sufficient capacity|exhausted|enough)|no available\b[^.]*\breservation\b",
+        r"GCE_STOCKOUT|RESOURCE_POOL_EXHAUSTED|INSUFFICIENT_CAPACITY|RESERVATION_CAPACITY_EXCEEDED",
+        FailureKind.STOCKOUT,
+    ),
+    # A reservation that is used up, or not ready yet: what others have of it now may be free later, as with any stock.
+    # The words are those that GKE's autoscaler knows, and gsutil issue 1000.
+    _text(
+        r"\breservation\b[^.]*\b(insufficient|sufficient capacity|exhausted|enough|not have available resources)"
+        r"|no available\b[^.]*\breservations?\b|requires reservation to be in READY state"
+        r"|not currently have sufficient capacity",
         FailureKind.STOCKOUT,
     ),
     # A reservation that cannot serve: somebody has to change something.
@@ -124,6 +133,13 @@ _TEXTS = (
         r"|requested resource is exhausted|INVALID_RESERVATION",
         FailureKind.STOCKOUT,
     ),
+    # The organisation's rules forbid the request as it is: 400, 403, or 412, which else is about etags.
+    _text(
+        r"\bconstraints?/[a-z]|constraint\b.*\bviolated|violates constraint|\borg(anization)? policy\b",
+        FailureKind.INVALID,
+    ),
+    # HTTP 400, terraform-google-kubernetes-engine issue 142: the node service account may not be used, or is not there.
+    _text(f"{_ACT_AS}|{_NO_SUCH_ACCOUNT}", FailureKind.PERMISSION),
     _text(
         r"NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS|GKE_SERVICE_ACCOUNT_DELETED|CLOUD_KMS_KEY_(ERROR|DESTROYED)"
         r"|PERMISSION_DENIED|permission denied|not have permission|required \"\S+\" permission",
@@ -135,6 +151,18 @@ _TEXTS = (
         r"|is incorrect for the requested resources|invalid TPU topology|is not a valid size|not specified"
         r"|must be a match of regex|INVALID_ARGUMENT",
         FailureKind.INVALID,
+    ),
+)
+
+#: What to do about refusals of permission that a role on the project does not mend.
+_REMEDIES = (
+    (
+        re.compile(_ACT_AS, re.IGNORECASE),
+        "Grant the provisioner's identity roles/iam.serviceAccountUser on that service account; it is tried again.",
+    ),
+    (
+        re.compile(_NO_SUCH_ACCOUNT, re.IGNORECASE),
+        "Create it, or name another in GCP_NODE_SERVICE_ACCOUNT or the pod's annotation; it is tried again.",
     ),
 )
 
@@ -191,6 +219,10 @@ def says_missing(failure: Failure, name: str) -> bool:
     return blames(failure, name) and _MISSING.search(failure.message) is not None
 
 
+def _remedy(text: str, otherwise: str) -> str:
+    return next((remedy for pattern, remedy in _REMEDIES if pattern.search(text)), otherwise)
+
+
 def _kind_of_text(text: str) -> FailureKind | None:
     return next((rule.kind for rule in _TEXTS if rule.pattern.search(text)), None)
 
@@ -201,6 +233,11 @@ def _kind_of_text(text: str) -> FailureKind | None:
 _TEXT_DECIDES = frozenset({400, 403, 409, 412, 429})
 #: 403 that is not about permission (Google's older form of 429).
 _RATE_REASONS = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED"})
+#: GKE's 429 for too many operations, or for a full reservation, may carry the reason of a rate limit; so may the words
+#: for a quota, but there the reason tells the quota of requests from that of resources.
+_SURER_THAN_REASONS = frozenset(
+    {FailureKind.TOO_MANY_OPERATIONS, FailureKind.OPERATION_IN_THE_WAY, FailureKind.STOCKOUT}
+)
 _QUOTA_REASONS = frozenset({"quotaExceeded", "QUOTA_EXCEEDED"})
 
 
@@ -232,7 +269,7 @@ _CODES: Mapping[int, _CodeRow] = {
         create=FailureKind.ALREADY_EXISTS,
         delete=FailureKind.OPERATION_IN_THE_WAY,
     ),
-    # Etags only, and we send none: the cluster changed under the call.
+    # Etags, and we send none: the cluster changed under the call. The other use, a policy, is known by its text.
     412: _same(FailureKind.OPERATION_IN_THE_WAY),
     429: _same(FailureKind.UNAVAILABLE),
     # Cancelled on the way by client or proxy.
@@ -260,8 +297,7 @@ def _kind_of_answer(answer: _Answer, call: Call, values: Iterable[str]) -> Failu
         # A proxy or a wrong address spoke; above all, its 404 says nothing about a node pool.
         return FailureKind.PERMISSION if answer.code in (401, 403, 407) else FailureKind.UNAVAILABLE
     kind = _kind_of_text(answer.message) if answer.code in _TEXT_DECIDES else None
-    if kind in (FailureKind.TOO_MANY_OPERATIONS, FailureKind.OPERATION_IN_THE_WAY):
-        # Before the reasons: GKE's 429 for too many operations may carry the reason of a rate limit.
+    if kind in _SURER_THAN_REASONS:
         return kind
     if answer.reasons & _RATE_REASONS:
         return FailureKind.UNAVAILABLE
@@ -373,7 +409,7 @@ def to_gke_error(
         kind = _kind_of_answer(answer, call, values)
         words, retry_after = answer.message, answer.retry_after_seconds
         if kind is FailureKind.PERMISSION and answer.from_google:
-            words = f"{words} {_LOGIN_HELP if answer.code == 401 else grant_help}"
+            words = f"{words} {_LOGIN_HELP if answer.code == 401 else _remedy(words, grant_help)}"
     elif isinstance(error, api_exceptions.DuplicateCredentialArgs):
         kind = FailureKind.PERMISSION
     elif isinstance(error, auth_exceptions.GoogleAuthError):

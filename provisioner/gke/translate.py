@@ -128,8 +128,7 @@ def node_pool_from_message(message: Any) -> NodePool:
 def _pool_failure(message: Any) -> Failure:
     code, text = _words_of_conditions(message.conditions)
     # statusMessage is the deprecated form of the conditions, and often the fuller one.
-    if message.status_message and message.status_message not in text:
-        text = f"{message.status_message} {text}".strip()
+    text = _joined(message.status_message, text)
     if not text and code is None:
         return Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
     return Failure(kind=errors.classify_message(code, text, echoes.of_pool(message)), message=text)
@@ -142,10 +141,18 @@ def _words_of_conditions(conditions: Any) -> tuple[int | None, str]:
     for condition in conditions:
         canonical = canonical or condition.canonical_code or None
         name = _CONDITION_CODES.get(condition.code, "") if condition.code else ""
-        text = f"[{name}] {condition.message}".strip() if name else condition.message
+        # Many messages begin with the code already.
+        text = f"[{name}] {condition.message}".strip() if name and name not in condition.message else condition.message
         if text and text not in texts:
             texts.append(text)
     return canonical, " ".join(texts)
+
+
+def _joined(words: str, text: str) -> str:
+    """Put two texts one after the other, of which one may say all that the other does."""
+    if words in text:
+        return text
+    return words if text in words else f"{words} {text}"
 
 
 def operation_from_message(message: Any, values: Iterable[str] = ()) -> Operation:
@@ -164,8 +171,7 @@ def _operation_failure(message: Any, values: Iterable[str]) -> Failure | None:
     code, text = _words_of_conditions((*message.cluster_conditions, *message.nodepool_conditions))
     code = message.error.code or code
     for words in (message.status_message, message.error.message):
-        if words and words not in text:
-            text = f"{words} {text}".strip()
+        text = _joined(words, text)
     if not text and code is None:
         return None
     return Failure(

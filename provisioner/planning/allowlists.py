@@ -21,9 +21,13 @@ def namespace_problem(namespace: str, settings: Settings) -> str:
 
 def reservation_problem(path: str, settings: Settings) -> str:
     """Say why a pod may not name a reservation, empty where it may; blocks go with their reservation."""
-    name = _reservation_name(path)
-    listed = {_reservation_name(choice.reservation) for choice in settings.capacity}
+    own = settings.project_id
+    name = _reservation_name(path, own)
+    listed = {_reservation_name(choice.reservation, own) for choice in settings.capacity}
     if name in listed or _allowed(settings.allowed_reservations, (name,)):
+        return ""
+    in_full = [pattern for pattern in settings.allowed_reservations or () if pattern.startswith(f"{own}/")]
+    if "/" not in name and _allowed(in_full, (f"{own}/{name}",)):
         return ""
     return (
         f"reservation {name} is not among ALLOWED_RESERVATIONS; name another or ask whoever runs the provisioner to "
@@ -63,9 +67,9 @@ def label_problem(keys: Iterable[str], settings: Settings) -> str:
     return ""
 
 
-def _reservation_name(path: str) -> str:
+def _reservation_name(path: str, own_project: str) -> str:
     project, name, _, _ = reservation_parts(path)
-    return f"{project}/{name}" if project else name
+    return name if project in ("", own_project) else f"{project}/{name}"
 
 
 def _allowed(patterns: Collection[str] | None, names: Collection[str]) -> bool:

@@ -40,7 +40,7 @@ class Choices:
 
 def choices_of(slice_: Slice, settings: Settings) -> Choices:
     """List the choices of a slice; raise UnmeetableError where there is none."""
-    pinned = None if settings.force_on_demand else _pinned(slice_.requirements.node_selector)
+    pinned = None if settings.force_on_demand else _pinned(slice_.requirements.node_selector, settings)
     if settings.force_on_demand:
         listed: tuple[CapacityChoice, ...] = (_ON_DEMAND,)
     else:
@@ -75,9 +75,9 @@ def capacity_key(choice: CapacityChoice, machine_type: str, topology: str, hosts
     return f"{choice.zone}/{machine_type}/{topology} on {hosts}/{terms}"
 
 
-def _pinned(selector: Mapping[str, str]) -> CapacityChoice | None:
+def _pinned(selector: Mapping[str, str], settings: Settings) -> CapacityChoice | None:
     kinds = {kind: f"{key}={value}" for key, value, kind in _PINS if selector.get(key) == value}
-    reservation = _reservation(selector)
+    reservation = _reservation(selector, settings)
     if reservation:
         kinds[CapacityKind.RESERVATION] = f"{constants.RESERVATION_NAME}={selector[constants.RESERVATION_NAME]}"
     if len(kinds) > 1:
@@ -87,7 +87,7 @@ def _pinned(selector: Mapping[str, str]) -> CapacityChoice | None:
     return next((CapacityChoice(kind=kind, reservation=reservation) for kind in kinds), None)
 
 
-def _reservation(selector: Mapping[str, str]) -> str:
+def _reservation(selector: Mapping[str, str], settings: Settings) -> str:
     name, block = selector.get(constants.RESERVATION_NAME, ""), selector.get(constants.RESERVATION_BLOCK, "")
     sub_block = selector.get(constants.RESERVATION_SUB_BLOCK, "")
     if (block and not name) or (sub_block and not block):
@@ -95,7 +95,8 @@ def _reservation(selector: Mapping[str, str]) -> str:
             f"the pod selects {constants.RESERVATION_SUB_BLOCK if sub_block else constants.RESERVATION_BLOCK} without "
             f"{constants.RESERVATION_BLOCK if sub_block else constants.RESERVATION_NAME}; add it"
         )
-    project = selector.get(constants.RESERVATION_PROJECT, "")
+    # GKE answered NAME/reservationBlocks/B with 404 where the full path was taken (cluster-toolkit issue 5043).
+    project = selector.get(constants.RESERVATION_PROJECT, "") or (settings.project_id if block else "")
     return reservation_path(name, project=project, block=block, sub_block=sub_block) if name else ""
 
 

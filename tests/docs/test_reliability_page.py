@@ -1,4 +1,4 @@
-"""docs/reliability.md names tests that exist, and every test of a fault."""
+"""docs/reliability.md and docs/reality.md name tests that exist, and the first every test of a fault."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,9 @@ import pytest
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = (_ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-_NAMED = sorted(set(re.findall(r"`(test_\w+)`", _PAGE)))
+_REALITY = (_ROOT / "docs" / "reality.md").read_text(encoding="utf-8")
+_TEST = re.compile(r"`(test_\w+)`")
+_NAMED = sorted(set(_TEST.findall(_PAGE)))
 _FILES = sorted(set(re.findall(r"`((?:tests|planning|controller|cluster)/[\w/.]+)`", _PAGE)))
 #: Where the faults of GKE, of Kubernetes and of the provisioner itself are tested end to end.
 _OF_FAULTS = ("crashes", "faults_gke", "faults_kubernetes", "guards", "leaders", "trouble")
@@ -21,6 +23,17 @@ def test_every_test_that_the_page_names_exists() -> None:
     """Whoever renames a test says so on the page."""
     assert _NAMED
     assert set(_NAMED) - _tests_in(*(_ROOT / "tests").rglob("test_*.py")) == set()
+
+
+def test_every_assumption_about_gke_names_a_test_that_exists() -> None:
+    """One row, one subject; the last cell names what holds it."""
+    there = _tests_in(*(_ROOT / "tests").rglob("test_*.py"))
+    rows = [line for line in _REALITY.splitlines() if line.startswith("| ") and not line.startswith("| subject |")]
+    assert rows
+    for row in rows:
+        named = set(_TEST.findall(row.rstrip(" |").rpartition(" | ")[2]))
+        assert named, row
+        assert named <= there, row
 
 
 @pytest.mark.parametrize("path", _FILES)

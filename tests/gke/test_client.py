@@ -328,6 +328,33 @@ POOLS = [
         {
             "name": "b",
             "status": "ERROR",
+            "conditions": [{"code": "GCE_STOCKOUT", "message": "[GCE_STOCKOUT]: Instance 'x' creation failed"}],
+        },
+        NodePool(
+            name=PoolName("b"),
+            status=PoolStatus.ERROR,
+            failure=Failure(kind=FailureKind.STOCKOUT, message="[GCE_STOCKOUT]: Instance 'x' creation failed"),
+        ),
+        id="a condition's code that its message begins with is said once",
+    ),
+    pytest.param(
+        {
+            "name": "b",
+            "status": "ERROR",
+            "statusMessage": "Atomic resize failed with [GCE_STOCKOUT]",
+            "conditions": [{"code": "GCE_STOCKOUT"}],
+        },
+        NodePool(
+            name=PoolName("b"),
+            status=PoolStatus.ERROR,
+            failure=Failure(kind=FailureKind.STOCKOUT, message="Atomic resize failed with [GCE_STOCKOUT]"),
+        ),
+        id="a condition's code that the status message has is said once",
+    ),
+    pytest.param(
+        {
+            "name": "b",
+            "status": "ERROR",
             "statusMessage": "[GCE_STOCKOUT]",
             "config": {"reservationAffinity": {"key": "compute.googleapis.com/reservation-name", "values": ["r"]}},
         },

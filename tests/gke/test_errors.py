@@ -128,6 +128,35 @@ MESSAGES = [
         K.STOCKOUT,
         id="a reservation that is used up is a stockout",
     ),
+    *(
+        pytest.param(None, text, K.STOCKOUT, id=f"a reservation that cannot serve now is a stockout: {text}")
+        for text in (
+            "Specified reservation 'r' does not have available resources for the request.",
+            "No available resources in specified reservations",
+            "[RESERVATION_CAPACITY_EXCEEDED] no luck",
+            "Reservation does not have enough resources for the request",
+            "Creation requires reservation to be in READY state",
+            "Zone does not currently have sufficient capacity for the requested resources.",
+        )
+    ),
+    pytest.param(
+        9,
+        "Constraint constraints/compute.requireShieldedVm violated for project p. Please wait.",
+        K.INVALID,
+        id="a constraint that is violated does not pass by itself",
+    ),
+    pytest.param(
+        7,
+        "Operation denied by org policy on resource 'projects/p'",
+        K.INVALID,
+        id="what a policy of the organisation denies is refused",
+    ),
+    pytest.param(
+        3,
+        'Service account "a@p.iam.gserviceaccount.com" does not exist.',
+        K.PERMISSION,
+        id="a node service account that does not exist yet is a permission",
+    ),
     pytest.param(
         None,
         "The reservation projects/p/reservations/r was not found in zone us-east5-a",
@@ -382,6 +411,25 @@ ANSWERS = [
         id="a rate limit is known by its text alone",
     ),
     pytest.param(
+        429,
+        "RESOURCE_EXHAUSTED",
+        "Reservation does not have enough resources for the request",
+        "rateLimitExceeded",
+        (K.STOCKOUT,) * 3,
+        id="a full reservation is a stockout, though its reason is that of a rate limit",
+    ),
+    pytest.param(
+        412,
+        "FAILED_PRECONDITION",
+        "Constraint constraints/compute.vmExternalIpAccess violated for project p. Please try again later.",
+        "conditionNotMet",
+        (K.INVALID,) * 3,
+        id="412 that names a constraint is a refusal",
+    ),
+    pytest.param(
+        412, "", "Etag mismatch", "conditionNotMet", (K.OPERATION_IN_THE_WAY,) * 3, id="412 without one is an etag"
+    ),
+    pytest.param(
         400, "INVALID_ARGUMENT", "Cluster byte size limit reached", "", (K.QUOTA,) * 3, id="a full cluster is a quota"
     ),
     pytest.param(
@@ -480,6 +528,42 @@ def test_answer(
     )
     assert tuple(one.kind for one in got) == want
     assert all(one.message.startswith(message) for one in got)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "remedy"),
+    [
+        pytest.param(
+            400,
+            'The user does not have access to service account "nodes@p.iam.gserviceaccount.com". Ask a project owner '
+            "to grant you the iam.serviceAccountUser role on the service account",
+            "Grant the provisioner's identity roles/iam.serviceAccountUser on that service account;",
+            id="it may not act as the account",
+        ),
+        pytest.param(
+            403,
+            "Permission 'iam.serviceAccounts.actAs' denied on service account nodes@p.iam.gserviceaccount.com",
+            "Grant the provisioner's identity roles/iam.serviceAccountUser on that service account;",
+            id="so in the words of a 403",
+        ),
+        pytest.param(
+            400,
+            'Service account "nodes@p.iam.gserviceaccount.com" does not exist.',
+            "Create it, or name another in GCP_NODE_SERVICE_ACCOUNT",
+            id="there is no such account",
+        ),
+    ],
+)
+def test_a_node_service_account_that_may_not_be_used_is_a_permission_with_its_remedy(
+    code: int, text: str, remedy: str
+) -> None:
+    """It is tried again, for somebody may grant the role at any time; the account's name does not hide the text."""
+    said = google(code, "", text, "badRequest")
+    values = ("nodes@p.iam.gserviceaccount.com",)
+    failure = to_gke_error(said, "it", call=Call.CREATE, values=values).failure
+    assert failure.kind is K.PERMISSION
+    assert failure.message.startswith(f"{text} {remedy}")
+    assert "the permission named here" not in failure.message
 
 
 @pytest.mark.parametrize(

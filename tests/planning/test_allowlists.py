@@ -98,6 +98,10 @@ def test_a_name_is_allowed_or_refused_with_the_name_of_the_setting(
         ("projects/p-project/reservations/r1", "r1", False),
         ("projects/p-project/reservations/r1", "p-project/*", True),
         ("r1", "p-project/r1", False),
+        ("projects/a-project/reservations/r1/reservationBlocks/b1", "r1", True),
+        ("r1", "a-project/r1", True),
+        ("r1", "a-project/*", True),
+        ("r1", "a-*", False),
     ],
     ids=[
         "a block goes with its reservation",
@@ -106,6 +110,10 @@ def test_a_name_is_allowed_or_refused_with_the_name_of_the_setting(
         "one of another project is not ours of that name",
         "all of a project",
         "ours is not another project's of that name",
+        "ours in full is ours by its name",
+        "ours may be allowed with its project",
+        "all of ours may be",
+        "the beginning of a name does not mean the project",
     ],
 )
 def test_reservations_are_told_apart_by_project(*, path: str, pattern: str, allowed: bool) -> None:

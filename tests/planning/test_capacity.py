@@ -172,8 +172,8 @@ def test_the_choices_of_a_slice(asked: dict[str, Any], changes: dict[str, Any], 
         ),
         pytest.param(
             {constants.RESERVATION_NAME: "r1", constants.RESERVATION_BLOCK: "b1"},
-            "reservation r1/b1",
-            id="a block",
+            "reservation a-project/r1/b1",
+            id="a block of a reservation of the cluster's own project, with the full path",
         ),
         pytest.param(
             {
