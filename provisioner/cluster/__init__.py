@@ -43,6 +43,7 @@ from provisioner.cluster.workloads import (
     list_open_nodes_of_pool,
     list_pods_of_jobset,
     list_pods_on_node,
+    list_provider_ids_without_tpus,
     release,
     uncordon,
 )
@@ -85,6 +86,7 @@ __all__ = [
     "list_open_nodes_of_pool",
     "list_pods_of_jobset",
     "list_pods_on_node",
+    "list_provider_ids_without_tpus",
     "namespaces",
     "nodes",
     "parse_jobset",

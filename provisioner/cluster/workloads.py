@@ -8,7 +8,7 @@ delete, not permit it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -32,6 +32,11 @@ T = TypeVar("T")
 
 #: Selects the nodes that are not cordoned; the API server knows it of nodes.
 _OPEN = {"fieldSelector": "spec.unschedulable=false"}
+#: Selects the nodes without TPUs.
+_WITHOUT_TPUS = {"labelSelector": f"!{constants.TPU_ACCELERATOR}"}
+#: Nodes a page, and pages, that are looked at for a node which tells the cluster.
+_IDENTITY_PAGE_SIZE = 100
+_IDENTITY_PAGES = 20
 #: A list that takes longer than etcd keeps its revision starts again this often.
 _LIST_ATTEMPTS = 3
 #: A node that others write to meanwhile is read and written again this often.
@@ -104,6 +109,23 @@ def list_nodes_of_pool(api: Api, pool_name: str) -> list[PoolNode]:
 def list_open_nodes_of_pool(api: Api, pool_name: str) -> list[str]:
     """Name the nodes of a pool that pods may be bound to: one tiny answer where all are cordoned."""
     return [name for name, _ in _list_metadata(api, pool_name, _OPEN)]
+
+
+def list_provider_ids_without_tpus(api: Api) -> Iterator[list[str]]:
+    """Yield the provider ids of the nodes without TPUs, page by page, of at most 2,000 nodes.
+
+    Nodes with TPUs are left out: GKE names them gke-tpu-HASH-..., so that nothing tells whose they are.
+    """
+    pager = Pager(api, collection_path("nodes"), _WITHOUT_TPUS, most=_IDENTITY_PAGE_SIZE)
+    token = ""
+    for _ in range(_IDENTITY_PAGES):
+        page = pager.fetch(token)
+        specs = (item.get("spec") for item in page.items if isinstance(item, dict))
+        found = (spec.get("providerID") for spec in specs if isinstance(spec, dict))
+        yield [provider_id for provider_id in found if isinstance(provider_id, str)]
+        token = page.continue_token
+        if not token:
+            return
 
 
 def _list_metadata(api: Api, pool_name: str, fields: Mapping[str, str]) -> list[tuple[str, bool]]:

@@ -10,15 +10,13 @@ import structlog
 
 from provisioner import cluster
 from provisioner.gke.errors import GkeError
-from provisioner.gke.identity import prove_same_cluster
-from provisioner.gke.protocol import Gke
+from provisioner.gke.identity import Proof, prove_same_cluster
+from provisioner.gke.protocol import Cluster, Gke
 
 _log = structlog.get_logger(__name__)
 
 #: A proof that failed is tried again this often: a node may have come, a setting cannot have changed.
 _RETRY_SECONDS = 30.0
-#: As many nodes are looked at where the certificate authority proves nothing.
-_NODES_LOOKED_AT = 50
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,16 +47,10 @@ class ClusterProof:
         self.tried_at = self.clock()
         try:
             found = self.gke.get_cluster()
-            provider_ids = self._provider_ids() if self.trusted_ca_pem is None else ()
+            proof = prove(found, self.api, trusted_ca_pem=self.trusted_ca_pem, assume=self.assume)
         except (GkeError, cluster.ClusterError) as error:
             self._set_problem(f"cannot prove that the kubeconfig and GCP_CLUSTER are one cluster: {error}")
             return False
-        proof = prove_same_cluster(
-            kubernetes_ca_pem=self.trusted_ca_pem,
-            cluster=found,
-            node_provider_ids=provider_ids,
-            assume=self.assume,
-        )
         self.proven = proof.proven
         if proof.proven:
             self.problem = ""
@@ -83,8 +75,20 @@ class ClusterProof:
             _log.error("cluster.not_proven", problem=problem)
         self.problem = problem
 
-    def _provider_ids(self) -> tuple[str, ...]:
-        page = self.api.list_page("/api/v1/nodes", limit=_NODES_LOOKED_AT)
-        specs = (item.get("spec") for item in page.items if isinstance(item, dict))
-        found = (spec.get("providerID") for spec in specs if isinstance(spec, dict))
-        return tuple(provider_id for provider_id in found if isinstance(provider_id, str))
+
+def prove(found: Cluster, api: cluster.Api, *, trusted_ca_pem: bytes | None, assume: bool) -> Proof:
+    """Try to prove that `api` serves the cluster `found`; nodes are listed only where certificates cannot tell.
+
+    Raises ClusterError.
+    """
+    provider_ids: list[str] = []
+    if trusted_ca_pem is None:
+        for page in cluster.list_provider_ids_without_tpus(api):
+            provider_ids += page
+            # As a rule the first page has a node that tells.
+            proof = prove_same_cluster(kubernetes_ca_pem=None, cluster=found, node_provider_ids=page, assume=False)
+            if proof.proven:
+                return proof
+    return prove_same_cluster(
+        kubernetes_ca_pem=trusted_ca_pem, cluster=found, node_provider_ids=provider_ids, assume=assume
+    )

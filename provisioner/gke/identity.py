@@ -54,8 +54,8 @@ def prove_same_cluster(
         if node is not None:
             return Proof(proven=True, why=f"Node {node} lies in an instance group of {name}.")
         doubt = (
-            f"No certificate authority to compare with {name}, and none of the {len(node_provider_ids)} nodes that "
-            f"Kubernetes lists lies in one of its {len(cluster.instance_group_urls)} instance groups."
+            f"No certificate authority to compare with {name}, and none of the {len(node_provider_ids)} nodes "
+            f"without TPUs that Kubernetes lists lies in one of its {len(cluster.instance_group_urls)} instance groups."
         )
     if assume:
         return Proof(proven=True, why=f"Assumed because ASSUME_SAME_CLUSTER says so. {doubt}")

@@ -398,6 +398,8 @@ def _holds(requirement: str, value_of: Any) -> bool:
     if "=" in requirement:
         key, _, value = requirement.partition("=")
         return value_of(key) == value
+    if requirement.startswith("!"):
+        return value_of(requirement.removeprefix("!")) is None
     return value_of(requirement) is not None
 
 

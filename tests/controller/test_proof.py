@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from structlog.testing import capture_logs
 
+from provisioner import constants
 from provisioner.cluster.protocol import object_path
 from provisioner.gke.protocol import Cluster
 from provisioner.model.capacity import FailureKind
@@ -74,6 +75,58 @@ def test_where_public_roots_are_trusted_a_node_is_the_proof() -> None:
     world.kube.put_object(object_path("nodes", "n"), node)
     world.round(after_seconds=31)
     assert world.loop.proof.proven
+
+
+GROUP_URL = "https://compute/projects/p/zones/us-central2-b/instanceGroupManagers/gke-test-default-1f-grp"
+
+
+def put_numbered_nodes(world: World, count: int, *, provider_id: str = "", **labels: str) -> None:
+    """Register nodes whose names sort before that of the default pool's node."""
+    for number in range(count):
+        name = f"a-{len(labels)}-{number:05}"
+        given = provider_id or f"gce://p/us-central2-b/gke-tpu-{number:08x}-abcd"
+        node = {"metadata": {"name": name, "labels": labels}, "spec": {"providerID": given}}
+        world.kube.put_object(object_path("nodes", name), node)
+
+
+def world_without_ca() -> World:
+    """Return a world whose kubeconfig trusts public roots, as those of DNS endpoints and Connect gateways do."""
+    world = World(ca_pem=None)
+    world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, instance_group_urls=(GROUP_URL,))
+    node = {"metadata": {"name": "z"}, "spec": {"providerID": "gce://p/us-central2-b/gke-test-default-1f-abcd"}}
+    world.kube.put_object(object_path("nodes", "z"), node)
+    return world
+
+
+def test_nodes_with_tpus_are_passed_over() -> None:
+    """GKE names them gke-tpu-HASH-..., whatever their cluster and pool; a thousand of them hide no other node."""
+    world = world_without_ca()
+    put_numbered_nodes(world, 1000, **{constants.TPU_ACCELERATOR: "tpu-v6e-slice"})
+    assert world.loop.proof.attempt()
+    (asked,) = [call.query for call in world.kube.calls if call.path == "/api/v1/nodes"]
+    assert asked["labelSelector"] == f"!{constants.TPU_ACCELERATOR}"
+
+
+def test_all_pages_of_nodes_are_looked_at_until_one_tells() -> None:
+    """A node that tells the cluster may be on any page."""
+    world = world_without_ca()
+    put_numbered_nodes(world, 350, provider_id="kind://elsewhere")
+    assert world.loop.proof.attempt()
+    assert world.calls("GET").count("/api/v1/nodes") == 4
+    first = world_without_ca()
+    put_numbered_nodes(first, 1, provider_id="gce://p/us-central2-b/gke-test-default-1f-wxyz")
+    put_numbered_nodes(first, 350, provider_id="kind://elsewhere", app="web")
+    assert first.loop.proof.attempt()
+    assert first.calls("GET").count("/api/v1/nodes") == 1
+
+
+def test_the_pages_of_nodes_have_a_bound() -> None:
+    """A cluster of any size is asked for twenty pages at most, and the words count the nodes that were seen."""
+    world = world_without_ca()
+    put_numbered_nodes(world, 2001, provider_id="kind://elsewhere")
+    assert not world.loop.proof.attempt()
+    assert world.calls("GET").count("/api/v1/nodes") == 20
+    assert "none of the 2000 nodes without TPUs" in world.loop.proof.problem
 
 
 def test_the_next_try_is_due_half_a_minute_after_the_last_whatever_the_clock_says() -> None:
