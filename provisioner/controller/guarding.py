@@ -51,6 +51,9 @@ class ClusterProof:
         except (GkeError, cluster.ClusterError) as error:
             self._set_problem(f"cannot prove that the kubeconfig and GCP_CLUSTER are one cluster: {error}")
             return False
+        if found.autopilot:
+            self._set_problem(autopilot_refusal(found.name))
+            return False
         self.proven = proof.proven
         if proof.proven:
             self.problem = ""
@@ -61,6 +64,8 @@ class ClusterProof:
                     channel=found.release_channel,
                     advice="GKE forces auto-upgrade on there, which interrupts training; take the cluster off it",
                 )
+            if found.auto_provisioned_tpus:
+                _log.warning("cluster.auto_provisions_tpus", advice=auto_provisioning_advice(found))
         else:
             self._set_problem(proof.why)
         return proof.proven
@@ -74,6 +79,22 @@ class ClusterProof:
         if problem != self.problem:
             _log.error("cluster.not_proven", problem=problem)
         self.problem = problem
+
+
+def autopilot_refusal(name: str) -> str:
+    """Say why nothing can be done on an Autopilot cluster."""
+    return (
+        f"cluster {name!r} is an Autopilot cluster: GKE makes the nodes there by itself and refuses node pools of "
+        "others. Run the provisioner on a Standard cluster; on Autopilot, TPU pods need none."
+    )
+
+
+def auto_provisioning_advice(found: Cluster) -> str:
+    """Say what to do about node auto-provisioning that may buy TPUs too."""
+    return (
+        f"Node auto-provisioning has limits for {', '.join(found.auto_provisioned_tpus)} and acts on the same pods, so "
+        "both may buy a slice for one job. Set these limits to 0, or take the TPU limits out of auto-provisioning."
+    )
 
 
 def prove(found: Cluster, api: cluster.Api, *, trusted_ca_pem: bytes | None, assume: bool) -> Proof:

@@ -25,6 +25,12 @@ class Cluster:
     ca_certificate_pem: bytes = b""
     #: Instance group managers of all node pools.
     instance_group_urls: tuple[str, ...] = ()
+    #: GKE makes and deletes the nodes itself, and takes no node pools from others.
+    autopilot: bool = False
+    #: Resources with "tpu" in their names that node auto-provisioning may buy; empty where it is off or buys none.
+    auto_provisioned_tpus: tuple[str, ...] = ()
+    #: PROJECT.svc.id.goog; empty where Workload Identity is off.
+    workload_pool: str = ""
 
 
 class Gke(Protocol):

@@ -61,6 +61,10 @@ CLUSTER_FIELDS = (
     "masterAuth.clusterCaCertificate",
     "instanceGroupUrls",
     "nodePools.instanceGroupUrls",
+    "autopilot.enabled",
+    "autoscaling.enableNodeAutoprovisioning",
+    "autoscaling.resourceLimits",
+    "workloadIdentityConfig.workloadPool",
 )
 
 
@@ -193,7 +197,18 @@ def cluster_from_message(message: Any) -> Cluster:
         release_channel=_RELEASE_CHANNELS.get(message.release_channel.channel or -1, ""),
         ca_certificate_pem=certificate,
         instance_group_urls=tuple(dict.fromkeys((*message.instance_group_urls, *groups))),
+        autopilot=message.autopilot.enabled,
+        auto_provisioned_tpus=_auto_provisioned_tpus(message.autoscaling),
+        workload_pool=message.workload_identity_config.workload_pool,
     )
+
+
+def _auto_provisioned_tpus(autoscaling: Any) -> tuple[str, ...]:
+    """Return the TPU resources with a limit above 0; for accelerators GKE has no auto-provisioning without a limit."""
+    if not autoscaling.enable_node_autoprovisioning:
+        return ()
+    limits = autoscaling.resource_limits
+    return tuple(limit.resource_type for limit in limits if "tpu" in limit.resource_type and limit.maximum > 0)
 
 
 def node_pool_message(request: NodePoolRequest) -> container_v1.NodePool:

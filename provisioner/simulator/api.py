@@ -171,7 +171,7 @@ class Api:
     def _cluster_body(self, name: ClusterName) -> dict[str, Any]:
         body = wire.cluster_body(
             self._world.cluster(name),
-            version=self._version,
+            settings=self._world.settings,
             ca_certificate=self._ca_certificate,
             endpoint=self._endpoint,
         )

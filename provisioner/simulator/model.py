@@ -133,6 +133,10 @@ class World:
         if self._settings.project not in (None, project):
             raise ApiError("PERMISSION_DENIED", f'Required "{permission}" permission(s) for "projects/{project}".')
 
+    def _check_standard(self) -> None:
+        if self._settings.autopilot:
+            raise ApiError("INVALID_ARGUMENT", "Autopilot node pools cannot be accessed or modified.")
+
     # -- pools ---------------------------------------------------------------------------------------------------
 
     def create_pool(self, name: ClusterName, body: dict[str, Any]) -> Operation:
@@ -140,6 +144,7 @@ class World:
         with self._lock:
             now = self._now()
             cluster = self.cluster(name)
+            self._check_standard()
             region = RegionName(name.project, names.region_of(name.location))
             plan = validation.check_pool(body, name, self._settings, self._policies.usable(region, now))
             pool_name = body["name"]
@@ -188,6 +193,7 @@ class World:
         """Begin to delete a pool."""
         with self._lock:
             now = self._now()
+            self._check_standard()
             pool = self.pool(name, pool_name)
             running = pool.operation
             creating = running.kind is OperationType.CREATE_NODE_POOL and not running.is_done

@@ -72,6 +72,15 @@ class SimulatorSettings:
     policy_seconds: float = 1.0
     """From the insert of a workload policy to its being READY."""
 
+    autopilot: bool = False
+    """The clusters are Autopilot clusters, which take no node pools."""
+
+    auto_provisioning_limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """What node auto-provisioning may buy, by resource ("tpu-v6e-slice"); it is on where this names any."""
+
+    workload_identity: bool = True
+    """Workload Identity is on in the clusters."""
+
     repair_seconds: float | None = None
     """Nodes that vanish come back after this long; None: they stay away."""
 

@@ -11,7 +11,9 @@ from typing import Any
 
 from provisioner.simulator import fieldmask, names, schema
 from provisioner.simulator.errors import RPC_CODES
+from provisioner.simulator.names import ClusterName
 from provisioner.simulator.records import Cluster, Operation, OperationType, Pool, PoolStatus
+from provisioner.simulator.settings import SimulatorSettings
 from provisioner.simulator.validation import Failure
 
 _NODE_POOL = schema.message("NodePool")
@@ -107,9 +109,11 @@ def operation_body(operation: Operation) -> dict[str, Any]:
     return body
 
 
-def cluster_body(cluster: Cluster, *, version: str, ca_certificate: str, endpoint: str) -> dict[str, Any]:
+def cluster_body(
+    cluster: Cluster, *, settings: SimulatorSettings, ca_certificate: str, endpoint: str
+) -> dict[str, Any]:
     """Return a Cluster; its pools come from `masked_pool`, the caller adds them."""
-    name = cluster.name
+    name, version = cluster.name, settings.version
     zones = names.zones_of(name.location)
     broken = any(pool.status is PoolStatus.ERROR for pool in cluster.pools.values())
     return {
@@ -134,7 +138,24 @@ def cluster_body(cluster: Cluster, *, version: str, ca_certificate: str, endpoin
         "currentNodeCount": sum(node.is_wanted for pool in cluster.pools.values() for node in pool.nodes),
         "id": hashlib.sha256(name.path.encode()).hexdigest(),
         **({"conditions": [{"canonicalCode": "UNKNOWN", "message": "a node pool is in ERROR"}]} if broken else {}),
+        **_cluster_features(name, settings),
     }
+
+
+def _cluster_features(name: ClusterName, settings: SimulatorSettings) -> dict[str, Any]:
+    """Return the parts of a Cluster that tell what is switched on; proto3 JSON leaves out what is off."""
+    features: dict[str, Any] = {}
+    if settings.autopilot:
+        features["autopilot"] = {"enabled": True}
+    limits = settings.auto_provisioning_limits
+    if limits:
+        features["autoscaling"] = {
+            "enableNodeAutoprovisioning": True,
+            "resourceLimits": [{"resourceType": key, "maximum": str(value)} for key, value in limits.items()],
+        }
+    if settings.workload_identity:
+        features["workloadIdentityConfig"] = {"workloadPool": f"{name.project}.svc.id.goog"}
+    return features
 
 
 def server_config(*, version: str) -> dict[str, Any]:

@@ -175,6 +175,29 @@ def test_a_cluster_on_a_release_channel_is_warned_of() -> None:
         assert [log["event"] for log in logs].count("cluster.on_release_channel") == want
 
 
+def test_an_autopilot_cluster_is_refused() -> None:
+    """Whatever certificates say: nothing is listed, readiness says why, and the word of the user changes nothing."""
+    world = World()
+    world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, autopilot=True)
+    world.loop.proof.assume = True
+    world.put_jobset()
+    world.rounds(3, every_seconds=40)
+    assert set(world.gke.counts()) == {"get_cluster"}
+    (problem,) = world.loop.problems()
+    assert "'test' is an Autopilot cluster" in problem
+    assert "Standard" in problem
+
+
+def test_auto_provisioning_of_tpus_is_warned_of() -> None:
+    """Once: both would buy for the same pods."""
+    for tpus, want in ((("tpu-v6e-slice",), 1), ((), 0)):
+        world = World()
+        world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, auto_provisioned_tpus=tpus)
+        with capture_logs() as logs:
+            world.rounds(3, every_seconds=40)
+        assert [log["event"] for log in logs].count("cluster.auto_provisions_tpus") == want
+
+
 def test_the_word_of_the_user_is_enough() -> None:
     """ASSUME_SAME_CLUSTER: where nothing can be compared."""
     world = World(ca_pem=OTHER_CERTIFICATE)

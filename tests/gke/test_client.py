@@ -505,6 +505,16 @@ def test_cluster(server: RecordingServer, client: GkeClient) -> None:
             "masterAuth": {"clusterCaCertificate": base64.b64encode(b"PEM").decode()},
             "instanceGroupUrls": ["g1"],
             "nodePools": [{"instanceGroupUrls": ["g1", "g2"]}],
+            "autopilot": {"enabled": True},
+            "autoscaling": {
+                "enableNodeAutoprovisioning": True,
+                "resourceLimits": [
+                    {"resourceType": "cpu", "maximum": "64"},
+                    {"resourceType": "tpu-v6e-slice", "maximum": "16"},
+                    {"resourceType": "tpu-v5p-slice", "maximum": "0"},
+                ],
+            },
+            "workloadIdentityConfig": {"workloadPool": "p.svc.id.goog"},
         }
     )
     assert client.get_cluster() == Cluster(
@@ -513,7 +523,19 @@ def test_cluster(server: RecordingServer, client: GkeClient) -> None:
         release_channel="REGULAR",
         ca_certificate_pem=b"PEM",
         instance_group_urls=("g1", "g2"),
+        autopilot=True,
+        auto_provisioned_tpus=("tpu-v6e-slice",),
+        workload_pool="p.svc.id.goog",
     )
+    mask = server.requests[0].headers["x-goog-fieldmask"].split(",")
+    assert {"autopilot.enabled", "autoscaling.resourceLimits", "workloadIdentityConfig.workloadPool"} < set(mask)
+
+
+def test_auto_provisioning_that_is_off_buys_nothing(server: RecordingServer, client: GkeClient) -> None:
+    """GKE keeps its limits while it is off."""
+    limits = [{"resourceType": "tpu-v6e-slice", "maximum": "16"}]
+    server.answer = Answer(body={"name": "c", "autoscaling": {"resourceLimits": limits}})
+    assert client.get_cluster().auto_provisioned_tpus == ()
 
 
 def test_cluster_with_nothing(server: RecordingServer, client: GkeClient) -> None:

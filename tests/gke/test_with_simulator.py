@@ -97,6 +97,24 @@ def failure_of_create(gke: Rehearsal, request: NodePoolRequest) -> tuple[Failure
     return caught.value.failure.kind, caught.value.failure.message
 
 
+def test_a_cluster_with_its_features(gke: Rehearsal) -> None:
+    """Autopilot, node auto-provisioning and Workload Identity are read as they are set."""
+    plain = gke.client.get_cluster()
+    assert (plain.autopilot, plain.auto_provisioned_tpus, plain.workload_pool) == (False, (), "p.svc.id.goog")
+    gke.simulator.set(
+        autopilot=True, workload_identity=False, auto_provisioning_limits={"cpu": 64, "tpu-v6e-slice": 16}
+    )
+    told = gke.client.get_cluster()
+    assert (told.autopilot, told.auto_provisioned_tpus, told.workload_pool) == (True, ("tpu-v6e-slice",), "")
+
+
+def test_an_autopilot_cluster_takes_no_pools(gke: Rehearsal) -> None:
+    """In GKE's words."""
+    gke.simulator.set(autopilot=True)
+    kind, message = failure_of_create(gke, SLICE)
+    assert (kind, "Autopilot node pools cannot be" in message) == (FailureKind.INVALID, True)
+
+
 @pytest.mark.parametrize("request_", [SLICE, SINGLE, IRONWOOD], ids=["multi-host", "single-host", "workload policy"])
 def test_life_of_a_pool(gke: Rehearsal, request_: NodePoolRequest) -> None:
     """A pool is provisioned, runs, is deleted and gone, and reads back as it was asked for."""
