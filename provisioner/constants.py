@@ -50,12 +50,31 @@ SLICE_TOPOLOGY = "cloud.google.com/gke-tpu-slice-topology"
 #: The taint key of TPU nodes, and the name of the chip resource.
 TPU_RESOURCE = "google.com/tpu"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+MACHINE_FAMILY = "cloud.google.com/machine-family"
+OS_DISTRIBUTION = "cloud.google.com/gke-os-distribution"
+BOOT_DISK = "cloud.google.com/gke-boot-disk"
+CONTAINER_RUNTIME = "cloud.google.com/gke-container-runtime"
+METADATA_SERVER = "iam.gke.io/gke-metadata-server-enabled"
+RESERVATION_AFFINITY = "cloud.google.com/reservation-affinity"
+COMPUTE_CLASS = "cloud.google.com/compute-class"
+GPU_ACCELERATOR = "cloud.google.com/gke-accelerator"
+PREEMPTIBLE = "cloud.google.com/gke-preemptible"
+HOSTNAME = "kubernetes.io/hostname"
 #: Taints under these prefixes come and go with a node's health, a cordon, or its first minutes.
 NODE_CONDITION_TAINT_PREFIXES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 ZONE = "topology.kubernetes.io/zone"
 REGION = "topology.kubernetes.io/region"
 OS = "kubernetes.io/os"
 ARCH = "kubernetes.io/arch"
+#: Older names of the labels above, and one of the driver for disks; nodes carry them too.
+GKE_ZONE = "topology.gke.io/zone"
+BETA_ZONE = "failure-domain.beta.kubernetes.io/zone"
+BETA_REGION = "failure-domain.beta.kubernetes.io/region"
+BETA_INSTANCE_TYPE = "beta.kubernetes.io/instance-type"
+BETA_OS = "beta.kubernetes.io/os"
+BETA_ARCH = "beta.kubernetes.io/arch"
+#: Labels whose value is the zone.
+ZONE_LABELS = (ZONE, GKE_ZONE, BETA_ZONE)
 #: Keys with these suffixes in their prefix part belong to Google or Kubernetes: never copied to a node pool.
 SYSTEM_LABEL_DOMAINS = ("google.com", "kubernetes.io", "k8s.io", "gke.io")
 
@@ -158,5 +177,7 @@ LIMIT_REACHED = "NodePoolLimitReached"
 UNLISTED_TOPOLOGY = "TopologyNotListed"
 #: The slice is ready and waits for the other slices of its JobSet.
 HELD_FOR_OTHERS = "SliceHeldForOthers"
+#: The pod selects a label of Google's or Kubernetes' of which nobody knows whether the nodes will carry it.
+UNKNOWN_SELECTOR = "SelectorNotKnown"
 #: Slices start together, and pods of other JobSets fit their nodes.
 NOT_SEPARATE = "JobSetNotSeparate"

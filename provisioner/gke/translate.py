@@ -40,6 +40,7 @@ NODE_POOL_FIELDS = (
     "config.labels",
     "config.taints",
     "config.machineType",
+    "config.diskType",
     "config.spot",
     "config.flexStart",
     "config.reservationAffinity",
@@ -126,6 +127,7 @@ def node_pool_from_message(message: Any) -> NodePool:
         flex_start=message.config.flex_start,
         queued=message.queued_provisioning.enabled,
         reservation=reservation,
+        disk_type=message.config.disk_type,
     )
 
 

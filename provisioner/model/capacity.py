@@ -99,6 +99,8 @@ class NodePool:
     queued: bool = False
     #: Name or path of the one reservation, empty for none.
     reservation: str = ""
+    #: config.diskType, which GKE lists also where it chose itself; empty where that is not known.
+    disk_type: str = ""
 
     @property
     def hosts(self) -> int:

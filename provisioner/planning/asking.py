@@ -24,11 +24,17 @@ def capacity_of(slice_: Slice, settings: Settings) -> tuple[CapacityChoice, ...]
     return _asked(slice_, constants.CAPACITY, choices.parse_choices, ()) or settings.capacity
 
 
+def selected_zone(slice_: Slice) -> Zone | None:
+    """Return the zone that the pod selects, by whichever label; None for none."""
+    selector = slice_.requirements.node_selector
+    return next((Zone(selector[key]) for key in constants.ZONE_LABELS if selector.get(key)), None)
+
+
 def zones_of(slice_: Slice, settings: Settings) -> tuple[Zone, ...]:
     """Return the zones to try, best first; a zone that the pod selects is the only one."""
-    selected = slice_.requirements.node_selector.get(constants.ZONE)
-    if selected:
-        return (Zone(selected),)
+    selected = selected_zone(slice_)
+    if selected is not None:
+        return (selected,)
     return _asked(slice_, constants.ZONES, choices.parse_zones, ()) or settings.zones or (settings.zone,)
 
 

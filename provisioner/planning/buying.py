@@ -22,7 +22,7 @@ from provisioner.planning.plan import Create, PoolState, Verdict
 from provisioner.planning.reserving import RESERVED_AFTER, turn_of
 from provisioner.planning.specification import HELD_TAINT, check_shape, labels_left_out, pool_request
 from provisioner.planning.supply import Supply
-from provisioner.planning.verdicts import not_separate, underused, unlisted, verdict
+from provisioner.planning.verdicts import not_separate, underused, unknown_selectors, unlisted, verdict
 from provisioner.settings import Settings
 
 _WAITS_FOR_OPERATIONS = "waits for other node pool operations of this cluster to end"
@@ -129,6 +129,7 @@ def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
             buying.creates.append(_create(slice_, offer))
             buying.wanted.append(_wanted(slice_, name, Phase.WANTED, shop.now, ""))
             buying.verdicts += (*underused(slice_), *unlisted(slice_), *_left_out(slice_, choices, shop.settings))
+            buying.verdicts += unknown_selectors(slice_, offer)
             buying.verdicts += not_separate(slice_) if HELD_TAINT in offer.taints else ()
             names.add(name)
             probes.add(offer)

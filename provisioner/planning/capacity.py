@@ -14,7 +14,7 @@ from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, Zone
 from provisioner.model.choices import CapacityChoice, reservation_path
 from provisioner.planning import allowlists
-from provisioner.planning.asking import UnmeetableError, annotation_of, capacity_of, zones_of
+from provisioner.planning.asking import UnmeetableError, annotation_of, capacity_of, selected_zone, zones_of
 from provisioner.settings import Settings, region_of
 
 _ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
@@ -114,7 +114,7 @@ def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings
 
 
 def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Settings) -> Iterator[CapacityChoice]:
-    selected = slice_.requirements.node_selector.get(constants.ZONE)
+    selected = selected_zone(slice_)
     zones = zones_of(slice_, settings)
     region = region_of(settings.cluster_location)
     count = sum(1 if choice.zone else len(zones) for choice in listed)
@@ -134,5 +134,6 @@ def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Setting
 
 
 def _elsewhere(listed: Iterable[CapacityChoice], slice_: Slice) -> str:
-    selected = slice_.requirements.node_selector.get(constants.ZONE)
-    return f"the pod selects {constants.ZONE}={selected}, and none of {', '.join(map(str, listed))} is there"
+    selector = slice_.requirements.node_selector
+    selected = next((f"{key}={selector[key]}" for key in constants.ZONE_LABELS if selector.get(key)), "no zone")
+    return f"the pod selects {selected}, and none of {', '.join(map(str, listed))} is there"

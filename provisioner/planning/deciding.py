@@ -257,7 +257,8 @@ def _replaced(
         return {}
     going = sum(each.leaving or each.lost or each.pool.status is PoolStatus.STOPPING for each in supply.values())
     most = max(1, len(supply) * settings.replaced_share_percent // 100)
-    ready = [(each.pool, each.slice_id) for each in stuck if each.ready]
+    # Where the nodes lack a label that GKE does not set, another pool would be made again and again.
+    ready = [(each.pool, each.slice_id) for each in stuck if each.ready and not each.lacking]
     return dict(ready[: max(0, most - going)])
 
 

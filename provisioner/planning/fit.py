@@ -11,6 +11,10 @@ from dataclasses import dataclass
 
 from provisioner.model.capacity import Node, Taint
 from provisioner.model.workloads import Expression, Requirements, Toleration
+from provisioner.planning import node_labels
+
+#: Operators that no node without the label satisfies.
+_NEED_A_LABEL = frozenset({"In", "Exists", "Gt", "Lt"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +27,12 @@ class NodeView:
     cpu_millicores: int
     memory_bytes: int
     name: str = ""
+    #: No such node is there yet: of some labels nobody knows whether it will carry them.
+    predicted: bool = False
+
+    def may_carry(self, key: str) -> bool:
+        """Whether a label that is not listed may be there all the same."""
+        return self.predicted and key not in self.labels and node_labels.may_be_there(key)
 
 
 def view_of_node(node: Node) -> NodeView:
@@ -51,14 +61,9 @@ def demand_key(requirements: Requirements) -> Hashable:
 
 def misfit(requirements: Requirements, view: NodeView) -> str:
     """Return the first reason why the pod cannot run there, empty where it can."""
-    for key, value in requirements.node_selector.items():
-        if view.labels.get(key) != value:
-            found = f"{key}={view.labels[key]}" if key in view.labels else f"no label {key}"
-            return f"the pod selects {key}={value}, the node has {found}"
-    if requirements.affinity_terms and not any(
-        all(_holds(expression, view) for expression in term) for term in requirements.affinity_terms
-    ):
-        return "no term of the pod's required node affinity holds on the node"
+    reason = label_misfit(requirements, view)
+    if reason:
+        return reason
     for taint in view.taints:
         if taint.effect != "PreferNoSchedule" and not _tolerated(taint, requirements.tolerations):
             return f"the pod does not tolerate the taint {taint.key}={taint.value}:{taint.effect}"
@@ -72,8 +77,33 @@ def misfit(requirements: Requirements, view: NodeView) -> str:
     return ""
 
 
-def _holds(expression: Expression, view: NodeView) -> bool:
+def label_misfit(requirements: Requirements, view: NodeView) -> str:
+    """Return the first reason why the node is none of those that the pod selects, empty where it is one."""
+    for key, value in requirements.node_selector.items():
+        if view.labels.get(key) != value and not view.may_carry(key):
+            found = f"{key}={view.labels[key]}" if key in view.labels else f"no label {key}"
+            return f"the pod selects {key}={value}, the node has {found}"
+    if requirements.affinity_terms and not any(
+        all(_holds(expression, view) for expression in term) for term in requirements.affinity_terms
+    ):
+        return "no term of the pod's required node affinity holds on the node"
+    return ""
+
+
+def trusted(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
+    """List what a pod that fits relies on although nobody knows it of the node: selectors, and keys of affinity."""
+    found = [f"{key}={value}" for key, value in requirements.node_selector.items() if view.may_carry(key)]
+    if not any(all(_holds(each, view, sure=True) for each in term) for term in requirements.affinity_terms):
+        terms = (term for term in requirements.affinity_terms if all(_holds(each, view) for each in term))
+        found += [each.key for each in next(terms, ()) if not _holds(each, view, sure=True)]
+    return tuple(dict.fromkeys(found))
+
+
+def _holds(expression: Expression, view: NodeView, *, sure: bool = False) -> bool:
+    """Tell whether an expression holds; `sure` tells whether it does without labels that only may be there."""
     value = view.name if expression.on_field else view.labels.get(expression.key)
+    if not sure and expression.operator in _NEED_A_LABEL and not expression.on_field and view.may_carry(expression.key):
+        return True
     match expression.operator:
         case "In":
             return value in expression.values

@@ -16,6 +16,7 @@ from provisioner.demand import Slice, SliceId
 from provisioner.demand.slices import slice_id_of
 from provisioner.model.capacity import Node, NodePool, PoolName, Zone
 from provisioner.model.workloads import JobSets, JobSetUid, Pod
+from provisioner.planning import node_labels
 from provisioner.planning.fit import demand_key
 from provisioner.planning.supply import Supply, serves, takes
 
@@ -146,7 +147,12 @@ class _Free:
 
     def take(self, slice_: Slice, zone: Zone | None) -> Supply | None:
         """Give out the best pool that fits, in the one zone where there is one to keep to."""
-        selectors = slice_.requirements.node_selector.items()
+        # A label that is not predicted says nothing of who may carry it.
+        selectors = [
+            (key, value)
+            for key, value in slice_.requirements.node_selector.items()
+            if not node_labels.may_be_there(key)
+        ]
         shelf = min((self._shelves.get(label, []) for label in selectors), key=len, default=[])
         if not shelf:
             return None

@@ -10,13 +10,13 @@ from provisioner import constants, tpu
 from provisioner.demand import Slice
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest, PoolStatus, Taint
-from provisioner.model.choices import CapacityChoice, comma_items, reservation_parts
-from provisioner.planning import allowlists, asking
+from provisioner.model.choices import CapacityChoice, comma_items
+from provisioner.planning import allowlists, asking, node_labels
 from provisioner.planning.asking import UnmeetableError
 from provisioner.planning.capacity import choices_of
 from provisioner.planning.fit import NodeView, misfit
 from provisioner.planning.names import pool_name
-from provisioner.settings import Settings, forms, parse_networks, region_of
+from provisioner.settings import Settings, forms, parse_networks
 
 #: config.labels of the GKE API: "supports up to 1,024 total characters in a single request".
 _MAX_LABEL_CHARACTERS = 1024
@@ -25,15 +25,6 @@ _GIB = 1024**3
 _CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
 _SPOT_TAINT = Taint(key=constants.SPOT, value="true")
 _QUEUED_TAINT = Taint(key=constants.QUEUED, value="true")
-#: Labels that GKE puts on nodes by how they were had.
-_CAPACITY_LABELS: Mapping[CapacityKind, Mapping[str, str]] = {
-    CapacityKind.ON_DEMAND: {constants.PROVISIONING: "standard"},
-    CapacityKind.RESERVATION: {constants.PROVISIONING: "standard"},
-    CapacityKind.SPOT: {constants.PROVISIONING: "spot", constants.SPOT: "true"},
-    CapacityKind.FLEX_START: {constants.PROVISIONING: "flex-start", constants.FLEX_START: "true"},
-    # What gke-provisioning says of queued nodes is documented nowhere.
-    CapacityKind.QUEUED: {constants.QUEUED: "true"},
-}
 _CAPACITY_TAINTS = {CapacityKind.SPOT: (_SPOT_TAINT,), CapacityKind.QUEUED: (_QUEUED_TAINT,)}
 #: Nodes carry it until the other slices of their JobSet are ready; then the provisioner takes it off.
 HELD_TAINT = Taint(key=constants.HELD, value="true")
@@ -42,13 +33,6 @@ _COPIED_SELECTORS = (constants.ICI_RESILIENCY, constants.LOCATION_HINT)
 #: Google's own labels that a pod may have copied: they ask GKE for something, and say nothing that others rely on.
 _COPYABLE_LABELS = frozenset({*_COPIED_SELECTORS, constants.AUTO_RESTART})
 _WORKLOAD_POLICY_PREFIX = "tpu-provisioner-"
-#: The node labels that tell a reservation, in the order of its parts.
-_RESERVATION_LABELS = (
-    constants.RESERVATION_PROJECT,
-    constants.RESERVATION_NAME,
-    constants.RESERVATION_BLOCK,
-    constants.RESERVATION_SUB_BLOCK,
-)
 
 
 def pool_request(
@@ -146,6 +130,7 @@ def expected_pool(request: NodePoolRequest) -> NodePool:
         flex_start=request.flex_start,
         queued=request.queued,
         reservation=request.reservation,
+        disk_type=request.disk_type,
     )
 
 
@@ -170,37 +155,16 @@ def expected_view(pool: NodePool) -> NodeView:
     if known is None:
         return NodeView(labels=pool.labels, taints=pool.taints, chips=0, cpu_millicores=0, memory_bytes=0)
     accelerator, machine = known
-    labels = dict(pool.labels)
-    labels |= {
-        constants.NODE_POOL: pool.name,
-        constants.TPU_ACCELERATOR: accelerator.label,
-        constants.TPU_TOPOLOGY: topology_of_pool(pool),
-        constants.INSTANCE_TYPE: machine.name,
-        constants.ACCELERATOR_COUNT: str(machine.chips),
-        constants.OS: "linux",
-        constants.ARCH: "amd64",
-    }
-    if pool.zones:
-        labels |= {constants.ZONE: pool.zones[0], constants.REGION: region_of(pool.zones[0])}
-    labels |= _CAPACITY_LABELS[pool.capacity]
-    if pool.policy_name:
-        labels[constants.PLACEMENT_POLICY] = pool.policy_name
-    if pool.reservation:
-        labels |= _reservation_labels(pool.reservation)
     added = (_CHIP_TAINT, *_CAPACITY_TAINTS.get(pool.capacity, ()))
     taints = tuple(taint for taint in pool.taints if taint.key != constants.HELD)
     return NodeView(
-        labels=labels,
+        labels=node_labels.predicted(pool, accelerator.label, machine, topology_of_pool(pool)),
         taints=tuple(dict.fromkeys((*taints, *added))),
+        predicted=True,
         chips=machine.chips,
         cpu_millicores=machine.vcpus * 1000,
         memory_bytes=machine.memory_gib * _GIB,
     )
-
-
-def _reservation_labels(reservation: str) -> dict[str, str]:
-    parts = zip(_RESERVATION_LABELS, reservation_parts(reservation), strict=True)
-    return {label: name for label, name in parts if name}
 
 
 def _placed_topology(shape: tpu.Shape, settings: Settings) -> str:
@@ -271,7 +235,7 @@ def _labels(slice_: Slice, settings: Settings, choice: CapacityChoice) -> dict[s
     selected = {
         key: value
         for key, value in slice_.requirements.node_selector.items()
-        if key in _COPIED_SELECTORS or not _system_label(key)
+        if key in _COPIED_SELECTORS or not node_labels.is_system(key)
     }
     pod_labels = slice_.requirements.labels
     asked = _asked_labels(slice_) - _withheld_labels(slice_, settings)
@@ -336,19 +300,12 @@ def _withheld_labels(slice_: Slice, settings: Settings) -> set[str]:
     """
     named = {*settings.pod_to_node_labels, *(settings.allowed_label_keys or ())}
     asked = _asked_labels(slice_) - named - _COPYABLE_LABELS - constants.OWNER_LABELS
-    return {key for key in asked if _system_label(key)}
+    return {key for key in asked if node_labels.is_system(key)}
 
 
 def _label_value(text: str) -> str:
     """Cut a name to what a label holds: it must end in a letter or digit."""
     return text[:_MAX_LABEL_VALUE].rstrip("-_.")
-
-
-def _system_label(key: str) -> bool:
-    prefix, separator, _ = key.rpartition("/")
-    return bool(separator) and any(
-        prefix == domain or prefix.endswith(f".{domain}") for domain in constants.SYSTEM_LABEL_DOMAINS
-    )
 
 
 def _check_labels(labels: Mapping[str, str]) -> None:

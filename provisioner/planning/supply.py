@@ -239,7 +239,8 @@ def _refuses(node: Node, slice_: Slice, expected: NodeView) -> bool:
         return True
     view = view_of_node(node)
     if not node.ready or node.allocatable_chips < expected.chips:
-        view = replace(expected, labels=view.labels, taints=view.taints, name=node.name)
+        # Of its labels those count that it has.
+        view = replace(expected, labels=view.labels, taints=view.taints, name=node.name, predicted=False)
     passing = (*constants.NODE_CONDITION_TAINT_PREFIXES, constants.HELD)
     taints = tuple(taint for taint in view.taints if not taint.key.startswith(passing))
     return bool(misfit(slice_.requirements, replace(view, taints=taints)))

@@ -8,11 +8,14 @@ from datetime import datetime, timedelta
 
 from provisioner import constants
 from provisioner.demand import Slice, SliceId
-from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.model import bounds
+from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus
 from provisioner.model.workloads import JobSet, JobSetUid, jobset_ref, pod_ref
+from provisioner.planning.fit import label_misfit, trusted, view_of_node
 from provisioner.planning.matching import Matching
 from provisioner.planning.memory import PhaseEntry
 from provisioner.planning.plan import Verdict
+from provisioner.planning.specification import expected_pool, expected_view
 from provisioner.planning.supply import Supply
 
 #: What should not last long and does is told after this time.
@@ -50,6 +53,19 @@ def unlisted(slice_: Slice) -> tuple[Verdict, ...]:
     return (verdict(slice_, constants.UNLISTED_TOPOLOGY, slice_.shape.warning),)
 
 
+def unknown_selectors(slice_: Slice, request: NodePoolRequest) -> tuple[Verdict, ...]:
+    """Say which of the pod's selectors nobody knows of the nodes that are about to be made."""
+    found = trusted(slice_.requirements, expected_view(expected_pool(request)))
+    if not found:
+        return ()
+    message = (
+        f"Node pool {request.name} is made, and it is not known whether its nodes will carry what the pod selects: "
+        f"{', '.join(map(bounds.cut, found))}. Where GKE does not set such a label, the pods stay unschedulable; check "
+        f"the labels of a TPU node of this cluster, or remove the selector"
+    )
+    return (verdict(slice_, constants.UNKNOWN_SELECTOR, message, key=request.name),)
+
+
 def not_separate(slice_: Slice) -> tuple[Verdict, ...]:
     """Say that the JobSet's pods may be put on nodes that were held for another one that starts together.
 
@@ -74,6 +90,8 @@ class Stuck:
     pool: PoolName
     #: All its nodes are ready: nothing that waits for them helps.
     ready: bool
+    #: What the pods select and its nodes lack: those of another pool would lack it too.
+    lacking: tuple[str, ...] = ()
     verdict: Verdict
 
 
@@ -106,8 +124,11 @@ def find_stuck(
                 f"{len(waiting)} pod(s) of job {slice_.job_name} are unschedulable although node pool {name} is ready "
                 f"for them; the scheduler says of {first.name}: {first.unschedulable_message}"
             )
+            lacking = _lacking(slice_, pool)
+            if lacking:
+                message += f"; its nodes do not carry {', '.join(map(bounds.cut, lacking))}: remove that selector"
             said = verdict(slice_, constants.STUCK, message, key=name)
-            found.append(Stuck(slice_id=slice_id, pool=name, ready=True, verdict=said))
+            found.append(Stuck(slice_id=slice_id, pool=name, ready=True, lacking=lacking, verdict=said))
         elif pool.unready_since is not None and pool.unready_since <= limit:
             message = (
                 f"job {slice_.job_name} waits for node pool {name}, which GKE calls {pool.pool.status.value}: only "
@@ -116,3 +137,10 @@ def find_stuck(
             said = verdict(slice_, constants.STUCK, message, key=f"unready {name}")
             found.append(Stuck(slice_id=slice_id, pool=name, ready=False, verdict=said))
     return tuple(found)
+
+
+def _lacking(slice_: Slice, pool: Supply) -> tuple[str, ...]:
+    """List what was expected of the nodes without knowing it, where the pod selects none of them as they are."""
+    if not all(label_misfit(slice_.requirements, view_of_node(node)) for node in pool.nodes):
+        return ()
+    return trusted(slice_.requirements, pool.view)

@@ -128,6 +128,7 @@ def test_life_of_a_pool(gke: Rehearsal, request_: NodePoolRequest) -> None:
         zones=(request_.zone,),
         topology=request_.topology,
         policy_name=request_.policy_name,
+        disk_type="hyperdisk-balanced",
     )
     create = gke.client.create_node_pool(request_)
     assert gke.client.get_node_pool(request_.name) == want
