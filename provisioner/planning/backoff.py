@@ -17,7 +17,7 @@ from typing import TypeVar
 from provisioner.demand import SliceId
 from provisioner.model.capacity import Failure, FailureKind, NodePool, NodePoolRequest
 from provisioner.planning import capacity as capacities
-from provisioner.planning.memory import Backoff, OperationLimit, Pace
+from provisioner.planning.memory import Backoff, OperationLimit, Pace, Refusal
 from provisioner.planning.specification import expected_pool, topology_of_pool
 
 #: While no create has been taken since they failed, slices try again so far apart, all together, at first and in the
@@ -59,11 +59,14 @@ DELAYS: Mapping[FailureKind, Delay] = {
 #: What a pool delays that ended in ERROR for a reason that the table above does not tie to its capacity.
 FAILED_POOL_DELAY = Delay(first_seconds=30, cap_seconds=600, per_capacity=True)
 _PROBED = frozenset({FailureKind.STOCKOUT, FailureKind.QUOTA})
+#: A request that GKE calls invalid. It is tried again all the same: many such answers tell of a permission, a quota, a
+#: service account or a policy, which somebody may have mended since.
+REFUSAL_DELAY = Delay(first_seconds=900, cap_seconds=4 * 3600)
 #: What a failed or stopped delete is delayed by.
 DELETE_DELAY = Delay(first_seconds=1, cap_seconds=60)
 
 
-LONGEST_WAIT_SECONDS = max(delay.cap_seconds for delay in (*DELAYS.values(), FAILED_POOL_DELAY))
+LONGEST_WAIT_SECONDS = max(delay.cap_seconds for delay in (*DELAYS.values(), FAILED_POOL_DELAY, REFUSAL_DELAY))
 
 
 def capacity_key(thing: NodePool | NodePoolRequest) -> str:
@@ -109,6 +112,12 @@ def pool_failed(
     delay = DELAYS.get(failure.kind, FAILED_POOL_DELAY)
     delay = delay if delay.per_capacity else FAILED_POOL_DELAY
     return {**backoffs, capacity: _longer(backoffs.get(capacity), capacity, delay, failure, now)}
+
+
+def refused(before: Refusal | None, slice_id: SliceId, digest: str, failure: Failure, now: datetime) -> Refusal:
+    """Return what is remembered of a request, known by its digest, that GKE has called invalid (again)."""
+    wait = _longer(before.wait if before is not None else None, digest, REFUSAL_DELAY, failure, now)
+    return Refusal(slice_id=slice_id, wait=wait)
 
 
 def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, now: datetime) -> Backoff:

@@ -53,6 +53,8 @@ class _Hopeless:
     until: datetime | None = None
     #: It waits for nothing but limits.
     limited: bool = False
+    #: Those that try before all others, for GKE refused them before: the others would be held for nothing.
+    first: frozenset[SliceId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,8 @@ def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
             buying.verdicts.append(verdict(slice_, constants.INVALID_REQUEST, f"No TPU node pool is made: {error}"))
             buying.wanted.append(_wanted(slice_, name, Phase.BLOCKED, shop.now, str(error)))
             continue
-        if not isinstance(offer, Obstacle) and slice_.jobset.uid in hopeless:
+        waits = slice_.jobset.uid in hopeless and slice_.id not in hopeless[slice_.jobset.uid].first
+        if not isinstance(offer, Obstacle) and waits:
             offer = _for_the_others(slice_, name, hopeless[slice_.jobset.uid])
         if isinstance(offer, Obstacle):
             buying.wanted.append(_wanted(slice_, name, Phase.BLOCKED, shop.now, offer.note))
@@ -138,7 +141,9 @@ def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
     return buying
 
 
-def problem_of(slice_: Slice, settings: Settings, memory: Memory, zones: Mapping[JobSetUid, Zone]) -> str:
+def problem_of(
+    slice_: Slice, settings: Settings, memory: Memory, zones: Mapping[JobSetUid, Zone], now: datetime
+) -> str:
     """Say why no pool can be had for a slice, whatever there is in stock; empty where one can."""
     problems: dict[str, None] = {}
     try:
@@ -151,18 +156,18 @@ def problem_of(slice_: Slice, settings: Settings, memory: Memory, zones: Mapping
         except UnmeetableError as error:
             problems.setdefault(str(error))
             continue
-        refused = obstacles.of_request(choice, request, memory)
+        refused = obstacles.of_request(choice, request, memory, now)
         if refused is None:
             return ""
         problems.setdefault(f"GKE refuses {choice}: {refused.failure.message}")
     return "; ".join(problems)
 
 
-def gang_problem(slices: Iterable[Slice], settings: Settings, memory: Memory) -> str:
+def gang_problem(slices: Iterable[Slice], settings: Settings, memory: Memory, now: datetime) -> str:
     """Say why slices that start together can never be had all at once, whatever is in stock; empty where they can."""
     slices = tuple(slices)
     for each in slices:
-        problem = problem_of(each, settings, memory, {})
+        problem = problem_of(each, settings, memory, {}, now)
         if problem:
             return f"slice {each.job_name}: {problem}"
     return limits.problem_of(slices, settings)
@@ -188,7 +193,7 @@ def _choices(slice_: Slice, settings: Settings, zones: Mapping[JobSetUid, Zone])
     return Choices(open=there, left_out=choices.left_out)
 
 
-def _hopeless(unserved: Iterable[Slice], shop: Shop, zones: Mapping[JobSetUid, Zone]) -> dict[JobSetUid, _Hopeless]:
+def _hopeless(unserved: Collection[Slice], shop: Shop, zones: Mapping[JobSetUid, Zone]) -> dict[JobSetUid, _Hopeless]:
     """Say why of some JobSets that start together not all slices can be had: none is bought then."""
     found: dict[JobSetUid, _Hopeless] = {}
     budgets: dict[JobSetUid, Budget] = {}
@@ -196,7 +201,7 @@ def _hopeless(unserved: Iterable[Slice], shop: Shop, zones: Mapping[JobSetUid, Z
         uid = slice_.jobset.uid
         if uid not in shop.gangs or uid in found:
             continue
-        problem = problem_of(slice_, shop.settings, shop.memory, zones)
+        problem = problem_of(slice_, shop.settings, shop.memory, zones, shop.now)
         if problem:
             found[uid] = _Hopeless(why=f"slice {slice_.job_name} can be had nowhere: {problem}")
             continue
@@ -205,6 +210,12 @@ def _hopeless(unserved: Iterable[Slice], shop: Shop, zones: Mapping[JobSetUid, Z
         if refusal is not None:
             found[uid] = _Hopeless(why=refusal.message, until=refusal.until, limited=True)
         budget.take(slice_)
+    refused = {refusal.slice_id for refusal in shop.memory.refusals.values()}
+    for slice_ in unserved:
+        uid = slice_.jobset.uid
+        if slice_.id in refused and uid in shop.gangs and (uid not in found or found[uid].first):
+            first = (found[uid].first if uid in found else frozenset()) | {slice_.id}
+            found[uid] = _Hopeless(why=f"slice {slice_.job_name}, which GKE refused before, tries first", first=first)
     return found
 
 
@@ -274,7 +285,7 @@ def _offer(
             except UnmeetableError as error:
                 problems.setdefault(str(error))
                 continue
-            found = obstacles.of_request(choice, request, shop.memory)
+            found = obstacles.of_request(choice, request, shop.memory, shop.now)
             if found is None:
                 return request
         in_the_way.append(found)

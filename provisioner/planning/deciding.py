@@ -56,7 +56,9 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     slices = find_slices(jobsets, snapshot.pods, policy, referred(supply.values(), jobsets, memory))
     owned = by_owner(slices, supply.values())
     made_for = {each.name: slice_id for slice_id, many in owned.items() for each in many}
-    turns = gangs.take_turns(slices, owned, lambda each: gang_problem(each, settings, memory), memory, settings, now)
+    turns = gangs.take_turns(
+        slices, owned, lambda each: gang_problem(each, settings, memory, now), memory, settings, now
+    )
     one_zone = frozenset(each.jobset.uid for each in slices.values() if asking.wants_one_zone(each, settings))
     matching = match(
         slices,
@@ -90,7 +92,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
         turns.giving_back,
         limits.in_the_way(
             (each for each in matching.unserved if each.jobset.uid not in turns.sidelined),
-            lambda each: not problem_of(each, settings, memory, matching.zones),
+            lambda each: not problem_of(each, settings, memory, matching.zones, now),
             turns.members,
             supply,
             _idle_since(supply, matching, memory),

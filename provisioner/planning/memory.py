@@ -86,11 +86,10 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """GKE refused a slice's request as invalid: not sent again until the request changes."""
+    """GKE refused a slice's request as invalid: not sent again for a while, unless the request changes."""
 
     slice_id: SliceId
-    failure: Failure
-    at: datetime
+    wait: Backoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ class InTheWay:
 
     choice: CapacityChoice
     failure: Failure
-    #: None for what will not pass by itself.
+    #: Since when it lasts; None for a request that GKE calls invalid.
     since: datetime | None = None
     until: datetime | None = None
     #: The pool that tries first, and whose outcome decides.
@@ -55,10 +55,12 @@ def of_capacity(
     return _waits(choice, last, probe=probe) if last is not None and probe is not None else None
 
 
-def of_request(choice: CapacityChoice, request: NodePoolRequest, memory: Memory) -> InTheWay | None:
-    """Return the refusal of an equal request, None where GKE has refused none."""
+def of_request(choice: CapacityChoice, request: NodePoolRequest, memory: Memory, now: datetime) -> InTheWay | None:
+    """Return the refusal of an equal request, None where GKE has refused none lately."""
     refusal = memory.refusals.get(request.labels[constants.NODEPOOL_HASH])
-    return InTheWay(choice=choice, failure=refusal.failure) if refusal is not None else None
+    if refusal is None or refusal.wait.until <= now:
+        return None
+    return InTheWay(choice=choice, failure=refusal.wait.failure, until=refusal.wait.until)
 
 
 def combined(slice_: Slice, name: PoolName, found: Sequence[InTheWay], now: datetime) -> Obstacle:
@@ -90,7 +92,7 @@ def _verdict(slice_: Slice, name: PoolName, found: Iterable[InTheWay], message: 
 def _one(name: PoolName, each: InTheWay) -> str:
     if each.since is None:
         return (
-            f"GKE refuses node pool {name}: {each.failure.message} It is not tried again until the JobSet or the "
+            f"GKE refuses node pool {name}: {each.failure.message} Next try {_next(each)}, or when the JobSet or the "
             f"provisioner's settings change."
         )
     return f"Node pool {name} waits ({_when(each)}): {each.failure.message}"
@@ -105,11 +107,15 @@ def _several(name: PoolName, found: Iterable[InTheWay]) -> str:
 
 def _when(each: InTheWay) -> str:
     if each.since is None:
-        return "refused, not tried again until the JobSet or the settings change"
+        return f"refused, next try {_next(each)}"
     words = f"{each.failure.kind.value.replace('_', ' ')} since {_clock(each.since)}"
     if each.probe is not None:
         return f"{words}, node pool {each.probe} tries first"
-    return f"{words}, next try {_clock(each.until)}" if each.until is not None else words
+    return f"{words}, next try {_next(each)}" if each.until is not None else words
+
+
+def _next(each: InTheWay) -> str:
+    return _clock(each.until) if each.until is not None else "later"
 
 
 def _clock(moment: datetime) -> str:

@@ -28,7 +28,6 @@ from provisioner.planning.memory import (
     Memory,
     OperationLimit,
     Pace,
-    Refusal,
 )
 from provisioner.planning.plan import LookUp, LookUpKind
 from provisioner.planning.specification import fingerprint
@@ -170,8 +169,9 @@ def _rejected(operations: OperationLimit, name: PoolName) -> OperationLimit:
 
 
 def _refused(memory: Memory, call: CreateCall, failure: Failure, at: datetime) -> Memory:
-    refusal = Refusal(slice_id=call.slice_id, failure=failure, at=at)
-    return replace(memory, refusals={**memory.refusals, fingerprint(call.request): refusal})
+    digest = fingerprint(call.request)
+    refusal = backoff.refused(memory.refusals.get(digest), call.slice_id, digest, failure, at)
+    return replace(memory, refusals={**memory.refusals, digest: refusal})
 
 
 def _without_create(memory: Memory, name: PoolName) -> Memory:
@@ -379,7 +379,8 @@ def learn_from_pools(
     """Learn from pools that failed, or came up, since the last round."""
     backoffs = _fresh_backoffs(memory.backoffs, now)
     last_failure_at = dict(memory.last_failure_at)
-    refusals = dict(memory.refusals)
+    fresh = _fresh_backoffs({digest: each.wait for digest, each in memory.refusals.items()}, now)
+    refusals = {digest: memory.refusals[digest] for digest in fresh}
     broken = {
         name
         for name, each in supply.items()
@@ -392,7 +393,7 @@ def learn_from_pools(
             last_failure_at[owner] = now
         if failure.kind is FailureKind.INVALID and owner is not None:
             digest = pool.labels.get(constants.NODEPOOL_HASH, "")
-            refusals[digest] = Refusal(slice_id=owner, failure=failure, at=now)
+            refusals[digest] = backoff.refused(refusals.get(digest), owner, digest, failure, now)
         else:
             backoffs = backoff.pool_failed(backoffs, failure, backoff.capacity_key(pool), now)
     in_making = {}
@@ -402,6 +403,7 @@ def learn_from_pools(
         pool = supply[name].pool
         if pool.status in (PoolStatus.RUNNING, PoolStatus.RECONCILING):
             backoffs = backoff.forget(backoffs, backoff.capacity_key(pool))
+            refusals.pop(pool.labels.get(constants.NODEPOOL_HASH, ""), None)
         elif pool.status is PoolStatus.PROVISIONING or _unexplained(pool):
             in_making[name] = create
     return replace(

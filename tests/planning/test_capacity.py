@@ -587,7 +587,7 @@ def test_a_refused_choice_gives_way_to_the_next_and_is_not_held_against_it() -> 
     (verdict,) = world.look().verdicts
     assert verdict.reason == constants.CREATION_WAITING
     assert "No such disk" in verdict.message
-    assert "refused, not tried again until" in verdict.message
+    assert "(refused, next try " in verdict.message
     world.refuse_create = refuse(on_demand=failure(FailureKind.INVALID, "No such disk."))
     world.run(40)
     assert bought(world) == ["spot in us-central2-b"]

@@ -76,16 +76,31 @@ def test_too_many_operations_delay_nothing_but_the_operations() -> None:
     assert len(plan.creates) == 1
 
 
-def test_an_invalid_request_is_not_sent_again_until_it_changes() -> None:
+def test_an_invalid_request_is_sent_again_when_it_changes() -> None:
     """A verdict says so in GKE's words."""
     world = World(make_jobset())
     create_answer(world, asked(world), FailureKind.INVALID)
-    world.pass_time(3600)
+    world.pass_time(600)
     plan = world.look()
     assert plan.creates == ()
-    assert "GKE's own words." in plan.verdicts[0].message
+    assert "GKE's own words. Next try 12:1" in plan.verdicts[0].message
     world.settings = replace(world.settings, node_tags=("changed",))
     assert len(world.look().creates) == 1
+
+
+def test_no_refusal_is_permanent() -> None:
+    """Many tell of what surrounds the request: the same is sent again after 15 minutes, then 30, up to 4 hours."""
+    world = World(make_jobset())
+    world.refuse_create = lambda _: failure(FailureKind.INVALID)
+    tries = [world.now for _ in range(24 * 60) if world.step(seconds=60).creates]
+    minutes = [(later - earlier).total_seconds() / 60 for earlier, later in itertools.pairwise(tries)]
+    assert all(1.5 <= later / earlier <= 2.6 for earlier, later in itertools.pairwise(minutes[:4]))
+    assert 12 <= minutes[0] <= 16
+    assert max(minutes) <= 4 * 60 + 1
+    assert 8 <= len(tries) <= 14
+    world.refuse_create = lambda _: None
+    world.run(4 * 60, seconds=60)
+    assert len(world.created) == 1
 
 
 def test_a_permission_that_all_lack_is_asked_for_at_a_pace() -> None:

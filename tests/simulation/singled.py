@@ -32,6 +32,7 @@ _ANSWERS = {
     "singled out: in the way": _google(400, "Cluster is running incompatible operation.", status="FAILED_PRECONDITION"),
     "singled out: quota": _google(403, "Insufficient regional quota to satisfy request: resource 'TPUS'."),
     "singled out: reservation": _google(429, "Reservation does not have enough resources for the request."),
+    "singled out: invalid": _google(400, "Machine type x is not supported."),
     "singled out: outage": _google(503, "The service is currently unavailable."),
 }
 
