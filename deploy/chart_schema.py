@@ -128,6 +128,8 @@ _FORMS: Mapping[Callable[[str], Any], Property] = {
     forms.go_duration_seconds: _duration(_DURATION),
     forms.parse_networks: _at_most(bounds.NETWORKS, _text(_list(_NETWORK))),
     forms.provider: {"enum": ["gke", ""]},
+    # YAML takes a bare on or off for a truth value.
+    forms.auto_upgrade: {"enum": ["auto", "on", "off", True, False, *_TRUTH, ""]},
     forms.placement: {"enum": ["none", "compact", ""]},
     forms.endpoint: _text(rf"(?:http://(?:localhost|127\.0\.0\.1){_PORT}|https://{_HOST}{_PORT})?"),
     forms.label: _text(rf"(?:(?:{forms.LABEL_KEY.pattern})={forms._LABEL_VALUE.pattern})?"),  # noqa: SLF001 - as above

@@ -78,6 +78,8 @@ def test_defaults_are_pinned() -> None:
         "allowed_networks": None,
         "allowed_label_keys": None,
         "pause_creation": False,
+        "auto_upgrade": None,
+        "node_oauth_scopes": ("https://www.googleapis.com/auth/cloud-platform",),
         "single_host_placement": False,
         "assume_same_cluster": False,
         "own_namespace": "tpu-provisioner-system",
@@ -152,6 +154,19 @@ def test_what_the_environment_leaves_out_is_inferred() -> None:
         ("OPT_IN_LABEL", "team=ml", "opt_in_label", ("team", "ml")),
         ("OPT_IN_LABEL", "example.com/tpu=", "opt_in_label", ("example.com/tpu", "")),
         ("SINGLE_HOST_PLACEMENT", "compact", "single_host_placement", True),
+        ("NODEPOOL_AUTO_UPGRADE", "auto", "auto_upgrade", None),
+        ("NODEPOOL_AUTO_UPGRADE", "on", "auto_upgrade", True),
+        ("NODEPOOL_AUTO_UPGRADE", "off", "auto_upgrade", False),
+        ("NODEPOOL_AUTO_UPGRADE", "false", "auto_upgrade", False),
+        (
+            "GCP_NODE_OAUTH_SCOPES",
+            "https://www.googleapis.com/auth/devstorage.read_only, https://www.googleapis.com/auth/logging.write",
+            "node_oauth_scopes",
+            (
+                "https://www.googleapis.com/auth/devstorage.read_only",
+                "https://www.googleapis.com/auth/logging.write",
+            ),
+        ),
         ("GKE_MAX_PODS_PER_NODE", "256", "max_pods_per_node", 256),
         ("LOG_LEVEL", "debug", "log_level", "debug"),
         ("ZONES", "us-central2-a, us-central2-b", "zones", ("us-central2-a", "us-central2-b")),
@@ -222,6 +237,8 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
         ("OPT_IN_LABEL", "team=a b", "is not a label of the form"),
         ("SERVED_NAMESPACES", "UPPER", "has 'UPPER', which is not a namespace name"),
         ("SINGLE_HOST_PLACEMENT", "maybe", "is not one of none, compact"),
+        ("NODEPOOL_AUTO_UPGRADE", "maybe", "is not one of auto, on, off"),
+        ("GCP_NODE_OAUTH_SCOPES", "cloud-platform", "which is not an OAuth scope such as https://www.googleapis.com"),
         ("PROVIDER", "mock", "GKE_ENDPOINT=http://127.0.0.1:8085"),
         ("PROVIDER", "aws", "is not one of gke"),
         ("POD_RESOURCE_TYPE", "nvidia.com/gpu", "is not one of google.com/tpu"),
@@ -331,8 +348,19 @@ def test_each_zone_outside_the_region_is_a_mistake_of_its_own() -> None:
             },
             ["PAUSE_CREATION is set"],
         ),
+        (
+            {
+                "ALLOWED_RESERVATIONS": "r1",
+                "ALLOWED_SERVICE_ACCOUNTS": "none",
+                "ALLOWED_NETWORKS": "none",
+                "ALLOWED_LABEL_KEYS": "none",
+                "MAX_CHIPS": "0",
+                "GCP_NODE_OAUTH_SCOPES": "https://www.googleapis.com/auth/logging.write",
+            },
+            ["GCP_NODE_OAUTH_SCOPES has none of cloud-platform, devstorage.read_only"],
+        ),
     ],
-    ids=["nothing set", "one set", "all set", "paused"],
+    ids=["nothing set", "one set", "all set", "paused", "scopes without images"],
 )
 def test_doors_that_stand_open_are_warned_of(environment: dict[str, str], words: list[str]) -> None:
     """Each is named once, and what is set is not."""

@@ -132,7 +132,7 @@ class Look:
             return Finding(problem=self.proof.problem)
         if not self.pools.fetch():
             return Finding(problem=self.pools.problem)
-        snapshot = take_snapshot(self.watches, self.pools)
+        snapshot = take_snapshot(self.watches, self.pools, release_channel=self.proof.release_channel)
         left = find_left(snapshot, self.settings, self.clock(), lambda pool: self._guest(snapshot, pool))
         problem = ""
         if snapshot.distrust and not left and not self.settings.pause_creation:

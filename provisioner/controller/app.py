@@ -154,6 +154,7 @@ def build(
             api=api,
             trusted_ca_pem=api.ca_certificates_pem(),
             assume=settings.assume_same_cluster,
+            auto_upgrade=settings.auto_upgrade,
             clock=clock,
         ),
         actor=actor,

@@ -17,6 +17,13 @@ _log = structlog.get_logger(__name__)
 
 #: A proof that failed is tried again this often: a node may have come, a setting cannot have changed.
 _RETRY_SECONDS = 30.0
+#: The release channel of a proven cluster is read this often: it can change under a provisioner that runs.
+_LOOK_AGAIN_SECONDS = 600.0
+#: What a release channel means for node pools under NODEPOOL_AUTO_UPGRADE=auto.
+CHANNEL_CONSEQUENCE = (
+    "node pools are made with auto-upgrade on and excluded from maintenance until the end of support of their version, "
+    "so that GKE does not upgrade them under their jobs before"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,6 +42,10 @@ class ClusterProof:
     #: Why it is not proven, in words.
     problem: str = "not tried yet to prove that the kubeconfig and GCP_CLUSTER are one cluster"
     tried_at: datetime | None = None
+    #: The setting NODEPOOL_AUTO_UPGRADE; None: as the release channel demands.
+    auto_upgrade: bool | None = None
+    #: The cluster's; empty for none, and as long as nothing is proven.
+    release_channel: str = ""
 
     def due_in_seconds(self, now: datetime) -> float:
         """Return in how many seconds the proof has to be tried (again)."""
@@ -58,17 +69,34 @@ class ClusterProof:
         if proof.proven:
             self.problem = ""
             _log.info("cluster.proven", cluster=found.name, why=proof.why)
-            if found.release_channel:
-                _log.warning(
-                    "cluster.on_release_channel",
-                    channel=found.release_channel,
-                    advice="GKE forces auto-upgrade on there, which interrupts training; take the cluster off it",
-                )
+            self._set_channel(found)
             if found.auto_provisioned_tpus:
                 _log.warning("cluster.auto_provisions_tpus", advice=auto_provisioning_advice(found))
         else:
             self._set_problem(proof.why)
         return proof.proven
+
+    def look_again(self, now: datetime) -> None:
+        """Read once in a while, of a cluster that is proven, what somebody may change of it: its release channel."""
+        if self.tried_at is None or (now - self.tried_at).total_seconds() < _LOOK_AGAIN_SECONDS:
+            return
+        self.tried_at = now
+        try:
+            found = self.gke.get_cluster()
+        except GkeError as error:
+            # What was read before still holds.
+            _log.info("cluster.not_read", error=str(error))
+            return
+        if found.release_channel != self.release_channel:
+            self._set_channel(found)
+
+    def _set_channel(self, found: Cluster) -> None:
+        self.release_channel = found.release_channel
+        problem = channel_problem(found.release_channel, auto_upgrade=self.auto_upgrade)
+        if problem:
+            _log.warning("cluster.on_release_channel", channel=found.release_channel or "none", advice=problem)
+        elif found.release_channel:
+            _log.info("cluster.on_release_channel", channel=found.release_channel, consequence=CHANNEL_CONSEQUENCE)
 
     def clock_set(self, by: timedelta) -> None:
         """Take note that the clock was set: the last try was as long ago as it was."""
@@ -95,6 +123,21 @@ def auto_provisioning_advice(found: Cluster) -> str:
         f"Node auto-provisioning has limits for {', '.join(found.auto_provisioned_tpus)} and acts on the same pods, so "
         "both may buy a slice for one job. Set these limits to 0, or take the TPU limits out of auto-provisioning."
     )
+
+
+def channel_problem(release_channel: str, *, auto_upgrade: bool | None) -> str:
+    """Say what is wrong with NODEPOOL_AUTO_UPGRADE on a cluster of this release channel; empty for nothing."""
+    if release_channel and auto_upgrade is False:
+        return (
+            "NODEPOOL_AUTO_UPGRADE=off, and GKE refuses node pools without auto-upgrade on a release channel; set it "
+            "to auto"
+        )
+    if not release_channel and auto_upgrade:
+        return (
+            "NODEPOOL_AUTO_UPGRADE=on, and the cluster is on no release channel, where GKE may refuse the maintenance "
+            "exclusion that keeps it from upgrading nodes under their jobs; set it to auto"
+        )
+    return ""
 
 
 def prove(found: Cluster, api: cluster.Api, *, trusted_ca_pem: bytes | None, assume: bool) -> Proof:

@@ -141,6 +141,8 @@ class Loop:
                 self.proof.attempt()
             self.metrics.set_cluster_proven(proven=self.proof.proven)
             self._problems = (self.proof.problem,) if self.proof.problem else ()
+        else:
+            self.proof.look_again(now)
         if not self._hints_loaded and self.proof.proven:
             self._hints = self.store.load()
             self.memory = hints.from_text(self._hints)
@@ -180,7 +182,9 @@ class Loop:
         self.pools.fetch()
 
     def _decide_once(self) -> tuple[Plan, Snapshot]:
-        snapshot = take_snapshot(self.watches, self.pools, self.actor.live_calls())
+        snapshot = take_snapshot(
+            self.watches, self.pools, self.actor.live_calls(), release_channel=self.proof.release_channel
+        )
         started = self.monotonic()
         plan = decide(snapshot, self.memory, self.settings, self.clock())
         self.metrics.observe_decide(seconds=self.monotonic() - started)

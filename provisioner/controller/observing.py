@@ -129,7 +129,9 @@ def distrust(watches: Watches) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolName] = frozenset()) -> Snapshot:
+def take_snapshot(
+    watches: Watches, pools: PoolList, live_calls: frozenset[PoolName] = frozenset(), *, release_channel: str = ""
+) -> Snapshot:
     """Put together what one decision sees."""
     reasons = distrust(watches)
     if pools.listed_at is None or pools.problem:
@@ -144,6 +146,7 @@ def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolN
         nodes=tuple(watches.nodes.records().values()),
         pools=pools.pools,
         live_calls=live_calls,
+        release_channel=release_channel,
         pools_listed_at=pools.listed_at or datetime.min.replace(tzinfo=UTC),
         namespace_labels={namespace.name: namespace.labels for namespace in namespaces.values()},
         distrust=reasons,

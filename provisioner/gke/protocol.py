@@ -19,7 +19,7 @@ class Cluster:
     name: str
     #: GKE's own word: RUNNING, RECONCILING, DEGRADED, ...; empty when it says nothing we know.
     status: str = ""
-    #: RAPID, REGULAR, STABLE, EXTENDED; empty for none (the only one under which auto-upgrade can be off).
+    #: RAPID, REGULAR, STABLE, EXTENDED; empty for none. Only on none GKE takes pools without auto-upgrade.
     release_channel: str = ""
     #: The certificate authority of the Kubernetes API server, PEM; empty when GKE gives none.
     ca_certificate_pem: bytes = b""

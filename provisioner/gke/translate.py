@@ -225,6 +225,7 @@ def node_pool_message(request: NodePoolRequest) -> container_v1.NodePool:
         spot=request.spot,
         disk_type=request.disk_type,
         service_account=request.service_account,
+        oauth_scopes=list(request.oauth_scopes),
         tags=list(request.tags),
         enable_confidential_storage=request.confidential_storage,
         boot_disk_kms_key=request.boot_disk_kms_key,
@@ -252,11 +253,15 @@ def node_pool_message(request: NodePoolRequest) -> container_v1.NodePool:
         initial_node_count=request.node_count,
         locations=[request.zone],
         config=config,
-        # A new node version in the middle of a job would cost the job; the pool lives no longer than its work.
-        management=container_v1.NodeManagement(auto_repair=True, auto_upgrade=False),
+        management=container_v1.NodeManagement(auto_repair=True, auto_upgrade=request.auto_upgrade),
         upgrade_settings=container_v1.NodePool.UpgradeSettings(max_surge=1),
         max_pods_constraint=container_v1.MaxPodsConstraint(max_pods_per_node=request.max_pods_per_node),
     )
+    if request.auto_upgrade:
+        # A new node version in the middle of a job would cost the job; the pool lives no longer than its work.
+        pool.maintenance_policy = container_v1.NodePool.NodePoolMaintenancePolicy(
+            exclusion_until_end_of_support={"enabled": True}
+        )
     placement = container_v1.NodePool.PlacementPolicy
     if request.policy_name:
         # With a workload policy the type stays unset: COMPACT beside it ends in a pool in ERROR.

@@ -149,6 +149,9 @@ class NodePoolRequest:
     #: Empty for GKE's default.
     disk_type: str = ""
     service_account: str = ""
+    oauth_scopes: tuple[str, ...] = ()
+    #: GKE upgrades the nodes, but not before their version's end of support; off: never.
+    auto_upgrade: bool = False
     tags: tuple[str, ...] = ()
     additional_networks: tuple[Network, ...] = ()
     max_pods_per_node: int = 15

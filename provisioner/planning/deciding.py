@@ -47,6 +47,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     """
     if snapshot.distrust:
         return Plan(memory=memory, poll_seconds=_IDLE_POLL_SECONDS)
+    settings = settings.on_channel(snapshot.release_channel)
     pools = {pool.name: pool for pool in snapshot.pools}
     memory = outcomes.give_up_lost_calls(memory, snapshot.live_calls, pools, now)
     memory, look_ups = outcomes.confirm(memory, pools, snapshot.pools_listed_at, now)

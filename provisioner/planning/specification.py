@@ -68,6 +68,8 @@ def pool_request(
         max_run_seconds=asking.max_run_seconds_of(slice_, settings) if flex_start else 0,
         disk_type=_disk_type(shape, settings),
         service_account=_service_account(slice_, settings),
+        oauth_scopes=settings.node_oauth_scopes,
+        auto_upgrade=bool(settings.auto_upgrade),
         tags=settings.node_tags,
         additional_networks=_networks(slice_, settings),
         max_pods_per_node=settings.max_pods_per_node,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from provisioner import constants
 from provisioner.model.capacity import Network, Zone
 from provisioner.model.choices import CapacityChoice
+from provisioner.settings.forms import SCOPE_PREFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,7 @@ class Settings:
     zone: Zone
     cluster: str
     node_service_account: str = ""
+    node_oauth_scopes: tuple[str, ...] = (f"{SCOPE_PREFIX}cloud-platform",)
     node_tags: tuple[str, ...] = ()
     pod_to_node_labels: tuple[str, ...] = ()
     node_secondary_disk: str = ""
@@ -31,6 +33,8 @@ class Settings:
     deletion_delay_seconds: float = 30.0
     ready_timeout_seconds: float = 900.0
     replaced_share_percent: int = 20
+    #: None: as the cluster's release channel demands.
+    auto_upgrade: bool | None = None
     replace_stuck_slices: bool = False
     concurrency: int = 16
     max_pods_per_node: int = 15
@@ -60,3 +64,10 @@ class Settings:
     own_namespace: str = constants.DEFAULT_NAMESPACE
     own_name: str = ""
     log_level: str = "info"
+
+    def on_channel(self, release_channel: str) -> Settings:
+        """Return the settings with auto-upgrade fixed for a cluster on this release channel, or on none (empty)."""
+        if self.auto_upgrade is not None:
+            return self
+        # Upgraded in name alone: the exclusion comes with it.
+        return replace(self, auto_upgrade=bool(release_channel))

@@ -34,6 +34,9 @@ LONGEST_RUN_SECONDS = 7 * 24 * 3600
 OTHERS = "*"
 #: Instead of a list of what is allowed: nothing.
 NONE = "none"
+#: Where Google's OAuth scopes begin.
+SCOPE_PREFIX = "https://www.googleapis.com/auth/"
+SCOPE = re.compile(re.escape(SCOPE_PREFIX) + r"[a-z][a-z0-9._-]{0,100}")
 #: Larger than any count of chips or pools.
 MOST = 10_000_000
 _HIGHEST_PORT = 65535
@@ -180,6 +183,19 @@ def label(text: str) -> tuple[str, str] | None:
     if not separator or not LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
         raise ValueError('is not a label of the form "key=value"')
     return key, value
+
+
+def auto_upgrade(text: str) -> bool | None:
+    """Read whether node pools are upgraded by GKE; None: as the cluster's release channel demands."""
+    if text == "auto":
+        return None
+    if text in ("on", "off"):
+        return text == "on"
+    try:
+        # YAML takes a bare on or off for a truth value.
+        return go_bool(text)
+    except ValueError:
+        raise ValueError("is not one of auto, on, off") from None
 
 
 def placement(text: str) -> bool:

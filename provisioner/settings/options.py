@@ -68,6 +68,14 @@ OPTIONS: tuple[Option, ...] = (
         description="Service account of the nodes; empty for the project's Compute Engine default.",
     ),
     Option(
+        variable="GCP_NODE_OAUTH_SCOPES",
+        field="node_oauth_scopes",
+        read=forms.list_of(forms.SCOPE, f"an OAuth scope such as {forms.SCOPE_PREFIX}cloud-platform"),
+        default=f"{forms.SCOPE_PREFIX}cloud-platform",
+        description="Comma list of OAuth scopes of the nodes. cloud-platform leaves it to IAM what the nodes' service "
+        "account may do; without it, or devstorage.read_only, nodes cannot pull private images.",
+    ),
+    Option(
         variable="GCP_NODE_TAGS",
         field="node_tags",
         read=forms.list_of(forms.NETWORK_TAG, "a network tag"),
@@ -159,6 +167,15 @@ OPTIONS: tuple[Option, ...] = (
         read=forms.whole_number(1, 100),
         default="20",
         description="So many percent of the pools, but at least one, are replaced for that at once, not more.",
+    ),
+    Option(
+        variable="NODEPOOL_AUTO_UPGRADE",
+        field="auto_upgrade",
+        read=forms.auto_upgrade,
+        default="auto",
+        description="auto, on or off. On a cluster with a release channel GKE takes no node pool without auto-upgrade: "
+        "auto makes pools there with auto-upgrade on and excluded from maintenance until their version's end of "
+        "support, and with auto-upgrade off elsewhere. on and off send the one or the other whatever the cluster is.",
     ),
     Option(
         variable="REPLACE_STUCK_SLICES",

@@ -9,6 +9,9 @@ from provisioner.settings.effective import Settings
 from provisioner.settings.forms import LONGEST_RUN_SECONDS, SHORTEST_RUN_SECONDS, SecretValueError, region_of
 from provisioner.settings.options import OPTIONS
 
+#: Of these OAuth scopes a node needs one to pull private images.
+_PULLING_SCOPES = ("/cloud-platform", "/devstorage.read_only", "/devstorage.read_write", "/devstorage.full_control")
+
 
 class SettingsError(ValueError):
     """Some settings are missing or wrong; the message lists every problem and how to mend it."""
@@ -99,6 +102,11 @@ def warnings_about(settings: Settings) -> tuple[str, ...]:
         )
     if settings.max_chips is None:
         warnings.append("MAX_CHIPS is not set: whoever may make a JobSet may spend without limit.")
+    if not any(scope.endswith(_PULLING_SCOPES) for scope in settings.node_oauth_scopes):
+        warnings.append(
+            f"GCP_NODE_OAUTH_SCOPES has none of {', '.join(scope[1:] for scope in _PULLING_SCOPES)}: nodes cannot pull "
+            f"private images."
+        )
     if settings.pause_creation:
         warnings.append("PAUSE_CREATION is set: no node pools are made.")
     return tuple(warnings)

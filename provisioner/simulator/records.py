@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from provisioner.simulator import scopes
 from provisioner.simulator.faults import Target
 from provisioner.simulator.names import ClusterName
 from provisioner.simulator.validation import Failure, PoolPlan
@@ -173,6 +174,9 @@ class PoolView:
     machine_type: str
     topology: str | None
     capacity: str
+    pulls_images: bool
+    """Without it real nodes are Ready and start no pod whose image is private."""
+    auto_upgrade: bool
     created: datetime
     operation: str
     nodes: tuple[NodeView, ...]
@@ -189,6 +193,8 @@ def view_of(pool: Pool) -> PoolView:
         machine_type=pool.plan.machine.name,
         topology=pool.plan.topology,
         capacity=pool.plan.capacity.value,
+        pulls_images=scopes.pulls_images(pool.body),
+        auto_upgrade=bool(pool.body.get("management", {"autoUpgrade": True}).get("autoUpgrade")),
         created=pool.created,
         operation=pool.operation.name,
         nodes=tuple(

@@ -14,6 +14,7 @@ from provisioner.simulator.machines import parse_topology
 
 # Settings that identify the cluster or its credentials can't change under the clients that use them.
 FIXED_SETTINGS = frozenset({"project", "location", "cluster"})
+CHANNELS = ("RAPID", "REGULAR", "STABLE", "EXTENDED")
 
 
 class SettingsError(ValueError):
@@ -57,6 +58,9 @@ class SimulatorSettings:
     scale_up_seconds: float = 10.0
     """An autoscaled pool made empty (flex-start) gets its nodes this long after it is RUNNING."""
 
+    release_channel: str | None = None
+    """The release channel of every cluster; None: none."""
+
     operations_quota: int | None = None
     """More concurrent operations than this in a cluster are refused with 429; None: no limit."""
 
@@ -98,6 +102,8 @@ class SimulatorSettings:
 
     def __post_init__(self) -> None:
         problems = [*_range_problems(self), *_policy_problems(self.workload_policies)]
+        if self.release_channel not in (None, *CHANNELS):
+            problems.append(f"release_channel: {self.release_channel!r} is none of {', '.join(CHANNELS)}; null is none")
         if problems:
             raise SettingsError("; ".join(problems))
 

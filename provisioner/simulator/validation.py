@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provisioner.simulator import capacity, labels, names
+from provisioner.simulator import capacity, labels, names, scopes
 from provisioner.simulator.capacity import Capacity
 from provisioner.simulator.errors import ApiError
 from provisioner.simulator.machines import Machine, PolicyRule, find_machine
@@ -62,6 +62,8 @@ def check_pool(
     labels.check_taints(config.get("taints", []))
     _check_disk(config, machine)
     _check_pods_per_node(pool)
+    scopes.check_scopes(config.get("oauthScopes", []))
+    _check_upgrades(pool, settings)
     capacity.check_capacity(pool, machine)
     return _check_placement(pool, machine, zones, settings, policies)
 
@@ -114,6 +116,20 @@ def _check_pods_per_node(pool: Mapping[str, Any]) -> None:
             f'Invalid value for field "node_pool.max_pods_constraint.max_pods_per_node": "{pods}". '
             "Must be between 8 and 256."
         )
+
+
+def _check_upgrades(pool: Mapping[str, Any], settings: SimulatorSettings) -> None:
+    channel = settings.release_channel
+    # Without a word on management a pool is upgraded and repaired.
+    upgraded = pool.get("management", {"autoUpgrade": True}).get("autoUpgrade", False)
+    excluded = pool.get("maintenancePolicy", {}).get("exclusionUntilEndOfSupport", {}).get("enabled", False)
+    if channel and not upgraded:
+        raise _invalid(f"Auto_upgrade cannot be false when release_channel {channel} is set.")
+    # No document says what GKE makes of these; so nobody should send them.
+    if excluded and not channel:
+        raise _invalid("Maintenance exclusion until end of support requires a release channel.")
+    if excluded and not upgraded:
+        raise _invalid("Maintenance exclusion until end of support requires node auto-upgrade.")
 
 
 def _check_placement(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from provisioner.simulator import fieldmask, names, schema
+from provisioner.simulator import fieldmask, names, schema, scopes
 from provisioner.simulator.errors import RPC_CODES
 from provisioner.simulator.names import ClusterName
 from provisioner.simulator.records import Cluster, Operation, OperationType, Pool, PoolStatus
@@ -30,7 +30,7 @@ def pool_body(pool: Pool, *, version: str) -> dict[str, Any]:
         "diskType": pool.plan.machine.disks[0],
         "imageType": "COS_CONTAINERD",
         "metadata": {"disable-legacy-endpoints": "true"},
-        "oauthScopes": ["https://www.googleapis.com/auth/cloud-platform"],
+        "oauthScopes": list(scopes.ADDED),
         "serviceAccount": "default",
         "shieldedInstanceConfig": {"enableIntegrityMonitoring": True},
         **sent.get("config", {}),
@@ -46,7 +46,8 @@ def pool_body(pool: Pool, *, version: str) -> dict[str, Any]:
         "status": pool.status.value,
         "maxPodsConstraint": sent.get("maxPodsConstraint") or {"maxPodsPerNode": _DEFAULT_PODS},
         "podIpv4CidrSize": _pod_range(sent),
-        "management": {"autoUpgrade": True, "autoRepair": True, **sent.get("management", {})},
+        # Who sends any of it sends all: what is false is left out of JSON.
+        "management": sent.get("management", {"autoUpgrade": True, "autoRepair": True}),
         "upgradeSettings": sent.get("upgradeSettings") or {"maxSurge": 1, "strategy": "SURGE"},
         "etag": pool.etag,
     }
@@ -135,6 +136,7 @@ def cluster_body(
         "currentNodeVersion": version,
         "createTime": names.timestamp(cluster.created)[:19] + "+00:00",
         "status": "RUNNING",
+        "releaseChannel": {"channel": settings.release_channel} if settings.release_channel else {},
         "currentNodeCount": sum(node.is_wanted for pool in cluster.pools.values() for node in pool.nodes),
         "id": hashlib.sha256(name.path.encode()).hexdigest(),
         **({"conditions": [{"canonicalCode": "UNKNOWN", "message": "a node pool is in ERROR"}]} if broken else {}),

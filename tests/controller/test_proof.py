@@ -165,14 +165,44 @@ def test_nodes_are_listed_only_where_no_certificate_can_tell() -> None:
     assert "none of the 0 nodes" in public.loop.proof.problem
 
 
-def test_a_cluster_on_a_release_channel_is_warned_of() -> None:
-    """Once: GKE upgrades nodes there whatever the pool says."""
-    for channel, want in (("RAPID", 1), ("", 0)):
-        world = World()
-        world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, release_channel=channel)
-        with capture_logs() as logs:
-            world.rounds(3, every_seconds=40)
-        assert [log["event"] for log in logs].count("cluster.on_release_channel") == want
+@pytest.mark.parametrize(
+    ("channel", "auto_upgrade", "want"),
+    [
+        pytest.param("RAPID", None, ["info"], id="a channel is told of"),
+        pytest.param("", None, [], id="no channel is as it should be"),
+        pytest.param("RAPID", False, ["warning"], id="pools without auto-upgrade on a channel"),
+        pytest.param("", True, ["warning"], id="pools with auto-upgrade on no channel"),
+        pytest.param("", False, [], id="pools without auto-upgrade on no channel"),
+    ],
+)
+def test_a_release_channel_is_told_of_once(channel: str, auto_upgrade: bool | None, want: list[str]) -> None:  # noqa: FBT001
+    """And warned of where GKE refuses what the settings ask for."""
+    world = World()
+    world.loop.proof.auto_upgrade = auto_upgrade
+    world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, release_channel=channel)
+    with capture_logs() as logs:
+        world.rounds(3, every_seconds=40)
+    told = [log for log in logs if log["event"] == "cluster.on_release_channel"]
+    assert [log["log_level"] for log in told] == want
+    assert all(log.get("advice", "set it to auto").endswith("set it to auto") for log in told)
+
+
+def test_a_release_channel_that_changes_is_noticed_within_minutes() -> None:
+    """The pools that are made from then on are those that GKE takes there; a read that fails changes nothing."""
+    world = World()
+    world.put_jobset()
+    world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE)
+    world.rounds(2, every_seconds=5)
+    assert [request.auto_upgrade for request in world.gke.requests.values()] == [False]
+    world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, release_channel="REGULAR")
+    world.gke.fail_next("get_cluster", FailureKind.PERMISSION)
+    world.round(after_seconds=605)
+    assert world.loop.proof.release_channel == ""
+    world.round(after_seconds=605)
+    world.put_jobset("late")
+    world.rounds(2, every_seconds=5)
+    assert {request.auto_upgrade for request in world.gke.requests.values()} == {False, True}
+    assert world.gke.counts()["get_cluster"] == 3
 
 
 def test_an_autopilot_cluster_is_refused() -> None:

@@ -115,6 +115,20 @@ REQUESTS = [
         id="a workload policy goes alone, without type and topology",
     ),
     pytest.param(
+        replace(SMALLEST, oauth_scopes=("https://www.googleapis.com/auth/cloud-platform",)),
+        with_config(oauthScopes=["https://www.googleapis.com/auth/cloud-platform"]),
+        id="the scopes of the nodes are told, for without them no private image is pulled",
+    ),
+    pytest.param(
+        replace(SMALLEST, auto_upgrade=True),
+        {
+            **SMALLEST_JSON,
+            "management": {"autoRepair": True, "autoUpgrade": True},
+            "maintenancePolicy": {"exclusionUntilEndOfSupport": {"enabled": True}},
+        },
+        id="auto-upgrade comes with the exclusion until end of support",
+    ),
+    pytest.param(
         replace(SMALLEST, reservation="projects/q/reservations/r"),
         with_config(
             reservationAffinity={

@@ -149,6 +149,32 @@ def test_life_of_a_pool(gke: Rehearsal, request_: NodePoolRequest) -> None:
     assert caught.value.failure.kind is FailureKind.NOT_FOUND
 
 
+@pytest.mark.parametrize("scopes", [(), ("https://www.googleapis.com/auth/cloud-platform",)], ids=["none", "ours"])
+def test_nodes_pull_private_images_only_with_a_scope(gke: Rehearsal, scopes: tuple[str, ...]) -> None:
+    """GKE gives none that allows it to a pool that names none."""
+    gke.client.create_node_pool(replace(SLICE, oauth_scopes=scopes))
+    (pool,) = gke.simulator.pools
+    assert pool.pulls_images is bool(scopes)
+
+
+def test_on_a_release_channel_pools_are_upgraded_or_refused(gke: Rehearsal) -> None:
+    """The client reads the channel, and a pool with auto-upgrade and the exclusion is what GKE takes there."""
+    assert gke.client.get_cluster().release_channel == ""
+    gke.client.create_node_pool(replace(SLICE, name=PoolName("before")))
+    gke.simulator.set(release_channel="STABLE")
+    assert gke.client.get_cluster().release_channel == "STABLE"
+    kind, message = failure_of_create(gke, SLICE)
+    assert kind is FailureKind.INVALID
+    assert "Auto_upgrade cannot be false when release_channel STABLE is set." in message
+    gke.client.create_node_pool(replace(SLICE, auto_upgrade=True))
+    gke.client.create_node_pool(replace(SINGLE, name=PoolName("late"), flex_start=True, auto_upgrade=True))
+    assert {pool.name: pool.auto_upgrade for pool in gke.simulator.pools} == {
+        "before": False,
+        SLICE.name: True,
+        "late": True,
+    }
+
+
 @pytest.mark.parametrize(
     "request_",
     [

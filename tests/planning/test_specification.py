@@ -120,6 +120,28 @@ def test_placement(
     assert misfit(slice_.requirements, expected_view(expected_pool(made))) == ""
 
 
+def test_nodes_may_pull_private_images_unless_the_settings_say_otherwise() -> None:
+    """GKE gives nodes no scope that allows it by itself."""
+    assert request_of(slice_of()).oauth_scopes == ("https://www.googleapis.com/auth/cloud-platform",)
+    other = ("https://www.googleapis.com/auth/devstorage.read_only",)
+    assert request_of(slice_of(), node_oauth_scopes=other).oauth_scopes == other
+
+
+@pytest.mark.parametrize(
+    ("setting", "channel", "want"),
+    [
+        pytest.param(None, "", False, id="auto: off on no channel"),
+        pytest.param(None, "REGULAR", True, id="auto: on on a channel"),
+        pytest.param(False, "REGULAR", False, id="off is off"),
+        pytest.param(True, "", True, id="on is on"),
+    ],
+)
+def test_auto_upgrade_follows_the_setting_and_the_channel(*, setting: bool | None, channel: str, want: bool) -> None:
+    """GKE takes no pool without auto-upgrade on a release channel."""
+    on_channel = settings(auto_upgrade=setting).on_channel(channel)
+    assert pool_request(slice_of(), on_channel, 0).auto_upgrade is want
+
+
 def test_a_pod_may_name_its_workload_policy() -> None:
     """Then a label tells the topology, which the policy's name does not."""
     slice_ = slice_of(

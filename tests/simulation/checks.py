@@ -17,6 +17,7 @@ from provisioner.model.capacity import Node, PoolName
 from provisioner.model.workloads import ObjectRef
 from provisioner.planning.memory import CallState
 from provisioner.simulator.records import NodeState, Pool, PoolStatus
+from provisioner.simulator.scopes import pulls_images
 from tests.simulation.agenda import seconds_of
 from tests.simulation.objects import JobSetRun, PodRun, Shape
 
@@ -107,6 +108,8 @@ class Checker:
             process.note("creates node pool %s", name)
             pool = self.simulation.cloud.pools[name]
             self.created_by[name] = (process, self.stage.agenda.now)
+            if not pulls_images(pool.body):
+                self.stage.violate(SERVE, f"{process.name} makes {name}, whose nodes cannot pull private images")
             self._judge_charge(process, pool)
             self._judge_create(process, pool)
             self._judge_limits(process, pool)

@@ -89,6 +89,7 @@ class Simulation:
                 node_stagger_seconds=rng.choice((0.0, 4.0)),
                 delete_while_creating=rng.random() < 0.5,
                 repair_seconds=rng.choice((5.0, 40.0)),
+                release_channel=(None, "REGULAR")[stage.seed % 2],
             ),
             quota=rng.choice((None, None, 1, 3, 5)),
         )

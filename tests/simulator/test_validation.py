@@ -8,7 +8,8 @@ import pytest
 
 from provisioner.simulator.errors import ApiError
 from provisioner.simulator.names import ClusterName
-from provisioner.simulator.settings import SimulatorSettings
+from provisioner.simulator.scopes import pulls_images
+from provisioner.simulator.settings import SettingsError, SimulatorSettings
 from provisioner.simulator.validation import check_pool
 from tests.simulator.kit import reserved
 
@@ -55,6 +56,11 @@ def queued(**changes: Any) -> dict[str, Any]:
         pytest.param({**pool(), "name": "a-"}, NAME_TEXT.format("a-"), id="a name that ends with a dash"),
         pytest.param(pool(machine="ct9z-4t"), 'Machine type with name "ct9z-4t" does not exist', id="unknown machine"),
         pytest.param(pool(topology="2x2", count=1), SINGLE_HOST_TEXT, id="topology on a single-host pool"),
+        pytest.param(
+            pool(config={"oauthScopes": ["cloud-platform"]}),
+            'Invalid value for field "node_pool.config.oauth_scopes": "cloud-platform".',
+            id="a scope by its short name",
+        ),
         pytest.param(
             pool("tpu7x-standard-4t", "", 1, placementPolicy={"policyName": "one"}),
             SINGLE_HOST_TEXT,
@@ -298,6 +304,72 @@ def test_late_failures(body: dict[str, Any], text: str) -> None:
 
     assert plan.failure is not None
     assert ("INVALID_ARGUMENT", text) == (plan.failure.status, plan.failure.message)
+
+
+EXCLUDED = {"exclusionUntilEndOfSupport": {"enabled": True}}
+
+
+@pytest.mark.parametrize(
+    ("channel", "body", "text"),
+    [
+        pytest.param(None, {}, "", id="without a channel everything by default"),
+        pytest.param(None, {"management": {"autoRepair": True}}, "", id="without a channel auto-upgrade may be off"),
+        pytest.param("REGULAR", {}, "", id="on a channel everything by default"),
+        pytest.param(
+            "REGULAR",
+            {"management": {"autoRepair": True}},
+            "Auto_upgrade cannot be false when release_channel REGULAR is set.",
+            id="on a channel auto-upgrade may not be left out of management, for that is off",
+        ),
+        pytest.param(
+            "REGULAR",
+            {"management": {"autoUpgrade": True}, "maintenancePolicy": EXCLUDED},
+            "",
+            id="on a channel with the exclusion",
+        ),
+        pytest.param(
+            None,
+            {"management": {"autoUpgrade": True}, "maintenancePolicy": EXCLUDED},
+            "requires a release channel",
+            id="the exclusion without a channel",
+        ),
+        pytest.param(
+            None,
+            {"management": {"autoRepair": True}, "maintenancePolicy": EXCLUDED},
+            "requires a release channel",
+            id="the exclusion with neither",
+        ),
+    ],
+)
+def test_auto_upgrade_and_the_release_channel(channel: str | None, body: dict[str, Any], text: str) -> None:
+    """On a channel pools are upgraded by GKE."""
+    settings = SimulatorSettings(release_channel=channel)
+    if text:
+        with pytest.raises(ApiError, match=text):
+            check_pool(pool(**body), ZONAL, settings, {})
+    else:
+        assert check_pool(pool(**body), ZONAL, settings, {}).topology == "4x4"
+
+
+def test_a_release_channel_that_does_not_exist_is_refused() -> None:
+    """The simulator's own settings are checked."""
+    with pytest.raises(SettingsError, match="release_channel: 'SLOW' is none of RAPID"):
+        SimulatorSettings(release_channel="SLOW")
+
+
+@pytest.mark.parametrize(
+    ("scopes", "want"),
+    [
+        (None, False),
+        (["logging.write", "monitoring"], False),
+        (["cloud-platform"], True),
+        (["devstorage.read_only"], True),
+    ],
+)
+def test_nodes_without_a_scope_pull_no_images(scopes: list[str] | None, want: bool) -> None:  # noqa: FBT001
+    """GKE adds those of logging and monitoring alone."""
+    config = {} if scopes is None else {"oauthScopes": [f"https://www.googleapis.com/auth/{each}" for each in scopes]}
+    assert pulls_images(pool(config=config)) is want
 
 
 def test_single_host_placement_can_be_accepted() -> None:
