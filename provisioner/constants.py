@@ -131,6 +131,10 @@ POOL_TOPOLOGY = "google.com/tpu-provisioner-topology"
 CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
 #: Taint key of nodes that wait for the other slices of their JobSet.
 HELD = "tpu-provisioner.cloud.google.com/held"
+#: The same on nodes that the cluster autoscaler brings (flex-start, queued): it brings none with a taint that the pod
+#: does not tolerate, except of this prefix. It counts nodes with such a taint as not ready, so others carry the key above.
+HELD_LATE = "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"
+HELD_KEYS = (HELD, HELD_LATE)
 #: Labels that no copied label may overwrite: they say whose pool it is.
 OWNER_LABELS = frozenset(
     {

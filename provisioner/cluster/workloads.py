@@ -206,7 +206,7 @@ def release(api: Api, node_name: str) -> bool:
 
     def change(node: JsonObject) -> JsonObject | None:
         taints = (node.get("spec") or {}).get("taints") or []
-        others = [taint for taint in taints if taint.get("key") != constants.HELD]
+        others = [taint for taint in taints if taint.get("key") not in constants.HELD_KEYS]
         return {"spec": {"taints": others or None}} if len(others) < len(taints) else None
 
     return _change_node(api, node_name, change)

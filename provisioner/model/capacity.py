@@ -38,6 +38,11 @@ class CapacityKind(Enum):
     QUEUED = "queued"
 
 
+#: Pools of these are made empty, and the cluster autoscaler brings their nodes: without nodes such a pool waits for
+#: capacity, and that is no failure however long it lasts.
+LATE = frozenset({CapacityKind.FLEX_START, CapacityKind.QUEUED})
+
+
 class FailureKind(Enum):
     """What a failure means for what to do next; the boundary's error table gives one to each error."""
 

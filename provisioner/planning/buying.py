@@ -20,7 +20,7 @@ from provisioner.planning.names import pool_name
 from provisioner.planning.obstacles import Obstacle
 from provisioner.planning.plan import Create, PoolState, Verdict
 from provisioner.planning.reserving import RESERVED_AFTER, turn_of
-from provisioner.planning.specification import HELD_TAINT, check_shape, labels_left_out, pool_request
+from provisioner.planning.specification import check_shape, is_held, labels_left_out, pool_request
 from provisioner.planning.supply import Supply
 from provisioner.planning.verdicts import not_separate, underused, unknown_selectors, unlisted, verdict
 from provisioner.settings import Settings
@@ -133,7 +133,7 @@ def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
             buying.wanted.append(_wanted(slice_, name, Phase.WANTED, shop.now, ""))
             buying.verdicts += (*underused(slice_), *unlisted(slice_), *_left_out(slice_, choices, shop.settings))
             buying.verdicts += unknown_selectors(slice_, offer)
-            buying.verdicts += not_separate(slice_) if HELD_TAINT in offer.taints else ()
+            buying.verdicts += not_separate(slice_) if is_held(offer) else ()
             names.add(name)
             probes.add(offer)
             zones.setdefault(slice_.jobset.uid, offer.zone)

@@ -232,7 +232,7 @@ def _releases(
         if slice_id not in slices or slice_id.jobset_uid in waiting or name not in supply:
             continue
         for node in supply[name].nodes:
-            if any(taint.key == constants.HELD for taint in node.taints):
+            if any(taint.key in constants.HELD_KEYS for taint in node.taints):
                 yield node.name
 
 

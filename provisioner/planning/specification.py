@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from provisioner import constants, tpu
 from provisioner.demand import Slice
 from provisioner.model import bounds
-from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest, PoolStatus, Taint
+from provisioner.model.capacity import LATE, CapacityKind, Network, NodePool, NodePoolRequest, PoolStatus, Taint
 from provisioner.model.choices import CapacityChoice, comma_items
 from provisioner.planning import allowlists, asking, node_labels
 from provisioner.planning.asking import UnmeetableError
@@ -26,8 +26,9 @@ _CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
 _SPOT_TAINT = Taint(key=constants.SPOT, value="true")
 _QUEUED_TAINT = Taint(key=constants.QUEUED, value="true")
 _CAPACITY_TAINTS = {CapacityKind.SPOT: (_SPOT_TAINT,), CapacityKind.QUEUED: (_QUEUED_TAINT,)}
-#: Nodes carry it until the other slices of their JobSet are ready; then the provisioner takes it off.
+#: Nodes carry one until the other slices of their JobSet are ready; then the provisioner takes it off.
 HELD_TAINT = Taint(key=constants.HELD, value="true")
+HELD_LATE_TAINT = Taint(key=constants.HELD_LATE, value="true")
 #: Google's own selectors that the creator of a pool has to pass on as node labels.
 _COPIED_SELECTORS = (constants.ICI_RESILIENCY, constants.LOCATION_HINT)
 #: Google's own labels that a pod may have copied: they ask GKE for something, and say nothing that others rely on.
@@ -60,7 +61,7 @@ def pool_request(
         policy_name=policy_name,
         policy_topology=str(shape.topology) if policy_name else "",
         labels=labels,
-        taints=_taints(slice_, settings, spot=spot),
+        taints=_taints(slice_, settings, choice.kind),
         spot=spot,
         flex_start=flex_start,
         queued=choice.kind is CapacityKind.QUEUED,
@@ -87,6 +88,11 @@ def pool_request(
         hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else ""
         raise UnmeetableError(f"no node of a pool in {request.zone} would take the pod: {reason}{hint}")
     return request
+
+
+def is_held(request: NodePoolRequest) -> bool:
+    """Whether the nodes wait for the other slices of their JobSet."""
+    return any(taint.key in constants.HELD_KEYS for taint in request.taints)
 
 
 def check_shape(slice_: Slice) -> tpu.Shape:
@@ -158,7 +164,7 @@ def expected_view(pool: NodePool) -> NodeView:
         return NodeView(labels=pool.labels, taints=pool.taints, chips=0, cpu_millicores=0, memory_bytes=0)
     accelerator, machine = known
     added = (_CHIP_TAINT, *_CAPACITY_TAINTS.get(pool.capacity, ()))
-    taints = tuple(taint for taint in pool.taints if taint.key != constants.HELD)
+    taints = tuple(taint for taint in pool.taints if taint.key not in constants.HELD_KEYS)
     return NodeView(
         labels=node_labels.predicted(pool, accelerator.label, machine, topology_of_pool(pool)),
         taints=tuple(dict.fromkeys((*taints, *added))),
@@ -198,9 +204,11 @@ def _disk_type(shape: tpu.Shape, settings: Settings) -> str:
     return "" if "pd-standard" in allowed else allowed[0]
 
 
-def _taints(slice_: Slice, settings: Settings, *, spot: bool) -> tuple[Taint, ...]:
-    held = asking.wants_all_or_nothing(slice_, settings) and slice_.siblings > 1
-    return (*((_SPOT_TAINT,) if spot else ()), *((HELD_TAINT,) if held else ()))
+def _taints(slice_: Slice, settings: Settings, kind: CapacityKind) -> tuple[Taint, ...]:
+    taints = [_SPOT_TAINT] if kind is CapacityKind.SPOT else []
+    if asking.wants_all_or_nothing(slice_, settings) and slice_.siblings > 1:
+        taints.append(HELD_LATE_TAINT if kind in LATE else HELD_TAINT)
+    return tuple(taints)
 
 
 def _service_account(slice_: Slice, settings: Settings) -> str:

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from provisioner import constants, tpu
 from provisioner.demand import Slice, SliceId, job_key
-from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, PoolStatus
+from provisioner.model.capacity import LATE, Node, NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import JobKey, JobSets, JobSetUid
 from provisioner.planning.fit import NodeView, misfit, view_of_node
 from provisioner.planning.memory import CallState, Memory
@@ -19,8 +19,6 @@ from provisioner.settings import Settings
 _SUPPLY = frozenset({PoolStatus.PROVISIONING, PoolStatus.RUNNING, PoolStatus.RECONCILING})
 #: GKE holds the pool for made.
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
-#: Made empty: without nodes it waits for capacity, and that is no failure however long it lasts.
-_LATE = frozenset({CapacityKind.FLEX_START, CapacityKind.QUEUED})
 #: A pool of others that came up without nodes is waited for this long, not longer.
 _PATIENCE_SECONDS = 120.0
 
@@ -134,7 +132,7 @@ def find_supply(
         view = expected_view(pool)
         ready_nodes = sum(node.ready and node.allocatable_chips >= max(1, view.chips) for node in here)
         unready_since = None
-        if pool.status in _UP and ready_nodes < max(1, pool.hosts) and not (pool.capacity in _LATE and not here):
+        if pool.status in _UP and ready_nodes < max(1, pool.hosts) and not (pool.capacity in LATE and not here):
             unready_since = min(now, memory.unready_since.get(pool.name, now))
         supply[pool.name] = Supply(
             pool=pool,
@@ -241,7 +239,7 @@ def _refuses(node: Node, slice_: Slice, expected: NodeView) -> bool:
     if not node.ready or node.allocatable_chips < expected.chips:
         # Of its labels those count that it has.
         view = replace(expected, labels=view.labels, taints=view.taints, name=node.name, predicted=False)
-    passing = (*constants.NODE_CONDITION_TAINT_PREFIXES, constants.HELD)
+    passing = (*constants.NODE_CONDITION_TAINT_PREFIXES, *constants.HELD_KEYS)
     taints = tuple(taint for taint in view.taints if not taint.key.startswith(passing))
     return bool(misfit(slice_.requirements, replace(view, taints=taints)))
 

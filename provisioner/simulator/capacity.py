@@ -14,6 +14,9 @@ _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 _RESERVATION = re.compile(
     r"(?:projects/[^/]+/reservations/)?[^/]+(?:/reservationBlocks/[^/]+(?:/reservationSubBlocks/[^/]+)?)?"
 )
+#: The cluster autoscaler takes such taints to be gone once a node has started.
+_IGNORED_TAINT_PREFIX = "startup-taint.cluster-autoscaler.kubernetes.io/"
+_TOLERATED_TAINTS = ("google.com/tpu", "cloud.google.com/gke-queued")
 _RUN_SECONDS = (30, 120 * 24 * 3600)
 _FLEX_RUN_SECONDS = (600, 7 * 24 * 3600)
 
@@ -60,6 +63,20 @@ def reservation_parts(reservation: str) -> tuple[str, str, str, str]:
 def is_queued(pool: Mapping[str, Any]) -> bool:
     """Tell whether a pool's nodes come through ProvisioningRequests alone."""
     return bool(pool.get("queuedProvisioning", {}).get("enabled"))
+
+
+def keeps_autoscaler_off(pool: Mapping[str, Any]) -> bool:
+    """Tell whether a taint keeps the autoscaler from bringing nodes.
+
+    It looks whether a waiting pod would fit a node with the pool's own taints. The simulator knows no pods, and takes
+    none to tolerate more than what GKE makes pods with chips, and those of queued nodes, tolerate.
+    """
+    return any(
+        taint.get("effect") != "PREFER_NO_SCHEDULE"
+        and taint["key"] not in _TOLERATED_TAINTS
+        and not taint["key"].startswith(_IGNORED_TAINT_PREFIX)
+        for taint in pool.get("config", {}).get("taints", [])
+    )
 
 
 def check_capacity(pool: Mapping[str, Any], machine: Machine) -> None:

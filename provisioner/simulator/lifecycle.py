@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from provisioner.simulator import names
+from provisioner.simulator import capacity, names
 from provisioner.simulator.capacity import Capacity
 from provisioner.simulator.errors import RPC_CODES
 from provisioner.simulator.faults import (
@@ -139,8 +139,13 @@ class Lifecycle:
             self._timeline.at(later, lambda _: self.scale_up(pool))
 
     def scale_up(self, pool: Pool) -> None:
-        """Give a pool made empty its nodes, or let it wait for the fault that keeps them to be cleared."""
+        """Give a pool made empty its nodes, or let it wait for the fault that keeps them to be cleared.
+
+        For a pool with a taint that no pod tolerates the autoscaler brings none.
+        """
         if self._is_current(pool) and pool.status is PoolStatus.RUNNING and not pool.nodes:
+            if capacity.keeps_autoscaler_off(pool.body):
+                return
             fault = self._fault(pool, *CAPACITY_FAULTS)
             pool.short_of_capacity = fault.fault_id if fault is not None else None
             if fault is not None:

@@ -57,6 +57,7 @@ def test_an_uncordon_is_written_to_the_node_as_it_was_read() -> None:
 
 
 HELD = {"key": constants.HELD, "value": "true", "effect": "NoSchedule"}
+LATE = {**HELD, "key": constants.HELD_LATE}
 CHIPS = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
 
 
@@ -64,6 +65,7 @@ CHIPS = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
     ("taints", "want", "changed"),
     [
         pytest.param([CHIPS, HELD], [CHIPS], True, id="ours goes and others stay"),
+        pytest.param([LATE, CHIPS], [CHIPS], True, id="ours on late capacity goes too"),
         pytest.param([HELD], None, True, id="ours was the only one"),
         pytest.param([CHIPS], [CHIPS], False, id="ours is not there"),
         pytest.param(None, None, False, id="no taint at all"),

@@ -63,12 +63,12 @@ def test_the_node_guard(
 
 @contextmanager
 def _guarded_node(rehearsal: Rehearsal, labels: dict[str, str]) -> Iterator[None]:
-    """Make a node with an annotation and two taints, one of them the provisioner's."""
+    """Make a node with an annotation and three taints, two of them the provisioner's."""
     body = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": _NODE, "labels": labels, "annotations": {"kept": "yes"}},
-        "spec": {"taints": [{"key": key, "effect": "NoSchedule"} for key in (_KEPT, constants.HELD)]},
+        "spec": {"taints": [{"key": key, "effect": "NoSchedule"} for key in (_KEPT, *constants.HELD_KEYS)]},
     }
     rehearsal.api.post(collection_path("nodes"), body)
     try:
@@ -78,9 +78,9 @@ def _guarded_node(rehearsal: Rehearsal, labels: dict[str, str]) -> Iterator[None
 
 
 def _taint_keys(rehearsal: Rehearsal) -> set[str]:
-    """Return the keys of our two taints that are left; the control plane puts its own beside them."""
+    """Return the keys of our three taints that are left; the control plane puts its own beside them."""
     taints = rehearsal.api.get(object_path("nodes", _NODE))["spec"].get("taints", ())
-    return {taint["key"] for taint in taints} & {_KEPT, constants.HELD}
+    return {taint["key"] for taint in taints} & {_KEPT, *constants.HELD_KEYS}
 
 
 def test_its_own_taint_comes_off(rehearsal: Rehearsal, controller: Path) -> None:
@@ -93,12 +93,12 @@ def test_its_own_taint_comes_off(rehearsal: Rehearsal, controller: Path) -> None
 
 
 _TAINT_CASES: tuple[tuple[str, dict[str, str], Callable[[list[dict[str, Any]]], list[dict[str, Any]]]], ...] = (
-    ("another node's", {}, lambda taints: [taint for taint in taints if taint["key"] != constants.HELD]),
+    ("another node's", {}, lambda taints: [taint for taint in taints if taint["key"] not in constants.HELD_KEYS]),
     ("another taint", _OURS, lambda taints: [taint for taint in taints if taint["key"] != _KEPT]),
     ("all of them", _OURS, lambda taints: []),
     ("a further one", _OURS, lambda taints: [*taints, {"key": "a", "effect": "NoExecute"}]),
     ("another value of its own", _OURS, lambda taints: [
-        {**taint, "value": "a"} if taint["key"] == constants.HELD else taint for taint in taints]),
+        {**taint, "value": "a"} if taint["key"] in constants.HELD_KEYS else taint for taint in taints]),
 )  # fmt: skip
 
 
@@ -117,5 +117,5 @@ def test_taints_that_stay(
         changed = change(rehearsal.api.get(path)["spec"]["taints"])
         with pytest.raises(cluster.ClusterError, match="tpu-provisioner may"):
             api.patch(path, {"spec": {"taints": changed}}, strategic=True)
-        assert _taint_keys(rehearsal) == {_KEPT, constants.HELD}
+        assert _taint_keys(rehearsal) == {_KEPT, *constants.HELD_KEYS}
     api.close()

@@ -508,6 +508,29 @@ def test_the_taint_that_holds_a_slice_back_is_none_that_its_pods_must_tolerate()
     assert HELD_TAINT not in expected_view(expected_pool(request)).taints
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("on-demand", "tpu-provisioner.cloud.google.com/held"),
+        ("flex-start", "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"),
+        ("queued", "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"),
+    ],
+)
+def test_nodes_that_the_autoscaler_brings_are_held_by_a_taint_that_it_ignores(text: str, key: str) -> None:
+    """It brings none for a pod that does not tolerate another one; as not ready it counts only those."""
+    slice_ = slice_of(
+        accelerator="tpu-v6e-slice",
+        topology="2x4",
+        replicas=2,
+        annotations={constants.ALL_OR_NOTHING: "true"},
+        tolerations=(CHIP_TOLERATION, Toleration(key=constants.QUEUED, operator="Exists")),
+    )
+    request = request_of(slice_, capacity=text)
+    assert [taint.key for taint in request.taints] == [key]
+    view = expected_view(expected_pool(request))
+    assert key not in {taint.key for taint in view.taints}
+
+
 # --- Falling back ---
 
 

@@ -200,7 +200,7 @@ class World:
                 self.nodes[name] = replace(self.nodes[name], cordoned=cordoned, cordoned_by_us=cordoned)
         for name in plan.releases:
             node = self.nodes[name]
-            kept = tuple(taint for taint in node.taints if taint.key != constants.HELD)
+            kept = tuple(taint for taint in node.taints if taint.key not in constants.HELD_KEYS)
             self.nodes[name] = replace(node, taints=kept)
         self.pass_time(seconds)
         return plan

@@ -341,7 +341,7 @@ class Checker:
 
     def _judge_release(self, process: Process, node: Node, taints: list[dict[str, str]]) -> None:
         process.note("releases %s", node.name)
-        if {taint["key"] for taint in taints} != {taint.key for taint in node.taints} - {constants.HELD}:
+        if {taint["key"] for taint in taints} != {taint.key for taint in node.taints} - {*constants.HELD_KEYS}:
             self.stage.violate(ONE, f"{process.name} changes taints of {node.name} that are none of ours")
 
     # --- 2 and 3, after the storm

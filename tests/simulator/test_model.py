@@ -381,6 +381,38 @@ def test_a_flex_start_pool_begins_empty_and_fills(make_world: MakeWorld, clock: 
     assert len(world.views()[0].nodes) == 4
 
 
+@pytest.mark.parametrize(
+    ("key", "effect", "nodes"),
+    [
+        pytest.param("a.example/held", "NO_SCHEDULE", 0, id="a taint that no pod tolerates keeps it off"),
+        pytest.param("a.example/held", "NO_EXECUTE", 0, id="so does a stronger one"),
+        pytest.param("a.example/held", "PREFER_NO_SCHEDULE", 4, id="a soft one does not"),
+        pytest.param("google.com/tpu", "NO_SCHEDULE", 4, id="pods with chips tolerate this one"),
+        pytest.param(
+            "startup-taint.cluster-autoscaler.kubernetes.io/held",
+            "NO_SCHEDULE",
+            4,
+            id="it ignores those of this prefix",
+        ),
+    ],
+)
+@pytest.mark.parametrize("queued", [False, True])
+def test_the_autoscaler_looks_at_the_taints_of_a_pool(
+    make_world: MakeWorld, clock: FakeClock, *, queued: bool, key: str, effect: str, nodes: int
+) -> None:
+    """Where no pod would fit the new nodes it brings none, however long they are waited for."""
+    world = make_world(create_seconds=1, scale_up_seconds=10)
+    body = empty_pool(queued=queued)
+    taint = {"key": key, "value": "true", "effect": effect}
+    world.create_pool(CLUSTER, {**body, "config": {**body["config"], "taints": [taint]}})
+    clock.tick(1)
+    world.advance()
+    if queued:
+        world.grant("pool")
+    clock.tick(10_000)
+    assert len(world.views()[0].nodes) == nodes
+
+
 @pytest.mark.parametrize("kind", [FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED])
 def test_a_flex_start_pool_waits_for_capacity(make_world: MakeWorld, clock: FakeClock, kind: FaultKind) -> None:
     """Without capacity it runs empty, also when the fault's count is used up, until the last such fault is cleared."""
