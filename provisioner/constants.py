@@ -81,6 +81,9 @@ SYSTEM_LABEL_DOMAINS = ("google.com", "kubernetes.io", "k8s.io", "gke.io")
 # --- Ours, shared with the Go provisioner ---------------------------------------------------------------------------
 #: On pods and JobSets, as label or annotation, "true": never provision for this one.
 DISABLE = "tpu-provisioner.cloud.google.com/disable-autoprovisioning"
+#: On JobSets, as label, "sync" or "async": the Go provisioner serves such a one by Slice resources, and makes no pools.
+#: Early builds read it as an annotation, "true".
+SLICE_AUTOPROVISIONING = "tpu-provisioner.cloud.google.com/slice-autoprovisioning"
 #: Comma list of pod labels that are copied to the nodes.
 COPY_LABELS = "tpu-provisioner.cloud.google.com/copy-labels"
 #: "vpc1:subnet1, vpc2:subnet2".
@@ -108,6 +111,7 @@ READ_ANNOTATIONS = (
     MAX_RUN_DURATION,
     ALL_OR_NOTHING,
     SLICE_TOPOLOGY,
+    SLICE_AUTOPROVISIONING,
 )
 
 NODEPOOL_MANAGER = "google.com/nodepool-manager"
@@ -132,7 +136,7 @@ CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
 #: Taint key of nodes that wait for the other slices of their JobSet.
 HELD = "tpu-provisioner.cloud.google.com/held"
 #: The same on nodes that the cluster autoscaler brings (flex-start, queued): it brings none with a taint that the pod
-#: does not tolerate, except of this prefix. It counts nodes with such a taint as not ready, so others carry the key above.
+#: does not tolerate, except of this prefix. It counts nodes with one as not ready, so others have the key above.
 HELD_LATE = "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"
 HELD_KEYS = (HELD, HELD_LATE)
 #: Labels that no copied label may overwrite: they say whose pool it is.
@@ -175,6 +179,8 @@ CREATION_WAITING = "NodePoolCreationWaiting"
 STUCK = "SliceStuck"
 #: Hosts of the slice stay without a pod.
 UNDERUSED = "SliceUnderused"
+#: The JobSet asks for Slice resources, which the provisioner does not make.
+SLICES_NOT_SERVED = "SliceAutoprovisioningNotServed"
 #: A limit that whoever runs the provisioner has set forbids the pool.
 LIMIT_REACHED = "NodePoolLimitReached"
 #: The topology follows Google's rule, and no list of Google's names it.

@@ -39,6 +39,7 @@ _JOB = ("batch/v1", "Job")
 _LARGEST_COUNT = 2**31 - 1
 #: What a decision needs of an object that is refused for having too many labels or selectors.
 _KEPT_LABELS = (constants.DISABLE, constants.JOB_NAME)
+_KEPT_JOBSET_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
 _KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
 
 
@@ -103,7 +104,7 @@ def parse_jobset(raw: object) -> JobSet:
     namespace, name, uid = _identity("JobSet", metadata)
     what = f"JobSet {namespace}/{name}"
     reader = BoundedReader("a JobSet", most_characters=bounds.JOBSET)
-    labels = reader.labels("labels", metadata.get("labels"), keep=(constants.DISABLE,))
+    labels = reader.labels("labels", metadata.get("labels"), keep=_KEPT_JOBSET_LABELS)
     annotations = reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS)
     jobs = []
     entries = _dicts(spec.get("replicatedJobs"))

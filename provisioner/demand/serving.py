@@ -25,9 +25,20 @@ class ServingPolicy:
 
     def serves(self, jobset: JobSet, requirements: Requirements) -> bool:
         """Whether a pod with these requirements may buy a pool."""
-        if constants.TPU_TOPOLOGY not in requirements.node_selector:
+        return not asks_for_slices(jobset) and self._is_for_us(jobset, requirements)
+
+    def leaves_to_slices(self, jobset: JobSet) -> bool:
+        """Whether a JobSet would be served, if it did not ask for Slice resources."""
+        return asks_for_slices(jobset) and any(
+            job.template.chips > 0 and self._is_for_us(jobset, job.template, dynamic=True)
+            for job in jobset.replicated_jobs
+        )
+
+    def _is_for_us(self, jobset: JobSet, requirements: Requirements, *, dynamic: bool = False) -> bool:
+        # Pods for dynamic slicing have their topology in an annotation.
+        if not dynamic and constants.TPU_TOPOLOGY not in requirements.node_selector:
             return False
-        if constants.SLICE_TOPOLOGY in requirements.annotations:
+        if not dynamic and constants.SLICE_TOPOLOGY in requirements.annotations:
             return False
         marked = (requirements.labels, requirements.annotations, jobset.labels, jobset.annotations)
         if any(marks.get(constants.DISABLE) == "true" for marks in marked):
@@ -39,3 +50,11 @@ class ServingPolicy:
         key, value = self.opt_in_label
         namespace_labels = self.namespace_labels.get(jobset.namespace, {})
         return requirements.labels.get(key) == value or namespace_labels.get(key) == value
+
+
+def asks_for_slices(jobset: JobSet) -> bool:
+    """Whether a JobSet asks for Slice resources in place of node pools."""
+    return (
+        jobset.labels.get(constants.SLICE_AUTOPROVISIONING) in ("sync", "async")
+        or jobset.annotations.get(constants.SLICE_AUTOPROVISIONING) == "true"
+    )

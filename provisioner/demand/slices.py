@@ -225,6 +225,11 @@ def rejected(jobsets: JobSets, policy: ServingPolicy) -> list[JobSet]:
     ]
 
 
+def left_to_slices(jobsets: JobSets, policy: ServingPolicy) -> list[JobSet]:
+    """List the living JobSets that would be served, if they did not ask for Slice resources."""
+    return [jobset for jobset in jobsets.by_uid.values() if _alive(jobset) and policy.leaves_to_slices(jobset)]
+
+
 def _with_chips(jobset: JobSet) -> Iterator[ReplicatedJob]:
     return (job for job in jobset.replicated_jobs if job.template.chips > 0)
 

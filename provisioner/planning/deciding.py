@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from provisioner import constants
-from provisioner.demand import Slice, SliceId, find_slices, rejected
+from provisioner.demand import Slice, SliceId, find_slices, left_to_slices, rejected
 from provisioner.demand.serving import ServingPolicy
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.snapshot import Snapshot
@@ -160,6 +160,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
             *standing.verdicts,
             *(each.verdict for each in stuck),
             *map(verdicts.too_large, rejected(jobsets, policy)),
+            *map(verdicts.left_to_slices, left_to_slices(jobsets, policy)),
         ),
         alerts=going.alerts,
         transitions=phases.transitions(steps, owners, now),

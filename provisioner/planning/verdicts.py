@@ -35,6 +35,18 @@ def too_large(jobset: JobSet) -> Verdict:
     return Verdict(objects=(jobset_ref(jobset),), reason=constants.INVALID_REQUEST, message=message)
 
 
+def left_to_slices(jobset: JobSet) -> Verdict:
+    """Say that a JobSet asks for Slice resources, which nobody makes here."""
+    marks = (*jobset.labels.items(), *jobset.annotations.items())
+    value = next(value for key, value in marks if key == constants.SLICE_AUTOPROVISIONING)
+    message = (
+        f"No TPU node pools are made for this JobSet: {constants.SLICE_AUTOPROVISIONING}={bounds.cut(value)} asks for "
+        f"Slice resources, which this provisioner does not make yet; remove it to get node pools, or let the Go "
+        f"provisioner (1.0 or later, with ENABLE_SLICE_CONTROLLER) serve this JobSet"
+    )
+    return Verdict(objects=(jobset_ref(jobset),), reason=constants.SLICES_NOT_SERVED, message=message)
+
+
 def underused(slice_: Slice) -> tuple[Verdict, ...]:
     """Say that a slice has more hosts than its job has pods."""
     if slice_.shape is None or not slice_.shape.multi_host or slice_.parallelism >= slice_.nodes:

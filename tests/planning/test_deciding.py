@@ -110,6 +110,17 @@ def test_a_jobset_made_again_takes_its_old_pool_while_that_is_idle() -> None:
     assert world.created == world.deleted == []
 
 
+def test_a_jobset_that_asks_for_slice_resources_is_told_and_nothing_is_bought() -> None:
+    """The newest Go release serves it by other means, and so must nobody's pools."""
+    jobset = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: "sync"})
+    plan = World(jobset).step()
+    assert (plan.creates, plan.deletes) == ((), ())
+    (said,) = plan.verdicts
+    assert said.reason == "SliceAutoprovisioningNotServed"
+    assert [(each.kind, each.name) for each in said.objects] == [("JobSet", "train")]
+    assert "slice-autoprovisioning=sync asks for Slice resources" in said.message
+
+
 def test_suspending_gives_the_pool_back_and_resuming_buys_again() -> None:
     """In between nothing is paid for."""
     jobset = make_jobset()

@@ -408,7 +408,7 @@ def test_the_autoscaler_looks_at_the_taints_of_a_pool(
     clock.tick(1)
     world.advance()
     if queued:
-        world.grant("pool")
+        world.grant("slice")
     clock.tick(10_000)
     assert len(world.views()[0].nodes) == nodes
 
