@@ -1,4 +1,4 @@
-"""Write the parts of the Helm chart that the code decides: Chart.yaml, values.schema.json, README.md.
+"""Write the parts of the Helm chart that the code decides: Chart.yaml, values.schema.json, README.md, the dashboard.
 
 `deploy/release.py` adds to a released chart what only the release knows: its image and its repository.
 """
@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 import provisioner
+from deploy import dashboard
 from deploy.chart_schema import property_of
 from provisioner.settings import OPTIONS
 
@@ -38,6 +39,7 @@ def files() -> dict[Path, str]:
         CHART / "Chart.yaml": _chart(),
         CHART / "values.schema.json": json.dumps(_schema(), indent=2) + "\n",
         CHART / "README.md": _readme(),
+        dashboard.PATH: dashboard.content(),
     }
 
 
@@ -146,6 +148,12 @@ def _schema() -> dict[str, Any]:
             "prometheusRule": _closed(
                 enabled={**_FLAG, "description": "Alerts, for the Prometheus operator."},
                 labels={**_MAP, "description": "Labels that the operator selects by."},
+            ),
+            "dashboards": _closed(
+                enabled={**_FLAG, "description": "A ConfigMap with the dashboard, for Grafana's sidecar."},
+                namespace={**_TEXT, "description": "Where the sidecar looks; empty: the release's namespace."},
+                labels={**_MAP, "description": "What the sidecar selects by."},
+                annotations={**_MAP, "description": "Annotations of the ConfigMap, such as grafana_folder."},
             ),
             "networkPolicy": _closed(
                 enabled={**_FLAG, "description": "Deny all traffic but the controller's own."},

@@ -43,5 +43,5 @@ sbom: $(SETUP) ## dist/sbom.cdx.json: what the image's lock holds, as CycloneDX.
 	@$(BIN)/python -m deploy.sbom '$(SBOM)'
 
 .PHONY: chart
-chart: $(SETUP) ## The chart's values.schema.json and values, from the code.
+chart: $(SETUP) ## The chart's values.schema.json, README and dashboard, from the code.
 	@$(BIN)/python -m deploy.chart

@@ -11,9 +11,15 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
 
+from provisioner.model.capacity import FailureKind
+from provisioner.planning.plan import DeleteReason
+
 PREFIX = "tpu_provisioner_"
 #: States of chips, from asked for to going away.
 CHIP_STATES = ("wanted", "provisioning", "ready", "in_use", "idle", "deleting")
+#: Results of rounds, and the phases that slices are timed to.
+ROUND_RESULTS = ("ok", "crashed")
+TIMED_PHASES = ("provisioning", "ready", "in_use")
 
 _CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 _ROUND_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -84,6 +90,18 @@ class Metrics:
         self._events_dropped = self._counter(
             "events_dropped", "Kubernetes Events that were not written: too many, or refused."
         )
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """Export at 0 what is rare: Prometheus' `increase` and `rate` miss what a series begins with."""
+        for result in ("ok", *(kind.value for kind in FailureKind)):
+            self._creates.labels(result)
+        for reason in DeleteReason:
+            self._deletes.labels(reason.value, "ok")
+        for result in ROUND_RESULTS:
+            self._rounds.labels(result)
+        for phase in TIMED_PHASES:
+            self._phase_seconds.labels(phase)
 
     # --- GKE ---
 

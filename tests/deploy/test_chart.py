@@ -72,6 +72,7 @@ _FULL: dict[str, Any] = {
     "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}, "interval": "15s"},
     "podMonitoring": {"enabled": True, "interval": "1m"},
     "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    "dashboards": {"enabled": True, "namespace": "default", "annotations": {"grafana_folder": "TPU"}},
     "networkPolicy": {"extraEgress": [{"ports": [{"protocol": "TCP", "port": 3128}]}]},
     "nodeSelector": {"kubernetes.io/arch": "arm64"},
     "tolerations": [{"key": "a", "operator": "Exists"}],

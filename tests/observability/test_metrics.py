@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from provisioner.gke.decorators import CallMetrics
+from provisioner.model.capacity import FailureKind
 from provisioner.observability.metrics import CHIP_STATES, PREFIX, Metrics
+from provisioner.planning.plan import DeleteReason
 
 P = "tpu_provisioner_"
 
@@ -57,6 +59,7 @@ SETTERS: list[Any] = [
     pytest.param(lambda m: m.set_node_pools({"ready": 2}), "node_pools", {"phase": "ready"}, 2, id="node pools"),
     pytest.param(lambda m: m.set_chips({"idle": 256}), "chips", {"state": "idle"}, 256, id="chips"),
     pytest.param(lambda m: m.set_deletes_blocked(4), "deletes_blocked", {}, 4, id="blocked deletes"),
+    pytest.param(lambda m: m.set_alerts({"delete_held_up": 1}), "alerts", {"kind": "delete_held_up"}, 1, id="alerts"),
     pytest.param(lambda m: m.set_backoff({"stockout": 1}), "backoff_active", {"kind": "stockout"}, 1, id="back-offs"),
     pytest.param(lambda m: m.count_create("ok"), "creates_total", {"result": "ok"}, 1, id="creates"),
     pytest.param(
@@ -122,6 +125,19 @@ def test_all_chip_states_are_there_from_the_start() -> None:
     """A sum over the states of chips is right before the first round."""
     metrics = Metrics(version="1")
     assert [metrics.registry.get_sample_value(P + "chips", {"state": state}) for state in CHIP_STATES] == [0] * 6
+
+
+def test_what_is_counted_is_there_from_the_start() -> None:
+    """`increase` sees no series begin: the first create or delete of a process would be missing from every sum."""
+    metrics = Metrics(version="1")
+    wanted = [
+        *(("creates_total", {"result": kind.value}) for kind in FailureKind),
+        ("creates_total", {"result": "ok"}),
+        *(("deletes_total", {"reason": reason.value, "result": "ok"}) for reason in DeleteReason),
+        ("rounds_total", {"result": "crashed"}),
+        ("time_to_phase_seconds_count", {"phase": "ready"}),
+    ]
+    assert [each for each in wanted if metrics.registry.get_sample_value(P + each[0], each[1]) != 0] == []
 
 
 def test_unknown_chip_state() -> None:

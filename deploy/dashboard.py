@@ -1,0 +1,407 @@
+"""The Grafana dashboard of what the controller exports; `make chart` writes it as JSON, into the chart.
+
+Replicas that wait for the Lease export too: a gauge is the greatest of an installation's replicas, summed over what the
+variables `cluster` and `namespace` choose. Where Prometheus gives no label `cluster`, "All" is everything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from provisioner.observability.metrics import PREFIX
+
+#: The chart can read no file outside of its own folder; the kustomize component refers to this one.
+PATH = Path(__file__).parent / "charts" / "tpu-provisioner" / "dashboards" / "tpu-provisioner.json"
+_DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_CHOSEN = 'cluster=~"$cluster",namespace=~"$namespace"'
+_ROW_HEIGHT = 1
+_COLUMNS = 24
+_QUANTILES = ((0.5, "median"), (0.9, "90 %"), (0.99, "99 %"))
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel: its queries with their legends, and how it looks."""
+
+    title: str
+    description: str
+    queries: tuple[tuple[str, str], ...]
+    unit: str = "short"
+    kind: str = "timeseries"
+    width: int = 8
+    height: int = 8
+    stacked: bool = False
+    #: Of a single value: the text that stands for each value, and the values from which it turns red or green.
+    texts: dict[str, str] = field(default_factory=dict)
+    steps: tuple[tuple[float | None, str], ...] = ((None, "green"),)
+
+    def json(self, number: int, *, x: int, y: int) -> dict[str, Any]:
+        """Return it as Grafana has it."""
+        defaults: dict[str, Any] = {
+            "unit": self.unit,
+            "thresholds": {
+                "mode": "absolute",
+                "steps": [{"value": value, "color": color} for value, color in self.steps],
+            },
+            "mappings": [{"type": "value", "options": {value: {"text": text} for value, text in self.texts.items()}}]
+            if self.texts
+            else [],
+        }
+        if self.kind == "stat":
+            options: dict[str, Any] = {
+                "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+                "colorMode": "value",
+                "graphMode": "none",
+                "textMode": "auto",
+            }
+        else:
+            defaults |= {
+                "min": 0,
+                "custom": {
+                    "drawStyle": "line",
+                    "fillOpacity": 30 if self.stacked else 0,
+                    "stacking": {"mode": "normal" if self.stacked else "none", "group": "A"},
+                    "showPoints": "never",
+                },
+            }
+            options = {
+                "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+                "tooltip": {"mode": "multi", "sort": "desc"},
+            }
+        return {
+            "id": number,
+            "type": self.kind,
+            "title": self.title,
+            "description": self.description,
+            "datasource": _DATASOURCE,
+            "gridPos": {"x": x, "y": y, "w": self.width, "h": self.height},
+            "targets": [
+                {"refId": chr(ord("A") + index), "datasource": _DATASOURCE, "expr": query, "legendFormat": legend}
+                for index, (query, legend) in enumerate(self.queries)
+            ],
+            "fieldConfig": {"defaults": defaults, "overrides": []},
+            "options": options,
+        }
+
+
+def dashboard() -> dict[str, Any]:
+    """Return the dashboard."""
+    return {
+        "uid": "tpu-provisioner",
+        "title": "TPU provisioner",
+        "description": "Chips, slices and node pools of tpu-provisioner, its calls to GKE, and how it is doing itself.",
+        "tags": ["tpu-provisioner", "tpu", "gke"],
+        "schemaVersion": 39,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "1m",
+        "time": {"from": "now-6h", "to": "now"},
+        "timezone": "browser",
+        "links": [],
+        "annotations": {"list": []},
+        "templating": {"list": [_datasource(), _variable("cluster"), _variable("namespace")]},
+        "panels": list(_laid_out()),
+    }
+
+
+def content() -> str:
+    """Return the file's content."""
+    return json.dumps(dashboard(), indent=2) + "\n"
+
+
+def _datasource() -> dict[str, Any]:
+    return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "refresh": 1}
+
+
+def _variable(label: str) -> dict[str, Any]:
+    return {
+        "name": label,
+        "label": label.capitalize(),
+        "type": "query",
+        "datasource": _DATASOURCE,
+        "query": {"query": f"label_values({PREFIX}build_info, {label})", "refId": label},
+        "refresh": 2,
+        "includeAll": True,
+        "allValue": ".*",
+        "multi": True,
+        "sort": 1,
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def _series(name: str, *matchers: str) -> str:
+    return f"{PREFIX}{name}{{{','.join((_CHOSEN, *matchers))}}}"
+
+
+def _gauge(name: str, *labels: str, matchers: tuple[str, ...] = ()) -> str:
+    """Return the greatest of each installation's replicas, summed over the installations."""
+    inner = f"max by ({', '.join(('cluster', 'namespace', *labels))}) ({_series(name, *matchers)})"
+    return f"sum by ({', '.join(labels)}) ({inner})" if labels else f"sum({inner})"
+
+
+def _or_0(query: str) -> str:
+    """Return 0 where there is no series, since a kind or phase that never was has none."""
+    return f"{query} or vector(0)"
+
+
+def _increase(name: str, *labels: str) -> str:
+    return f"sum by ({', '.join(labels)}) (increase({_series(f'{name}_total')}[$__rate_interval]))"
+
+
+def _rate(name: str, *labels: str) -> str:
+    return f"sum by ({', '.join(labels)}) (rate({_series(name)}[$__rate_interval]))"
+
+
+def _mean(name: str, *labels: str) -> str:
+    return f"{_rate(f'{name}_sum', *labels)} / {_rate(f'{name}_count', *labels)}"
+
+
+def _quantiles(name: str, *labels: str, window: str = "$__rate_interval") -> tuple[tuple[str, str], ...]:
+    legend = "".join(f"{{{{{label}}}}} " for label in labels)
+    by = ", ".join(("le", *labels))
+    buckets = f"sum by ({by}) (rate({_series(f'{name}_bucket')}[{window}]))"
+    return tuple((f"histogram_quantile({quantile}, {buckets})", f"{legend}{said}") for quantile, said in _QUANTILES)
+
+
+_RED_BELOW_1: tuple[tuple[float | None, str], ...] = ((None, "red"), (1, "green"))
+_RED_FROM_1: tuple[tuple[float | None, str], ...] = ((None, "green"), (1, "red"))
+_ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
+    (
+        "Now",
+        (
+            Panel(
+                "Leader",
+                "Replicas that lead: one in each installation. None: node pools are neither made nor deleted.",
+                ((f"sum({_series('leader')})", ""),),
+                kind="stat",
+                width=3,
+                height=4,
+                steps=_RED_BELOW_1,
+            ),
+            Panel(
+                "Cluster proven",
+                "Whether the leader has proven that its kubeconfig and its GKE settings are of one cluster. Until then "
+                "it acts on nothing.",
+                ((f"min(max by (cluster, namespace) ({_series('cluster_proven')}))", ""),),
+                kind="stat",
+                width=3,
+                height=4,
+                texts={"0": "no", "1": "yes"},
+                steps=_RED_BELOW_1,
+            ),
+            Panel(
+                "Since the last round",
+                "Time since the leader looked at the world and decided.",
+                (
+                    (
+                        f"time() - min(max by (cluster, namespace) ({_series('loop_last_round_timestamp_seconds')}))",
+                        "",
+                    ),
+                ),
+                unit="s",
+                kind="stat",
+                width=3,
+                height=4,
+                steps=((None, "green"), (120, "orange"), (300, "red")),
+            ),
+            Panel(
+                "Alerts",
+                "What the operator has to look at; the log has it in words.",
+                ((_or_0(_gauge("alerts")), ""),),
+                kind="stat",
+                width=3,
+                height=4,
+                steps=_RED_FROM_1,
+            ),
+            Panel(
+                "Blocked slices",
+                "Slices that back-off, a limit or an invalid request keeps from getting a node pool. Events on their "
+                "pods say why.",
+                ((_or_0(_gauge("slices", matchers=('phase="blocked"',))), ""),),
+                kind="stat",
+                width=3,
+                height=4,
+                steps=((None, "green"), (1, "orange")),
+            ),
+            Panel(
+                "Chips in use",
+                "Chips of node pools that pods run on.",
+                ((_gauge("chips", matchers=('state="in_use"',)), ""),),
+                kind="stat",
+                width=3,
+                height=4,
+            ),
+            Panel(
+                "Chips idle",
+                "Chips of node pools that nothing needs and whose deletion delay runs.",
+                ((_gauge("chips", matchers=('state="idle"',)), ""),),
+                kind="stat",
+                width=3,
+                height=4,
+            ),
+            Panel(
+                "Releases",
+                "Replicas by release: two lines for longer than an upgrade takes are worth a look.",
+                ((f"sum by (version) ({_series('build_info')})", "{{version}}"),),
+                kind="stat",
+                width=3,
+                height=4,
+            ),
+        ),
+    ),
+    (
+        "Capacity",
+        (
+            Panel(
+                "Chips by state",
+                "From asked for to going away.",
+                ((_gauge("chips", "state"), "{{state}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Slices by phase",
+                "Slices that JobSets ask for.",
+                ((_gauge("slices", "phase"), "{{phase}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Node pools by phase",
+                "Node pools that GKE has, or that are being made.",
+                ((_gauge("node_pools", "phase"), "{{phase}}"),),
+                stacked=True,
+            ),
+        ),
+    ),
+    (
+        "Creates and deletes",
+        (
+            Panel(
+                "Creates by result",
+                "Node pool creates that were submitted: ok, or how they failed.",
+                ((_increase("creates", "result"), "{{result}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Deletes by reason and result",
+                "Node pool deletes that were submitted: why, and ok or what was in the way.",
+                ((_increase("deletes", "reason", "result"), "{{reason}}: {{result}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Time to phase, over a day",
+                "Time from a slice being wanted to its pool being provisioned, ready, and in use.",
+                _quantiles("time_to_phase_seconds", "phase", window="1d")[:2],
+                unit="s",
+            ),
+            Panel(
+                "Back-off by kind",
+                "Kinds of capacity of which the last try failed, for an hour after it may be tried again.",
+                ((_gauge("backoff_active", "kind"), "{{kind}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Deletes blocked",
+                "Node pools that should go and may not, because unfinished pods are on them.",
+                ((_gauge("deletes_blocked"), "node pools"),),
+            ),
+            Panel(
+                "Alerts by kind",
+                "What the operator has to look at; docs/reliability.md says what each kind means.",
+                ((_gauge("alerts", "kind"), "{{kind}}"),),
+                stacked=True,
+            ),
+        ),
+    ),
+    (
+        "Calls to GKE",
+        (
+            Panel(
+                "Calls by method",
+                "Calls a second, failed ones too.",
+                ((_rate("gke_request_duration_seconds_count", "method"), "{{method}}"),),
+                unit="reqps",
+            ),
+            Panel(
+                "Failed calls by method and kind",
+                "Calls a second that failed, by what the failure means.",
+                ((_rate("gke_request_errors_total", "method", "kind"), "{{method}}: {{kind}}"),),
+                unit="reqps",
+            ),
+            Panel(
+                "Duration of calls",
+                "Of all methods; and the mean of each.",
+                (
+                    *_quantiles("gke_request_duration_seconds"),
+                    (_mean("gke_request_duration_seconds", "method"), "{{method}} mean"),
+                ),
+                unit="s",
+            ),
+        ),
+    ),
+    (
+        "The controller",
+        (
+            Panel(
+                "Rounds by result",
+                "Rounds of observe, decide, act, a second. After a crashed one comes another; the log has its trace.",
+                ((_rate("rounds_total", "result"), "{{result}}"),),
+                unit="ops",
+            ),
+            Panel("Duration of rounds", "Of a whole round.", _quantiles("round_duration_seconds"), unit="s"),
+            Panel(
+                "Duration of decisions", "Of the decision in a round.", _quantiles("decide_duration_seconds"), unit="s"
+            ),
+            Panel(
+                "Watches: since the last contact",
+                "Time since each replica's list-watch last heard from the API server.",
+                (
+                    (
+                        f"max by (pod, resource) ({_series('watch_last_contact_age_seconds')})",
+                        "{{pod}} {{resource}}",
+                    ),
+                ),
+                unit="s",
+            ),
+            Panel(
+                "Watches without a complete picture",
+                "List-watches of each replica that have not listed everything; the leader decides on nothing less.",
+                ((f"count by (pod, resource) ({_series('watch_synced')} == 0)", "{{pod}} {{resource}}"),),
+            ),
+            Panel(
+                "Events dropped, and who leads",
+                "Kubernetes Events a second that were not written: too many, or refused. The leading replica is 1.",
+                (
+                    (f"sum(rate({_series('events_dropped_total')}[$__rate_interval]))", "dropped a second"),
+                    (f"max by (pod) ({_series('leader')})", "{{pod}} leads"),
+                ),
+            ),
+        ),
+    ),
+)
+
+
+def _laid_out() -> Iterable[dict[str, Any]]:
+    """Yield rows and panels, from left to right and downwards."""
+    number, y = 0, 0
+    for title, panels in _ROWS:
+        number += 1
+        yield {
+            "id": number,
+            "type": "row",
+            "title": title,
+            "collapsed": False,
+            "gridPos": {"x": 0, "y": y, "w": _COLUMNS, "h": _ROW_HEIGHT},
+            "panels": [],
+        }
+        x, y = 0, y + _ROW_HEIGHT
+        for panel in panels:
+            if x + panel.width > _COLUMNS:
+                x, y = 0, y + panel.height
+            number += 1
+            yield panel.json(number, x=x, y=y)
+            x += panel.width
+        y += panels[-1].height

@@ -1,0 +1,134 @@
+"""The Grafana dashboard: metrics and labels that there are, none left out, and where chart and kustomize put it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy import chart, dashboard
+from provisioner.observability.metrics import PREFIX, Metrics
+from tests.deploy import tools
+from tests.deploy.kit import DEPLOY, NAMESPACE, only
+from tests.observability.test_metrics import SETTERS
+
+#: Labels that Prometheus gives to what it scrapes; `cluster` where it is told to.
+_OF_THE_SCRAPE = {"cluster", "namespace", "pod"}
+#: Metrics that are on no panel, each for a reason; there is none now.
+_ON_NO_PANEL: set[str] = set()
+_VARIABLES = {"datasource", "cluster", "namespace", "__rate_interval", "__all"}
+_SERIES = re.compile(r"(tpu_provisioner_\w+)\{([^}]*)\}")
+_BY = re.compile(r"\bby \(([^)]*)\)")
+
+
+def _exposed() -> dict[str, set[str]]:
+    """Return every series that the controller can export, with its labels."""
+    metrics = Metrics(version="test")
+    for setter in SETTERS:
+        setter.values[0](metrics)
+    return {
+        sample.name: set(sample.labels)
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+def _panels() -> list[dict[str, Any]]:
+    return [each for each in json.loads(dashboard.PATH.read_text(encoding="utf-8"))["panels"] if each["type"] != "row"]
+
+
+_QUERIES = [
+    pytest.param(target["expr"], target["legendFormat"], id=f"{panel['title']} {target['refId']}")
+    for panel in _panels()
+    for target in panel["targets"]
+]
+
+
+@pytest.mark.parametrize(("query", "legend"), _QUERIES)
+def test_a_query_names_what_there_is(query: str, legend: str) -> None:
+    """Its metrics are exported, its labels are theirs, and the legend shows labels that are left."""
+    exposed = _exposed()
+    series = _SERIES.findall(query)
+    assert len(series) == query.count(PREFIX)
+    for name, matchers in series:
+        assert name in exposed
+        named = set(re.findall(r"(\w+)(?==~?\")", matchers))
+        assert {"cluster", "namespace"} <= named <= exposed[name] | _OF_THE_SCRAPE
+        grouped = [set(labels.split(", ")) for labels in _BY.findall(query)]
+        assert set().union(*grouped) <= exposed[name] | _OF_THE_SCRAPE
+    outermost = set(_BY.findall(query)[0].split(", ")) if _BY.search(query) else set()
+    assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= outermost
+
+
+def test_every_metric_is_on_a_panel() -> None:
+    """A metric that is new has to get its place, or a reason for having none."""
+    shown = {
+        re.sub(r"_(?:bucket|count|sum|total)$", "", name)
+        for query in _QUERIES
+        for name, _ in _SERIES.findall(str(query.values[0]))
+    }
+    families = {family.name for family in Metrics(version="test").registry.collect()}
+    assert families - shown == _ON_NO_PANEL
+
+
+def test_the_layout() -> None:
+    """Panels have numbers of their own, a title, a description and a place that no other has, within the width."""
+    everything = json.loads(dashboard.PATH.read_text(encoding="utf-8"))
+    panels = everything["panels"]
+    assert len({each["id"] for each in panels}) == len(panels)
+    assert len({each["title"] for each in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for each in panels:
+        place = each["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+    for each in _panels():
+        assert each["description"].endswith(".")
+        assert each["datasource"]["uid"] == "${datasource}"
+        assert len({target["refId"] for target in each["targets"]}) == len(each["targets"])
+    text = dashboard.PATH.read_text(encoding="utf-8")
+    assert set(re.findall(r"\$\{?(\w+)", text)) == _VARIABLES
+    assert {each["name"] for each in everything["templating"]["list"]} == _VARIABLES - {"__rate_interval", "__all"}
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"namespace": "monitoring", "labels": {"team": "ml"}, "annotations": {"grafana_folder": "TPU"}}]
+)
+def test_the_chart_puts_it_where_grafana_looks(values: dict[str, Any], tmp_path: Path) -> None:
+    """A ConfigMap with the label of Grafana's sidecar, and labels, annotations and namespace as chosen."""
+    path = tmp_path / "values.yaml"
+    image = {"repository": "registry.example/controller"}
+    path.write_text(yaml.safe_dump({"image": image, "dashboards": {"enabled": True, **values}}), encoding="utf-8")
+    rendered = tools.run(
+        "helm", "template", "test", str(chart.CHART), "--kube-version=1.30.0", f"--namespace={NAMESPACE}",
+        f"--values={path}",
+    )  # fmt: skip
+    made = only([each for each in yaml.safe_load_all(rendered) if each], "ConfigMap", "tpu-provisioner-dashboards")
+    metadata = made["metadata"]
+    assert metadata["labels"].items() >= {"grafana_dashboard": "1", **values.get("labels", {})}.items()
+    assert metadata.get("annotations") == values.get("annotations")
+    assert metadata["namespace"] == values.get("namespace", NAMESPACE)
+    assert json.loads(made["data"]["tpu-provisioner.json"]) == dashboard.dashboard()
+
+
+def test_kustomize_puts_it_where_grafana_looks(tmp_path: Path) -> None:
+    """The component makes the same ConfigMap, under a name that stays."""
+    component = os.path.relpath(DEPLOY / "components" / "dashboards", tmp_path.resolve())
+    (tmp_path / "kustomization.yaml").write_text(f"components:\n- {component}\n", encoding="utf-8")
+    (made,) = [each for each in yaml.safe_load_all(tools.run("kustomize", "build", str(tmp_path))) if each]
+    assert made["metadata"]["name"] == "tpu-provisioner-dashboards"
+    assert made["metadata"]["namespace"] == NAMESPACE
+    assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(made["data"]["tpu-provisioner.json"]) == dashboard.dashboard()
