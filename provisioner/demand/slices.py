@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from provisioner import constants, tpu
@@ -102,46 +102,56 @@ def find_slices(
     A pod makes no slice by itself: its Job has to be one of those that the JobSet's spec lists. What other pods are
     bound to is still seen by the matching.
     """
-    wanted: dict[JobSetUid, dict[JobKey, list[Pod]]] = defaultdict(dict)
-    names = dict(referred or {})
-    for slice_id in names:
-        wanted[slice_id.jobset_uid].setdefault(slice_id.job_key, [])
+    wanted: dict[JobSetUid, dict[JobKey, _Wanted]] = defaultdict(dict)
+    for slice_id, name in (referred or {}).items():
+        wanted[slice_id.jobset_uid][slice_id.job_key] = _Wanted(name)
     for pod in pods:
-        slice_id_or_none = slice_id_of(pod, jobsets)
-        if slice_id_or_none is not None and not pod.finished:
-            wanted[slice_id_or_none.jobset_uid].setdefault(slice_id_or_none.job_key, []).append(pod)
-            if not names.get(slice_id_or_none):
-                names[slice_id_or_none] = pod.requirements.labels.get(constants.JOB_NAME, "")
+        uid = None if pod.finished or not pod.job_key else jobsets.uid_of(pod)
+        if uid is None:
+            continue
+        entry = wanted[uid].get(pod.job_key)
+        if entry is None:
+            entry = wanted[uid][pod.job_key] = _Wanted("")
+        entry.name = entry.name or pod.requirements.labels.get(constants.JOB_NAME, "")
+        entry.pods.append(pod)
     slices: dict[SliceId, Slice] = {}
     for jobset in jobsets.by_uid.values():
         if _alive(jobset):
-            hints = {key: names.get(SliceId(jobset_uid=jobset.uid, job_key=key), "") for key in wanted[jobset.uid]}
-            slices |= _slices_of(jobset, wanted[jobset.uid], hints, policy)
+            slices |= _slices_of(jobset, wanted[jobset.uid], policy)
     return slices
 
 
-def _slices_of(
-    jobset: JobSet, wanted: Mapping[JobKey, list[Pod]], hints: Mapping[JobKey, str], policy: ServingPolicy
-) -> dict[SliceId, Slice]:
+@dataclass(slots=True)
+class _Wanted:
+    """A child Job of which something is there: pods, or a pool or the memory that refers to it."""
+
+    #: Empty where nothing tells it.
+    name: str
+    pods: list[Pod] = field(default_factory=list)
+
+
+def _slices_of(jobset: JobSet, wanted: Mapping[JobKey, _Wanted], policy: ServingPolicy) -> dict[SliceId, Slice]:
     children: list[tuple[JobKey, _Child]] = []
     jobs = {job.name: (place, job) for place, job in enumerate(jobset.replicated_jobs)}
-    found = {key: _child_of_name(jobset, jobs, key, hints[key]) for key in wanted}
+    found = {key: _child_of_name(jobset, jobs, key, each.name) for key, each in wanted.items()}
     if not all(found.values()):
         counts = tuple((name, job.replicas, job.template.chips > 0) for name, (_, job) in jobs.items())
         by_key = _children_by_key(jobset.namespace, jobset.name, counts)
         found |= {
             key: _child_at(jobset, jobs, *by_key[key]) for key, child in found.items() if not child and key in by_key
         }
-    for key, members in wanted.items():
+    for key, each in wanted.items():
         child = found[key]
         # Chips that only a webhook adds show on the pods alone.
-        if child is not None and (child.job.template.chips > 0 or members):
+        if child is not None and (child.job.template.chips > 0 or each.pods):
             children.append((key, child))
-    children.sort(key=lambda each: each[1].place)
-    children += _representatives(jobset, jobs, {key for key, _ in children})
+    children.sort(key=lambda child: child[1].place)
     # Those without pods count as well: they will come.
     with_chips = sum(job.replicas for _, job in jobs.values() if job.template.chips > 0)
-    siblings = with_chips + sum(child.job.template.chips == 0 for _, child in children)
+    others = sum(child.job.template.chips == 0 for _, child in children)
+    if len(children) - others < with_chips:
+        children += _representatives(jobset, jobs, {key for key, _ in children})
+    siblings = with_chips + others
     slices: dict[SliceId, Slice] = {}
     for key, child in children:
         slice_id = SliceId(jobset_uid=jobset.uid, job_key=key)
@@ -152,7 +162,7 @@ def _slices_of(
             child.job.template,
             child.job.parallelism,
             siblings,
-            wanted.get(key, []),
+            wanted[key].pods if key in wanted else [],
             policy,
         )
     return slices

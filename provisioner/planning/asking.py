@@ -78,6 +78,8 @@ def annotation_of(slice_: Slice, key: str) -> str:
 
 
 def _asked(slice_: Slice, key: str, read: Callable[[str], _T], default: _T) -> _T:
+    if not (slice_.requirements.annotations or slice_.jobset.annotations):
+        return default
     text = annotation_of(slice_, key)
     if not text.strip():
         return default

@@ -18,7 +18,7 @@ from provisioner.demand import SliceId
 from provisioner.model.capacity import Failure, FailureKind, NodePool, NodePoolRequest
 from provisioner.planning import capacity as capacities
 from provisioner.planning.memory import Backoff, OperationLimit, Pace, Refusal
-from provisioner.planning.specification import expected_pool, topology_of_pool
+from provisioner.planning.specification import topology_of_pool, topology_of_request
 
 #: While no create has been taken since they failed, slices try again so far apart, all together, at first and in the
 #: end: an outage under a thousand slices must not become a thousand calls a minute.
@@ -71,8 +71,11 @@ LONGEST_WAIT_SECONDS = max(delay.cap_seconds for delay in (*DELAYS.values(), FAI
 
 def capacity_key(thing: NodePool | NodePoolRequest) -> str:
     """Name the capacity that a pool takes."""
-    pool = thing if isinstance(thing, NodePool) else expected_pool(thing)
-    return capacities.capacity_key(capacities.choice_of(pool), pool.machine_type, topology_of_pool(pool), pool.hosts)
+    if isinstance(thing, NodePool):
+        topology, hosts = topology_of_pool(thing), thing.hosts
+    else:
+        topology, hosts = topology_of_request(thing), thing.node_count
+    return capacities.capacity_key(capacities.choice_of(thing), thing.machine_type, topology, hosts)
 
 
 def wait_seconds(delay: Delay, failures: int, key: str) -> float:

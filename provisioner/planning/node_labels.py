@@ -103,4 +103,4 @@ def is_system(key: str) -> bool:
 
 def may_be_there(key: str) -> bool:
     """Whether a node may carry a label although it is not predicted."""
-    return is_system(key) and key not in _KNOWN and not key.startswith(_OURS)
+    return key not in _KNOWN and is_system(key) and not key.startswith(_OURS)

@@ -49,6 +49,8 @@ def closing(
     already come first, so that the choice does not wander.
     """
     chosen: set[PoolName] = set()
+    if not reservations:
+        return frozenset()
     pools = sorted(supply, key=lambda each: (not any(node.cordoned_by_us for node in each.nodes), each.name))
     for scope, reservation in reservations.items():
         missing = reservation.missing_chips

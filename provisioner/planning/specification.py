@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from operator import attrgetter
 
 from provisioner import constants, tpu
 from provisioner.demand import Slice
@@ -34,6 +35,10 @@ _COPIED_SELECTORS = (constants.ICI_RESILIENCY, constants.LOCATION_HINT)
 #: Google's own labels that a pod may have copied: they ask GKE for something, and say nothing that others rely on.
 _COPYABLE_LABELS = frozenset({*_COPIED_SELECTORS, constants.AUTO_RESTART})
 _WORKLOAD_POLICY_PREFIX = "tpu-provisioner-"
+
+
+_REQUEST_FIELDS = tuple(each.name for each in fields(NodePoolRequest))
+_content_of = attrgetter(*_REQUEST_FIELDS)
 
 
 def pool_request(
@@ -110,7 +115,7 @@ def check_shape(slice_: Slice) -> tpu.Shape:
 
 def fingerprint(request: NodePoolRequest) -> str:
     """Digest all of a request but its name and attempt: equal digests ask GKE for the same thing."""
-    content = {each.name: getattr(request, each.name) for each in fields(request)}
+    content = dict(zip(_REQUEST_FIELDS, _content_of(request), strict=True))
     content["name"] = ""
     content["labels"] = sorted(
         (key, value)
@@ -142,6 +147,11 @@ def expected_pool(request: NodePoolRequest) -> NodePool:
     )
 
 
+def topology_of_request(request: NodePoolRequest) -> str:
+    """Tell the topology of the slice that a request makes: that of the pool which GKE would list."""
+    return request.topology or request.policy_topology or _single_host_topology(request.machine_type)
+
+
 def topology_of_pool(pool: NodePool) -> str:
     """Tell the topology of the slice that a pool makes; empty where it can't be told."""
     if pool.topology:
@@ -150,7 +160,11 @@ def topology_of_pool(pool: NodePool) -> str:
         return pool.labels[constants.POOL_TOPOLOGY]
     if pool.policy_name.startswith(_WORKLOAD_POLICY_PREFIX):
         return pool.policy_name.removeprefix(_WORKLOAD_POLICY_PREFIX)
-    known = tpu.machine_type(pool.machine_type)
+    return _single_host_topology(pool.machine_type)
+
+
+def _single_host_topology(machine_type: str) -> str:
+    known = tpu.machine_type(machine_type)
     return known[1].single_host_topology if known else ""
 
 

@@ -14,6 +14,7 @@ from provisioner.model.workloads import JobSet, JobSetUid, jobset_ref, pod_ref
 from provisioner.planning.fit import label_misfit, trusted, view_of_node
 from provisioner.planning.matching import Matching
 from provisioner.planning.memory import PhaseEntry
+from provisioner.planning.node_labels import may_be_there
 from provisioner.planning.plan import Verdict
 from provisioner.planning.specification import expected_pool, expected_view
 from provisioner.planning.supply import Supply
@@ -67,7 +68,10 @@ def unlisted(slice_: Slice) -> tuple[Verdict, ...]:
 
 def unknown_selectors(slice_: Slice, request: NodePoolRequest) -> tuple[Verdict, ...]:
     """Say which of the pod's selectors nobody knows of the nodes that are about to be made."""
-    found = trusted(slice_.requirements, expected_view(expected_pool(request)))
+    asked = slice_.requirements
+    if not asked.affinity_terms and not any(map(may_be_there, asked.node_selector)):
+        return ()
+    found = trusted(asked, expected_view(expected_pool(request)))
     if not found:
         return ()
     message = (

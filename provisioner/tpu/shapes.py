@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from provisioner.model import bounds
 from provisioner.tpu.catalogue import ACCELERATORS, LONGEST_AXIS, Accelerator, MachineType
@@ -23,7 +23,8 @@ class ShapeError(ValueError):
     """No slice is of this shape; the message names the value, says why, and gives the nearest valid ones."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Without slots: shapes are few, and what follows from them is asked for many times in each decision.
+@dataclass(frozen=True, kw_only=True)
 class Shape:
     """A slice that can be bought."""
 
@@ -32,7 +33,7 @@ class Shape:
     machine_type: MachineType
     chips_per_pod: int
 
-    @property
+    @cached_property
     def multi_host(self) -> bool:
         """Whether several VMs make one slice (GKE's rule: chips of the slice differ from chips of the VM)."""
         return self.topology.chips != self.machine_type.chips
@@ -52,10 +53,14 @@ class Shape:
             f"slices of whole 4x4x4 cubes, and GKE decides whether it is made"
         )
 
+    @cached_property
+    def _hosts(self) -> int:
+        return self.topology.chips // self.machine_type.chips
+
     def nodes(self, pods: int) -> int:
         """Nodes of the pool: exactly the hosts of a multi-host slice, else what `pods` pods fill, at least one."""
         if self.multi_host:
-            return self.topology.chips // self.machine_type.chips
+            return self._hosts
         return max(1, -(-pods * self.chips_per_pod // self.machine_type.chips))
 
 
