@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -46,6 +47,9 @@ class Calls:
         self._breaks_watches = stage.chance(0.2)
         self.refuses_requests = stage.chance(0.1)
         self._crashes_left = self._pauses_left = _MOST_CRASHES
+        # Of its own, so that runs without losses stay as they were.
+        self._losses = random.Random(f"losses {stage.seed}")
+        self._loss_chance = self._losses.choice((0.0, 0.0, 0.0, 0.1))
         self.kube_down_until = self.gke_down_until = 0.0
         #: Called when a process falls asleep where it is most dangerous.
         self.on_delicate_pause: Callable[[], None] = lambda: None
@@ -61,6 +65,13 @@ class Calls:
         if self.stage.stormy and self._slowness and rng.random() < self._slowness:
             return rng.uniform(0.1, 5.0)
         return rng.uniform(0.001, 0.04)
+
+    def loses(self, kind: str, process: Process) -> bool:
+        """Whether something breaks inside the process between a decision and its calls."""
+        if not self.stage.stormy or self._losses.random() >= self._loss_chance:
+            return False
+        self.stage.fault(kind, process.name)
+        return True
 
     def start_delay_seconds(self) -> float:
         """Return how long a call waits for a thread."""

@@ -237,6 +237,12 @@ BUGS: tuple[Bug, ...] = (
         also=("provisioner.cluster.parse:job_key_of", _key_by_label),
     ),
     Bug(
+        name="lost-calls-stay-open",
+        description="What was decided and never sent counts as under way for ever.",
+        where="provisioner.planning.outcomes:give_up_lost_calls",
+        mutate=lambda _original: lambda memory, *_rest: memory,
+    ),
+    Bug(
         name="claims-keep-no-pool",
         description="Only pods keep a pool: one that a slice waits for, or had before its restart, is surplus.",
         where="provisioner.planning.surplus:find_surplus",

@@ -25,6 +25,7 @@ from provisioner.controller.reporting import Reporter
 from provisioner.gke.client import GkeClient
 from provisioner.gke.decorators import RetryingGke
 from provisioner.model.workloads import ObjectRef
+from provisioner.planning.plan import Plan
 from provisioner.settings import Settings
 from tests.simulation.cloud import CLUSTER, Wire
 from tests.simulation.feeds import Feed
@@ -41,6 +42,22 @@ _PAGE_SIZES = (2, 7, PAGE_SIZE)
 
 class Crash(BaseException):
     """The process has ended, here and now; nothing in the product may catch it."""
+
+
+class LostError(Exception):
+    """Something broke between a decision and its calls."""
+
+
+class _Actor(Actor):
+    """The real one, whose caller may break before it."""
+
+    process: Process
+
+    def carry_out(self, plan: Plan) -> None:
+        """Submit everything, or nothing at all."""
+        if (plan.creates or plan.deletes) and self.process.calls.loses("decision lost", self.process):
+            raise LostError
+        Actor.carry_out(self, plan)
 
 
 class Process:
@@ -93,7 +110,7 @@ class Process:
         )
         elector = self.elector
         clock = FollowedClock(self.now, self._monotonic)
-        self.actor = Actor(
+        self.actor = _Actor(
             gke=gke,
             api=api,
             gate=Gate(api=api, clock=clock, monotonic=self._monotonic),
@@ -103,6 +120,7 @@ class Process:
             executor=_Executor(self),  # type: ignore[arg-type]
             slow_executor=_Executor(self),  # type: ignore[arg-type]
         )
+        self.actor.process = self
         watches = make_watches(
             api,
             settings,
@@ -200,6 +218,9 @@ class Process:
         self._in_round = True
         try:
             pause = self.loop.round()
+        except LostError:
+            # As the loop's own boundary does.
+            pause = 1.0
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
             self.stage.violate("0 no round crashes", f"{type(error).__name__}: {error}")
             return
@@ -270,6 +291,8 @@ class _Executor:
 
     def submit(self, call: Callable[..., None], *arguments: object) -> None:
         process = self._process
+        if process.calls.loses("call not submitted", process):
+            raise RuntimeError("can't start new thread")
         process.stage.agenda.after(process.calls.start_delay_seconds(), lambda: process.enter(lambda: call(*arguments)))
 
 
