@@ -9,17 +9,20 @@ pool, foreign pools, the lease, the proof of the cluster, the limits on chips an
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from provisioner import constants, tpu
+from provisioner import constants
 from provisioner.cluster.protocol import JsonObject
 from provisioner.model.capacity import Node, PoolName
 from provisioner.model.workloads import ObjectRef
 from provisioner.planning.memory import CallState
+from provisioner.planning.plan import Plan
 from provisioner.simulator.records import NodeState, Pool, PoolStatus
 from provisioner.simulator.scopes import pulls_images
-from tests.simulation.agenda import seconds_of
-from tests.simulation.objects import JobSetRun, PodRun, Shape
+from tests.simulation import arrivals
+from tests.simulation.objects import JobSetRun, PodRun
+from tests.simulation.pools import chips_asked, fits, fits_shape, hosts, is_ours, jobset_name, owner_of, same_kind
+from tests.simulation.waiting import Waiting
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -34,8 +37,6 @@ MOST_CALLS_PER_MINUTE = 180
 _WINDOW_SECONDS = 60.0
 #: The gate's last look is worth 2 s, and the delete takes its time-out of 10 s at most.
 _LOOK_TO_EFFECT_SECONDS = 12.0
-#: A clock that was set is followed at the beginning of the next round.
-_CLOCK_SEEN_SECONDS = 60.0
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
 _WAITING = frozenset({constants.LIMIT_REACHED, constants.CREATION_WAITING})
 _VERDICTS = frozenset({constants.INVALID_REQUEST, constants.CREATION_FAILED, constants.STUCK})
@@ -54,6 +55,7 @@ class Checker:
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.stage = simulation.stage
+        self.waiting = Waiting(simulation)
         self.calls: Counter[str] = Counter()
         self.deleted_by_hand: set[str] = set()
         #: When somebody last opened a node of a pool that somebody had closed.
@@ -94,7 +96,7 @@ class Checker:
             if other is not process and other.leads and process.elector is not None:
                 self.stage.violate(ONE, f"{method} of {process.name} takes effect while {other.name} leads")
         if method == "nodePools.create" and body is not None:
-            self.simulation.market.before_create(body, _chips_asked(body["nodePool"]))
+            self.simulation.market.before_create(body, chips_asked(body["nodePool"]))
         if method == "nodePools.delete":
             pool = self.simulation.cloud.pools.get(name or "")
             if pool is not None and not is_ours(pool):
@@ -116,6 +118,9 @@ class Checker:
         elif method == "nodePools.delete":
             pool = self.simulation.cloud.pools[name or ""]
             process.note("deletes node pool %s", name)
+            wrong = self.waiting.taken_away(pool)
+            if wrong:
+                self.stage.violate(SERVE, wrong)
             self._judge_delete(process, pool)
         else:
             self.stage.violate(ONE, f"{process.name} sends {method}, which it never should")
@@ -151,27 +156,27 @@ class Checker:
 
     # --- 1
 
+    def decided(self, process: Process, plan: Plan) -> None:
+        """Judge what a process is about to carry out."""
+        self.waiting.look_at_pools()
+        for broken in arrivals.broken_promises(process, plan):
+            self.stage.violate(KEEP, broken)
+
     def _judge_delete(self, process: Process, pool: Pool) -> None:
         now = self.stage.agenda.now
         if pool.trouble is not None and pool.trouble.status == "INVALID_ARGUMENT":
             self._refused.add(owner_of(pool.body["config"]["labels"]))
         # A clock that runs ahead ends a grace early: there is no other clock to go by.
-        set_at, before = process.skewed_before
-        ahead = max(0.0, process.skew_seconds, before if now - set_at < _CLOCK_SEEN_SECONDS else 0.0)
+        ahead = process.clock_ahead_seconds
         unseen = self._unseen_since(process, pool)
         opened = self.opened_by_hand.get(pool.name, float("-inf")) > unseen
         for pod in self.simulation.cluster.pods_on_pool(pool.name):
             # Who opens a closed node between the gate's last look and GKE's taking the delete lets pods in unseen; a
             # node that comes again may bring them.
             came_back = pod.bound_at < self.simulation.cluster.registered_at.get(pod.node, 0.0) > unseen
-            late = self._bound_behind(process, pod) and not self._is_promised(process, pod, pool)
-            if pod.blocks(now + ahead) and not opened and not came_back and not late:
+            bound_behind = self._bound_behind(process, pod)
+            if pod.blocks(now + ahead) and not opened and not came_back and not bound_behind:
                 self.stage.violate(KEEP, f"{process.name} deletes {pool.name} under pod {pod.name}")
-        for pod in self.simulation.cluster.pods_assigned_to(pool.name):
-            if self._is_promised(process, pod, pool):
-                self.stage.violate(
-                    KEEP, f"{process.name} deletes {pool.name}, to which the scheduler is binding pod {pod.name}"
-                )
         if not self._healthy(pool) or any(self.simulation.cluster.pods_on_pool(pool.name)):
             return
         for jobset, job in self._slices():
@@ -197,20 +202,6 @@ class Checker:
         listed_at = process.pods_listed_at.get(pod.node, float("inf"))
         return 0.0 < pod.assigned_at < listed_at < pod.bound_at
 
-    def _is_promised(self, process: Process, pod: PodRun, pool: Pool) -> bool:
-        """Whether a pod that the scheduler had not judged should have kept the pool from being decided on.
-
-        It leads a slice, and the controller knew it and its JobSet at that time.
-        """
-        jobset, going = pod.jobset, process.loop.memory.deletes.get(PoolName(pool.name))
-        set_at, _ = process.skewed_before
-        clock_set = set_at > 0.0 and self.stage.agenda.now - set_at < _CLOCK_SEEN_SECONDS
-        if jobset is None or not jobset.alive or pod.index != 0 or pod.judged or going is None or clock_set:
-            return False
-        decided_at = seconds_of(going.since) - process.skew_seconds
-        known_at = [process.shown_at.get(uid, float("inf")) for uid in (jobset.uid, pod.uid)]
-        return pool.status is PoolStatus.RUNNING and max(known_at) < decided_at
-
     def _unseen_since(self, process: Process, pool: Pool) -> float:
         """Return since when nobody saw what became of the nodes: the last look at them, where that is recent."""
         looked_at = process.looked_at.get(pool.name, float("inf"))
@@ -218,13 +209,13 @@ class Checker:
 
     def _counts_on(self, jobset: JobSetRun, job: int, pool: Pool) -> bool:
         """Whether a living slice without a place has this pool and no other to go to."""
-        if self._pods_bound(jobset, job) or not _fits(jobset, pool):
+        if self._pods_bound(jobset, job) or not fits(jobset, pool):
             return False
         made_for = owner_of(pool.body["config"]["labels"]) == (jobset.uid, jobset.slice_id(job).job_key)
         if not made_for and jobset.last_pool.get(job) != pool.name:
             return False
         others = [each for each in self.simulation.cloud.pools.values() if each is not pool and is_ours(each)]
-        return not any(_fits(jobset, other) and other.status in _UP for other in others)
+        return not any(fits(jobset, other) and other.status in _UP for other in others)
 
     def _unchanged_for(self, jobset: JobSetRun, job: int, pool: Pool) -> float:
         changed = max(jobset.changed.get(job, 0.0), self.simulation.cluster.pool_changed.get(pool.name, 0.0))
@@ -249,7 +240,7 @@ class Checker:
             for jobset in self.simulation.cluster.every_jobset
             if jobset.uid == owner[0]
             and any(jobset.slice_id(job).job_key == owner[1] for job in range(jobset.most_replicas))
-            and any(_fits_shape(jobset, shape, pool) for shape in jobset.shapes)
+            and any(fits_shape(jobset, shape, pool) for shape in jobset.shapes)
         ]
         if not charged:
             self.stage.violate(
@@ -261,7 +252,7 @@ class Checker:
         for other in self.simulation.cloud.pools.values():
             if other is pool or not is_ours(other) or owner_of(other.body["config"]["labels"]) != owner:
                 continue
-            if not self._healthy(other) or not _same_kind(other, pool) or other.name in self.deleted_by_hand:
+            if not self._healthy(other) or not same_kind(other, pool) or other.name in self.deleted_by_hand:
                 continue
             # The JobSet was suspended and resumed: the first pool's delete is on its way, and cannot be called back. Or
             # it has just failed, when the create was decided already.
@@ -296,13 +287,13 @@ class Checker:
             for each in self.simulation.cloud.pools.values()
             if is_ours(each) and (each is pool or not self._in_flight_of_another(process, each))
         ]
-        chips = sum(_hosts(each) * each.plan.machine.chips for each in ours)
+        chips = sum(hosts(each) * each.plan.machine.chips for each in ours)
         if market.max_chips is not None and chips > market.max_chips:
             self.stage.violate(
                 LIMIT, f"{process.name} makes {pool.name}, which brings all to {chips} chips of {market.max_chips}"
             )
-        owner = _jobset_name(pool)
-        pools = sum(_jobset_name(each) == owner and not self._is_lent(each) for each in ours)
+        owner = jobset_name(pool)
+        pools = sum(jobset_name(each) == owner and not self._is_lent(each) for each in ours)
         if market.max_pools is not None and pools > market.max_pools:
             self.stage.violate(
                 LIMIT, f"{process.name} makes {pool.name}, which brings {owner} to {pools} pools of {market.max_pools}"
@@ -351,7 +342,11 @@ class Checker:
         found: list[tuple[str, str]] = []
         if not self.simulation.same_cluster:
             return found
+        for overdue in self.waiting.overdue():
+            self.stage.violate(SERVE, overdue)
         cluster = self.simulation.cluster
+        if self.simulation.people.still_to_come:
+            found.append((SERVE, "not everybody has come"))
         found += [
             (SERVE, f"JobSet {jobset.name} has not ended")
             for jobset in cluster.jobsets.values()
@@ -402,7 +397,7 @@ class Checker:
         """Whether the limits, or the stock, leave no room for one more slice of this kind."""
         market = self.simulation.market
         ours = (pool for pool in self.simulation.cloud.pools.values() if is_ours(pool))
-        chips = sum(_hosts(pool) * pool.plan.machine.chips for pool in ours)
+        chips = sum(hosts(pool) * pool.plan.machine.chips for pool in ours)
         wanted = jobset.shape.hosts * jobset.shape.chips * (jobset.replicas if jobset.gang else 1)
         most = min((each for each in (market.max_chips, market.stock_chips) if each is not None), default=None)
         return most is not None and chips + wanted > most
@@ -425,7 +420,7 @@ class Checker:
             owner = (jobset.uid, jobset.slice_id(job).job_key)
             for pool in self.simulation.cloud.pools.values():
                 last = jobset.last_pool.get(job) == pool.name
-                if is_ours(pool) and (last or owner_of(pool.body["config"]["labels"]) == owner) and _fits(jobset, pool):
+                if is_ours(pool) and (last or owner_of(pool.body["config"]["labels"]) == owner) and fits(jobset, pool):
                     needed.add(pool.name)
         return needed
 
@@ -440,61 +435,3 @@ class Checker:
     @staticmethod
     def _pods_bound(jobset: JobSetRun, job: int) -> bool:
         return any(owner == job and pod.node for (owner, _), pod in jobset.pods.items())
-
-
-def is_ours(pool: Pool) -> bool:
-    """Whether a pool says that the provisioner made it."""
-    return constants.POOL_JOBSET_NAME in pool.body.get("config", {}).get("labels", {})
-
-
-def _jobset_name(pool: Pool) -> str:
-    name: str = pool.body["config"]["labels"][constants.POOL_JOBSET_NAME]
-    return name
-
-
-def owner_of(labels: dict[str, Any]) -> tuple[str, str]:
-    """Return the JobSet's UID and the job key on a pool."""
-    return labels.get(constants.POOL_JOBSET_UID, ""), labels.get(constants.POOL_JOB_KEY, "")
-
-
-def _fits(jobset: JobSetRun, pool: Pool) -> bool:
-    return _fits_shape(jobset, jobset.shape, pool)
-
-
-def _fits_shape(jobset: JobSetRun, shape: Shape, pool: Pool) -> bool:
-    plan = pool.plan
-    spot = bool(pool.body["config"].get("spot"))
-    return (
-        plan.machine.accelerator == shape.accelerator
-        and plan.topology == shape.topology
-        and _hosts(pool) == shape.hosts
-        and (spot == shape.spot or (spot and shape.tolerant))
-        and (not jobset.gang or _separate_label(pool) == jobset.name)
-    )
-
-
-def _separate_label(pool: Pool) -> str:
-    """Return the label that keeps other JobSets off the nodes, empty for none."""
-    label: str = pool.body["config"]["labels"].get(constants.LEGACY_POOL_ID, "")
-    return label
-
-
-def _hosts(pool: Pool) -> int:
-    return pool.plan.hosts_per_zone or pool.plan.scale_up_hosts
-
-
-def _chips_asked(body: dict[str, Any]) -> int:
-    hosts = body.get("initialNodeCount", 0) or body.get("autoscaling", {}).get("maxNodeCount", 0)
-    known = tpu.machine_type(body["config"]["machineType"])
-    return int(hosts) * (known[1].chips if known is not None else 0)
-
-
-def _same_kind(one: Pool, other: Pool) -> bool:
-    return (
-        one.plan.machine.name == other.plan.machine.name
-        and one.plan.topology == other.plan.topology
-        and _hosts(one) == _hosts(other)
-        and one.body["config"].get("spot") == other.body["config"].get("spot")
-        # A JobSet that was made again may select what the pool of its namesake does not have.
-        and _separate_label(one) == _separate_label(other)
-    )

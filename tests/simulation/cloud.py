@@ -175,7 +175,14 @@ class Wire(requests.adapters.BaseAdapter):
             # Never sent, by the client's own time-out: a frozen process does not send what it should have sent before.
             raise requests.ReadTimeout("the time is up")
         body = json.loads(request.body) if request.body else None
-        fault = self._checker.simulation.singled.answer(found.method, body) or fault
+        singled = self._checker.simulation.singled.answer(found.method, body)
+        creates = body if found.method == "nodePools.create" else None
+        if creates is not None:
+            self._checker.waiting.create_sent(creates)
+            if fault is not None or singled is not None:
+                of_capacity = singled is not None and self._checker.simulation.singled.of_capacity
+                self._checker.waiting.create_failed(creates, of_capacity=of_capacity)
+        fault = singled or fault
         if fault is not None and fault.refuses and body is not None:
             self._checker.refuse(body)
         if fault is not None and fault.code is not None and fault.before_effect:
@@ -198,6 +205,8 @@ class Wire(requests.adapters.BaseAdapter):
                 self._checker.after_change(process, found.method, found.pool, body)
         except errors.ApiError as error:
             code, text = error.code, json.dumps(errors.body_of(error, request_id="0x1"))
+            if creates is not None:
+                self._checker.waiting.create_failed(creates, of_capacity=True)
             if changes:
                 process.note("%s %s is refused: %s", found.method, found.pool or "", error)
         process.travel(0.0)

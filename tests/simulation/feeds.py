@@ -38,8 +38,6 @@ class Feed:
         self._resource = watch.path.rpartition("/")[2]
         self._silent_until = 0.0
         self._stream: _Stream | None = None
-        #: The objects of the list that is being read.
-        self._listed: list[str] = []
         self._stage.agenda.after(self._stage.rng.uniform(*_FIRST_LIST_SECONDS), lambda: self._enter(self._next))
 
     def close(self) -> None:
@@ -83,7 +81,6 @@ class Feed:
     def _next(self) -> None:
         request = self._watch.next_request()
         if isinstance(request, ListRequest):
-            self._listed = []
             self._list(request)
         else:
             self._open(request)
@@ -154,17 +151,10 @@ class Feed:
         except Exception as error:  # noqa: BLE001 - as the thread does
             self._failed(error)
             return
-        self._listed += [raw["metadata"]["uid"] for raw in answer.items]
         if more is None:
-            self._show(self._listed)
             self._next()
         else:
             self._list(more)
-
-    def _show(self, uids: list[str]) -> None:
-        """Take note of what the controller can know."""
-        for uid in uids:
-            self._process.shown_at.setdefault(uid, self._stage.agenda.now)
 
     # --- watches
 
@@ -282,8 +272,6 @@ class _Stream:
                 self._watch.take_line(arrival)
             else:
                 self._watch.take_event(arrival)
-                if arrival["type"] == "ADDED":
-                    self._feed._show([arrival["object"]["metadata"]["uid"]])
         except Exception as error:  # noqa: BLE001 - as the thread does
             self.break_off(error)
 

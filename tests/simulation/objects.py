@@ -75,8 +75,6 @@ class PodRun:
     assigned: str = ""
     #: When the scheduler decided, where it binds later; else 0.
     assigned_at: float = 0.0
-    #: Whether it was ever shown as unschedulable.
-    judged: bool = False
     gone: bool = False
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,8 @@ INFEASIBLE = (
 
 _MOST_JOBSETS = 7
 _LATECOMERS = 2
+#: Soon after the storm, or when whoever is still refused has been so for long, and waits for long.
+_LATE_SECONDS = (5.0, 280.0)
 
 
 class People:
@@ -41,8 +45,16 @@ class People:
         # What pins its terms has one choice alone, which may be out of stock for good.
         pins = not simulation.market.choices
         tolerant = simulation.market.spot_listed
-        self.shapes = tuple(replace(shape, tolerant=tolerant, spot=shape.spot and pins) for shape in shapes)
+
+        def as_here(some: Iterable[Shape]) -> tuple[Shape, ...]:
+            return tuple(replace(shape, tolerant=tolerant, spot=shape.spot and pins) for shape in some)
+
+        self.shapes = as_here(shapes)
+        #: Other shapes as well, of the same machine types too.
+        self._late_shapes = (*self.shapes, *as_here(FEASIBLE))
         self._names = 0
+        #: JobSets that come after the storm, and are not there yet.
+        self.still_to_come = 0
 
     def begin(self) -> None:
         """Come."""
@@ -53,9 +65,14 @@ class People:
 
     def come_late(self) -> None:
         """Make a few JobSets after the storm, while somebody else's are still refused."""
+        rng, earliest = self.stage.rng, self.stage.rng.choice(_LATE_SECONDS)
         for number in range(1, _LATECOMERS + 1):
-            name = f"late-{number}"
-            self.stage.agenda.after(self.stage.rng.uniform(5.0, 120.0), lambda name=name: self.create(name, late=True))
+            self.still_to_come += 1
+            self.stage.agenda.after(earliest + rng.uniform(0.0, 115.0), functools.partial(self._come_late, number))
+
+    def _come_late(self, number: int) -> None:
+        self.still_to_come -= 1
+        self.create(f"late-{number}", late=True)
 
     def create(self, name: str = "", *, late: bool = False) -> None:
         """Make a JobSet, of a new name or of a given one."""
@@ -69,7 +86,8 @@ class People:
             return
         if len(self.simulation.cluster.jobsets) >= _MOST_JOBSETS and not late:
             return
-        shape = rng.choice(INFEASIBLE) if rng.random() < 0.08 else rng.choice(self.shapes)
+        shapes = self._late_shapes if late else self.shapes
+        shape = rng.choice(INFEASIBLE) if rng.random() < 0.08 else rng.choice(shapes)
         # Where all wait for what one has, none runs for ever.
         fate = rng.choices(("complete", "fail", "forever"), weights=(6, 1, 0 if self.simulation.market.scarce else 3))[
             0

@@ -90,8 +90,8 @@ def _waiting_for_ever(_original: Any) -> Any:
 def _invalid(original: Any) -> Any:
     """Takes an outage for a mistake in the request."""
 
-    def kind_of(answer: Any, call: Any) -> Any:
-        return FailureKind.INVALID if answer.code in (429, 503) else original(answer, call)
+    def kind_of(answer: Any, *rest: Any) -> Any:
+        return FailureKind.INVALID if answer.code in (429, 503) else original(answer, *rest)
 
     return kind_of
 
@@ -190,7 +190,29 @@ def _ahead_of_the_list(original: Any) -> Any:
     return lambda self, listing, version: original(self, listing, str(int(version) + 3))
 
 
+def _paced_alike(original: Any) -> Any:
+    """Lets slices that have not failed wait for their turn among those that have."""
+
+    def paced_until(pace: Any, own: Any, failed_at: Any) -> Any:
+        until = original(pace, own, failed_at)
+        return until if until is not None or pace.retried_at is None else pace.retried_at + timedelta(seconds=3600)
+
+    return paced_until
+
+
 BUGS: tuple[Bug, ...] = (
+    Bug(
+        name="all-are-paced",
+        description="What paces those that failed holds up those that did not.",
+        where="provisioner.planning.backoff:paced_until",
+        mutate=_paced_alike,
+    ),
+    Bug(
+        name="arrivals-hold-no-pool",
+        description="A pool goes to which the scheduler may be binding a pod that it has just looked at.",
+        where="provisioner.planning.arriving:held_for_arrivals",
+        mutate=lambda _original: lambda *_args: {},
+    ),
     Bug(
         name="gate-trusts-the-cache",
         description="The gate does not list the pods on the nodes: what was decided on caches is believed.",

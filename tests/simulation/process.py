@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DRAIN_SECONDS = 22.0
+#: A clock that was set is followed at the beginning of the next round.
+_CLOCK_SEEN_SECONDS = 60.0
 #: Objects a page: few enough to make many pages of one list, or the usual.
 _PAGE_SIZES = (2, 7, PAGE_SIZE)
 
@@ -55,6 +57,7 @@ class _Actor(Actor):
 
     def carry_out(self, plan: Plan) -> None:
         """Submit everything, or nothing at all."""
+        self.process.simulation.checker.decided(self.process, plan)
         if (plan.creates or plan.deletes) and self.process.calls.loses("decision lost", self.process):
             raise LostError
         Actor.carry_out(self, plan)
@@ -74,8 +77,6 @@ class Process:
         self.looked_at: dict[str, float] = {}
         #: When the pods of each node were last listed.
         self.pods_listed_at: dict[str, float] = {}
-        #: When its list-watches first showed each object, by UID.
-        self.shown_at: dict[str, float] = {}
         #: When its clock was last set, and how far it was off before.
         self.skewed_before = (0.0, 0.0)
         self.paused_until = 0.0
@@ -158,6 +159,13 @@ class Process:
     def now(self) -> datetime:
         """Return the time of day by this machine's clock."""
         return self.stage.agenda.wall(self.skew_seconds)
+
+    @property
+    def clock_ahead_seconds(self) -> float:
+        """How far its decisions may have been ahead of the time."""
+        set_at, before = self.skewed_before
+        recent = before if self.stage.agenda.now - set_at < _CLOCK_SEEN_SECONDS else 0.0
+        return max(0.0, self.skew_seconds, recent)
 
     def note(self, what: str, *values: object) -> None:
         """Write a line of history."""

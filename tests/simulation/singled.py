@@ -35,6 +35,10 @@ _ANSWERS = {
     "singled out: invalid": _google(400, "Machine type x is not supported."),
     "singled out: outage": _google(503, "The service is currently unavailable."),
 }
+#: Those after which a slice waits for longest are drawn more often: who wrongly waits with it is noticed then.
+_LONG = ("singled out: permission",) * 3
+#: Those that are about what was asked for, and not about who asked.
+_OF_CAPACITY = ("singled out: quota", "singled out: reservation", _STOCKOUT)
 
 
 class Singled:
@@ -46,7 +50,7 @@ class Singled:
         #: The JobSet's name, empty for none; whoever makes it again has the same trouble.
         self.name = f"train-{stage.rng.randint(1, 3)}" if stage.chance(_CHANCE) else ""
         # With several choices each is tried in turn, and there is no quiet in which a settled world could be told.
-        kinds = (*_ANSWERS, *(() if simulation.market.choices else (_STOCKOUT,)))
+        kinds = (*_ANSWERS, *_LONG, *(() if simulation.market.choices else (_STOCKOUT,)))
         self._kind = stage.rng.choice(kinds)
         #: Whether a create of it was refused yet.
         self.met = False
@@ -60,6 +64,11 @@ class Singled:
     def concerns(self, labels: dict[str, Any]) -> bool:
         """Whether a pool of these labels is for this JobSet."""
         return bool(self.name) and labels.get(constants.POOL_JOBSET_NAME) == self.name
+
+    @property
+    def of_capacity(self) -> bool:
+        """Whether what GKE says concerns whoever asks for the same."""
+        return self._kind in _OF_CAPACITY
 
     def answer(self, method: str, body: dict[str, Any] | None) -> Trouble | None:
         """Return what GKE says to a call, None where nothing is wrong with it."""

@@ -21,7 +21,7 @@ from tests.simulation.store import Change
 
 _GRACES_SECONDS = (1.0, 5.0, 30.0)
 #: In how many runs the scheduler's decision and its binding are two steps.
-TWO_STEP_BINDING_CHANCE = 0.0
+_TWO_STEP_BINDING_CHANCE = 0.5
 _DECISION_TO_BINDING_SECONDS = (0.05, 3.0)
 
 
@@ -41,7 +41,7 @@ class Cluster:
         #: When a pod of somebody else than the slice that it was made for was last on a pool, or a node changed.
         self.pool_changed: dict[str, float] = {}
         self._scheduling = False
-        self._two_steps = TWO_STEP_BINDING_CHANCE > 0 and stage.chance(TWO_STEP_BINDING_CHANCE)
+        self.two_steps = stage.chance(_TWO_STEP_BINDING_CHANCE)
         self._numbers = 0
         stage.store.listen("nodes", self._see)
 
@@ -204,7 +204,7 @@ class Cluster:
         if node and known is None:
             pod.node, pod.phase = node, "Running"
         self._put(pod)
-        if known is not None and self._fits(pod, known):
+        if known is not None and self.fits(pod, known):
             self._bind(pod, known)
         self.stage.agenda.after(lasting_seconds, lambda: self._remove(pod))
 
@@ -229,25 +229,26 @@ class Cluster:
         self.stage.rng.shuffle(waiting)
         for pod in waiting:
             node = self._place(pod)
-            if node is not None and self._two_steps:
+            if node is not None and self.two_steps:
                 self._assign(pod, node)
             elif node is not None:
                 self._bind(pod, node)
             elif pod.waiting_since is None:
-                pod.waiting_since, pod.judged = self.stage.agenda.now, True
+                pod.waiting_since = self.stage.agenda.now
                 self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
 
     def _place(self, pod: PodRun) -> Node | None:
         fitting: dict[str, list[Node]] = {}
         for node in self.nodes.values():
-            if self._fits(pod, node):
+            if self.fits(pod, node):
                 fitting.setdefault(node.pool_name, []).append(node)
         free = [name for name in fitting if pod.jobset is None or not self._taken(name, pod)]
         if not free:
             return None
         return self.stage.rng.choice(fitting[self.stage.rng.choice(free)])
 
-    def _fits(self, pod: PodRun, node: Node) -> bool:
+    def fits(self, pod: PodRun, node: Node) -> bool:
+        """Whether the scheduler would let a pod on a node."""
         if not node.ready or node.cordoned:
             return False
         if any(node.labels.get(key) != value for key, value in pod.selector.items()):
@@ -398,7 +399,3 @@ class Cluster:
     def pods_on_pool(self, pool: str) -> list[PodRun]:
         """List the pods that are bound to a pool."""
         return [pod for pod in self.pods if pod.pool == pool and pod.node in self.nodes]
-
-    def pods_assigned_to(self, pool: str) -> list[PodRun]:
-        """List the pods whose binding to a pool is on its way."""
-        return [pod for pod in self.pods if pod.pool == pool and pod.assigned]

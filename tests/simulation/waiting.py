@@ -1,0 +1,132 @@
+"""What slices wait for after the storm: a create within minutes, and not one pool after the other.
+
+The bounds on a settled world allow for every back-off that the storm has left. These are for slices of which nothing
+has failed, neither a create of their own nor anything of the same capacity: sharper, and soon told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from provisioner.simulator.records import Pool, PoolStatus
+from tests.simulation.objects import JobSetRun, Shape
+from tests.simulation.pools import fits, hosts, is_ours, owner_of
+
+if TYPE_CHECKING:
+    from tests.simulation.run import Simulation
+
+#: From when nothing is on its way to a leader that is shown as unschedulable, to the create of its pool.
+CREATE_WITHIN_SECONDS = 120.0
+#: Pools that are deleted while the slice that they were made for waits for one.
+_MOST_TAKEN_AWAY = 4
+_UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
+
+_SliceKey = tuple[str, str]
+#: Accelerator, topology and hosts.
+_Kind = tuple[str, str | None, int]
+
+
+class Waiting:
+    """Who waits, for how long, and what has failed that may excuse it."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._failed: set[_SliceKey] = set()
+        self._failed_kinds: set[_Kind] = set()
+        #: Since when nothing was on its way to a slice that waits, and no create was sent.
+        self._since: dict[_SliceKey, float] = {}
+        self._taken_away: Counter[_SliceKey] = Counter()
+        self.longest_seconds = 0.0
+
+    # --- what happens
+
+    def create_sent(self, body: dict[str, Any]) -> None:
+        """Take note of a create, whatever comes of it."""
+        self._since.pop(_owner(body), None)
+
+    def create_failed(self, body: dict[str, Any], *, of_capacity: bool) -> None:
+        """Take note of a create that got a bad answer, or none; `of_capacity`: it says something of the capacity."""
+        owner = _owner(body)
+        self._failed.add(owner)
+        if of_capacity:
+            known = (each for each in self._simulation.cluster.every_jobset if each.uid == owner[0])
+            self._failed_kinds |= {_kind_of(shape) for each in known for shape in each.shapes}
+
+    def look_at_pools(self) -> None:
+        """Take note of pools that have failed; while there is one, somebody makes a plan."""
+        for pool in self._simulation.cloud.pools.values():
+            if is_ours(pool) and (pool.trouble is not None or pool.status not in (*_UP, PoolStatus.STOPPING)):
+                plan = pool.plan
+                self._failed_kinds.add((plan.machine.accelerator, plan.topology, hosts(pool)))
+
+    def taken_away(self, pool: Pool) -> str:
+        """Take note of a delete; say what is wrong with it, empty for nothing."""
+        owner = owner_of(pool.body["config"]["labels"])
+        for jobset, job in self._waiting():
+            if _key(jobset, job) == owner and pool.status in _UP and not self._simulation.stage.stormy:
+                self._taken_away[owner] += 1
+                if self._taken_away[owner] > _MOST_TAKEN_AWAY:
+                    return f"slice {jobset.job_name(job)} waits, and pool after pool is made for it and deleted"
+        return ""
+
+    # --- who waits for too long
+
+    def overdue(self) -> Iterator[str]:
+        """Say which slices have waited for too long for their creates; to be called every few seconds."""
+        now, before = self._simulation.stage.agenda.now, self._since
+        self._since = {}
+        for jobset, job in self._waiting():
+            key = _key(jobset, job)
+            if self._is_excused(jobset, key) or self._on_its_way(jobset, key):
+                continue
+            self._since[key] = before.get(key, now)
+            seconds = now - self._since[key]
+            self.longest_seconds = max(self.longest_seconds, seconds)
+            if seconds > CREATE_WITHIN_SECONDS:
+                yield f"slice {jobset.job_name(job)} ({jobset.uid}) has waited for {seconds:.0f} s, no create was sent"
+
+    def _waiting(self) -> Iterator[tuple[JobSetRun, int]]:
+        """List the slices whose leaders are shown as unschedulable."""
+        for jobset in self._simulation.cluster.jobsets.values():
+            if jobset.alive and not jobset.restarting and jobset.shape.feasible and not jobset.gang:
+                for job in range(jobset.replicas):
+                    leader = jobset.pods.get((job, 0))
+                    if leader is not None and leader.waiting_since is not None and leader.deadline is None:
+                        yield jobset, job
+
+    def _is_excused(self, jobset: JobSetRun, key: _SliceKey) -> bool:
+        market = self._simulation.market
+        return (
+            market.scarce
+            or market.max_pools is not None
+            or jobset.name == self._simulation.singled.name
+            or key in self._failed
+            or _kind_of(jobset.shape) in self._failed_kinds
+        )
+
+    def _on_its_way(self, jobset: JobSetRun, key: _SliceKey) -> bool:
+        """Whether a pool is being made for it, or one that it could have is empty."""
+        return any(
+            is_ours(pool)
+            and pool.status in _UP
+            and fits(jobset, pool)
+            and (
+                owner_of(pool.body["config"]["labels"]) == key
+                or not any(not pod.finished for pod in self._simulation.cluster.pods_on_pool(pool.name))
+            )
+            for pool in self._simulation.cloud.pools.values()
+        )
+
+
+def _key(jobset: JobSetRun, job: int) -> _SliceKey:
+    return jobset.uid, jobset.slice_id(job).job_key
+
+
+def _owner(body: dict[str, Any]) -> _SliceKey:
+    return owner_of(body["nodePool"]["config"]["labels"])
+
+
+def _kind_of(shape: Shape) -> _Kind:
+    return shape.accelerator, shape.topology, shape.hosts
