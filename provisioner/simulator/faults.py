@@ -78,6 +78,7 @@ class Target:
     pool: str | None = None
     zones: Collection[str] = ()
     machine_type: str | None = None
+    topology: str | None = None
     capacity: Capacity | None = None
     reservation: str = ""
 
@@ -87,8 +88,8 @@ class Fault:
     """One thing to break; what is None matches everything.
 
     `pool` is a regular expression for the whole name, `method` (for HTTP_ERROR and HANG) a call's name such as
-    nodePools.create, `capacity` one of Capacity's values, `reservation` a name, or all of what pools send. `count` is
-    how often it strikes (None: until cleared). `after_seconds` delays the end of a failed
+    nodePools.create, `topology` such as 4x8, `capacity` one of Capacity's values, `reservation` a name, or all of what
+    pools send. `count` is how often it strikes (None: until cleared). `after_seconds` delays the end of a failed
     create or delete (None: as long as a good one takes). `before_effect` False lets the call take effect first, so
     that only its answer is lost.
     """
@@ -96,6 +97,7 @@ class Fault:
     kind: FaultKind
     zone: str | None = None
     machine_type: str | None = None
+    topology: str | None = None
     capacity: str | None = None
     reservation: str | None = None
     pool: str | None = None
@@ -146,6 +148,7 @@ class Fault:
             (self.method is None or self.method == target.method)
             and (self.zone is None or self.zone in target.zones)
             and (self.machine_type is None or self.machine_type == target.machine_type)
+            and (self.topology is None or self.topology == target.topology)
             and (self.capacity is None or self.capacity == target.capacity)
             and (self.reservation is None or self.reservation in _names_of(target.reservation))
             and (self.pool is None or (target.pool is not None and re.fullmatch(self.pool, target.pool) is not None))

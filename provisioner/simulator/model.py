@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
@@ -145,8 +146,7 @@ class World:
             now = self._now()
             cluster = self.cluster(name)
             self._check_standard()
-            region = RegionName(name.project, names.region_of(name.location))
-            plan = validation.check_pool(body, name, self._settings, self._policies.usable(region, now))
+            plan = validation.check_pool(body, name, self._settings, self._usable_policies(name, now))
             pool_name = body["name"]
             if pool_name in cluster.pools:
                 raise ApiError("ALREADY_EXISTS", f"Already exists: {name.pool_path(pool_name)}.")
@@ -166,6 +166,14 @@ class World:
             self._life.set_status(pool, PoolStatus.PROVISIONING)
             self._life.begin_creation(pool, now)
             return operation
+
+    def asked_topology(self, name: ClusterName, body: Mapping[str, Any]) -> str | None:
+        """Return the topology that a create asks for, whether or not it is allowed; None where it tells none."""
+        with self._lock:
+            return validation.asked_topology(body, self._usable_policies(name, self._now()))
+
+    def _usable_policies(self, name: ClusterName, now: datetime) -> dict[str, str]:
+        return self._policies.usable(RegionName(name.project, names.region_of(name.location)), now)
 
     def pool(self, name: ClusterName, pool: str) -> Pool:
         """Return one pool."""

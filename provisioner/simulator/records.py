@@ -133,6 +133,7 @@ class Pool:
             pool=self.name,
             zones=plan.zones,
             machine_type=plan.machine.name,
+            topology=plan.topology,
             capacity=plan.capacity,
             reservation=plan.reservation,
         )

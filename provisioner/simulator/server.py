@@ -224,11 +224,26 @@ class _Handler(BaseHTTPRequestHandler):
     def _target(self, found: api.Route, request: api.Request) -> Target:
         """Return the call, and the pool that it is about, as far as it shows."""
         if found.method == "nodePools.create":
-            return _target_of_create(found, request)
+            return self._target_of_create(found, request)
         pool = self.server.world.peek(found.cluster, found.pool) if found.pool else None
         if pool is None:
             return Target(method=found.method, pool=found.pool)
         return dataclasses.replace(pool.target, method=found.method)
+
+    def _target_of_create(self, found: api.Route, request: api.Request) -> Target:
+        try:
+            sent = schema.read(schema.message("CreateNodePoolRequest"), request.body).get("nodePool", {})
+        except errors.ApiError:
+            return Target(method=found.method)
+        return Target(
+            method=found.method,
+            pool=sent.get("name"),
+            zones=sent.get("locations") or names.zones_of(found.parts["location"]),
+            machine_type=sent.get("config", {}).get("machineType"),
+            topology=self.server.world.asked_topology(found.cluster, sent),
+            capacity=capacity_of(sent),
+            reservation=reservation_of(sent),
+        )
 
     def _strike(self, fault: Fault) -> None:
         if fault.kind is FaultKind.HANG:
@@ -262,18 +277,3 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
-
-
-def _target_of_create(found: api.Route, request: api.Request) -> Target:
-    try:
-        sent = schema.read(schema.message("CreateNodePoolRequest"), request.body).get("nodePool", {})
-    except errors.ApiError:
-        return Target(method=found.method)
-    return Target(
-        method=found.method,
-        pool=sent.get("name"),
-        zones=sent.get("locations") or names.zones_of(found.parts["location"]),
-        machine_type=sent.get("config", {}).get("machineType"),
-        capacity=capacity_of(sent),
-        reservation=reservation_of(sent),
-    )

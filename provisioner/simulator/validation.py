@@ -68,6 +68,19 @@ def check_pool(
     return _check_placement(pool, machine, zones, settings, policies)
 
 
+def asked_topology(pool: Mapping[str, Any], policies: Mapping[str, str]) -> str | None:
+    """Return the topology that a pool asks for, None where it tells none; nothing is checked."""
+    placement = pool.get("placementPolicy", {})
+    policy = policies.get(placement.get("policyName", "").rpartition("/")[2])
+    machine = find_machine(pool.get("config", {}).get("machineType", ""))
+    return placement.get("tpuTopology") or policy or (_own_topology(pool, machine) if machine is not None else None)
+
+
+def _own_topology(pool: Mapping[str, Any], machine: Machine) -> str | None:
+    """Return the topology of a pool for which neither placement nor policy gives one."""
+    return machine.own_topology if pool.get("initialNodeCount", 0) <= 1 else None
+
+
 def _invalid(text: str) -> ApiError:
     return ApiError("INVALID_ARGUMENT", text)
 
@@ -155,8 +168,7 @@ def _check_placement(
         raise _invalid("Required field 'resource.requestedRunDuration' not specified")
     if policy == "" and not topology:
         # Nothing tells the slice's shape: it is as large as the count says.
-        alone = pool.get("initialNodeCount", 0) <= 1
-        return _ordinary_plan(pool, machine, zones, topology=machine.own_topology if alone else None)
+        return _ordinary_plan(pool, machine, zones, topology=_own_topology(pool, machine))
     shape = _shape(machine, topology, policy)
     if shape is None or shape == machine.own_topology:
         return _single_host_plan(pool, machine, zones, settings)

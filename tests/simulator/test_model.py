@@ -157,6 +157,7 @@ def test_no_capacity(make_world: MakeWorld, clock: FakeClock, kind: FaultKind) -
     [
         pytest.param({"zone": "us-east5-b"}, id="another zone"),
         pytest.param({"machine_type": "ct6e-standard-4t"}, id="another machine type"),
+        pytest.param({"topology": "4x8"}, id="another topology"),
         pytest.param({"pool": "sli"}, id="a part of the name only"),
         pytest.param({"capacity": "spot"}, id="another capacity"),
         pytest.param({"reservation": "r"}, id="a reservation"),
@@ -499,6 +500,17 @@ def test_a_stockout_of_one_reservation(make_world: MakeWorld, clock: FakeClock, 
     world.create_pool(CLUSTER, slice_pool(config=reserved(BLOCK)))
     clock.tick(1)
     assert status(world) == want
+
+
+def test_a_stockout_of_one_topology(make_world: MakeWorld, clock: FakeClock) -> None:
+    """Slices of another shape of the same machine type are made."""
+    world = make_world(create_seconds=1)
+    world.faults.add(Fault(kind=FaultKind.STOCKOUT, topology="4x4"))
+    world.create_pool(CLUSTER, slice_pool("large"))
+    world.create_pool(CLUSTER, slice_pool("single", initialNodeCount=1, placementPolicy={}))
+    clock.tick(1)
+    world.advance()
+    assert {view.name: view.status for view in world.views()} == {"large": "ERROR", "single": "RUNNING"}
 
 
 def test_a_fixed_cluster_serves_no_other(make_world: MakeWorld) -> None:

@@ -208,6 +208,32 @@ def test_an_error_for_one_kind_of_pool(gke: Simulator, call: Client) -> None:
     assert call("POST", POOLS_PATH, {"nodePool": {"config": []}})[0] == 400
 
 
+@pytest.mark.parametrize(
+    ("topology", "want"),
+    [
+        pytest.param("4x4", [403, 200, 200], id="of its placement"),
+        pytest.param("2x2", [200, 403, 200], id="of a single host of its machine type"),
+        pytest.param("2x2x2", [200, 200, 403], id="of its workload policy"),
+        pytest.param("4x8", [200, 200, 200], id="of none"),
+    ],
+)
+def test_an_error_for_one_topology(gke: Simulator, call: Client, topology: str, want: list[int]) -> None:
+    """A create is known by the topology that it asks for, however it says so."""
+    gke.set(workload_policies={"small": "2x2x2"})
+    gke.inject(Fault(kind=FaultKind.HTTP_ERROR, method="nodePools.create", code=403, topology=topology))
+    asked = (
+        slice_pool("slice"),
+        slice_pool("single", initialNodeCount=1, placementPolicy={}),
+        slice_pool(
+            "cube",
+            initialNodeCount=2,
+            config={"machineType": "tpu7x-standard-4t"},
+            placementPolicy={"policyName": "small"},
+        ),
+    )
+    assert [call("POST", POOLS_PATH, {"nodePool": body})[0] for body in asked] == want
+
+
 def test_an_answer_lost_after_the_effect(gke: Simulator, call: Client) -> None:
     """A create whose answer is lost has made its pool."""
     gke.inject(Fault(kind=FaultKind.HTTP_ERROR, code=0, before_effect=False, machine_type="ct5lp-hightpu-4t"))
