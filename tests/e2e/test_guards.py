@@ -16,7 +16,6 @@ from provisioner.model.workloads import job_key
 from provisioner.rehearsal import ProvisionerProcess
 from provisioner.rehearsal.world import ZONE, wait_for
 from provisioner.simulator.app import Simulator
-from tests.cluster.builders import job_reference
 from tests.e2e.kit import (
     EAGER,
     PATIENCE_SECONDS,
@@ -110,30 +109,26 @@ def _kubectl(bare: Bare, *arguments: str) -> None:
 
 
 def _put_job(bare: Bare) -> bool:
-    """Put a JobSet and, in the place of its controller, its leader pod."""
+    """Put a JobSet and, in the place of its controller, its child Job."""
     raw = jobset("new", NAMESPACE)
     try:
         made = bare.api.post(collection_path("jobsets", namespace=NAMESPACE, root=JOBSETS_ROOT), raw)
     except (cluster.NotFound, cluster.Invalid):
         return False
-    template = raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": "new-w-0-0-abcde",
-            "labels": {
-                constants.JOBSET_NAME: "new",
-                constants.JOBSET_UID: made["metadata"]["uid"],
-                constants.JOB_KEY: job_key(NAMESPACE, "new-w-0"),
-                constants.COMPLETION_INDEX: "0",
-            },
-            # Nothing collects garbage here: the Job need not exist.
-            "ownerReferences": [job_reference("new-w-0")],
-        },
-        "spec": template["spec"],
+    spec = raw["spec"]["replicatedJobs"][0]["template"]["spec"]
+    labels = {
+        constants.JOBSET_NAME: "new",
+        constants.JOBSET_UID: made["metadata"]["uid"],
+        constants.JOB_KEY: job_key(NAMESPACE, "new-w-0"),
     }
-    bare.api.post(collection_path("pods", namespace=NAMESPACE), pod)
+    template = {**spec["template"], "metadata": {**spec["template"]["metadata"], "labels": labels}}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "new-w-0"},
+        "spec": {**spec, "completionMode": "Indexed", "template": template},
+    }
+    bare.api.post(collection_path("jobs", namespace=NAMESPACE, root="/apis/batch/v1"), job)
     return True
 
 
