@@ -1,7 +1,8 @@
 """What a value of the chart's `settings` may be: one JSON schema for each option, made from the option's form.
 
 What the schema accepts the controller accepts, but for what no regular expression can say: a name that is in a list
-twice, and what several settings say together. In rare forms it is stricter (a duration names each unit once). The
+twice, and what several settings say together. In rare forms it is stricter (a duration names each unit once, words
+are in small letters, what would be clamped is refused). The
 patterns are regular expressions of every dialect: no look-around, no named groups, no repetition above 1,000.
 """
 
@@ -39,6 +40,10 @@ def _form(option: Option) -> Property:
         case forms.whole_number.__name__:
             least, most = made_with["least"], made_with["most"]
             return {"type": _TEXT_OR_NUMBER, "pattern": f"^{whole(least, most)}?$", "minimum": least, "maximum": most}
+        case forms.number_up_to.__name__:
+            # The controller takes more as the maximum, with a warning; a new installation had better say what it gets.
+            most = made_with["most"]
+            return {"type": _TEXT_OR_NUMBER, "pattern": f"^{whole(1, most)}?$", "minimum": 1, "maximum": most}
         case forms.choice.__name__:
             return {"enum": [*made_with["values"], ""]}
         case forms.matching.__name__:

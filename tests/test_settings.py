@@ -226,7 +226,7 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
         ("GCP_NODE_SECURE_BOOT", "yes", "is neither true nor false"),
         ("GCP_NODE_ADDITIONAL_NETWORKS", "vpc1", "has 'vpc1', which is not of the form"),
         ("GCP_NODE_ADDITIONAL_NETWORKS", "vpc1:", "has 'vpc1:', which is not of the form"),
-        ("CONCURRENCY", "65", "is not a whole number from 1 to 64"),
+        ("CONCURRENCY", "0", "is not a whole number from 1 to 64"),
         ("CONCURRENCY", "²", "is not a whole number"),
         ("GKE_ENDPOINT", "http://simulator:8085", "use https, or http to an address of this machine"),
         ("GKE_ENDPOINT", "http://10.0.0.1", "use https, or http to an address of this machine"),

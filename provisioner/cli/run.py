@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     for remark in flags.remarks:
         _log.warning("flag.ignored", remark=remark)
     _log.info("settings.read", **_readable(effective))
-    for warning in settings.warnings_about(effective):
+    for warning in (*settings.warnings_about_environment(os.environ), *settings.warnings_about(effective)):
         _log.warning("settings.warning", warning=warning)
     addresses = app.Addresses(
         metrics=flags.metrics_address, probes=flags.probe_address, leader_elect=flags.leader_elect
@@ -114,7 +114,14 @@ def parse_flags(arguments: Sequence[str]) -> Flags:
 
 
 def _boolean(parser: argparse._ActionsContainer, name: str, text: str) -> None:
-    parser.add_argument(name, nargs="?", const=True, default=False, type=settings.go_bool, metavar="BOOL", help=text)
+    parser.add_argument(name, nargs="?", const=True, default=False, type=_bool, metavar="BOOL", help=text)
+
+
+def _bool(text: str) -> bool:
+    try:
+        return settings.go_bool(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} {error}") from error
 
 
 def _two_dashes(argument: str) -> str:

@@ -24,6 +24,7 @@ import yaml
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import incluster_config, kube_config
 from kubernetes.config.config_exception import ConfigException
+from urllib3.exceptions import NewConnectionError
 from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
 
 from provisioner import __version__
@@ -204,6 +205,9 @@ class KubeApi:
         """Turn whatever the transport raises into our error."""
         try:
             yield
+        except NewConnectionError as error:
+            # urllib3 counts a refused connection among the time-outs.
+            raise errors.Unavailable(f"{what}: {self.server} can't be reached: {_plain(error)}") from error
         except Urllib3TimeoutError as error:
             raise errors.Unavailable(
                 f"{what}: {self.server} did not answer within {timeouts.connect_seconds:g} s "
@@ -301,8 +305,8 @@ def _connect_in_cluster(configuration: Configuration, environment: Mapping[str, 
         ca_pem = Path(incluster_config.SERVICE_CERT_FILENAME).read_bytes()
     except _LOAD_ERRORS as error:
         raise errors.KubeconfigError(
-            f"the pod's service account can't be used: {error} Let the pod mount its service account token, "
-            "or give a kubeconfig."
+            f"the pod's service account can't be used: {_wrong_with(error)}. Let the pod mount its service account "
+            "token, or give a kubeconfig."
         ) from error
     return KubeApi(ApiClient(configuration), context_name="in-cluster", ca_pem=ca_pem)
 
@@ -335,9 +339,32 @@ def _connect_by_kubeconfig(configuration: Configuration, kubeconfig: str, contex
         ca_pem = _trusted_ca(configuration)
     except _LOAD_ERRORS as error:
         raise errors.KubeconfigError(
-            f"kubeconfig {kubeconfig} can't be used: {error}. Repair it, or name another file or context."
+            f"kubeconfig {kubeconfig} can't be used: {_wrong_with(error)}. Repair it, or name another file or context."
         ) from error
     return KubeApi(ApiClient(configuration), context_name=name, ca_pem=ca_pem)
+
+
+def _wrong_with(error: Exception) -> str:
+    """Say what is wrong with a configuration, without the words of the language it was read in."""
+    if isinstance(error, ConfigException):
+        return str(error).removeprefix("Invalid kube-config file. ").removeprefix("Invalid kube-config. ").rstrip(".")
+    if isinstance(error, yaml.YAMLError):
+        mark = getattr(error, "problem_mark", None)
+        return f"line {mark.line + 1}, column {mark.column + 1} is no valid YAML" if mark else "it is no valid YAML"
+    if isinstance(error, UnicodeError):
+        return "it is no text in UTF-8"
+    if isinstance(error, OSError):
+        return _plain(error)
+    return "it has no clusters, contexts and users in the form that kubectl writes"
+
+
+def _plain(error: BaseException) -> str:
+    """Return the operating system's words for a failure where it has some."""
+    while not isinstance(error, OSError) and error.__cause__ is not None:
+        error = error.__cause__
+    words = error.strerror if isinstance(error, OSError) else ""
+    name = error.filename if isinstance(error, OSError) else ""
+    return (f"{name}: {words}" if name else words) if words else str(error)
 
 
 def _trusted_ca(configuration: Configuration) -> bytes | None:

@@ -422,6 +422,7 @@ def to_gke_error(
         words = f"{words} Check the address in GKE_ENDPOINT and the proxy settings."
     elif _never_sent(error):
         kind = FailureKind.UNAVAILABLE
+        words = _why_not_connected(error) or words
     else:
         # A read that timed out, a connection that broke, an answer that cannot be parsed, anything new.
         kind = _LOST.read if call is Call.READ else _LOST.create
@@ -447,6 +448,14 @@ def _never_sent(error: Exception) -> bool:
     if isinstance(error, (requests.exceptions.ConnectTimeout, requests.exceptions.ProxyError)):
         return True
     return any(isinstance(cause, _NOT_CONNECTED) for cause in _chain(error))
+
+
+def _why_not_connected(error: Exception) -> str:
+    """Say in the operating system's words why no connection came about; empty where it has none."""
+    for cause in _chain(error):
+        if isinstance(cause, OSError) and cause.strerror and not isinstance(cause, requests.RequestException):
+            return f"The server cannot be reached: {cause.strerror}."
+    return ""
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -1,6 +1,7 @@
 """Every option of the controller, and the effective settings. Pure: the environment is handed in."""
 
 from provisioner.settings.effective import Settings
+from provisioner.settings.environment import warnings_about_environment
 from provisioner.settings.forms import go_bool, go_duration_seconds, is_loopback, parse_networks, region_of
 from provisioner.settings.options import OPTIONS, Option
 from provisioner.settings.reading import SettingsError, read_settings, warnings_about
@@ -17,4 +18,5 @@ __all__ = [
     "read_settings",
     "region_of",
     "warnings_about",
+    "warnings_about_environment",
 ]

@@ -119,20 +119,35 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
+def number_up_to(most: int) -> Callable[[str], int]:
+    """Read a whole number from 1; a larger one than `most` counts as that."""
+
+    def read(text: str) -> int:
+        return most if is_more_than(text, most) else whole_number(1, most)(text)
+
+    return read
+
+
+def is_more_than(text: str, most: int) -> bool:
+    """Whether a text is a whole number above a bound, however many digits it has."""
+    digits = text.lstrip("0") if text.isascii() and text.isdigit() else ""
+    return len(digits) > len(str(most)) or (bool(digits) and int(digits) > most)
+
+
 def choice(*values: str) -> Callable[[str], str]:
-    """Read one of a few words."""
+    """Read one of a few words, in letters of either case."""
 
     def read(text: str) -> str:
-        if text not in values:
+        if text.lower() not in values:
             raise ValueError(f"is not one of {', '.join(values)}")
-        return text
+        return text.lower()
 
     return read
 
 
 def provider(text: str) -> str:
     """Read who supplies the capacity."""
-    if text == "mock":
+    if text.lower() == "mock":
         raise ValueError(
             "asks for the mock provider, which does not exist any more: run `tpu-provisioner simulator` and set "
             "GKE_ENDPOINT=http://127.0.0.1:8085"

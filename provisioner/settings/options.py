@@ -16,6 +16,7 @@ from provisioner.model import choices
 from provisioner.settings import forms
 
 _MAX_PODS = 256
+MOST_CONCURRENCY = 64
 _ACCELERATOR = re.compile(r"[a-z][-a-z0-9]{0,62}")
 
 
@@ -195,10 +196,10 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="CONCURRENCY",
         field="concurrency",
-        read=forms.whole_number(1, 64),
+        read=forms.number_up_to(MOST_CONCURRENCY),
         default="16",
         description="Requests to GKE at once, creates and deletes each. None waits for an operation, so this does not "
-        "limit pools in the making.",
+        "limit pools in the making. At most 64; more counts as 64.",
     ),
     Option(
         variable="GKE_MAX_PODS_PER_NODE",

@@ -34,7 +34,7 @@ def read_settings(environment: Mapping[str, str], *, inferred: Mapping[str, str]
         text = environment.get(option.variable, "").strip() or (inferred or {}).get(option.variable, "")
         if not text:
             if option.default is None:
-                problems.append(f"{option.variable} is not set; set it. {option.description}")
+                problems.append(f"{option.variable} is not set. {option.description}")
                 continue
             text = option.default
             if not text:

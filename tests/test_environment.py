@@ -1,0 +1,75 @@
+"""Variables that look like options and are none, and values that count as others."""
+
+from __future__ import annotations
+
+import pytest
+
+from provisioner.settings import OPTIONS, SettingsError, read_settings, warnings_about_environment
+
+_NEEDED = {
+    "GCP_PROJECT_ID": "a-project",
+    "GCP_CLUSTER_LOCATION": "us-central2",
+    "GCP_ZONE": "us-central2-b",
+    "GCP_CLUSTER": "a-cluster",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("CONCURENCY", "did you mean CONCURRENCY?"),
+        ("ZONE", ""),
+        ("GCP_ZONES", "did you mean GCP_ZONE?"),
+        ("MAX_CHIP", "did you mean MAX_CHIPS?"),
+        ("NODEPOOL_DELETE_DELAY", ""),
+        ("NODEPOOL_DELETION_DELAYS", "did you mean NODEPOOL_DELETION_DELAY?"),
+        ("ENABLE_SLICE_CONTROLLER", "has no effect here: Slice resources are not served"),
+        ("ENABLE_WEBHOOKS", "has no effect here: there are no webhooks"),
+        ("STATIC_NODEPOOL_CREATE_TIMEOUT", "has no effect here: static node pools are not made"),
+        ("SLICE_RECREATE_CONDITIONS", "has no effect here: Slice resources are not served"),
+        ("BACKOFF_MAX_DELAY", "has no effect here: the back-off is fixed"),
+        ("HOME", ""),
+        ("NODE_NAME", ""),
+        ("KUBERNETES_SERVICE_HOST", ""),
+        ("gcp_zones", ""),
+    ],
+)
+def test_a_variable_that_is_not_read_is_named_with_what_it_probably_means(name: str, words: str) -> None:
+    """What is far from every option is somebody else's."""
+    found = warnings_about_environment({**_NEEDED, name: "x"})
+    assert len(found) == (1 if words else 0)
+    assert all(each.startswith(f"{name} is ") and words in each for each in found)
+
+
+def test_no_option_is_named() -> None:
+    """Those are read, however near to each other their names are."""
+    assert warnings_about_environment({option.variable: "" for option in OPTIONS}) == ()
+
+
+@pytest.mark.parametrize(("text", "want"), [("64", 64), ("65", 64), ("9" * 5000, 64), ("007", 7)])
+def test_more_requests_at_once_than_the_maximum_count_as_the_maximum(text: str, want: int) -> None:
+    """With a warning."""
+    environment = {**_NEEDED, "CONCURRENCY": text}
+    assert read_settings(environment).concurrency == want
+    assert len(warnings_about_environment(environment)) == (text.startswith(("65", "9")))
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5"])
+def test_what_is_no_number_of_requests_is_refused(text: str) -> None:
+    """Nobody knows what it was meant to be."""
+    with pytest.raises(SettingsError, match="CONCURRENCY"):
+        read_settings({**_NEEDED, "CONCURRENCY": text})
+
+
+def test_words_are_read_in_letters_of_either_case() -> None:
+    """As people write them."""
+    assert read_settings({**_NEEDED, "PROVIDER": "GKE", "LOG_LEVEL": "Debug"}).log_level == "debug"
+    with pytest.raises(SettingsError, match="mock provider"):
+        read_settings({**_NEEDED, "PROVIDER": "Mock"})
+
+
+def test_what_is_missing_is_told_once() -> None:
+    """Not that it is not set, and to set it."""
+    with pytest.raises(SettingsError) as caught:
+        read_settings({})
+    assert all("is not set. " in problem and "set it" not in problem for problem in caught.value.problems)
