@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     except settings.SettingsError as error:
         return refuse(str(error))
     # What it finds it prints; the log is for what nobody expects.
-    logs.configure("error")
+    logs.configure("error", stream=sys.stderr)
     gke, clock, changed = RetryingGke(start.gke), _now, threading.Event()
     watches = make_watches(start.api, start.settings, changed.set)
     look = Look(

@@ -132,11 +132,17 @@ def _readable(effective: settings.Settings) -> dict[str, object]:
     defaults = {field.name: field.default for field in fields(effective)}
     values = ((each.variable, each.field, getattr(effective, each.field)) for each in settings.OPTIONS if each.field)
     return {
-        variable: [_plain(each) for each in value] if isinstance(value, tuple) else value
+        variable: _plain_value(field, value)
         for variable, field, value in values
         # An empty list that is no default ("none") says much.
         if value not in ("", None) and not (value == () and defaults[field] == ())
     }
+
+
+def _plain_value(field: str, value: object) -> object:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return f"{value:g}s" if field.endswith("_seconds") else value
 
 
 def _plain(item: object) -> str:

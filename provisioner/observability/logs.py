@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -19,14 +19,30 @@ LEVELS = ("debug", "info", "warning", "error")
 _CHATTY = ("google", "urllib3", "kubernetes", "requests")
 
 
+#: Keys whose text says what an event is about, the fullest first.
+_WORDS = ("message", "problem", "error", "warning", "remark", "advice")
+
+
+def _for_cloud_logging(_logger: object, _method: str, line: EventDict) -> EventDict:
+    """Name severity, time and message as Cloud Logging reads them; `event` stays for whoever filters by it."""
+    words = next((line[key] for key in _WORDS if line.get(key)), "")
+    event = line.get("event", "")
+    head: dict[str, Any] = {
+        "severity": str(line.pop("level", "info")).upper(),
+        "time": line.pop("timestamp", None),
+        "message": f"{event}: {words}" if words else str(event),
+    }
+    return head | {key: value for key, value in line.items() if key not in head}
+
+
 def configure(level: str = "info", *, stream: TextIO | None = None, force_json: bool = False) -> None:
     """Set up structlog and the standard library's logging; call once, before the first log line.
 
-    The level is one of `LEVELS`. Lines go to standard error, as JSON unless that is a terminal.
+    The level is one of `LEVELS`. Lines go to standard output, as JSON unless that is a terminal.
     """
     if level not in LEVELS:
         raise ValueError(f"log level {level!r}: choose one of {', '.join(LEVELS)}")
-    out = sys.stderr if stream is None else stream
+    out = sys.stdout if stream is None else stream
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -41,7 +57,11 @@ def configure(level: str = "info", *, stream: TextIO | None = None, force_json: 
     if out.isatty() and not force_json:
         renderers = [structlog.dev.ConsoleRenderer()]
     else:
-        renderers = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+        renderers = [
+            structlog.processors.format_exc_info,
+            _for_cloud_logging,
+            structlog.processors.JSONRenderer(default=str),
+        ]
     handler = logging.StreamHandler(out)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

@@ -9,8 +9,9 @@ import sys
 import pytest
 
 import provisioner
-from provisioner.cli import main
+from provisioner.cli import main, run
 from provisioner.cli.run import parse_flags
+from tests.builders import settings
 
 COMPLETE = {
     "GCP_PROJECT_ID": "project-1",
@@ -113,3 +114,9 @@ def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str])
         main(["fly"])
     assert error.value.code == 2
     assert "run" in capsys.readouterr().err
+
+
+def test_durations_are_logged_with_their_unit() -> None:
+    """The names of the variables do not say it."""
+    logged = run._readable(settings(deletion_delay_seconds=90.0))
+    assert (logged["NODEPOOL_DELETION_DELAY"], logged["NODE_MIN_LIFESPAN"]) == ("90s", "10s")

@@ -52,7 +52,7 @@ def do_the_main_job(
         "an Event tells of the end of the pool",
     )
     assert process.stop() == 0
-    assert [record for record in process.records() if record.get("level") in ("error", "critical")] == []
+    assert [record for record in process.records() if record.get("severity") in ("ERROR", "CRITICAL")] == []
     assert not logged(process, "event.dropped")
     return process, kubeconfig
 

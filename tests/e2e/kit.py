@@ -385,7 +385,7 @@ def await_round(provisioner: ProvisionerProcess, api: cluster.KubeApi, *, after:
 
 def moment(record: Mapping[str, Any]) -> datetime:
     """Return when a log line was written."""
-    return datetime.fromisoformat(record["timestamp"])
+    return datetime.fromisoformat(record["time"])
 
 
 def logged(provisioner: ProvisionerProcess, event: str) -> list[dict[str, Any]]:

@@ -47,21 +47,42 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def test_json_line() -> None:
-    """A line is one JSON object with the event, its keys, level, logger and a UTC time."""
+    """A line is one JSON object with the event, its keys, severity, logger and a UTC time."""
     out = io.StringIO()
     logs.configure("info", stream=out)
     structlog.get_logger("provisioner.x").info("node_pool.created", node_pool="a", chips=16)
     [line] = lines(out)
-    stamp = datetime.fromisoformat(line.pop("timestamp"))
+    stamp = datetime.fromisoformat(line.pop("time"))
     assert stamp.tzinfo is not None
     assert abs((datetime.now(UTC) - stamp).total_seconds()) < 60
     assert line == {
+        "message": "node_pool.created",
         "event": "node_pool.created",
         "node_pool": "a",
         "chips": 16,
-        "level": "info",
+        "severity": "INFO",
         "logger": "provisioner.x",
     }
+
+
+@pytest.mark.parametrize("key", ["message", "problem", "error", "warning", "remark", "advice"])
+def test_what_is_said_in_words_is_the_message(key: str) -> None:
+    """Cloud Logging shows the message alone in its lists; the event goes before the words, and stays a key."""
+    out = io.StringIO()
+    logs.configure("info", stream=out)
+    structlog.get_logger("x").error("slice.verdict", **{key: "no such topology"})
+    [line] = lines(out)
+    assert list(line)[:3] == ["severity", "time", "message"]
+    assert (line["severity"], line["event"]) == ("ERROR", "slice.verdict")
+    assert line["message"] == "slice.verdict: no such topology"
+
+
+def test_lines_go_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    """What comes on standard error is an error to Cloud Logging."""
+    logs.configure("info")
+    structlog.get_logger("x").info("thing.seen")
+    captured = capsys.readouterr()
+    assert ("thing.seen" in captured.out, captured.err) == (True, "")
 
 
 def test_loggers_made_before_configure_follow_it() -> None:
@@ -80,9 +101,9 @@ def test_libraries_come_out_in_the_same_form() -> None:
     logs.configure("info", stream=out)
     logging.getLogger("some.library").warning("lost %s of %d", "two", 3, extra={"shard": 7})
     [line] = lines(out)
-    assert (line["event"], line["level"], line["logger"], line["shard"]) == (
+    assert (line["event"], line["severity"], line["logger"], line["shard"]) == (
         "lost two of 3",
-        "warning",
+        "WARNING",
         "some.library",
         7,
     )
