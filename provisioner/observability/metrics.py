@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
 from provisioner.model.capacity import FailureKind
@@ -33,6 +33,8 @@ class Metrics:
 
     def __init__(self, *, version: str) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
+        # process_cpu_seconds_total, process_resident_memory_bytes and the like, as Go programs have them.
+        ProcessCollector(registry=self.registry)
         self._build_info = self._gauge("build_info", "Always 1; the label is the release.", "version")
         self._build_info.labels(version).set(1)
 
