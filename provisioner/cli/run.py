@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 import structlog
 
 from provisioner import settings
-from provisioner.cli.start import prepare, refuse
+from provisioner.cli.start import inferred_words, prepare, refuse
 from provisioner.controller import app
 from provisioner.observability import logs
 from provisioner.observability.server import ServerError, parse_address
@@ -54,6 +54,8 @@ def main(arguments: Sequence[str]) -> int:
     for remark in flags.remarks:
         _log.warning("flag.ignored", remark=remark)
     _log.info("settings.read", **_readable(effective))
+    for words in inferred_words(start.inferred):
+        _log.info("settings.inferred", words=words)
     for warning in (*settings.warnings_about_environment(os.environ), *settings.warnings_about(effective)):
         _log.warning("settings.warning", warning=warning)
     addresses = app.Addresses(

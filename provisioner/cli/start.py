@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from provisioner import cluster, settings
 from provisioner.gke import metadata
@@ -18,6 +18,13 @@ _INFERRED = {
     "GCP_CLUSTER": "cluster",
 }
 
+_MEANING = {
+    "GCP_PROJECT_ID": "the project of this machine.",
+    "GCP_CLUSTER_LOCATION": "where the cluster of this machine is.",
+    "GCP_ZONE": "the zone of this machine: node pools are made there. Set it where the TPUs are in another zone.",
+    "GCP_CLUSTER": "the cluster of this machine.",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
@@ -26,6 +33,8 @@ class Start:
     settings: settings.Settings
     api: cluster.KubeApi
     gke: GkeClient
+    #: The settings that were not set and are taken from where this runs, by variable.
+    inferred: Mapping[str, str] = field(default_factory=dict)
 
 
 def prepare(kubeconfig: str | None, environment: Mapping[str, str], *, problems: Iterable[str] = ()) -> Start:
@@ -35,8 +44,9 @@ def prepare(kubeconfig: str | None, environment: Mapping[str, str], *, problems:
     """
     found: list[str] = []
     effective = api = credentials = None
+    inferred = _infer(environment)
     try:
-        effective = settings.read_settings(environment, inferred=_infer(environment))
+        effective = settings.read_settings(environment, inferred=inferred)
     except settings.SettingsError as error:
         found += error.problems
     try:
@@ -58,7 +68,16 @@ def prepare(kubeconfig: str | None, environment: Mapping[str, str], *, problems:
         endpoint=effective.gke_endpoint or None,
         credentials=credentials,
     )
-    return Start(settings=effective, api=api, gke=gke)
+    return Start(settings=effective, api=api, gke=gke, inferred=inferred)
+
+
+def inferred_words(inferred: Mapping[str, str]) -> tuple[str, ...]:
+    """Say in words what was taken from where this runs; the zone above all, for TPUs may be in another."""
+    return tuple(
+        f"{variable} is not set; {value} is taken, {_MEANING[variable]}"
+        for variable, value in inferred.items()
+        if value
+    )
 
 
 def refuse(message: str) -> int:
@@ -71,4 +90,9 @@ def _infer(environment: Mapping[str, str]) -> dict[str, str]:
     if environment.get("GKE_ENDPOINT") or all(environment.get(variable) for variable in _INFERRED):
         return {}
     found = metadata.read_surroundings(environment)
-    return {variable: getattr(found, field) for variable, field in _INFERRED.items()}
+    # What is set is set.
+    return {
+        variable: getattr(found, attribute)
+        for variable, attribute in _INFERRED.items()
+        if not environment.get(variable, "").strip()
+    }

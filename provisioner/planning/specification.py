@@ -270,7 +270,9 @@ def _labels(slice_: Slice, settings: Settings, choice: CapacityChoice) -> dict[s
     _refuse(allowlists.label_problem(named, settings))
     keys = (*settings.pod_to_node_labels, *sorted(asked))
     copied = selected | {key: pod_labels[key] for key in keys if key in pod_labels}
-    # Of these two GKE labels nodes only where the creator of the pool asks for it.
+    # Of these GKE labels nodes only where the creator of the pool asks for it.
+    if choice.reservation:
+        copied[constants.RESERVATION_AFFINITY] = "specific"
     if choice.kind is CapacityKind.QUEUED:
         copied[constants.QUEUED] = "true"
     elif choice.kind is CapacityKind.FLEX_START and constants.MAX_RUN_SECONDS in slice_.requirements.node_selector:

@@ -16,9 +16,9 @@ from provisioner.planning.memory import CallState, Memory
 from provisioner.planning.specification import expected_pool, expected_view, topology_of_pool
 from provisioner.settings import Settings
 
-_SUPPLY = frozenset({PoolStatus.PROVISIONING, PoolStatus.RUNNING, PoolStatus.RECONCILING})
 #: GKE holds the pool for made.
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
+_SUPPLY = _UP | {PoolStatus.PROVISIONING}
 #: A pool of others that came up without nodes is waited for this long, not longer.
 _PATIENCE_SECONDS = 120.0
 
@@ -33,6 +33,8 @@ class Supply:
     listed: bool
     #: A delete is under way or was accepted.
     leaving: bool
+    #: A delete of it was tried and failed: nodes that it took do not come back.
+    half_deleted: bool = False
     #: Nodes that are ready and show all their chips.
     ready_nodes: int
     #: Since when GKE says that it is up although not all its nodes are ready; None: it is not so.
@@ -59,17 +61,14 @@ class Supply:
     @property
     def usable(self) -> bool:
         """Whether GKE's status lets pods run there, now or soon, and nothing is about to take it away."""
-        if self.leaving or self.lost:
-            return False
-        if self.pool.status is PoolStatus.RUNNING_WITH_ERROR:
-            return self.ready
-        return self.pool.status in _SUPPLY
+        return not (self.leaving or self.broken) and self.pool.status in _SUPPLY
 
     @property
     def broken(self) -> bool:
         """Whether it has failed: no pod will get a host there."""
-        partial = self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready
-        return self.pool.status is PoolStatus.ERROR or partial or self.lost
+        # GKE may say so too while it repairs nodes; then it is lost like any other, when that lasts for too long.
+        half_deleted = self.half_deleted and self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready
+        return self.pool.status is PoolStatus.ERROR or half_deleted or self.lost
 
     @property
     def chips(self) -> int:
@@ -139,6 +138,7 @@ def find_supply(
             nodes=here,
             listed=pool.name in listed,
             leaving=delete is not None and delete.state in (CallState.UNDER_WAY, CallState.ACCEPTED),
+            half_deleted=delete is not None and delete.state not in (CallState.UNDER_WAY, CallState.ACCEPTED),
             ready_nodes=ready_nodes,
             unready_since=unready_since,
             unready_seconds=(now - unready_since).total_seconds() if unready_since is not None else 0.0,
@@ -225,6 +225,9 @@ def takes(supply: Supply, slice_: Slice) -> bool:
     before the last of them has.
     """
     if not serves(supply, slice_):
+        return False
+    if supply.pool.status is PoolStatus.RUNNING_WITH_ERROR and not supply.ready:
+        # Worth waiting for to the slice that it was made for, not to others.
         return False
     if supply.ready_nodes == 0 and supply.unready_seconds > _PATIENCE_SECONDS:
         return False

@@ -17,6 +17,15 @@ _RESERVATION = re.compile(
 #: The cluster autoscaler takes such taints to be gone once a node has started.
 _IGNORED_TAINT_PREFIX = "startup-taint.cluster-autoscaler.kubernetes.io/"
 _TOLERATED_TAINTS = ("google.com/tpu", "cloud.google.com/gke-queued")
+#: What was recorded of reservations that are used up, or that GKE's autoscaler looks for.
+FULL_RESERVATION_TEXTS = (
+    "Specified reservation 'r' does not have available resources for the request.",
+    "No available resources in specified reservations",
+    "[RESERVATION_CAPACITY_EXCEEDED]: the reservation is used up",
+    "Reservation does not have enough resources for the request",
+    "The operation requires reservation to be in READY state",
+    "Zone does not currently have sufficient capacity for the requested resources.",
+)
 _RUN_SECONDS = (30, 120 * 24 * 3600)
 _FLEX_RUN_SECONDS = (600, 7 * 24 * 3600)
 
@@ -113,6 +122,9 @@ def _check_reservation(config: Mapping[str, Any]) -> None:
             raise _invalid(f"{field}: exactly one reservation must be given, got {len(values)}.")
         if _RESERVATION.fullmatch(values[0]) is None:
             raise _invalid(f'{field}: "{values[0]}" is not the name of a reservation.')
+        if "/" in values[0] and not values[0].startswith("projects/"):
+            # Seen once (cluster-toolkit issue 5043); the full path is taken.
+            raise ApiError("NOT_FOUND", f"The resource '{values[0]}' was not found")
     elif values or affinity.get("key"):
         raise _invalid(f"{field}: key and values are for SPECIFIC_RESERVATION only.")
 

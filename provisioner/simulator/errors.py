@@ -36,6 +36,7 @@ _STATUS_OF_HTTP = {
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
     409: "ALREADY_EXISTS",
+    412: "FAILED_PRECONDITION",
     429: "RESOURCE_EXHAUSTED",
     499: "CANCELLED",
     500: "INTERNAL",
@@ -110,7 +111,7 @@ def body_of(error: ApiError, *, request_id: str) -> dict[str, Any]:
             }
         )
     details.append({"@type": REQUEST_INFO, "requestId": request_id})
-    reason = _HTTP.get(error.status, (0, "backendError"))[1]
+    reason = "conditionNotMet" if error.code == 412 else _HTTP.get(error.status, (0, "backendError"))[1]
     return {
         "error": {
             "code": error.code,

@@ -7,12 +7,13 @@ preemption, a cleared fault) doesn't take it off the timeline.
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from provisioner.simulator import capacity, names
-from provisioner.simulator.capacity import Capacity
+from provisioner.simulator.capacity import FULL_RESERVATION_TEXTS, Capacity
 from provisioner.simulator.errors import RPC_CODES
 from provisioner.simulator.faults import (
     CAPACITY_FAULTS,
@@ -263,6 +264,11 @@ def _failure_of(fault: Fault, pool: Pool) -> Failure | None:
         f"Expected {count}, running 0, transitioning {count}. Current errors: "
     )
     instance = f"Instance '{pool.groups[zone]}-0000' creation failed: "
+    if fault.kind is FaultKind.STOCKOUT and pool.plan.reservation:
+        # Which code comes with it is not known: the text has to do. Every pool hears another one.
+        texts = FULL_RESERVATION_TEXTS
+        text = texts[zlib.crc32(pool.name.encode()) % len(texts)]
+        return Failure(status="INVALID_ARGUMENT", message=fault.message or text)
     if fault.kind is FaultKind.STOCKOUT:
         condition = "GCE_STOCKOUT"
         cause = (

@@ -110,7 +110,7 @@ def _provisioning(config: Mapping[str, Any]) -> str:
 
 
 def _capacity_labels(body: Mapping[str, Any]) -> dict[str, str]:
-    """Return the labels that tell the terms; a queued pool's own, gke-queued, is left to its creator."""
+    """Return the labels that tell the terms; gke-queued and reservation-affinity are left to the pool's creator."""
     labels, config = {}, body.get("config", {})
     if config.get("spot"):
         labels["cloud.google.com/gke-spot"] = "true"
@@ -119,7 +119,6 @@ def _capacity_labels(body: Mapping[str, Any]) -> dict[str, str]:
     reservation = reservation_of(body)
     if reservation:
         project, name, block, sub_block = reservation_parts(reservation)
-        labels["cloud.google.com/reservation-affinity"] = "specific"
         named = {"project": project, "name": name, "blocks": block, "subblocks": sub_block}
         labels |= {f"cloud.google.com/reservation-{key}": value for key, value in named.items() if value}
     return labels

@@ -61,6 +61,9 @@ class SimulatorSettings:
     release_channel: str | None = None
     """The release channel of every cluster; None: none."""
 
+    service_accounts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Node service accounts that cannot be used: "forbidden" (the caller may not act as it) or "missing"."""
+
     operations_quota: int | None = None
     """More concurrent operations than this in a cluster are refused with 429; None: no limit."""
 
@@ -102,6 +105,11 @@ class SimulatorSettings:
 
     def __post_init__(self) -> None:
         problems = [*_range_problems(self), *_policy_problems(self.workload_policies)]
+        problems += [
+            f"service_accounts: {account!r} has {state!r}, which is neither forbidden nor missing"
+            for account, state in self.service_accounts.items()
+            if state not in ("forbidden", "missing")
+        ]
         if self.release_channel not in (None, *CHANNELS):
             problems.append(f"release_channel: {self.release_channel!r} is none of {', '.join(CHANNELS)}; null is none")
         if problems:

@@ -63,6 +63,7 @@ def check_pool(
     _check_disk(config, machine)
     _check_pods_per_node(pool)
     scopes.check_scopes(config.get("oauthScopes", []))
+    _check_service_account(config.get("serviceAccount", "default"), settings)
     _check_upgrades(pool, settings)
     capacity.check_capacity(pool, machine)
     return _check_placement(pool, machine, zones, settings, policies)
@@ -129,6 +130,17 @@ def _check_pods_per_node(pool: Mapping[str, Any]) -> None:
             f'Invalid value for field "node_pool.max_pods_constraint.max_pods_per_node": "{pods}". '
             "Must be between 8 and 256."
         )
+
+
+def _check_service_account(account: str, settings: SimulatorSettings) -> None:
+    state = settings.service_accounts.get(account)
+    if state == "forbidden":
+        raise _invalid(
+            f'The user does not have access to service account "{account}". Ask a project owner to grant you the '
+            "iam.serviceAccountUser role on the service account."
+        )
+    if state == "missing":
+        raise _invalid(f'Service account "{account}" does not exist.')
 
 
 def _check_upgrades(pool: Mapping[str, Any], settings: SimulatorSettings) -> None:
@@ -259,9 +271,9 @@ def _slice_plan(
             message=f"Creation of a managed instance group with {machine.name} machine type with placement policy is "
             "not supported. Use workload policy instead.",
         )
-    elif not compact and not has_policy:
-        wanted = "a workload policy" if machine.policy is PolicyRule.REQUIRED else "placement type COMPACT"
-        raise _invalid(f"TPU topology {topology} with machine type {machine.name} requires {wanted}.")
+    elif machine.policy is PolicyRule.REQUIRED and not has_policy:
+        # Of all others the topology alone, as gcloud sends it, means COMPACT.
+        raise _invalid(f"TPU topology {topology} with machine type {machine.name} requires a workload policy.")
     elif count != hosts and not (count == 0 and scaled):
         failure = Failure(
             status="INVALID_ARGUMENT",

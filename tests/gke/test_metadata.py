@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from provisioner.cli.start import inferred_words
 from provisioner.gke.metadata import Surroundings, read_surroundings
 from tests.fakes.recording_server import Answer, Recorded, RecordingServer
 
@@ -82,3 +83,9 @@ def test_slow_server_is_asked_once(server: RecordingServer) -> None:
 def test_no_server(host: str) -> None:
     """Where nobody listens nothing is known."""
     assert read_surroundings({"GCE_METADATA_HOST": host}) == Surroundings()
+
+
+def test_what_is_inferred_is_told_in_words() -> None:
+    """Above all the zone: that of the controller's machine need not be that of the TPUs."""
+    (words,) = inferred_words({"GCP_ZONE": "us-east5-b", "GCP_CLUSTER": ""})
+    assert words.startswith("GCP_ZONE is not set; us-east5-b is taken, the zone of this machine: node pools are made")

@@ -25,6 +25,7 @@ from provisioner.model.capacity import (
 )
 from provisioner.planning.specification import expected_pool, expected_view
 from provisioner.simulator.app import Simulator
+from provisioner.simulator.capacity import FULL_RESERVATION_TEXTS
 from provisioner.simulator.faults import Fault, FaultKind
 from provisioner.simulator.names import ClusterName
 from provisioner.simulator.nodes import node_object
@@ -241,7 +242,7 @@ def test_spot_and_reservation_read_back(gke: Rehearsal) -> None:
     """What a pool costs reads back as it was asked for."""
     gke.client.create_node_pool(replace(SLICE, name=PoolName("s"), spot=True))
     gke.client.create_node_pool(replace(SLICE, name=PoolName("r"), reservation="projects/q/reservations/r"))
-    block = "r/reservationBlocks/b/reservationSubBlocks/s"
+    block = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/s"
     gke.client.create_node_pool(replace(SLICE, name=PoolName("b"), reservation=block))
     pools = {pool.name: (pool.spot, pool.reservation) for pool in gke.client.list_node_pools()}
     assert {name: pools[PoolName(name)] for name in ("s", "r", "b")} == {
@@ -280,6 +281,56 @@ def test_a_stockout_of_a_reservation_is_one(gke: Rehearsal) -> None:
     failure = gke.client.get_node_pool(SLICE.name).failure
     assert failure is not None
     assert failure.kind is FailureKind.STOCKOUT
+
+
+@pytest.mark.parametrize("text", FULL_RESERVATION_TEXTS)
+def test_a_full_reservation_is_a_stockout_in_all_recorded_texts(gke: Rehearsal, text: str) -> None:
+    """As the end of a create, whatever code comes with it, and as HTTP 429 with the reason of a rate limit."""
+    gke.simulator.inject(Fault(kind=FaultKind.STOCKOUT, reservation="r", message=text))
+    gke.client.create_node_pool(replace(SLICE, reservation="r"))
+    gke.wait(7200)
+    failure = gke.client.get_node_pool(SLICE.name).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.STOCKOUT
+    gke.simulator.inject(Fault(kind=FaultKind.HTTP_ERROR, method="nodePools.create", code=429, message=text))
+    assert failure_of_create(gke, replace(SLICE, name=PoolName("next"), reservation="r"))[0] is FailureKind.STOCKOUT
+
+
+def test_a_block_without_its_reservations_full_path_is_not_found(gke: Rehearsal) -> None:
+    """The full path is."""
+    block = "reservations/r/reservationBlocks/b"
+    failure_of_create(gke, replace(SLICE, reservation=block.removeprefix("reservations/")))
+    gke.client.create_node_pool(replace(SLICE, reservation=f"projects/p/{block}"))
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        pytest.param("forbidden", "Grant the provisioner's identity roles/iam.serviceAccountUser", id="no actAs"),
+        pytest.param("missing", "Create it, or name another in GCP_NODE_SERVICE_ACCOUNT", id="no such account"),
+    ],
+)
+def test_a_service_account_that_cannot_be_used_is_a_permission(gke: Rehearsal, state: str, words: str) -> None:
+    """HTTP 400 for that account alone, until somebody mends it."""
+    account = "nodes@p-project.iam.gserviceaccount.com"
+    gke.simulator.set(service_accounts={account: state})
+    request = replace(SLICE, service_account=account)
+    kind, message = failure_of_create(gke, request)
+    assert kind is FailureKind.PERMISSION
+    assert words in message
+    gke.client.create_node_pool(replace(SLICE, name=PoolName("other")))
+    gke.simulator.set(service_accounts={})
+    gke.client.create_node_pool(request)
+
+
+def test_a_policy_of_the_organisation_is_a_refusal(gke: Rehearsal) -> None:
+    """HTTP 412 that names a constraint is not an operation in the way."""
+    text = "Constraint constraints/compute.requireShieldedVm violated for projects/p."
+    fault = Fault(kind=FaultKind.HTTP_ERROR, method="nodePools.create", code=412, message=text, count=1)
+    gke.simulator.inject(fault)
+    assert failure_of_create(gke, SLICE)[0] is FailureKind.INVALID
+    gke.simulator.inject(replace(fault, message="Etag mismatch"))
+    assert failure_of_create(gke, SLICE)[0] is FailureKind.OPERATION_IN_THE_WAY
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from tests.builders import (
     foreign_pool,
     make_jobset,
     make_node,
+    make_nodes,
     make_pod,
     make_pool,
     make_requirements,
@@ -247,19 +248,51 @@ def test_an_old_pool_that_loses_a_node_does_not_end_the_back_off() -> None:
 
 
 def test_a_pool_with_errors_and_without_all_its_hosts_is_replaced_with_back_off() -> None:
-    """A half-filled create would else be bought over and over."""
+    """Not before NODEPOOL_READY_TIMEOUT, for GKE may be repairing it; and not over and over."""
     jobset = make_jobset()
     world = World(jobset)
     world.run(2)
     (name,) = world.created
     pool = replace(world.pools[name], status=PoolStatus.RUNNING_WITH_ERROR)
     world.put(pool, make_node(pool, 0))
-    world.run(20)
+    world.run(88, seconds=10)
+    assert (len(world.created), world.deleted) == (1, [])
+    assert world.states()[name] == "provisioning"
+    world.run(5, seconds=10)
     assert world.states()[name] == "failed"
     assert len(world.created) == 1
-    world.run(15)
+    world.run(20)
     assert len(world.created) == 2
     assert world.deleted == [name]
+
+
+def test_a_pool_that_gke_repairs_is_waited_for() -> None:
+    """It says RUNNING_WITH_ERROR meanwhile, and the slice goes on counting on it."""
+    world = World(make_jobset())
+    world.run(2)
+    (name,) = world.created
+    world.put(replace(world.pools[name], status=PoolStatus.RUNNING_WITH_ERROR))
+    world.run(40, seconds=10)
+    pool = replace(world.pools[name], status=PoolStatus.RUNNING)
+    world.put(pool, *make_nodes(pool))
+    world.run(40, seconds=10)
+    assert (len(world.created), world.deleted) == (1, [])
+
+
+def test_a_pool_whose_delete_failed_half_way_is_replaced_at_once() -> None:
+    """Nothing brings back the nodes that the delete took."""
+    jobset = make_jobset()
+    world = World(jobset)
+    world.run(2)
+    (name,) = world.created
+    half = replace(world.pools[name], status=PoolStatus.RUNNING_WITH_ERROR)
+    world.put(half, make_node(half, 0))
+    world.run(2)
+    assert world.states()[name] == "provisioning"
+    failed = DeleteCall(state=CallState.POSTPONED, since=world.now)
+    world.memory = replace(world.memory, deletes={name: failed})
+    world.run(1)
+    assert world.states()[name] == "failed"
 
 
 def test_a_pool_with_a_strange_taint_is_not_bought_twice_but_told() -> None:

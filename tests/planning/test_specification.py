@@ -142,6 +142,13 @@ def test_auto_upgrade_follows_the_setting_and_the_channel(*, setting: bool | Non
     assert pool_request(slice_of(), on_channel, 0).auto_upgrade is want
 
 
+def test_a_pool_of_a_reservation_says_so_to_pods_that_select_it() -> None:
+    """GKE leaves that label to whoever makes the pool."""
+    slice_ = slice_of(selector={constants.RESERVATION_NAME: "r1", constants.RESERVATION_AFFINITY: "specific"})
+    assert request_of(slice_).labels[constants.RESERVATION_AFFINITY] == "specific"
+    assert constants.RESERVATION_AFFINITY not in request_of(slice_of()).labels
+
+
 def test_a_pod_may_name_its_workload_policy() -> None:
     """Then a label tells the topology, which the policy's name does not."""
     slice_ = slice_of(

@@ -123,7 +123,6 @@ def test_a_ready_node_says_so(clock: FakeClock) -> None:
             {
                 "cloud.google.com/reservation-name": "res",
                 "cloud.google.com/reservation-project": "owner",
-                "cloud.google.com/reservation-affinity": "specific",
                 "cloud.google.com/reservation-blocks": "b1",
                 "cloud.google.com/reservation-subblocks": "s1",
                 "cloud.google.com/gke-provisioning": "standard",
@@ -131,7 +130,7 @@ def test_a_ready_node_says_so(clock: FakeClock) -> None:
             id="a sub-block of another project's reservation",
         ),
         pytest.param(
-            reserved("res/reservationBlocks/b1"),
+            reserved("projects/owner/reservations/res/reservationBlocks/b1"),
             {"cloud.google.com/reservation-name": "res", "cloud.google.com/reservation-blocks": "b1"},
             id="a block of a reservation",
         ),

@@ -197,7 +197,7 @@ def test_an_error_before_the_effect(gke: Simulator, call: Client) -> None:
 
 def test_an_error_for_one_kind_of_pool(gke: Simulator, call: Client) -> None:
     """Faults of calls look at what a create asks for, and at the pool that other calls are about."""
-    create(call, name="reserved", config=reserved("r/reservationBlocks/b"))
+    create(call, name="reserved", config=reserved("projects/proj/reservations/r/reservationBlocks/b"))
     gke.inject(Fault(kind=FaultKind.HTTP_ERROR, zone="us-east5-a", capacity="flex-start"))
     gke.inject(Fault(kind=FaultKind.HTTP_ERROR, reservation="r"))
     asked = (slice_pool("fixed"), empty_pool("flex"), slice_pool("block", config=reserved("r")))

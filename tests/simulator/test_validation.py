@@ -73,11 +73,6 @@ def queued(**changes: Any) -> dict[str, Any]:
             id="multi-host machine without topology",
         ),
         pytest.param(
-            pool(placementPolicy={"tpuTopology": "4x4"}),
-            "requires placement type COMPACT",
-            id="topology without COMPACT",
-        ),
-        pytest.param(
             pool("tpu7x-standard-4t", "", 2, placementPolicy={"tpuTopology": "2x2x2"}),
             "requires a workload policy",
             id="tpu7x slice without a policy",
@@ -258,7 +253,33 @@ def test_refusals(body: dict[str, Any], text: str) -> None:
         pytest.param(flex(), 0, "4x4", id="flex-start begins empty"),
         pytest.param(queued(), 0, "4x4", id="queued provisioning begins empty"),
         pytest.param(pool(config={"maxRunDuration": "3600s"}), 4, "4x4", id="a slice for an hour"),
-        pytest.param(pool(config=reserved("r/reservationBlocks/b")), 4, "4x4", id="a block of a reservation"),
+        pytest.param(pool(config=reserved("projects/p/reservations/r/reservationBlocks/b")), 4, "4x4", id="a block"),
+        *(
+            pytest.param(
+                pool(machine, "", hosts, placementPolicy={"tpuTopology": topology}),
+                hosts,
+                topology,
+                id=f"the topology alone, as gcloud sends it, on {machine}",
+            )
+            for machine, topology, hosts in (
+                ("ct3p-hightpu-4t", "4x4", 4),
+                ("ct4p-hightpu-4t", "2x2x2", 2),
+                ("ct5lp-hightpu-4t", "4x4", 4),
+                ("ct5p-hightpu-4t", "2x2x2", 2),
+                ("ct6e-standard-4t", "4x4", 4),
+            )
+        ),
+        pytest.param(
+            pool(
+                "tpu7x-standard-4t",
+                "",
+                16,
+                placementPolicy={"policyName": "tpu-provisioner-4x4x4", "tpuTopology": "4x4x4"},
+            ),
+            16,
+            "4x4x4",
+            id="tpu7x with policy and topology and no type, as a pool that came up on real GKE",
+        ),
         pytest.param(
             pool(config=reserved("projects/p/reservations/r/reservationBlocks/b/reservationSubBlocks/s")),
             4,
