@@ -42,6 +42,8 @@ SLICE = NodePoolRequest(
     taints=(Taint(key="team", value="a"),),
 )
 SINGLE = replace(SLICE, machine_type="ct6e-standard-1t", node_count=1, topology="")
+#: Nothing that brings nodes later brings them where the pods do not tolerate the pool's own taints.
+UNTAINTED = replace(SLICE, taints=())
 IRONWOOD = replace(SLICE, machine_type="tpu7x-standard-4t", node_count=16, topology="", policy_name="w")
 
 
@@ -179,11 +181,12 @@ def test_on_a_release_channel_pools_are_upgraded_or_refused(gke: Rehearsal) -> N
 @pytest.mark.parametrize(
     "request_",
     [
-        pytest.param(replace(SLICE, flex_start=True, max_run_seconds=3600), id="flex-start"),
-        pytest.param(replace(SLICE, queued=True), id="queued"),
-        pytest.param(replace(SINGLE, flex_start=True, max_run_seconds=600), id="flex-start of one host"),
+        pytest.param(replace(UNTAINTED, flex_start=True, max_run_seconds=3600), id="flex-start"),
+        pytest.param(replace(UNTAINTED, queued=True), id="queued"),
+        pytest.param(replace(SINGLE, taints=(), flex_start=True, max_run_seconds=600), id="flex-start of one host"),
         pytest.param(
-            replace(IRONWOOD, flex_start=True, max_run_seconds=604800), id="flex-start with a workload policy"
+            replace(IRONWOOD, taints=(), flex_start=True, max_run_seconds=604800),
+            id="flex-start with a workload policy",
         ),
     ],
 )
@@ -213,8 +216,8 @@ SUB_BLOCK = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/
         pytest.param(SLICE, id="on demand"),
         pytest.param(SINGLE, id="a single host"),
         pytest.param(replace(SLICE, spot=True), id="spot"),
-        pytest.param(replace(SLICE, flex_start=True), id="flex-start"),
-        pytest.param(replace(SLICE, queued=True, labels=QUEUED_LABEL), id="queued"),
+        pytest.param(replace(UNTAINTED, flex_start=True), id="flex-start"),
+        pytest.param(replace(UNTAINTED, queued=True, labels=QUEUED_LABEL), id="queued"),
         pytest.param(replace(SLICE, reservation="r"), id="a reservation"),
         pytest.param(replace(SLICE, reservation=SUB_BLOCK), id="a sub-block of a shared reservation"),
         pytest.param(
