@@ -124,16 +124,17 @@ class Story:
             if record.get("event") == "node_pool.phase_changed":
                 yield from self._phase(record)
             elif record.get("event") == "slice.verdict":
+                words = str(record["message"]).removeprefix("slice.verdict: ")
                 if record.get("reason") == constants.INVALID_REQUEST:
-                    self.invalid.append(f"{record['namespace']}/{record['name']}: {record['message']}")
-                yield f"on {record['kind']} {record['namespace']}/{record['name']}: {record['message']}"
-            elif record.get("level") in ("error", "critical"):
+                    self.invalid.append(f"{record['namespace']}/{record['name']}: {words}")
+                yield f"on {record['kind']} {record['namespace']}/{record['name']}: {words}"
+            elif record.get("severity") in ("ERROR", "CRITICAL"):
                 yield f"provisioner: {record.get('event')}: {record.get('problem') or record.get('exception', '')}"
 
     def _phase(self, record: Mapping[str, Any]) -> Iterator[str]:
         name, new = str(record["node_pool"]), str(record["new"])
         times = self.pools.setdefault(name, PoolTimes(name=name))
-        times.entered.setdefault(new, datetime.fromisoformat(record["timestamp"]))
+        times.entered.setdefault(new, datetime.fromisoformat(record["time"]))
         if record.get("chips"):
             times.chips = record["chips"]
             times.shape = f"{record['machine_type']} {record['topology']}"

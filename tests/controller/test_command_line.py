@@ -39,6 +39,49 @@ def test_leader_elect(arguments: list[str], *, want: bool) -> None:
     assert parse_flags(arguments).leader_elect is want
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["--metrics-bind-address=:9090", "--health-probe-bind-address=:9091"], id="two dashes and ="),
+        pytest.param(["-metrics-bind-address=:9090", "-health-probe-bind-address=:9091"], id="one dash and ="),
+        pytest.param(["--metrics-bind-address", ":9090", "--health-probe-bind-address", ":9091"], id="two dashes"),
+        pytest.param(["-metrics-bind-address", ":9090", "-health-probe-bind-address", ":9091"], id="one dash"),
+    ],
+)
+def test_addresses(arguments: list[str]) -> None:
+    """Addresses are taken in all of Go's forms."""
+    flags = parse_flags(arguments)
+    assert (flags.metrics_address, flags.probe_address) == (":9090", ":9091")
+
+
+def test_the_defaults_are_those_of_the_go_provisioner() -> None:
+    """Without flags, metrics are on 8080, probes on 8081, and there is no election."""
+    flags = parse_flags([])
+    assert (flags.metrics_address, flags.probe_address, flags.leader_elect) == (":8080", ":8081", False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "want"),
+    [
+        pytest.param(["-zap-devel"], "debug", id="development"),
+        pytest.param(["--zap-log-level=info"], "info", id="a level"),
+        pytest.param(["--zap-log-level=error"], "error", id="error"),
+        pytest.param(["--zap-log-level=5"], "debug", id="a number"),
+        pytest.param(["--zap-devel=false"], None, id="no development"),
+    ],
+)
+def test_levels_of_the_go_logger(arguments: list[str], want: str | None) -> None:
+    """The Go logger's levels are translated."""
+    assert parse_flags(arguments).log_level == want
+
+
+def test_flags_of_the_go_logger_without_counterpart_are_told() -> None:
+    """Flags without effect are taken, and named."""
+    flags = parse_flags(["--zap-encoder=json", "--zap-time-encoding=rfc3339", "-zap-stacktrace-level=panic"])
+    assert flags.json_logs
+    assert len(flags.remarks) == 2
+
+
 def test_a_wrong_truth_value_is_told_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
     """The flag, the value, and what is wrong; no name of a function."""
     with pytest.raises(SystemExit):
