@@ -152,7 +152,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
         creates=tuple(buying.creates),
         deletes=deletes,
         look_ups=look_ups,
-        cordons=tuple(node.name for name in closing for node in supply[name].nodes if not node.cordoned),
+        cordons=tuple(node.name for name in sorted(closing) for node in supply[name].nodes if not node.cordoned),
         uncordons=tuple(name for name in going.uncordons if pool_of_node.get(name) not in closing),
         releases=standing.releases,
         verdicts=(

@@ -37,6 +37,12 @@ class Refusal:
     until: datetime | None = None
 
 
+_PAUSED = Refusal(
+    limit=_PAUSE,
+    message="PAUSE_CREATION is set: no node pools are made until whoever runs the provisioner unsets it.",
+)
+
+
 @dataclass(slots=True, kw_only=True)
 class Budget:
     """What is left within the limits, as the creates of one decision use it up."""
@@ -45,6 +51,8 @@ class Budget:
     now: datetime
     #: Chips by scope.
     chips: Counter[str] = field(default_factory=Counter)
+    #: Chips by scope and the JobSet that has them.
+    chips_of_jobsets: Counter[tuple[str, JobSetUid]] = field(default_factory=Counter)
     #: Pools by namespace and name of their JobSet.
     pools: Counter[tuple[str, str]] = field(default_factory=Counter)
     #: The creates of the last hour, oldest first.
@@ -68,6 +76,9 @@ class Budget:
             # One that only others' pods are on is not had by the JobSet that it was made for.
             lent = _is_lent(each, holders.get(each.name, frozenset()))
             budget._count(*each.jobset_name, each.pool.machine_type, each.pool.hosts, pools=0 if lent else 1)
+            users = {slice_id.jobset_uid for slice_id in holders.get(each.name, ()) if slice_id is not None}
+            for uid in users or {each.jobset_uid}:
+                budget.chips_of_jobsets.update(dict.fromkeys(((scope, uid) for scope in scopes_of(each)), each.chips))
         return budget
 
     def copy(self) -> Budget:
@@ -75,6 +86,7 @@ class Budget:
         return replace(
             self,
             chips=self.chips.copy(),
+            chips_of_jobsets=self.chips_of_jobsets.copy(),
             pools=self.pools.copy(),
             created=self.created.copy(),
             reserved=self.reserved.copy(),
@@ -82,19 +94,15 @@ class Budget:
 
     def refusal(self, slice_: Slice) -> Refusal | None:
         """Return what forbids one more pool for this slice, None where nothing does."""
-        settings, jobset, shape = self.settings, slice_.jobset, slice_.shape
-        if settings.pause_creation:
-            return Refusal(
-                limit=_PAUSE,
-                message="PAUSE_CREATION is set: no node pools are made until whoever runs the provisioner unsets it.",
-            )
-        if shape is None:
+        if self.settings.pause_creation:
+            return _PAUSED
+        if slice_.shape is None:
             return None
         chips = _chips_of(slice_)
         for limit, scope, most in self._limits_on_chips(slice_):
             if self.chips[scope] + chips > most:
                 return _too_many_chips(limit, scope, most, self.chips[scope], self.reserved.get(scope, 0), chips)
-        return self._too_many_pools(jobset) or self._too_many_creates()
+        return self._refusal_of_others(slice_.jobset)
 
     def missing(self, slice_: Slice) -> dict[str, int]:
         """Return how many chips have to go, by scope, before a pool for this slice is allowed."""
@@ -109,23 +117,29 @@ class Budget:
         """Keep what becomes free for slices that wait for each other, within the narrowest limit that keeps them out.
 
         Within no wider one: whom a limit of its own namespace keeps out must not keep chips from other namespaces. Once
-        for each limit. Return the limit's scope and how many chips are missing, None where nothing is kept.
+        for each limit. And not where that would be of no use: where another limit keeps them out too, or where a limit
+        allows their JobSet no more than it has. Return the limit's scope and how many chips are missing, None where
+        nothing is kept.
         """
-        asked = sum(_chips_of(each) for each in slices)
-        refusing = [
-            (most, scope)
-            for each in slices
-            for _, scope, most in self._limits_on_chips(each)
-            if self.chips[scope] + asked > most
-        ]
-        if not refusing:
+        if any(self._refusal_of_others(each.jobset) for each in slices):
             return None
-        most, scope = min(refusing, key=lambda each: _BREADTH.index(each[1].partition(" ")[0]))
-        if scope in self.reserved or asked > most:
+        asked: Counter[str] = Counter()
+        own: Counter[str] = Counter()
+        limits: dict[str, int] = {}
+        for each in slices:
+            for _, scope, most in self._limits_on_chips(each):
+                limits[scope] = most
+                asked[scope] += _chips_of(each)
+                own[scope] = self.chips_of_jobsets[scope, each.jobset.uid]
+        if any(asked[scope] + own[scope] > most for scope, most in limits.items()):
             return None
-        self.reserved[scope] = asked
-        self.chips[scope] += asked
-        return scope, self.chips[scope] - most
+        refusing = [scope for scope, most in limits.items() if self.chips[scope] + asked[scope] > most]
+        scope = min(refusing, key=lambda each: _BREADTH.index(each.partition(" ")[0]), default="")
+        if not scope or scope in self.reserved:
+            return None
+        self.reserved[scope] = asked[scope]
+        self.chips[scope] += asked[scope]
+        return scope, self.chips[scope] - limits[scope]
 
     def _limits_on_chips(self, slice_: Slice) -> Iterable[tuple[str, str, int]]:
         """Yield setting, scope and number."""
@@ -145,6 +159,8 @@ class Budget:
         jobset, shape = slice_.jobset, slice_.shape
         if shape is not None:
             self._count(jobset.namespace, jobset.name, shape.machine_type.name, slice_.nodes, pools=1)
+            for scope in scopes(jobset.namespace, shape.accelerator.label):
+                self.chips_of_jobsets[scope, jobset.uid] += _chips_of(slice_)
         self.created.append(self.now)
 
     def give_back(self, each: Supply) -> None:
@@ -157,6 +173,12 @@ class Budget:
             for scope in scopes(namespace, known[0].label):
                 self.chips[scope] += nodes * known[1].chips
         self.pools[namespace, jobset_name] += pools
+
+    def _refusal_of_others(self, jobset: JobSet) -> Refusal | None:
+        """Return what forbids one more pool besides the limits on chips."""
+        if self.settings.pause_creation:
+            return _PAUSED
+        return self._too_many_pools(jobset) or self._too_many_creates()
 
     def _too_many_pools(self, jobset: JobSet) -> Refusal | None:
         most, there = self.settings.max_pools_per_jobset, self.pools[jobset.namespace, jobset.name]

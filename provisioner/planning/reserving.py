@@ -58,7 +58,8 @@ def closing(
         for each in pools:
             if scope not in limits.scopes_of(each):
                 continue
-            if each.leaving or each.pool.status is PoolStatus.STOPPING or each.name in chosen:
+            idle = not matching.holders.get(each.name) and each.name not in matching.claimed
+            if idle or each.leaving or each.pool.status is PoolStatus.STOPPING or each.name in chosen:
                 missing -= each.chips
             elif _settled(each, matching, slices, reservation):
                 in_use.append(each)
