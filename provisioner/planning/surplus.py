@@ -121,7 +121,8 @@ def find_surplus(
         )
         let_go = queue[:1] if next_at <= now else []
         deletes = [delete for delete in deletes if delete.name not in vanished or delete in let_go]
-        due_at.append(next_at if not let_go else now + timedelta(seconds=_BRAKED_SECONDS))
+        if queue:
+            due_at.append(next_at if not let_go else now + timedelta(seconds=_BRAKED_SECONDS))
         braked_at = now if let_go else braked_at
     return Surplus(
         deletes=tuple(deletes),

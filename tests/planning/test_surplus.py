@@ -449,3 +449,11 @@ def test_a_jobset_that_is_not_opted_in_any_more_keeps_its_pool_until_it_ends() -
     world.jobsets[jobset.uid] = replace(jobset, terminal_state="Completed")
     world.end_pods(jobset)
     assert reasons(world) == [DeleteReason.JOBSET_FINISHED]
+
+
+def test_vanished_pools_that_are_not_due_yet_wake_nobody() -> None:
+    """A decision that is due at once, again and again, would keep the processor busy until the delay is over."""
+    world = vanished(8, pools=8)
+    plan = world.step(seconds=0)
+    assert not plan.deletes
+    assert plan.wake_at == after(world.settings.deletion_delay_seconds)
