@@ -99,13 +99,22 @@ def create_failed(
 
 
 def slice_failed(
-    backoffs: Mapping[SliceId, Backoff], failure: Failure, slice_id: SliceId, now: datetime
+    backoffs: Mapping[SliceId, Backoff], failure: Failure, slice_id: SliceId, now: datetime, *, reserved: str = ""
 ) -> Mapping[SliceId, Backoff]:
-    """Return the back-offs of slices after a create that failed; unchanged where this kind delays nothing."""
+    """Return the back-offs of slices after a create that failed; unchanged where this kind delays nothing.
+
+    `reserved` is the capacity that was asked for where that is a reservation: it may be another project's, which grants
+    nothing. Then the slice's next choice is tried.
+    """
     delay = DELAYS.get(failure.kind)
     if delay is None:
         return backoffs
-    return {**backoffs, slice_id: _longer(backoffs.get(slice_id), str(slice_id), delay, failure, now)}
+    before = backoffs.get(slice_id)
+    refused: frozenset[str] = frozenset()
+    if failure.kind is FailureKind.PERMISSION and reserved:
+        refused = frozenset({reserved}) | (before.capacities if before is not None and before.until > now else refused)
+    longer = _longer(before, str(slice_id), delay, failure, now)
+    return {**backoffs, slice_id: replace(longer, capacities=refused)}
 
 
 def pool_failed(
@@ -141,6 +150,8 @@ def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, no
 
 def blocking(backoffs: Mapping[str, Backoff], capacity: str, own: Backoff | None, now: datetime) -> Backoff | None:
     """Return what forbids a create for now: a wait of the capacity or of the slice itself, whichever is longer."""
+    if own is not None and own.capacities and capacity not in own.capacities:
+        own = None
     active = [each for each in (backoffs.get(capacity), own) if each is not None and each.until > now]
     return max(active, key=lambda each: each.until, default=None)
 

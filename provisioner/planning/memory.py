@@ -71,6 +71,8 @@ class Backoff:
     failures: int
     since: datetime
     until: datetime
+    #: Of a slice that was refused reservations: their capacities; none: the slice waits whatever it may ask for.
+    capacities: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,10 +157,12 @@ def _failed_create(without: Memory, memory: Memory, name: PoolName, failure: Fai
             return without
     if failure.kind is FailureKind.INVALID:
         return _refused(without, call, failure, at)
+    capacity = backoff.capacity_key(call.request)
     if backoff.concerns_capacity(failure):
-        capacity = backoff.capacity_key(call.request)
         return replace(without, backoffs=backoff.create_failed(without.backoffs, failure, capacity, at))
-    own = backoff.slice_failed(without.slice_backoffs, failure, call.slice_id, at)
+    own = backoff.slice_failed(
+        without.slice_backoffs, failure, call.slice_id, at, reserved=capacity if call.request.reservation else ""
+    )
     return replace(without, slice_backoffs=own)
 
 

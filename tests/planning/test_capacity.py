@@ -812,3 +812,33 @@ def test_the_choice_of_a_pool_is_the_choice_it_was_bought_as() -> None:
         request = pool_request(slice_of(), settings(capacity=text), 0, choice)
         assert choice_of(request) == choice_of(expected_pool(request)) == choice
         assert isinstance(choice, CapacityChoice)
+
+
+def test_a_choice_that_another_project_does_not_grant_costs_the_next_one_no_try() -> None:
+    """Not even where the wait is over again and again."""
+    jobset = make_jobset(annotations={constants.CAPACITY: "reservation/r1, reservation/r2, on-demand"})
+    world = World(jobset)
+    tried: list[str] = []
+
+    def refuse(create: Create) -> Failure | None:
+        tried.append(create.request.reservation)
+        return failure(FailureKind.PERMISSION) if create.request.reservation else None
+
+    world.refuse_create = refuse
+    world.run(60)
+    assert tried == ["r1", "r2", ""]
+
+
+def test_every_choice_refused_for_want_of_permission_is_tried_once_in_each_wait() -> None:
+    """The waits get longer, as for one choice."""
+    world = World(make_jobset(annotations={constants.CAPACITY: "reservation/r1, reservation/r2"}))
+    tried: list[str] = []
+
+    def refuse(create: Create) -> Failure:
+        tried.append(create.request.reservation)
+        return failure(FailureKind.PERMISSION)
+
+    world.refuse_create = refuse
+    world.run(60, seconds=60)
+    assert 4 <= tried.count("r1") <= 10
+    assert abs(tried.count("r1") - tried.count("r2")) <= 1
