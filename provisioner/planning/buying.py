@@ -89,7 +89,7 @@ def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
     probes = _Probes.of(shop)
     zones = dict(shop.zones)
     budget = shop.budget.copy()
-    unserved = sorted(unserved, key=_order(shop))
+    unserved = _by_turn(unserved, shop)
     hopeless = _hopeless(unserved, shop, zones)
     for slice_ in unserved:
         attempt, name = _free_name(slice_, shop, names)
@@ -139,6 +139,31 @@ def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
             zones.setdefault(slice_.jobset.uid, offer.zone)
             budget.take(slice_)
     return buying
+
+
+def _by_turn(unserved: Iterable[Slice], shop: Shop) -> list[Slice]:
+    """Sort slices by whose turn it is.
+
+    Those that are paced take turns by namespace, then by JobSet: a thousand slices of one JobSet that is refused must
+    not try before one slice of another team.
+    """
+    unserved, memory, order = tuple(unserved), shop.memory, _order(shop)
+    turns = {each.id: order(each) for each in unserved}
+    paced = {each.id for each in unserved if _paced_until(each, memory.pace, memory) is not None}
+    latest: dict[tuple[str, ...], datetime] = {}
+    for each in unserved:
+        if each.id not in paced:
+            continue
+        for group in ((each.jobset.namespace,), (each.jobset.namespace, each.jobset.uid)):
+            latest[group] = max(turns[each.id], latest.get(group, turns[each.id]))
+
+    def key(each: Slice) -> tuple[datetime, datetime, datetime]:
+        turn, namespace = turns[each.id], each.jobset.namespace
+        if each.id not in paced:
+            return turn, turn, turn
+        return latest[namespace,], latest[namespace, each.jobset.uid], turn
+
+    return sorted(unserved, key=key)
 
 
 def problem_of(
@@ -276,6 +301,7 @@ def _offer(
     machine_type, topology = shape.machine_type.name, str(shape.topology)
     in_the_way: list[obstacles.InTheWay] = []
     problems: dict[str, None] = {}
+    waiting: NodePoolRequest | None = None
     for choice in choices.open:
         key = capacity_key(choice, machine_type, topology, slice_.nodes)
         found = obstacles.of_capacity(slice_, choice, key, shop.memory, probes.making, shop.now)
@@ -286,9 +312,15 @@ def _offer(
                 problems.setdefault(str(error))
                 continue
             found = obstacles.of_request(choice, request, shop.memory, shop.now)
+            if found is None and probes.full(request):
+                # Another choice may need no probe.
+                waiting = waiting or request
+                continue
             if found is None:
                 return request
         in_the_way.append(found)
+    if waiting is not None:
+        return waiting
     if not in_the_way:
         raise UnmeetableError("; ".join(problems))
     return obstacles.combined(slice_, name, in_the_way, shop.now)

@@ -12,8 +12,9 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
 from provisioner.model.workloads import JobSet
+from provisioner.planning.memory import OperationLimit
 from provisioner.planning.plan import Create
-from tests.builders import make_jobset, make_requirements, settings
+from tests.builders import SPOT_TOLERATION, make_jobset, make_requirements, settings
 from tests.planning.world import World, failure
 
 #: Topology -> hosts of a v4 slice.
@@ -159,6 +160,53 @@ def test_stockouts_that_block_leave_operations_to_others() -> None:
     for _ in range(120):
         market.step()
     assert market.ran_at["small"] - applied <= timedelta(seconds=120)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.PERMISSION, FailureKind.UNAVAILABLE], ids=lambda kind: kind.value)
+def test_many_slices_of_one_refused_jobset_take_one_turn_in_turn_with_others(kind: FailureKind) -> None:
+    """Two hundred are refused for ever; one of another JobSet failed once, in an outage, and runs within a minute."""
+    world = World(jobset_of("refused", "2x2x2", replicas=200))
+    market = Market(world, seconds=5)
+    world.refuse_create = lambda create: failure(kind) if named(create) == "refused" else None
+    for _ in range(20):
+        market.step(seconds=15)
+    world.add(jobset_of("other", "2x2x1"))
+    world.refuse_create = lambda _create: failure(FailureKind.UNAVAILABLE)
+    market.step()
+    world.refuse_create = lambda create: failure(kind) if named(create) == "refused" else None
+    for _ in range(60):
+        market.step()
+    assert "other" in market.ran_at
+
+
+def test_a_probe_that_has_to_wait_leaves_the_other_choices_open() -> None:
+    """Of two operations one is a probe for stock: who may do without a probe of its own does not wait for it."""
+    world = World()
+    market = Market(world, seconds=1800)
+    market.fails = lambda name: failure(FailureKind.STOCKOUT) if name == "big" else None
+    world.refuse_create = lambda create: failure(FailureKind.STOCKOUT) if create.request.spot else None
+    template = make_requirements(topology="2x2x2", tolerations=(SPOT_TOLERATION,))
+    choice = make_jobset("choice", template=template, annotations={constants.CAPACITY: "spot, on-demand"})
+    world.add(jobset_of("big", "4x4x4"))
+    tried: list[bool] = []
+    for _ in range(61):
+        market.step(seconds=60)
+    limit = OperationLimit(limit=2, probe_at=world.now + timedelta(hours=9))
+    world.memory = replace(world.memory, operations=limit)
+    while not any(pool.status is PoolStatus.PROVISIONING for pool in world.pools.values()):
+        market.step(seconds=60)
+    world.add(choice)
+
+    def refuse(create: Create) -> Failure | None:
+        tried.append(create.request.spot)
+        return failure(FailureKind.STOCKOUT) if create.request.spot else None
+
+    world.refuse_create = refuse
+    world.step()
+    assert tried == [True]
+    world.pass_time(50)
+    world.step()
+    assert tried == [True, False]
 
 
 def stream(world: World, market: Market, *, seconds: int, every: int = 10, run_seconds: int = 60) -> None:
