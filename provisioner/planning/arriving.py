@@ -7,7 +7,8 @@ at which the pool became idle, for then the scheduler looks once more at all tha
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 
 from provisioner import constants
@@ -31,13 +32,13 @@ def held_for_arrivals(
 ) -> dict[PoolName, datetime]:
     """Return until when idle pools are held for pods that may be on their way to them."""
     binding = timedelta(seconds=BINDING_SECONDS)
-    pending = _latest_of_each_kind(slices)
+    pending = _Pending(_latest_of_each_kind(slices))
     held: dict[PoolName, datetime] = {}
     for each in supply:
         if matching.holders.get(each.name) or not each.usable or not each.nodes:
             continue
         since = min(now, idle_since.get(each.name, now))
-        for requirements, created_at in pending:
+        for requirements, created_at in pending.for_nodes_of(each):
             until = max(since, min(now, created_at)) + binding
             if until > max(now, held.get(each.name, now)) and _fits_a_node(requirements, each):
                 held[each.name] = until
@@ -56,6 +57,25 @@ def _latest_of_each_kind(slices: Iterable[Slice]) -> list[tuple[Requirements, da
         if key not in latest or latest[key][1] < leader.created_at:
             latest[key] = asked, leader.created_at
     return list(latest.values())
+
+
+class _Pending:
+    """What pending leaders ask for, by the rarest of the labels that each selects: a pool looks at few of them."""
+
+    def __init__(self, kinds: Iterable[tuple[Requirements, datetime]]) -> None:
+        kinds = tuple(kinds)
+        asked = Counter(label for requirements, _ in kinds for label in requirements.node_selector.items())
+        self._by_label: dict[tuple[str, str], list[tuple[Requirements, datetime]]] = defaultdict(list)
+        for requirements, created_at in kinds:
+            # One that selects no topology is no slice, and fits no pool.
+            rarest = min(requirements.node_selector.items(), key=lambda label: (asked[label], label), default=None)
+            if rarest is not None:
+                self._by_label[rarest].append((requirements, created_at))
+
+    def for_nodes_of(self, each: Supply) -> Iterator[tuple[Requirements, datetime]]:
+        """Yield what may fit a pool's nodes."""
+        for label in {label for node in each.nodes for label in node.labels.items()}:
+            yield from self._by_label.get(label, ())
 
 
 def _fits_a_node(requirements: Requirements, each: Supply) -> bool:
