@@ -27,6 +27,8 @@ _BRAKED_SECONDS = 60.0
 _HELD_UP_SECONDS = 600.0
 #: Clocks of one cluster differ by less than this, or one of them is wrong.
 _CLOCKS_APART = timedelta(seconds=60)
+#: Pods that keep coming and are never bound there hold a pool for so long beyond its time, and no longer.
+_HELD_AT_MOST = timedelta(minutes=10)
 #: GKE deletes these itself, or says something that this release does not understand.
 _UNTOUCHED = frozenset({PoolStatus.STOPPING, PoolStatus.UNKNOWN})
 
@@ -65,7 +67,7 @@ def find_surplus(
     """Find the pools that nothing needs, and those of them whose time has come.
 
     JobSets of `giving_back` let go at once; pools that are `in_the_way` of others go before their delay is over.
-    Pools that pods may be on their way to, as `arriving` says, stay until then, however that is.
+    Pools that pods may be on their way to, as `arriving` says, stay until then, ten minutes at most.
     """
     deletes: list[Delete] = []
     since: dict[PoolName, datetime] = {}
@@ -95,7 +97,7 @@ def find_surplus(
         at_once = failed or given_up is not None or back or each.name in in_the_way
         due = _due(each, since[each.name], memory.deletes.get(each.name), settings, now, at_once=at_once)
         if not failed:
-            due = max(due, arriving.get(each.name, due))
+            due = max(due, min(arriving.get(each.name, due), due + _HELD_AT_MOST))
         if due > now:
             due_at.append(due)
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -85,3 +86,22 @@ def test_a_leader_that_is_created_in_the_future_holds_no_longer_than_any() -> No
     assert world.look().deletes == ()
     world.pass_time(61)
     assert len(world.look().deletes) == 1
+
+
+@pytest.mark.parametrize(
+    "created",
+    [
+        pytest.param(lambda seconds: seconds, id="made again and again, and never bound"),
+        pytest.param(lambda _seconds: 7200.0, id="made in the future, by a clock that runs wrong"),
+    ],
+)
+def test_leaders_that_never_come_do_not_hold_a_pool_for_ever(created: Callable[[float], float]) -> None:
+    """Of a scheduler that nobody runs, or with a gate that nobody opens: the pool costs its owner's money."""
+    world = idle_world()
+    jobset = make_jobset()
+    world.jobsets[jobset.uid] = jobset
+    for seconds in range(0, 630, 30):
+        world.put(make_pod(jobset, unschedulable=False, created_at=after(created(seconds))))
+        plan = world.look()
+        assert len(plan.deletes) == (1 if seconds == 600 else 0)
+        world.pass_time(30)
