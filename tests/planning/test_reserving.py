@@ -113,3 +113,17 @@ def test_no_more_pools_are_closed_when_the_first_of_them_are_free() -> None:
 
 def _pool(world: World, node: str) -> str:
     return world.nodes[node].pool_name
+
+
+@pytest.mark.xfail(strict=True, reason="a reservation lasts as long as its slice waits, and that may be weeks")
+def test_chips_are_not_kept_for_weeks_while_a_long_run_is_in_the_way() -> None:
+    """64 of 90 chips are in use for long, another 64 are asked for: the other 26 are of use to small slices."""
+    world = World(jobset_of("long", "4x4x4"), settings_=settings(max_chips=90))
+    market = Market(world, seconds=5)
+    wait(market, minutes=1)
+    world.add(jobset_of("waits", "4x4x4"))
+    wait(market, minutes=20)
+    world.add(jobset_of("small", "2x2x1"))
+    for _ in range(8 * 60):
+        market.step(seconds=60)
+    assert "small" in market.ran_at
