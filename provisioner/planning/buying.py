@@ -19,7 +19,7 @@ from provisioner.planning.memory import Memory, Pace, Reservation
 from provisioner.planning.names import pool_name
 from provisioner.planning.obstacles import Obstacle
 from provisioner.planning.plan import Create, PoolState, Verdict
-from provisioner.planning.reserving import RESERVED_AFTER, turn_of
+from provisioner.planning.reserving import is_due, turn_of
 from provisioner.planning.specification import check_shape, is_held, labels_left_out, pool_request
 from provisioner.planning.supply import Supply
 from provisioner.planning.verdicts import not_separate, underused, unknown_selectors, unlisted, verdict
@@ -256,7 +256,7 @@ def _order(shop: Shop) -> Callable[[Slice], datetime]:
 
 def _reserves(slice_: Slice, refusal: Refusal | None, hopeless: Mapping[JobSetUid, _Hopeless], shop: Shop) -> bool:
     """Whether limits alone have kept a slice, or one that it starts together with, out for too long."""
-    if shop.now - turn_of(slice_, shop.memory) < RESERVED_AFTER or slice_.jobset.uid in shop.queued:
+    if not is_due(shop.now - turn_of(slice_, shop.memory)) or slice_.jobset.uid in shop.queued:
         return False
     gang = hopeless.get(slice_.jobset.uid)
     return refusal is not None if gang is None else gang.limited

@@ -8,6 +8,7 @@ new pods while those on them run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
@@ -20,6 +21,15 @@ from provisioner.planning.supply import Supply
 
 #: How long a slice waits before what becomes free is kept for it.
 RESERVED_AFTER = timedelta(minutes=10)
+
+
+def is_due(waited: timedelta) -> bool:
+    """Whether what becomes free is kept now for a slice that has waited for so long.
+
+    From 10 to 20 minutes, not from 20 to 40, from 40 to 80, and so on: where what is in its way lasts for weeks, others
+    must not go without the rest for weeks, and where it passes, one of the longer and longer times will do.
+    """
+    return waited >= RESERVED_AFTER and int(math.log2(waited / RESERVED_AFTER)) % 2 == 0
 
 
 def turn_of(slice_: Slice, memory: Memory) -> datetime:

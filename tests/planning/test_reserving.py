@@ -115,7 +115,6 @@ def _pool(world: World, node: str) -> str:
     return world.nodes[node].pool_name
 
 
-@pytest.mark.xfail(strict=True, reason="a reservation lasts as long as its slice waits, and that may be weeks")
 def test_chips_are_not_kept_for_weeks_while_a_long_run_is_in_the_way() -> None:
     """64 of 90 chips are in use for long, another 64 are asked for: the other 26 are of use to small slices."""
     world = World(jobset_of("long", "4x4x4"), settings_=settings(max_chips=90))
