@@ -29,7 +29,6 @@ SPOT = "cloud.google.com/gke-spot"
 PROVISIONING = "cloud.google.com/gke-provisioning"
 #: Chips of the node.
 ACCELERATOR_COUNT = "cloud.google.com/gke-accelerator-count"
-RESERVATION_AFFINITY = "cloud.google.com/reservation-affinity"
 RESERVATION_NAME = "cloud.google.com/reservation-name"
 RESERVATION_PROJECT = "cloud.google.com/reservation-project"
 RESERVATION_BLOCK = "cloud.google.com/reservation-blocks"
