@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import structlog
 
-from provisioner import settings
-from provisioner.cli.start import inferred_words, prepare, refuse
+from provisioner import preflight, settings
+from provisioner.cli.start import inferred_words, prepare, refuse, subject_of
 from provisioner.controller import app
 from provisioner.observability import logs
 from provisioner.observability.server import ServerError, parse_address
@@ -22,6 +23,8 @@ _log = structlog.get_logger(__name__)
 
 #: Flags of the Go provisioner's logger; what they asked for, where it has a counterpart.
 _ZAP_LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "error": "error", "panic": "error"}
+#: The checks hold up the start for no longer than this.
+_CHECKS_SECONDS = 3.0
 _ZAP_IGNORED = ("zap-stacktrace-level", "zap-time-encoding")
 
 
@@ -61,10 +64,18 @@ def main(arguments: Sequence[str]) -> int:
     addresses = app.Addresses(
         metrics=flags.metrics_address, probes=flags.probe_address, leader_elect=flags.leader_elect
     )
+    log_checks(subject_of(start, effective))
     try:
         return app.run(effective, addresses, start.api, start.gke)
     except ServerError as error:
         return refuse(str(error))
+
+
+def log_checks(subject: preflight.Subject) -> None:
+    """Log what `tpu-provisioner check` would say; what takes long goes on beside the controller."""
+    thread = threading.Thread(target=preflight.log_findings, args=(subject,), name="checks", daemon=True)
+    thread.start()
+    thread.join(_CHECKS_SECONDS)
 
 
 def _wrong_addresses(flags: Flags) -> list[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
-from provisioner import cluster, settings
+from provisioner import cluster, preflight, settings
 from provisioner.gke import metadata
 from provisioner.gke.client import GkeClient, default_credentials
+from provisioner.gke.decorators import RetryingGke
 from provisioner.gke.errors import GkeError
 
 _INFERRED = {
@@ -37,38 +39,74 @@ class Start:
     inferred: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What of a start can be had, and what is wrong with the rest."""
+
+    settings: settings.Settings | None
+    api: cluster.KubeApi | None
+    #: Only where the settings and the credentials are right.
+    gke: GkeClient | None
+    settings_problems: tuple[str, ...] = ()
+    kubeconfig_problem: str = ""
+    credentials_problem: str = ""
+    #: As `Start.inferred`.
+    inferred: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """All that is wrong."""
+        return (*self.settings_problems, *filter(None, (self.kubeconfig_problem, self.credentials_problem)))
+
+
 def prepare(kubeconfig: str | None, environment: Mapping[str, str], *, problems: Iterable[str] = ()) -> Start:
     """Read settings, kubeconfig and credentials.
 
     Raises SettingsError with all that is wrong with any of them, and with the `problems` that are known already.
     """
-    found: list[str] = []
-    effective = api = credentials = None
+    tried = attempt(kubeconfig, environment)
+    found = (*tried.problems, *problems)
+    if found or tried.settings is None or tried.api is None or tried.gke is None:
+        raise settings.SettingsError(found)
+    return Start(settings=tried.settings, api=tried.api, gke=tried.gke, inferred=tried.inferred)
+
+
+def attempt(kubeconfig: str | None, environment: Mapping[str, str]) -> Attempt:
+    """Read settings, kubeconfig and credentials, each as far as it can be read."""
+    effective = api = credentials = gke = None
+    settings_problems: tuple[str, ...] = ()
+    kubeconfig_problem = credentials_problem = ""
     inferred = _infer(environment)
     try:
         effective = settings.read_settings(environment, inferred=inferred)
     except settings.SettingsError as error:
-        found += error.problems
+        settings_problems = error.problems
     try:
         api = cluster.connect(kubeconfig)
     except cluster.KubeconfigError as error:
-        found.append(str(error))
-    found += problems
+        kubeconfig_problem = str(error)
     if not environment.get("GKE_ENDPOINT"):
         try:
             credentials = default_credentials()
         except GkeError as error:
-            found.append(str(error))
-    if found or effective is None or api is None:
-        raise settings.SettingsError(found)
-    gke = GkeClient(
-        project=effective.project_id,
-        location=effective.cluster_location,
-        cluster=effective.cluster,
-        endpoint=effective.gke_endpoint or None,
-        credentials=credentials,
+            credentials_problem = str(error)
+    if effective is not None and not credentials_problem:
+        gke = GkeClient(
+            project=effective.project_id,
+            location=effective.cluster_location,
+            cluster=effective.cluster,
+            endpoint=effective.gke_endpoint or None,
+            credentials=credentials,
+        )
+    return Attempt(
+        settings=effective,
+        api=api,
+        gke=gke,
+        settings_problems=settings_problems,
+        kubeconfig_problem=kubeconfig_problem,
+        credentials_problem=credentials_problem,
+        inferred=inferred,
     )
-    return Start(settings=effective, api=api, gke=gke, inferred=inferred)
 
 
 def inferred_words(inferred: Mapping[str, str]) -> tuple[str, ...]:
@@ -77,6 +115,19 @@ def inferred_words(inferred: Mapping[str, str]) -> tuple[str, ...]:
         f"{variable} is not set; {value} is taken, {_MEANING[variable]}"
         for variable, value in inferred.items()
         if value
+    )
+
+
+def subject_of(tried: Start | Attempt, effective: settings.Settings) -> preflight.Subject:
+    """Return what can be checked of a start under these settings."""
+    return preflight.Subject(
+        settings=effective,
+        api=tried.api,
+        server=tried.api.server if tried.api is not None else "",
+        trusted_ca_pem=tried.api.ca_certificates_pem() if tried.api is not None else None,
+        gke=RetryingGke(tried.gke) if tried.gke is not None else None,
+        inspector=tried.gke,
+        now=lambda: datetime.now(tz=UTC),
     )
 
 

@@ -26,13 +26,15 @@ from google.protobuf import json_format  # type: ignore[import-untyped]
 import provisioner
 from provisioner.gke import echoes, errors, translate
 from provisioner.gke.errors import Call
-from provisioner.gke.protocol import Cluster
+from provisioner.gke.protocol import Cluster, Reservation
 from provisioner.gke.session import GkeSession
 from provisioner.model.capacity import NodePool, NodePoolRequest, Operation, OperationName, PoolName, WorkloadPolicy
 from provisioner.settings import region_of
 
 GKE_ADDRESS = "https://container.googleapis.com"
 COMPUTE_ADDRESS = "https://compute.googleapis.com"
+RESOURCE_MANAGER_ADDRESS = "https://cloudresourcemanager.googleapis.com"
+IAM_ADDRESS = "https://iam.googleapis.com"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _POLICY_GRANT_HELP = (
     "Grant the provisioner's identity the optional role with compute.resourcePolicies.get and "
@@ -45,7 +47,7 @@ _FIELD_MASK_HEADER = "X-Goog-FieldMask"
 
 
 class GkeClient:
-    """Implements the `Gke` protocol over HTTP."""
+    """Implements the protocols `Gke` and `Inspector` over HTTP."""
 
     def __init__(
         self,
@@ -79,6 +81,10 @@ class GkeClient:
         self._base_url = (endpoint or GKE_ADDRESS).rstrip("/")
         # The library for Compute Engine costs a second at the start and 140 MB, for two calls.
         compute_url = (endpoint or COMPUTE_ADDRESS).rstrip("/")
+        self._compute_projects_url = f"{compute_url}/compute/v1/projects"
+        self._project = project
+        self._resource_manager_url = (endpoint or RESOURCE_MANAGER_ADDRESS).rstrip("/")
+        self._iam_url = (endpoint or IAM_ADDRESS).rstrip("/")
         region = f"projects/{project}/regions/{region_of(location)}"
         self._policies_url = f"{compute_url}/compute/v1/{quote(region)}/resourcePolicies"
         if credentials is None:
@@ -198,6 +204,35 @@ class GkeClient:
                 timeout=self._create_timeout_seconds,
             )
             _object_of(response.content, "operation")
+
+    def test_project_permissions(self, permissions: Sequence[str]) -> frozenset[str]:
+        """Implement `Inspector.test_project_permissions`."""
+        url = f"{self._resource_manager_url}/v1/projects/{quote(self._project, safe=':')}:testIamPermissions"
+        return self._test_permissions(f"test of permissions on project {self._project!r}", url, permissions)
+
+    def test_account_permissions(self, account: str, permissions: Sequence[str]) -> frozenset[str]:
+        """Implement `Inspector.test_account_permissions`; the account may be of any project."""
+        url = f"{self._iam_url}/v1/projects/-/serviceAccounts/{quote(account, safe='@')}:testIamPermissions"
+        return self._test_permissions(f"test of permissions on service account {account!r}", url, permissions)
+
+    def _test_permissions(self, subject: str, url: str, permissions: Sequence[str]) -> frozenset[str]:
+        # The test itself needs no permission; a refusal has other reasons, which its words tell.
+        with self._call(subject, Call.READ, grant_help=""):
+            response = self._session.request(
+                "POST", url, json={"permissions": list(permissions)}, timeout=self._get_timeout_seconds
+            )
+            granted = _object_of(response.content, "answer to a test of permissions").get("permissions", [])
+        return frozenset(each for each in permissions if isinstance(granted, list) and each in granted)
+
+    def get_reservation(self, *, project: str, zone: str, name: str) -> Reservation:
+        """Implement `Inspector.get_reservation`."""
+        path = f"{quote(project, safe=':')}/zones/{quote(zone, safe='')}/reservations/{quote(name, safe='')}"
+        with self._call(f"get of reservation {name!r} in {zone}", Call.READ, grant_help="", values=(name,)):
+            response = self._session.request(
+                "GET", f"{self._compute_projects_url}/{path}", timeout=self._get_timeout_seconds
+            )
+            body = _object_of(response.content, "reservation")
+        return Reservation(name=str(body.get("name", "")), status=str(body.get("status", "")))
 
     def _pool_path(self, name: PoolName) -> str:
         return f"{self._cluster_path}/nodePools/{name}"

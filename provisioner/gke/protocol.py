@@ -6,6 +6,7 @@ GKE has taken it, and says nothing about how it will end. Every method raises `G
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -96,4 +97,33 @@ class Gke(Protocol):
         Idempotent by name: a second create of a name ends in ALREADY_EXISTS and changes nothing. The policy may be used
         once `get_workload_policy` calls it READY.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """A reservation of Compute Engine, as far as it is looked at."""
+
+    name: str
+    #: Compute Engine's own word: CREATING, READY, UPDATING, DELETING, INVALID; empty when it says none.
+    status: str = ""
+
+
+class Inspector(Protocol):
+    """What is asked of Google Cloud beside GKE, to find out early what would fail later.
+
+    Changes nothing. Each API may be disabled in the project, and each question may need a permission that the work
+    itself does not: then PERMISSION says nothing about the answer.
+    """
+
+    def test_project_permissions(self, permissions: Sequence[str]) -> frozenset[str]:
+        """Return those of the permissions that the identity has on the project of the cluster."""
+        ...
+
+    def test_account_permissions(self, account: str, permissions: Sequence[str]) -> frozenset[str]:
+        """Return those of the permissions that the identity has on a service account; NOT_FOUND: there is none."""
+        ...
+
+    def get_reservation(self, *, project: str, zone: str, name: str) -> Reservation:
+        """Return a reservation of any project."""
         ...

@@ -1,7 +1,8 @@
 """GKE's REST methods over the model: which path means which call, and what it answers.
 
-Compute Engine's for workload policies are served beside them, at the same address. Transport-free: `Api.handle` takes a
-parsed request and returns a JSON body or raises an ApiError. Methods that node pools don't need answer UNIMPLEMENTED.
+Compute Engine's for workload policies and reservations, and the tests of IAM permissions, are served beside them, at
+the same address. Transport-free: `Api.handle` takes a parsed request and returns a JSON body or raises an ApiError.
+Methods that node pools don't need answer UNIMPLEMENTED.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provisioner.simulator import fieldmask, schema, wire
+from provisioner.simulator import fieldmask, permissions, schema, wire
 from provisioner.simulator.errors import ApiError, FieldViolation
 from provisioner.simulator.model import World
 from provisioner.simulator.names import ClusterName
@@ -22,6 +23,7 @@ _CLUSTER = rf"{_SCOPE}/clusters/(?P<cluster>[^/:]+)"
 _POOL = rf"{_CLUSTER}/nodePools/(?P<pool>[^/:]+)"
 _OPERATION = rf"{_SCOPE}/operations/(?P<operation>[^/:]+)"
 _POLICIES = r"/compute/v1/projects/(?P<project>[^/:]+)/regions/(?P<region>[^/:]+)/resourcePolicies"
+_RESERVATION = r"/compute/v1/projects/(?P<project>[^/:]+)/zones/(?P<zone>[^/:]+)/reservations/(?P<reservation>[^/:]+)"
 _UPDATABLE = frozenset({"labels", "name", "projectId", "zone", "clusterId", "nodePoolId", "etag"})
 
 
@@ -70,6 +72,13 @@ _ROUTES = tuple(
         ("POST", f"{_OPERATION}:cancel", "operations.cancel"),
         ("GET", rf"{_POLICIES}/(?P<policy>[^/:]+)", "resourcePolicies.get"),
         ("POST", _POLICIES, "resourcePolicies.insert"),
+        ("GET", _RESERVATION, "reservations.get"),
+        ("POST", r"/v1/projects/(?P<project>[^/:]+):testIamPermissions", "projects.testIamPermissions"),
+        (
+            "POST",
+            r"/v1/projects/(?P<project>[^/:]+)/serviceAccounts/(?P<account>[^/:]+):testIamPermissions",
+            "serviceAccounts.testIamPermissions",
+        ),
     )
 )
 
@@ -109,6 +118,9 @@ class Api:
             "operations.cancel": self._cancel_operation,
             "resourcePolicies.get": self._get_policy,
             "resourcePolicies.insert": self._insert_policy,
+            "reservations.get": self._get_reservation,
+            "projects.testIamPermissions": self._test_project,
+            "serviceAccounts.testIamPermissions": self._test_account,
         }
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
@@ -211,6 +223,17 @@ class Api:
 
     def _insert_policy(self, found: Route, request: Request) -> dict[str, Any]:
         return self._world.insert_policy(_region(found), request.body)
+
+    # -- what is asked before anything is made -------------------------------------------------------------------
+
+    def _get_reservation(self, found: Route, _request: Request) -> dict[str, Any]:
+        return self._world.reservation(found.parts["project"], found.parts["zone"], found.parts["reservation"])
+
+    def _test_project(self, found: Route, request: Request) -> dict[str, Any]:
+        return self._world.test_project(found.parts["project"], request.body)
+
+    def _test_account(self, _found: Route, request: Request) -> dict[str, Any]:
+        return permissions.on_account(request.body, self._world.settings.denied_permissions)
 
 
 def _region(found: Route) -> RegionName:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
-from provisioner.simulator import labels, names, policies, validation
+from provisioner.simulator import labels, names, permissions, policies, validation
 from provisioner.simulator.capacity import Capacity
 from provisioner.simulator.errors import ApiError
 from provisioner.simulator.faults import FaultBook
@@ -131,10 +131,11 @@ class World:
             ]
 
     def _check_scope(self, project: str, permission: str) -> None:
-        if self._settings.project not in (None, project):
+        if self._settings.project not in (None, project) or permission in self._settings.denied_permissions:
             raise ApiError("PERMISSION_DENIED", f'Required "{permission}" permission(s) for "projects/{project}".')
 
-    def _check_standard(self) -> None:
+    def _check_changeable(self, project: str) -> None:
+        self._check_scope(project, "container.clusters.update")
         if self._settings.autopilot:
             raise ApiError("INVALID_ARGUMENT", "Autopilot node pools cannot be accessed or modified.")
 
@@ -145,7 +146,7 @@ class World:
         with self._lock:
             now = self._now()
             cluster = self.cluster(name)
-            self._check_standard()
+            self._check_changeable(name.project)
             plan = validation.check_pool(body, name, self._settings, self._usable_policies(name, now))
             pool_name = body["name"]
             if pool_name in cluster.pools:
@@ -201,7 +202,7 @@ class World:
         """Begin to delete a pool."""
         with self._lock:
             now = self._now()
-            self._check_standard()
+            self._check_changeable(name.project)
             pool = self.pool(name, pool_name)
             running = pool.operation
             creating = running.kind is OperationType.CREATE_NODE_POOL and not running.is_done
@@ -258,6 +259,34 @@ class World:
         """Take away the policies of that name that were made; False where there is none."""
         with self._lock:
             return self._policies.remove(name)
+
+    # -- what is asked before anything is made -------------------------------------------------------------------
+
+    def reservation(self, project: str, zone: str, name: str) -> dict[str, Any]:
+        """Return the body of a reservation; no project is out of scope, for reservations are shared."""
+        with self._lock:
+            path = f"projects/{project}/zones/{zone}/reservations/{name}"
+            if "compute.reservations.get" in self._settings.denied_permissions:
+                raise ApiError("PERMISSION_DENIED", f"Required 'compute.reservations.get' permission for '{path}'")
+            known = self._settings.reservations
+            if known is not None and f"{zone}/{name}" not in known:
+                raise ApiError("NOT_FOUND", f"The resource '{path}' was not found")
+            return {
+                "kind": "compute#reservation",
+                "id": str(names.number_of(path)),
+                "selfLink": f"{names.COMPUTE_API}/{path}",
+                "zone": f"{names.COMPUTE_API}/projects/{project}/zones/{zone}",
+                "name": name,
+                "status": "READY" if known is None else known[f"{zone}/{name}"],
+                "specificReservationRequired": True,
+            }
+
+    def test_project(self, project: str, body: object) -> dict[str, Any]:
+        """Answer which permissions the caller has on a project; one that is not served is nobody's."""
+        with self._lock:
+            if self._settings.project not in (None, project):
+                raise ApiError("PERMISSION_DENIED", "The caller does not have permission")
+            return permissions.on_project(body, self._settings.denied_permissions)
 
     # -- operations ----------------------------------------------------------------------------------------------
 

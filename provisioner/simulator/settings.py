@@ -6,7 +6,7 @@ Times are in seconds. Reading from JSON reports every mistake at once; nothing i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +88,12 @@ class SimulatorSettings:
     workload_identity: bool = True
     """Workload Identity is on in the clusters."""
 
+    denied_permissions: Sequence[str] = ()
+    """IAM permissions that clients do not have, on whatever resource: calls that need them are refused."""
+
+    reservations: Mapping[str, str] | None = None
+    """Reservations that can be read, ZONE/NAME, each with its status; None: any, READY. Pools do not look here."""
+
     repair_seconds: float | None = None
     """Nodes that vanish come back after this long; None: they stay away."""
 
@@ -145,6 +151,7 @@ def _type_problem(name: str, value: object, annotation: str) -> str | None:
         "bool": (bool,),
         "str": (str,),
         "Mapping": (dict,),
+        "Sequence": (list, tuple),
     }
     if not isinstance(value, accepted[base]) or (isinstance(value, bool) and base != "bool"):
         return f"{name}: {value!r} is not of type {base}"

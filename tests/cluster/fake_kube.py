@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from provisioner.cluster import errors
 from provisioner.cluster.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Timeouts
+from provisioner.cluster.rights import ACCESS_REVIEWS
 
 
 @dataclass(kw_only=True)
@@ -63,6 +64,8 @@ class FakeKube:
         self._absent: set[str] = set()
         self._scripts: dict[str, list[list[Any]]] = {}
         self._streams: list[FakeStream] = []
+        #: Verb and resource of the rights that access reviews deny.
+        self.denied: set[tuple[str, str]] = set()
 
     # --- for tests
 
@@ -174,6 +177,9 @@ class FakeKube:
     def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Create an object."""
         with self._call("POST", path, body=body):
+            if path == ACCESS_REVIEWS:
+                asked = body["spec"]["resourceAttributes"]
+                return {**body, "status": {"allowed": (asked["verb"], asked["resource"]) not in self.denied}}
             where = f"{path}/{body['metadata']['name']}"
             if where in self._objects:
                 raise errors.Conflict(f"{where} already exists", status=409, reason="AlreadyExists")

@@ -9,7 +9,6 @@ import ssl
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from provisioner import constants
-from provisioner.cluster.protocol import object_path
+from provisioner.cluster.protocol import JOBSETS_ROOT, object_path
+from provisioner.cluster.rights import ACCESS_REVIEWS, Right
 from provisioner.localcluster.ports import HOST
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
 from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, ZONE
@@ -46,23 +46,9 @@ _PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/v[0-9a-z]+(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
     r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+))?"
 )
+#: What system:discovery, system:public-info-viewer and system:basic-user let everybody ask.
+_FOR_EVERYBODY = ("/version", JOBSETS_ROOT.rpartition("/")[0], ACCESS_REVIEWS)
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Right:
-    """One verb on one resource, by name where RBAC says so; namespace "" where it holds in all."""
-
-    group: str
-    resource: str
-    verb: str
-    namespace: str = ""
-    name: str = ""
-
-    def __str__(self) -> str:
-        """Return it as people would say it."""
-        where = f" in {self.namespace}" if self.namespace else ""
-        return f"{self.verb} {self.resource}{f' {self.name}' if self.name else ''}{where}"
 
 
 def rights(documents: Iterable[dict[str, Any]]) -> set[Right]:
@@ -188,7 +174,9 @@ class Recorder:
                 try:
                     connection.request(self.command, self.path, body=self.rfile.read(size) or None, headers=headers)
                     answer = connection.getresponse()
-                    recorder.answers.append((right_of(self.command, self.path), answer.status))
+                    right = right_of(self.command, self.path)
+                    if right is not None:
+                        recorder.answers.append((right, answer.status))
                     self.send_response(answer.status)
                     self.send_header("Content-Type", answer.headers.get("Content-Type", "application/json"))
                     self.send_header("Transfer-Encoding", "chunked")
@@ -232,9 +220,11 @@ class Recorder:
 _HOP_BY_HOP = ("host", "connection", "accept-encoding", "content-length")
 
 
-def right_of(method: str, target: str) -> Right:
-    """Return the right that a request needs."""
+def right_of(method: str, target: str) -> Right | None:
+    """Return the right that a request needs; None for what every authenticated user may ask."""
     url = urlsplit(target)
+    if url.path in _FOR_EVERYBODY:
+        return None
     match = _PATH.fullmatch(url.path)
     assert match is not None, target
     verb = _VERBS.get(method)

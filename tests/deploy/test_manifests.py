@@ -15,10 +15,11 @@ from deploy import overlay
 from provisioner import constants
 from provisioner.cli import run as run_command
 from provisioner.cluster.protocol import collection_path
+from provisioner.cluster.rights import rights_used
 from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import wait_for
 from tests.deploy import tools
-from tests.deploy.kit import DEPLOY, NAMESPACE, SERVICE_ACCOUNT, VALUES, only, sources_of_scrapes
+from tests.deploy.kit import DEPLOY, NAMESPACE, SERVICE_ACCOUNT, VALUES, only, rights, sources_of_scrapes
 
 _IMAGE = "registry.example/controller:v1"
 _ALL = sorted(path.name for path in (DEPLOY / "components").iterdir())
@@ -53,6 +54,15 @@ def test_every_file_is_used(base: list[dict[str, Any]]) -> None:
     kustomization = yaml.safe_load((DEPLOY / "base" / "kustomization.yaml").read_text(encoding="utf-8"))
     files = {path.name for path in (DEPLOY / "base").iterdir()} - {"kustomization.yaml"}
     assert files == set(kustomization["resources"])
+
+
+def test_the_rights_are_those_that_are_asked_for(base: list[dict[str, Any]]) -> None:
+    """`tpu-provisioner check` asks for exactly the rights that the manifests and their component grant."""
+    assert set(rights_used(NAMESPACE)) == rights(base)
+    (patch,) = yaml.safe_load((DEPLOY / "components/opt-in-label/kustomization.yaml").read_text("utf-8"))["patches"]
+    (operation,) = yaml.safe_load(patch["patch"])
+    more = {"kind": "ClusterRole", "metadata": {}, "rules": [operation["value"]]}
+    assert set(rights_used(NAMESPACE, reads_namespaces=True)) == rights([*base, more])
 
 
 def test_the_flags_are_understood(base: list[dict[str, Any]]) -> None:

@@ -16,6 +16,7 @@ import yaml
 import provisioner
 from deploy import release
 from provisioner import constants
+from provisioner.gke.permissions import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from provisioner.settings import OPTIONS
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, REPOSITORY, only
@@ -241,14 +242,9 @@ _TERRAFORM = DEPLOY / "terraform" / "main.tf"
 _PAGE = REPOSITORY / "docs" / "install.md"
 #: What each role permits.
 _ROLES = {
-    "tpuProvisioner": {
-        "container.clusters.get",
-        "container.clusters.update",
-        "container.operations.get",
-        "container.operations.list",
-    },
-    "tpuProvisionerActAs": {"iam.serviceAccounts.actAs"},
-    "tpuProvisionerTpu7x": {"compute.resourcePolicies.get", "compute.resourcePolicies.create"},
+    "tpuProvisioner": set(PROJECT_PERMISSIONS),
+    "tpuProvisionerActAs": {ACT_AS},
+    "tpuProvisionerTpu7x": set(POLICY_PERMISSIONS),
 }
 #: On what each is granted to the controller.
 _GRANTS = {

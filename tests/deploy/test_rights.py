@@ -333,5 +333,6 @@ def test_right_of_a_request() -> None:
     assert right_of("GET", "/apis/jobset.x-k8s.io/v1alpha2/namespaces/a/jobsets/b") == Right(
         _JOBSETS, "jobsets", "get", "a", "b"
     )
+    assert right_of("GET", "/version") is None
     assert right_of("PATCH", "/api/v1/namespaces/a/events/b") == Right("", "events", "patch", "a", "b")
     assert right_of("PUT", _OWN_LEASE) == Right(_COORDINATION, "leases", "update", NAMESPACE, "tpu-provisioner")

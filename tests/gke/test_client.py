@@ -24,7 +24,7 @@ from provisioner.controller.acting import CALL_TIMEOUT_SECONDS
 from provisioner.gke import errors, translate
 from provisioner.gke.client import GkeClient
 from provisioner.gke.errors import GkeError
-from provisioner.gke.protocol import Cluster, Gke
+from provisioner.gke.protocol import Cluster, Gke, Reservation
 from provisioner.gke.session import GkeSession
 from provisioner.model.capacity import (
     Failure,
@@ -970,3 +970,55 @@ def test_refused_certificate_sent_nothing() -> None:
     refused = ssl.SSLCertVerificationError("self-signed certificate")
     error = requests.exceptions.SSLError(urllib3.exceptions.MaxRetryError(None, "/", refused))  # type: ignore[arg-type]
     assert errors.to_gke_error(error, "create", call=errors.Call.CREATE).failure.kind is FailureKind.UNAVAILABLE
+
+
+# --- what is asked before anything is made
+
+
+def test_permissions_on_the_project(server: RecordingServer, client: GkeClient) -> None:
+    """Cloud Resource Manager is asked; what it adds of its own does not count."""
+    server.answer = Answer(body={"permissions": ["a.b.c", "x.y.z"]})
+    assert client.test_project_permissions(("a.b.c", "d.e.f")) == {"a.b.c"}
+    (request,) = server.requests
+    assert (request.method, request.path) == ("POST", "/v1/projects/p:testIamPermissions")
+    assert request.json == {"permissions": ["a.b.c", "d.e.f"]}
+
+
+def test_permissions_on_a_service_account(server: RecordingServer, client: GkeClient) -> None:
+    """IAM is asked for the account, whatever project it is of; nothing granted is an empty object."""
+    assert client.test_account_permissions("n@q.iam.gserviceaccount.com", ("a.b.c",)) == frozenset()
+    (request,) = server.requests
+    assert (request.method, request.path) == (
+        "POST",
+        "/v1/projects/-/serviceAccounts/n@q.iam.gserviceaccount.com:testIamPermissions",
+    )
+
+
+def test_a_reservation(server: RecordingServer, client: GkeClient) -> None:
+    """Compute Engine is asked, in the project and zone that the call names."""
+    server.answer = Answer(body={"name": "r1", "status": "READY", "specificReservationRequired": True})
+    assert client.get_reservation(project="q", zone="us-east5-b", name="r1") == Reservation(name="r1", status="READY")
+    (request,) = server.requests
+    assert (request.method, request.path) == ("GET", "/compute/v1/projects/q/zones/us-east5-b/reservations/r1")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda client: client.test_project_permissions(("a.b.c",)), id="project"),
+        pytest.param(lambda client: client.test_account_permissions("n@q", ("a.b.c",)), id="service account"),
+        pytest.param(lambda client: client.get_reservation(project="q", zone="z", name="r1"), id="reservation"),
+    ],
+)
+def test_refused_questions(server: RecordingServer, client: GkeClient, ask: Callable[[GkeClient], object]) -> None:
+    """An API that is not enabled is told in Google's words, without advice to grant what nobody lacks."""
+    words = "Cloud Resource Manager API has not been used in project 1 before or it is disabled."
+    server.answer = google_error(403, "PERMISSION_DENIED", words)
+    with pytest.raises(GkeError) as caught:
+        ask(client)
+    assert caught.value.failure.kind is FailureKind.PERMISSION
+    assert caught.value.failure.message.strip() == words
+    server.answer = Answer(body=["no", "object"])
+    with pytest.raises(GkeError) as caught:
+        ask(client)
+    assert caught.value.failure.kind is FailureKind.UNAVAILABLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,7 @@ import pytest
 
 from provisioner.gke.client import GkeClient
 from provisioner.gke.errors import GkeError, says_missing
+from provisioner.gke.permissions import ACT_AS, PROJECT_PERMISSIONS, READ_RESERVATION
 from provisioner.model.capacity import (
     Failure,
     FailureKind,
@@ -442,3 +444,35 @@ def test_cluster(gke: Rehearsal) -> None:
     cluster = gke.client.get_cluster()
     assert (cluster.name, cluster.status) == ("c", "RUNNING")
     assert any("/zones/us-east5-b/instanceGroupManagers/gke-c-" in url for url in cluster.instance_group_urls)
+
+
+def test_permissions_and_reservations(gke: Rehearsal) -> None:
+    """What the settings deny is missing in tests and refused in calls; reservations are there as they say."""
+    client = gke.client
+    assert client.test_project_permissions(PROJECT_PERMISSIONS) == set(PROJECT_PERMISSIONS)
+    assert client.get_reservation(project="q", zone="us-east5-b", name="any").status == "READY"
+    gke.simulator.set(
+        denied_permissions=["container.clusters.update", ACT_AS], reservations={"us-east5-b/r1": "CREATING"}
+    )
+    assert set(PROJECT_PERMISSIONS) - client.test_project_permissions(PROJECT_PERMISSIONS) == {
+        "container.clusters.update"
+    }
+    assert client.test_account_permissions("n@q.iam.gserviceaccount.com", (ACT_AS,)) == frozenset()
+    assert failure_of_create(gke, SLICE)[0] is FailureKind.PERMISSION
+    assert client.get_reservation(project="q", zone="us-east5-b", name="r1").status == "CREATING"
+    with pytest.raises(GkeError) as caught:
+        client.get_reservation(project="q", zone="us-east5-a", name="r1")
+    assert caught.value.failure.kind is FailureKind.NOT_FOUND
+    gke.simulator.set(denied_permissions=[READ_RESERVATION])
+    with pytest.raises(GkeError, match=re.escape(READ_RESERVATION)) as caught:
+        client.get_reservation(project="q", zone="us-east5-b", name="r1")
+    assert caught.value.failure.kind is FailureKind.PERMISSION
+
+
+@pytest.mark.parametrize("permissions", [("container.nodePools.create",), ("container.*",)], ids=["unknown", "pattern"])
+def test_permissions_that_do_not_exist(gke: Rehearsal, permissions: tuple[str, ...]) -> None:
+    """Nobody can have them, and nobody may ask for them."""
+    with pytest.raises(GkeError, match="is not valid for this resource"):
+        gke.client.test_project_permissions(permissions)
+    with pytest.raises(GkeError, match="is not valid for this resource"):
+        gke.client.test_account_permissions("n@q.iam.gserviceaccount.com", PROJECT_PERMISSIONS[:1])
