@@ -19,8 +19,15 @@ from tests.observability.test_metrics import SETTERS
 
 #: Labels that Prometheus gives to what it scrapes; `cluster` where it is told to.
 _OF_THE_SCRAPE = {"cluster", "namespace", "pod"}
-#: Metrics that are on no panel, each for a reason; there is none now.
-_ON_NO_PANEL: set[str] = set()
+#: What every process exports under these names; dashboards of pods show processor time and memory of all of them.
+_ON_NO_PANEL = {
+    "process_cpu_seconds",
+    "process_max_fds",
+    "process_open_fds",
+    "process_resident_memory_bytes",
+    "process_start_time_seconds",
+    "process_virtual_memory_bytes",
+}
 _VARIABLES = {"datasource", "cluster", "namespace", "__rate_interval", "__all"}
 _SERIES = re.compile(r"(tpu_provisioner_\w+)\{([^}]*)\}")
 _BY = re.compile(r"\bby \(([^)]*)\)")
