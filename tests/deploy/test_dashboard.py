@@ -81,7 +81,8 @@ def test_every_metric_is_on_a_panel() -> None:
         for name, _ in _SERIES.findall(str(query.values[0]))
     }
     families = {family.name for family in Metrics(version="test").registry.collect()}
-    assert families - shown == _ON_NO_PANEL
+    # Outside of Linux a process exports fewer of its own.
+    assert families - shown <= _ON_NO_PANEL
 
 
 def test_the_layout() -> None:
