@@ -96,6 +96,16 @@ def _invalid(original: Any) -> Any:
     return kind_of
 
 
+def _refused_for_good(original: Any) -> Any:
+    """Never sends again what was refused once."""
+
+    def refused(*arguments: Any) -> Any:
+        found = original(*arguments)
+        return replace(found, wait=replace(found.wait, until=found.wait.until + timedelta(hours=3)))
+
+    return refused
+
+
 def _never_idle_for_long(original: Any) -> Any:
     """Begins the deletion delay anew in every round."""
 
@@ -212,6 +222,7 @@ BUGS: tuple[Bug, ...] = (
         description="A pool goes to which the scheduler may be binding a pod that it has just looked at.",
         where="provisioner.planning.arriving:held_for_arrivals",
         mutate=lambda _original: lambda *_args: {},
+        search_from=44,
     ),
     Bug(
         name="gate-trusts-the-cache",
@@ -230,7 +241,7 @@ BUGS: tuple[Bug, ...] = (
         description="A node that registers while the gate looks at the others is overlooked, and open for pods.",
         where="provisioner.controller.deleting:Gate._refuse_if_growing",
         mutate=_doing_nothing,
-        search_from=700,
+        search_from=842,
     ),
     Bug(
         name="terminating-pods-do-not-count",
@@ -244,6 +255,7 @@ BUGS: tuple[Bug, ...] = (
         description="A pool that is kept after all stays closed.",
         where="provisioner.cluster:uncordon",
         mutate=_doing_nothing,
+        search_from=40,
     ),
     Bug(
         name="pools-belong-by-label",
@@ -299,7 +311,7 @@ BUGS: tuple[Bug, ...] = (
         description="A call is sent however little is left of the lease.",
         where="provisioner.controller.acting:CALL_TIMEOUT_SECONDS",
         mutate=lambda _original: float("-inf"),
-        search_from=280,
+        search_from=348,
     ),
     Bug(
         name="name-without-attempt",
@@ -330,6 +342,7 @@ BUGS: tuple[Bug, ...] = (
         description="After a 429 or 503 the slice counts as refused for good.",
         where="provisioner.gke.errors:_kind_of_answer",
         mutate=_invalid,
+        also=("provisioner.planning.backoff:refused", _refused_for_good),
     ),
     Bug(
         name="deletion-delay-starts-anew",
@@ -355,6 +368,7 @@ BUGS: tuple[Bug, ...] = (
         description="Kubeconfig and GCP_CLUSTER are believed to be one cluster.",
         where="provisioner.controller.guarding:prove_same_cluster",
         mutate=lambda original: lambda **options: original(**{**options, "kubernetes_ca_pem": None, "assume": True}),
+        search_from=14,
     ),
     Bug(
         name="best-choice-alone",
@@ -373,6 +387,7 @@ BUGS: tuple[Bug, ...] = (
         description="A JobSet that starts all together gives back what it has, and never tries again.",
         where="provisioner.planning.gangs:_begins",
         mutate=_turns_never_come,
+        search_from=80,
     ),
     Bug(
         name="held-for-ever",
@@ -385,18 +400,21 @@ BUGS: tuple[Bug, ...] = (
         description="What changed while the list-watch was cut off is not taken from the new list.",
         where="provisioner.cluster.reflector:_same_or_new",
         mutate=lambda _original: lambda before, record: before if before is not None and before != record else record,
+        search_from=24,
     ),
     Bug(
         name="relist-forgets-nothing",
         description="What was deleted while the list-watch was cut off stays.",
         where="provisioner.cluster.reflector:Reflector._listed",
         mutate=_merging,
+        search_from=18,
     ),
     Bug(
         name="watch-begins-late",
         description="What is written between a list and its watch is missed.",
         where="provisioner.cluster.reflector:Reflector._listed",
         mutate=_ahead_of_the_list,
+        search_from=48,
     ),
     Bug(
         name="clock-that-was-set-stops-everything",
