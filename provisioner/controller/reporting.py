@@ -84,6 +84,8 @@ class Reporter:
     #: What was submitted, for the Events that follow its answer.
     _creates: dict[PoolName, Create] = field(default_factory=dict)
     _deletes: dict[PoolName, Delete] = field(default_factory=dict)
+    #: Pools that were found to be needed when they were about to be deleted.
+    _needed: set[PoolName] = field(default_factory=set)
     _states: Mapping[PoolName, PoolState] = field(default_factory=dict)
     _wanted_at: dict[PoolName, datetime] = field(default_factory=dict)
     #: Times that were observed: a pool that is ready once more is not made once more.
@@ -154,8 +156,10 @@ class Reporter:
             self._on_pool(answer.name, constants.DELETION_STARTED, f"GKE deletes node pool {answer.name}: {why}")
             return
         if answer.result is DeleteResult.NEEDED:
-            # Asked again and again, of JobSets that nobody watches perhaps for ever.
-            _log.debug("node_pool.needed", node_pool=answer.name, reason=answer.reason)
+            # Asked again and again, of JobSets that nobody watches perhaps for ever: said once.
+            if answer.name not in self._needed:
+                self._needed.add(answer.name)
+                _log.info("node_pool.needed", node_pool=answer.name, reason=answer.reason)
             return
         _log.warning("node_pool.delete_postponed", node_pool=answer.name, kind=kind, reason=answer.reason)
         message = f"Node pool {answer.name} is not deleted yet: {answer.reason}"
@@ -206,6 +210,7 @@ class Reporter:
             message = f"Node pool {name} is gone, and it was not the provisioner that deleted it"
             self.recorder.emit(jobset, kind="Warning", reason=constants.POOL_NOT_FOUND, message=message)
         self._deletes.pop(name, None)
+        self._needed.discard(name)
 
     def _on_pool(self, name: PoolName, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
         """Record an Event about a pool that goes: on its JobSet while that exists, else on one of its nodes."""

@@ -72,7 +72,7 @@ def test_a_round_that_crashed_is_followed_by_another_in_a_second(monkeypatch: py
 
     monkeypatch.setattr(Loop, "round", crash)
     assert run(world, 2) == pytest.approx([0.95, 0.95])
-    assert (metric(world, "rounds_total", result="crashed"), metric(world, "rounds_total", result="ok")) == (2.0, None)
+    assert (metric(world, "rounds_total", result="crashed"), metric(world, "rounds_total", result="ok")) == (2.0, 0.0)
     assert metric(world, "round_duration_seconds_sum") == pytest.approx(6.0)
     assert world.loop.alive()
 

@@ -112,6 +112,10 @@ def _render(rehearsal: Rehearsal, folder: Path) -> list[dict[str, Any]]:
     return _documents(rehearsal.kubectl("kustomize", str(folder)))
 
 
+def _named(each: dict[str, Any]) -> tuple[str, str]:
+    return each["kind"], each["metadata"]["name"]
+
+
 @pytest.fixture(scope="module")
 def full(
     rehearsal: Rehearsal, installed: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
@@ -132,7 +136,10 @@ def full(
             # Whoever sets the image again goes on from what this leaves.
             tools.run("kustomize", "edit", "set", "image", f"controller={_IMAGE}", cwd=folder)
     yield folder
-    # Other tests go by the base's rights.
+    # Other tests go by the base's rights, and count what is left of an installation.
+    kept = {_named(each) for each in installed}
+    extra = [each for each in _render(rehearsal, folder) if _named(each) not in kept]
+    rehearsal.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.safe_dump_all(extra))
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(installed))
 
 

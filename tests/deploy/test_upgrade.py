@@ -219,7 +219,6 @@ def test_over_and_back(
         beside = rehearsal.api.get(f"{_DEPLOYMENTS}/{_ORIGINAL}")["spec"]
         assert beside["template"]["spec"]["containers"][0]["image"] == "controller:old"
         assert rehearsal.api.get(f"{_DEPLOYMENTS}/tpu-provisioner")
-        calls = len(ground.gke.calls)
         process.launch()
         ground.wait(lambda: "is held by the Go original" in process.tail(lines=50), "ours says whom it waits for")
         renewed = rehearsal.api.get(_LEASE)["spec"]["renewTime"]
@@ -228,7 +227,9 @@ def test_over_and_back(
             lambda: rehearsal.api.get(_LEASE)["spec"]["renewTime"] > renewed and ground.unschedulable("next"),
             "the Go provisioner goes on leading, with work to do",
         )
-        assert len(ground.gke.calls) == calls
+        # It looks, and changes nothing.
+        changes = ground.accepted("nodePools.create"), ground.accepted("nodePools.delete")
+        assert changes == (made_before, deleted_before)
         assert not logged(process, "lease.acquired")
 
     # It ends without a word; its Lease runs out.

@@ -57,13 +57,13 @@ def test_half_of_all_jobsets_missing_from_a_list(alone: Ground, proxy: Proxy, tm
     proxy.expire_watches()
     alert = 'tpu_provisioner_alerts{kind="mass_disappearance"}'
     alone.wait(lambda: f"{alert} 1.0" in metrics(process), "the alert is raised")
-    alone.wait(lambda: logged(process, "node_pool.delete_postponed"), "a delete is tried, and not confirmed")
+    alone.wait(lambda: logged(process, "node_pool.needed"), "a delete is tried, and not confirmed")
     (began, *_) = logged(process, "alert.began")
     # The deletion delay of two seconds twice over, and a round after that, in which wrong deletes would be sent.
     await_round(process, alone.api, after=moment(began) + timedelta(seconds=4))
-    assert {"lives" in record["reason"] for record in logged(process, "node_pool.delete_postponed")} == {True}
+    assert {"lives" in record["reason"] for record in logged(process, "node_pool.needed")} == {True}
     # One a minute, not five.
-    assert len({record["node_pool"] for record in logged(process, "node_pool.delete_postponed")}) == 1
+    assert len({record["node_pool"] for record in logged(process, "node_pool.needed")}) == 1
     assert proxy.lists_cut >= 2
     proxy.hide(None)
     proxy.expire_watches()
@@ -273,8 +273,8 @@ def test_watches_that_fall_silent(alone: Ground, proxy: Proxy, tmp_path: Path) -
     alone.wait(lambda: alone.runs("waker"), "it runs again")
     alone.delete("leaver")
     alone.apply("comer", run_for="1h", topology="2x2x4", parallelism=4)
-    alone.wait(lambda: logged(process, "node_pool.delete_postponed"), "the delete is tried, and not confirmed")
-    assert "lives" in logged(process, "node_pool.delete_postponed")[0]["reason"]
+    alone.wait(lambda: logged(process, "node_pool.needed"), "the delete is tried, and not confirmed")
+    assert "lives" in logged(process, "node_pool.needed")[0]["reason"]
     alone.wait(lambda: logged(process, "watch.failed"), "the silence is noticed", SILENCE_NOTICED_SECONDS)
     assert alone.gke.count("nodePools.delete") == 0
     assert alone.runs("waker")

@@ -33,6 +33,8 @@ class Ground:
             limits=limits,
             monotonic=lambda: time.monotonic() + self.now,
         )
+        #: Those of other servers in this process, which other tests share.
+        self._threads_of_others = set(threading.enumerate())
         self.server.start()
         [self.port] = self.server.ports
 
@@ -53,7 +55,8 @@ class Ground:
 
     def threads(self) -> int:
         """Return how many threads serve connections."""
-        return sum("process_request_thread" in each.name for each in threading.enumerate())
+        mine = set(threading.enumerate()) - self._threads_of_others
+        return sum("process_request_thread" in each.name for each in mine)
 
     def end(self) -> None:
         """Close everything."""

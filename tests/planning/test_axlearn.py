@@ -131,7 +131,8 @@ def test_a_jobset_of_axlearn_gets_the_pool_that_it_asks_for(
     made = bought(jobset)
     copied = {key: value for key, value in made.labels.items() if key not in constants.OWNER_LABELS}
     # axlearn looks its pools up by the first; nodes carry the second because it is a selector.
-    assert copied == {constants.LEGACY_POOL_ID: "train", PRIORITY: "5", **labels}
+    reserved = {constants.RESERVATION_AFFINITY: "specific"} if made.reservation else {}
+    assert copied == {constants.LEGACY_POOL_ID: "train", PRIORITY: "5", **reserved, **labels}
     assert {field: getattr(made, field) for field in request_fields} == request_fields
     leader = make_pod(jobset).requirements
     assert CHIP_TOLERATION in leader.tolerations
