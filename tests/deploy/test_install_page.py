@@ -192,6 +192,7 @@ def _too_early(choices: tuple[str, ...]) -> str:
 @pytest.mark.parametrize("choices", [_KUSTOMIZE, _HELM], ids=["kustomize", "Helm"])
 def test_the_page(choices: tuple[str, ...], reader: Reader, bare: Rehearsal) -> None:
     """From names to nothing left, with two node pools in use at the moment when it is uninstalled."""
+    before = _jobsets(bare)
     printed = reader.run(_script(choices, _BUSY + _too_early(choices)))
 
     assert 'deployment "tpu-provisioner" successfully rolled out' in printed
@@ -207,7 +208,7 @@ def test_the_page(choices: tuple[str, ...], reader: Reader, bare: Rehearsal) -> 
     # Nothing is left: of it in the cluster, of node pools, of rights.
     assert _ours(bare) == []
     assert reader.pools() == []
-    assert bare.objects(collection_path("jobsets", root=JOBSETS_ROOT)) == []
+    assert [name for name in _jobsets(bare) if name not in before] == []
     left = reader.gcloud()
     assert left == fake_gcloud.EMPTY | {"services": left["services"]}
     if "image" in choices:
@@ -216,6 +217,11 @@ def test_the_page(choices: tuple[str, ...], reader: Reader, bare: Rehearsal) -> 
         assert build.startswith("build --platform=linux/amd64 --build-arg VERSION=")
         assert build.endswith(f"-t {image} .")
         assert push == f"push {image}"
+
+
+def _jobsets(rehearsal: Rehearsal) -> list[tuple[str, str]]:
+    metadata = [each["metadata"] for each in rehearsal.objects(collection_path("jobsets", root=JOBSETS_ROOT))]
+    return [(str(each["namespace"]), str(each["name"])) for each in metadata]
 
 
 def _ours(rehearsal: Rehearsal) -> list[str]:

@@ -39,7 +39,7 @@ def held(ground: Ground) -> list[str]:
     return [
         node["metadata"]["name"]
         for node in nodes
-        if any(taint["key"] == constants.HELD for taint in node["spec"].get("taints", ()))
+        if any(taint["key"] in constants.HELD_KEYS for taint in node["spec"].get("taints", ()))
     ]
 
 
