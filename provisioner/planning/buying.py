@@ -144,24 +144,28 @@ def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
 def _by_turn(unserved: Iterable[Slice], shop: Shop) -> list[Slice]:
     """Sort slices by whose turn it is.
 
-    Those that are paced take turns by namespace, then by JobSet: a thousand slices of one JobSet that is refused must
-    not try before one slice of another team.
+    Those that failed take turns together with others of their JobSet that compete for the same: a thousand slices of
+    one JobSet that is refused must not try before one slice of another. For the pace, where all compete with all, the
+    namespaces take turns first; for capacity, only slices of one shape do.
     """
     unserved, memory, order = tuple(unserved), shop.memory, _order(shop)
     turns = {each.id: order(each) for each in unserved}
-    paced = {each.id for each in unserved if _paced_until(each, memory.pace, memory) is not None}
-    latest: dict[tuple[str, ...], datetime] = {}
+    groups: dict[SliceId, tuple[tuple[object, ...], ...]] = {}
+    latest: dict[tuple[object, ...], datetime] = {}
     for each in unserved:
-        if each.id not in paced:
+        failed_at = memory.last_failure_at.get(each.id)
+        if failed_at is None or turns[each.id] < failed_at:
             continue
-        for group in ((each.jobset.namespace,), (each.jobset.namespace, each.jobset.uid)):
+        if _paced_until(each, memory.pace, memory) is not None:
+            groups[each.id] = ((each.jobset.namespace,), (each.jobset.namespace, each.jobset.uid))
+        else:
+            groups[each.id] = ((each.jobset.uid, each.shape, each.nodes),)
+        for group in groups[each.id]:
             latest[group] = max(turns[each.id], latest.get(group, turns[each.id]))
 
     def key(each: Slice) -> tuple[datetime, datetime, datetime]:
-        turn, namespace = turns[each.id], each.jobset.namespace
-        if each.id not in paced:
-            return turn, turn, turn
-        return latest[namespace,], latest[namespace, each.jobset.uid], turn
+        outer, *inner = [latest[group] for group in groups.get(each.id, ())] or [turns[each.id]]
+        return outer, (inner or [outer])[0], turns[each.id]
 
     return sorted(unserved, key=key)
 

@@ -119,6 +119,20 @@ def test_slices_of_one_shape_take_turns_to_try() -> None:
     assert len(market.ran_at) >= 3
 
 
+def test_slices_of_one_jobset_take_one_turn_together() -> None:
+    """Twenty of one JobSet are out of stock for ever, one of another JobSet is not: it tries after two of theirs."""
+    world = World(jobset_of("refused", "2x2x2", replicas=20))
+    market = Market(world)
+    world.refuse_create = lambda create: failure(FailureKind.STOCKOUT) if named(create) == "refused" else None
+    for _ in range(300):
+        market.step(seconds=15)
+    world.add(jobset_of("later", "2x2x2"))
+    applied = world.now
+    for _ in range(100):
+        market.step(seconds=15)
+    assert market.ran_at["later"] - applied <= timedelta(minutes=21)
+
+
 def test_a_stream_of_newcomers_keeps_nobody_from_trying_again() -> None:
     """A newcomer's turn begins when it comes, not before."""
     world = World(jobset_of("old", "2x2x2"))
