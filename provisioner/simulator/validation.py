@@ -165,7 +165,7 @@ def _check_placement(
     policies: Mapping[str, str],
 ) -> PoolPlan:
     placement = pool.get("placementPolicy", {})
-    compact = placement.get("type") == "COMPACT"
+    compact = _is_compact(placement, machine)
     topology: str = placement.get("tpuTopology", "")
     policy = _policy(placement.get("policyName", ""), policies)
     if compact and len(zones) != 1:
@@ -190,6 +190,14 @@ def _check_placement(
     if len(zones) != 1:
         raise _invalid(f"Multi-host TPU slice requires exactly one zone, got {', '.join(zones)}.")
     return _slice_plan(pool, machine, zones, shape, hosts, compact=compact, has_policy=policy is not None)
+
+
+def _is_compact(placement: Mapping[str, Any], machine: Machine) -> bool:
+    """Tell whether nodes are placed close together: a topology alone, as gcloud sends it, means so before tpu7."""
+    if placement.get("type") == "COMPACT":
+        return True
+    topology_alone = "tpuTopology" in placement and not placement.get("policyName")
+    return topology_alone and machine.is_tpu and machine.policy is not PolicyRule.REQUIRED
 
 
 def _policy(name: str, policies: Mapping[str, str]) -> str | None:
@@ -272,7 +280,6 @@ def _slice_plan(
             "not supported. Use workload policy instead.",
         )
     elif machine.policy is PolicyRule.REQUIRED and not has_policy:
-        # Of all others the topology alone, as gcloud sends it, means COMPACT.
         raise _invalid(f"TPU topology {topology} with machine type {machine.name} requires a workload policy.")
     elif count != hosts and not (count == 0 and scaled):
         failure = Failure(

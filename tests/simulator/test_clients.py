@@ -1,14 +1,11 @@
-"""Google's own clients against the simulator: the Python library, gcloud, and the command itself."""
+"""Google's Python library against the simulator, and the command itself; gcloud is in test_gcloud.py."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from google.api_core import exceptions
@@ -20,7 +17,6 @@ from provisioner.simulator import Simulator, SimulatorSettings
 from tests.simulator.kit import wait_until
 
 PARENT = "projects/proj/locations/us-east5-a/clusters/main"
-SCOPE = ["--cluster=main", "--zone=us-east5-a"]
 
 
 @pytest.fixture
@@ -71,47 +67,6 @@ def test_the_python_client(gke: Simulator) -> None:
         with pytest.raises(exceptions.NotFound):
             client.get_node_pool(name=f"{PARENT}/nodePools/slice")
         assert len(client.list_operations(parent="projects/proj/locations/us-east5-a").operations) == 2
-
-
-@pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
-def test_gcloud(gke: Simulator, tmp_path: Path) -> None:
-    """Gcloud creates, lists, describes and deletes a pool, waiting for the operations."""
-    environment = {
-        **os.environ,
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": f"{gke.url}/",
-        "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
-        "CLOUDSDK_CORE_PROJECT": "proj",
-        "CLOUDSDK_CONFIG": str(tmp_path),
-        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
-        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
-    }
-
-    def gcloud(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = ["gcloud", "container", "node-pools", *arguments, *SCOPE]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-
-    created = gcloud(
-        "create",
-        "slice",
-        "--machine-type=ct5lp-hightpu-4t",
-        "--tpu-topology=4x4",
-        "--num-nodes=4",
-        "--node-locations=us-east5-a",
-        "--placement-type=COMPACT",
-        "--node-labels=team=x",
-        "--labels=owner=y",
-    )
-    assert created.returncode == 0, created.stderr
-    assert gke.pools[0].status == "RUNNING"
-    assert "slice" in gcloud("list", "--format=value(name)").stdout.split()
-    described = gcloud("describe", "slice", "--format=value(config.labels.team,placementPolicy.tpuTopology)").stdout
-    assert described.split() == ["x", "4x4"]
-    refused = gcloud("create", "single", "--machine-type=ct5lp-hightpu-4t", "--tpu-topology=2x2", "--num-nodes=1")
-    assert "TPU topology can't be specified with single-host TPU slice pool" in refused.stderr
-    deleted = gcloud("delete", "slice")
-    assert deleted.returncode == 0, deleted.stderr
-    assert gke.pools == ()
 
 
 COMMAND = (

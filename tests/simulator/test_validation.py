@@ -16,6 +16,7 @@ from tests.simulator.kit import reserved
 POLICIES = {"tpu-provisioner-4x4x4": "4x4x4", "small": "2x2x2", "one": "2x2x1", "v6e": "4x4", "shapeless": ""}
 ZONAL = ClusterName("proj", "us-east5-a", "main")
 REGIONAL = ClusterName("proj", "us-east5", "main")
+BLUE_GREEN = {"strategy": "BLUE_GREEN"}
 
 SINGLE_HOST_TEXT = (
     "TPU topology can't be specified with single-host TPU slice pool; please remove the tpu_topology from the node "
@@ -105,9 +106,17 @@ def queued(**changes: Any) -> dict[str, Any]:
             pool(locations=["us-east5-a", "us-east5-b"]), "requires exactly one zone", id="COMPACT over two zones"
         ),
         pytest.param(
-            pool(upgradeSettings={"strategy": "BLUE_GREEN"}),
+            pool(upgradeSettings=BLUE_GREEN),
             "not supported with BLUE_GREEN",
             id="COMPACT with blue-green",
+        ),
+        *(
+            pytest.param(
+                pool(machine, "", hosts, placementPolicy={"tpuTopology": topology}, upgradeSettings=BLUE_GREEN),
+                "not supported with BLUE_GREEN",
+                id=f"the topology alone, which means COMPACT, with blue-green on {machine}",
+            )
+            for machine, topology, hosts in (("ct4p-hightpu-4t", "2x2x2", 2), ("ct6e-standard-4t", "4x4", 4))
         ),
         pytest.param(pool(maxPodsConstraint={"maxPodsPerNode": "300"}), "between 8 and 256", id="300 pods a node"),
         pytest.param(pool(config={"labels": {"a": "b" * 64}}), "no more than 63 characters", id="a label value of 64"),
