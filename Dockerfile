@@ -46,6 +46,8 @@ LABEL org.opencontainers.image.title="tpu-provisioner" \
       org.opencontainers.image.source="${SOURCE}"
 # Root's, so that the process cannot change its own code even where the file system is not read-only.
 COPY --from=build /opt/tpu-provisioner /opt/tpu-provisioner
+# Manifests of the Go provisioner start this; under this name the program is `tpu-provisioner run`.
+COPY --from=build /opt/tpu-provisioner/bin/tpu-provisioner /manager
 ENV PATH=/opt/tpu-provisioner/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONPYCACHEPREFIX=/opt/tpu-provisioner/pycache \

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import PurePath
 
 import provisioner
+
+#: Under this name the program is `run`: manifests of the Go provisioner set `command: [/manager]`, and flags alone.
+_NAME_OF_GO = "manager"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = _given() if arguments is None else list(arguments)
     if given[:1] == ["run"]:
         # Its flags are those of a Go program, in Go's forms; argparse is no help with the single dashes.
         from provisioner.cli import run  # noqa: PLC0415
@@ -57,3 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return topologies_command.run(parser.parse_args(given))
     parser.parse_args(given)
     return 2
+
+
+def _given() -> list[str]:
+    program, *arguments = sys.argv
+    return ["run", *arguments] if PurePath(program).name == _NAME_OF_GO else arguments

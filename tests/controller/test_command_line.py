@@ -136,6 +136,18 @@ def test_wrong_settings_are_refused_in_one_message() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_under_the_name_of_the_go_program_it_is_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Manifests of the Go provisioner start /manager with flags alone; any other name takes a command first."""
+    for program, usage in (("/manager", "usage: tpu-provisioner run "), ("/bin/tpu-provisioner", "COMMAND")):
+        monkeypatch.setattr(sys, "argv", [program, "-no-such-flag"])
+        with pytest.raises(SystemExit) as error:
+            main()
+        assert error.value.code == 2
+        assert usage in capsys.readouterr().err
+
+
 def test_the_mock_provider_is_refused_with_a_way_out() -> None:
     """PROVIDER=mock is refused with a pointer to the simulator."""
     done = command("run", **(COMPLETE | {"PROVIDER": "mock"}))

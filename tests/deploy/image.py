@@ -1,7 +1,8 @@
 """Doing what the Dockerfile does, without an engine: its instructions are read from it, not repeated here.
 
-COPY copies, RUN runs with the paths of the build under a scratch folder, and the second stage gives environment, user
-and entry point. What is not shown: that the base image exists and holds the same Python.
+COPY copies, RUN runs with the paths of the build under a scratch folder, and the final stage gives environment, user,
+entry point, and the names that files have in the image. What is not shown: that the base image exists and holds the
+same Python.
 """
 
 from __future__ import annotations
@@ -86,6 +87,16 @@ def build(stage: Stage, context: Path, scratch: Path) -> None:
                 timeout=240,
             )
             assert done.returncode == 0, f"RUN {command}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+
+
+def finish(stage: Stage, scratch: Path) -> None:
+    """Carry out the final stage's COPY instructions; what the build made stays where it is in the scratch folder."""
+    for arguments in stage.all("COPY"):
+        option, *sources, target = shlex.split(arguments)
+        assert option == "--from=build", arguments
+        for each in sources:
+            if each != target:
+                shutil.copy(f"{scratch}{each}", f"{scratch}{target}")
 
 
 def _base_python(scratch: Path) -> Path:

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +18,14 @@ import requests
 import provisioner
 from provisioner.localcluster.ports import HOST, free_ports
 from provisioner.rehearsal.world import wait_for
-from tests.deploy.image import Stage, build, read_stages
+from tests.deploy.image import Stage, build, finish, read_stages
 from tests.deploy.kit import REPOSITORY
 
 _DOCKERFILE = REPOSITORY / "Dockerfile"
 _USER = 65532
 _INSTALLED = "/opt/tpu-provisioner"
+#: The container's command in manifests of the Go provisioner.
+_COMMAND_OF_GO = "/manager"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,10 @@ def test_the_final_stage(stages: list[Stage]) -> None:
     assert made.name == "build"
     assert made.base == final.base == "base"
     assert final.all("RUN") == []
-    assert final.all("COPY") == [f"--from=build {_INSTALLED} {_INSTALLED}"]
+    assert final.all("COPY") == [
+        f"--from=build {_INSTALLED} {_INSTALLED}",
+        f"--from=build {_INSTALLED}/bin/tpu-provisioner {_COMMAND_OF_GO}",
+    ]
     assert final.all("USER") == [f"{_USER}:{_USER}"]
     assert final.words("ENTRYPOINT") == ["tpu-provisioner", "run"]
     assert final.all("HEALTHCHECK") == []
@@ -141,12 +146,12 @@ class Image:
     root: Path
     final: Stage
 
-    def run(self, *arguments: str, environment: dict[str, str], stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
-        """Start the entry point as the image's user, with the image's environment alone."""
+    def run(self, *arguments: str, environment: dict[str, str], command: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """Start the entry point, or a command in its place, as the image's user, with the image's environment alone."""
         image = self.final.environment()
         image = {name: value.replace(_INSTALLED, f"{self.root}{_INSTALLED}") for name, value in image.items()}
-        program, *fixed = self.final.words("ENTRYPOINT")
-        found = shutil.which(program, path=image["PATH"])
+        program, *fixed = command or self.final.words("ENTRYPOINT")
+        found = shutil.which(f"{self.root}{program}" if program.startswith("/") else program, path=image["PATH"])
         assert found is not None
         return subprocess.Popen(
             # Not a byte may be written to any file, as on a read-only file system.
@@ -161,7 +166,7 @@ class Image:
             },
             cwd="/",
             **({"user": _USER, "group": _USER, "extra_groups": []} if os.geteuid() == 0 else {}),
-            stdout=stdout,
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
@@ -172,6 +177,7 @@ def image(stages: list[Stage], tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Build once, then take every right to write away."""
     scratch = tmp_path_factory.mktemp("image")
     build(stages[1], REPOSITORY, scratch)
+    finish(stages[2], scratch)
     shutil.rmtree(scratch / "src")
     subprocess.run(["chmod", "-R", "a-w,a+rX", str(scratch)], check=True)
     # pytest's folders are closed to other users.
@@ -228,15 +234,35 @@ def test_started_without_settings(image: Image) -> None:
 
 
 @pytest.mark.e2e
-def test_started_read_only_without_rights(image: Image, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        pytest.param(
+            [],
+            ["--leader-elect", "-metrics-bind-address={metrics}", "--health-probe-bind-address={probes}"],
+            id="by its entry point",
+        ),
+        pytest.param(
+            [_COMMAND_OF_GO],
+            [
+                "--health-probe-bind-address={probes}",
+                "-metrics-bind-address",
+                "{metrics}",
+                "-leader-elect",
+                "-zap-devel",
+            ],
+            id="as manifests of the Go provisioner start it",
+        ),
+    ],
+)
+def test_started_read_only_without_rights(command: list[str], flags: list[str], image: Image, tmp_path: Path) -> None:
     """It serves its probes and metrics, as a user without rights who may write nowhere, and ends well on SIGTERM."""
     metrics, probes, api = free_ports(3)
     kubeconfig = _readable_kubeconfig(image, tmp_path, api)
     process = image.run(
-        "--leader-elect",
-        f"-metrics-bind-address={HOST}:{metrics}",
-        f"--health-probe-bind-address={HOST}:{probes}",
+        *(flag.format(metrics=f"{HOST}:{metrics}", probes=f"{HOST}:{probes}") for flag in flags),
         f"--kubeconfig={kubeconfig}",
+        command=command,
         environment={
             "GCP_PROJECT_ID": "a-project",
             "GCP_CLUSTER_LOCATION": "us-central2",
