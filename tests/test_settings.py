@@ -53,6 +53,7 @@ def test_defaults_are_pinned() -> None:
         "force_on_demand": False,
         "node_min_lifespan_seconds": 10.0,
         "deletion_delay_seconds": 30.0,
+        "keep_suspended": False,
         "ready_timeout_seconds": 900.0,
         "replaced_share_percent": 20,
         "replace_stuck_slices": False,

@@ -206,6 +206,8 @@ def _why(state: PoolState, guest: Callable[[PoolName], str]) -> str:
         return f"not needed (it was made for {jobset}); the controller deletes it"
     if state.jobset is None:
         return f"pods that ask for chips run on it (it was made for {jobset}); delete them, or let them end"
+    if state.jobset.suspended:
+        return f"{jobset} is suspended and keeps it; delete the JobSet, or unset KEEP_POOLS_OF_SUSPENDED_JOBSETS"
     return f"{jobset} needs it ({state.phase.value.replace('_', ' ')}); delete the JobSet, or let it end"
 
 

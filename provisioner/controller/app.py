@@ -138,7 +138,12 @@ def build(
     actor = Actor(
         gke=gke,
         api=api,
-        gate=Gate(api=api, clock=clock, for_each=Parallel(executor=gates, at_once=_AT_ONCE_PER_POOL)),
+        gate=Gate(
+            api=api,
+            clock=clock,
+            keep_suspended=settings.keep_suspended,
+            for_each=Parallel(executor=gates, at_once=_AT_ONCE_PER_POOL),
+        ),
         clock=clock,
         lease_seconds=elector.remaining_seconds if elector is not None else _forever,
         on_answer=wake.set,

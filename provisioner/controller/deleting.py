@@ -53,6 +53,8 @@ class Gate:
     api: cluster.Api
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
+    #: A suspended JobSet keeps its pools.
+    keep_suspended: bool = False
     #: How the nodes of a pool are gone through: there may be thousands.
     for_each: ForEach = one_by_one
 
@@ -100,10 +102,11 @@ class Gate:
             raise KeptError("its labels do not say in which namespace its JobSet is; delete it by hand")
         jobset = cluster.get_jobset(self.api, delete.namespace, delete.jobset_name)
         same = jobset is not None and delete.jobset_uid in ("", jobset.uid)
-        living = jobset if same and jobset is not None and jobset.lives else None
+        keeps = same and jobset is not None and jobset.keeps_pools(while_suspended=self.keep_suspended)
+        living = jobset if keeps else None
         if living is not None and delete.reason in _ENDED:
             # Whichever of these was decided, any of them is reason enough.
-            raise NeededError(f"{_name(delete, living)} lives")
+            raise NeededError(f"{_name(delete, living)} {'lives' if living.lives else 'is suspended and keeps it'}")
         if delete.reason is DeleteReason.SLICE_STUCK and not self._still_stuck(delete):
             raise KeptError("no pod of the stuck slice is unschedulable any more")
         return living

@@ -92,9 +92,16 @@ class _Child:
 
 
 def find_slices(
-    jobsets: JobSets, pods: Iterable[Pod], policy: ServingPolicy, referred: Mapping[SliceId, str] | None = None
+    jobsets: JobSets,
+    pods: Iterable[Pod],
+    policy: ServingPolicy,
+    referred: Mapping[SliceId, str] | None = None,
+    *,
+    keep_suspended: bool = False,
 ) -> dict[SliceId, Slice]:
     """List the slices of all living JobSets: not finished, not suspended, not being deleted.
+
+    With `keep_suspended` also those of suspended ones, which buy nothing, as far as something refers to them.
 
     Those with pods; those of `referred`, with the name of the child Job where it is known, as far as the JobSet's spec
     lists them; and one of the others of each replicated job, which says what its template asks for.
@@ -116,7 +123,7 @@ def find_slices(
         entry.pods.append(pod)
     slices: dict[SliceId, Slice] = {}
     for jobset in jobsets.by_uid.values():
-        if _alive(jobset):
+        if _runs_here(jobset) and jobset.keeps_pools(while_suspended=keep_suspended):
             slices |= _slices_of(jobset, wanted[jobset.uid], policy)
     return slices
 
@@ -142,14 +149,14 @@ def _slices_of(jobset: JobSet, wanted: Mapping[JobKey, _Wanted], policy: Serving
         }
     for key, each in wanted.items():
         child = found[key]
-        # Chips that only a webhook adds show on the pods alone.
-        if child is not None and (child.job.template.chips > 0 or each.pods):
+        # Chips that only a webhook adds show on the pods alone, and a suspended JobSet has none.
+        if child is not None and (child.job.template.chips > 0 or each.pods or jobset.suspended):
             children.append((key, child))
     children.sort(key=lambda child: child[1].place)
     # Those without pods count as well: they will come.
     with_chips = sum(job.replicas for _, job in jobs.values() if job.template.chips > 0)
     others = sum(child.job.template.chips == 0 for _, child in children)
-    if len(children) - others < with_chips:
+    if len(children) - others < with_chips and not jobset.suspended:
         children += _representatives(jobset, jobs, {key for key, _ in children})
     siblings = with_chips + others
     slices: dict[SliceId, Slice] = {}
@@ -252,8 +259,11 @@ def slice_id_of(pod: Pod, jobsets: JobSets) -> SliceId | None:
 
 def _alive(jobset: JobSet) -> bool:
     """Whether a JobSet has work to run here."""
-    run_here = jobset.managed_by in ("", constants.JOBSET_CONTROLLER)
-    return run_here and jobset.lives
+    return _runs_here(jobset) and jobset.lives
+
+
+def _runs_here(jobset: JobSet) -> bool:
+    return jobset.managed_by in ("", constants.JOBSET_CONTROLLER)
 
 
 def _slice(
@@ -285,7 +295,7 @@ def _slice(
         parallelism=parallelism,
         siblings=siblings,
         # One that exceeds a bound is told once, on the JobSet (`rejected`), and not for each slice.
-        served=not jobset.problem and policy.serves(jobset, requirements),
+        served=not jobset.problem and not jobset.suspended and policy.serves(jobset, requirements),
         shape=shape,
         shape_problem=problem,
     )

@@ -138,7 +138,11 @@ class JobSet:
     @property
     def lives(self) -> bool:
         """Whether it has pods, or will have: not finished, not suspended, not being deleted."""
-        return not (self.finished or self.suspended or self.deleting)
+        return self.keeps_pools(while_suspended=False)
+
+    def keeps_pools(self, *, while_suspended: bool) -> bool:
+        """Whether its pools are for it still: it lives, or it is only suspended and keeps them `while_suspended`."""
+        return not (self.finished or self.deleting or (self.suspended and not while_suspended))
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,13 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     jobsets = JobSets.of(snapshot.jobsets)
     policy = _serving_policy(snapshot, settings)
     supply = find_supply(snapshot.pools, snapshot.nodes, memory, settings.namespaces, now)
-    slices = find_slices(jobsets, snapshot.pods, policy, referred(supply.values(), jobsets, memory))
+    slices = find_slices(
+        jobsets,
+        snapshot.pods,
+        policy,
+        referred(supply.values(), jobsets, memory),
+        keep_suspended=settings.keep_suspended,
+    )
     owned = by_owner(slices, supply.values())
     made_for = {each.name: slice_id for slice_id, many in owned.items() for each in many}
     turns = gangs.take_turns(

@@ -231,6 +231,9 @@ def _releases(
     for slice_id, name in used:
         if slice_id not in slices or slice_id.jobset_uid in waiting or name not in supply:
             continue
+        if slices[slice_id].jobset.suspended:
+            # Nobody knows whether all are there before it is resumed.
+            continue
         for node in supply[name].nodes:
             if any(taint.key in constants.HELD_KEYS for taint in node.taints):
                 yield node.name

@@ -100,19 +100,24 @@ def match(
             return False
         # Where all hosts are known, the slice's pods are on none of them: it found a place among foreign nodes.
         gone = slice_.id in use.elsewhere and len(candidate.nodes) >= candidate.pool.hosts
-        return not gone and serves(candidate, slice_)
+        # What a suspended JobSet's pods will ask for is not known: a queue changes their template before and after.
+        return not gone and (slice_.jobset.suspended or serves(candidate, slice_))
+
+    def return_home(slices: Sequence[Slice]) -> None:
+        for slice_ in slices:
+            last = supply.get(last_held.get(slice_.id, PoolName("")))
+            claim(slice_, last if returns_to(slice_, last) else None)
+        for slice_ in slices:
+            if slice_.id not in claims:
+                own = (each for each in owned.get(slice_.id, ()) if returns_to(slice_, each))
+                claim(slice_, max(own, key=lambda each: (each.ready, each.attempt), default=None))
 
     for slice_id, names in use.held.items():
         for name in sorted(names & supply.keys()):
             settle(slice_id.jobset_uid, supply[name].pool)
-    eligible = [each for each in waiting if each.jobset.uid not in restrictions.sidelined]
-    for slice_ in eligible:
-        last = supply.get(last_held.get(slice_.id, PoolName("")))
-        claim(slice_, last if returns_to(slice_, last) else None)
-    for slice_ in eligible:
-        if slice_.id not in claims:
-            own = (each for each in owned.get(slice_.id, ()) if returns_to(slice_, each))
-            claim(slice_, max(own, key=lambda each: (each.ready, each.attempt), default=None))
+    suspended = [each for each in waiting if each.jobset.suspended]
+    eligible = [each for each in waiting if each.jobset.uid not in restrictions.sidelined and not each.jobset.suspended]
+    return_home(eligible)
     # Only who waits for a pool takes one that was made for another; who merely might need one again does not.
     free = _Free(
         each
@@ -123,6 +128,8 @@ def match(
     for slice_ in eligible:
         if slice_.wanting and slice_.id not in claims and slice_.id not in restrictions.yielding:
             claim(slice_, free.take(slice_, zones.get(slice_.jobset.uid)))
+    # The scheduler puts whatever fits on the nodes that a suspended JobSet keeps: it is the last to count on them.
+    return_home(suspended)
     return Matching(
         holders=use.holders,
         held=use.held,

@@ -101,7 +101,7 @@ def find_surplus(
         if due > now:
             due_at.append(due)
             continue
-        delete = _delete(each, given_up, owner, slices, jobsets, matching)
+        delete = _delete(each, given_up, owner, slices, jobsets, matching, settings)
         if back and delete.reason is DeleteReason.NOT_NEEDED:
             delete = replace(delete, reason=DeleteReason.GIVEN_BACK)
         deletes.append(delete)
@@ -188,6 +188,7 @@ def _delete(
     slices: Mapping[SliceId, Slice],
     jobsets: JobSets,
     matching: Matching,
+    settings: Settings,
 ) -> Delete:
     jobset = jobsets.by_uid.get(each.jobset_uid or jobsets.uid_of_name.get(each.jobset_name, JobSetUid("")))
     if each.pool.status is PoolStatus.ERROR:
@@ -196,7 +197,7 @@ def _delete(
         # It may be a pool that was made for another.
         jobset, owner, reason = slices[given_up].jobset, given_up, DeleteReason.SLICE_STUCK
     else:
-        reason = _reason(each, jobset, owner, matching)
+        reason = _reason(each, jobset, owner, matching, settings)
     namespace, jobset_name = each.jobset_name
     jobset_uid = each.jobset_uid
     if reason is DeleteReason.SLICE_STUCK and jobset is not None:
@@ -239,12 +240,14 @@ def _due(
     return due
 
 
-def _reason(each: Supply, jobset: JobSet | None, owner: SliceId | None, matching: Matching) -> DeleteReason:
+def _reason(
+    each: Supply, jobset: JobSet | None, owner: SliceId | None, matching: Matching, settings: Settings
+) -> DeleteReason:
     if jobset is None or jobset.deleting:
         return DeleteReason.JOBSET_GONE
     if jobset.finished:
         return DeleteReason.JOBSET_FINISHED
-    if jobset.suspended:
+    if not jobset.keeps_pools(while_suspended=settings.keep_suspended):
         return DeleteReason.JOBSET_SUSPENDED
     if each.lost:
         return DeleteReason.NO_READY_NODES

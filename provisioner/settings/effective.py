@@ -31,6 +31,7 @@ class Settings:
     force_on_demand: bool = False
     node_min_lifespan_seconds: float = 10.0
     deletion_delay_seconds: float = 30.0
+    keep_suspended: bool = False
     ready_timeout_seconds: float = 900.0
     replaced_share_percent: int = 20
     #: None: as the cluster's release channel demands.

@@ -155,6 +155,15 @@ OPTIONS: tuple[Option, ...] = (
         description="How long nothing must need a pool before it is deleted. The Go provisioner ignores it.",
     ),
     Option(
+        variable="KEEP_POOLS_OF_SUSPENDED_JOBSETS",
+        field="keep_suspended",
+        read=forms.go_bool,
+        default="false",
+        description="The pools of a suspended JobSet stay until it completes, fails or is deleted, as with the Go "
+        "provisioner. They are paid for and count for the limits, and other JobSets' pods may be scheduled there. "
+        "Without this they go after NODEPOOL_DELETION_DELAY.",
+    ),
+    Option(
         variable="NODEPOOL_READY_TIMEOUT",
         field="ready_timeout_seconds",
         read=forms.go_duration_seconds,

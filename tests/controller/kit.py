@@ -137,7 +137,7 @@ class World:
 
     def start(self, *, ca_pem: bytes | None = CERTIFICATE) -> Loop:
         """Start a controller afresh, as after a crash."""
-        self.gate = Gate(api=self.kube, clock=self.clock.now)
+        self.gate = Gate(api=self.kube, clock=self.clock.now, keep_suspended=self.settings.keep_suspended)
         executor = ThreadPoolExecutor(max_workers=1)
         self.actor = Actor(
             gke=self.gke,

@@ -107,6 +107,20 @@ def test_a_jobset_keeps_its_pool(world: World) -> None:
     assert [call.method for call in world.gke.calls if call.method == "delete_node_pool"] == []
 
 
+def test_a_suspended_jobset_that_keeps_its_pool() -> None:
+    """It is named, and so is the setting; without the setting the pool goes."""
+    world = World(keep_suspended=True)
+    pool = world.run_to_use()
+    world.remove_leader()
+    world.change_jobset(spec={"suspend": True})
+    done = Person(_paused(world))()
+    assert done.code == 1
+    why = "is suspended and keeps it; delete the JobSet, or unset KEEP_POOLS_OF_SUSPENDED_JOBSETS"
+    assert f"  {pool}  JobSet {NAMESPACE}/train {why}" in done.text
+    world.settings = replace(world.settings, keep_suspended=False)
+    assert f"not needed (it was made for JobSet {NAMESPACE}/train)" in Person(_paused(world))().text
+
+
 def test_it_waits_until_the_last_pool_is_gone(world: World) -> None:
     """JobSet deleted, pool idle, pool stopping, gone: each is told once, and the end is 0."""
     world.run_to_use()

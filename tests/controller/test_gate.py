@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -109,6 +110,19 @@ def test_a_reason_that_is_not_confirmed_keeps_the_pool(
         world.gate.pass_through(a_delete(reason=reason))
     assert cordoned(world) == (False, False)
     assert world.calls("PATCH") == []
+
+
+@pytest.mark.parametrize("reason", [DeleteReason.JOBSET_GONE, DeleteReason.JOBSET_FINISHED])
+def test_a_suspended_jobset_that_keeps_its_pools_is_no_reason(world: World, reason: DeleteReason) -> None:
+    """As decided by who does not watch its namespace; one that has ended is one."""
+    gate = replace(world.gate, keep_suspended=True)
+    put_jobset(world, **SUSPENDED)
+    with pytest.raises(NeededError, match="is suspended and keeps it"):
+        gate.pass_through(a_delete(reason=reason))
+    assert cordoned(world) == (False, False)
+    put_jobset(world, **SUSPENDED, **COMPLETED)
+    gate.pass_through(a_delete(reason=reason))
+    assert cordoned(world) == (True, True)
 
 
 def test_a_pool_that_names_no_uid_goes_by_the_name(world: World) -> None:

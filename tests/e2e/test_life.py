@@ -149,6 +149,28 @@ def test_suspended_and_resumed(ground: Ground, provisioner: ProvisionerProcess) 
     ground.await_completed("paused")
 
 
+def test_suspended_and_resumed_on_the_pool_that_it_keeps(alone: Ground) -> None:
+    """KEEP_POOLS_OF_SUSPENDED_JOBSETS: it runs again on the same pool, which goes when it is deleted."""
+    process = alone.provisioner(environment={"KEEP_POOLS_OF_SUSPENDED_JOBSETS": "true"})
+    alone.apply("paused", run_for="1h")
+    alone.wait(lambda: alone.runs("paused"), "it runs")
+    (pool,) = alone.pools("paused-")
+    alone.patch("paused", {"spec": {"suspend": True}})
+    alone.wait(lambda: not alone.phases("paused"), "its pods are gone")
+    # By the time that another JobSet has come and gone, its pool would have gone as well.
+    alone.apply("marker", run_for="1s", topology="2x2x2", parallelism=2)
+    alone.await_completed("marker")
+    assert not alone.calls("nodePools.delete", "paused-")
+    assert 'tpu_provisioner_chips{state="ready"} 4.0' in metrics(process)
+    alone.patch("paused", {"spec": {"suspend": False}})
+    alone.wait(lambda: alone.runs("paused"), "it runs again")
+    assert [each.name for each in alone.pools("paused-")] == [pool.name]
+    alone.delete("paused")
+    alone.await_gone("paused-")
+    alone.await_gone("marker-")
+    assert (alone.accepted("nodePools.create"), alone.accepted("nodePools.delete")) == (2, 2)
+
+
 def test_a_restart_keeps_the_pool(ground: Ground, provisioner: ProvisionerProcess) -> None:
     """A JobSet that restarts comes back to the same pool, which is never deleted in between."""
     ground.apply("stumbling", fail_after="2s", max_restarts=1, topology="2x2x2", parallelism=2)

@@ -114,7 +114,7 @@ class Process:
         self.actor = _Actor(
             gke=gke,
             api=api,
-            gate=Gate(api=api, clock=clock, monotonic=self._monotonic),
+            gate=Gate(api=api, clock=clock, monotonic=self._monotonic, keep_suspended=settings.keep_suspended),
             clock=clock,
             lease_seconds=elector.remaining_seconds if elector is not None else lambda: float("inf"),
             on_answer=self.wake,
