@@ -118,7 +118,7 @@ _NAME = choices._NAME.pattern  # noqa: SLF001 - the schema is made from what the
 _ZONE = choices.ZONE.pattern
 #: A project named "projects" would be the API's own path.
 _RESERVATION = rf"reservation/(?:{_NAME}|(?:{choices.PROJECT.pattern})/{_NAME}(?:/{_NAME}){{0,2}})"
-_KINDS = "on-demand|spot|flex-start|queued"
+_KINDS = "on-demand|spot|flex-start"
 _CHOICE = rf"(?:{_KINDS}|{_RESERVATION})(?:\s*@\s*{_ZONE})?"
 #: The first colon ends the network, so its project is none of a domain (example.com:project).
 _OWN_PROJECT = choices.PROJECT.pattern.removeprefix("([a-z0-9.-]+:)?")

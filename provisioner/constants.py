@@ -34,7 +34,7 @@ RESERVATION_PROJECT = "cloud.google.com/reservation-project"
 RESERVATION_BLOCK = "cloud.google.com/reservation-blocks"
 RESERVATION_SUB_BLOCK = "cloud.google.com/reservation-subblocks"
 FLEX_START = "cloud.google.com/gke-flex-start"
-#: The creator of a queued pool has to label it; its taint comes by itself.
+#: Taint of queued nodes, and the label that pods select them by.
 QUEUED = "cloud.google.com/gke-queued"
 #: Seconds, in a nodeSelector.
 MAX_RUN_SECONDS = "cloud.google.com/gke-max-run-duration-seconds"
@@ -135,8 +135,8 @@ POOL_TOPOLOGY = "google.com/tpu-provisioner-topology"
 CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
 #: Taint key of nodes that wait for the other slices of their JobSet.
 HELD = "tpu-provisioner.cloud.google.com/held"
-#: The same on nodes that the cluster autoscaler brings (flex-start, queued): it brings none with a taint that the pod
-#: does not tolerate, except of this prefix. It counts nodes with one as not ready, so others have the key above.
+#: The same on nodes that the cluster autoscaler brings (flex-start): it brings none with a taint that the pod does
+#: not tolerate, except of this prefix. It counts nodes with one as not ready, so others have the key above.
 HELD_LATE = "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"
 HELD_KEYS = (HELD, HELD_LATE)
 #: Labels that no copied label may overwrite: they say whose pool it is.

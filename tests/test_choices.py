@@ -11,6 +11,12 @@ from provisioner.model.choices import CapacityChoice, parse_choices, parse_zones
 
 ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
 SPOT = CapacityChoice(kind=CapacityKind.SPOT)
+#: Why, and both ways out.
+NOT_SERVED = (
+    "queued capacity is not served: Kueue starts a JobSet only after its ProvisioningRequest is provisioned",
+    "use flex-start, or set up node pool and Kueue by hand",
+    "disable-autoprovisioning=true",
+)
 
 
 def reserved(path: str, zone: str = "") -> CapacityChoice:
@@ -27,7 +33,6 @@ def reserved(path: str, zone: str = "") -> CapacityChoice:
         pytest.param("on-demand,spot", (ON_DEMAND, SPOT), id="the order is kept"),
         pytest.param("  on-demand ,\n spot, ", (ON_DEMAND, SPOT), id="blanks and a last comma do not matter"),
         pytest.param("flex-start", (CapacityChoice(kind=CapacityKind.FLEX_START),), id="flex-start"),
-        pytest.param("queued", (CapacityChoice(kind=CapacityKind.QUEUED),), id="queued"),
         pytest.param("reservation/r1, on-demand", (reserved("r1"), ON_DEMAND), id="a reservation of the own project"),
         pytest.param("reservation/r", (reserved("r"),), id="a name of one letter"),
         pytest.param("reservation/projects", (reserved("projects"),), id="a reservation named projects"),
@@ -69,7 +74,9 @@ def test_choices_that_are_understood(text: str, want: tuple[CapacityChoice, ...]
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        pytest.param("cheap", ["'cheap'", "on-demand, spot, flex-start, queued", "reservation/NAME"], id="no kind"),
+        pytest.param("cheap", ["'cheap'", "none of on-demand, spot, flex-start, reservation/NAME"], id="no kind"),
+        pytest.param("queued", ["has 'queued'", *NOT_SERVED], id="queued capacity"),
+        pytest.param("spot, queued@us-east5-a", ["has 'queued@us-east5-a'", *NOT_SERVED], id="queued in a zone"),
         pytest.param("on-demand, Spot", ["'Spot'", "spot"], id="capitals"),
         pytest.param("on demand", ["'on demand'", "on-demand"], id="a blank within"),
         pytest.param("spot on-demand", ["'spot on-demand'"], id="a comma forgotten"),
@@ -170,7 +177,7 @@ _RESERVATIONS = st.one_of(
     st.tuples(_PROJECTS, _NAMES, _NAMES, _NAMES).map("/".join),
 )
 _TERMS = st.one_of(
-    st.sampled_from([kind.value for kind in CapacityKind if kind is not CapacityKind.RESERVATION]),
+    st.sampled_from(["on-demand", "spot", "flex-start"]),
     _RESERVATIONS.map("reservation/".__add__),
 )
 _WRITTEN = st.one_of(_TERMS, st.tuples(_TERMS, _ZONES).map("@".join))

@@ -248,6 +248,7 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
         ("ZONES", "us-central2", "has 'us-central2', which is no zone such as"),
         ("ZONES", "us-east5-a", "is not in GCP_CLUSTER_LOCATION='us-central2'; name zones of us-central2 alone"),
         ("CAPACITY", "cheap", "has 'cheap', which is none of on-demand, spot"),
+        ("CAPACITY", "spot, queued", "has 'queued', and queued capacity is not served: Kueue starts a JobSet"),
         ("CAPACITY", "spot, spot", "has 'spot' twice"),
         ("SAME_ZONE", "maybe", "is neither true nor false"),
         ("MAX_RUN_DURATION", "1d", "is no duration"),

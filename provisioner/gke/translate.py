@@ -268,7 +268,7 @@ def node_pool_message(request: NodePoolRequest) -> container_v1.NodePool:
         pool.placement_policy = placement(policy_name=request.policy_name)
     elif request.topology:
         pool.placement_policy = placement(type_=placement.Type.COMPACT, tpu_topology=request.topology)
-    if request.flex_start or request.queued:
+    if request.flex_start:
         _make_empty(pool, request)
     if request.additional_networks:
         pool.network_config = container_v1.NodeNetworkConfig(
@@ -281,7 +281,7 @@ def node_pool_message(request: NodePoolRequest) -> container_v1.NodePool:
 
 
 def _make_empty(pool: container_v1.NodePool, request: NodePoolRequest) -> None:
-    """Let the pool begin without nodes and grow to its whole size at once, as flex-start and queued capacity demand."""
+    """Let the pool begin without nodes and grow to its whole size at once, as flex-start capacity demands."""
     pool.initial_node_count = 0
     # The maximum counts by zone: of the total, GKE says that 0 is not a valid size of a slice.
     pool.autoscaling = container_v1.NodePoolAutoscaling(
@@ -298,10 +298,7 @@ def _make_empty(pool: container_v1.NodePool, request: NodePoolRequest) -> None:
     pool.config.reservation_affinity = container_v1.ReservationAffinity(
         consume_reservation_type=container_v1.ReservationAffinity.Type.NO_RESERVATION
     )
-    if request.flex_start:
-        pool.config.flex_start = True
-    if request.queued:
-        pool.queued_provisioning = container_v1.NodePool.QueuedProvisioning(enabled=True)
+    pool.config.flex_start = True
 
 
 def workload_policy_from_json(body: Mapping[str, Any]) -> WorkloadPolicy:

@@ -27,14 +27,14 @@ class PoolStatus(Enum):
 
 
 class CapacityKind(Enum):
-    """The terms on which Google hands out TPUs, as users write them."""
+    """The terms on which Google hands out TPUs."""
 
     RESERVATION = "reservation"
     ON_DEMAND = "on-demand"
     SPOT = "spot"
     #: Dynamic workload scheduler: the pool is made empty, its nodes come when there is capacity, for a bounded time.
     FLEX_START = "flex-start"
-    #: Nodes come only through a ProvisioningRequest, which Kueue makes.
+    #: Nodes come only through a ProvisioningRequest. It is no choice any more, but pools of earlier releases have it.
     QUEUED = "queued"
 
 
@@ -101,6 +101,7 @@ class NodePool:
     policy_name: str = ""
     spot: bool = False
     flex_start: bool = False
+    #: queuedProvisioning: its nodes come only through a ProvisioningRequest.
     queued: bool = False
     #: Name or path of the one reservation, empty for none.
     reservation: str = ""
@@ -115,7 +116,7 @@ class NodePool:
     @property
     def capacity(self) -> CapacityKind:
         """On which terms its nodes are had."""
-        return _capacity_kind(self)
+        return CapacityKind.QUEUED if self.queued and not self.flex_start else _capacity_kind(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,7 @@ class NodePoolRequest:
     name: PoolName
     zone: Zone
     machine_type: str
-    #: Nodes of the whole pool. Of flex-start and queued capacity it is made empty, to grow to this at once.
+    #: Nodes of the whole pool. Of flex-start capacity it is made empty, to grow to this at once.
     node_count: int
     #: COMPACT placement with this topology; empty for none.
     topology: str = ""
@@ -145,7 +146,6 @@ class NodePoolRequest:
     taints: tuple[Taint, ...] = ()
     spot: bool = False
     flex_start: bool = False
-    queued: bool = False
     #: Name, or projects/P/reservations/R, then optionally /reservationBlocks/B and /reservationSubBlocks/S; empty for
     #: none.
     reservation: str = ""
@@ -176,8 +176,6 @@ def _capacity_kind(pool: NodePool | NodePoolRequest) -> CapacityKind:
         return CapacityKind.RESERVATION
     if pool.flex_start:
         return CapacityKind.FLEX_START
-    if pool.queued:
-        return CapacityKind.QUEUED
     return CapacityKind.SPOT if pool.spot else CapacityKind.ON_DEMAND
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, Zone
 
@@ -23,6 +24,12 @@ _PATH_START = "projects/"
 #: Project, name, block and sub-block.
 _MOST_PARTS = 4
 _RESERVATION_FORM = "reservation/NAME or reservation/PROJECT/NAME[/BLOCK[/SUB-BLOCK]]"
+#: What who asks for queued capacity is told.
+QUEUED_NOT_SERVED = (
+    "queued capacity is not served: Kueue starts a JobSet only after its ProvisioningRequest is provisioned, which "
+    "needs the node pool to exist, and a node pool is only made for a JobSet that has started; use flex-start, or set "
+    f"up node pool and Kueue by hand and mark the JobSet with the label {constants.DISABLE}=true"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +103,11 @@ def _choice(text: str) -> CapacityChoice:
     kind = kinds.get(name)
     if kind is CapacityKind.RESERVATION:
         return CapacityChoice(kind=kind, reservation=_reservation(rest, text), zone=Zone(zone))
+    if kind is CapacityKind.QUEUED:
+        raise ValueError(f"has {bounds.quoted(text)}, and {QUEUED_NOT_SERVED}")
     if kind is None or slash:
-        valid = ", ".join(value for value in kinds if value != CapacityKind.RESERVATION.value)
+        not_listed = (CapacityKind.RESERVATION.value, CapacityKind.QUEUED.value)
+        valid = ", ".join(value for value in kinds if value not in not_listed)
         raise ValueError(f"has {bounds.quoted(text)}, which is none of {valid}, {_RESERVATION_FORM}")
     return CapacityChoice(kind=kind, zone=Zone(zone))
 

@@ -12,7 +12,7 @@ from provisioner import constants, tpu
 from provisioner.demand import Slice
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, Zone
-from provisioner.model.choices import CapacityChoice, reservation_path
+from provisioner.model.choices import QUEUED_NOT_SERVED, CapacityChoice, reservation_path
 from provisioner.planning import allowlists
 from provisioner.planning.asking import UnmeetableError, annotation_of, capacity_of, selected_zone, zones_of
 from provisioner.settings import Settings, region_of
@@ -24,7 +24,6 @@ _PINS = (
     (constants.PROVISIONING, "spot", CapacityKind.SPOT),
     (constants.FLEX_START, "true", CapacityKind.FLEX_START),
     (constants.PROVISIONING, "flex-start", CapacityKind.FLEX_START),
-    (constants.QUEUED, "true", CapacityKind.QUEUED),
 )
 
 
@@ -40,6 +39,8 @@ class Choices:
 
 def choices_of(slice_: Slice, settings: Settings) -> Choices:
     """List the choices of a slice; raise UnmeetableError where there is none."""
+    if slice_.requirements.node_selector.get(constants.QUEUED) == "true":
+        raise UnmeetableError(f"the pod selects {constants.QUEUED}=true, and {QUEUED_NOT_SERVED}")
     pinned = None if settings.force_on_demand else _pinned(slice_.requirements.node_selector, settings)
     if settings.force_on_demand:
         listed: tuple[CapacityChoice, ...] = (_ON_DEMAND,)
@@ -105,8 +106,7 @@ def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings
     region = region_of(settings.cluster_location)
     if choice.zone and region_of(choice.zone) != region:
         return f"{choice} is not in {region}, the region of the cluster"
-    late = choice.kind in (CapacityKind.FLEX_START, CapacityKind.QUEUED)
-    if late and shape is not None and not shape.machine_type.flex_start:
+    if choice.kind is CapacityKind.FLEX_START and shape is not None and not shape.machine_type.flex_start:
         return f"Google offers {shape.machine_type.name} on no {choice.kind.value} terms"
     if own and choice.reservation:
         return allowlists.reservation_problem(choice.reservation, settings)

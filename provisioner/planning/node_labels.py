@@ -20,8 +20,8 @@ _CAPACITY_LABELS: Mapping[CapacityKind, Mapping[str, str]] = {
     CapacityKind.RESERVATION: {constants.PROVISIONING: "standard"},
     CapacityKind.SPOT: {constants.PROVISIONING: "spot", constants.SPOT: "true"},
     CapacityKind.FLEX_START: {constants.PROVISIONING: "flex-start", constants.FLEX_START: "true"},
-    # What gke-provisioning says of queued nodes is documented nowhere.
-    CapacityKind.QUEUED: {constants.QUEUED: "true"},
+    # What gke-provisioning says of queued nodes is documented nowhere; whoever made the pool labelled it.
+    CapacityKind.QUEUED: {},
 }
 #: The node labels that tell a reservation, in the order of its parts.
 _RESERVATION_LABELS = (

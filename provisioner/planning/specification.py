@@ -26,6 +26,7 @@ _GIB = 1024**3
 _CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
 _SPOT_TAINT = Taint(key=constants.SPOT, value="true")
 _QUEUED_TAINT = Taint(key=constants.QUEUED, value="true")
+#: Queued capacity is that of pools which an earlier release made.
 _CAPACITY_TAINTS = {CapacityKind.SPOT: (_SPOT_TAINT,), CapacityKind.QUEUED: (_QUEUED_TAINT,)}
 #: Nodes carry one until the other slices of their JobSet are ready; then the provisioner takes it off.
 HELD_TAINT = Taint(key=constants.HELD, value="true")
@@ -69,7 +70,6 @@ def pool_request(
         taints=_taints(slice_, settings, choice.kind),
         spot=spot,
         flex_start=flex_start,
-        queued=choice.kind is CapacityKind.QUEUED,
         reservation=choice.reservation,
         max_run_seconds=asking.max_run_seconds_of(slice_, settings) if flex_start else 0,
         disk_type=_disk_type(shape, settings),
@@ -127,21 +127,19 @@ def fingerprint(request: NodePoolRequest) -> str:
 
 def expected_pool(request: NodePoolRequest) -> NodePool:
     """Return the pool that GKE would list right after it accepted the request."""
-    made_empty = request.flex_start or request.queued
     return NodePool(
         name=request.name,
         status=PoolStatus.PROVISIONING,
         labels=request.labels,
         taints=request.taints,
         machine_type=request.machine_type,
-        node_count=0 if made_empty else request.node_count,
-        max_node_count=request.node_count if made_empty else 0,
+        node_count=0 if request.flex_start else request.node_count,
+        max_node_count=request.node_count if request.flex_start else 0,
         zones=(request.zone,),
         topology=request.topology,
         policy_name=request.policy_name,
         spot=request.spot,
         flex_start=request.flex_start,
-        queued=request.queued,
         reservation=request.reservation,
         disk_type=request.disk_type,
     )
@@ -273,9 +271,7 @@ def _labels(slice_: Slice, settings: Settings, choice: CapacityChoice) -> dict[s
     # Of these GKE labels nodes only where the creator of the pool asks for it.
     if choice.reservation:
         copied[constants.RESERVATION_AFFINITY] = "specific"
-    if choice.kind is CapacityKind.QUEUED:
-        copied[constants.QUEUED] = "true"
-    elif choice.kind is CapacityKind.FLEX_START and constants.MAX_RUN_SECONDS in slice_.requirements.node_selector:
+    if choice.kind is CapacityKind.FLEX_START and constants.MAX_RUN_SECONDS in slice_.requirements.node_selector:
         copied[constants.MAX_RUN_SECONDS] = slice_.requirements.node_selector[constants.MAX_RUN_SECONDS]
     forbidden = sorted(copied.keys() & constants.OWNER_LABELS)
     if forbidden:

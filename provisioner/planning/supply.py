@@ -9,7 +9,7 @@ from datetime import datetime
 
 from provisioner import constants, tpu
 from provisioner.demand import Slice, SliceId, job_key
-from provisioner.model.capacity import LATE, Node, NodePool, PoolName, PoolStatus
+from provisioner.model.capacity import LATE, CapacityKind, Node, NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import JobKey, JobSets, JobSetUid
 from provisioner.planning.fit import NodeView, misfit, view_of_node
 from provisioner.planning.memory import CallState, Memory
@@ -225,6 +225,9 @@ def takes(supply: Supply, slice_: Slice) -> bool:
     before the last of them has.
     """
     if not serves(supply, slice_):
+        return False
+    if supply.pool.capacity is CapacityKind.QUEUED and not supply.nodes:
+        # They come by a ProvisioningRequest, which nobody makes for this slice.
         return False
     if supply.pool.status is PoolStatus.RUNNING_WITH_ERROR and not supply.ready:
         # Worth waiting for to the slice that it was made for, not to others.

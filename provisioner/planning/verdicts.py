@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from provisioner import constants
 from provisioner.demand import Slice, SliceId
 from provisioner.model import bounds
-from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus
+from provisioner.model.capacity import CapacityKind, NodePoolRequest, PoolName, PoolStatus
+from provisioner.model.choices import QUEUED_NOT_SERVED
 from provisioner.model.workloads import JobSet, JobSetUid, jobset_ref, pod_ref
 from provisioner.planning.fit import label_misfit, trusted, view_of_node
 from provisioner.planning.matching import Matching
@@ -151,6 +152,13 @@ def find_stuck(
                 f"{pool.ready_nodes} of {pool.pool.hosts} nodes are ready with all their chips"
             )
             said = verdict(slice_, constants.STUCK, message, key=f"unready {name}")
+            found.append(Stuck(slice_id=slice_id, pool=name, ready=False, verdict=said))
+        elif pool.pool.capacity is CapacityKind.QUEUED and not pool.nodes:
+            message = (
+                f"job {slice_.job_name} waits for node pool {name}, which an earlier release made of queued capacity, "
+                f"and {QUEUED_NOT_SERVED}; then delete that node pool"
+            )
+            said = verdict(slice_, constants.STUCK, message, key=f"queued {name}")
             found.append(Stuck(slice_id=slice_id, pool=name, ready=False, verdict=said))
     return tuple(found)
 

@@ -261,7 +261,7 @@ OPTIONS: tuple[Option, ...] = (
         read=choices.parse_choices,
         default="",
         description='Comma list of capacity choices, best first, for pods that pin none: "reservation/r1, on-demand, '
-        'spot, flex-start, queued". Each is tried when those before it are out of stock; "@zone" ties one to a zone. '
+        'spot, flex-start". Each is tried when those before it are out of stock; "@zone" ties one to a zone. '
         "Empty: on-demand. The annotation of the same name takes precedence.",
     ),
     Option(

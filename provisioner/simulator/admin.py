@@ -7,7 +7,6 @@
     GET    /simulator/v1/counters                   calls by method and status
     POST   /simulator/v1/counters:reset             forgets log and counts
     POST   /simulator/v1/pools/NAME:preempt         {"hosts": N}; without, all
-    POST   /simulator/v1/pools/NAME:grant           a queued pool gets its nodes
     POST   /simulator/v1/pools/NAME:setStatus       {"status": S, "message": M}
 
 It has no access control: whoever reaches the port may use it.
@@ -30,7 +29,7 @@ from provisioner.simulator.settings import SettingsError
 from provisioner.simulator.wire import operation_body
 
 PREFIX = "/simulator/v1/"
-_POOL_ACTION = re.compile(r"pools/([^/:]+):(preempt|grant|setStatus)")
+_POOL_ACTION = re.compile(r"pools/([^/:]+):(preempt|setStatus)")
 _DEFAULT_LIMIT = 200
 
 
@@ -107,9 +106,6 @@ class Admin:
             if hosts is not None and (isinstance(hosts, bool) or not isinstance(hosts, int) or hosts < 0):
                 raise ApiError("INVALID_ARGUMENT", f"hosts: {hosts!r} is not a number from 0")
             return {"nodes": list(self._world.preempt(pool, hosts=hosts))}
-        if action == "grant":
-            self._world.grant(pool)
-            return {}
         status, message = body.get("status"), body.get("message", "")
         known = [item.value for item in PoolStatus]
         if status not in known:

@@ -199,10 +199,6 @@ class Simulator:
         """Take nodes from a pool; return their names."""
         return self.world.preempt(pool, hosts=hosts)
 
-    def grant(self, pool: str) -> None:
-        """Give a queued pool its nodes."""
-        self.world.grant(pool)
-
     def remove_policy(self, name: str) -> bool:
         """Take away workload policies that were made; False where there is none of that name."""
         return self.world.remove_policy(name)

@@ -16,7 +16,7 @@ _RESERVATION = re.compile(
 )
 #: The cluster autoscaler takes such taints to be gone once a node has started.
 _IGNORED_TAINT_PREFIX = "startup-taint.cluster-autoscaler.kubernetes.io/"
-_TOLERATED_TAINTS = ("google.com/tpu", "cloud.google.com/gke-queued")
+_TOLERATED_TAINT = "google.com/tpu"
 #: What was recorded of reservations that are used up, or that GKE's autoscaler looks for.
 FULL_RESERVATION_TEXTS = (
     "Specified reservation 'r' does not have available resources for the request.",
@@ -78,11 +78,11 @@ def keeps_autoscaler_off(pool: Mapping[str, Any]) -> bool:
     """Tell whether a taint keeps the autoscaler from bringing nodes.
 
     It looks whether a waiting pod would fit a node with the pool's own taints. The simulator knows no pods, and takes
-    none to tolerate more than what GKE makes pods with chips, and those of queued nodes, tolerate.
+    none to tolerate more than what GKE makes pods with chips tolerate.
     """
     return any(
         taint.get("effect") != "PREFER_NO_SCHEDULE"
-        and taint["key"] not in _TOLERATED_TAINTS
+        and taint["key"] != _TOLERATED_TAINT
         and not taint["key"].startswith(_IGNORED_TAINT_PREFIX)
         for taint in pool.get("config", {}).get("taints", [])
     )

@@ -16,7 +16,6 @@ from datetime import datetime
 from typing import Any
 
 from provisioner.simulator import labels, names, permissions, policies, validation
-from provisioner.simulator.capacity import Capacity
 from provisioner.simulator.errors import ApiError
 from provisioner.simulator.faults import FaultBook
 from provisioner.simulator.ledger import Ledger
@@ -366,15 +365,6 @@ class World:
                         self._life.try_finish_deletion(pool, operation, now)
                 if pool.short_of_capacity is not None and pool.short_of_capacity not in in_force:
                     self._life.scale_up(pool)
-
-    def grant(self, pool_name: str) -> None:
-        """Give the queued pools of that name their nodes, as a ProvisioningRequest that got its turn would."""
-        with self._lock:
-            self._now()
-            for pool in self._named(pool_name):
-                if pool.plan.capacity is not Capacity.QUEUED:
-                    raise ApiError("FAILED_PRECONDITION", f"Node pool {pool_name} has no queued provisioning.")
-                self._life.scale_up(pool)
 
     def preempt(self, pool_name: str, *, hosts: int | None = None) -> tuple[str, ...]:
         """Take nodes from the pools of that name, the first ones first; return their names."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from provisioner.simulator import names
-from provisioner.simulator.capacity import is_queued, reservation_of, reservation_parts
+from provisioner.simulator.capacity import reservation_of, reservation_parts
 from provisioner.simulator.machines import Machine, allocatable
 from provisioner.simulator.records import Pool, SimulatedNode
 
@@ -15,7 +15,6 @@ MARKER = "tpu-provisioner.cloud.google.com/simulated-by"
 
 POOL_LABEL = "cloud.google.com/gke-nodepool"
 _CHIPS = "google.com/tpu"
-_QUEUED = "cloud.google.com/gke-queued"
 _EFFECTS = {
     "NO_SCHEDULE": "NoSchedule",
     "PREFER_NO_SCHEDULE": "PreferNoSchedule",
@@ -110,7 +109,7 @@ def _provisioning(config: Mapping[str, Any]) -> str:
 
 
 def _capacity_labels(body: Mapping[str, Any]) -> dict[str, str]:
-    """Return the labels that tell the terms; gke-queued and reservation-affinity are left to the pool's creator."""
+    """Return the labels that tell the terms; reservation-affinity is left to the pool's creator."""
     labels, config = {}, body.get("config", {})
     if config.get("spot"):
         labels["cloud.google.com/gke-spot"] = "true"
@@ -128,8 +127,6 @@ def _taints(pool: Pool) -> list[dict[str, str]]:
     taints = []
     if pool.plan.machine.is_tpu:
         taints.append({"key": _CHIPS, "value": "present", "effect": "NoSchedule"})
-    if is_queued(pool.body):
-        taints.append({"key": _QUEUED, "value": "true", "effect": "NoSchedule"})
     for taint in pool.body.get("config", {}).get("taints", []):
         entry = {"key": taint["key"], "value": taint.get("value", ""), "effect": _EFFECTS[taint["effect"]]}
         if (entry["key"], entry["effect"]) not in {(known["key"], known["effect"]) for known in taints}:

@@ -42,7 +42,7 @@ class MachineType:
     memory_gib: int
     #: Boot disks that GKE accepts, GKE's default first.
     disk_types: tuple[str, ...]
-    #: Sold through the Dynamic Workload Scheduler too: flex-start and queued capacity.
+    #: Sold through the Dynamic Workload Scheduler too: flex-start.
     flex_start: bool
     #: Chosen only when a pod names it.
     only_on_request: bool = False

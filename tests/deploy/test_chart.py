@@ -217,6 +217,7 @@ _VALUES = (
     ("a run longer than Google's longest", {"MAX_RUN_DURATION": "169h"}, False),
     ("choices of capacity", {"CAPACITY": "reservation/r1@us-central2-b, on-demand, spot"}, True),
     ("a misspelt choice", {"CAPACITY": "on-demnd"}, False),
+    ("a choice that is not served", {"CAPACITY": "spot, queued"}, False),
     ("zones", {"ZONES": "us-central2-b, us-central2-c"}, True),
     ("a zone that is a region", {"ZONES": "us-central2"}, False),
     ("networks", {"GCP_NODE_ADDITIONAL_NETWORKS": "vpc1:subnet1"}, True),

@@ -10,7 +10,7 @@ import pytest
 from provisioner import cluster, constants
 from provisioner.cluster.protocol import JOBSETS_ROOT, collection_path
 from provisioner.rehearsal import ProvisionerProcess
-from tests.e2e.kit import Ground, foreign_pod, jobset, logged
+from tests.e2e.kit import Ground, foreign_pod, jobset, logged, told
 
 pytestmark = pytest.mark.e2e
 
@@ -75,7 +75,8 @@ def test_strange_neighbours(ground: Ground, provisioner: ProvisionerProcess) -> 
     ground.apply("no-accelerator", selector={constants.TPU_ACCELERATOR: ""})
     ground.apply("nonsense", topology="2x2x3")
     ground.apply("unknown", accelerator="tpu-v99-slice")
-    broken = ("no-chips", "no-topology", "no-accelerator", "nonsense", "unknown")
+    ground.apply("queueing", selector={constants.QUEUED: "true"})
+    broken = ("no-chips", "no-topology", "no-accelerator", "nonsense", "unknown", "queueing")
     ground.wait(lambda: all(ground.leader(name) for name in broken), "all have pods")
     ground.apply("good", run_for="2s")
     # Its turn with the scheduler may take a while.
@@ -93,6 +94,8 @@ def test_strange_neighbours(ground: Ground, provisioner: ProvisionerProcess) -> 
     ground.wait(
         lambda: constants.INVALID_REQUEST in ground.reasons("Pod", "no-accelerator"), "so is the missing selector"
     )
+    ground.wait(lambda: told(ground, constants.INVALID_REQUEST, "queueing"), "so is capacity that is not served")
+    assert "queued capacity is not served" in told(ground, constants.INVALID_REQUEST, "queueing")[0]
     assert not ground.reasons("Pod", "no-chips")
     assert not ground.reasons("Pod", namespace=strange)
     ground.await_gone("good-")

@@ -312,21 +312,19 @@ class FakeGke:
 
 def pool_of(request: NodePoolRequest, *, status: PoolStatus = PoolStatus.PROVISIONING) -> NodePool:
     """Return the pool that GKE would list for a request."""
-    made_empty = request.flex_start or request.queued
     return NodePool(
         name=request.name,
         status=status,
         labels=dict(request.labels),
         taints=request.taints,
         machine_type=request.machine_type,
-        node_count=0 if made_empty else request.node_count,
-        max_node_count=request.node_count if made_empty else 0,
+        node_count=0 if request.flex_start else request.node_count,
+        max_node_count=request.node_count if request.flex_start else 0,
         zones=(request.zone,),
         topology="" if request.policy_name else request.topology,
         policy_name=request.policy_name,
         spot=request.spot,
         flex_start=request.flex_start,
-        queued=request.queued,
         reservation=request.reservation,
     )
 

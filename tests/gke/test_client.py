@@ -176,15 +176,6 @@ REQUESTS = [
         id="a flex-start pool is made empty, to grow to the whole slice",
     ),
     pytest.param(
-        replace(SMALLEST, node_count=4, queued=True, labels={"cloud.google.com/gke-queued": "true"}),
-        {
-            **MADE_EMPTY,
-            "config": {**MADE_EMPTY["config"], "labels": {"cloud.google.com/gke-queued": "true"}},
-            "queuedProvisioning": {"enabled": True},
-        },
-        id="a queued pool is made empty and gets nodes through the queue alone",
-    ),
-    pytest.param(
         replace(
             SMALLEST,
             disk_type="",

@@ -13,6 +13,7 @@ from provisioner.gke.client import GkeClient
 from provisioner.gke.errors import GkeError, says_missing
 from provisioner.gke.permissions import ACT_AS, PROJECT_PERMISSIONS, READ_RESERVATION
 from provisioner.model.capacity import (
+    CapacityKind,
     Failure,
     FailureKind,
     NodePool,
@@ -184,7 +185,6 @@ def test_on_a_release_channel_pools_are_upgraded_or_refused(gke: Rehearsal) -> N
     "request_",
     [
         pytest.param(replace(UNTAINTED, flex_start=True, max_run_seconds=3600), id="flex-start"),
-        pytest.param(replace(UNTAINTED, queued=True), id="queued"),
         pytest.param(replace(SINGLE, taints=(), flex_start=True, max_run_seconds=600), id="flex-start of one host"),
         pytest.param(
             replace(IRONWOOD, taints=(), flex_start=True, max_run_seconds=604800),
@@ -193,7 +193,7 @@ def test_on_a_release_channel_pools_are_upgraded_or_refused(gke: Rehearsal) -> N
     ],
 )
 def test_pools_that_are_made_empty(gke: Rehearsal, request_: NodePoolRequest) -> None:
-    """A flex-start or queued pool is taken, begins without nodes, and reads back with those that it is to get."""
+    """A flex-start pool is taken, begins without nodes, and reads back with those that it is to get."""
     gke.client.create_node_pool(request_)
     gke.wait(25)
     pool = gke.client.get_node_pool(request_.name)
@@ -202,13 +202,32 @@ def test_pools_that_are_made_empty(gke: Rehearsal, request_: NodePoolRequest) ->
     assert pool.capacity is request_.capacity
     assert gke.nodes() == 0
     gke.wait(60)
-    if request_.queued:
-        assert gke.nodes() == 0
-        gke.simulator.grant(request_.name)
     assert gke.nodes() == request_.node_count
 
 
-QUEUED_LABEL = {"cloud.google.com/gke-queued": "true"}
+def test_a_queued_pool_of_an_earlier_release_is_known_for_what_it_is(gke: Rehearsal) -> None:
+    """The list asks for the field that tells it, and GKE deletes it as any other."""
+    body = {
+        "name": "queued",
+        "initialNodeCount": 0,
+        "locations": ["us-east5-b"],
+        "autoscaling": {"enabled": True, "maxNodeCount": 4, "locationPolicy": "ANY"},
+        "queuedProvisioning": {"enabled": True},
+        "placementPolicy": {"type": "COMPACT", "tpuTopology": "4x4"},
+        "config": {
+            "machineType": "ct6e-standard-4t",
+            "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
+        },
+    }
+    gke.simulator.world.create_pool(ClusterName("p", "us-east5", "c"), body)
+    gke.wait(60)
+    (pool,) = gke.client.list_node_pools()
+    assert (pool.status, pool.capacity, pool.hosts) == (PoolStatus.RUNNING, CapacityKind.QUEUED, 4)
+    gke.client.delete_node_pool(pool.name)
+    gke.wait(60)
+    assert gke.client.list_node_pools() == ()
+
+
 SUB_BLOCK = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/s"
 
 
@@ -219,7 +238,6 @@ SUB_BLOCK = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/
         pytest.param(SINGLE, id="a single host"),
         pytest.param(replace(SLICE, spot=True), id="spot"),
         pytest.param(replace(UNTAINTED, flex_start=True), id="flex-start"),
-        pytest.param(replace(UNTAINTED, queued=True, labels=QUEUED_LABEL), id="queued"),
         pytest.param(replace(SLICE, reservation="r"), id="a reservation"),
         pytest.param(replace(SLICE, reservation=SUB_BLOCK), id="a sub-block of a shared reservation"),
         pytest.param(
@@ -232,8 +250,6 @@ def test_nodes_are_what_planning_expects(gke: Rehearsal, request_: NodePoolReque
     gke.client.create_node_pool(request_)
     assert gke.client.get_node_pool(request_.name) == expected_pool(request_)
     gke.wait(60)
-    if request_.queued:
-        gke.simulator.grant(request_.name)
     pool = gke.simulator.world.pool(ClusterName("p", "us-east5", "c"), request_.name)
     node = node_object(pool, pool.nodes[0], version="1", life="life", ready=True)
     view = expected_view(expected_pool(request_))

@@ -22,8 +22,7 @@ from tests.builders import CHIP_TOLERATION, SPOT_TOLERATION, make_jobset, make_p
 from tests.builders import settings as base_settings
 from tests.planning.world import World, failure
 
-QUEUED_TOLERATION = Toleration(key=constants.QUEUED, operator="Exists")
-ALL_TOLERATIONS = (CHIP_TOLERATION, SPOT_TOLERATION, QUEUED_TOLERATION)
+ALL_TOLERATIONS = (CHIP_TOLERATION, SPOT_TOLERATION)
 V5P = "tpu-v5p-slice"
 STOCKOUT = failure(FailureKind.STOCKOUT, "The zone is out of TPUs.")
 
@@ -163,7 +162,6 @@ def test_the_choices_of_a_slice(asked: dict[str, Any], changes: dict[str, Any], 
         pytest.param({constants.SPOT: "true", constants.PROVISIONING: "spot"}, "spot", id="spot by both"),
         pytest.param({constants.FLEX_START: "true"}, "flex-start", id="flex-start"),
         pytest.param({constants.PROVISIONING: "flex-start"}, "flex-start", id="flex-start by gke-provisioning"),
-        pytest.param({constants.QUEUED: "true"}, "queued", id="queued"),
         pytest.param({constants.RESERVATION_NAME: "r1"}, "reservation r1", id="a reservation"),
         pytest.param(
             {constants.RESERVATION_NAME: "r1", constants.RESERVATION_PROJECT: "other-project"},
@@ -255,12 +253,6 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
             id="v4 on flex-start",
         ),
         pytest.param(
-            {"selector": {constants.QUEUED: "true"}, "accelerator": "tpu-v4-podslice"},
-            {},
-            ["Google offers ct4p-hightpu-4t on no queued terms"],
-            id="v4 queued",
-        ),
-        pytest.param(
             {"annotations": {constants.CAPACITY: "cheap"}},
             {},
             [f"annotation {constants.CAPACITY}='cheap'", "has 'cheap'", "on-demand, spot"],
@@ -347,21 +339,18 @@ def test_a_label_that_is_not_copied_is_told_with_the_pool_that_is_bought() -> No
 
 def test_a_choice_that_the_pod_does_not_tolerate_is_skipped() -> None:
     """Spot nodes carry a taint."""
-    world = World(
-        jobset_of(tolerations=(CHIP_TOLERATION,)), settings_=settings(capacity="spot, queued, on-demand, flex-start")
-    )
+    world = World(jobset_of(tolerations=(CHIP_TOLERATION,)), settings_=settings(capacity="spot, on-demand, flex-start"))
     world.step()
     assert bought(world) == ["on-demand in us-central2-b"]
 
 
-def test_where_no_choice_is_tolerated_all_reasons_are_told() -> None:
+def test_where_no_choice_fits_all_reasons_are_told() -> None:
     """Each is a way out."""
-    (verdict,) = (
-        World(jobset_of(tolerations=(CHIP_TOLERATION,)), settings_=settings(capacity="spot, queued")).look().verdicts
-    )
+    jobset = jobset_of(tolerations=(CHIP_TOLERATION,), selector={constants.PROVISIONING: "standard"})
+    (verdict,) = World(jobset, settings_=settings(capacity="spot, flex-start")).look().verdicts
     assert verdict.reason == constants.INVALID_REQUEST
-    assert f"{constants.SPOT}=true" in verdict.message
-    assert f"{constants.QUEUED}=true" in verdict.message
+    assert f"the node has {constants.PROVISIONING}=spot" in verdict.message
+    assert f"the node has {constants.PROVISIONING}=flex-start" in verdict.message
 
 
 @pytest.mark.parametrize(
@@ -389,21 +378,13 @@ def test_an_annotation_that_cannot_be_read_is_told_and_costs_no_other_its_turn(k
 # --- What is asked of GKE ---
 
 
-@pytest.mark.parametrize("kind", [CapacityKind.FLEX_START, CapacityKind.QUEUED])
-def test_late_capacity_is_made_empty_to_grow_at_once(kind: CapacityKind) -> None:
+def test_late_capacity_is_made_empty_to_grow_at_once() -> None:
     """No reservation, nodes of the whole slice when they come."""
-    request = request_of(slice_of(), capacity=kind.value)
-    assert (request.flex_start, request.queued) == (kind is CapacityKind.FLEX_START, kind is CapacityKind.QUEUED)
-    assert (request.node_count, request.reservation, request.spot) == (2, "", False)
+    request = request_of(slice_of(), capacity="flex-start")
+    assert (request.flex_start, request.node_count, request.reservation, request.spot) == (True, 2, "", False)
     pool = expected_pool(request)
     assert (pool.node_count, pool.max_node_count, pool.hosts) == (0, 2, 2)
-    assert pool.capacity is kind
-
-
-def test_the_creator_of_a_queued_pool_labels_it() -> None:
-    """GKE adds the taint alone."""
-    assert request_of(slice_of(), capacity="queued").labels[constants.QUEUED] == "true"
-    assert constants.QUEUED not in request_of(slice_of()).labels
+    assert pool.capacity is CapacityKind.FLEX_START
 
 
 @pytest.mark.parametrize(
@@ -475,7 +456,6 @@ def test_a_max_run_duration_out_of_bounds_is_told(asked: dict[str, Any], words: 
         ),
         ("spot", {constants.PROVISIONING: "spot", constants.SPOT: "true"}, {constants.SPOT}),
         ("flex-start", {constants.PROVISIONING: "flex-start", constants.FLEX_START: "true"}, set()),
-        ("queued", {constants.QUEUED: "true"}, {constants.QUEUED}),
     ],
 )
 def test_the_nodes_of_each_capacity_are_foreseen(text: str, labels: dict[str, str], taints: set[str]) -> None:
@@ -486,7 +466,6 @@ def test_the_nodes_of_each_capacity_are_foreseen(text: str, labels: dict[str, st
         constants.PROVISIONING,
         constants.SPOT,
         constants.FLEX_START,
-        constants.QUEUED,
         constants.RESERVATION_NAME,
         constants.RESERVATION_PROJECT,
         constants.RESERVATION_BLOCK,
@@ -513,7 +492,6 @@ def test_the_taint_that_holds_a_slice_back_is_none_that_its_pods_must_tolerate()
     [
         ("on-demand", "tpu-provisioner.cloud.google.com/held"),
         ("flex-start", "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"),
-        ("queued", "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"),
     ],
 )
 def test_nodes_that_the_autoscaler_brings_are_held_by_a_taint_that_it_ignores(text: str, key: str) -> None:
@@ -523,7 +501,7 @@ def test_nodes_that_the_autoscaler_brings_are_held_by_a_taint_that_it_ignores(te
         topology="2x4",
         replicas=2,
         annotations={constants.ALL_OR_NOTHING: "true"},
-        tolerations=(CHIP_TOLERATION, Toleration(key=constants.QUEUED, operator="Exists")),
+        tolerations=(CHIP_TOLERATION,),
     )
     request = request_of(slice_, capacity=text)
     assert [taint.key for taint in request.taints] == [key]
@@ -807,7 +785,7 @@ def test_a_stockout_of_late_capacity_is_known_by_its_own_name() -> None:
 
 def test_the_choice_of_a_pool_is_the_choice_it_was_bought_as() -> None:
     """Back-off of what is listed and of what is asked for is kept under one key."""
-    text = "reservation/other-project/r1/b1, spot, flex-start, queued, on-demand"
+    text = "reservation/other-project/r1/b1, spot, flex-start, on-demand"
     for choice in choices_of(slice_of(), settings(capacity=text)).open:
         request = pool_request(slice_of(), settings(capacity=text), 0, choice)
         assert choice_of(request) == choice_of(expected_pool(request)) == choice

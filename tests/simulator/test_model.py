@@ -397,19 +397,14 @@ def test_a_flex_start_pool_begins_empty_and_fills(make_world: MakeWorld, clock: 
         ),
     ],
 )
-@pytest.mark.parametrize("queued", [False, True])
 def test_the_autoscaler_looks_at_the_taints_of_a_pool(
-    make_world: MakeWorld, clock: FakeClock, *, queued: bool, key: str, effect: str, nodes: int
+    make_world: MakeWorld, clock: FakeClock, key: str, effect: str, nodes: int
 ) -> None:
     """Where no pod would fit the new nodes it brings none, however long they are waited for."""
     world = make_world(create_seconds=1, scale_up_seconds=10)
-    body = empty_pool(queued=queued)
+    body = empty_pool()
     taint = {"key": key, "value": "true", "effect": effect}
     world.create_pool(CLUSTER, {**body, "config": {**body["config"], "taints": [taint]}})
-    clock.tick(1)
-    world.advance()
-    if queued:
-        world.grant("slice")
     clock.tick(10_000)
     assert len(world.views()[0].nodes) == nodes
 
@@ -443,17 +438,17 @@ def test_a_flex_start_pool_that_waits_can_be_deleted(make_world: MakeWorld, cloc
     assert status(world) == "gone"
 
 
-def test_a_queued_pool_gets_nodes_when_it_is_granted(make_world: MakeWorld, clock: FakeClock) -> None:
-    """Time alone brings no nodes to a queued pool; a grant does, and only to such a pool."""
-    world = make_world(create_seconds=1, scale_up_seconds=10)
-    world.create_pool(CLUSTER, empty_pool(queued=True))
-    world.create_pool(CLUSTER, slice_pool("other"))
+@pytest.mark.parametrize("flex_start", [False, True], ids=["alone", "with flex-start"])
+def test_a_queued_pool_gets_no_nodes(make_world: MakeWorld, clock: FakeClock, *, flex_start: bool) -> None:
+    """Time alone brings none: nobody reads ProvisioningRequests here. It is deleted as any other."""
+    world = make_world(create_seconds=1, scale_up_seconds=10, delete_seconds=10)
+    world.create_pool(CLUSTER, empty_pool(queued=True, flexStart=flex_start))
     clock.tick(10_000)
-    assert (status(world), world.views()[0].nodes) == ("RUNNING", ())
-    world.grant("slice")
-    assert len(world.views()[0].nodes) == 4
-    with pytest.raises(ApiError, match="has no queued provisioning"):
-        world.grant("other")
+    (view,) = world.views()
+    assert (view.status, view.capacity, view.nodes) == ("RUNNING", "queued", ())
+    world.delete_pool(CLUSTER, "slice")
+    clock.tick(10)
+    assert status(world) == "gone"
 
 
 BLOCK = "projects/other/reservations/r/reservationBlocks/b"
@@ -462,7 +457,6 @@ POOLS_BY_CAPACITY = {
     "spot": slice_pool(config={"machineType": "ct5lp-hightpu-4t", "spot": True}),
     "reservation": slice_pool(config=reserved(BLOCK)),
     "flex-start": empty_pool(),
-    "queued": empty_pool(queued=True),
 }
 
 
@@ -478,7 +472,6 @@ def test_a_stockout_of_one_capacity_leaves_the_others_alone(
         world.create_pool(CLUSTER, {**body, "name": name})
     clock.tick(2)
     world.advance()
-    world.grant("queued")
     for view in world.views():
         assert view.capacity == view.name
         served[view.name] = view.status == "RUNNING" and len(view.nodes) == 4

@@ -144,29 +144,17 @@ def test_capacity_shows_in_labels(clock: FakeClock, config: dict[str, Any], labe
     assert labels.items() <= node["metadata"]["labels"].items()
 
 
-@pytest.mark.parametrize(
-    ("queued", "provisioning", "flex_label", "taints"),
-    [
-        pytest.param(False, "flex-start", "true", {"google.com/tpu"}, id="flex-start"),
-        pytest.param(True, "standard", None, {"google.com/tpu", "cloud.google.com/gke-queued"}, id="queued"),
-    ],
-)
-def test_nodes_that_come_later_tell_their_terms(
-    clock: FakeClock, provisioning: str, flex_label: str | None, taints: set[str], *, queued: bool
-) -> None:
-    """GKE labels flex-start nodes, and keeps off queued nodes whoever does not tolerate the queue."""
+def test_nodes_that_come_later_tell_their_terms(clock: FakeClock) -> None:
+    """GKE labels flex-start nodes."""
     world = World(SimulatorSettings(create_seconds=1, scale_up_seconds=1), clock=clock)
-    world.create_pool(CLUSTER, empty_pool(queued=queued))
+    world.create_pool(CLUSTER, empty_pool())
     clock.tick(2)
     pool = world.pool(CLUSTER, "slice")
-    if queued:
-        world.grant("slice")
     node = node_object(pool, pool.nodes[0], version="1", life="life", ready=False)
     labels = node["metadata"]["labels"]
-    assert labels["cloud.google.com/gke-provisioning"] == provisioning
-    assert labels.get("cloud.google.com/gke-flex-start") == flex_label
-    assert "cloud.google.com/gke-queued" not in labels
-    assert {taint["key"] for taint in node["spec"]["taints"]} == taints
+    assert labels["cloud.google.com/gke-provisioning"] == "flex-start"
+    assert labels["cloud.google.com/gke-flex-start"] == "true"
+    assert {taint["key"] for taint in node["spec"]["taints"]} == {"google.com/tpu"}
 
 
 def test_taints_are_passed_on_once(clock: FakeClock) -> None:
