@@ -1,4 +1,4 @@
-"""The tables of docs/upgrade.md name reasons of Events and metrics that exist."""
+"""The tables of docs/upgrade.md name reasons of Events, messages and metrics that exist."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from pathlib import Path
 
 from provisioner import constants
 from provisioner.observability.metrics import Metrics
+from tests.controller.kit import World
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "upgrade.md").read_text(encoding="utf-8")
 _TABLES = _PAGE.partition("### What is called differently")[2].partition("### Over")[0]
+#: Both cells of each row: the Go provisioner's, and ours.
+_ROWS = re.findall(r"(?m)^\| (.+) \| (.+) \|$", _TABLES)
 
 
 def test_reasons_of_events_are_those_of_the_code() -> None:
@@ -24,10 +27,41 @@ def test_reasons_of_events_are_those_of_the_code() -> None:
     assert {name for name in named if name.startswith(("NodePool", "Slice"))} <= reasons
 
 
+def test_messages_of_events_are_those_of_the_code() -> None:
+    """The page quotes what is told in the life of a pool, and when somebody else deletes one."""
+    life, lost = World(), World()
+    pools = [world.run_to_use() for world in (life, lost)]
+    life.change_jobset(status={"terminalState": "Completed"})
+    life.remove_leader()
+    life.rounds(8, every_seconds=5)
+    life.finish_deletes()
+    life.rounds(2, every_seconds=3)
+    lost.gke.remove_pool(pools[1])
+    lost.remove_nodes(pools[1])
+    lost.put_leader()
+    lost.rounds(30, every_seconds=3)
+    told = {
+        (each.reason, each.message.replace(pool, "X"))
+        for world, pool in zip((life, lost), pools, strict=True)
+        for each in world.recorder.told
+        if pool in each.message
+    }
+    assert len(told) == 5
+    assert [row for row in told if not any(row[0] in left and f"`{row[1]}`" in right for left, right in _ROWS)] == []
+
+
 def test_metrics_are_those_of_the_code() -> None:
-    """With the endings that Prometheus adds."""
-    named = set(re.findall(r"`((?:tpu_provisioner|process)_[a-z_]+[a-z])", _TABLES))
-    families = list(Metrics(version="1").registry.collect())
+    """With the endings that Prometheus adds, and their labels."""
+    ours = "".join(right for _, right in _ROWS)
+    named = dict(re.findall(r"`((?:tpu_provisioner|process)_[a-z_]+[a-z])(?:\{([a-z, ]+)\})?`", ours))
+    metrics = Metrics(version="1")
+    families = list(metrics.registry.collect())
     there = {family.name for family in families} | {family.name + "_total" for family in families}
-    assert named
     assert {name.removesuffix("_count") for name in named} <= there
+    # The registry shows labels by samples alone, and most metrics have none yet.
+    labels = {
+        name: ", ".join(getattr(collector, "_labelnames", ()))
+        for collector, names in metrics.registry._collector_to_names.items()
+        for name in names
+    }
+    assert {name: labels[name] for name in named} == named
