@@ -206,10 +206,12 @@ class _Picture:
 
     def __init__(self, gauge: Gauge) -> None:
         self._gauge = gauge
-        self._known: set[str] = set()
+        self._shown: dict[str, int] = {}
 
     def replace(self, values: Mapping[str, int]) -> None:
         """Set all values; what is gone goes to 0, since a series that ends looks like a failed scrape."""
-        self._known |= set(values)
-        for label in self._known:
-            self._gauge.labels(label).set(values.get(label, 0))
+        for label in {**self._shown, **values}:
+            value = values.get(label, 0)
+            if self._shown.get(label) != value:
+                self._shown[label] = value
+                self._gauge.labels(label).set(value)

@@ -6,6 +6,7 @@ that names a field the message doesn't have is refused, as Google does, so that 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,8 @@ Mask = dict[str, Any]
 _TOKEN = re.compile(r"\s*([A-Za-z0-9_*-]+|[,/.()])\s*")
 
 
+# Clients send the same few masks again and again; nobody changes a mask that was parsed.
+@functools.lru_cache(maxsize=256)
 def parse(text: str, descriptor: schema.Descriptor) -> Mask:
     """Return the mask that the text spells, checked against the message; an empty one selects everything."""
     mask: Mask = {}

@@ -154,7 +154,7 @@ def test_the_whole_request_has_one_time(make: Callable[..., Ground], piece: byte
 
 def test_an_answer_that_nobody_takes_ends(make: Callable[..., Ground]) -> None:
     """Its thread with it."""
-    ground = make(exposition=lambda: b"x" * 50_000_000, request_seconds=0.3)
+    ground = make(exposition=lambda: b"x" * 50_000_000, request_seconds=1.5)
     client = ground.connect()
     client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
     assert client.recv(12) == b"HTTP/1.1 200"
