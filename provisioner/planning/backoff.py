@@ -20,10 +20,13 @@ from provisioner.planning import capacity as capacities
 from provisioner.planning.memory import Backoff, OperationLimit, Pace, Refusal
 from provisioner.planning.specification import topology_of_pool, topology_of_request
 
-#: While no create has been taken since they failed, slices try again so far apart, all together, at first and in the
-#: end: an outage under a thousand slices must not become a thousand calls a minute.
+#: Slices whose creates failed try again so far apart, all together, at first and after some in vain: an outage under a
+#: thousand slices must not become a thousand calls a minute.
 _FIRST_PACE_SECONDS = 1.0
 _LAST_PACE_SECONDS = 10.0
+#: Each create that GKE takes lets so many more of them try at once: an outage is over for twice as many each time, and
+#: one honest slice does not send all that are refused for a reason of their own.
+_FREED_BY_ONE = 2
 #: Rejections go on for this long before a known limit is believed to have fallen.
 _REJECTION_PATIENCE_SECONDS = 15.0
 _RETRY_SECONDS = 1.0
@@ -172,17 +175,27 @@ def paced_until(pace: Pace, own: Backoff | None, failed_at: datetime | None) -> 
     """
     if own is None or failed_at is None or own.failure.kind is FailureKind.TOO_MANY_OPERATIONS:
         return None
-    if pace.accepted_at is not None and pace.accepted_at > failed_at:
-        return None
-    if pace.retried_at is None:
+    if pace.freed > 0 or pace.retried_at is None:
         return failed_at
-    seconds = min(_LAST_PACE_SECONDS, _FIRST_PACE_SECONDS * 2.0 ** min(pace.retries - 1, 30))
+    seconds = min(_LAST_PACE_SECONDS, _FIRST_PACE_SECONDS * 2.0 ** min(max(0, pace.retries - 1), 30))
     return pace.retried_at + timedelta(seconds=seconds)
 
 
 def retried(pace: Pace, now: datetime) -> Pace:
     """Take note of a create that is tried again."""
+    if pace.freed > 0:
+        return replace(pace, freed=pace.freed - 1)
     return replace(pace, retried_at=now, retries=pace.retries + 1)
+
+
+def taken(pace: Pace) -> Pace:
+    """Return the pace after a create that GKE took."""
+    return replace(pace, freed=pace.freed + _FREED_BY_ONE, retries=0)
+
+
+def failed_again(pace: Pace) -> Pace:
+    """Return the pace after a create that failed: what went well before counts for half as much."""
+    return replace(pace, freed=pace.freed // 2)
 
 
 def forget(backoffs: Mapping[_K, Backoff], key: _K) -> Mapping[_K, Backoff]:

@@ -79,9 +79,9 @@ class Backoff:
 class Pace:
     """How fast slices may try again whose creates failed, all together."""
 
-    #: When GKE last took a create; who failed before that is not held up by the others.
-    accepted_at: datetime | None = None
-    #: When one was last tried again since, and how many were.
+    #: So many may try at once, because GKE took creates.
+    freed: int = 0
+    #: When another was last tried again, and how many were since GKE took one.
     retried_at: datetime | None = None
     retries: int = 0
 

@@ -27,7 +27,6 @@ from provisioner.planning.memory import (
     DeleteCall,
     Memory,
     OperationLimit,
-    Pace,
 )
 from provisioner.planning.plan import LookUp, LookUpKind
 from provisioner.planning.specification import fingerprint
@@ -124,7 +123,7 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
         memory = replace(
             memory,
             slice_backoffs=backoff.forget(memory.slice_backoffs, taken_call.slice_id),
-            pace=Pace(accepted_at=answer.at),
+            pace=backoff.taken(memory.pace),
             operations=replace(memory.operations, acceptances=memory.operations.acceptances + 1),
         )
         if call is None and making is not None:
@@ -163,7 +162,7 @@ def _failed_create(without: Memory, memory: Memory, name: PoolName, failure: Fai
     own = backoff.slice_failed(
         without.slice_backoffs, failure, call.slice_id, at, reserved=capacity if call.request.reservation else ""
     )
-    return replace(without, slice_backoffs=own)
+    return replace(without, slice_backoffs=own, pace=backoff.failed_again(without.pace))
 
 
 def _rejected(operations: OperationLimit, name: PoolName) -> OperationLimit:
@@ -263,6 +262,7 @@ def _never_made(memory: Memory, call: CreateCall, at: datetime) -> Memory:
     return replace(
         _without_create(memory, call.request.name),
         slice_backoffs=own,
+        pace=backoff.failed_again(memory.pace),
         last_failure_at={**memory.last_failure_at, call.slice_id: at},
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -289,3 +290,49 @@ def test_what_cannot_be_had_reserves_nothing() -> None:
     for _ in range(30):
         market.step()
     assert market.ran_at.keys() == {"full", "small"}
+
+
+@pytest.mark.parametrize("kind", [FailureKind.PERMISSION, FailureKind.UNAVAILABLE], ids=lambda kind: kind.value)
+def test_one_create_that_gke_takes_does_not_let_all_that_were_refused_try_at_once(kind: FailureKind) -> None:
+    """Many slices are refused for one reason; each honest JobSet that comes is tried at once, and frees two of them."""
+    world = World(jobset_of("refused", "2x2x2", replicas=100))
+    world.refuse_create = lambda create: failure(kind) if named(create) == "refused" else None
+    world.step(seconds=700)
+    for number in range(2):
+        world.add(jobset_of(f"honest-{number}", "2x2x1"))
+        calls = [Counter(map(named, world.step().creates)) for _ in range(10)]
+        assert calls[0][f"honest-{number}"] == 1
+        # Two for the one that was taken, and those that try one after the other, a second apart at first.
+        assert max(each["refused"] for each in calls) <= 3
+        assert sum(each["refused"] for each in calls) <= 2 + 6
+
+
+def test_a_newcomer_is_tried_at_once_while_all_others_wait_for_their_turn() -> None:
+    """The pace is that of tries again: nobody's first try waits for it, however many come."""
+    world = World(jobset_of("refused", "2x2x2", replicas=20))
+    world.refuse_create = lambda create: failure(FailureKind.UNAVAILABLE) if named(create) == "refused" else None
+    world.run(20)
+    world.add(jobset_of("honest", "2x2x1", replicas=20))
+    assert Counter(map(named, world.step().creates))["honest"] == 20
+
+
+def test_an_outage_under_many_slices_is_soon_over_for_all() -> None:
+    """Each create that GKE takes lets two more try: fifty are served seven rounds after the first."""
+    world = World(jobset_of("many", "2x2x2", replicas=50))
+    world.refuse_create = lambda _create: failure(FailureKind.UNAVAILABLE)
+    world.run(40)
+    world.pass_time(60)
+    world.refuse_create = lambda _create: None
+    world.run(7)
+    assert len(world.created) == 50
+
+
+def test_what_went_well_before_lets_few_try_when_all_fails() -> None:
+    """An outage must not become as many calls a minute as there are slices, whatever GKE took before it."""
+    world = World(jobset_of("well", "2x2x1", replicas=50))
+    world.step()
+    assert len(world.created) == 50
+    world.add(jobset_of("refused", "2x2x2", replicas=50))
+    world.refuse_create = lambda _create: failure(FailureKind.UNAVAILABLE)
+    world.step()
+    assert sum(len(world.step().creates) for _ in range(60)) <= 12
