@@ -180,6 +180,19 @@ def test_only_living_jobsets_have_slices(*, changes: dict[str, Any], alive: bool
     assert bool(slices_of(jobset, pods=(make_pod(jobset),))) is alive
 
 
+def test_a_suspended_jobset_that_keeps_its_pools_has_the_slices_that_something_refers_to() -> None:
+    """No others, for thousands may wait in a queue; they want nothing, though a leader may still be there."""
+    jobset = make_jobset(suspended=True, replicas=1000)
+    jobsets, leader = JobSets.of({jobset.uid: jobset}), make_pod(jobset, job=3)
+    pool_of, *_ = ids_of(jobset)
+    assert find_slices(jobsets, (), ServingPolicy(), keep_suspended=True) == {}
+    found = find_slices(jobsets, (leader,), ServingPolicy(), {pool_of: ""}, keep_suspended=True)
+    assert [(each.job_name, each.wanting) for each in found.values()] == [
+        ("train-slice-0", False),
+        ("train-slice-3", False),
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "wanting"),
     [
