@@ -146,7 +146,7 @@ def _by_turn(unserved: Iterable[Slice], shop: Shop) -> list[Slice]:
 
     Those that failed take turns together with others of their JobSet that compete for the same: a thousand slices of
     one JobSet that is refused must not try before one slice of another. For the pace, where all compete with all, the
-    namespaces take turns first; for capacity, only slices of one shape do.
+    namespaces take turns first; for capacity, only slices of one shape do, also those that have not tried yet.
     """
     unserved, memory, order = tuple(unserved), shop.memory, _order(shop)
     turns = {each.id: order(each) for each in unserved}
@@ -154,18 +154,21 @@ def _by_turn(unserved: Iterable[Slice], shop: Shop) -> list[Slice]:
     latest: dict[tuple[object, ...], datetime] = {}
     for each in unserved:
         failed_at = memory.last_failure_at.get(each.id)
+        alike: tuple[object, ...] = (each.jobset.uid, each.shape, each.nodes)
         if failed_at is None or turns[each.id] < failed_at:
+            groups[each.id] = (alike,)
             continue
         if _paced_until(each, memory.pace, memory) is not None:
             groups[each.id] = ((each.jobset.namespace,), (each.jobset.namespace, each.jobset.uid))
         else:
-            groups[each.id] = ((each.jobset.uid, each.shape, each.nodes),)
+            groups[each.id] = (alike,)
         for group in groups[each.id]:
             latest[group] = max(turns[each.id], latest.get(group, turns[each.id]))
 
     def key(each: Slice) -> tuple[datetime, datetime, datetime]:
-        outer, *inner = [latest[group] for group in groups.get(each.id, ())] or [turns[each.id]]
-        return outer, (inner or [outer])[0], turns[each.id]
+        turn = turns[each.id]
+        outer, *inner = [max(turn, latest.get(group, turn)) for group in groups[each.id]]
+        return outer, (inner or [outer])[0], turn
 
     return sorted(unserved, key=key)
 

@@ -134,6 +134,22 @@ def test_slices_of_one_jobset_take_one_turn_together() -> None:
     assert market.ran_at["later"] - applied <= timedelta(minutes=21)
 
 
+def test_slices_that_have_not_tried_take_the_turn_of_their_jobset() -> None:
+    """Twenty come while their capacity is backed off, and one of them is refused: it is a later JobSet's turn then."""
+    world = World(jobset_of("first", "2x2x2"))
+    market = Market(world)
+    world.refuse_create = lambda create: failure(FailureKind.QUOTA) if named(create) != "later" else None
+    for _ in range(40):
+        market.step(seconds=60)
+    world.add(jobset_of("refused", "2x2x2", replicas=20))
+    market.step(seconds=15)
+    world.add(jobset_of("later", "2x2x2"))
+    applied = world.now
+    for _ in range(120):
+        market.step(seconds=60)
+    assert market.ran_at["later"] - applied <= timedelta(minutes=95)
+
+
 def test_a_stream_of_newcomers_keeps_nobody_from_trying_again() -> None:
     """A newcomer's turn begins when it comes, not before."""
     world = World(jobset_of("old", "2x2x2"))
