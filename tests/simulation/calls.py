@@ -28,8 +28,14 @@ class Trouble:
     code: int | None = None
     text: str = ""
     before_effect: bool = True
-    #: GKE calls the request invalid.
-    refuses: bool = False
+    #: It says something of the capacity that was asked for, and so concerns whoever asks for the same.
+    of_capacity: bool = False
+
+
+def says(code: int, text: str, *, status: str | None = None, of_capacity: bool = False) -> Trouble:
+    """Return an answer in Google's form, given before any effect."""
+    body = body_of(of_http_code(code, text, status=status), request_id="0x1")
+    return Trouble(code=code, text=json.dumps(body), of_capacity=of_capacity)
 
 
 class Calls:
@@ -156,10 +162,9 @@ class Calls:
         ]
         if method in ("nodePools.create", "nodePools.delete"):
             text = "Cluster is running incompatible operation operation-1."
-            choices.append(("gke operation in the way", Trouble(code=400, text=_precondition(text))))
+            choices.append(("gke operation in the way", says(400, text, status="FAILED_PRECONDITION")))
         if method == "nodePools.create" and self.refuses_requests:
-            words = _google(400, "Machine type x is not supported.")
-            choices.append(("gke refuses", Trouble(code=400, text=words, refuses=True)))
+            choices.append(("gke refuses", says(400, "Machine type x is not supported.")))
         kind, trouble = rng.choice(choices)
         self.stage.fault(kind, "%s of %s", method, process.name)
         return trouble
@@ -188,7 +193,3 @@ class Calls:
 
 def _google(code: int, text: str) -> str:
     return json.dumps(body_of(of_http_code(code, text), request_id="0x1"))
-
-
-def _precondition(text: str) -> str:
-    return json.dumps(body_of(of_http_code(400, text, status="FAILED_PRECONDITION"), request_id="0x1"))

@@ -6,6 +6,7 @@ When the storm ends, everything that somebody would mend is mended, and nobody d
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.run import Simulation
 
+#: Hosts that are repaired are away for longer than this, and GKE says so for as long again.
+_REPAIR_SECONDS = 60.0
 _POOL_FAULTS = (
     FaultKind.STOCKOUT,
     FaultKind.QUOTA_EXCEEDED,
@@ -87,6 +90,8 @@ class Chaos:
         self._kinds = tuple(each for each in kinds if stage.chance(0.4))
         self._pool_faults = tuple(kind for kind in _POOL_FAULTS if stage.chance(0.4)) or (FaultKind.STOCKOUT,)
         self._by_hand: set[str] = set()
+        # Of its own, so that runs without repairs stay as they were.
+        self._repairs = random.Random(f"repairs {stage.seed}")
         self._nonsense = 0
         simulation.calls.on_delicate_pause = self._preempt_what_is_looked_at
 
@@ -203,13 +208,19 @@ class Chaos:
         status = self.stage.rng.choice((PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR))
         self.stage.fault("pool status", "%s is %s", name, status.value)
         self.simulation.cloud.world.set_status(name, status)
+        seconds = self.stage.rng.uniform(2.0, 60.0)
+        if status is PoolStatus.RUNNING_WITH_ERROR and self._repairs.random() < 0.5:
+            self.stage.fault("auto-repair", name)
+            self.simulation.checker.repaired_since[name] = self.stage.agenda.now
+            self.simulation.cloud.repair_hosts(name, seconds=seconds + _REPAIR_SECONDS)
+            seconds += 2 * _REPAIR_SECONDS
 
         def back() -> None:
             pool = self.simulation.cloud.pools.get(name)
             if pool is not None and pool.status is status:
                 self.simulation.cloud.world.set_status(name, PoolStatus.RUNNING)
 
-        self.stage.agenda.after(self.stage.rng.uniform(2.0, 60.0), back)
+        self.stage.agenda.after(seconds, back)
 
     def _change_quota(self) -> None:
         quota = self.stage.rng.choice((None, 1, 2, 5))

@@ -60,6 +60,8 @@ class Checker:
         self.deleted_by_hand: set[str] = set()
         #: When somebody last opened a node of a pool that somebody had closed.
         self.opened_by_hand: dict[str, float] = {}
+        #: Since when GKE repairs a pool, and says so.
+        self.repaired_since: dict[str, float] = {}
         #: Who made a pool, and when.
         self.created_by: dict[str, tuple[Process, float]] = {}
         self.most_calls_per_minute = 0
@@ -67,7 +69,6 @@ class Checker:
         self._recent: dict[Process, deque[float]] = {}
         self._listed_at: dict[Process, tuple[float, ...]] = {}
         self._verdicts: dict[str, set[str]] = {}
-        self._refused: set[tuple[str, str]] = set()
 
     # --- calls
 
@@ -149,11 +150,6 @@ class Checker:
         process.note("tells %s %s: %s: %s", ref.kind, ref.name, reason, message)
         self._verdicts.setdefault(ref.uid, set()).add(reason)
 
-    def refuse(self, body: JsonObject) -> None:
-        """Take note that GKE called a slice's request invalid: what then happens is the user's to mend."""
-        labels = body["nodePool"]["config"]["labels"]
-        self._refused.add(owner_of(labels))
-
     # --- 1
 
     def decided(self, process: Process, plan: Plan) -> None:
@@ -164,8 +160,6 @@ class Checker:
 
     def _judge_delete(self, process: Process, pool: Pool) -> None:
         now = self.stage.agenda.now
-        if pool.trouble is not None and pool.trouble.status == "INVALID_ARGUMENT":
-            self._refused.add(owner_of(pool.body["config"]["labels"]))
         # A clock that runs ahead ends a grace early: there is no other clock to go by.
         ahead = process.clock_ahead_seconds
         unseen = self._unseen_since(process, pool)
@@ -230,6 +224,16 @@ class Checker:
         # Made empty, it waits for capacity.
         return pool.status is PoolStatus.RUNNING and whole and bool(nodes or pool.plan.scale_up_hosts)
 
+    def _is_repaired(self, pool: Pool) -> bool:
+        """Whether GKE repairs a pool, and for longer than a create may have been on its way."""
+        since = self.repaired_since.get(pool.name, float("inf"))
+        nodes = [self.simulation.cluster.nodes.get(node.name) for node in pool.nodes]
+        return (
+            pool.status is PoolStatus.RUNNING_WITH_ERROR
+            and self.stage.agenda.now - since > _LOOK_TO_EFFECT_SECONDS
+            and not any(node is not None and node.cordoned for node in nodes)
+        )
+
     # --- 4
 
     def _judge_charge(self, process: Process, pool: Pool) -> None:
@@ -252,7 +256,12 @@ class Checker:
         for other in self.simulation.cloud.pools.values():
             if other is pool or not is_ours(other) or owner_of(other.body["config"]["labels"]) != owner:
                 continue
-            if not self._healthy(other) or not same_kind(other, pool) or other.name in self.deleted_by_hand:
+            repaired = self._is_repaired(other)
+            if (
+                not (self._healthy(other) or repaired)
+                or not same_kind(other, pool)
+                or other.name in self.deleted_by_hand
+            ):
                 continue
             # The JobSet was suspended and resumed: the first pool's delete is on its way, and cannot be called back. Or
             # it has just failed, when the create was decided already.
@@ -271,7 +280,7 @@ class Checker:
             settled = other.status is PoolStatus.PROVISIONING and not any(
                 node.state is NodeState.REGISTERED for node in other.nodes
             )
-            if settled or self.stage.agenda.now - changed > STALE_SECONDS:
+            if settled or repaired or self.stage.agenda.now - changed > STALE_SECONDS:
                 self.stage.violate(
                     ONE,
                     f"{process.name} makes {pool.name} for the slice that {other.name} was made for ({other.status})",
@@ -371,24 +380,16 @@ class Checker:
 
     def can_end(self, jobset: JobSetRun) -> bool:
         """Whether nothing keeps its slices from running that only its owner can change."""
-        if jobset.name == self.simulation.singled.name:
-            return False
-        refused = any((jobset.uid, jobset.slice_id(job).job_key) in self._refused for job in range(jobset.replicas))
-        return jobset.shape.feasible and not refused
+        return jobset.shape.feasible and jobset.name != self.simulation.singled.name
 
     def _served(self, jobset: JobSetRun, job: int) -> bool:
         members = [pod for (owner, _), pod in jobset.pods.items() if owner == job]
         if len(members) >= jobset.shape.parallelism and all(pod.node and pod.deadline is None for pod in members):
             return True
-        refused = (jobset.uid, jobset.slice_id(job).job_key) in self._refused
-        if not members and self._waits_for_refused(jobset, job):
-            return True
         singled = jobset.name == self.simulation.singled.name
         told = self._verdicts.get(jobset.uid, set()).union(*(self._verdicts.get(pod.uid, ()) for pod in members))
-        if jobset.shape.feasible and not refused and not singled:
-            # Where slices start together, one that GKE refuses keeps the others waiting.
-            hopeless = jobset.gang and not self.can_end(jobset)
-            return bool(told & _WAITING) and (hopeless or self._no_room(jobset))
+        if jobset.shape.feasible and not singled:
+            return bool(told & _WAITING) and self._no_room(jobset)
         # It may have been lucky with a pool that was made for another: then its followers' trouble is told later.
         waits = told & (_VERDICTS | _WAITING) if singled else told & _VERDICTS
         return bool(waits) or any(pod.node for pod in members)
@@ -401,16 +402,6 @@ class Checker:
         wanted = jobset.shape.hosts * jobset.shape.chips * (jobset.replicas if jobset.gang else 1)
         most = min((each for each in (market.max_chips, market.stock_chips) if each is not None), default=None)
         return most is not None and chips + wanted > most
-
-    def _waits_for_refused(self, jobset: JobSetRun, job: int) -> bool:
-        """Whether the JobSet controller makes no pods of a job in order, because one before it is refused.
-
-        There is no leader pod to provision for or to tell anything; the refused one is judged by itself.
-        """
-        return jobset.ordered and any(
-            earlier not in jobset.ended_jobs and (jobset.uid, jobset.slice_id(earlier).job_key) in self._refused
-            for earlier in range(job)
-        )
 
     def _needed_pools(self) -> set[str]:
         needed = {pod.pool for pod in self.simulation.cluster.pods if pod.node and not pod.finished}

@@ -27,7 +27,7 @@ from tests.simulation.stage import Stage
 from tests.simulation.store import merged
 
 if TYPE_CHECKING:
-    from tests.simulation.calls import Calls
+    from tests.simulation.calls import Calls, Trouble
     from tests.simulation.checks import Checker
     from tests.simulation.process import Process
 
@@ -127,6 +127,13 @@ class Cloud:
             status["allocatable"] = allocatable
         self.stage.store.put(path, merged(raw, {"status": status}))
 
+    def repair_hosts(self, pool_name: str, *, seconds: float) -> None:
+        """Let GKE take the hosts of a pool away, and bring them again after so many seconds."""
+        usual = self.world.settings.repair_seconds
+        self.world.change_settings({"repair_seconds": seconds})
+        self.world.preempt(pool_name)
+        self.world.change_settings({"repair_seconds": usual})
+
     # --- when the faults end
 
     def repair(self) -> None:
@@ -175,16 +182,9 @@ class Wire(requests.adapters.BaseAdapter):
             # Never sent, by the client's own time-out: a frozen process does not send what it should have sent before.
             raise requests.ReadTimeout("the time is up")
         body = json.loads(request.body) if request.body else None
-        singled = self._checker.simulation.singled.answer(found.method, body)
         creates = body if found.method == "nodePools.create" else None
         if creates is not None:
-            self._checker.waiting.create_sent(creates)
-            if fault is not None or singled is not None:
-                of_capacity = singled is not None and self._checker.simulation.singled.of_capacity
-                self._checker.waiting.create_failed(creates, of_capacity=of_capacity)
-        fault = singled or fault
-        if fault is not None and fault.refuses and body is not None:
-            self._checker.refuse(body)
+            fault = self._refusal(creates, fault) or fault
         if fault is not None and fault.code is not None and fault.before_effect:
             return _struck(fault.code, fault.text, request)
         try:
@@ -205,7 +205,7 @@ class Wire(requests.adapters.BaseAdapter):
                 self._checker.after_change(process, found.method, found.pool, body)
         except errors.ApiError as error:
             code, text = error.code, json.dumps(errors.body_of(error, request_id="0x1"))
-            if creates is not None:
+            if creates is not None and not self._checker.simulation.environment.concerns(creates):
                 self._checker.waiting.create_failed(creates, of_capacity=True)
             if changes:
                 process.note("%s %s is refused: %s", found.method, found.pool or "", error)
@@ -215,6 +215,15 @@ class Wire(requests.adapters.BaseAdapter):
         if agenda.now > limit:
             raise requests.ReadTimeout("no answer in time")
         return _response(code, text, request)
+
+    def _refusal(self, creates: dict[str, Any], fault: Trouble | None) -> Trouble | None:
+        """Return what GKE has against a create, and take note of whom a bad answer excuses."""
+        simulation, waiting = self._checker.simulation, self._checker.waiting
+        waiting.create_sent(creates)
+        lasting = simulation.singled.answer(creates) or simulation.market.answer(creates)
+        if lasting is not None or fault is not None:
+            waiting.create_failed(creates, of_capacity=lasting is not None and lasting.of_capacity)
+        return lasting or simulation.environment.answer(creates)
 
     def close(self) -> None:
         """Do nothing."""

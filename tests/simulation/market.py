@@ -6,12 +6,16 @@ stock for good; or a stock so small that JobSets have to wait for each other; or
 
 from __future__ import annotations
 
+import random
+import zlib
 from typing import TYPE_CHECKING, Any
 
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import parse_choices
+from provisioner.simulator.capacity import FULL_RESERVATION_TEXTS
 from provisioner.simulator.faults import Fault, FaultKind
 from provisioner.simulator.records import Pool, PoolStatus
+from tests.simulation.calls import Trouble, says
 from tests.simulation.cloud import FOREIGN_POOLS, ZONE
 
 if TYPE_CHECKING:
@@ -47,6 +51,12 @@ class Market:
         self.hold_seconds = rng.choice((15.0, 45.0))
         #: Zone and terms that nothing is to be had of, ever.
         self.barren: tuple[tuple[str, str], ...] = ()
+        # Of its own, so that other runs stay as they were.
+        own = random.Random(f"market {stage.seed}")
+        #: Whether nothing but flex-start is to be had.
+        self.flex_start_alone = "flex-start" in self.choices and own.random() < 0.5
+        #: With which code a create is refused whose reservation is full for good; 0: it is taken, and its pool fails.
+        self._full_code = own.choice((0, 400, 429, 429))
 
     @property
     def scarce(self) -> bool:
@@ -74,6 +84,10 @@ class Market:
         if not self.choices:
             return
         offers = [(zone, choice.split("/")[0]) for zone in self.zones for choice in self.choices]
+        if self.flex_start_alone:
+            self.barren = tuple(offer for offer in offers if offer[1] != "flex-start")
+            self.restock()
+            return
         # Flex-start is no alternative: a pool is made at once, and then it waits.
         good = [offer for offer in offers if offer[1] in ("on-demand", "spot")]
         kept = self.stage.rng.choice(good)
@@ -84,7 +98,19 @@ class Market:
     def restock(self) -> None:
         """Leave only what is out of stock for good."""
         for zone, capacity in self.barren:
+            if capacity == "reservation" and self._full_code:
+                continue
             self.simulation.cloud.world.faults.add(Fault(kind=FaultKind.STOCKOUT, zone=zone, capacity=capacity))
+
+    def answer(self, body: dict[str, Any]) -> Trouble | None:
+        """Return what is said to a create from a reservation that is full, None to others; each hears other words."""
+        pool = body["nodePool"]
+        reserved = bool(pool["config"].get("reservationAffinity", {}).get("values"))
+        if not (self._full_code and reserved and (pool["locations"][0], "reservation") in self.barren):
+            return None
+        text = FULL_RESERVATION_TEXTS[zlib.crc32(pool["name"].encode()) % len(FULL_RESERVATION_TEXTS)]
+        self.stage.fault("full reservation", text)
+        return says(self._full_code, text, of_capacity=True)
 
     def before_create(self, body: dict[str, Any], chips: int) -> None:
         """Let a create run into a stockout where the zone has too few chips left."""

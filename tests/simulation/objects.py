@@ -109,6 +109,8 @@ class JobSetRun:
     ordered: bool
     created: float
     labels_uid: bool
+    #: Of the nodes that its pods ask for; empty for the default.
+    service_account: str = ""
     #: Its slices start together.
     gang: bool = False
     suspended: bool = False
@@ -142,6 +144,10 @@ class JobSetRun:
         """Return its pods' nodeSelector: where its slices start together, no other JobSet's pods fit its nodes."""
         return self.shape.selector() | ({constants.LEGACY_POOL_ID: self.name} if self.gang else {})
 
+    def pod_annotations(self) -> dict[str, str]:
+        """Return its pods' annotations."""
+        return {constants.NODE_SERVICE_ACCOUNT: self.service_account} if self.service_account else {}
+
     def job_name(self, job: int) -> str:
         """Name a child Job."""
         return f"{self.name}-workers-{job}"
@@ -168,7 +174,10 @@ def raw_jobset(jobset: JobSetRun, agenda: Agenda) -> JsonObject:
     template = {
         "spec": {
             "parallelism": jobset.shape.parallelism,
-            "template": {"spec": {**_pod_spec(jobset.shape), "nodeSelector": jobset.selector()}},
+            "template": {
+                "metadata": {"annotations": jobset.pod_annotations()},
+                "spec": {**_pod_spec(jobset.shape), "nodeSelector": jobset.selector()},
+            },
         }
     }
     helper = {"spec": {"parallelism": 1, "template": {"spec": {"containers": [{"name": "main"}]}}}}
@@ -195,6 +204,7 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
     }
     if pod.jobset is not None:
         metadata["labels"] = _labels(pod.jobset, pod.job, pod.index)
+        metadata["annotations"] = pod.jobset.pod_annotations()
         metadata["ownerReferences"] = [job_reference(pod.jobset.job_name(pod.job))]
     elif pod.claim is not None:
         metadata["labels"] = _labels(pod.claim.jobset, pod.claim.job, pod.index)

@@ -27,6 +27,8 @@ INFEASIBLE = (
     Shape(accelerator="", topology="2x2x4", hosts=1, chips=4, parallelism=1, feasible=False),
 )
 
+#: Accelerators that Google does not offer on flex-start terms.
+_NOT_ON_FLEX_START = ("tpu-v4-podslice",)
 _MOST_JOBSETS = 7
 _LATECOMERS = 2
 #: Soon after the storm, or when whoever is still refused has been so for long, and waits for long.
@@ -49,9 +51,16 @@ class People:
         def as_here(some: Iterable[Shape]) -> tuple[Shape, ...]:
             return tuple(replace(shape, tolerant=tolerant, spot=shape.spot and pins) for shape in some)
 
+        feasible = FEASIBLE
+        if simulation.market.flex_start_alone:
+            feasible = tuple(shape for shape in FEASIBLE if shape.accelerator not in _NOT_ON_FLEX_START)
+            shapes = [shape for shape in shapes if shape in feasible] or [feasible[0]]
         self.shapes = as_here(shapes)
         #: Other shapes as well, of the same machine types too.
-        self._late_shapes = (*self.shapes, *as_here(FEASIBLE))
+        self._late_shapes = (*self.shapes, *as_here(feasible))
+        if simulation.environment.late:
+            # Who comes beside those that are refused asks for the same.
+            self._late_shapes = (simulation.environment.rng.choice(self._late_shapes),)
         self._names = 0
         #: JobSets that come after the storm, and are not there yet.
         self.still_to_come = 0
@@ -105,6 +114,7 @@ class People:
                 ordered=rng.random() < 0.2,
                 created=self.stage.agenda.now,
                 labels_uid=self.simulation.labels_uid,
+                service_account=self.simulation.environment.account_of(name),
                 gang=self.simulation.market.gangs and rng.random() < 0.7 and name != self.simulation.singled.name,
             )
         )
@@ -137,16 +147,6 @@ class People:
                 cluster.restart(jobset, "somebody wants it")
             case _:
                 pass
-
-    def give_up(self) -> None:
-        """Delete the JobSets that start together and of which GKE refuses a slice some choice.
-
-        What is left to them may be out of stock for good, and they would try it, and give back the rest, for ever.
-        """
-        for jobset in list(self.simulation.cluster.jobsets.values()):
-            refused = jobset.shape.feasible and not self.simulation.checker.can_end(jobset)
-            if jobset.gang and jobset.alive and refused and self.simulation.market.choices:
-                self.simulation.cluster.delete(jobset)
 
     def _again(self, jobset: JobSetRun) -> None:
         """Make it again under the same name as soon as it is gone."""

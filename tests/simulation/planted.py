@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from provisioner.constants import JOB_KEY
-from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.constants import HELD, JOB_KEY
+from provisioner.model.capacity import FailureKind, PoolStatus, Taint
 from provisioner.model.workloads import JobSetUid
 
 #: A clock that has seen every grace end.
@@ -210,6 +210,35 @@ def _paced_alike(original: Any) -> Any:
     return paced_until
 
 
+def _asking(**changes: Any) -> Callable[[Any], Any]:
+    """Asks GKE for something else than was specified."""
+    return lambda original: lambda request: original(replace(request, **changes))
+
+
+def _misread(before: FailureKind, after: FailureKind) -> Callable[[Any], Any]:
+    """Takes one kind of refusal for another."""
+
+    def mutate(original: Any) -> Any:
+        def kind_of(*arguments: Any) -> Any:
+            kind = original(*arguments)
+            return after if kind is before else kind
+
+        return kind_of
+
+    return mutate
+
+
+def _without_surer_texts(original: frozenset[FailureKind]) -> Any:
+    """Believes the reason of a 429 more than its text."""
+    return original - {FailureKind.STOCKOUT}
+
+
+def _giving_up_what_is_repaired(original: property) -> Any:
+    """A pool that GKE calls RUNNING_WITH_ERROR has failed."""
+    broken: Any = original.fget
+    return property(lambda each: broken(each) or (each.pool.status is PoolStatus.RUNNING_WITH_ERROR and not each.ready))
+
+
 BUGS: tuple[Bug, ...] = (
     Bug(
         name="all-are-paced",
@@ -343,6 +372,51 @@ BUGS: tuple[Bug, ...] = (
         where="provisioner.gke.errors:_kind_of_answer",
         mutate=_invalid,
         also=("provisioner.planning.backoff:refused", _refused_for_good),
+    ),
+    Bug(
+        name="refused-for-good",
+        description="What GKE has refused once is not sent again, whoever mends the reason.",
+        where="provisioner.planning.backoff:refused",
+        mutate=_refused_for_good,
+    ),
+    Bug(
+        name="missing-act-as-is-an-invalid-request",
+        description="HTTP 400 for a service account counts as a mistake in the request, and is not asked again soon.",
+        where="provisioner.gke.errors:_kind_of_answer",
+        mutate=_misread(FailureKind.PERMISSION, FailureKind.INVALID),
+        search_from=65,
+    ),
+    Bug(
+        name="full-reservation-is-a-rate-limit",
+        description="A full reservation, answered with 429, is asked again and again, and nothing else is tried.",
+        where="provisioner.gke.errors:_SURER_THAN_REASONS",
+        mutate=_without_surer_texts,
+        search_from=40,
+    ),
+    Bug(
+        name="auto-upgrade-is-off-on-a-channel",
+        description="Node pools are asked for as on a cluster without a release channel.",
+        where="provisioner.gke.translate:node_pool_message",
+        mutate=_asking(auto_upgrade=False),
+    ),
+    Bug(
+        name="nodes-have-no-scopes",
+        description="Go original: no OAuth scopes are sent, so that nodes cannot pull private images.",
+        where="provisioner.gke.translate:node_pool_message",
+        mutate=_asking(oauth_scopes=()),
+    ),
+    Bug(
+        name="late-capacity-is-held-by-any-taint",
+        description="Flex-start pools carry a taint that keeps the autoscaler from ever bringing nodes.",
+        where="provisioner.planning.specification:HELD_LATE_TAINT",
+        mutate=lambda _original: Taint(key=HELD, value="true"),
+        search_from=7,
+    ),
+    Bug(
+        name="repaired-pools-are-given-up",
+        description="A pool that GKE repairs is replaced at once.",
+        where="provisioner.planning.supply:Supply.broken",
+        mutate=_giving_up_what_is_repaired,
     ),
     Bug(
         name="deletion-delay-starts-anew",

@@ -16,6 +16,7 @@ from tests.simulation.calls import Calls
 from tests.simulation.chaos import Chaos
 from tests.simulation.checks import Checker
 from tests.simulation.cloud import CA_PEM, CLUSTER, ZONE, Cloud
+from tests.simulation.environment import Environment
 from tests.simulation.market import Market
 from tests.simulation.neighbour import Neighbour
 from tests.simulation.people import People
@@ -31,8 +32,6 @@ SCARCE_SETTLED_WITHIN_SECONDS = 10_800.0
 #: And stays so for this long, without one call that changes anything.
 QUIET_SECONDS = 130.0
 _STEP_SECONDS = 5.0
-#: So long after the last fault owners give up what GKE refuses.
-_GIVE_UP_SECONDS = 600.0
 #: A run that computes for longer goes round in circles; the others take less than a second or two.
 _CPU_SECONDS = 10.0
 _OTHER_CA_PEM = b"-----BEGIN CERTIFICATE-----\nWFla\n-----END CERTIFICATE-----\n"
@@ -97,6 +96,8 @@ class Simulation:
         self.market.open()
         self.singled = Singled(self)
         self.singled.begin()
+        self.environment = Environment(self)
+        self.environment.begin()
         self.calls = Calls(stage)
         self.people = People(self)
         self.chaos = Chaos(self)
@@ -119,8 +120,7 @@ class Simulation:
         agenda.wait(self.storm_seconds)
         self.chaos.end()
         calm_since = agenda.now
-        agenda.after(_GIVE_UP_SECONDS, self.people.give_up)
-        if self.singled.met:
+        if self.singled.met or self.environment.late:
             self.people.come_late()
         settled_at: float | None = None
         while True:

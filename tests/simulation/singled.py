@@ -5,13 +5,11 @@ Its neighbours, those that come later too, must be served within their usual bou
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from provisioner import constants
-from provisioner.simulator.errors import body_of, of_http_code
 from provisioner.simulator.faults import Fault, FaultKind
-from tests.simulation.calls import Trouble
+from tests.simulation.calls import Trouble, says
 
 if TYPE_CHECKING:
     from tests.simulation.run import Simulation
@@ -20,25 +18,23 @@ _CHANCE = 0.3
 _STOCKOUT = "stockout"
 
 
-def _google(code: int, text: str, **more: str) -> Trouble:
-    return Trouble(code=code, text=json.dumps(body_of(of_http_code(code, text, **more), request_id="0x1")))
-
-
 #: What may be said, by the kind of fault.
 _ANSWERS = {
-    "singled out: permission": _google(403, 'Required "container.clusters.update" permission(s).'),
-    "singled out: rate limit": _google(429, "Quota exceeded for quota metric 'API requests'."),
-    "singled out: operations": _google(429, "Too many operations: cluster hits the concurrent operations quota 5."),
-    "singled out: in the way": _google(400, "Cluster is running incompatible operation.", status="FAILED_PRECONDITION"),
-    "singled out: quota": _google(403, "Insufficient regional quota to satisfy request: resource 'TPUS'."),
-    "singled out: reservation": _google(429, "Reservation does not have enough resources for the request."),
-    "singled out: invalid": _google(400, "Machine type x is not supported."),
-    "singled out: outage": _google(503, "The service is currently unavailable."),
+    "singled out: permission": says(403, 'Required "container.clusters.update" permission(s).'),
+    "singled out: rate limit": says(429, "Quota exceeded for quota metric 'API requests'."),
+    "singled out: operations": says(429, "Too many operations: cluster hits the concurrent operations quota 5."),
+    "singled out: in the way": says(400, "Cluster is running incompatible operation.", status="FAILED_PRECONDITION"),
+    "singled out: quota": says(
+        403, "Insufficient regional quota to satisfy request: resource 'TPUS'.", of_capacity=True
+    ),
+    "singled out: reservation": says(
+        429, "Reservation does not have enough resources for the request.", of_capacity=True
+    ),
+    "singled out: invalid": says(400, "Machine type x is not supported."),
+    "singled out: outage": says(503, "The service is currently unavailable."),
 }
 #: Those after which a slice waits for longest are drawn more often: who wrongly waits with it is noticed then.
 _LONG = ("singled out: permission",) * 3
-#: Those that are about what was asked for, and not about who asked.
-_OF_CAPACITY = ("singled out: quota", "singled out: reservation", _STOCKOUT)
 
 
 class Singled:
@@ -65,14 +61,9 @@ class Singled:
         """Whether a pool of these labels is for this JobSet."""
         return bool(self.name) and labels.get(constants.POOL_JOBSET_NAME) == self.name
 
-    @property
-    def of_capacity(self) -> bool:
-        """Whether what GKE says concerns whoever asks for the same."""
-        return self._kind in _OF_CAPACITY
-
-    def answer(self, method: str, body: dict[str, Any] | None) -> Trouble | None:
-        """Return what GKE says to a call, None where nothing is wrong with it."""
-        if method != "nodePools.create" or body is None or not self.concerns(body["nodePool"]["config"]["labels"]):
+    def answer(self, body: dict[str, Any]) -> Trouble | None:
+        """Return what GKE says to a create, None where nothing is wrong with it."""
+        if not self.concerns(body["nodePool"]["config"]["labels"]):
             return None
         self.met = True
         if self._kind == _STOCKOUT:

@@ -1,7 +1,8 @@
 """What slices wait for after the storm: a create within minutes, and not one pool after the other.
 
-The bounds on a settled world allow for every back-off that the storm has left. These are for slices of which nothing
-has failed, neither a create of their own nor anything of the same capacity: sharper, and soon told.
+The bounds on a settled world allow for every back-off that the storm has left. These are sharper, and soon told: for
+slices of which nothing has failed, neither a create of their own nor anything of the same capacity, and for those that
+were refused for a reason that somebody has mended.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Waiting:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._failed: set[_SliceKey] = set()
+        #: Those that GKE refuses for a reason that somebody mends.
+        self._refused: set[_SliceKey] = set()
         self._failed_kinds: set[_Kind] = set()
         #: Since when nothing was on its way to a slice that waits, and no create was sent.
         self._since: dict[_SliceKey, float] = {}
@@ -53,6 +56,10 @@ class Waiting:
         if of_capacity:
             known = (each for each in self._simulation.cluster.every_jobset if each.uid == owner[0])
             self._failed_kinds |= {_kind_of(shape) for each in known for shape in each.shapes}
+
+    def refused_for_a_while(self, body: dict[str, Any]) -> None:
+        """Take note of a create that is refused for a reason that somebody mends: it is due again after that."""
+        self._refused.add(_owner(body))
 
     def look_at_pools(self) -> None:
         """Take note of pools that have failed; while there is one, somebody makes a plan."""
@@ -79,12 +86,13 @@ class Waiting:
         self._since = {}
         for jobset, job in self._waiting():
             key = _key(jobset, job)
-            if self._is_excused(jobset, key) or self._on_its_way(jobset, key):
+            within_seconds = self._within_seconds(jobset, key)
+            if within_seconds is None or self._on_its_way(jobset, key):
                 continue
             self._since[key] = before.get(key, now)
             seconds = now - self._since[key]
             self.longest_seconds = max(self.longest_seconds, seconds)
-            if seconds > CREATE_WITHIN_SECONDS:
+            if seconds > within_seconds:
                 yield f"slice {jobset.job_name(job)} ({jobset.uid}) has waited for {seconds:.0f} s, no create was sent"
 
     def _waiting(self) -> Iterator[tuple[JobSetRun, int]]:
@@ -96,15 +104,19 @@ class Waiting:
                     if leader is not None and leader.waiting_since is not None and leader.deadline is None:
                         yield jobset, job
 
-    def _is_excused(self, jobset: JobSetRun, key: _SliceKey) -> bool:
-        market = self._simulation.market
-        return (
+    def _within_seconds(self, jobset: JobSetRun, key: _SliceKey) -> float | None:
+        """Return within how long a create has to be sent, None where something excuses that it is not."""
+        market, environment = self._simulation.market, self._simulation.environment
+        excused = (
             market.scarce
             or market.max_pools is not None
             or jobset.name == self._simulation.singled.name
             or key in self._failed
             or _kind_of(jobset.shape) in self._failed_kinds
         )
+        if excused or (key in self._refused and not environment.mended):
+            return None
+        return environment.again_within_seconds if key in self._refused else CREATE_WITHIN_SECONDS
 
     def _on_its_way(self, jobset: JobSetRun, key: _SliceKey) -> bool:
         """Whether a pool is being made for it, or one that it could have is empty."""
