@@ -30,8 +30,8 @@ _ANSWERS = {
     "policy of the organisation, plain": says(400, f"Operation denied by org policy: {ZONE} is not allowed."),
     "network": says(400, "Network projects/project-1/global/networks/default has no subnetwork in this region."),
 }
-#: From the first refusal until somebody has mended its reason: at once, or later.
-_LASTING_SECONDS = ((5.0, 40.0), (40.0, 300.0))
+#: From the first refusal until somebody has mended its reason: a permission at once, other reasons later.
+_LASTING_SECONDS = ((5.0, 40.0), (5.0, 300.0))
 #: The longest wait after a refusal for want of a permission, and the first after one that GKE calls invalid: nothing
 #: here is refused for so long that it is refused twice. And the time in which slices take turns.
 _ASKED_AGAIN_SECONDS = 600.0 + 80.0
@@ -44,7 +44,7 @@ class Environment:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._stage = stage = simulation.stage
-        self.rng = rng = random.Random(f"environment {stage.seed}")
+        self.rng = rng = random.Random(f"refused for a while {stage.seed}")
         self._kind = rng.choice((*_ACCOUNTS, *_ANSWERS)) if rng.random() < _CHANCE else ""
         #: Whether it concerns JobSets that come after the storm.
         self.late = bool(self._kind) and rng.random() < _LATE_CHANCE
@@ -81,7 +81,7 @@ class Environment:
         self._stage.fault(self._kind, "%s", body["nodePool"]["config"]["labels"].get(constants.POOL_JOBSET_NAME))
         if not self._met:
             self._met = True
-            self._stage.agenda.after(self.rng.uniform(*self.rng.choice(_LASTING_SECONDS)), self._mend)
+            self._stage.agenda.after(self.rng.uniform(*_LASTING_SECONDS[self._kind in _ANSWERS]), self._mend)
         self._simulation.checker.waiting.refused_for_a_while(body)
         return _ANSWERS.get(self._kind)
 

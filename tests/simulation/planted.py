@@ -384,7 +384,7 @@ BUGS: tuple[Bug, ...] = (
         description="HTTP 400 for a service account counts as a mistake in the request, and is not asked again soon.",
         where="provisioner.gke.errors:_kind_of_answer",
         mutate=_misread(FailureKind.PERMISSION, FailureKind.INVALID),
-        search_from=65,
+        search_from=719,
     ),
     Bug(
         name="full-reservation-is-a-rate-limit",
@@ -417,6 +417,7 @@ BUGS: tuple[Bug, ...] = (
         description="A pool that GKE repairs is replaced at once.",
         where="provisioner.planning.supply:Supply.broken",
         mutate=_giving_up_what_is_repaired,
+        search_from=3504,
     ),
     Bug(
         name="deletion-delay-starts-anew",
