@@ -59,8 +59,8 @@ DELAYS: Mapping[FailureKind, Delay] = {
     FailureKind.PERMISSION: Delay(first_seconds=60, cap_seconds=600),
     FailureKind.NOT_FOUND: Delay(first_seconds=60, cap_seconds=600),
 }
-#: What a pool delays that ended in ERROR for a reason that the table above does not tie to its capacity.
-FAILED_POOL_DELAY = Delay(first_seconds=30, cap_seconds=600, per_capacity=True)
+#: What a pool that ended in ERROR for a reason that the table above does not tie to its capacity delays: that request.
+FAILED_POOL_DELAY = Delay(first_seconds=30, cap_seconds=600)
 _PROBED = frozenset({FailureKind.STOCKOUT, FailureKind.QUOTA})
 #: A request that GKE calls invalid. It is tried again all the same: many such answers tell of a permission, a quota, a
 #: service account or a policy, which somebody may have mended since.
@@ -121,12 +121,18 @@ def slice_failed(
 
 
 def pool_failed(
-    backoffs: Mapping[str, Backoff], failure: Failure, capacity: str, now: datetime
+    backoffs: Mapping[str, Backoff], failure: Failure, capacity: str, digest: str, now: datetime
 ) -> Mapping[str, Backoff]:
-    """Return the back-offs after a pool that GKE made and that ended in ERROR, whatever the reason."""
-    delay = DELAYS.get(failure.kind, FAILED_POOL_DELAY)
-    delay = delay if delay.per_capacity else FAILED_POOL_DELAY
-    return {**backoffs, capacity: _longer(backoffs.get(capacity), capacity, delay, failure, now)}
+    """Return the back-offs after a pool that GKE made and that ended in ERROR, whatever the reason.
+
+    What says nothing of the capacity may be wrong with this request alone, which is known by its digest. The Go
+    provisioner's pools have none; then the capacity stands for it.
+    """
+    if concerns_capacity(failure):
+        # It explains what had no reason before.
+        return create_failed(forget(backoffs, digest), failure, capacity, now)
+    key = digest or capacity
+    return {**backoffs, key: _longer(backoffs.get(key), key, FAILED_POOL_DELAY, failure, now)}
 
 
 def refused(before: Refusal | None, slice_id: SliceId, digest: str, failure: Failure, now: datetime) -> Refusal:

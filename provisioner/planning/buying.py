@@ -318,7 +318,9 @@ def _offer(
             except UnmeetableError as error:
                 problems.setdefault(str(error))
                 continue
-            found = obstacles.of_request(choice, request, shop.memory, shop.now)
+            found = obstacles.of_request(choice, request, shop.memory, shop.now) or obstacles.of_failed_pool(
+                choice, request, shop.memory, shop.now
+            )
             if found is None and probes.full(request):
                 # Another choice may need no probe.
                 waiting = waiting or request

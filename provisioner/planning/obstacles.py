@@ -63,6 +63,12 @@ def of_request(choice: CapacityChoice, request: NodePoolRequest, memory: Memory,
     return InTheWay(choice=choice, failure=refusal.wait.failure, until=refusal.wait.until)
 
 
+def of_failed_pool(choice: CapacityChoice, request: NodePoolRequest, memory: Memory, now: datetime) -> InTheWay | None:
+    """Return why a pool of an equal request failed lately, for a reason that says nothing of its capacity."""
+    failed = memory.backoffs.get(request.labels[constants.NODEPOOL_HASH])
+    return _waits(choice, failed, until=failed.until) if failed is not None and failed.until > now else None
+
+
 def combined(slice_: Slice, name: PoolName, found: Sequence[InTheWay], now: datetime) -> Obstacle:
     """Tell the owner of a slice what is in the way of all its choices."""
     distinct = list({(each.failure, each.until, each.probe): each for each in found}.values())

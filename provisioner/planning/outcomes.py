@@ -274,8 +274,8 @@ def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None,
     memory = replace(memory, last_failure_at={**memory.last_failure_at, call.slice_id: at})
     if failure.kind is FailureKind.INVALID:
         return _refused(memory, call, failure, at)
-    capacity = backoff.capacity_key(call.request)
-    return replace(memory, backoffs=backoff.pool_failed(memory.backoffs, failure, capacity, at))
+    capacity, digest = backoff.capacity_key(call.request), fingerprint(call.request)
+    return replace(memory, backoffs=backoff.pool_failed(memory.backoffs, failure, capacity, digest, at))
 
 
 def give_up_lost_calls(
@@ -393,19 +393,20 @@ def learn_from_pools(
         failure = pool.failure or (_unready(supply[name]) if supply[name].lost else _NO_REASON)
         if owner is not None:
             last_failure_at[owner] = now
+        digest = pool.labels.get(constants.NODEPOOL_HASH, "")
         if failure.kind is FailureKind.INVALID and owner is not None:
-            digest = pool.labels.get(constants.NODEPOOL_HASH, "")
             refusals[digest] = backoff.refused(refusals.get(digest), owner, digest, failure, now)
         else:
-            backoffs = backoff.pool_failed(backoffs, failure, backoff.capacity_key(pool), now)
+            backoffs = backoff.pool_failed(backoffs, failure, backoff.capacity_key(pool), digest, now)
     in_making = {}
     for name, create in memory.in_making.items():
         if name not in supply:
             continue
         pool = supply[name].pool
         if pool.status in (PoolStatus.RUNNING, PoolStatus.RECONCILING):
-            backoffs = backoff.forget(backoffs, backoff.capacity_key(pool))
-            refusals.pop(pool.labels.get(constants.NODEPOOL_HASH, ""), None)
+            digest = pool.labels.get(constants.NODEPOOL_HASH, "")
+            backoffs = backoff.forget(backoff.forget(backoffs, backoff.capacity_key(pool)), digest)
+            refusals.pop(digest, None)
         elif pool.status is PoolStatus.PROVISIONING or _unexplained(pool):
             in_making[name] = create
     return replace(

@@ -17,6 +17,7 @@ from tests.builders import NOW, after, make_jobset, make_pool, make_request, mak
 from tests.planning.world import World, failure
 
 KEY = "us-central2-b/ct4p-hightpu-4t/2x2x2 on 2/on-demand"
+DIGEST = "0123456789abcdef"
 A, B = frozenset({PoolName("a")}), frozenset({PoolName("b")})
 SLICE = make_slice(make_jobset()).id
 
@@ -65,31 +66,41 @@ def test_what_is_looked_up_adopted_or_refused_delays_nothing(kind: FailureKind) 
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
-def test_a_pool_that_failed_delays_its_capacity_whatever_the_reason(kind: FailureKind) -> None:
-    """Or it would be bought again and again."""
-    assert set(backoff.pool_failed({}, failure(kind), KEY, NOW)) == {KEY}
+def test_a_pool_that_failed_delays_its_capacity_or_its_request(kind: FailureKind) -> None:
+    """Or it would be bought again and again; what says nothing of the capacity may be wrong with one request alone."""
+    key = KEY if kind in (FailureKind.STOCKOUT, FailureKind.QUOTA) else DIGEST
+    assert set(backoff.pool_failed({}, failure(kind), KEY, DIGEST, NOW)) == {key}
+    # Pools of the Go provisioner tell no request.
+    assert set(backoff.pool_failed({}, failure(kind), KEY, "", NOW)) == {KEY}
 
 
 def test_failures_that_were_under_way_together_count_once() -> None:
     """Twenty pools run into one stockout."""
-    once = backoff.pool_failed({}, failure(FailureKind.STOCKOUT), KEY, NOW)
-    twice = backoff.pool_failed(once, failure(FailureKind.STOCKOUT, "newer words"), KEY, after(5))
+    once = backoff.pool_failed({}, failure(FailureKind.STOCKOUT), KEY, DIGEST, NOW)
+    twice = backoff.pool_failed(once, failure(FailureKind.STOCKOUT, "newer words"), KEY, DIGEST, after(5))
     assert twice[KEY] == replace(once[KEY], failure=failure(FailureKind.STOCKOUT, "newer words"))
 
 
 def test_a_reason_is_worth_more_than_none() -> None:
     """Whichever comes first."""
     known, unknown = failure(FailureKind.STOCKOUT), failure(FailureKind.UNAVAILABLE, "GKE gives no reason.")
-    first = backoff.pool_failed(backoff.pool_failed({}, known, KEY, NOW), unknown, KEY, after(1))
-    second = backoff.pool_failed(backoff.pool_failed({}, unknown, KEY, NOW), known, KEY, after(1))
-    assert first[KEY].failure == second[KEY].failure == known
-    assert first[KEY].failures == second[KEY].failures == 1
+    for reasons in ((known, unknown), (unknown, known)):
+        backoffs: Mapping[str, Backoff] = {}
+        for reason in reasons:
+            backoffs = backoff.pool_failed(backoffs, reason, KEY, "", after(1))
+        assert (backoffs[KEY].failure, backoffs[KEY].failures) == (known, 1)
+
+
+def test_what_has_no_reason_at_first_may_turn_out_to_be_a_stockout() -> None:
+    """Then nothing is wrong with the request."""
+    unknown = backoff.pool_failed({}, failure(FailureKind.UNAVAILABLE), KEY, DIGEST, NOW)
+    assert set(backoff.pool_failed(unknown, failure(FailureKind.STOCKOUT), KEY, DIGEST, after(1))) == {KEY}
 
 
 def test_another_failure_of_the_same_capacity_lengthens_the_wait() -> None:
     """Quota after stockout is news."""
-    backoffs = backoff.pool_failed({}, failure(FailureKind.STOCKOUT), KEY, NOW)
-    assert backoff.pool_failed(backoffs, failure(FailureKind.QUOTA), KEY, after(1))[KEY].failures == 2
+    backoffs = backoff.pool_failed({}, failure(FailureKind.STOCKOUT), KEY, DIGEST, NOW)
+    assert backoff.pool_failed(backoffs, failure(FailureKind.QUOTA), KEY, DIGEST, after(1))[KEY].failures == 2
 
 
 def test_what_lasts_longest_is_what_blocks() -> None:

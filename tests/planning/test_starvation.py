@@ -94,6 +94,24 @@ def test_who_is_refused_for_ever_delays_nobody_else(kind: FailureKind, replicas:
         assert market.ran_at[f"later-{number}"] - applied <= timedelta(seconds=60)
 
 
+@pytest.mark.parametrize("kind", [FailureKind.PERMISSION, FailureKind.UNAVAILABLE, FailureKind.NOT_FOUND])
+def test_whose_pools_fail_for_ever_delays_nobody_of_the_same_shape(kind: FailureKind) -> None:
+    """GKE makes them and they end in ERROR, again and again, for a reason that says nothing of the capacity."""
+    world = World(jobset_of("failing", "2x2x2"))
+    market = Market(world)
+    market.fails = lambda name: failure(kind) if name == "failing" else None
+    for _ in range(100):
+        market.step(seconds=30)
+    made = sum(map(bool, (plan.creates for plan in world.plans)))
+    assert 5 <= made <= 12
+    for number in range(3):
+        world.add(jobset_of(f"later-{number}", "2x2x2"))
+        applied = world.now
+        for _ in range(60):
+            market.step()
+        assert market.ran_at[f"later-{number}"] - applied <= timedelta(seconds=60)
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(("2x2x1", "2x2x4", "4x4x4"))), ids=" ".join)
 @pytest.mark.parametrize("missing", ["2x2x1", "2x2x4", "4x4x4"])
 def test_a_shape_that_is_out_of_stock_for_ever_delays_no_other(missing: str, order: tuple[str, ...]) -> None:
