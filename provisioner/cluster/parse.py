@@ -139,6 +139,7 @@ def parse_jobset(raw: object) -> JobSet:
         annotations=annotations,
         managed_by=_name(spec.get("managedBy")),
         problem=reader.problem or _too_much_work(jobs),
+        created_at=parse_timestamp(metadata.get("creationTimestamp")) or _UNKNOWN_TIME,
     )
 
 

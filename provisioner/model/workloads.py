@@ -129,6 +129,7 @@ class JobSet:
     managed_by: str = ""
     #: Which bound is exceeded, so that it is not served; empty for none.
     problem: str = ""
+    created_at: datetime = datetime.min.replace(tzinfo=UTC)
 
     @property
     def finished(self) -> bool:
@@ -160,10 +161,13 @@ class JobSets:
     def uid_of(self, pod: Pod) -> JobSetUid | None:
         """Tell which JobSet a pod belongs to; None where it is not there, or is not the one that the pod names.
 
-        Labels are claims: a JobSet has pods in its own namespace only, and those that name a UID name its own.
+        Labels are claims: a JobSet has pods in its own namespace only, and those that name a UID name its own. Those
+        that name none are not older than their JobSet: they are left from an earlier one of that name.
         """
         uid = self.uid_of_name.get((pod.namespace, pod.jobset_name))
-        return uid if pod.jobset_uid in ("", uid) else None
+        if uid is None or pod.jobset_uid == uid:
+            return uid
+        return uid if not pod.jobset_uid and pod.created_at >= self.by_uid[uid].created_at else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -254,6 +255,15 @@ def test_pods_without_jobset_uid_belong_to_the_jobset_of_their_name() -> None:
         jobset, make_jobset(namespace="other", suspended=True), pods=(make_pod(jobset, jobset_uid=""),)
     )
     assert found.wanting
+
+
+def test_pods_without_jobset_uid_that_are_older_than_their_jobset_are_not_its() -> None:
+    """They are left from an earlier JobSet of that name, and what they ask for is not what this one asks for."""
+    made_at = datetime(2026, 1, 1, tzinfo=UTC)
+    jobset = make_jobset(created_at=made_at)
+    (old,) = slices_of(jobset, pods=(make_pod(jobset, jobset_uid="", created_at=made_at - timedelta(seconds=1)),))
+    (new,) = slices_of(jobset, pods=(make_pod(jobset, jobset_uid="", created_at=made_at),))
+    assert (old.wanting, new.wanting) == (False, True)
 
 
 def test_pods_of_unknown_jobsets_make_no_slice() -> None:

@@ -238,9 +238,6 @@ class Checker:
 
     def _judge_charge(self, process: Process, pool: Pool) -> None:
         """Compare a new pool with what the JobSet that is charged for it has ever asked for."""
-        if not self.simulation.labels_uid:
-            # Such pods name their JobSet alone: until the caches show it, its namesake of before is charged.
-            return
         owner = owner_of(pool.body["config"]["labels"])
         charged = [
             jobset
@@ -249,10 +246,21 @@ class Checker:
             and any(jobset.slice_id(job).job_key == owner[1] for job in range(jobset.most_replicas))
             and any(fits_shape(jobset, shape, pool) for shape in jobset.shapes)
         ]
-        if not charged:
+        if not charged and not self._is_namesakes(pool):
             self.stage.violate(
                 ONE, f"{process.name} makes {pool.name} for {owner}, and no JobSet has ever asked for such a slice"
             )
+
+    def _is_namesakes(self, pool: Pool) -> bool:
+        """Whether pods that name their JobSet by its name alone explain a new pool.
+
+        Until the caches show that the JobSet was made again, its pods are taken for its namesake's.
+        """
+        return not self.simulation.labels_uid and any(
+            jobset.name == jobset_name(pool) and shape.topology == pool.plan.topology
+            for jobset in self.simulation.cluster.every_jobset
+            for shape in jobset.shapes
+        )
 
     def _judge_create(self, process: Process, pool: Pool) -> None:
         owner = owner_of(pool.body["config"]["labels"])
@@ -371,6 +379,8 @@ class Checker:
         for pool in self.simulation.cloud.pools.values():
             if not is_ours(pool):
                 continue
+            if pool.status is PoolStatus.RUNNING and pool.name not in needed and self._is_kept(pool):
+                continue
             if pool.status is PoolStatus.STOPPING or pool.name not in needed:
                 found.append((LEAK, f"node pool {pool.name} ({pool.status.value}) is there, and nothing needs it"))
             else:
@@ -417,6 +427,16 @@ class Checker:
                 if is_ours(pool) and (last or owner_of(pool.body["config"]["labels"]) == owner) and fits(jobset, pool):
                     needed.add(pool.name)
         return needed
+
+    def _is_kept(self, pool: Pool) -> bool:
+        """Whether the setting keeps a pool for a suspended JobSet."""
+        uid, _ = owner_of(pool.body["config"]["labels"])
+        return self.simulation.keeps_suspended and any(
+            jobset.suspended
+            and not (jobset.gone or jobset.deleting or jobset.terminal)
+            and (jobset.uid == uid or pool.name in jobset.last_pool.values())
+            for jobset in self.simulation.cluster.jobsets.values()
+        )
 
     def _slices(self) -> list[tuple[JobSetRun, int]]:
         return [

@@ -166,7 +166,12 @@ class JobSetRun:
 
 def raw_jobset(jobset: JobSetRun, agenda: Agenda) -> JsonObject:
     """Return the object as the API server shows it."""
-    metadata: dict[str, Any] = {"name": jobset.name, "namespace": NAMESPACE, "uid": jobset.uid}
+    metadata: dict[str, Any] = {
+        "name": jobset.name,
+        "namespace": NAMESPACE,
+        "uid": jobset.uid,
+        "creationTimestamp": format_time(agenda.wall(jobset.created - agenda.now)),
+    }
     if jobset.gang:
         metadata["annotations"] = {constants.ALL_OR_NOTHING: "true"}
     if jobset.deleting:

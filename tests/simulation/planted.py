@@ -378,6 +378,7 @@ BUGS: tuple[Bug, ...] = (
         description="What GKE has refused once is not sent again, whoever mends the reason.",
         where="provisioner.planning.backoff:refused",
         mutate=_refused_for_good,
+        search_from=30,
     ),
     Bug(
         name="missing-act-as-is-an-invalid-request",

@@ -64,7 +64,10 @@ class Simulation:
         self.same_cluster = not stage.chance(0.03)
         self.labels_uid = not stage.chance(0.1)
         self.market = Market(self)
+        # Where there is little to be had, what is kept could keep others waiting for ever.
+        self.keeps_suspended = seed % 5 == 3 and not self.market.scarce
         self._settings = Settings(
+            keep_suspended=self.keeps_suspended,
             project_id=CLUSTER.project,
             cluster_location=CLUSTER.location,
             zone=Zone(ZONE),
