@@ -15,11 +15,11 @@ from provisioner.planning.asking import UnmeetableError
 from provisioner.planning.capacity import Choices, capacity_key, choices_of
 from provisioner.planning.lifecycle import Phase
 from provisioner.planning.limits import Budget, Refusal
-from provisioner.planning.memory import Memory, Pace, Reservation
+from provisioner.planning.memory import KeepingTurn, Memory, Pace, Reservation
 from provisioner.planning.names import pool_name
 from provisioner.planning.obstacles import Obstacle
 from provisioner.planning.plan import Create, PoolState, Verdict
-from provisioner.planning.reserving import is_due, turn_of
+from provisioner.planning.reserving import is_due, pass_turns, turn_of
 from provisioner.planning.specification import check_shape, is_held, labels_left_out, pool_request
 from provisioner.planning.supply import Supply
 from provisioner.planning.verdicts import not_separate, underused, unknown_selectors, unlisted, verdict
@@ -42,6 +42,10 @@ class Buying:
     pace: Pace = field(default_factory=Pace)
     #: By the scope of the limit.
     reservations: dict[str, Reservation] = field(default_factory=dict)
+    #: JobSets for which chips may be kept when it is their turn, likewise; longest waiting first.
+    candidates: dict[str, list[JobSetUid]] = field(default_factory=dict)
+    keeping_turns: Mapping[str, KeepingTurn] = field(default_factory=dict)
+    turns_in_vain: Mapping[JobSetUid, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,14 +105,7 @@ def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
             if _reserves(slice_, refusal, hopeless, shop) and not isinstance(
                 _offer(slice_, name, attempt, choices, probes, shop), Obstacle
             ):
-                gang = slice_.jobset.uid if slice_.jobset.uid in shop.gangs else None
-                kept = budget.reserve([each for each in unserved if each is slice_ or each.jobset.uid == gang])
-                if kept is not None:
-                    since = turn_of(slice_, shop.memory)
-                    scope, missing = kept
-                    buying.reservations[scope] = Reservation(
-                        jobset_uid=slice_.jobset.uid, since=since, missing_chips=missing
-                    )
+                _reserve(slice_, unserved, budget, buying, shop)
         except UnmeetableError as error:
             buying.verdicts.append(verdict(slice_, constants.INVALID_REQUEST, f"No TPU node pool is made: {error}"))
             buying.wanted.append(_wanted(slice_, name, Phase.BLOCKED, shop.now, str(error)))
@@ -138,7 +135,30 @@ def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
             probes.add(offer)
             zones.setdefault(slice_.jobset.uid, offer.zone)
             budget.take(slice_)
+    buying.keeping_turns, buying.turns_in_vain = pass_turns(
+        shop.memory, buying.reservations, buying.candidates, shop.now
+    )
+    # A turn that begins now has its effect in the next decision.
+    buying.wake_at += [
+        shop.now if turn.jobset_uid is not None and turn.began_at == shop.now else turn.until
+        for turn in buying.keeping_turns.values()
+    ]
     return buying
+
+
+def _reserve(slice_: Slice, unserved: Iterable[Slice], budget: Budget, buying: Buying, shop: Shop) -> None:
+    """Keep what becomes free for a slice if it is its JobSet's turn, else note that it waits for one."""
+    uid = slice_.jobset.uid
+    together = [each for each in unserved if each is slice_ or (each.jobset.uid == uid and uid in shop.gangs)]
+    scope = budget.scope_to_reserve(together)
+    if not scope:
+        return
+    buying.candidates.setdefault(scope, []).append(uid)
+    turn = shop.memory.keeping_turns.get(scope)
+    if turn is not None and turn.jobset_uid == uid and turn.until > shop.now:
+        missing = budget.reserve(scope, together)
+        since = turn_of(slice_, shop.memory)
+        buying.reservations[scope] = Reservation(jobset_uid=uid, since=since, missing_chips=missing)
 
 
 def _by_turn(unserved: Iterable[Slice], shop: Shop) -> list[Slice]:

@@ -144,7 +144,14 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     states += [replace(state, since=entries[state.name].since) for state in buying.wanted]
     return Plan(
         memory=_remember(
-            replace(memory, gangs=standing.gangs, pace=buying.pace, reservations=buying.reservations),
+            replace(
+                memory,
+                gangs=standing.gangs,
+                pace=buying.pace,
+                reservations=buying.reservations,
+                keeping_turns=buying.keeping_turns,
+                turns_in_vain=buying.turns_in_vain,
+            ),
             buying.creates,
             deletes,
             going,

@@ -113,16 +113,15 @@ class Budget:
             if self.chips[scope] + chips > most
         }
 
-    def reserve(self, slices: Collection[Slice]) -> tuple[str, int] | None:
-        """Keep what becomes free for slices that wait for each other, within the narrowest limit that keeps them out.
+    def scope_to_reserve(self, slices: Collection[Slice]) -> str:
+        """Return the narrowest limit that keeps out slices that wait for each other: what becomes free there may help.
 
         Within no wider one: whom a limit of its own namespace keeps out must not keep chips from other namespaces. Once
         for each limit. And not where that would be of no use: where another limit keeps them out too, or where a limit
-        allows their JobSet no more than it has. Return the limit's scope and how many chips are missing, None where
-        nothing is kept.
+        allows their JobSet no more than it has. Empty where nothing is to be kept.
         """
         if any(self._refusal_of_others(each.jobset) for each in slices):
-            return None
+            return ""
         asked: Counter[str] = Counter()
         own: Counter[str] = Counter()
         limits: dict[str, int] = {}
@@ -132,14 +131,21 @@ class Budget:
                 asked[scope] += _chips_of(each)
                 own[scope] = self.chips_of_jobsets[scope, each.jobset.uid]
         if any(asked[scope] + own[scope] > most for scope, most in limits.items()):
-            return None
+            return ""
         refusing = [scope for scope, most in limits.items() if self.chips[scope] + asked[scope] > most]
         scope = min(refusing, key=lambda each: _BREADTH.index(each.partition(" ")[0]), default="")
-        if not scope or scope in self.reserved:
-            return None
-        self.reserved[scope] = asked[scope]
-        self.chips[scope] += asked[scope]
-        return scope, self.chips[scope] - limits[scope]
+        return "" if scope in self.reserved else scope
+
+    def reserve(self, scope: str, slices: Collection[Slice]) -> int:
+        """Keep what becomes free within a limit for slices; return how many chips are missing."""
+        asked, allowed = 0, 0
+        for each in slices:
+            for _, other, most in self._limits_on_chips(each):
+                if other == scope:
+                    asked, allowed = asked + _chips_of(each), most
+        self.reserved[scope] = asked
+        self.chips[scope] += asked
+        return self.chips[scope] - allowed
 
     def _limits_on_chips(self, slice_: Slice) -> Iterable[tuple[str, str, int]]:
         """Yield setting, scope and number."""

@@ -106,6 +106,15 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeepingTurn:
+    """Whose turn it is to have chips kept within one limit; of None nobody's: what is free is for all meanwhile."""
+
+    jobset_uid: JobSetUid | None
+    began_at: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
     """A JobSet whose slices start together and are not all there."""
 
@@ -184,4 +193,7 @@ class Memory:
     gangs: Mapping[JobSetUid, Gang] = field(default_factory=dict)
     #: By the scope of the limit.
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
+    keeping_turns: Mapping[str, KeepingTurn] = field(default_factory=dict)
+    #: How many turns ended in vain for JobSets that wait.
+    turns_in_vain: Mapping[JobSetUid, int] = field(default_factory=dict)
     operations: OperationLimit = field(default_factory=OperationLimit)

@@ -8,28 +8,57 @@ new pods while those on them run.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from provisioner.demand import Slice, SliceId
 from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.model.workloads import JobSetUid
 from provisioner.planning import limits
 from provisioner.planning.matching import Matching
-from provisioner.planning.memory import Memory, Reservation
+from provisioner.planning.memory import KeepingTurn, Memory, Reservation
 from provisioner.planning.supply import Supply
 
 #: How long a slice waits before what becomes free is kept for it.
 RESERVED_AFTER = timedelta(minutes=10)
+#: For how long the first time; each time in vain doubles it, so many times at most.
+_FIRST_TURN = timedelta(minutes=10)
+_MOST_DOUBLINGS = 12
+_SHORTEST_PAUSE = timedelta(minutes=1)
 
 
 def is_due(waited: timedelta) -> bool:
-    """Whether what becomes free is kept now for a slice that has waited for so long.
+    """Whether a slice has waited for so long that what becomes free may be kept for it."""
+    return waited >= RESERVED_AFTER
 
-    From 10 to 20 minutes, not from 20 to 40, from 40 to 80, and so on: where what is in its way lasts for weeks, others
-    must not go without the rest for weeks, and where it passes, one of the longer and longer times will do.
+
+def pass_turns(
+    memory: Memory, kept: Collection[str], candidates: Mapping[str, Iterable[JobSetUid]], now: datetime
+) -> tuple[dict[str, KeepingTurn], dict[JobSetUid, int]]:
+    """Return whose turn it is within each limit from now on, and how many turns in vain each JobSet had.
+
+    `kept` are the limits within which chips are kept now, by the turns of the memory; `candidates` those that wait for
+    a turn, longest waiting first. After each turn nothing is kept for as long as it lasted, however many wait: where
+    what is in their way lasts for weeks, others must not go without the rest for weeks. Of those that wait the one has
+    the next turn that had the fewest, and where what is in its way passes, one of the longer and longer turns will do.
     """
-    return waited >= RESERVED_AFTER and int(math.log2(waited / RESERVED_AFTER)) % 2 == 0
+    turns: dict[str, KeepingTurn] = {}
+    in_vain = dict(memory.turns_in_vain)
+    for scope in sorted({*memory.keeping_turns, *candidates}):
+        turn = memory.keeping_turns.get(scope)
+        if turn is not None and turn.jobset_uid is not None and (scope not in kept or turn.until <= now):
+            in_vain[turn.jobset_uid] = in_vain.get(turn.jobset_uid, 0) + 1
+            lasted = min(now, turn.until) - turn.began_at
+            turn = KeepingTurn(jobset_uid=None, began_at=now, until=now + max(lasted, _SHORTEST_PAUSE))
+        waiting = tuple(candidates.get(scope, ()))
+        if turn is not None and turn.until > now:
+            turns[scope] = turn
+        elif waiting:
+            chosen = min(waiting, key=lambda uid: in_vain.get(uid, 0))
+            length = _FIRST_TURN * 2 ** min(in_vain.get(chosen, 0), _MOST_DOUBLINGS)
+            turns[scope] = KeepingTurn(jobset_uid=chosen, began_at=now, until=now + length)
+    still = {uid for uids in candidates.values() for uid in uids} | {turn.jobset_uid for turn in turns.values()}
+    return turns, {uid: count for uid, count in in_vain.items() if uid in still}
 
 
 def turn_of(slice_: Slice, memory: Memory) -> datetime:

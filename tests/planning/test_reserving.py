@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -109,6 +110,23 @@ def test_no_more_pools_are_closed_when_the_first_of_them_are_free() -> None:
     wait(market, minutes=3)
     assert "large" in market.ran_at
     assert not closed(world)
+
+
+def test_however_many_large_slices_wait_the_rest_is_not_kept_from_others() -> None:
+    """A long run has 64 of 90 chips, and thirty slices of 64 come one after the other, all of them older."""
+    world = World(jobset_of("long", "4x4x4"), settings_=settings(max_chips=90))
+    market = Market(world, seconds=5)
+    wait(market, minutes=1)
+    for number in range(30):
+        world.add(jobset_of(f"waits{number}", "4x4x4"))
+        for _ in range(8):
+            market.step(seconds=60)
+    for number in range(3):
+        world.add(jobset_of(f"small{number}", "2x2x1", namespace="others"))
+        applied = world.now
+        for _ in range(30):
+            market.step(seconds=60)
+        assert market.ran_at[f"small{number}"] - applied <= timedelta(minutes=25)
 
 
 def _pool(world: World, node: str) -> str:
