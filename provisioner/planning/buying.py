@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -19,7 +21,7 @@ from provisioner.planning.memory import KeepingTurn, Memory, Pace, Reservation
 from provisioner.planning.names import pool_name
 from provisioner.planning.obstacles import Obstacle
 from provisioner.planning.plan import Create, PoolState, Verdict
-from provisioner.planning.reserving import is_due, pass_turns, turn_of
+from provisioner.planning.reserving import is_due, is_open, pass_turns, turn_of
 from provisioner.planning.specification import check_shape, is_held, labels_left_out, pool_request
 from provisioner.planning.supply import Supply
 from provisioner.planning.verdicts import not_separate, underused, unknown_selectors, unlisted, verdict
@@ -42,7 +44,7 @@ class Buying:
     pace: Pace = field(default_factory=Pace)
     #: By the scope of the limit.
     reservations: dict[str, Reservation] = field(default_factory=dict)
-    #: JobSets for which chips may be kept when it is their turn, likewise; longest waiting first.
+    #: JobSets for which chips may be kept next, likewise; longest waiting first. Only where it is nobody's turn.
     candidates: dict[str, list[JobSetUid]] = field(default_factory=dict)
     keeping_turns: Mapping[str, KeepingTurn] = field(default_factory=dict)
     turns_in_vain: Mapping[JobSetUid, int] = field(default_factory=dict)
@@ -95,6 +97,10 @@ def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
     budget = shop.budget.copy()
     unserved = _by_turn(unserved, shop)
     hopeless = _hopeless(unserved, shop, zones)
+    members: dict[JobSetUid, list[Slice]] = defaultdict(list)
+    for slice_ in unserved:
+        if slice_.jobset.uid in shop.gangs:
+            members[slice_.jobset.uid].append(slice_)
     for slice_ in unserved:
         attempt, name = _free_name(slice_, shop, names)
         try:
@@ -102,10 +108,9 @@ def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
             refusal = budget.refusal(slice_)
             obstacle = _too_much(slice_, name, refusal) if refusal is not None else _queued(slice_, name, shop)
             offer = obstacle or _offer(slice_, name, attempt, choices, probes, shop)
-            if _reserves(slice_, refusal, hopeless, shop) and not isinstance(
-                _offer(slice_, name, attempt, choices, probes, shop), Obstacle
-            ):
-                _reserve(slice_, unserved, budget, buying, shop)
+            if _out_for_long(slice_, refusal, hopeless, shop):
+                offered = functools.partial(_offer, slice_, name, attempt, choices, probes, shop)
+                _reserve(slice_, members.get(slice_.jobset.uid, (slice_,)), offered, budget, buying, shop)
         except UnmeetableError as error:
             buying.verdicts.append(verdict(slice_, constants.INVALID_REQUEST, f"No TPU node pool is made: {error}"))
             buying.wanted.append(_wanted(slice_, name, Phase.BLOCKED, shop.now, str(error)))
@@ -136,7 +141,7 @@ def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
             zones.setdefault(slice_.jobset.uid, offer.zone)
             budget.take(slice_)
     buying.keeping_turns, buying.turns_in_vain = pass_turns(
-        shop.memory, buying.reservations, buying.candidates, shop.now
+        shop.memory, buying.reservations, buying.candidates, {each.jobset.uid for each in unserved}, shop.now
     )
     # A turn that begins now has its effect in the next decision.
     buying.wake_at += [
@@ -146,19 +151,32 @@ def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
     return buying
 
 
-def _reserve(slice_: Slice, unserved: Iterable[Slice], budget: Budget, buying: Buying, shop: Shop) -> None:
-    """Keep what becomes free for a slice if it is its JobSet's turn, else note that it waits for one."""
-    uid = slice_.jobset.uid
-    together = [each for each in unserved if each is slice_ or (each.jobset.uid == uid and uid in shop.gangs)]
-    scope = budget.scope_to_reserve(together)
-    if not scope:
-        return
-    buying.candidates.setdefault(scope, []).append(uid)
+def _reserve(
+    slice_: Slice,
+    together: Collection[Slice],
+    offered: Callable[[], NodePoolRequest | Obstacle],
+    budget: Budget,
+    buying: Buying,
+    shop: Shop,
+) -> None:
+    """Keep what becomes free for slices if it is their JobSet's turn; note that they wait for one if it is nobody's."""
+    scope, uid = budget.scope_to_reserve(together), slice_.jobset.uid
     turn = shop.memory.keeping_turns.get(scope)
-    if turn is not None and turn.jobset_uid == uid and turn.until > shop.now:
+    is_theirs = turn is not None and turn.jobset_uid == uid and turn.until > shop.now
+    if not scope or not (is_theirs or is_open(turn, shop.now)):
+        return
+    try:
+        if isinstance(offered(), Obstacle):
+            return
+    except UnmeetableError:
+        # Told when the limit is out of the way.
+        return
+    if is_theirs:
         missing = budget.reserve(scope, together)
         since = turn_of(slice_, shop.memory)
         buying.reservations[scope] = Reservation(jobset_uid=uid, since=since, missing_chips=missing)
+    else:
+        buying.candidates.setdefault(scope, []).append(uid)
 
 
 def _by_turn(unserved: Iterable[Slice], shop: Shop) -> list[Slice]:
@@ -281,7 +299,7 @@ def _order(shop: Shop) -> Callable[[Slice], datetime]:
     return lambda each: turn_of(each, nothing if each.jobset.uid in begun else shop.memory)
 
 
-def _reserves(slice_: Slice, refusal: Refusal | None, hopeless: Mapping[JobSetUid, _Hopeless], shop: Shop) -> bool:
+def _out_for_long(slice_: Slice, refusal: Refusal | None, hopeless: Mapping[JobSetUid, _Hopeless], shop: Shop) -> bool:
     """Whether limits alone have kept a slice, or one that it starts together with, out for too long."""
     if not is_due(shop.now - turn_of(slice_, shop.memory)) or slice_.jobset.uid in shop.queued:
         return False

@@ -32,15 +32,25 @@ def is_due(waited: timedelta) -> bool:
     return waited >= RESERVED_AFTER
 
 
+def is_open(turn: KeepingTurn | None, now: datetime) -> bool:
+    """Whether somebody may be given the next turn now: it is nobody's, and the pause after the last one is over."""
+    return turn is None or (turn.jobset_uid is None and turn.until <= now)
+
+
 def pass_turns(
-    memory: Memory, kept: Collection[str], candidates: Mapping[str, Iterable[JobSetUid]], now: datetime
+    memory: Memory,
+    kept: Collection[str],
+    candidates: Mapping[str, Iterable[JobSetUid]],
+    unserved: Collection[JobSetUid],
+    now: datetime,
 ) -> tuple[dict[str, KeepingTurn], dict[JobSetUid, int]]:
     """Return whose turn it is within each limit from now on, and how many turns in vain each JobSet had.
 
     `kept` are the limits within which chips are kept now, by the turns of the memory; `candidates` those that wait for
-    a turn, longest waiting first. After each turn nothing is kept for as long as it lasted, however many wait: where
-    what is in their way lasts for weeks, others must not go without the rest for weeks. Of those that wait the one has
-    the next turn that had the fewest, and where what is in its way passes, one of the longer and longer turns will do.
+    a turn, longest waiting first; `unserved` all that want a pool. After each turn nothing is kept for as long as it
+    lasted, however many wait: where what is in their way lasts for weeks, others must not go without the rest for
+    weeks. Of those that wait the one has the next turn that had the fewest, and where what is in its way passes, one of
+    the longer and longer turns will do.
     """
     turns: dict[str, KeepingTurn] = {}
     in_vain = dict(memory.turns_in_vain)
@@ -57,8 +67,7 @@ def pass_turns(
             chosen = min(waiting, key=lambda uid: in_vain.get(uid, 0))
             length = _FIRST_TURN * 2 ** min(in_vain.get(chosen, 0), _MOST_DOUBLINGS)
             turns[scope] = KeepingTurn(jobset_uid=chosen, began_at=now, until=now + length)
-    still = {uid for uids in candidates.values() for uid in uids} | {turn.jobset_uid for turn in turns.values()}
-    return turns, {uid: count for uid, count in in_vain.items() if uid in still}
+    return turns, {uid: count for uid, count in in_vain.items() if uid in unserved}
 
 
 def turn_of(slice_: Slice, memory: Memory) -> datetime:
