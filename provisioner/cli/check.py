@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from provisioner import preflight, settings
+from provisioner.cli import output
 from provisioner.cli.start import Attempt, attempt, subject_of
 from provisioner.observability import logs
 from provisioner.preflight import Finding, Status
@@ -28,16 +29,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make all checks; return 1 when one failed, else 0."""
+    """Make all checks; return 1 when one failed, or not all could be told, else 0."""
     # What it finds it prints; the log is for what nobody expects.
     logs.configure("error", stream=sys.stderr)
+    output.never_refuse_a_letter()
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        output.drop_the_rest()
+        return 1
+
+
+def _run(arguments: argparse.Namespace) -> int:
     found = []
     for finding in all_findings(attempt(arguments.kubeconfig, os.environ), os.environ):
         found.append(finding)
         if arguments.output == "text":
             print(finding, flush=True)
     if arguments.output == "json":
-        print(json.dumps({"checks": [as_json(finding) for finding in found]}, indent=2))
+        print(json.dumps({"checks": [as_json(finding) for finding in found]}, indent=2), flush=True)
     return int(any(finding.status is Status.FAILED for finding in found))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from provisioner import constants, tpu
+from provisioner.cli import output
 from provisioner.tpu import Accelerator, MachineType, Shape
 
 _HEAD = (
@@ -51,8 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write("".join(f"{line}\n" for line in _page(offers, everything=arguments.all)))
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read along (head, less) has seen enough; the interpreter would complain when it flushes at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        output.drop_the_rest()
     return 0
 
 

@@ -107,6 +107,37 @@ def test_what_failed_is_told_with_what_to_do(machine: Machine) -> None:
     assert machine.check().returncode == 0
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_reader_that_has_seen_enough_is_no_traceback(form: str) -> None:
+    """As `tpu-provisioner check | head -1` is; and it does not count as success."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = _check_nothing(writing, "-o", form)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_letters_that_the_terminal_lacks_are_escaped() -> None:
+    """What is printed has others' words in it, and values that somebody mistyped."""
+    done = _check_nothing(subprocess.PIPE, GCP_CLUSTER="cl\u00fcster", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "cl\\xfcster" in done.stdout
+
+
+def _check_nothing(stdout: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command where nothing is set."""
+    nothing = {"PATH": os.environ["PATH"], "KUBECONFIG": "/none", "GKE_ENDPOINT": "http://127.0.0.1:1"}
+    return subprocess.run(
+        [sys.executable, "-m", "provisioner", "check", *arguments],
+        env={**nothing, **environment},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
 def test_a_start_that_is_wrong(machine: Machine) -> None:
     """Settings and kubeconfig are checks like the others, and GKE is looked at without a kubeconfig."""
     done = machine.check("--kubeconfig=no-such-file", MAX_CHIPS="many")
