@@ -15,7 +15,7 @@ from provisioner import constants
 from provisioner.demand import Slice
 from provisioner.model.capacity import PoolName
 from provisioner.model.workloads import Requirements
-from provisioner.planning.fit import demand_key, misfit, view_of_node
+from provisioner.planning.fit import demand_key, has_room, misfit, view_of_node
 from provisioner.planning.matching import Matching
 from provisioner.planning.supply import Supply
 
@@ -35,7 +35,8 @@ def held_for_arrivals(
     pending = _Pending(_latest_of_each_kind(slices))
     held: dict[PoolName, datetime] = {}
     for each in supply:
-        if matching.holders.get(each.name) or not each.usable or not each.nodes:
+        # One that a slice counts on stays anyway.
+        if matching.holders.get(each.name) or each.name in matching.claimed or not each.usable or not each.nodes:
             continue
         since = min(now, idle_since.get(each.name, now))
         for requirements, created_at in pending.for_nodes_of(each):
@@ -82,4 +83,5 @@ def _fits_a_node(requirements: Requirements, each: Supply) -> bool:
     topology = requirements.node_selector.get(constants.TPU_TOPOLOGY)
     if topology != each.view.labels.get(constants.TPU_TOPOLOGY):
         return False
-    return any(node.ready and not misfit(requirements, view_of_node(node)) for node in each.nodes)
+    nodes = (node for node in each.nodes if node.ready and has_room(requirements, node))
+    return any(not misfit(requirements, view_of_node(node)) for node in nodes)

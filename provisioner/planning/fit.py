@@ -59,6 +59,15 @@ def demand_key(requirements: Requirements) -> Hashable:
     )
 
 
+def has_room(requirements: Requirements, there: Node | NodeView) -> bool:
+    """Whether an empty node is large enough: asked first, for what pods ask for may differ in each of thousands."""
+    if isinstance(there, Node):
+        chips, cpu, memory = there.allocatable_chips, there.allocatable_cpu_millicores, there.allocatable_memory_bytes
+    else:
+        chips, cpu, memory = there.chips, there.cpu_millicores, there.memory_bytes
+    return requirements.cpu_millicores <= cpu and requirements.memory_bytes <= memory and requirements.chips <= chips
+
+
 def misfit(requirements: Requirements, view: NodeView) -> str:
     """Return the first reason why the pod cannot run there, empty where it can."""
     reason = label_misfit(requirements, view)

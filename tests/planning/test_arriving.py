@@ -10,6 +10,7 @@ import pytest
 
 from provisioner.model.capacity import PoolStatus
 from tests.builders import after, make_jobset, make_node, make_pod, make_pool, make_requirements, settings
+from tests.counting import counted
 from tests.planning.world import World
 
 
@@ -105,3 +106,22 @@ def test_leaders_that_never_come_do_not_hold_a_pool_for_ever(created: Callable[[
         plan = world.look()
         assert len(plan.deletes) == (1 if seconds == 600 else 0)
         world.pass_time(30)
+
+
+def test_pods_that_ask_for_different_amounts_cost_little_for_each_idle_pool() -> None:
+    """None of a hundred fits, each asks for an amount of its own, and a hundred pools are idle or kept."""
+
+    def calls(pools: int) -> int:
+        world = World(settings_=settings(keep_suspended=True))
+        for number in range(pools):
+            kept = make_jobset(f"kept-{number}")
+            world.jobsets[kept.uid] = replace(kept, suspended=True)
+            world.put_pool(make_pool(kept))
+        greedy = make_jobset("greedy", replicas=100)
+        world.jobsets[greedy.uid] = greedy
+        for job in range(100):
+            asked = replace(make_requirements(), cpu_millicores=10**7 + job)
+            world.put(replace(make_pod(greedy, job=job, unschedulable_since=world.now), requirements=asked))
+        return counted(world.look)[1]
+
+    assert (calls(60) - calls(20)) / (40 * 100) < 12
