@@ -69,7 +69,9 @@ REFUSAL_DELAY = Delay(first_seconds=900, cap_seconds=4 * 3600)
 DELETE_DELAY = Delay(first_seconds=1, cap_seconds=60)
 
 
-LONGEST_WAIT_SECONDS = max(delay.cap_seconds for delay in (*DELAYS.values(), FAILED_POOL_DELAY, REFUSAL_DELAY))
+def longest_wait_seconds(failure: Failure) -> float:
+    """Return the longest wait that a failure, but no refusal, leads to."""
+    return max(FAILED_POOL_DELAY.cap_seconds, DELAYS.get(failure.kind, FAILED_POOL_DELAY).cap_seconds)
 
 
 def capacity_key(thing: NodePool | NodePoolRequest) -> str:

@@ -381,8 +381,7 @@ def learn_from_pools(
     """Learn from pools that failed, or came up, since the last round."""
     backoffs = _fresh_backoffs(memory.backoffs, now)
     last_failure_at = dict(memory.last_failure_at)
-    fresh = _fresh_backoffs({digest: each.wait for digest, each in memory.refusals.items()}, now)
-    refusals = {digest: memory.refusals[digest] for digest in fresh}
+    refusals = {digest: each for digest, each in memory.refusals.items() if _is_fresh(each.wait, now)}
     broken = {
         name
         for name, each in supply.items()
@@ -431,8 +430,14 @@ def _unready(each: Supply) -> Failure:
 def _fresh_backoffs(backoffs: Mapping[_K, Backoff], now: datetime) -> Mapping[_K, Backoff]:
     """Drop back-off that ended so long ago that its failures tell nothing any more.
 
-    An end that lies further ahead than any wait was written by a clock that ran wrong.
+    An end that lies further ahead than any wait for such a failure was written by a clock that ran wrong.
     """
-    earliest = now - timedelta(seconds=_STALE_BACKOFF_SECONDS)
-    latest = now + timedelta(seconds=backoff.LONGEST_WAIT_SECONDS)
-    return {key: each for key, each in backoffs.items() if earliest < each.until <= latest}
+    return {
+        key: each
+        for key, each in backoffs.items()
+        if _is_fresh(each, now) and each.until <= now + timedelta(seconds=backoff.longest_wait_seconds(each.failure))
+    }
+
+
+def _is_fresh(each: Backoff, now: datetime) -> bool:
+    return each.until > now - timedelta(seconds=_STALE_BACKOFF_SECONDS)

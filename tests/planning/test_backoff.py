@@ -53,7 +53,7 @@ def test_waits_double_up_to_a_cap(kind: FailureKind, first: float, cap: float) -
     ((_, wait),) = backoffs.items()
     assert cap * 0.8 <= (wait.until - now).total_seconds() <= cap
     assert wait.since == NOW
-    assert (wait.until - now).total_seconds() <= backoff.LONGEST_WAIT_SECONDS
+    assert (wait.until - now).total_seconds() <= backoff.longest_wait_seconds(wait.failure)
 
 
 @pytest.mark.parametrize(

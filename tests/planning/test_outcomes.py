@@ -10,7 +10,7 @@ import pytest
 
 from provisioner.model.capacity import FailureKind, Operation, OperationName, PoolName, PoolStatus
 from provisioner.planning import backoff
-from provisioner.planning.memory import CallState
+from provisioner.planning.memory import CallState, Memory
 from provisioner.planning.outcomes import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.planning.plan import LookUp, LookUpKind, Plan
 from provisioner.planning.specification import expected_pool
@@ -453,3 +453,14 @@ def test_calls_that_are_being_made_are_waited_for() -> None:
     assert sum(len(plan.creates) for plan in plans) == 1
     assert sum(len(plan.deletes) for plan in plans) == 0
     assert name in world.memory.deletes
+
+
+@pytest.mark.parametrize("kind", [FailureKind.STOCKOUT, FailureKind.QUOTA], ids=lambda kind: kind.value)
+def test_a_back_off_that_a_clock_two_hours_ahead_wrote_delays_nothing(kind: FailureKind) -> None:
+    """It came with the hints, from a process whose clock ran wrong: no failure of this kind is waited for so long."""
+    world = World(make_jobset())
+    (create,) = world.look().creates
+    capacity = backoff.capacity_key(create.request)
+    ahead = backoff.create_failed({}, failure(kind), capacity, after(2 * 3600))
+    world.memory = Memory(backoffs=ahead)
+    assert len(world.look().creates) == 1
