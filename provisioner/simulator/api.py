@@ -232,8 +232,8 @@ class Api:
     def _test_project(self, found: Route, request: Request) -> dict[str, Any]:
         return self._world.test_project(found.parts["project"], request.body)
 
-    def _test_account(self, _found: Route, request: Request) -> dict[str, Any]:
-        return permissions.on_account(request.body, self._world.settings.denied_permissions)
+    def _test_account(self, found: Route, request: Request) -> dict[str, Any]:
+        return permissions.on_account(request.body, found.parts["account"], self._world.settings)
 
 
 def _region(found: Route) -> RegionName:

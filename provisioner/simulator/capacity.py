@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -17,13 +18,14 @@ _RESERVATION = re.compile(
 #: The cluster autoscaler takes such taints to be gone once a node has started.
 _IGNORED_TAINT_PREFIX = "startup-taint.cluster-autoscaler.kubernetes.io/"
 _TOLERATED_TAINT = "google.com/tpu"
+NOT_READY_TEXT = "The operation requires reservation to be in READY state"
 #: What was recorded of reservations that are used up, or that GKE's autoscaler looks for.
 FULL_RESERVATION_TEXTS = (
     "Specified reservation 'r' does not have available resources for the request.",
     "No available resources in specified reservations",
     "[RESERVATION_CAPACITY_EXCEEDED]: the reservation is used up",
     "Reservation does not have enough resources for the request",
-    "The operation requires reservation to be in READY state",
+    NOT_READY_TEXT,
     "Zone does not currently have sufficient capacity for the requested resources.",
 )
 _RUN_SECONDS = (30, 120 * 24 * 3600)
@@ -67,6 +69,11 @@ def reservation_parts(reservation: str) -> tuple[str, str, str, str]:
         project, parts = parts[1], parts[3:]
     name, block, sub_block = (*parts[::2], "", "")[:3]
     return project, name, block, sub_block
+
+
+def full_reservation_text(pool_name: str) -> str:
+    """Return how a pool is told that its reservation is used up: every pool hears another of the recorded texts."""
+    return FULL_RESERVATION_TEXTS[zlib.crc32(pool_name.encode()) % len(FULL_RESERVATION_TEXTS)]
 
 
 def is_queued(pool: Mapping[str, Any]) -> bool:

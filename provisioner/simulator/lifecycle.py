@@ -7,13 +7,12 @@ preemption, a cleared fault) doesn't take it off the timeline.
 from __future__ import annotations
 
 import random
-import zlib
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from provisioner.simulator import capacity, names
-from provisioner.simulator.capacity import FULL_RESERVATION_TEXTS, Capacity
+from provisioner.simulator.capacity import Capacity
 from provisioner.simulator.errors import RPC_CODES
 from provisioner.simulator.faults import (
     CAPACITY_FAULTS,
@@ -94,11 +93,12 @@ class Lifecycle:
 
     def _add_nodes(self, pool: Pool, per_zone: int) -> None:
         taken: set[str] = set()
+        tpu = pool.plan.machine.is_tpu and not self._settings().pool_in_node_names
         for zone in pool.plan.zones:
             for _ in range(per_zone):
-                name = names.node_name(pool.groups[zone], self._rng)
+                name = names.node_name(pool.groups[zone], self._rng, tpu=tpu)
                 while name in taken:
-                    name = names.node_name(pool.groups[zone], self._rng)
+                    name = names.node_name(pool.groups[zone], self._rng, tpu=tpu)
                 taken.add(name)
                 pool.nodes.append(SimulatedNode(name=name, zone=zone, chips=pool.plan.machine.chips))
         for kind in NODE_FAULTS if pool.nodes else ():
@@ -265,10 +265,9 @@ def _failure_of(fault: Fault, pool: Pool) -> Failure | None:
     )
     instance = f"Instance '{pool.groups[zone]}-0000' creation failed: "
     if fault.kind is FaultKind.STOCKOUT and pool.plan.reservation:
-        # Which code comes with it is not known: the text has to do. Every pool hears another one.
-        texts = FULL_RESERVATION_TEXTS
-        text = texts[zlib.crc32(pool.name.encode()) % len(texts)]
-        return Failure(status="INVALID_ARGUMENT", message=fault.message or text)
+        # Which code comes with it is not known: the text has to do.
+        text = fault.message or capacity.full_reservation_text(pool.name)
+        return Failure(status="INVALID_ARGUMENT", message=text)
     if fault.kind is FaultKind.STOCKOUT:
         condition = "GCE_STOCKOUT"
         cause = (

@@ -33,7 +33,7 @@ from provisioner.simulator.records import (
     SimulatedNode,
     view_of,
 )
-from provisioner.simulator.settings import SimulatorSettings
+from provisioner.simulator.settings import FULL, SimulatorSettings
 from provisioner.simulator.timeline import Clock, Timeline
 from provisioner.simulator.validation import Failure
 
@@ -270,14 +270,17 @@ class World:
             known = self._settings.reservations
             if known is not None and f"{zone}/{name}" not in known:
                 raise ApiError("NOT_FOUND", f"The resource '{path}' was not found")
+            state = "READY" if known is None else known[f"{zone}/{name}"]
+            used = {"specificReservation": {"count": "1", "inUseCount": "1"}} if state == FULL else {}
             return {
                 "kind": "compute#reservation",
                 "id": str(names.number_of(path)),
                 "selfLink": f"{names.COMPUTE_API}/{path}",
                 "zone": f"{names.COMPUTE_API}/projects/{project}/zones/{zone}",
                 "name": name,
-                "status": "READY" if known is None else known[f"{zone}/{name}"],
+                "status": "READY" if state == FULL else state,
                 "specificReservationRequired": True,
+                **used,
             }
 
     def test_project(self, project: str, body: object) -> dict[str, Any]:

@@ -60,6 +60,11 @@ def project_number(project: str) -> str:
     return str(100_000_000_000 + zlib.crc32(project.encode()) * 181 % 900_000_000_000)
 
 
+def default_account(project: str) -> str:
+    """Return Compute Engine's default service account of a project, which nodes get that name none."""
+    return f"{project_number(project)}-compute@developer.gserviceaccount.com"
+
+
 def numbered(path: str, project: str) -> str:
     """Return a path with the project's number in place of its name, as links of operations have it."""
     return path.replace(f"projects/{project}/", f"projects/{project_number(project)}/", 1)
@@ -71,7 +76,7 @@ def operation_name(now: datetime, rng: random.Random) -> str:
 
 
 def group_prefix(cluster: str, pool: str, rng: random.Random) -> str:
-    """Return what the names of an instance group and its nodes share: gke-CLUSTER-POOL-HASH."""
+    """Return what the names of an instance group and its nodes without TPUs share: gke-CLUSTER-POOL-HASH."""
     pool_part = pool[: max(16, _PREFIX_LENGTH - 1 - len(cluster))]
     cluster_part = cluster[: _PREFIX_LENGTH - 1 - len(pool_part)]
     return f"gke-{cluster_part.rstrip('-')}-{pool_part.rstrip('-')}-{rng.getrandbits(32):08x}"
@@ -82,9 +87,10 @@ def group_url(project: str, zone: str, prefix: str) -> str:
     return f"{COMPUTE_API}/projects/{project}/zones/{zone}/instanceGroupManagers/{prefix}-grp"
 
 
-def node_name(prefix: str, rng: random.Random) -> str:
-    """Return a fresh name for a node of an instance group."""
-    return f"{prefix}-{''.join(rng.choices(_SUFFIX_ALPHABET, k=4))}"
+def node_name(prefix: str, rng: random.Random, *, tpu: bool) -> str:
+    """Return a fresh name for a node of an instance group; one with TPUs is named after neither cluster nor pool."""
+    head = f"gke-tpu-{prefix.rpartition('-')[2]}" if tpu else prefix
+    return f"{head}-{''.join(rng.choices(_SUFFIX_ALPHABET, k=4))}"
 
 
 def timestamp(moment: datetime) -> str:

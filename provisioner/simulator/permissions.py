@@ -1,6 +1,7 @@
 """testIamPermissions of Cloud Resource Manager and of IAM: which of some permissions the caller has on a resource.
 
-Everybody has every permission but those that the settings deny. Pure.
+Everybody has every permission but those that the settings deny; nobody may act as a service account that they forbid.
+Pure.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from collections.abc import Collection
 from typing import Any
 
 from provisioner.simulator.errors import ApiError
+from provisioner.simulator.settings import ACT_AS, SimulatorSettings
 
 _MOST_AT_ONCE = 100
 #: Those that can be tested on each kind of resource, as far as clients here have a use for them.
-_ON_ACCOUNTS = frozenset({"iam.serviceAccounts.actAs", "iam.serviceAccounts.get", "iam.serviceAccounts.getAccessToken"})
+_ON_ACCOUNTS = frozenset({ACT_AS, "iam.serviceAccounts.get", "iam.serviceAccounts.getAccessToken"})
 _ON_PROJECTS = _ON_ACCOUNTS | {
     "compute.reservations.get",
     "compute.reservations.list",
@@ -32,9 +34,13 @@ def on_project(raw: object, denied: Collection[str]) -> dict[str, Any]:
     return _answer(raw, _ON_PROJECTS, denied)
 
 
-def on_account(raw: object, denied: Collection[str]) -> dict[str, Any]:
+def on_account(raw: object, account: str, settings: SimulatorSettings) -> dict[str, Any]:
     """Answer a test on a service account."""
-    return _answer(raw, _ON_ACCOUNTS, denied)
+    state = settings.state_of_account(account)
+    if state == "missing":
+        raise ApiError("NOT_FOUND", "Unknown service account")
+    forbidden = {ACT_AS} if state == "forbidden" else set()
+    return _answer(raw, _ON_ACCOUNTS, forbidden.union(settings.denied_permissions))
 
 
 def _answer(raw: object, valid: Collection[str], denied: Collection[str]) -> dict[str, Any]:

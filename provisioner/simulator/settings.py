@@ -15,6 +15,11 @@ from provisioner.simulator.machines import parse_topology
 # Settings that identify the cluster or its credentials can't change under the clients that use them.
 FIXED_SETTINGS = frozenset({"project", "location", "cluster"})
 CHANNELS = ("RAPID", "REGULAR", "STABLE", "EXTENDED")
+#: The permission without which a caller can give no node a service account.
+ACT_AS = "iam.serviceAccounts.actAs"
+#: A reservation that is READY, and all of it in use.
+FULL = "FULL"
+_RESERVATION_STATES = ("CREATING", "DELETING", "INVALID", "READY", "UPDATING", FULL)
 
 
 class SettingsError(ValueError):
@@ -58,8 +63,8 @@ class SimulatorSettings:
     scale_up_seconds: float = 10.0
     """An autoscaled pool made empty (flex-start) gets its nodes this long after it is RUNNING."""
 
-    release_channel: str | None = None
-    """The release channel of every cluster; None: none."""
+    release_channel: str | None = "REGULAR"
+    """The release channel of every cluster, REGULAR as that of clusters made through the API; None: none."""
 
     service_accounts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Node service accounts that cannot be used: "forbidden" (the caller may not act as it) or "missing"."""
@@ -92,10 +97,14 @@ class SimulatorSettings:
     """IAM permissions that clients do not have, on whatever resource: calls that need them are refused."""
 
     reservations: Mapping[str, str] | None = None
-    """Reservations that can be read, ZONE/NAME, each with its status; None: any, READY. Pools do not look here."""
+    """The reservations that there are, ZONE/NAME, each with its status, FULL for one that is used up; None: any, READY.
+    """
 
     repair_seconds: float | None = None
     """Nodes that vanish come back after this long; None: they stay away."""
+
+    pool_in_node_names: bool = False
+    """Name nodes with TPUs after cluster and pool, as others are; real GKE names them gke-tpu-HASH-xxxx."""
 
     ready_nodes: bool = False
     """Report nodes Ready at registration; leave off where kwok or another kubelet stand-in does."""
@@ -111,6 +120,7 @@ class SimulatorSettings:
 
     def __post_init__(self) -> None:
         problems = [*_range_problems(self), *_policy_problems(self.workload_policies)]
+        problems += _reservation_problems(self.reservations or {})
         problems += [
             f"service_accounts: {account!r} has {state!r}, which is neither forbidden nor missing"
             for account, state in self.service_accounts.items()
@@ -120,6 +130,11 @@ class SimulatorSettings:
             problems.append(f"release_channel: {self.release_channel!r} is none of {', '.join(CHANNELS)}; null is none")
         if problems:
             raise SettingsError("; ".join(problems))
+
+    def state_of_account(self, account: str) -> str:
+        """Return what is wrong with a service account for nodes: "forbidden", "missing", or nothing."""
+        denied = "forbidden" if ACT_AS in self.denied_permissions else ""
+        return self.service_accounts.get(account, denied)
 
     def changed(self, changes: Mapping[str, Any]) -> SimulatorSettings:
         """Return a copy with the changes, given as JSON would give them."""
@@ -179,4 +194,13 @@ def _policy_problems(policies: Mapping[str, object]) -> list[str]:
         f"workload_policies: {name!r} has {topology!r}, which is no topology such as 4x4x4"
         for name, topology in policies.items()
         if not isinstance(topology, str) or parse_topology(topology) is None
+    ]
+
+
+def _reservation_problems(reservations: Mapping[str, object]) -> list[str]:
+    states = ", ".join(_RESERVATION_STATES)
+    return [f"reservations: {name!r} is not ZONE/NAME" for name in reservations if name.count("/") != 1] + [
+        f"reservations: {name!r} has {state!r}, which is none of {states}"
+        for name, state in reservations.items()
+        if state not in _RESERVATION_STATES
     ]

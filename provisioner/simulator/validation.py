@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from provisioner.simulator import capacity, labels, names, scopes
 from provisioner.simulator.capacity import Capacity
 from provisioner.simulator.errors import ApiError
 from provisioner.simulator.machines import Machine, PolicyRule, find_machine
-from provisioner.simulator.settings import SimulatorSettings
+from provisioner.simulator.settings import FULL, SimulatorSettings
 
 _POOL_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
 _POLICY_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -63,10 +63,11 @@ def check_pool(
     _check_disk(config, machine)
     _check_pods_per_node(pool)
     scopes.check_scopes(config.get("oauthScopes", []))
-    _check_service_account(config.get("serviceAccount", "default"), settings)
+    _check_service_account(config, cluster.project, settings)
     _check_upgrades(pool, settings)
     capacity.check_capacity(pool, machine)
-    return _check_placement(pool, machine, zones, settings, policies)
+    plan = _check_placement(pool, machine, zones, settings, policies)
+    return replace(plan, failure=plan.failure or _reservation_failure(pool, plan, cluster.project, settings))
 
 
 def asked_topology(pool: Mapping[str, Any], policies: Mapping[str, str]) -> str | None:
@@ -132,8 +133,11 @@ def _check_pods_per_node(pool: Mapping[str, Any]) -> None:
         )
 
 
-def _check_service_account(account: str, settings: SimulatorSettings) -> None:
-    state = settings.service_accounts.get(account)
+def _check_service_account(config: Mapping[str, Any], project: str, settings: SimulatorSettings) -> None:
+    account = config.get("serviceAccount", "default")
+    if account == "default":
+        account = names.default_account(project)
+    state = settings.state_of_account(account)
     if state == "forbidden":
         raise _invalid(
             f'The user does not have access to service account "{account}". Ask a project owner to grant you the '
@@ -155,6 +159,27 @@ def _check_upgrades(pool: Mapping[str, Any], settings: SimulatorSettings) -> Non
         raise _invalid("Maintenance exclusion until end of support requires a release channel.")
     if excluded and not upgraded:
         raise _invalid("Maintenance exclusion until end of support requires node auto-upgrade.")
+
+
+def _reservation_failure(
+    pool: Mapping[str, Any], plan: PoolPlan, project: str, settings: SimulatorSettings
+) -> Failure | None:
+    """Return why a reservation cannot serve now; refuse one that is not there.
+
+    The words are recorded. That a missing one is refused at once and a full one at the end of the create is assumed.
+    """
+    if not plan.reservation or settings.reservations is None:
+        return None
+    owner, name, _, _ = capacity.reservation_parts(plan.reservation)
+    zone = plan.zones[0]
+    state = settings.reservations.get(f"{zone}/{name}")
+    if state is None:
+        path = f"projects/{owner or project}/zones/{zone}/reservations/{name}"
+        raise ApiError("NOT_FOUND", f"The resource '{path}' was not found")
+    if state == "READY":
+        return None
+    text = capacity.full_reservation_text(pool["name"]) if state == FULL else capacity.NOT_READY_TEXT
+    return Failure(status="INVALID_ARGUMENT", message=text)
 
 
 def _check_placement(

@@ -42,7 +42,8 @@ _numbers = itertools.count(1)
 
 def simulator_settings(**changes: Any) -> SimulatorSettings:
     """Return settings of the rehearsed GKE."""
-    return SimulatorSettings(project=PROJECT, location=LOCATION, cluster=CLUSTER, **{**QUICK, **changes})
+    usual = {**QUICK, "release_channel": None}
+    return SimulatorSettings(project=PROJECT, location=LOCATION, cluster=CLUSTER, **{**usual, **changes})
 
 
 def jobset(

@@ -41,6 +41,8 @@ SLICE = NodePoolRequest(
     node_count=4,
     topology="4x4",
     disk_type="hyperdisk-balanced",
+    # As the cluster's release channel demands.
+    auto_upgrade=True,
     labels={"google.com/nodepool-manager": "tpu-provisioner", "team": "a"},
     taints=(Taint(key="team", value="a"),),
 )
@@ -165,15 +167,17 @@ def test_nodes_pull_private_images_only_with_a_scope(gke: Rehearsal, scopes: tup
 
 def test_on_a_release_channel_pools_are_upgraded_or_refused(gke: Rehearsal) -> None:
     """The client reads the channel, and a pool with auto-upgrade and the exclusion is what GKE takes there."""
+    assert gke.client.get_cluster().release_channel == "REGULAR"
+    gke.simulator.set(release_channel=None)
     assert gke.client.get_cluster().release_channel == ""
-    gke.client.create_node_pool(replace(SLICE, name=PoolName("before")))
+    gke.client.create_node_pool(replace(SLICE, name=PoolName("before"), auto_upgrade=False))
     gke.simulator.set(release_channel="STABLE")
     assert gke.client.get_cluster().release_channel == "STABLE"
-    kind, message = failure_of_create(gke, SLICE)
+    kind, message = failure_of_create(gke, replace(SLICE, auto_upgrade=False))
     assert kind is FailureKind.INVALID
     assert "Auto_upgrade cannot be false when release_channel STABLE is set." in message
-    gke.client.create_node_pool(replace(SLICE, auto_upgrade=True))
-    gke.client.create_node_pool(replace(SINGLE, name=PoolName("late"), flex_start=True, auto_upgrade=True))
+    gke.client.create_node_pool(SLICE)
+    gke.client.create_node_pool(replace(SINGLE, name=PoolName("late"), flex_start=True))
     assert {pool.name: pool.auto_upgrade for pool in gke.simulator.pools} == {
         "before": False,
         SLICE.name: True,
@@ -332,16 +336,53 @@ def test_a_block_without_its_reservations_full_path_is_not_found(gke: Rehearsal)
     ],
 )
 def test_a_service_account_that_cannot_be_used_is_a_permission(gke: Rehearsal, state: str, words: str) -> None:
-    """HTTP 400 for that account alone, until somebody mends it."""
-    account = "nodes@p-project.iam.gserviceaccount.com"
+    """HTTP 400 for that account alone, until somebody mends it; the test of permissions says the same beforehand."""
+    account, other = "nodes@p-project.iam.gserviceaccount.com", "others@p-project.iam.gserviceaccount.com"
     gke.simulator.set(service_accounts={account: state})
     request = replace(SLICE, service_account=account)
+    assert gke.client.test_account_permissions(other, (ACT_AS,)) == {ACT_AS}
+    if state == "missing":
+        with pytest.raises(GkeError) as caught:
+            gke.client.test_account_permissions(account, (ACT_AS,))
+        assert caught.value.failure.kind is FailureKind.NOT_FOUND
+    else:
+        assert gke.client.test_account_permissions(account, (ACT_AS,)) == frozenset()
     kind, message = failure_of_create(gke, request)
     assert kind is FailureKind.PERMISSION
     assert words in message
-    gke.client.create_node_pool(replace(SLICE, name=PoolName("other")))
+    gke.client.create_node_pool(replace(SLICE, name=PoolName("other"), service_account=other))
     gke.simulator.set(service_accounts={})
     gke.client.create_node_pool(request)
+
+
+def test_who_may_act_as_no_service_account_can_make_no_pool(gke: Rehearsal) -> None:
+    """With Compute Engine's default account, too; the permission is named in GKE's words."""
+    gke.simulator.set(denied_permissions=[ACT_AS])
+    for account in ("", "nodes@p-project.iam.gserviceaccount.com"):
+        kind, message = failure_of_create(gke, replace(SLICE, service_account=account))
+        assert kind is FailureKind.PERMISSION
+        assert f'access to service account "{account}' in message
+        assert "Grant the provisioner's identity roles/iam.serviceAccountUser" in message
+
+
+def test_reservations_are_used_up_or_missing(gke: Rehearsal) -> None:
+    """A full one, or one that is not ready, is a stockout that may pass; one that is not there is a mistake."""
+    gke.simulator.set(reservations={"us-east5-b/r": "FULL", "us-east5-b/new": "CREATING", "us-east5-a/there": "READY"})
+    kind, message = failure_of_create(gke, replace(SLICE, reservation="there"))
+    assert kind is FailureKind.INVALID
+    assert "The resource 'projects/p/zones/us-east5-b/reservations/there' was not found" in message
+    assert gke.client.get_reservation(project="p", zone="us-east5-b", name="r").status == "READY"
+    for reservation in ("r", "new"):
+        gke.client.create_node_pool(replace(SLICE, name=PoolName(reservation), reservation=reservation))
+    gke.simulator.set(reservations={"us-east5-b/r": "READY"})
+    gke.client.create_node_pool(replace(SLICE, name=PoolName("next"), reservation="projects/p/reservations/r"))
+    gke.wait(60)
+    pools = {pool.name: pool for pool in gke.client.list_node_pools()}
+    assert [failure.kind for name in ("r", "new") if (failure := pools[PoolName(name)].failure) is not None] == [
+        FailureKind.STOCKOUT,
+        FailureKind.STOCKOUT,
+    ]
+    assert pools[PoolName("next")].status is PoolStatus.RUNNING
 
 
 def test_a_policy_of_the_organisation_is_a_refusal(gke: Rehearsal) -> None:

@@ -92,6 +92,8 @@ class Simulation:
                 delete_while_creating=rng.random() < 0.5,
                 repair_seconds=rng.choice((5.0, 40.0)),
                 release_channel=(None, "REGULAR")[stage.seed % 2],
+                # The controller goes through nodes by name: which seed shows what would change with the names.
+                pool_in_node_names=True,
             ),
             quota=rng.choice((None, None, 1, 3, 5)),
         )

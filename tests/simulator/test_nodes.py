@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,7 +83,7 @@ def test_a_node_of_a_slice(clock: FakeClock) -> None:
     node = made(clock, config={"machineType": "ct5lp-hightpu-4t", "labels": labels})
     name = node["metadata"]["name"]
 
-    assert name.startswith("gke-main-slice-")
+    assert re.fullmatch(r"gke-tpu-[0-9a-f]{8}-[0-9a-z]{4}", name)
     assert f"gce://proj/us-east5-a/{name}" == node["spec"]["providerID"]
     assert {
         "team": "x",
@@ -101,6 +102,24 @@ def test_a_node_of_a_slice(clock: FakeClock) -> None:
     for resources in (node["status"]["capacity"], node["status"]["allocatable"]):
         assert {"google.com/tpu": "4", "pods": "110"}.items() <= resources.items()
     assert "conditions" not in node["status"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "body"),
+    [
+        pytest.param({}, {"name": "slice", "config": {"machineType": "e2-medium"}}, id="a node without TPUs"),
+        pytest.param({"pool_in_node_names": True}, slice_pool(), id="where the settings say so"),
+    ],
+)
+def test_a_node_is_named_after_its_instance_group(
+    clock: FakeClock, settings: dict[str, Any], body: dict[str, Any]
+) -> None:
+    """And so after its cluster and pool."""
+    world = World(SimulatorSettings(**settings), clock=clock)
+    world.create_pool(CLUSTER, {"initialNodeCount": 1, **body})
+    pool = world.pool(CLUSTER, "slice")
+    assert pool.groups["us-east5-a"].startswith("gke-main-slice-")
+    assert [node.name.rpartition("-")[0] for node in pool.nodes] == [pool.groups["us-east5-a"]] * len(pool.nodes)
 
 
 def test_a_ready_node_says_so(clock: FakeClock) -> None:

@@ -55,8 +55,9 @@ def test_a_pool_over_http(gke: Simulator, call: Client) -> None:
     assert {"status": "RUNNING", "initialNodeCount": 4, "podIpv4CidrSize": 27}.items() <= pool.items()
     # 64-bit numbers are texts in Google's JSON.
     assert pool["maxPodsConstraint"] == {"maxPodsPerNode": "15"}
-    prefix = pool["instanceGroupUrls"][0].rpartition("/")[2].removesuffix("-grp")
-    assert all(node.name.startswith(f"{prefix}-") for node in gke.pools[0].nodes)
+    prefix, _, number = pool["instanceGroupUrls"][0].rpartition("/")[2].removesuffix("-grp").rpartition("-")
+    assert prefix == "gke-main-slice"
+    assert all(node.name.startswith(f"gke-tpu-{number}-") for node in gke.pools[0].nodes)
     assert [item["name"] for item in call("GET", POOLS_PATH)[1]["nodePools"]] == ["slice"]
     assert [item["name"] for item in call("GET", CLUSTER_PATH)[1]["nodePools"]] == ["slice"]
     assert call("DELETE", f"{POOLS_PATH}/slice")[1]["operationType"] == "DELETE_NODE_POOL"
@@ -302,6 +303,8 @@ def test_the_simulators_own_api(gke: Simulator, call: Client) -> None:
         pytest.param("settings", {"create_seconds": -1}, "create_seconds: -1 is not a number", id="a negative time"),
         pytest.param("settings", {"project": "x"}, "project: can be set at the start only", id="a fixed setting"),
         pytest.param("settings", {"operations_quota": 0}, "operations_quota: 0 is less than 1", id="a quota of none"),
+        pytest.param("settings", {"reservations": {"r": "READY"}}, "'r' is not ZONE/NAME", id="no zone"),
+        pytest.param("settings", {"reservations": {"z/r": "GONE"}}, "'GONE', which is none of CREATING", id="a state"),
         pytest.param("settings", [], "must be a JSON object", id="a list"),
         pytest.param("faults", {"kind": "boom"}, "kind: 'boom' is none of stockout", id="an unknown fault"),
         pytest.param("faults", {"kind": "hang", "pool": "("}, "is no regular expression", id="a broken pattern"),

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from provisioner.simulator.capacity import FULL_RESERVATION_TEXTS, NOT_READY_TEXT
 from provisioner.simulator.errors import ApiError
-from provisioner.simulator.names import ClusterName
+from provisioner.simulator.names import ClusterName, default_account
 from provisioner.simulator.scopes import pulls_images
-from provisioner.simulator.settings import SettingsError, SimulatorSettings
+from provisioner.simulator.settings import ACT_AS, FULL, SettingsError, SimulatorSettings
 from provisioner.simulator.validation import check_pool
 from tests.simulator.kit import reserved
 
@@ -173,7 +174,11 @@ def queued(**changes: Any) -> dict[str, Any]:
             id="autoscaled without a maximum",
         ),
         pytest.param(flex(config={"spot": True}), "can't be combined with Spot", id="flex-start and spot"),
-        pytest.param(flex(management={"autoRepair": True}), "auto-repair to be disabled", id="flex-start and repair"),
+        pytest.param(
+            flex(management={"autoRepair": True, "autoUpgrade": True}),
+            "auto-repair to be disabled",
+            id="flex-start and repair",
+        ),
         pytest.param(flex(autoscaling={}), "autoscaling to be enabled", id="flex-start of a fixed size"),
         pytest.param(
             flex(upgradeSettings={"strategy": "SURGE"}), "only the SHORT_LIVED", id="flex-start with surge upgrades"
@@ -374,11 +379,84 @@ EXCLUDED = {"exclusionUntilEndOfSupport": {"enabled": True}}
 def test_auto_upgrade_and_the_release_channel(channel: str | None, body: dict[str, Any], text: str) -> None:
     """On a channel pools are upgraded by GKE."""
     settings = SimulatorSettings(release_channel=channel)
+    assert SimulatorSettings().release_channel == "REGULAR"
     if text:
         with pytest.raises(ApiError, match=text):
             check_pool(pool(**body), ZONAL, settings, {})
     else:
         assert check_pool(pool(**body), ZONAL, settings, {}).topology == "4x4"
+
+
+NODES = "nodes@proj.iam.gserviceaccount.com"
+NO_ACCESS = 'The user does not have access to service account "{}". Ask a project owner to grant you the '
+
+
+@pytest.mark.parametrize(
+    ("settings", "account", "text"),
+    [
+        pytest.param({}, NODES, "", id="any account by default"),
+        pytest.param({"denied_permissions": [ACT_AS]}, NODES, NO_ACCESS.format(NODES), id="denied"),
+        pytest.param(
+            {"denied_permissions": [ACT_AS]},
+            "",
+            NO_ACCESS.format(default_account("proj")),
+            id="denied on Compute Engine's default account",
+        ),
+        pytest.param({"service_accounts": {NODES: "forbidden"}}, NODES, NO_ACCESS.format(NODES), id="forbidden"),
+        pytest.param({"service_accounts": {NODES: "forbidden"}}, "", "", id="another one is forbidden"),
+        pytest.param(
+            {"service_accounts": {default_account("proj"): "forbidden"}},
+            "default",
+            "does not have access",
+            id="default",
+        ),
+        pytest.param({"service_accounts": {NODES: "missing"}}, NODES, f'"{NODES}" does not exist.', id="missing"),
+    ],
+)
+def test_a_service_account_takes_the_right_to_act_as_it(settings: dict[str, Any], account: str, text: str) -> None:
+    """HTTP 400 in GKE's words, whichever setting takes the right away."""
+    body = pool(config={"serviceAccount": account} if account else {})
+    if text:
+        with pytest.raises(ApiError, match=text) as caught:
+            check_pool(body, ZONAL, SimulatorSettings(**settings), {})
+        assert caught.value.code == 400
+    else:
+        assert check_pool(body, ZONAL, SimulatorSettings(**settings), {}).failure is None
+
+
+RESERVATIONS = {
+    "us-east5-a/r": "READY",
+    "us-east5-a/full": FULL,
+    "us-east5-a/new": "CREATING",
+    "us-east5-b/there": "READY",
+}
+
+
+@pytest.mark.parametrize(
+    ("reservations", "reservation", "texts"),
+    [
+        pytest.param(None, "any", (), id="any by default"),
+        pytest.param(RESERVATIONS, "r", (), id="one that is there"),
+        pytest.param(RESERVATIONS, "projects/q/reservations/r/reservationBlocks/b", (), id="a block of it"),
+        pytest.param(RESERVATIONS, "full", FULL_RESERVATION_TEXTS, id="a full one"),
+        pytest.param(RESERVATIONS, "new", (NOT_READY_TEXT,), id="one that is not ready"),
+    ],
+)
+def test_a_reservation_serves_or_fails_the_create(
+    reservations: dict[str, str] | None, reservation: str, texts: tuple[str, ...]
+) -> None:
+    """In recorded words, at the end of the create."""
+    body = pool(config=reserved(reservation))
+    failure = check_pool(body, ZONAL, SimulatorSettings(reservations=reservations), {}).failure
+    assert (failure.message in texts) if failure is not None else not texts
+
+
+@pytest.mark.parametrize("reservation", ["there", "projects/q/reservations/nowhere"], ids=["another zone", "no zone"])
+def test_a_reservation_that_is_not_there_is_refused(reservation: str) -> None:
+    """At once, as its path is not found."""
+    with pytest.raises(ApiError, match=r"/zones/us-east5-a/reservations/.*' was not found") as caught:
+        check_pool(pool(config=reserved(reservation)), ZONAL, SimulatorSettings(reservations=RESERVATIONS), {})
+    assert caught.value.code == 404
 
 
 def test_a_release_channel_that_does_not_exist_is_refused() -> None:
