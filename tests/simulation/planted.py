@@ -270,7 +270,7 @@ BUGS: tuple[Bug, ...] = (
         description="A node that registers while the gate looks at the others is overlooked, and open for pods.",
         where="provisioner.controller.deleting:Gate._refuse_if_growing",
         mutate=_doing_nothing,
-        search_from=842,
+        search_from=1232,
     ),
     Bug(
         name="terminating-pods-do-not-count",
@@ -463,7 +463,7 @@ BUGS: tuple[Bug, ...] = (
         description="A JobSet that starts all together gives back what it has, and never tries again.",
         where="provisioner.planning.gangs:_begins",
         mutate=_turns_never_come,
-        search_from=80,
+        search_from=148,
     ),
     Bug(
         name="held-for-ever",
@@ -497,6 +497,7 @@ BUGS: tuple[Bug, ...] = (
         description="What is remembered by the time of day is not moved along when the clock is set back.",
         where="provisioner.controller.clocks:FollowedClock.follow",
         mutate=_following_without_a_word,
+        search_from=50,
     ),
 )
 
