@@ -202,8 +202,11 @@ def test_over_and_back(
     left = _original_pool(ground.namespace, "left", machine_type="ct5lp-hightpu-8t")
     ground.apply("kept", run_for="600s")
     ground.wait(lambda: ground.unschedulable("kept"), "the JobSet waits for its pool")
+    # Where the Go provisioner can make pools: it leaves auto-upgrade off.
+    ground.gke.set(release_channel=None)
     for body in (kept, left):
         ground.make_pool(body)
+    ground.gke.set(release_channel="REGULAR")
     ground.wait(lambda: ground.runs("kept"), "the JobSet runs on the Go provisioner's pool")
     made_before, deleted_before = ground.accepted("nodePools.create"), ground.accepted("nodePools.delete")
     kubeconfig = kubeconfig_of_service_account(rehearsal, tmp_path / "kubeconfig")

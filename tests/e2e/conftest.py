@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from provisioner import cluster, constants
 from provisioner.cluster.protocol import JOBSETS_ROOT, collection_path
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
-from tests.e2e.kit import EAGER, PATIENCE_SECONDS, QUICK, Ground, simulator_settings
+from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, simulator_settings
 
 #: A loaded API server deletes a hundred objects a second.
 _MANY_OBJECTS = cluster.Timeouts(connect_seconds=5.0, read_seconds=PATIENCE_SECONDS)
@@ -58,11 +59,12 @@ def own_ground(rehearsal: Rehearsal, shared: Shared) -> Iterator[Ground]:
     """Give a namespace, and leave nothing behind: no pool, no fault, no changed setting."""
     ground = Ground(rehearsal)
     ground.gke.reset_calls()
+    settings = ground.gke.settings.as_json()
     logs = {path: path.stat().st_size for path in _logs(rehearsal)}
     try:
         yield ground
     finally:
-        _clear_up(ground, shared)
+        _clear_up(ground, shared, settings)
     crashes = [
         line
         for path in _logs(rehearsal)
@@ -96,11 +98,11 @@ def _logs(rehearsal: Rehearsal) -> list[Path]:
     return sorted(rehearsal.cluster.directory.glob("*-*.log"))
 
 
-def _clear_up(ground: Ground, shared: Shared) -> None:
+def _clear_up(ground: Ground, shared: Shared, settings: dict[str, Any]) -> None:
     for process in ground.provisioners:
         process.kill()
     ground.gke.clear()
-    ground.gke.set(**QUICK, operations_quota=None)
+    ground.gke.set(**settings)
     if ground.gke.pools:
         # It has to see the JobSets being deleted, or many at once are braked.
         shared.running()

@@ -42,8 +42,7 @@ _numbers = itertools.count(1)
 
 def simulator_settings(**changes: Any) -> SimulatorSettings:
     """Return settings of the rehearsed GKE."""
-    usual = {**QUICK, "release_channel": None}
-    return SimulatorSettings(project=PROJECT, location=LOCATION, cluster=CLUSTER, **{**usual, **changes})
+    return SimulatorSettings(project=PROJECT, location=LOCATION, cluster=CLUSTER, **{**QUICK, **changes})
 
 
 def jobset(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.cluster.protocol import collection_path
+from provisioner.cluster.protocol import collection_path, object_path
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
 from provisioner.simulator.capacity import FULL_RESERVATION_TEXTS
 from provisioner.simulator.faults import Fault, FaultKind
@@ -19,6 +19,8 @@ from tests.e2e.kit import Ground, jobset, metric, of_shapes, told
 
 pytestmark = pytest.mark.e2e
 
+#: Of Google's domain, and in no list.
+UNKNOWN = "cloud.google.com/gke-of-tomorrow"
 ZONE, OTHER_ZONE = "us-central2-b", "us-central2-c"
 #: What GKE says where there is nothing left.
 STOCKOUT = "does not have enough resources available to fulfill the request"
@@ -27,6 +29,7 @@ BACKED_OFF_SECONDS = 100.0
 SPOT = {constants.SPOT: "true"}
 TOLERATES_SPOT = [{"key": constants.SPOT, "operator": "Exists"}]
 V4: dict[str, Any] = {"accelerator": "tpu-v4-podslice", "topology": "2x2x1"}
+V4_PAIR: dict[str, Any] = {"accelerator": "tpu-v4-podslice", "topology": "2x2x2", "parallelism": 2}
 V5E_4: dict[str, Any] = {"accelerator": "tpu-v5-lite-podslice", "topology": "2x2", "chips": 4}
 V5E_8: dict[str, Any] = {"accelerator": "tpu-v5-lite-podslice", "topology": "2x4", "chips": 8}
 #: Of machine types that no other test has: back-off goes by machine type, and outlives a provisioner.
@@ -47,6 +50,14 @@ OUT_OF_STOCK: tuple[dict[str, Any], ...] = (
     {"machine_type": "ct5l-hightpu-4t", "zone": OTHER_ZONE},
     {"machine_type": "ct5lp-hightpu-4t", "zone": ZONE},
     {"machine_type": "ct6e-standard-4t"},
+)
+#: A policy that forbids one JobSet's pools for good.
+POLICY = Fault(
+    kind=FaultKind.HTTP_ERROR,
+    method="nodePools.create",
+    pool="unlawful-.*",
+    code=412,
+    message="Constraint constraints/custom.approvedSlices violated for projects/rehearsal-project.",
 )
 #: Of those the ones that are not tried again: the on-demand V6E_1, and one zone each of V3, V5L_1 and V6E_4.
 STILL_BACKED_OFF = 4
@@ -95,8 +106,8 @@ def market(rehearsal: Rehearsal, shared: Shared) -> Iterator[Market]:
     """
     shared.stop()
     with own_ground(rehearsal, shared) as ground:
-        scale_up_seconds = ground.gke.settings.scale_up_seconds
         ground.gke.set(scale_up_seconds=0.2)
+        ground.gke.inject(POLICY)
         no_flex_start = ground.gke.inject(Fault(kind=FaultKind.STOCKOUT, capacity="flex-start"))
         ground.gke.inject(Fault(kind=FaultKind.NODES_NEVER_REGISTER, pool="beside-.*", count=1))
         shortages = [
@@ -122,6 +133,7 @@ def market(rehearsal: Rehearsal, shared: Shared) -> Iterator[Market]:
             ground.post(of_shapes(*slices))
         # Of a shape of its own: its pod asks for no capacity, and would run on the pool of any other of its shape.
         ground.apply("flex", **V5P, annotations=asks(capacity="flex-start", max_run_duration="2h"), run_for="2s")
+        ground.apply("unlawful", **V4_PAIR, annotations=asks(capacity="on-demand", zones=ZONE), run_for="1h")
         ground.apply("beside", **V5L_8, annotations=asks(capacity="on-demand"), run_for="1h")
         ground.wait(lambda: "spot" in {pool.capacity for pool in ground.living("steps-a-")}, "spot is tried")
         ground.apply("steps-b", **STEPS)
@@ -143,7 +155,6 @@ def market(rehearsal: Rehearsal, shared: Shared) -> Iterator[Market]:
         for shortage in shortages:
             ground.gke.clear(shortage)
         yield Market(ground=ground, provisioner=process, no_flex_start=no_flex_start, bound_of_half=bound)
-        ground.gke.set(scale_up_seconds=scale_up_seconds)
 
 
 class TestOutOfStock:
@@ -244,6 +255,14 @@ class TestOutOfStock:
         ground.wait(lambda: ground.runs("steps-c"), "it runs")
         assert started(ground, "steps-c") == [f"reservation r1 in {ZONE}"]
 
+    def test_a_policy_of_the_organisation(self, market: Market) -> None:
+        """HTTP 412 that names a constraint is a refusal: told, and not sent again and again."""
+        ground = market.ground
+        (words, *_) = told(ground, constants.CREATION_FAILED, "unlawful")
+        assert POLICY.message is not None
+        assert POLICY.message in words
+        assert ground.refused("nodePools.create", "412") == 1
+
 
 def test_warm_pools(alone: Ground) -> None:
     """A pool that is kept warm serves the next JobSet of its shape at once, and makes room for one of another shape."""
@@ -287,3 +306,44 @@ def test_the_annotations_of_the_go_provisioner(ground: Ground, provisioner: Prov
     ]
     ground.delete("axlearn")
     ground.await_gone("axlearn-")
+
+
+def test_selectors_on_labels_of_google(ground: Ground, provisioner: ProvisionerProcess) -> None:
+    """Labels that GKE sets are foreseen; for one that nobody knows the pool is made, with one warning."""
+    ground.apply(
+        "foreseen",
+        **V4,
+        run_for="1h",
+        selector={
+            constants.METADATA_SERVER: "true",
+            constants.MACHINE_FAMILY: "ct4p",
+            constants.OS_DISTRIBUTION: "cos",
+            constants.GKE_ZONE: ZONE,
+            constants.BETA_INSTANCE_TYPE: "ct4p-hightpu-4t",
+        },
+    )
+    ground.apply("guessed", **V5E_4, run_for="1h", selector={UNKNOWN: "yes"})
+    block = {constants.RESERVATION_NAME: "r9", constants.RESERVATION_BLOCK: "b1"}
+    ground.apply("block", **V5E_8, run_for="1h", selector={**block, constants.RESERVATION_AFFINITY: "specific"})
+    for name in ("foreseen", "block"):
+        ground.wait(lambda name=name: ground.runs(name), f"{name} runs")
+        assert told(ground, constants.UNKNOWN_SELECTOR, name) == []
+    sent = {name.partition("-")[0]: body["config"] for name, body in ground.sent().items()}
+    assert constants.METADATA_SERVER not in sent["foreseen"]["labels"]
+    # Of the cluster's own project, and the full path all the same.
+    (reservation,) = sent["block"]["reservationAffinity"]["values"]
+    assert reservation == "projects/rehearsal-project/reservations/r9/reservationBlocks/b1"
+
+    ground.wait(
+        lambda: any(pool.nodes for pool in ground.living("guessed-")), "a pool is made for a label nobody knows"
+    )
+    (pool,) = ground.living("guessed-")
+    ground.wait(
+        lambda: pool.nodes[0].name in [node["metadata"]["name"] for node in ground.nodes()], "its node is there"
+    )
+    # As GKE would have set it.
+    ground.api.patch(object_path("nodes", pool.nodes[0].name), {"metadata": {"labels": {UNKNOWN: "yes"}}})
+    ground.wait(lambda: ground.runs("guessed"), "it runs on that pool")
+    (words,) = told(ground, constants.UNKNOWN_SELECTOR, "guessed")
+    assert UNKNOWN in words
+    assert len(ground.pools("guessed-")) == 1

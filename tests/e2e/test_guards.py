@@ -27,6 +27,7 @@ from tests.e2e.kit import (
     ready,
     simulator_settings,
 )
+from tests.e2e.proxy import Proxy
 
 pytestmark = pytest.mark.e2e
 
@@ -133,21 +134,30 @@ def _put_job(bare: Bare) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("certificate", "want"),
+    ("certificate", "features", "want", "advice"),
     [
-        pytest.param(b"", "No certificate authority to compare", id="GKE names no authority"),
+        pytest.param(b"", {}, "No certificate authority to compare", "GCP_CLUSTER", id="GKE names no authority"),
         pytest.param(
             b"-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n",
+            {},
             "does not trust the certificate authority",
+            "GCP_CLUSTER",
             id="GKE names another authority",
+        ),
+        pytest.param(
+            None, {"autopilot": True}, "is an Autopilot cluster", "on a Standard cluster", id="an Autopilot cluster"
         ),
     ],
 )
-def test_another_cluster_is_left_alone(alone: Ground, certificate: bytes, want: str) -> None:
-    """Where kubeconfig and GCP_CLUSTER are not proven to be one cluster nothing is touched; readiness says why."""
-    with Simulator(simulator_settings()) as other:
+def test_another_cluster_is_left_alone(
+    alone: Ground, certificate: bytes | None, features: dict[str, bool], want: str, advice: str
+) -> None:
+    """Where GCP_CLUSTER is not proven to be that of the kubeconfig, or cannot be served, nothing is touched."""
+    with Simulator(simulator_settings(**features)) as other:
         assert other._server is not None
-        other._server.api._ca_certificate = base64.b64encode(certificate).decode()
+        assert alone.gke._server is not None
+        own = alone.gke._server.api._ca_certificate
+        other._server.api._ca_certificate = own if certificate is None else base64.b64encode(certificate).decode()
         process = ProvisionerProcess(
             kubeconfig=alone.rehearsal.cluster.kubeconfig,
             gke_endpoint=other.url,
@@ -159,7 +169,7 @@ def test_another_cluster_is_left_alone(alone: Ground, certificate: bytes, want: 
             process.launch()
             alone.wait(lambda: want in ready(process)[1], "readiness says why")
             assert ready(process)[0] == 503
-            assert "GCP_CLUSTER" in ready(process)[1]
+            assert advice in ready(process)[1]
             alone.wait(lambda: alone.leader("homeless") is not None, "the JobSet has a pod")
             rounds = metric(process, "rounds_total", result="ok")
             alone.apply("another", run_for="1s")
@@ -172,3 +182,30 @@ def test_another_cluster_is_left_alone(alone: Ground, certificate: bytes, want: 
             assert len(logged(process, "cluster.not_proven")) == 1
         finally:
             process.kill()
+
+
+def test_what_a_cluster_without_a_certificate_tells(alone: Ground, tmp_path: Path) -> None:
+    """Its nodes without TPUs prove it; on no release channel auto-upgrade is off; auto-provisioning is warned of."""
+    alone.gke.set(release_channel=None, auto_provisioning_limits={"tpu-v6e-slice": 8})
+    config = {"machineType": "ct5lp-hightpu-1t", "diskType": "pd-balanced"}
+    alone.make_pool({"name": "theirs", "initialNodeCount": 1, "locations": [ZONE], "config": config})
+    with Proxy(alone.rehearsal.cluster.kubeconfig) as proxy:
+        # Plain http: there is no certificate to trust.
+        kubeconfig = proxy.write_kubeconfig(tmp_path / "kubeconfig")
+        alone.wait(alone.nodes, "a node with TPUs is there")
+        early = alone.provisioner(kubeconfig=kubeconfig, wait=False)
+        alone.wait(lambda: "none of the 0 nodes without TPUs" in ready(early)[1], "a node with TPUs proves nothing")
+        early.kill()
+        config = {"machineType": "e2-medium"}
+        alone.make_pool({"name": "web", "initialNodeCount": 1, "locations": [ZONE], "config": config})
+        alone.wait(lambda: len(alone.nodes()) == 2, "a node without TPUs is there")
+        process = alone.provisioner(kubeconfig=kubeconfig)
+        (proven,) = logged(process, "cluster.proven")
+        assert "/gke-rehearsal-web-" in proven["why"]
+        (warned,) = logged(process, "cluster.auto_provisions_tpus")
+        assert "tpu-v6e-slice" in warned["advice"]
+        alone.apply("train", run_for="1h")
+        alone.wait(lambda: alone.runs("train"), "a JobSet runs")
+        (body,) = [body for name, body in alone.sent().items() if name.startswith("train-")]
+        assert body["management"] == {"autoRepair": True}
+        assert "maintenancePolicy" not in body

@@ -40,8 +40,10 @@ def test_the_main_job(ground: Ground, provisioner: ProvisionerProcess) -> None:
     for body in ground.sent().values():
         assert body["initialNodeCount"] == 2
         assert body["config"]["machineType"] == "ct4p-hightpu-4t"
-        # False is the API's absent value.
-        assert body["management"] in ({"autoRepair": True}, {"autoRepair": True, "autoUpgrade": False})
+        # The cluster is on a release channel.
+        assert body["management"] == {"autoRepair": True, "autoUpgrade": True}
+        assert body["maintenancePolicy"] == {"exclusionUntilEndOfSupport": {"enabled": True}}
+        assert body["config"]["oauthScopes"] == ["https://www.googleapis.com/auth/cloud-platform"]
         assert body["placementPolicy"] == {"type": "COMPACT", "tpuTopology": "2x2x2"}
         labels = body["config"]["labels"]
         assert labels[constants.NODEPOOL_MANAGER] == "tpu-provisioner"

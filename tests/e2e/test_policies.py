@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,11 +17,10 @@ IRONWOOD: dict[str, Any] = {"accelerator": "tpu7x", "topology": "2x2x2", "parall
 
 
 @pytest.fixture
-def bare(alone: Ground) -> Iterator[Ground]:
+def bare(alone: Ground) -> Ground:
     """Give a GKE without workload policies; the test starts its own provisioner, which remembers none."""
     alone.gke.remove_policy(POLICY)
-    yield alone
-    alone.gke.set(workload_policies={})
+    return alone
 
 
 def told(ground: Ground, reason: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,14 +17,12 @@ TOGETHER = {constants.ALL_OR_NOTHING: "true", constants.CAPACITY: "flex-start"}
 
 
 @pytest.fixture
-def scarce(alone: Ground) -> Iterator[Ground]:
+def scarce(alone: Ground) -> Ground:
     """Give a GKE that has nodes for one of the two pools of each JobSet, until the faults are cleared."""
-    before = alone.gke.settings.scale_up_seconds
     alone.gke.set(scale_up_seconds=0.2)
     for name in ("one", "two"):
         alone.gke.inject(Fault(kind=FaultKind.STOCKOUT, capacity="flex-start", pool=f"{name}-.*", count=1))
-    yield alone
-    alone.gke.set(scale_up_seconds=before)
+    return alone
 
 
 def bound(ground: Ground, name: str) -> list[str]:
