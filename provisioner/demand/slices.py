@@ -180,7 +180,7 @@ def _child_of_name(
     jobset: JobSet, jobs: Mapping[str, tuple[int, ReplicatedJob]], key: JobKey, job_name: str
 ) -> _Child | None:
     """Find a child Job by its name; None where the spec has none of this name, or its key is another."""
-    name, index = _parts(jobset, job_name)
+    name, index = _parts(jobset.name, job_name)
     if index < 0 or name not in jobs or index >= jobs[name][1].replicas or job_key(jobset.namespace, job_name) != key:
         return None
     return _child_at(jobset, jobs, name, index)
@@ -191,12 +191,13 @@ def _child_at(jobset: JobSet, jobs: Mapping[str, tuple[int, ReplicatedJob]], nam
     return _Child(job, (place, index), _job_name(jobset.name, name, index))
 
 
-def _parts(jobset: JobSet, job_name: str) -> tuple[str, int]:
+@lru_cache(maxsize=16384)
+def _parts(jobset_name: str, job_name: str) -> tuple[str, int]:
     """Take the name of a child Job apart: the replicated job's name, and the index; -1 for a text of another form."""
-    name, _, digits = job_name.removeprefix(f"{jobset.name}-").rpartition("-")
+    name, _, digits = job_name.removeprefix(f"{jobset_name}-").rpartition("-")
     index = int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS else -1
     # What is taken apart has to come out the same again: "07" is no index.
-    return (name, index) if index >= 0 and job_name == _job_name(jobset.name, name, index) else (name, -1)
+    return (name, index) if index >= 0 and job_name == _job_name(jobset_name, name, index) else (name, -1)
 
 
 @lru_cache(maxsize=128)

@@ -188,6 +188,8 @@ def _by_turn(unserved: Iterable[Slice], shop: Shop) -> list[Slice]:
     """
     unserved, memory, order = tuple(unserved), shop.memory, _order(shop)
     turns = {each.id: order(each) for each in unserved}
+    if not memory.last_failure_at:
+        return sorted(unserved, key=lambda each: turns[each.id])
     groups: dict[SliceId, tuple[tuple[object, ...], ...]] = {}
     latest: dict[tuple[object, ...], datetime] = {}
     for each in unserved:

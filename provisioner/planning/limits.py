@@ -72,7 +72,7 @@ class Budget:
         """Count what there is; `holders` are the slices with pods on each pool."""
         budget = cls(settings=settings, now=now)
         budget.created = sorted(moment for moment in created_at.values() if moment > now - _HOUR)
-        for each in supply:
+        for each in supply if budget._counts else ():
             # One that only others' pods are on is not had by the JobSet that it was made for.
             lent = _is_lent(each, holders.get(each.name, frozenset()))
             budget._count(*each.jobset_name, each.pool.machine_type, each.pool.hosts, pools=0 if lent else 1)
@@ -80,6 +80,16 @@ class Budget:
             for uid in users or {each.jobset_uid}:
                 budget.chips_of_jobsets.update(dict.fromkeys(((scope, uid) for scope in scopes_of(each)), each.chips))
         return budget
+
+    @property
+    def _counts(self) -> bool:
+        """Whether there is a limit that chips or pools are counted for."""
+        settings = self.settings
+        return (
+            settings.max_chips is not None
+            or settings.max_pools_per_jobset is not None
+            or bool(settings.max_chips_per_namespace or settings.max_chips_per_accelerator)
+        )
 
     def copy(self) -> Budget:
         """Return a budget of its own with the same things counted."""
@@ -163,7 +173,7 @@ class Budget:
     def take(self, slice_: Slice) -> None:
         """Count a create that has been decided."""
         jobset, shape = slice_.jobset, slice_.shape
-        if shape is not None:
+        if shape is not None and self._counts:
             self._count(jobset.namespace, jobset.name, shape.machine_type.name, slice_.nodes, pools=1)
             for scope in scopes(jobset.namespace, shape.accelerator.label):
                 self.chips_of_jobsets[scope, jobset.uid] += _chips_of(slice_)

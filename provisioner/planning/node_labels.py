@@ -7,9 +7,10 @@ to be missing may be there: whoever selects it probably saw it on a node.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from provisioner import constants
-from provisioner.model.capacity import CapacityKind, NodePool
+from provisioner.model.capacity import CapacityKind, NodePool, Zone
 from provisioner.model.choices import reservation_parts
 from provisioner.settings import region_of
 from provisioner.tpu import MachineType
@@ -61,15 +62,36 @@ _OURS = ("google.com/tpu-provisioner-", "tpu-provisioner.cloud.google.com/", con
 
 def predicted(pool: NodePool, accelerator: str, machine: MachineType, topology: str) -> dict[str, str]:
     """Return the labels that the nodes of a pool will carry as far as they are known."""
-    labels = dict(pool.labels)
-    labels |= {
-        constants.NODE_POOL: pool.name,
+    zone = pool.zones[0] if pool.zones else None
+    kind = _of_kind(
+        accelerator, machine.name, machine.chips, topology, pool.disk_type, zone, pool.capacity, pool.policy_name
+    )
+    labels = {**pool.labels, constants.NODE_POOL: pool.name, **kind}
+    if pool.reservation:
+        parts = zip(_RESERVATION_LABELS, reservation_parts(pool.reservation), strict=True)
+        labels |= {label: name for label, name in parts if name}
+    return labels
+
+
+@lru_cache(maxsize=1024)
+def _of_kind(
+    accelerator: str,
+    machine_type: str,
+    chips: int,
+    topology: str,
+    disk_type: str,
+    zone: Zone | None,
+    capacity: CapacityKind,
+    policy_name: str,
+) -> Mapping[str, str]:
+    """Return the labels that all pools of one kind have in common."""
+    labels = {
         constants.TPU_ACCELERATOR: accelerator,
         constants.TPU_TOPOLOGY: topology,
-        constants.ACCELERATOR_COUNT: str(machine.chips),
-        constants.INSTANCE_TYPE: machine.name,
-        constants.BETA_INSTANCE_TYPE: machine.name,
-        constants.MACHINE_FAMILY: machine.name.partition("-")[0],
+        constants.ACCELERATOR_COUNT: str(chips),
+        constants.INSTANCE_TYPE: machine_type,
+        constants.BETA_INSTANCE_TYPE: machine_type,
+        constants.MACHINE_FAMILY: machine_type.partition("-")[0],
         constants.OS: "linux",
         constants.BETA_OS: "linux",
         constants.ARCH: "amd64",
@@ -78,18 +100,14 @@ def predicted(pool: NodePool, accelerator: str, machine: MachineType, topology: 
         constants.CONTAINER_RUNTIME: "containerd",
         constants.METADATA_SERVER: "true",
     }
-    if pool.disk_type:
-        labels[constants.BOOT_DISK] = pool.disk_type
-    if pool.zones:
-        zone = pool.zones[0]
+    if disk_type:
+        labels[constants.BOOT_DISK] = disk_type
+    if zone is not None:
         labels |= dict.fromkeys(constants.ZONE_LABELS, str(zone))
         labels |= dict.fromkeys((constants.REGION, constants.BETA_REGION), region_of(zone))
-    labels |= _CAPACITY_LABELS[pool.capacity]
-    if pool.policy_name:
-        labels[constants.PLACEMENT_POLICY] = pool.policy_name
-    if pool.reservation:
-        parts = zip(_RESERVATION_LABELS, reservation_parts(pool.reservation), strict=True)
-        labels |= {label: name for label, name in parts if name}
+    labels |= _CAPACITY_LABELS[capacity]
+    if policy_name:
+        labels[constants.PLACEMENT_POLICY] = policy_name
     return labels
 
 

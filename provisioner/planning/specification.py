@@ -307,6 +307,8 @@ def labels_left_out(slice_: Slice, settings: Settings) -> str:
 def _asked_labels(slice_: Slice) -> set[str]:
     """Return the labels of the pod that its annotation asks to have copied."""
     annotation = slice_.requirements.annotations.get(constants.COPY_LABELS, "")
+    if not annotation:
+        return set()
     try:
         named = comma_items(annotation, what="labels", most=bounds.COPIED_LABELS)
     except ValueError as error:
@@ -320,8 +322,11 @@ def _withheld_labels(slice_: Slice, settings: Settings) -> set[str]:
     A pattern in a setting is not enough: who writes `*` thinks of the labels of teams. What says whose pool it is
     (`OWNER_LABELS`) is refused, not left out.
     """
+    asked = _asked_labels(slice_)
+    if not asked:
+        return asked
     named = {*settings.pod_to_node_labels, *(settings.allowed_label_keys or ())}
-    asked = _asked_labels(slice_) - named - _COPYABLE_LABELS - constants.OWNER_LABELS
+    asked = asked - named - _COPYABLE_LABELS - constants.OWNER_LABELS
     return {key for key in asked if node_labels.is_system(key)}
 
 
