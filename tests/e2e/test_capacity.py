@@ -51,7 +51,8 @@ OUT_OF_STOCK: tuple[dict[str, Any], ...] = (
     {"machine_type": "ct5lp-hightpu-4t", "zone": ZONE},
     {"machine_type": "ct6e-standard-4t"},
 )
-#: A policy that forbids one JobSet's pools for good.
+#: A service account that may not be used at first, and a policy that forbids one JobSet's pools for good.
+ACCOUNT = "training@rehearsal-project.iam.gserviceaccount.com"
 POLICY = Fault(
     kind=FaultKind.HTTP_ERROR,
     method="nodePools.create",
@@ -77,6 +78,13 @@ def asks(**wishes: str) -> dict[str, str]:
     return {f"{_PREFIX}{key.replace('_', '-')}": wish for key, wish in wishes.items()}
 
 
+AS_ACCOUNT: dict[str, Any] = {
+    "annotations": asks(capacity="on-demand", zones=ZONE),
+    "pod_annotations": {constants.NODE_SERVICE_ACCOUNT: ACCOUNT},
+    # Its pods fit no pool but its own.
+    "selector": {constants.LEGACY_POOL_ID: "impostor"},
+    "run_for": "1h",
+}
 #: Takes what CAPACITY has, in one zone alone so that there is less to try.
 STEPS: dict[str, Any] = {**V6E_1, "annotations": asks(zones=ZONE), "tolerations": TOLERATES_SPOT, "run_for": "1h"}
 
@@ -106,7 +114,7 @@ def market(rehearsal: Rehearsal, shared: Shared) -> Iterator[Market]:
     """
     shared.stop()
     with own_ground(rehearsal, shared) as ground:
-        ground.gke.set(scale_up_seconds=0.2)
+        ground.gke.set(scale_up_seconds=0.2, service_accounts={ACCOUNT: "forbidden"})
         ground.gke.inject(POLICY)
         no_flex_start = ground.gke.inject(Fault(kind=FaultKind.STOCKOUT, capacity="flex-start"))
         ground.gke.inject(Fault(kind=FaultKind.NODES_NEVER_REGISTER, pool="beside-.*", count=1))
@@ -133,12 +141,13 @@ def market(rehearsal: Rehearsal, shared: Shared) -> Iterator[Market]:
             ground.post(of_shapes(*slices))
         # Of a shape of its own: its pod asks for no capacity, and would run on the pool of any other of its shape.
         ground.apply("flex", **V5P, annotations=asks(capacity="flex-start", max_run_duration="2h"), run_for="2s")
+        ground.apply("impostor", **V4, **AS_ACCOUNT)
         ground.apply("unlawful", **V4_PAIR, annotations=asks(capacity="on-demand", zones=ZONE), run_for="1h")
         ground.apply("beside", **V5L_8, annotations=asks(capacity="on-demand"), run_for="1h")
         ground.wait(lambda: "spot" in {pool.capacity for pool in ground.living("steps-a-")}, "spot is tried")
         ground.apply("steps-b", **STEPS)
         ground.apply("insists", **{**STEPS, "selector": {constants.RESERVATION_NAME: "r1"}})
-        for name in ("cheap", "there", "same"):
+        for name in ("cheap", "there", "same", "impostor"):
             ground.wait(lambda name=name: told(ground, constants.CREATION_WAITING, name), f"{name} is told to wait")
         ground.wait(
             lambda: any(
@@ -152,8 +161,12 @@ def market(rehearsal: Rehearsal, shared: Shared) -> Iterator[Market]:
             for event in ground.rehearsal.objects(collection_path("events", namespace=ground.namespace))
             if event["reason"] == "Scheduled" and event["involvedObject"]["name"].startswith("half-")
         ]
+        # Of the same shape and terms as those that are refused.
+        ground.apply("lawful", **V4, annotations=asks(capacity="on-demand"), run_for="1h")
+        ground.wait(lambda: ground.runs("lawful"), "a JobSet that asks for no account runs")
         for shortage in shortages:
             ground.gke.clear(shortage)
+        ground.gke.set(service_accounts={})
         yield Market(ground=ground, provisioner=process, no_flex_start=no_flex_start, bound_of_half=bound)
 
 
@@ -254,6 +267,16 @@ class TestOutOfStock:
         ground.apply("steps-c", **STEPS)
         ground.wait(lambda: ground.runs("steps-c"), "it runs")
         assert started(ground, "steps-c") == [f"reservation r1 in {ZONE}"]
+
+    def test_a_service_account_that_may_not_be_used(self, market: Market) -> None:
+        """HTTP 400 is told with its remedy, holds nobody else up, and the pool is made by itself after the grant."""
+        ground = market.ground
+        (words, *_) = told(ground, constants.CREATION_WAITING, "impostor")
+        assert f'The user does not have access to service account "{ACCOUNT}"' in words
+        assert "Grant the provisioner's identity roles/iam.serviceAccountUser on that service account" in words
+        ground.wait(lambda: ground.runs("impostor"), "it runs after the grant", BACKED_OFF_SECONDS)
+        assert started(ground, "impostor") == [f"on-demand in {ZONE}"]
+        assert ground.refused("nodePools.create", "400") == 1
 
     def test_a_policy_of_the_organisation(self, market: Market) -> None:
         """HTTP 412 that names a constraint is a refusal: told, and not sent again and again."""
