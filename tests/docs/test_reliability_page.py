@@ -16,7 +16,9 @@ _OF_FAULTS = ("crashes", "faults_gke", "faults_kubernetes", "guards", "leaders",
 
 
 def _tests_in(*files: Path) -> set[str]:
-    return {name for file in files for name in re.findall(r"^def (test_\w+)\(", file.read_text("utf-8"), re.MULTILINE)}
+    """Return the names of the tests in files, methods included."""
+    definition = re.compile(r"^(?:    )?def (test_\w+)\(", re.MULTILINE)
+    return {name for file in files for name in definition.findall(file.read_text("utf-8"))}
 
 
 def test_every_test_that_the_page_names_exists() -> None:
