@@ -15,7 +15,7 @@ from provisioner import constants
 from provisioner.demand import Slice
 from provisioner.model.capacity import PoolName
 from provisioner.model.workloads import Requirements
-from provisioner.planning.fit import demand_key, has_room, misfit, view_of_node
+from provisioner.planning.fit import demand_key, misfit, room_misfit, view_of_node
 from provisioner.planning.matching import Matching
 from provisioner.planning.supply import Supply
 
@@ -83,5 +83,5 @@ def _fits_a_node(requirements: Requirements, each: Supply) -> bool:
     topology = requirements.node_selector.get(constants.TPU_TOPOLOGY)
     if topology != each.view.labels.get(constants.TPU_TOPOLOGY):
         return False
-    nodes = (node for node in each.nodes if node.ready and has_room(requirements, node))
-    return any(not misfit(requirements, view_of_node(node)) for node in nodes)
+    views = (view_of_node(node) for node in each.nodes if node.ready)
+    return any(not room_misfit(requirements, view) and not misfit(requirements, view) for view in views)

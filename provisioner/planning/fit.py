@@ -59,15 +59,6 @@ def demand_key(requirements: Requirements) -> Hashable:
     )
 
 
-def has_room(requirements: Requirements, there: Node | NodeView) -> bool:
-    """Whether an empty node is large enough: asked first, for what pods ask for may differ in each of thousands."""
-    if isinstance(there, Node):
-        chips, cpu, memory = there.allocatable_chips, there.allocatable_cpu_millicores, there.allocatable_memory_bytes
-    else:
-        chips, cpu, memory = there.chips, there.cpu_millicores, there.memory_bytes
-    return requirements.cpu_millicores <= cpu and requirements.memory_bytes <= memory and requirements.chips <= chips
-
-
 def misfit(requirements: Requirements, view: NodeView) -> str:
     """Return the first reason why the pod cannot run there, empty where it can."""
     reason = label_misfit(requirements, view)
@@ -76,6 +67,14 @@ def misfit(requirements: Requirements, view: NodeView) -> str:
     for taint in view.taints:
         if taint.effect != "PreferNoSchedule" and not _tolerated(taint, requirements.tolerations):
             return f"the pod does not tolerate the taint {taint.key}={taint.value}:{taint.effect}"
+    return room_misfit(requirements, view)
+
+
+def room_misfit(requirements: Requirements, view: NodeView) -> str:
+    """Return the first resource that an empty node has too little of, empty where it has enough.
+
+    The cheapest part of `misfit`: what pods ask for may differ in each of thousands.
+    """
     for resource, asked, there in (
         ("chips", requirements.chips, view.chips),
         ("millicores of CPU", requirements.cpu_millicores, view.cpu_millicores),

@@ -11,7 +11,7 @@ from provisioner import constants, tpu
 from provisioner.demand import Slice, SliceId, job_key
 from provisioner.model.capacity import LATE, CapacityKind, Node, NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import JobKey, JobSets, JobSetUid
-from provisioner.planning.fit import NodeView, has_room, misfit, view_of_node
+from provisioner.planning.fit import NodeView, misfit, room_misfit, view_of_node
 from provisioner.planning.memory import CallState, Memory
 from provisioner.planning.specification import expected_pool, expected_view, topology_of_pool
 from provisioner.settings import Settings
@@ -216,7 +216,7 @@ def serves(supply: Supply, slice_: Slice) -> bool:
     Nodes as they are do not count here: a slice whose own pool got a strange taint is stuck, and does not buy another.
     """
     asked = slice_.requirements
-    return has_room(asked, supply.view) and _right_size(supply, slice_) and not misfit(asked, supply.view)
+    return not room_misfit(asked, supply.view) and _right_size(supply, slice_) and not misfit(asked, supply.view)
 
 
 def takes(supply: Supply, slice_: Slice) -> bool:
