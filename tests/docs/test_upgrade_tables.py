@@ -10,7 +10,7 @@ from provisioner.observability.metrics import Metrics
 from tests.controller.kit import World
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "upgrade.md").read_text(encoding="utf-8")
-_TABLES = _PAGE.partition("### What is called differently")[2].partition("### Over")[0]
+_TABLES = _PAGE.partition("### What is different")[2].partition("### Migrate")[0]
 #: Both cells of each row: the Go provisioner's, and ours.
 _ROWS = re.findall(r"(?m)^\| (.+) \| (.+) \|$", _TABLES)
 
