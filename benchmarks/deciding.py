@@ -8,14 +8,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from provisioner import constants
-from provisioner.demand import job_key
 from provisioner.model.capacity import Node, NodePool, PoolStatus, Taint, Zone
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import JobSet, JobSetUid, Pod, ReplicatedJob, Requirements, Toleration
-from provisioner.planning.deciding import decide
-from provisioner.planning.memory import Memory
-from provisioner.planning.specification import expected_pool, expected_view
 from provisioner.settings import Settings
+from provisioner.slices.demand import job_key
+from provisioner.slices.planning.decide import decide
+from provisioner.slices.planning.launch.specification import expected_pool, expected_view
+from provisioner.slices.planning.memory.state import Memory
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _SETTINGS = Settings(project_id="p", cluster_location="us-central2", zone=Zone("us-central2-b"), cluster="c")

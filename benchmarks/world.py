@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from provisioner import constants
-from provisioner.cluster.protocol import JOBSETS_ROOT
+from provisioner.kube.protocol import JOBSETS_ROOT
 from provisioner.localcluster import RUN_FOR
 from provisioner.rehearsal.world import LOCATION, PROJECT, ProvisionerProcess, Rehearsal, wait_for
 

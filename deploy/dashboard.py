@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from provisioner.observability.metrics import PREFIX
+from provisioner.slices.metrics import PREFIX
 
 #: The chart can read no file outside of its own folder; the kustomize component refers to this one.
 PATH = Path(__file__).parent / "charts" / "tpu-provisioner" / "dashboards" / "tpu-provisioner.json"

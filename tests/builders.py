@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from provisioner import constants, tpu
-from provisioner.demand import Slice, find_slices, job_key
-from provisioner.demand.serving import ServingPolicy
 from provisioner.model.capacity import Node, NodePool, NodePoolRequest, PoolName, PoolStatus, Taint
 from provisioner.model.workloads import JobSet, JobSets, JobSetUid, Pod, ReplicatedJob, Requirements, Toleration
-from provisioner.planning.specification import expected_pool, expected_view, pool_request
 from provisioner.settings import Settings
+from provisioner.slices.demand import Slice, find_slices, job_key
+from provisioner.slices.demand.serving import ServingPolicy
+from provisioner.slices.planning.launch.specification import expected_pool, expected_view, pool_request
 
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")

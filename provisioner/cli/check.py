@@ -11,11 +11,12 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 
-from provisioner import preflight, settings
+from provisioner import settings
 from provisioner.cli import output
 from provisioner.cli.start import Attempt, attempt, subject_of
-from provisioner.observability import logs
-from provisioner.preflight import Finding, Status
+from provisioner.runtime import logs
+from provisioner.slices import preflight
+from provisioner.slices.preflight import Finding, Status
 
 _SETTINGS, _KUBECONFIG, _CREDENTIALS = "settings", "kubeconfig", "credentials for GKE"
 

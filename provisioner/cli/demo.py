@@ -17,15 +17,8 @@ from rich.table import Table
 import provisioner
 from provisioner.localcluster import LocalClusterError
 from provisioner.rehearsal.story import PoolTimes, Story
-from provisioner.rehearsal.world import (
-    CLUSTER,
-    LOCATION,
-    PROJECT,
-    ProvisionerProcess,
-    Rehearsal,
-    RehearsalError,
-)
-from provisioner.simulator.settings import SimulatorSettings
+from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, ProvisionerProcess, Rehearsal, RehearsalError
+from provisioner.simulators.gke.settings import SimulatorSettings
 
 _LOOK_SECONDS = 0.2
 #: Nothing new for this long beyond the time that a pool takes is a failure.

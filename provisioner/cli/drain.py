@@ -16,22 +16,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from provisioner import cluster, constants, settings
+from provisioner import constants, kube, settings
 from provisioner.cli.start import prepare, refuse
-from provisioner.cluster.protocol import LEASES_ROOT, object_path
-from provisioner.cluster.quantities import parse_timestamp
-from provisioner.controller.guarding import ClusterProof
-from provisioner.controller.observing import PoolList, Watches, distrust, make_watches, take_snapshot
-from provisioner.gke.decorators import RetryingGke
+from provisioner.kube.protocol import LEASES_ROOT, object_path
+from provisioner.kube.quantities import parse_timestamp
 from provisioner.model.capacity import PoolName
 from provisioner.model.snapshot import Snapshot
-from provisioner.observability import logs
-from provisioner.planning.deciding import decide
-from provisioner.planning.lifecycle import Phase
-from provisioner.planning.memory import Memory
-from provisioner.planning.plan import PoolState
-from provisioner.planning.supply import is_ours
+from provisioner.runtime import logs
 from provisioner.settings import Settings
+from provisioner.slices.observe import PoolList, Watches, distrust, make_watches, take_snapshot
+from provisioner.slices.planning.decide import decide
+from provisioner.slices.planning.lifecycle import Phase
+from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.plan import PoolState
+from provisioner.slices.planning.supply import is_ours
+from provisioner.slices.suppliers.gke.decorators import RetryingGke
+from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 
 _LOOK_SECONDS = 10.0
 #: While it waits it says something this often: connections on which nothing comes are closed on the way.
@@ -115,7 +115,7 @@ class Look:
     """Looks at the cluster and at GKE, as the controller does."""
 
     settings: Settings
-    api: cluster.Api
+    api: kube.Api
     watches: Watches
     pools: PoolList
     proof: ClusterProof
@@ -146,10 +146,10 @@ class Look:
         try:
             for node in snapshot.nodes:
                 if node.pool_name == pool:
-                    for pod in cluster.list_pods_on_node(self.api, node.name):
+                    for pod in kube.list_pods_on_node(self.api, node.name):
                         if pod.chips and not pod.finished:
                             return f"{pod.namespace}/{pod.name}"
-        except cluster.ClusterError:
+        except kube.ClusterError:
             # The controller finds it out in its time.
             pass
         return ""
@@ -251,14 +251,14 @@ def _tell(finding: Finding, place: str, say: Callable[[str], None]) -> None:
         say(line)
 
 
-def _why_nobody_leads(api: cluster.Api, namespace: str, now: datetime) -> str:
+def _why_nobody_leads(api: kube.Api, namespace: str, now: datetime) -> str:
     """Say why no controller seems to run; empty: one does, or it cannot be told."""
     lease = f"Lease {namespace}/{constants.LEASE_NAME}"
     try:
         raw = api.get(object_path("leases", constants.LEASE_NAME, namespace=namespace, root=LEASES_ROOT))
-    except cluster.NotFound:
+    except kube.NotFound:
         return f"{lease} does not exist"
-    except cluster.ClusterError:
+    except kube.ClusterError:
         return ""
     spec = raw.get("spec")
     if not isinstance(spec, dict) or not spec.get("holderIdentity"):

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         demo_command.add_arguments(demo)
         return demo_command.run(parser.parse_args(given))
     if chosen == ["simulator"]:
-        from provisioner.simulator import app  # noqa: PLC0415
+        from provisioner.simulators.gke import app  # noqa: PLC0415
 
         app.cli_arguments(simulator)
         return app.run_from_args(parser.parse_args(given))

@@ -13,11 +13,11 @@ from dataclasses import dataclass, fields, replace
 
 import structlog
 
-from provisioner import preflight, settings
+from provisioner import settings
 from provisioner.cli.start import inferred_words, prepare, refuse, subject_of
-from provisioner.controller import app
-from provisioner.observability import logs
-from provisioner.observability.server import ServerError, parse_address
+from provisioner.runtime import logs
+from provisioner.runtime.server import ServerError, parse_address
+from provisioner.slices import app, preflight
 
 _log = structlog.get_logger(__name__)
 

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from provisioner import cluster, preflight, settings
-from provisioner.gke import metadata
-from provisioner.gke.client import GkeClient, default_credentials
-from provisioner.gke.decorators import RetryingGke
-from provisioner.gke.errors import GkeError
+from provisioner import kube, settings
+from provisioner.google import metadata
+from provisioner.slices import preflight
+from provisioner.slices.suppliers.gke.client import GkeClient, default_credentials
+from provisioner.slices.suppliers.gke.decorators import RetryingGke
+from provisioner.slices.suppliers.gke.errors import GkeError
 
 _INFERRED = {
     "GCP_PROJECT_ID": "project",
@@ -33,7 +34,7 @@ class Start:
     """Everything that a start needs."""
 
     settings: settings.Settings
-    api: cluster.KubeApi
+    api: kube.KubeApi
     gke: GkeClient
     #: The settings that were not set and are taken from where this runs, by variable.
     inferred: Mapping[str, str] = field(default_factory=dict)
@@ -44,7 +45,7 @@ class Attempt:
     """What of a start can be had, and what is wrong with the rest."""
 
     settings: settings.Settings | None
-    api: cluster.KubeApi | None
+    api: kube.KubeApi | None
     #: Only where the settings and the credentials are right.
     gke: GkeClient | None
     settings_problems: tuple[str, ...] = ()
@@ -82,8 +83,8 @@ def attempt(kubeconfig: str | None, environment: Mapping[str, str]) -> Attempt:
     except settings.SettingsError as error:
         settings_problems = error.problems
     try:
-        api = cluster.connect(kubeconfig)
-    except cluster.KubeconfigError as error:
+        api = kube.connect(kubeconfig)
+    except kube.KubeconfigError as error:
         kubeconfig_problem = str(error)
     if not environment.get("GKE_ENDPOINT"):
         try:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from provisioner import constants
-from provisioner.cluster.protocol import JOBSETS_ROOT
+from provisioner.kube.protocol import JOBSETS_ROOT
 from provisioner.rehearsal.world import ProvisionerProcess, Rehearsal, read_records
 
 #: What a phase means to somebody who watches. Phases that are not here are of no interest.

@@ -16,11 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from provisioner import cluster, constants, localcluster
+from provisioner import constants, kube, localcluster
 from provisioner.localcluster.ports import HOST, free_ports
 from provisioner.localcluster.processes import Process
-from provisioner.simulator.app import Simulator
-from provisioner.simulator.settings import SimulatorSettings
+from provisioner.simulators.gke.app import Simulator
+from provisioner.simulators.gke.settings import SimulatorSettings
 
 _POLL_SECONDS = 0.05
 _STOP_SECONDS = 35.0
@@ -158,7 +158,7 @@ class Rehearsal:
         """Start both; the first start on a machine builds the control plane, which takes minutes."""
         self.cluster = localcluster.start(self._directory, progress=self._progress)
         try:
-            self.api = cluster.connect(str(self.cluster.kubeconfig))
+            self.api = kube.connect(str(self.cluster.kubeconfig))
             self.gke = Simulator(self._settings, kubeconfig=self.cluster.kubeconfig, port=self._gke_port)
             self.gke.start()
             self.create_namespace(constants.DEFAULT_NAMESPACE)
@@ -207,7 +207,7 @@ class Rehearsal:
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(labels or {})}}
         try:
             self.api.post("/api/v1/namespaces", body)
-        except cluster.Conflict:
+        except kube.Conflict:
             return
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:

@@ -1,7 +1,7 @@
 """What Google sells: accelerators, machine types, topologies, and the shapes that they allow.
 
 Pure tables and arithmetic. The facts are those of Google's own cluster autoscaler and of the Cloud TPU documentation;
-GKE has the last word, and what it refuses comes back through the error table of `provisioner.gke`.
+GKE has the last word, and what it refuses comes back through the error table of `provisioner.slices.suppliers.gke`.
 """
 
 from provisioner.tpu.catalogue import ACCELERATORS, Accelerator, MachineType, machine_type

@@ -17,8 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from provisioner import constants
-from provisioner.cluster.protocol import JOBSETS_ROOT, object_path
-from provisioner.cluster.rights import ACCESS_REVIEWS, Right
+from provisioner.kube.protocol import JOBSETS_ROOT, object_path
+from provisioner.kube.rights import ACCESS_REVIEWS, Right
 from provisioner.localcluster.ports import HOST
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
 from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, ZONE

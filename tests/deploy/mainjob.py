@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioner import constants
-from provisioner.cluster.protocol import collection_path, object_path
+from provisioner.kube.protocol import collection_path, object_path
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal, RehearsalError
 from provisioner.rehearsal.world import wait_for
 from tests.deploy.kit import (

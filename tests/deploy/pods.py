@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from provisioner import cluster
-from provisioner.cluster.protocol import collection_path, object_path
+from provisioner import kube
+from provisioner.kube.protocol import collection_path, object_path
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
 from tests.deploy.kit import NAMESPACE, environment_of, flags_of, kubeconfig_of_service_account
 from tests.e2e.kit import EAGER
@@ -104,7 +104,7 @@ class PlayedPod:
     def _wanted(self) -> dict[str, Any] | None:
         try:
             deployment = self._rehearsal.api.get(_DEPLOYMENT)
-        except cluster.NotFound:
+        except kube.NotFound:
             return None
         gone = deployment["metadata"].get("deletionTimestamp") or not deployment["spec"]["replicas"]
         return None if gone else deployment

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, strategies
 
 import provisioner
 from deploy import chart, chart_schema
-from provisioner.observability.metrics import Metrics
 from provisioner.rehearsal import Rehearsal
 from provisioner.settings import OPTIONS, Option, SettingsError, read_settings
+from provisioner.slices.metrics import Metrics
 from tests.deploy import tools
 from tests.deploy.kit import NAMESPACE, Recorder, only, rights, sources_of_scrapes
 from tests.deploy.mainjob import do_the_main_job, uninstalled, used_rights

@@ -22,10 +22,10 @@ import pytest
 import requests
 import yaml
 
-from provisioner.cluster.protocol import JOBSETS_ROOT, collection_path
+from provisioner.kube.protocol import JOBSETS_ROOT, collection_path
 from provisioner.localcluster import RUN_FOR
 from provisioner.rehearsal import Rehearsal
-from provisioner.simulator.app import Simulator
+from provisioner.simulators.gke.app import Simulator
 from tests.deploy import fake_gcloud, tools
 from tests.deploy.kit import NAMESPACE, REPOSITORY
 from tests.deploy.mainjob import uninstalled

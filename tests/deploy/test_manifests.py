@@ -14,8 +14,8 @@ import yaml
 from deploy import overlay
 from provisioner import constants
 from provisioner.cli import run as run_command
-from provisioner.cluster.protocol import collection_path
-from provisioner.cluster.rights import rights_used
+from provisioner.kube.protocol import collection_path
+from provisioner.kube.rights import rights_used
 from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import wait_for
 from tests.deploy import tools

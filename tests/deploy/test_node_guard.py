@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from provisioner import cluster, constants
-from provisioner.cluster.protocol import collection_path, object_path
+from provisioner import constants, kube
+from provisioner.kube.protocol import collection_path, object_path
 from provisioner.rehearsal import Rehearsal
 
 pytestmark = pytest.mark.e2e
@@ -47,7 +47,7 @@ def test_the_node_guard(
     installed: list[dict[str, Any]],
 ) -> None:
     """Patching nodes is held to the cordon of nodes of its own pools."""
-    api = cluster.connect(str(controller))
+    api = kube.connect(str(controller))
     with _guarded_node(rehearsal, labels):
         # An administrator is not held to it.
         rehearsal.api.patch(object_path("nodes", _NODE), {"metadata": {"annotations": {"admin": "yes"}}})
@@ -56,7 +56,7 @@ def test_the_node_guard(
             after = api.patch(object_path("nodes", _NODE), change, strategic=True)
             assert after["metadata"]["resourceVersion"] != before
         else:
-            with pytest.raises(cluster.ClusterError, match="tpu-provisioner may"):
+            with pytest.raises(kube.ClusterError, match="tpu-provisioner may"):
                 api.patch(object_path("nodes", _NODE), change, strategic=True)
     api.close()
 
@@ -85,9 +85,9 @@ def _taint_keys(rehearsal: Rehearsal) -> set[str]:
 
 def test_its_own_taint_comes_off(rehearsal: Rehearsal, controller: Path) -> None:
     """The policy lets the provisioner take its own taint off a node of its own, and the other taints stay."""
-    api = cluster.connect(str(controller))
+    api = kube.connect(str(controller))
     with _guarded_node(rehearsal, _OURS):
-        assert cluster.release(api, _NODE)
+        assert kube.release(api, _NODE)
         assert _taint_keys(rehearsal) == {_KEPT}
     api.close()
 
@@ -111,11 +111,11 @@ def test_taints_that_stay(
     controller: Path,
 ) -> None:
     """No other change of taints passes."""
-    api = cluster.connect(str(controller))
+    api = kube.connect(str(controller))
     path = object_path("nodes", _NODE)
     with _guarded_node(rehearsal, labels):
         changed = change(rehearsal.api.get(path)["spec"]["taints"])
-        with pytest.raises(cluster.ClusterError, match="tpu-provisioner may"):
+        with pytest.raises(kube.ClusterError, match="tpu-provisioner may"):
             api.patch(path, {"spec": {"taints": changed}}, strategic=True)
         assert _taint_keys(rehearsal) == {_KEPT, *constants.HELD_KEYS}
     api.close()

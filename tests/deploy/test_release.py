@@ -16,8 +16,8 @@ import yaml
 import provisioner
 from deploy import release
 from provisioner import constants
-from provisioner.gke.permissions import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from provisioner.settings import OPTIONS
+from provisioner.slices.suppliers.gke.permissions import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, REPOSITORY, only
 from tests.deploy.pages import read_blocks

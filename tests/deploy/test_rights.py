@@ -11,23 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner import cluster, constants
-from provisioner.cluster import KubeApi
-from provisioner.cluster.protocol import LEASES_ROOT, Timeouts, object_path
+from provisioner import constants, kube
+from provisioner.kube import KubeApi
+from provisioner.kube.protocol import LEASES_ROOT, Timeouts, object_path
 from provisioner.model.workloads import ObjectRef
 from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import wait_for
-from tests.deploy.kit import (
-    DEPLOY,
-    NAMESPACE,
-    SERVICE_ACCOUNT,
-    Recorder,
-    Right,
-    only,
-    right_of,
-    rights,
-    role_without,
-)
+from tests.deploy.kit import DEPLOY, NAMESPACE, SERVICE_ACCOUNT, Recorder, Right, only, right_of, rights, role_without
 from tests.deploy.mainjob import do_the_main_job, used_rights
 from tests.e2e.kit import Ground
 
@@ -54,7 +44,7 @@ def _make_original_lease(rehearsal: Rehearsal, *, holder: str = "") -> None:
 def _forget(rehearsal: Rehearsal, path: str) -> None:
     try:
         rehearsal.api.delete(path)
-    except cluster.NotFound:
+    except kube.NotFound:
         return
 
 
@@ -72,9 +62,9 @@ def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], gro
         assert not any(_lease_holder(rehearsal, path) for path in (_OWN_LEASE, _ORIGINAL_LEASE))
         # What a run of seconds does not come to: a lease made, the repeat of an Event, a cordon undone.
         _forget(rehearsal, _OWN_LEASE)
-        _TRIES[_CREATE_LEASE](cluster.connect(str(kubeconfig)), rehearsal)
-        _TRIES[_PATCH_EVENTS](cluster.connect(str(kubeconfig)), rehearsal)
-        _TRIES[_GET_NODES](cluster.connect(str(kubeconfig)), rehearsal)
+        _TRIES[_CREATE_LEASE](kube.connect(str(kubeconfig)), rehearsal)
+        _TRIES[_PATCH_EVENTS](kube.connect(str(kubeconfig)), rehearsal)
+        _TRIES[_GET_NODES](kube.connect(str(kubeconfig)), rehearsal)
     _forget(rehearsal, _ORIGINAL_LEASE)
 
     assert used_rights(recorder, installed) == rights(installed)
@@ -91,14 +81,14 @@ def test_what_the_gate_asks_of_nodes_is_understood(rehearsal: Rehearsal) -> None
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
         rehearsal.api.post("/api/v1/nodes", body)
     try:
-        cluster.cordon(rehearsal.api, "asked-ours")
+        kube.cordon(rehearsal.api, "asked-ours")
         rehearsal.api.patch(object_path("nodes", "asked-closed"), {"spec": {"unschedulable": True}})
-        assert cluster.list_nodes_of_pool(rehearsal.api, "asked-about") == [
-            cluster.PoolNode(name="asked-closed", open=False, marked=False),
-            cluster.PoolNode(name="asked-open", open=True, marked=False),
-            cluster.PoolNode(name="asked-ours", open=False, marked=True),
+        assert kube.list_nodes_of_pool(rehearsal.api, "asked-about") == [
+            kube.PoolNode(name="asked-closed", open=False, marked=False),
+            kube.PoolNode(name="asked-open", open=True, marked=False),
+            kube.PoolNode(name="asked-ours", open=False, marked=True),
         ]
-        assert cluster.list_open_nodes_of_pool(rehearsal.api, "asked-about") == ["asked-open"]
+        assert kube.list_open_nodes_of_pool(rehearsal.api, "asked-about") == ["asked-open"]
         query = {"labelSelector": f"{constants.NODE_POOL}=asked-about"}
         page = rehearsal.api.list_page("/api/v1/nodes", query, metadata_only=True)
         assert {key for item in page.items for key in item} <= {"kind", "apiVersion", "metadata"}
@@ -142,7 +132,7 @@ def _elect(path: str) -> _Try:
     def attempt(api: KubeApi, rehearsal: Rehearsal) -> str:
         if path == _ORIGINAL_LEASE:
             _make_original_lease(rehearsal)
-        elector = cluster.LeaseElector(
+        elector = kube.LeaseElector(
             api, namespace=NAMESPACE, identity="trial", on_started=lambda: None, on_lost=lambda: None
         )
         elector.step()
@@ -174,9 +164,9 @@ def _cordon(api: KubeApi, rehearsal: Rehearsal) -> str:
     body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": _NODE, "labels": labels}}
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(body))
     try:
-        assert cluster.cordon(api, _NODE)
-        assert cluster.uncordon(api, _NODE)
-    except cluster.ClusterError as error:
+        assert kube.cordon(api, _NODE)
+        assert kube.uncordon(api, _NODE)
+    except kube.ClusterError as error:
         return str(error)
     finally:
         _forget(rehearsal, object_path("nodes", _NODE))
@@ -185,26 +175,26 @@ def _cordon(api: KubeApi, rehearsal: Rehearsal) -> str:
 
 def _get_jobset(api: KubeApi, rehearsal: Rehearsal) -> str:
     try:
-        cluster.get_jobset(api, "default", "absent")
-    except cluster.ClusterError as error:
+        kube.get_jobset(api, "default", "absent")
+    except kube.ClusterError as error:
         return str(error)
     return ""
 
 
 def _load_hints(api: KubeApi, rehearsal: Rehearsal) -> str:
-    store = cluster.HintsStore(api, NAMESPACE)
+    store = kube.HintsStore(api, NAMESPACE)
     rehearsal.api.patch(_HINTS, {"data": {"kept": "yes"}})
     return "" if store.load().get("kept") == "yes" else "hints are not loaded"
 
 
 def _save_hints(api: KubeApi, rehearsal: Rehearsal) -> str:
-    return "" if cluster.HintsStore(api, NAMESPACE).save({"kept": "yes"}) else "hints are not saved"
+    return "" if kube.HintsStore(api, NAMESPACE).save({"kept": "yes"}) else "hints are not saved"
 
 
 def _events(*, repeated: bool) -> _Try:
     def attempt(api: KubeApi, rehearsal: Rehearsal) -> str:
         seconds = 0.0
-        recorder = cluster.EventRecorder(api, instance="trial", clock=lambda: seconds)
+        recorder = kube.EventRecorder(api, instance="trial", clock=lambda: seconds)
         recorder.start()
         unique = f"trial at {time.monotonic_ns()}"
         about = ObjectRef(api_version="v1", kind="Pod", namespace="default", name="trial", uid=unique)
@@ -223,15 +213,15 @@ _CREATE_LEASE = Right(_COORDINATION, "leases", "create", NAMESPACE)
 _PATCH_EVENTS = Right("", "events", "patch")
 _GET_NODES = Right("", "nodes", "get")
 _TRIES: dict[Right, _Try] = {
-    Right("", "pods", "list"): _watch(cluster.pods),
-    Right("", "pods", "watch"): _watch(cluster.pods),
-    Right("", "nodes", "list"): _watch(cluster.nodes),
-    Right("", "nodes", "watch"): _watch(cluster.nodes),
+    Right("", "pods", "list"): _watch(kube.pods),
+    Right("", "pods", "watch"): _watch(kube.pods),
+    Right("", "nodes", "list"): _watch(kube.nodes),
+    Right("", "nodes", "watch"): _watch(kube.nodes),
     _GET_NODES: _cordon,
     Right("", "nodes", "patch"): _cordon,
     Right(_JOBSETS, "jobsets", "get"): _get_jobset,
-    Right(_JOBSETS, "jobsets", "list"): _watch(cluster.jobsets),
-    Right(_JOBSETS, "jobsets", "watch"): _watch(cluster.jobsets),
+    Right(_JOBSETS, "jobsets", "list"): _watch(kube.jobsets),
+    Right(_JOBSETS, "jobsets", "watch"): _watch(kube.jobsets),
     Right("", "events", "create"): _events(repeated=False),
     _PATCH_EVENTS: _events(repeated=True),
     _CREATE_LEASE: _create_lease,
@@ -263,7 +253,7 @@ def test_a_right_taken_away(
     role = only(installed, kind)
     path = object_path(f"{kind.lower()}s", role["metadata"]["name"], namespace=right.namespace, root=_ROLES)
     attempt = _TRIES[right]
-    api = cluster.connect(str(controller))
+    api = kube.connect(str(controller))
     assert attempt(api, rehearsal) == ""
     less = role_without(role, right)
     assert rights([{**role, "rules": less}]) == rights([role]) - {right}
@@ -274,7 +264,7 @@ def test_a_right_taken_away(
     finally:
         put_back(rehearsal, role)
         api.close()
-    wait_for(lambda: attempt(cluster.connect(str(controller)), rehearsal) == "", f"{right} is back", _SERVED_SECONDS)
+    wait_for(lambda: attempt(kube.connect(str(controller)), rehearsal) == "", f"{right} is back", _SERVED_SECONDS)
 
 
 def test_namespaces_with_an_opt_in_label(
@@ -285,8 +275,8 @@ def test_namespaces_with_an_opt_in_label(
     (operation,) = yaml.safe_load(patch["patch"])
     role = only(installed, "ClusterRole")
     path = object_path("clusterroles", role["metadata"]["name"], root=_ROLES)
-    attempt = _watch(cluster.namespaces)
-    api = cluster.connect(str(controller))
+    attempt = _watch(kube.namespaces)
+    api = kube.connect(str(controller))
     assert "namespaces" in attempt(api, rehearsal)
     for verb in operation["value"]["verbs"]:
         others = [each for each in operation["value"]["verbs"] if each != verb]
@@ -319,8 +309,8 @@ _FORBIDDEN = (
 @pytest.mark.parametrize(("method", "path", "why"), _FORBIDDEN, ids=[case[2] for case in _FORBIDDEN])
 def test_refused(method: str, path: str, why: str, controller: Path, installed: list[dict[str, Any]]) -> None:
     """The API server refuses the ServiceAccount what it has no use for."""
-    api = cluster.connect(str(controller))
-    with pytest.raises(cluster.Forbidden):
+    api = kube.connect(str(controller))
+    with pytest.raises(kube.Forbidden):
         api._exchange(method, path, body={"metadata": {"name": "any"}} if method != "GET" else None,
                       timeouts=Timeouts(connect_seconds=5, read_seconds=10))  # fmt: skip
     api.close()

@@ -20,12 +20,12 @@ from typing import Any
 
 import pytest
 
-from provisioner import cluster, constants
-from provisioner.cluster.protocol import LEASES_ROOT, collection_path, object_path
-from provisioner.cluster.quantities import format_micro_time
-from provisioner.demand import job_key
+from provisioner import constants, kube
+from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
+from provisioner.kube.quantities import format_micro_time
 from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, ZONE
+from provisioner.slices.demand import job_key
 from tests.deploy import mainjob, tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, REPOSITORY, kubeconfig_of_service_account, provisioner_as
 from tests.deploy.pages import read_blocks
@@ -315,7 +315,7 @@ def test_from_kustomize_to_helm(
     """Helm takes over every object, the hints keep what is in them, and uninstalling leaves nothing of the overlay."""
     hints = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace=NAMESPACE)
     try:
-        store = cluster.HintsStore(rehearsal.api, NAMESPACE)
+        store = kube.HintsStore(rehearsal.api, NAMESPACE)
         store.load()
         assert store.save({"kept": "yes"})
         assert "successfully rolled out" in reader.run("takeover")
@@ -366,12 +366,12 @@ def _clean(rehearsal: Rehearsal, ground: Ground) -> Iterator[None]:
     for path in (_LEASE, f"{_DEPLOYMENTS}/{_ORIGINAL}"):
         try:
             rehearsal.api.delete(path)
-        except cluster.NotFound:
+        except kube.NotFound:
             continue
     for name in ("kept", "next", "ours"):
         try:
             ground.delete(name)
-        except cluster.NotFound:
+        except kube.NotFound:
             continue
     for pool in ground.pools():
         ground.drop_pool(pool.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from provisioner.cluster.protocol import ANSWER_BYTES, PAGE_BYTES
+from provisioner.kube.protocol import ANSWER_BYTES, PAGE_BYTES
 from provisioner.model import bounds
 
 

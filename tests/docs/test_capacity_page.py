@@ -11,11 +11,11 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, Network
 from provisioner.model.choices import parse_choices
-from provisioner.planning import allowlists, gangs
-from provisioner.planning.backoff import DELAYS
 from provisioner.settings import OPTIONS
+from provisioner.slices.planning.launch import allowlists, gangs
+from provisioner.slices.planning.memory.backoff import DELAYS
 from tests.builders import make_jobset, settings
-from tests.planning.world import World
+from tests.slices.planning.world import World
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "capacity.md").read_text(encoding="utf-8")
 _OPTIONS = {option.variable: option for option in OPTIONS}

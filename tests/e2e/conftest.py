@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from provisioner import cluster, constants
-from provisioner.cluster.protocol import JOBSETS_ROOT, collection_path
+from provisioner import constants, kube
+from provisioner.kube.protocol import JOBSETS_ROOT, collection_path
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
 from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, simulator_settings
 
 #: A loaded API server deletes a hundred objects a second.
-_MANY_OBJECTS = cluster.Timeouts(connect_seconds=5.0, read_seconds=PATIENCE_SECONDS)
+_MANY_OBJECTS = kube.Timeouts(connect_seconds=5.0, read_seconds=PATIENCE_SECONDS)
 
 
 class Shared:

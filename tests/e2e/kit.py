@@ -13,16 +13,16 @@ from typing import Any
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from provisioner import cluster, constants
-from provisioner.cluster.protocol import JOBSETS_ROOT, collection_path, object_path
+from provisioner import constants, kube
+from provisioner.kube.protocol import JOBSETS_ROOT, collection_path, object_path
 from provisioner.localcluster import FAIL_AFTER, RUN_FOR
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
 from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, wait_for
-from provisioner.simulator.calls import Call
-from provisioner.simulator.faults import Fault, Target
-from provisioner.simulator.model import World
-from provisioner.simulator.records import Pool, PoolStatus, PoolView
-from provisioner.simulator.settings import SimulatorSettings
+from provisioner.simulators.gke.calls import Call
+from provisioner.simulators.gke.faults import Fault, Target
+from provisioner.simulators.gke.model import World
+from provisioner.simulators.gke.records import Pool, PoolStatus, PoolView
+from provisioner.simulators.gke.settings import SimulatorSettings
 
 #: Short, so that a test takes seconds, and long enough to act in the middle.
 QUICK: dict[str, float | None] = {
@@ -149,7 +149,7 @@ class Ground:
         def posted() -> bool:
             try:
                 self.api.post(collection_path("jobsets", namespace=namespace, root=JOBSETS_ROOT), body)
-            except cluster.Conflict:
+            except kube.Conflict:
                 return False
             return True
 
@@ -359,7 +359,7 @@ def metric(provisioner: ProvisionerProcess, name: str, **labels: str) -> float:
     return 0.0
 
 
-def await_round(provisioner: ProvisionerProcess, api: cluster.KubeApi, *, after: datetime) -> None:
+def await_round(provisioner: ProvisionerProcess, api: kube.KubeApi, *, after: datetime) -> None:
     """Wait until a whole round lies after a moment: whatever the provisioner would have done by then, it has begun.
 
     There must be a node of one of its pools: a label of that is changed, so that a round is made at once.

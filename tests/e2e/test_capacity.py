@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.cluster.protocol import collection_path, object_path
+from provisioner.kube.protocol import collection_path, object_path
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
-from provisioner.simulator.capacity import FULL_RESERVATION_TEXTS
-from provisioner.simulator.faults import Fault, FaultKind
-from provisioner.simulator.records import PoolStatus
+from provisioner.simulators.gke.capacity import FULL_RESERVATION_TEXTS
+from provisioner.simulators.gke.faults import Fault, FaultKind
+from provisioner.simulators.gke.records import PoolStatus
 from tests.e2e.conftest import Shared, own_ground
 from tests.e2e.kit import Ground, jobset, metric, of_shapes, told
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner import cluster
+from provisioner import kube
 from provisioner.localcluster import recipes
 from provisioner.rehearsal import ProvisionerProcess
-from provisioner.simulator.faults import Fault, FaultKind
-from provisioner.simulator.records import PoolStatus
+from provisioner.simulators.gke.faults import Fault, FaultKind
+from provisioner.simulators.gke.records import PoolStatus
 from tests.e2e.kit import Ground, ready
 
 pytestmark = pytest.mark.e2e
@@ -119,6 +119,6 @@ def _phases(process: ProvisionerProcess) -> set[str]:
 def _answers(ground: Ground) -> bool:
     try:
         ground.pods()
-    except cluster.ClusterError:
+    except kube.ClusterError:
         return False
     return True

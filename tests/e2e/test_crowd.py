@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from provisioner import cluster, constants
-from provisioner.cluster.protocol import JOBSETS_ROOT, collection_path
+from provisioner import constants, kube
+from provisioner.kube.protocol import JOBSETS_ROOT, collection_path
 from provisioner.rehearsal import ProvisionerProcess
 from tests.e2e.kit import Ground, foreign_pod, jobset, logged, told
 
@@ -120,7 +120,7 @@ def _allowed(ground: Ground, name: str) -> bool:
             f"{collection_path('jobsets', namespace=ground.namespace, root=JOBSETS_ROOT)}?dryRun=All",
             jobset(name, ground.namespace),
         )
-    except cluster.ClusterError:
+    except kube.ClusterError:
         return False
     return True
 

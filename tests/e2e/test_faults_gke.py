@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.cluster.protocol import collection_path
-from provisioner.simulator.faults import Fault, FaultKind
-from provisioner.simulator.records import PoolStatus
+from provisioner.kube.protocol import collection_path
+from provisioner.simulators.gke.faults import Fault, FaultKind
+from provisioner.simulators.gke.records import PoolStatus
 from tests.e2e.kit import Ground, foreign_pod, logged, told
 
 pytestmark = pytest.mark.e2e

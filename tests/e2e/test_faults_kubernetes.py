@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from provisioner import cluster, constants, localcluster
-from provisioner.cluster.protocol import JOBSETS_ROOT, collection_path, object_path
-from provisioner.controller.observing import MAX_SILENCE_SECONDS, Watches, distrust
+from provisioner import constants, kube, localcluster
+from provisioner.kube.protocol import JOBSETS_ROOT, collection_path, object_path
 from provisioner.localcluster import recipes
 from provisioner.rehearsal import ProvisionerProcess
-from tests.cluster.builders import FakeClock
+from provisioner.slices.observe import MAX_SILENCE_SECONDS, Watches, distrust
 from tests.e2e.kit import Ground, await_round, foreign_pod, logged, metric, metrics, moment, ready
 from tests.e2e.proxy import Proxy
+from tests.kube.builders import FakeClock
 
 pytestmark = pytest.mark.e2e
 
@@ -142,7 +142,7 @@ def test_pods_within_their_grace(alone: Ground) -> None:
     finally:
         alone.rehearsal.cluster.resume(recipes.KWOK)
         for pod in pods.values():
-            with contextlib.suppress(cluster.NotFound):
+            with contextlib.suppress(kube.NotFound):
                 alone.api.delete(f"{pod}?gracePeriodSeconds=0")
 
 
@@ -196,7 +196,7 @@ def test_the_jobset_kind_is_removed_and_put_back(alone: Ground) -> None:
 def _jobsets_are_served(ground: Ground) -> bool:
     try:
         ground.rehearsal.objects(collection_path("jobsets", namespace=ground.namespace, root=JOBSETS_ROOT))
-    except cluster.ClusterError:
+    except kube.ClusterError:
         return False
     return True
 
@@ -204,7 +204,7 @@ def _jobsets_are_served(ground: Ground) -> bool:
 def _taken(ground: Ground, name: str) -> bool:
     try:
         ground.apply(name, run_for="1s", topology="2x2x2", parallelism=2)
-    except cluster.ClusterError:
+    except kube.ClusterError:
         return False
     return True
 
@@ -226,13 +226,13 @@ def test_silent_watches_are_distrusted(alone: Ground, proxy: Proxy, tmp_path: Pa
     with contextlib.ExitStack() as ending:
         ending.callback(alone.api.delete, node)
         api = ending.enter_context(
-            contextlib.closing(cluster.connect(str(proxy.write_kubeconfig(tmp_path / "kubeconfig"))))
+            contextlib.closing(kube.connect(str(proxy.write_kubeconfig(tmp_path / "kubeconfig"))))
         )
         options: dict[str, Any] = {"on_change": lambda: None, "clock": now}
         watches = Watches(
-            jobsets=cluster.jobsets(api, **options),
-            pods=cluster.pods(api, **options),
-            nodes=cluster.nodes(api, **options),
+            jobsets=kube.jobsets(api, **options),
+            pods=kube.pods(api, **options),
+            nodes=kube.nodes(api, **options),
         )
         for watch in watches.named().values():
             watch.start()

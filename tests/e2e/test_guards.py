@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import cluster, constants, localcluster
-from provisioner.cluster.protocol import JOBSETS_ROOT, collection_path
+from provisioner import constants, kube, localcluster
+from provisioner.kube.protocol import JOBSETS_ROOT, collection_path
 from provisioner.model.workloads import job_key
 from provisioner.rehearsal import ProvisionerProcess
 from provisioner.rehearsal.world import ZONE, wait_for
-from provisioner.simulator.app import Simulator
+from provisioner.simulators.gke.app import Simulator
 from tests.e2e.kit import (
     EAGER,
     PATIENCE_SECONDS,
@@ -39,7 +39,7 @@ class Bare:
 
     def __init__(self, directory: Path) -> None:
         self.cluster = localcluster.start(directory, jobset=False)
-        self.api = cluster.connect(str(self.cluster.kubeconfig))
+        self.api = kube.connect(str(self.cluster.kubeconfig))
         self.gke = Simulator(simulator_settings(create_seconds=1.0), kubeconfig=self.cluster.kubeconfig)
         self.gke.start()
         self.provisioner = ProvisionerProcess(
@@ -114,7 +114,7 @@ def _put_job(bare: Bare) -> bool:
     raw = jobset("new", NAMESPACE)
     try:
         made = bare.api.post(collection_path("jobsets", namespace=NAMESPACE, root=JOBSETS_ROOT), raw)
-    except (cluster.NotFound, cluster.Invalid):
+    except (kube.NotFound, kube.Invalid):
         return False
     spec = raw["spec"]["replicatedJobs"][0]["template"]["spec"]
     labels = {

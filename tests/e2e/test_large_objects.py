@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from provisioner import constants
-from provisioner.cluster.paging import Pager
-from provisioner.cluster.protocol import Page, collection_path, object_path
+from provisioner.kube.paging import Pager
+from provisioner.kube.protocol import Page, collection_path, object_path
 from tests.e2e.kit import Ground, jobset, told
 
 pytestmark = pytest.mark.e2e

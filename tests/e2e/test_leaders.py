@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from provisioner import cluster, constants
-from provisioner.cluster.protocol import LEASES_ROOT, collection_path, object_path
-from provisioner.cluster.quantities import format_micro_time
+from provisioner import constants, kube
+from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
+from provisioner.kube.quantities import format_micro_time
 from provisioner.rehearsal import ProvisionerProcess
-from provisioner.simulator.faults import Fault, FaultKind
+from provisioner.simulators.gke.faults import Fault, FaultKind
 from tests.e2e.kit import Ground, logged, metrics, ready
 
 pytestmark = pytest.mark.e2e
@@ -135,5 +135,5 @@ def test_the_go_provisioner_leads(alone: Ground) -> None:
         assert process.stop() == 0
         assert alone.api.get(path)["spec"]["holderIdentity"] == ""
     finally:
-        with contextlib.suppress(cluster.NotFound):
+        with contextlib.suppress(kube.NotFound):
             alone.api.delete(path)

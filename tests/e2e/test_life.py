@@ -10,8 +10,8 @@ import yaml
 import provisioner as package
 from provisioner import constants
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
-from provisioner.simulator.faults import Fault, FaultKind
-from provisioner.simulator.records import PoolStatus
+from provisioner.simulators.gke.faults import Fault, FaultKind
+from provisioner.simulators.gke.records import PoolStatus
 from tests.e2e.conftest import Shared
 from tests.e2e.kit import Ground, metrics, ready
 

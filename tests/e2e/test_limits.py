@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.simulator.faults import FaultKind
-from provisioner.simulator.records import Pool
+from provisioner.simulators.gke.faults import FaultKind
+from provisioner.simulators.gke.records import Pool
 from tests.e2e.kit import FaultWhen, Ground, told
 
 pytestmark = pytest.mark.e2e

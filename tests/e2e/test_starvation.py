@@ -11,7 +11,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.rehearsal import Rehearsal
-from provisioner.simulator.faults import Fault, FaultKind
+from provisioner.simulators.gke.faults import Fault, FaultKind
 from tests.e2e.conftest import Shared, own_ground
 from tests.e2e.kit import Ground, told
 

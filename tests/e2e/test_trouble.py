@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.cluster.protocol import collection_path
+from provisioner.kube.protocol import collection_path
 from provisioner.rehearsal import ProvisionerProcess
-from provisioner.simulator.faults import Fault, FaultKind
+from provisioner.simulators.gke.faults import Fault, FaultKind
 from tests.e2e.kit import Ground, await_round, foreign_pod, logged, metrics, moment, told
 
 pytestmark = pytest.mark.e2e

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from provisioner.gke.errors import GkeError
-from provisioner.gke.protocol import Cluster, Gke
 from provisioner.model.capacity import (
     Failure,
     FailureKind,
@@ -22,6 +20,8 @@ from provisioner.model.capacity import (
     PoolStatus,
     WorkloadPolicy,
 )
+from provisioner.slices.suppliers.gke.errors import GkeError
+from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
 
 METHODS = (
     "get_cluster",

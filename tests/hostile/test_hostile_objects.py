@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.cluster.parse import MalformedObject, parse_jobset, parse_pod
-from provisioner.demand import job_key
+from provisioner.kube.parse import MalformedObject, parse_jobset, parse_pod
 from provisioner.model.capacity import NodePool, Taint
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import JobSet, Pod
-from provisioner.planning.deciding import decide
-from provisioner.planning.memory import Memory
-from provisioner.planning.plan import Plan
+from provisioner.slices.demand import job_key
+from provisioner.slices.planning.decide import decide
+from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.plan import Plan
 from tests.builders import NOW, make_jobset, make_nodes, make_pod, make_pool, make_requirements, settings
 from tests.counting import counted, measured
 

@@ -1,7 +1,7 @@
 """Mutate the code and see whether the tests notice: `make mutate SAMPLE=300 SEED=1`.
 
 python -m tests.mutation --sample 300 --seed 1                # a sample, as many of each package
-python -m tests.mutation --at provisioner/controller/loop.py  # all of one file, or of a line with :LINE
+python -m tests.mutation --at provisioner/slices/loop.py  # all of one file, or of a line with :LINE
 python -m tests.mutation --again                              # those that survived last time, on today's code
 
 Results are kept in .mutation, and a run that was broken off goes on from there while neither code nor tests have
@@ -26,7 +26,7 @@ from tests.mutation.results import Results, find_again, killed_percent, summary
 from tests.mutation.trying import Project, make_copy, record, try_all
 
 _ROOT = Path(__file__).resolve().parents[2]
-_PACKAGES = ("planning", "demand", "controller", "gke", "cluster")
+_PACKAGES = ("slices/planning", "slices/demand", "slices", "slices/suppliers", "kube")
 _OPTIONS = ("-m", "not e2e", "--hypothesis-seed=0")
 _PROJECT = Project(
     root=_ROOT,

@@ -63,15 +63,15 @@ class Project:
     timeout_seconds: float = 600.0
 
     def package_of(self, path: str) -> str:
-        """Return the package that a file belongs to."""
-        return next(package for package in self.packages if path.startswith(f"{package}/"))
+        """Return the package that a file belongs to: the innermost."""
+        return max((package for package in self.packages if path.startswith(f"{package}/")), key=len)
 
     def mutations(self) -> list[Mutation]:
         """Return all mutations of all packages, in the order of files and lines."""
+        files = {file for package in self.packages for file in (self.root / package).rglob("*.py")}
         return [
             mutation
-            for package in self.packages
-            for file in sorted((self.root / package).rglob("*.py"))
+            for file in sorted(files)
             for mutation in find_mutations(file.read_text(encoding="utf-8"), file.relative_to(self.root).as_posix())
         ]
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from provisioner.model.capacity import PoolStatus
-from provisioner.planning.plan import Delete, Plan
+from provisioner.slices.planning.plan import Delete, Plan
 from tests.simulation.agenda import seconds_of
 from tests.simulation.objects import PodRun
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from provisioner import constants
-from provisioner.cluster.protocol import JOBSETS_ROOT, JsonObject, object_path
-from provisioner.simulator.faults import Fault, FaultKind
-from provisioner.simulator.records import PoolStatus
+from provisioner.kube.protocol import JOBSETS_ROOT, JsonObject, object_path
+from provisioner.simulators.gke.faults import Fault, FaultKind
+from provisioner.simulators.gke.records import PoolStatus
 from tests.simulation.cloud import CLUSTER
 from tests.simulation.objects import NAMESPACE
 from tests.simulation.store import merged

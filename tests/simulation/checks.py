@@ -12,13 +12,13 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from provisioner import constants
-from provisioner.cluster.protocol import JsonObject
+from provisioner.kube.protocol import JsonObject
 from provisioner.model.capacity import Node, PoolName
 from provisioner.model.workloads import ObjectRef
-from provisioner.planning.memory import CallState
-from provisioner.planning.plan import Plan
-from provisioner.simulator.records import NodeState, Pool, PoolStatus
-from provisioner.simulator.scopes import pulls_images
+from provisioner.simulators.gke.records import NodeState, Pool, PoolStatus
+from provisioner.simulators.gke.scopes import pulls_images
+from provisioner.slices.planning.memory.state import CallState
+from provisioner.slices.planning.plan import Plan
 from tests.simulation import arrivals
 from tests.simulation.objects import JobSetRun, PodRun
 from tests.simulation.pools import chips_asked, fits, fits_shape, hosts, is_ours, jobset_name, owner_of, same_kind

@@ -14,14 +14,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 import requests
 
-from provisioner.cluster.protocol import object_path
-from provisioner.cluster.quantities import format_time
-from provisioner.simulator import api, errors
-from provisioner.simulator.model import World
-from provisioner.simulator.names import ClusterName
-from provisioner.simulator.nodes import node_object
-from provisioner.simulator.records import NodeState, Pool, PoolStatus, SimulatedNode
-from provisioner.simulator.settings import SimulatorSettings
+from provisioner.kube.protocol import object_path
+from provisioner.kube.quantities import format_time
+from provisioner.simulators.gke import api, errors
+from provisioner.simulators.gke.model import World
+from provisioner.simulators.gke.names import ClusterName
+from provisioner.simulators.gke.nodes import node_object
+from provisioner.simulators.gke.records import NodeState, Pool, PoolStatus, SimulatedNode
+from provisioner.simulators.gke.settings import SimulatorSettings
 from tests.simulation.agenda import seconds_of
 from tests.simulation.stage import Stage
 from tests.simulation.store import merged

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from provisioner.cluster import errors
-from provisioner.cluster.listwatch import ListWatch
-from provisioner.cluster.protocol import JsonObject, Page
-from provisioner.cluster.reflector import ListRequest, WatchRequest
+from provisioner.kube import errors
+from provisioner.kube.listwatch import ListWatch
+from provisioner.kube.protocol import JsonObject, Page
+from provisioner.kube.reflector import ListRequest, WatchRequest
 from tests.simulation.calls import Trouble
 from tests.simulation.store import Change, selector
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from provisioner import constants
-from provisioner.cluster.protocol import JOBSETS_ROOT, JsonObject, object_path
-from provisioner.cluster.quantities import format_time
-from provisioner.demand import SliceId
+from provisioner.kube.protocol import JOBSETS_ROOT, JsonObject, object_path
+from provisioner.kube.quantities import format_time
 from provisioner.model.workloads import JobSetUid, job_key
-from tests.cluster.builders import job_reference
+from provisioner.slices.demand import SliceId
+from tests.kube.builders import job_reference
 from tests.simulation.agenda import Agenda
 
 NAMESPACE = "research"

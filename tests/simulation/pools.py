@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from provisioner import constants, tpu
-from provisioner.simulator.records import Pool
+from provisioner.simulators.gke.records import Pool
 from tests.simulation.objects import JobSetRun, Shape
 
 

@@ -12,21 +12,21 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from provisioner import cluster, constants
-from provisioner.cluster import errors
-from provisioner.cluster.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Stream, Timeouts
-from provisioner.controller.acting import Actor
-from provisioner.controller.clocks import FollowedClock
-from provisioner.controller.deleting import Gate
-from provisioner.controller.guarding import ClusterProof
-from provisioner.controller.loop import Loop
-from provisioner.controller.observing import PoolList, make_watches
-from provisioner.controller.reporting import Reporter
-from provisioner.gke.client import GkeClient
-from provisioner.gke.decorators import RetryingGke
+from provisioner import constants, kube
+from provisioner.kube import errors
+from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Stream, Timeouts
 from provisioner.model.workloads import ObjectRef
-from provisioner.planning.plan import Plan
+from provisioner.runtime.clock import FollowedClock
 from provisioner.settings import Settings
+from provisioner.slices.act import Actor
+from provisioner.slices.gate import Gate
+from provisioner.slices.loop import Loop
+from provisioner.slices.observe import PoolList, make_watches
+from provisioner.slices.planning.plan import Plan
+from provisioner.slices.report import Reporter
+from provisioner.slices.suppliers.gke.client import GkeClient
+from provisioner.slices.suppliers.gke.decorators import RetryingGke
+from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from tests.simulation.cloud import CLUSTER, Wire
 from tests.simulation.feeds import Feed
 from tests.simulation.store import merged
@@ -96,7 +96,7 @@ class Process:
         gke = RetryingGke(client, sleep=self.travel, rng=self.stage.rng)
         metrics = simulation.metrics
         self.elector = (
-            cluster.LeaseElector(
+            kube.LeaseElector(
                 api,
                 namespace=settings.own_namespace,
                 identity=name,
@@ -139,7 +139,7 @@ class Process:
             actor=self.actor,
             reporter=Reporter(recorder=_Recorder(self), metrics=metrics, monotonic=self._monotonic),
             metrics=metrics,
-            store=cluster.HintsStore(api, settings.own_namespace),
+            store=kube.HintsStore(api, settings.own_namespace),
             is_leader=(lambda: elector.is_leader) if elector is not None else lambda: True,
             clock=clock,
             wake=threading.Event(),
@@ -416,8 +416,8 @@ class KubeView:
         return result
 
 
-def _parts(watch: cluster.Watch[Any]) -> Sequence[cluster.ListWatch[Any]]:
-    if isinstance(watch, cluster.CombinedWatch):
+def _parts(watch: kube.Watch[Any]) -> Sequence[kube.ListWatch[Any]]:
+    if isinstance(watch, kube.CombinedWatch):
         return watch.parts
-    assert isinstance(watch, cluster.ListWatch)
+    assert isinstance(watch, kube.ListWatch)
     return (watch,)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from types import FrameType
 
 from provisioner.model.capacity import Zone
-from provisioner.observability.metrics import Metrics
 from provisioner.settings import Settings
-from provisioner.simulator.settings import SimulatorSettings
+from provisioner.simulators.gke.settings import SimulatorSettings
+from provisioner.slices.metrics import Metrics
 from tests.simulation import checks, logs
 from tests.simulation.calls import Calls
 from tests.simulation.chaos import Chaos

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from provisioner.cluster import errors
-from provisioner.cluster.protocol import JsonObject, Page
+from provisioner.kube import errors
+from provisioner.kube.protocol import JsonObject, Page
 
 
 @dataclass(frozen=True, slots=True)

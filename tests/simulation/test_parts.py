@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.cluster import errors
+from provisioner.kube import errors
 from tests.simulation.agenda import Agenda
 from tests.simulation.store import Store
 

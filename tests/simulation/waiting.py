@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from provisioner.simulator.records import Pool, PoolStatus
+from provisioner.simulators.gke.records import Pool, PoolStatus
 from tests.simulation.objects import JobSetRun, Shape
 from tests.simulation.pools import fits, hosts, is_ours, owner_of
 

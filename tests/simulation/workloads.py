@@ -13,7 +13,7 @@ import functools
 import math
 
 from provisioner import constants
-from provisioner.cluster.parse import parse_node
+from provisioner.kube.parse import parse_node
 from provisioner.model.capacity import Node
 from tests.simulation.objects import Claim, JobSetRun, PodRun, Shape, raw_jobset, raw_pod
 from tests.simulation.stage import Stage

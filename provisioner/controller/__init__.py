@@ -1,1 +1,0 @@
-"""The loop: observe, decide, act."""

@@ -1,0 +1,1 @@
+"""Sessions, deadlines and the metadata server: what every Google API needs."""

@@ -1,0 +1,370 @@
+"""Speak raw JSON with a Kubernetes API server; the only module that imports `kubernetes`.
+
+The kubernetes package brings the credentials (service account, kubeconfig, exec plugins, token refresh) and the
+connection pool; its models and its request code are not used, because typed models need twenty times the memory and
+its watch loses ERROR events. Every call has a connect and a read time-out and is sent once.
+
+What is not promised: after Unavailable the fate of a mutating call is unknown. A client certificate that an exec
+plugin renews is not picked up by a living process (tokens are).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlencode
+
+import urllib3
+import yaml
+from kubernetes.client import ApiClient, Configuration
+from kubernetes.config import incluster_config, kube_config
+from kubernetes.config.config_exception import ConfigException
+from urllib3.exceptions import NewConnectionError
+from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
+
+from provisioner import __version__
+from provisioner.kube import errors
+from provisioner.kube.protocol import ANSWER_BYTES, DEFAULT_TIMEOUTS, PAGE_BYTES, PAGE_SIZE, JsonObject, Page, Timeouts
+from provisioner.kube.wire import (
+    CHUNK_BYTES,
+    TRANSPORT_ERRORS,
+    LineStream,
+    decode_object,
+    error_of,
+    page_of,
+    read_answer,
+)
+
+_JSON = "application/json"
+#: What cannot be had so comes whole, which does no harm.
+_METADATA_ONLY = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
+USER_AGENT = f"tpu-provisioner/{__version__}"
+#: Watches (a handful, or one a namespace), the worker threads, the lease, events and live reads, all at once.
+POOL_SIZE = 64
+
+
+class KubeApi:
+    """A connection to one API server; safe to share between threads.
+
+    `client` carries credentials and the pool; `ca_pem` is what the client trusts beyond the public roots.
+    """
+
+    def __init__(self, client: ApiClient, *, context_name: str = "", ca_pem: bytes | None = None) -> None:
+        self._client = client
+        self._configuration: Configuration = client.configuration
+        self._pool = client.rest_client.pool_manager
+        self._context_name = context_name
+        self._ca_pem = ca_pem
+        # The refresh hooks of the kubernetes package change shared state without a lock of their own.
+        self._auth_lock = threading.Lock()
+
+    @property
+    def server(self) -> str:
+        """Return the address of the API server."""
+        return str(self._configuration.host).rstrip("/")
+
+    @property
+    def context_name(self) -> str:
+        """Return the kubeconfig's context, or "in-cluster"."""
+        return self._context_name
+
+    def ca_certificates_pem(self) -> bytes | None:
+        """Return the CA bundle that the client trusts.
+
+        None where it trusts the public roots, or verifies nothing (plain http, insecure-skip-tls-verify).
+        """
+        return self._ca_pem
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._pool.clear()
+
+    def get(
+        self, path: str, query: Mapping[str, str] | None = None, *, timeouts: Timeouts = DEFAULT_TIMEOUTS
+    ) -> JsonObject:
+        """Return one object."""
+        return self._exchange("GET", path, query=query, timeouts=timeouts)
+
+    def list_page(
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        limit: int = PAGE_SIZE,
+        continue_token: str = "",
+        metadata_only: bool = False,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> Page:
+        """Return one page of a collection."""
+        asked = {**(query or {}), "limit": str(limit)}
+        if continue_token:
+            asked["continue"] = continue_token
+        # A single object has to be read whatever its size: there is no smaller page to ask for.
+        data = self._read(
+            "GET",
+            path,
+            query=asked,
+            accept=_METADATA_ONLY if metadata_only else _JSON,
+            timeouts=timeouts,
+            most_bytes=PAGE_BYTES if limit > 1 else ANSWER_BYTES,
+        )
+        return replace(page_of(path, decode_object(f"GET {path}", data)), size_bytes=len(data))
+
+    def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
+        """Create an object in a collection; Conflict where its name is taken."""
+        return self._exchange("POST", path, body=body, timeouts=timeouts)
+
+    def put(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
+        """Replace an object; Conflict where body's resourceVersion is not the current one."""
+        return self._exchange("PUT", path, body=body, timeouts=timeouts)
+
+    def patch(
+        self,
+        path: str,
+        body: JsonObject,
+        *,
+        strategic: bool = False,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> JsonObject:
+        """Change an object by a JSON merge patch, or a strategic one."""
+        kind = "strategic-merge-patch" if strategic else "merge-patch"
+        return self._exchange("PATCH", path, body=body, content_type=f"application/{kind}+json", timeouts=timeouts)
+
+    def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
+        """Delete an object, only the one with this uid where given."""
+        body: JsonObject | None = None
+        if uid:
+            body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        return self._exchange("DELETE", path, body=body, timeouts=timeouts)
+
+    def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> LineStream:
+        """Open a response and hand out its lines as they arrive."""
+        response = self._send("GET", path, query=query, timeouts=timeouts)
+        what = f"GET {path}"
+        if response.status != 200:
+            try:
+                data = response.read(CHUNK_BYTES)
+            except TRANSPORT_ERRORS:
+                data = b""  # the status alone says enough
+            finally:
+                response.close()
+            raise error_of(what, response, data)
+        return LineStream(response, what=what, read_seconds=timeouts.read_seconds)
+
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: JsonObject | None = None,
+        content_type: str = "application/json",
+        timeouts: Timeouts,
+    ) -> JsonObject:
+        data = self._read(method, path, query=query, body=body, content_type=content_type, timeouts=timeouts)
+        return decode_object(f"{method} {path}", data)
+
+    def _read(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: JsonObject | None = None,
+        content_type: str = "application/json",
+        accept: str = _JSON,
+        timeouts: Timeouts,
+        most_bytes: int = ANSWER_BYTES,
+    ) -> bytes:
+        """Send a request and return the whole answer, as far as it is not larger than is read."""
+        what = f"{method} {path}"
+        response = self._send(
+            method, path, query=query, body=body, content_type=content_type, accept=accept, timeouts=timeouts
+        )
+        with self._transport(what, timeouts):
+            data = read_answer(what, response, most_bytes=most_bytes)
+        if not 200 <= response.status < 300:
+            raise error_of(what, response, data)
+        return data
+
+    @contextmanager
+    def _transport(self, what: str, timeouts: Timeouts) -> Iterator[None]:
+        """Turn whatever the transport raises into our error."""
+        try:
+            yield
+        except NewConnectionError as error:
+            # urllib3 counts a refused connection among the time-outs.
+            raise errors.Unavailable(f"{what}: {self.server} can't be reached: {_plain(error)}") from error
+        except Urllib3TimeoutError as error:
+            raise errors.Unavailable(
+                f"{what}: {self.server} did not answer within {timeouts.connect_seconds:g} s "
+                f"(connect) or {timeouts.read_seconds:g} s (read)"
+            ) from error
+        except TRANSPORT_ERRORS as error:
+            raise errors.Unavailable(f"{what}: {self.server} can't be reached: {error}") from error
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: JsonObject | None = None,
+        content_type: str = "application/json",
+        accept: str = _JSON,
+        timeouts: Timeouts,
+    ) -> urllib3.BaseHTTPResponse:
+        headers = {"accept": accept, "user-agent": USER_AGENT}
+        parameters = list((query or {}).items())
+        self._authorize(method, path, headers=headers, parameters=parameters)
+        data = None
+        if body is not None:
+            headers["content-type"] = content_type
+            data = json.dumps(body, separators=(",", ":")).encode()
+        url = self.server + path + (f"?{urlencode(parameters)}" if parameters else "")
+        with self._transport(f"{method} {path}", timeouts):
+            return self._pool.request(
+                method,
+                url,
+                body=data,
+                headers=headers,
+                timeout=urllib3.Timeout(connect=timeouts.connect_seconds, read=timeouts.read_seconds),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+            )
+
+    def _authorize(self, method: str, path: str, *, headers: dict[str, str], parameters: list[tuple[str, str]]) -> None:
+        try:
+            with self._auth_lock:
+                self._client.update_params_for_auth(headers, parameters, ["BearerToken"], path, method, None)
+        except Exception as error:  # credential plugins raise whatever they like
+            raise errors.Unavailable(f"the credentials for {self.server} could not be refreshed: {error}") from error
+        for name, value in headers.items():
+            # A token file that ends in a newline would otherwise be refused as a header.
+            headers[name] = value.strip()
+
+
+#: What the loaders raise for files that are missing, unreadable, no YAML, or YAML of an unexpected shape.
+_LOAD_ERRORS = (
+    ConfigException,
+    yaml.YAMLError,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+)
+
+
+def connect(
+    kubeconfig: str | None = None,
+    context: str | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+) -> KubeApi:
+    """Find the way to the cluster; nothing is sent yet.
+
+    A given kubeconfig or context wins, then KUBECONFIG, then the pod's own service account, then ~/.kube/config.
+    KubeconfigError says what is wrong with the chosen one, and what to do.
+    """
+    environment = os.environ if environ is None else environ
+    configuration = Configuration()
+    configuration.retries = False
+    configuration.connection_pool_maxsize = POOL_SIZE
+    # A watch behind a proxy that silently drops idle connections would otherwise stay open for ever.
+    configuration.keep_alive = True
+    chosen = kubeconfig or environment.get("KUBECONFIG", "")
+    if not chosen and context is None and environment.get("KUBERNETES_SERVICE_HOST"):
+        return _connect_in_cluster(configuration, environment)
+    return _connect_by_kubeconfig(configuration, chosen or "~/.kube/config", context)
+
+
+def _connect_in_cluster(configuration: Configuration, environment: Mapping[str, str]) -> KubeApi:
+    try:
+        loader = incluster_config.InClusterConfigLoader(  # type: ignore[no-untyped-call]
+            token_filename=incluster_config.SERVICE_TOKEN_FILENAME,
+            cert_filename=incluster_config.SERVICE_CERT_FILENAME,
+            environ=environment,
+        )
+        loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
+        ca_pem = Path(incluster_config.SERVICE_CERT_FILENAME).read_bytes()
+    except _LOAD_ERRORS as error:
+        raise errors.KubeconfigError(
+            f"the pod's service account can't be used: {_wrong_with(error)}. Let the pod mount its service account "
+            "token, or give a kubeconfig."
+        ) from error
+    return KubeApi(ApiClient(configuration), context_name="in-cluster", ca_pem=ca_pem)
+
+
+def _connect_by_kubeconfig(configuration: Configuration, kubeconfig: str, context: str | None) -> KubeApi:
+    # KUBECONFIG may list several files, which the loader merges; those that don't exist are skipped, as kubectl does.
+    paths = [Path(part).expanduser() for part in kubeconfig.split(os.pathsep) if part]
+    existing = [str(path) for path in paths if path.exists()]
+    if not existing:
+        raise errors.KubeconfigError(
+            f"there is no kubeconfig at {kubeconfig}: give the path of one, set KUBECONFIG, or run "
+            "`gcloud container clusters get-credentials CLUSTER --location LOCATION`"
+        )
+    try:
+        contexts, active = kube_config.list_kube_config_contexts(  # type: ignore[no-untyped-call]
+            os.pathsep.join(existing)
+        )
+        name = str(context or active["name"])
+        known = sorted(str(entry["name"]) for entry in contexts)
+        if name not in known:
+            raise errors.KubeconfigError(
+                f"kubeconfig {kubeconfig} has no context {name!r}; it has {', '.join(known) or 'none'}"
+            )
+        kube_config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=os.pathsep.join(existing),
+            context=name,
+            client_configuration=configuration,
+            persist_config=False,
+        )
+        ca_pem = _trusted_ca(configuration)
+    except _LOAD_ERRORS as error:
+        raise errors.KubeconfigError(
+            f"kubeconfig {kubeconfig} can't be used: {_wrong_with(error)}. Repair it, or name another file or context."
+        ) from error
+    return KubeApi(ApiClient(configuration), context_name=name, ca_pem=ca_pem)
+
+
+def _wrong_with(error: Exception) -> str:
+    """Say what is wrong with a configuration, without the words of the language it was read in."""
+    if isinstance(error, ConfigException):
+        return str(error).removeprefix("Invalid kube-config file. ").removeprefix("Invalid kube-config. ").rstrip(".")
+    if isinstance(error, yaml.YAMLError):
+        mark = getattr(error, "problem_mark", None)
+        return f"line {mark.line + 1}, column {mark.column + 1} is no valid YAML" if mark else "it is no valid YAML"
+    if isinstance(error, UnicodeError):
+        return "it is no text in UTF-8"
+    if isinstance(error, OSError):
+        return _plain(error)
+    return "it has no clusters, contexts and users in the form that kubectl writes"
+
+
+def _plain(error: BaseException) -> str:
+    """Return the operating system's words for a failure where it has some."""
+    while not isinstance(error, OSError) and error.__cause__ is not None:
+        error = error.__cause__
+    words = error.strerror if isinstance(error, OSError) else ""
+    name = error.filename if isinstance(error, OSError) else ""
+    return (f"{name}: {words}" if name else words) if words else str(error)
+
+
+def _trusted_ca(configuration: Configuration) -> bytes | None:
+    """Read the CA bundle once, and let the client use these very bytes."""
+    if not configuration.ssl_ca_cert or not str(configuration.host).startswith("https://"):
+        return None
+    pem = Path(configuration.ssl_ca_cert).read_bytes()
+    # The loader writes inline certificates to a temporary file; a cleaner of such files would cut us off.
+    configuration.ca_cert_data = pem.decode("ascii", "ignore")
+    configuration.ssl_ca_cert = None
+    return pem if configuration.verify_ssl else None

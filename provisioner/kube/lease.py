@@ -1,0 +1,253 @@
+"""Be the one leader: hold a Lease, and the Go original's where it exists.
+
+Leadership is a number of seconds, counted on a monotonic clock from BEFORE the last successful renewal was sent; it
+runs out by itself, whatever the network, the API server or this thread does. Another holder's Lease counts as expired
+when its record was seen unchanged for its duration by our clock; its own clock is never trusted.
+
+Order of the two leases: ours first, the original's only while ours is held; so two candidates can't wait for each
+other. The loss is noticed by a second thread, so that a renewal which hangs cannot hide it. What is not promised: that
+a process which was stopped as a whole has noticed by then; callers start a mutating call only with more seconds left
+than its own time-out.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import structlog
+
+from provisioner import constants
+from provisioner.kube import errors
+from provisioner.kube.lease_claim import LeaseClaim
+from provisioner.kube.protocol import Api, Timeouts
+
+_log = structlog.get_logger(__name__)
+
+_SHORTEST_PAUSE_SECONDS = 0.05
+#: The clock of the lease goes on while the machine sleeps, the one that threads wait by does not.
+_LONGEST_LOOK_SECONDS = 1.0
+
+
+def boot_clock() -> float:
+    """Return seconds that also pass while the machine sleeps, where the system has such a clock.
+
+    A suspended laptop would otherwise wake up still believing in a lease that ended hours ago.
+    """
+    clock_id = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock_id is None else time.clock_gettime(clock_id)
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class LeaseElector:
+    """Contends for leadership in a thread of its own, and watches in another that it has not lost it.
+
+    `identity` is made unique by a random suffix: two processes of one name must not take each other for themselves.
+    `on_started` and `on_lost` are called from these threads and must not block. What is released is not lost.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        namespace: str,
+        identity: str,
+        on_started: Callable[[], None],
+        on_lost: Callable[[], None],
+        name: str = constants.LEASE_NAME,
+        original_name: str = constants.ORIGINAL_LEASE_NAME,
+        duration_seconds: int = 30,
+        renew_deadline_seconds: float = 20.0,
+        retry_seconds: float = 5.0,
+        request_timeout_seconds: float = 5.0,
+        clock: Callable[[], float] = boot_clock,
+        now: Callable[[], datetime] = _utc_now,
+        rng: random.Random | None = None,
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
+        if not retry_seconds < renew_deadline_seconds < duration_seconds:
+            raise ValueError(
+                f"the lease needs retry ({retry_seconds} s) < renew deadline ({renew_deadline_seconds} s) "
+                f"< duration ({duration_seconds} s)"
+            )
+        self._rng = rng or random.SystemRandom()
+        self.identity = f"{identity}_{self._rng.getrandbits(32):08x}"
+        self._on_started = on_started
+        self._on_lost = on_lost
+        self._retry_seconds = retry_seconds
+        self._renew_deadline_seconds = renew_deadline_seconds
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._wait = wait or self._stopping.wait
+        self._lock = threading.Lock()
+        self._leading = False
+        self._problem: str | None = None
+        timeouts = Timeouts(connect_seconds=request_timeout_seconds, read_seconds=request_timeout_seconds)
+
+        def lease(lease_name: str, *, must_exist: bool) -> LeaseClaim:
+            return LeaseClaim(
+                api,
+                name=lease_name,
+                namespace=namespace,
+                identity=self.identity,
+                duration_seconds=duration_seconds,
+                must_exist=must_exist,
+                timeouts=timeouts,
+                clock=clock,
+                now=now,
+            )
+
+        self._own = lease(name, must_exist=False)
+        self._original = lease(original_name, must_exist=True) if original_name else None
+        self._duration_seconds = float(duration_seconds)
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._guard = threading.Thread(target=self._watch_for_loss, name="lease-guard", daemon=True)
+
+    # --- for everyone
+
+    def start(self) -> None:
+        """Start to contend."""
+        self._thread.start()
+        self._guard.start()
+
+    def remaining_seconds(self) -> float:
+        """Return how long the lease surely lasts; 0 when not leader."""
+        with self._lock:
+            return self._remaining_seconds() if self._leading else 0.0
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether there is lease time left."""
+        return self.remaining_seconds() > 0
+
+    @property
+    def problem(self) -> str | None:
+        """Return why we are not leader, or may soon not be, in words; None when all is well."""
+        return self._problem
+
+    def stop(self, *, timeout_seconds: float = 1.0) -> None:
+        """End the thread and keep the lease until it expires: for a process that may have calls under way."""
+        self._stopping.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=timeout_seconds)
+
+    def release(self, *, timeout_seconds: float = 10.0) -> None:
+        """End the thread and hand the lease back, so that a successor need not wait; never raises.
+
+        Only for a process that has no mutating call under way any more. The time-out is for a renewal under way.
+        """
+        self.stop(timeout_seconds=timeout_seconds)
+        with self._lock:
+            self._leading = False
+        if self._thread.is_alive():
+            # A renewal is still under way and would be written over what we write; expiry does the rest.
+            _log.warning("lease.release_skipped", identity=self.identity)
+        else:
+            for lease in (self._original, self._own):
+                if lease is not None:
+                    lease.release()
+
+    # --- the threads
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self.step()
+            self._wait(self.pause_seconds())
+
+    def _watch_for_loss(self) -> None:
+        while not self._stopping.is_set():
+            self._notice_loss()
+            with self._lock:
+                left = self._seconds_to_deadline() if self._leading else _LONGEST_LOOK_SECONDS
+            self._stopping.wait(min(max(left, _SHORTEST_PAUSE_SECONDS), _LONGEST_LOOK_SECONDS))
+
+    def pause_seconds(self) -> float:
+        """Return how long to wait before the next step: jittered, and never past the moment of losing."""
+        pause = self._retry_seconds * self._rng.uniform(0.8, 1.2)
+        with self._lock:
+            if self._leading:
+                pause = min(pause, max(self._seconds_to_deadline(), 0.0))
+        # A deadline that is just reached must not turn into a busy loop.
+        return max(pause, _SHORTEST_PAUSE_SECONDS)
+
+    def step(self) -> None:
+        """Acquire or renew once, and notice what that means."""
+        self._notice_loss()
+        try:
+            problem = self._attempt()
+        except errors.ClusterError as error:
+            problem = _in_words(error, self._own.namespace)
+        except Exception as error:  # noqa: BLE001 - any bug here must end in losing the lease, not in keeping it
+            _log.exception("lease.step_failed", identity=self.identity)
+            problem = f"the lease could not be renewed: {error!r}"
+        if problem != self._problem:
+            self._problem = problem
+            if problem:
+                _log.warning("lease.problem_found", identity=self.identity, problem=problem)
+        # The requests took their time: a late success does not make an unbroken leadership.
+        self._notice_loss()
+        if self._stopping.is_set():
+            return
+        with self._lock:
+            begins = not self._leading and problem is None and self._seconds_to_deadline() > 0
+            if begins:
+                self._leading = True
+        if begins:
+            _log.info("lease.acquired", identity=self.identity)
+            self._call(self._on_started)
+
+    def _attempt(self) -> str | None:
+        for lease in (self._own, self._original):
+            if lease is None:
+                continue
+            problem = lease.attempt(before_success=self._notice_loss)
+            if problem:
+                return problem
+        return None
+
+    def _notice_loss(self) -> None:
+        with self._lock:
+            lost = self._leading and self._seconds_to_deadline() <= 0
+            if lost:
+                self._leading = False
+        if lost:
+            # Before the log line, which may hang where nobody takes our output any more.
+            self._call(self._on_lost)
+            _log.warning("lease.lost", identity=self.identity, problem=self._problem)
+
+    def _seconds_to_deadline(self) -> float:
+        """Return how long we may lead without another success; both leases count."""
+        confirmed = [lease.confirmed_at for lease in (self._own, self._original) if lease is not None]
+        known = [moment for moment in confirmed if moment is not None]
+        if len(known) < len(confirmed):
+            return 0.0
+        return min(known) + self._renew_deadline_seconds - self._clock()
+
+    def _remaining_seconds(self) -> float:
+        to_deadline = self._seconds_to_deadline()
+        if to_deadline <= 0:
+            return 0.0
+        return to_deadline + self._duration_seconds - self._renew_deadline_seconds
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception:  # noqa: BLE001 - a listener's bug must not stop the renewals
+            _log.exception("lease.listener_failed", identity=self.identity)
+
+
+def _in_words(error: errors.ClusterError, namespace: str) -> str:
+    if isinstance(error, errors.Forbidden):
+        return (
+            f"RBAC does not allow the lease: grant get, create and update on leases (coordination.k8s.io) in namespace "
+            f"{namespace} ({error.message})"
+        )
+    if isinstance(error, errors.NotFound):
+        return f"the lease can't be made: does namespace {namespace} exist? ({error.message})"
+    return f"the lease could not be read or renewed: {error}"

@@ -1,0 +1,127 @@
+"""Keep a copy of one kind of objects: list it in pages, then watch it, for as long as the process lives.
+
+A thread sends what a Reflector (reflector.py) asks for and feeds it what the server says.
+
+What is promised: a hung connection is noticed and continued from the last resource version. Watches are short, the
+read time-out is longer than a watch, and a watch that the server ends at the agreed time counts as contact, because
+bookmarks alone do not tell: on a quiet cluster, two minutes were seen between them. `synced` and `fresh` tell the
+truth about what `records` is worth; whatever the server sends, the thread lives on.
+What is not: that records are current. Whoever deletes something reads it live first.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from provisioner.kube.paging import Pager
+from provisioner.kube.protocol import PAGE_SIZE, Api, JsonObject, Stream, Timeouts
+from provisioner.kube.reflector import ListRequest, Reflector, WatchRequest
+
+T = TypeVar("T")
+
+
+class ListWatch(Reflector[T]):
+    """A Reflector that a thread of its own feeds; see there for `parse` and `on_change`."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        name: str,
+        path: str,
+        query: Mapping[str, str],
+        parse: Callable[[JsonObject], T | None],
+        on_change: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+        wait: Callable[[float], object] | None = None,
+        page_size: int = PAGE_SIZE,
+        watch_seconds: tuple[int, int] = (45, 60),
+        connect_timeout_seconds: float = 5.0,
+        list_timeout_seconds: float = 30.0,
+        read_timeout_seconds: float = 90.0,
+        install_hint: str = "",
+    ) -> None:
+        if max(watch_seconds) >= read_timeout_seconds:
+            raise ValueError(
+                f"watch {name}: the read time-out ({read_timeout_seconds} s) must be longer than a watch "
+                f"({max(watch_seconds)} s), or healthy watches of quiet objects count as hung"
+            )
+        super().__init__(
+            name=name,
+            path=path,
+            query=query,
+            parse=parse,
+            on_change=on_change,
+            clock=clock,
+            rng=rng or random.Random(),  # noqa: S311 - spreads reconnects, guards nothing
+            page_size=page_size,
+            watch_seconds=watch_seconds,
+            install_hint=install_hint,
+        )
+        self._api = api
+        self._stopping = threading.Event()
+        self._wait = wait or self._stopping.wait
+        self.list_timeouts = Timeouts(connect_seconds=connect_timeout_seconds, read_seconds=list_timeout_seconds)
+        self.watch_timeouts = Timeouts(connect_seconds=connect_timeout_seconds, read_seconds=read_timeout_seconds)
+        self._thread = threading.Thread(target=self._run, name=f"watch-{name}", daemon=True)
+        self._stream: Stream | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; one that hangs in a connect is left to its time-out (it is a daemon)."""
+        self._stopping.set()
+        with self._lock:
+            stream = self._stream
+        if stream is not None:
+            stream.close()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=1.0)
+
+    # --- the thread
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            delay_seconds = self.step()
+            if delay_seconds > 0 and not self._stopping.is_set():
+                self._wait(delay_seconds)
+
+    def step(self) -> float:
+        """List or watch once, whichever is due; return the seconds to wait before the next step."""
+        try:
+            request = self.next_request()
+            if isinstance(request, ListRequest):
+                self._list(request)
+                return 0.0
+            return self._watch(request)
+        except Exception as error:  # noqa: BLE001 - a dead watch is a controller that sees nothing
+            return 0.0 if self._stopping.is_set() else self.failed(error)
+
+    def _list(self, first: ListRequest) -> None:
+        request: ListRequest | None = first
+        pager = Pager(self._api, self.path, first.query, most=first.limit, timeouts=self.list_timeouts)
+        while request is not None and not self._stopping.is_set():
+            # No name for the page: it would live on while the next one is read.
+            request = self.take_page(pager.fetch(request.continue_token))
+
+    def _watch(self, request: WatchRequest) -> float:
+        with self._api.stream(self.path, request.query, timeouts=self.watch_timeouts) as stream:
+            with self._lock:
+                self._stream = stream
+            try:
+                # stop() may have looked for a stream to close just before there was one.
+                for line in () if self._stopping.is_set() else stream:
+                    if self._stopping.is_set():
+                        break
+                    self.take_line(line)
+            finally:
+                with self._lock:
+                    self._stream = None
+        return 0.0 if self._stopping.is_set() else self.watch_ended()

@@ -1,0 +1,290 @@
+"""Live reads for the moment before a delete, and what we write to nodes.
+
+Nothing here comes from a cache, nor from a read with resourceVersion=0.
+
+An answer that can't be read raises Malformed instead of being skipped: a pod that nobody could count must stop a
+delete, not permit it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from provisioner import constants
+from provisioner.kube import errors
+from provisioner.kube.paging import Pager
+from provisioner.kube.parse import MalformedObject, job_key_of, parse_jobset, parse_pod, requested_chips
+from provisioner.kube.protocol import JOBSETS_ROOT, Api, JsonObject, collection_path, object_path
+from provisioner.kube.quantities import parse_timestamp
+from provisioner.kube.watches import UNFINISHED
+from provisioner.model.workloads import JobKey, JobSet, Pod
+
+T = TypeVar("T")
+
+#: Selects the nodes that are not cordoned; the API server knows it of nodes.
+_OPEN = {"fieldSelector": "spec.unschedulable=false"}
+#: Selects the nodes without TPUs.
+_WITHOUT_TPUS = {"labelSelector": f"!{constants.TPU_ACCELERATOR}"}
+#: Nodes a page, and pages, that are looked at for a node which tells the cluster.
+_IDENTITY_PAGE_SIZE = 100
+_IDENTITY_PAGES = 20
+#: A list that takes longer than etcd keeps its revision starts again this often.
+_LIST_ATTEMPTS = 3
+#: A node that others write to meanwhile is read and written again this often.
+_CHANGE_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolNode:
+    """A node of a pool, as far as a delete has to know it."""
+
+    name: str
+    #: Pods may be bound to it: it is not cordoned.
+    open: bool
+    #: It bears the note that we cordoned it.
+    marked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundPod:
+    """Any pod on a node, whoever made it."""
+
+    namespace: str
+    name: str
+    uid: str
+    #: Of the Job that controls it; empty where none does.
+    job_key: JobKey
+    #: By a label that whoever makes the pod can write; empty without it.
+    jobset_name: str
+    jobset_uid: str
+    chips: int
+    finished: bool
+    #: deletionTimestamp: the moment at which the grace ends; None while nobody deletes it.
+    deletion_deadline: datetime | None
+
+
+def get_jobset(api: Api, namespace: str, name: str) -> JobSet | None:
+    """Read a JobSet, without its replicated jobs; None where it does not exist.
+
+    A cluster without the JobSet kind answers 404 too, but without a Status object that says NotFound: that is raised,
+    because it says nothing about this JobSet.
+    """
+    try:
+        raw = api.get(object_path("jobsets", name, namespace=namespace, root=JOBSETS_ROOT))
+    except errors.NotFound as error:
+        if error.reason == "NotFound":
+            return None
+        raise
+    return _read(raw, _without_templates)
+
+
+def _without_templates(raw: Any) -> JobSet:
+    """Read whether a JobSet lives; templates that cannot be read are no reason to keep a pool for ever."""
+    spec = raw.get("spec")
+    kept = {key: value for key, value in spec.items() if key != "replicatedJobs"} if isinstance(spec, dict) else {}
+    return parse_jobset({**raw, "spec": kept})
+
+
+def list_nodes_of_pool(api: Api, pool_name: str) -> list[PoolNode]:
+    """List the nodes of a pool, by GKE's label, and tell which are open.
+
+    Two short lists, names first: a node that opens or registers in between is told as open, one that closes as closed.
+    """
+    marks = dict(_list_metadata(api, pool_name, {}))
+    opened = dict(_list_metadata(api, pool_name, _OPEN))
+    return [
+        PoolNode(name=name, open=name in opened, marked=marked) for name, marked in sorted((marks | opened).items())
+    ]
+
+
+def list_open_nodes_of_pool(api: Api, pool_name: str) -> list[str]:
+    """Name the nodes of a pool that pods may be bound to: one tiny answer where all are cordoned."""
+    return [name for name, _ in _list_metadata(api, pool_name, _OPEN)]
+
+
+def list_provider_ids_without_tpus(api: Api) -> Iterator[list[str]]:
+    """Yield the provider ids of the nodes without TPUs, page by page, of at most 2,000 nodes.
+
+    Nodes with TPUs are left out: GKE names them gke-tpu-HASH-..., so that nothing tells whose they are.
+    """
+    pager = Pager(api, collection_path("nodes"), _WITHOUT_TPUS, most=_IDENTITY_PAGE_SIZE)
+    token = ""
+    for _ in range(_IDENTITY_PAGES):
+        page = pager.fetch(token)
+        specs = (item.get("spec") for item in page.items if isinstance(item, dict))
+        found = (spec.get("providerID") for spec in specs if isinstance(spec, dict))
+        yield [provider_id for provider_id in found if isinstance(provider_id, str)]
+        token = page.continue_token
+        if not token:
+            return
+
+
+def _list_metadata(api: Api, pool_name: str, fields: Mapping[str, str]) -> list[tuple[str, bool]]:
+    query = {"labelSelector": f"{constants.NODE_POOL}={pool_name}", **fields}
+    return _list(api, collection_path("nodes"), query, _name_and_mark, metadata_only=True)
+
+
+def _name_and_mark(raw: Any) -> tuple[str, bool]:
+    try:
+        metadata = raw["metadata"]
+        name, annotations = metadata["name"], metadata.get("annotations") or {}
+        return str(name), annotations.get(constants.CORDONED) == "true"
+    except (KeyError, TypeError, AttributeError) as error:
+        raise MalformedObject(f"a node of the list lacks its metadata: {error!r}") from error
+
+
+def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
+    """List the unfinished pods on a node, with or without chips."""
+    return _list(
+        api,
+        collection_path("pods"),
+        {"fieldSelector": f"spec.nodeName={node_name},{UNFINISHED}"},
+        _bound_pod,
+    )
+
+
+def list_pods_of_jobset(api: Api, namespace: str, name: str) -> list[Pod]:
+    """List the pods that ask for chips and whose labels name a JobSet, finished ones too."""
+    pods = _list(
+        api,
+        collection_path("pods", namespace=namespace),
+        {"labelSelector": f"{constants.JOBSET_NAME}={name}"},
+        parse_pod,
+    )
+    return [pod for pod in pods if pod is not None]
+
+
+def cordon(api: Api, node_name: str) -> bool:
+    """Keep new pods off a node and note on it that it was us; False where the node is gone.
+
+    A node that somebody else cordoned must not be given to this: the note would make us uncordon it later.
+    """
+    body = {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"unschedulable": True}}
+    try:
+        api.patch(object_path("nodes", node_name), body, strategic=True)
+    except errors.NotFound:
+        return False
+    return True
+
+
+def cordon_open_node(api: Api, node_name: str) -> bool:
+    """Cordon a node as `cordon` does, unless it is cordoned already; False where it is, or is gone."""
+
+    def change(node: JsonObject) -> JsonObject | None:
+        if (node.get("spec") or {}).get("unschedulable"):
+            return None
+        return {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"unschedulable": True}}
+
+    return _change_node(api, node_name, change)
+
+
+def uncordon(api: Api, node_name: str) -> bool:
+    """Undo `cordon`; False where the node is gone or does not bear our note (any more).
+
+    Read live and written only to what was read: the cordon that a cache shows as ours may be somebody else's by now.
+    """
+
+    def change(node: JsonObject) -> JsonObject | None:
+        if ((node.get("metadata") or {}).get("annotations") or {}).get(constants.CORDONED) != "true":
+            return None
+        return {"metadata": {"annotations": {constants.CORDONED: None}}, "spec": {"unschedulable": None}}
+
+    return _change_node(api, node_name, change)
+
+
+def release(api: Api, node_name: str) -> bool:
+    """Take our taint off a node, and no other; False where the node is gone or does not bear it (any more)."""
+
+    def change(node: JsonObject) -> JsonObject | None:
+        taints = (node.get("spec") or {}).get("taints") or []
+        others = [taint for taint in taints if taint.get("key") not in constants.HELD_KEYS]
+        return {"spec": {"taints": others or None}} if len(others) < len(taints) else None
+
+    return _change_node(api, node_name, change)
+
+
+def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonObject | None]) -> bool:
+    """Change a node by what it is now; False where it is gone or there is nothing to change."""
+    path = object_path("nodes", node_name)
+    for attempt in range(1, _CHANGE_ATTEMPTS + 1):
+        try:
+            node = api.get(path)
+            body = change(node)
+            if body is None:
+                return False
+            version = (node.get("metadata") or {}).get("resourceVersion")
+            marks = {**body.get("metadata", {}), "resourceVersion": version}
+            api.patch(path, {**body, "metadata": marks}, strategic=True)
+        except errors.NotFound:
+            return False
+        except errors.Conflict:
+            # Most likely the kubelet reported its status in between.
+            if attempt == _CHANGE_ATTEMPTS:
+                raise
+        else:
+            return True
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _list(
+    api: Api, path: str, query: Mapping[str, str], parse: Callable[[Any], T], *, metadata_only: bool = False
+) -> list[T]:
+    for attempt in range(1, _LIST_ATTEMPTS + 1):
+        try:
+            return _list_once(api, path, query, parse, metadata_only=metadata_only)
+        except errors.Gone:
+            if attempt == _LIST_ATTEMPTS:
+                raise
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _list_once(
+    api: Api, path: str, query: Mapping[str, str], parse: Callable[[Any], T], *, metadata_only: bool
+) -> list[T]:
+    found: list[T] = []
+    pager = Pager(api, path, query, metadata_only=metadata_only)
+    token = ""
+    while True:
+        page = pager.fetch(token)
+        found.extend(_read(item, parse) for item in page.items)
+        token = page.continue_token
+        if not token:
+            return found
+
+
+def _read(raw: Any, parse: Callable[[Any], T]) -> T:
+    try:
+        return parse(raw)
+    except MalformedObject as error:
+        raise errors.Malformed(str(error)) from error
+
+
+def _bound_pod(raw: Any) -> BoundPod:
+    try:
+        metadata = raw["metadata"]
+        namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
+        labels = metadata.get("labels") or {}
+        jobset_name, jobset_uid = (str(labels.get(key, "")) for key in (constants.JOBSET_NAME, constants.JOBSET_UID))
+        spec = raw["spec"]
+        phase = raw["status"].get("phase") if "status" in raw else None
+        deletion = metadata.get("deletionTimestamp")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise MalformedObject(f"a pod of the list on a node lacks metadata or spec: {error!r}") from error
+    what = f"pod {namespace}/{name}"
+    deadline = parse_timestamp(deletion)
+    if deletion is not None and deadline is None:
+        raise MalformedObject(f"{what}: deletionTimestamp {str(deletion)[:40]!r} is no RFC 3339 time")
+    return BoundPod(
+        namespace=namespace,
+        name=name,
+        uid=uid,
+        job_key=job_key_of(namespace, metadata),
+        jobset_name=jobset_name,
+        jobset_uid=jobset_uid,
+        chips=requested_chips(what, spec),
+        finished=phase in ("Succeeded", "Failed"),
+        deletion_deadline=deadline,
+    )

@@ -1,0 +1,419 @@
+"""What a list-watch knows and what it asks for next: pages, lines and failures go in, requests and records come out.
+
+No connection, no thread and no wait in here: whoever exchanges with a server feeds it (listwatch.py does so from a
+thread, the simulation on virtual time), and any thread may read.
+
+Each object is parsed into a narrow record at once and the raw JSON is dropped. The stream's order is the only order
+that is used: resource versions are handed back to the server, never compared.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from provisioner.kube import errors
+from provisioner.kube.backoff import Backoff
+from provisioner.kube.parse import MalformedObject
+from provisioner.kube.protocol import JsonObject, Page
+from provisioner.kube.wire import decode_object, error_of_status
+
+_log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+Key = tuple[str, str]
+
+#: A watch that ends sooner, with nothing said, counts as a failure: else a server could make us spin.
+SHORT_WATCH_SECONDS = 1.0
+#: A watch may end so much before the agreed time and still be one that the server ended itself.
+_EARLY_SECONDS = 5.0
+#: After so many fruitless watches in a row the list is taken anew. A server whose database was restored from a backup
+#: refuses our resource version for ever, and not with 410.
+WATCHES_BEFORE_RELIST = 3
+#: How often to look for a kind that is not installed, or not permitted (yet).
+ABSENT_RETRY_SECONDS = 10.0
+#: So many DELETED events are remembered: more than any round could have missed.
+_DELETIONS_KEPT = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListRequest:
+    """Ask for one page of the collection."""
+
+    query: Mapping[str, str]
+    limit: int
+    #: Empty for the first page.
+    continue_token: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchRequest:
+    """Ask for the changes since the last one that is known."""
+
+    query: Mapping[str, str]
+    #: When the server ends the watch.
+    seconds: int
+
+
+@dataclass(slots=True)
+class _Listing(Generic[T]):
+    """The pages of one list so far."""
+
+    started: float
+    records: dict[Key, T] = field(default_factory=dict)
+    #: The uid of every record.
+    uids: dict[Key, str] = field(default_factory=dict)
+    #: Every object of the list, also those that are not wanted or can't be read.
+    seen: set[Key] = field(default_factory=set)
+    continue_token: str = ""
+
+
+@dataclass(slots=True)
+class _Watching:
+    """One watch so far."""
+
+    started: float
+    seconds: int
+    #: Whether anything was said that proves that the watch works.
+    heard: bool = False
+
+
+class Reflector(Generic[T]):
+    """The records of one collection, kept current by what it is fed.
+
+    `parse` returns None for objects that are not wanted, and raises MalformedObject for those that can't be read:
+    these are logged once and keep the last record that could be read. `on_change` is called by whoever feeds it, after
+    every change of the records or of `synced`; it must not block.
+
+    The one that feeds it sends what `next_request` returns and hands over what comes of it: each page to `take_page`,
+    each line to `take_line`, the clean end of a watch to `watch_ended`, and whatever failed, these methods included, to
+    `failed`. The last two return how many seconds to wait before the next request.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        path: str,
+        query: Mapping[str, str],
+        parse: Callable[[JsonObject], T | None],
+        on_change: Callable[[], None],
+        clock: Callable[[], float],
+        rng: random.Random,
+        page_size: int,
+        watch_seconds: tuple[int, int],
+        install_hint: str = "",
+    ) -> None:
+        self.name = name
+        self.path = path
+        self._query = dict(query)
+        self._parse = parse
+        self._on_change = on_change
+        self._clock = clock
+        self._rng = rng
+        self._page_size = page_size
+        self._watch_seconds = watch_seconds
+        self._install_hint = install_hint
+        self._backoff = Backoff(first_seconds=0.2, cap_seconds=30.0, rng=rng)
+
+        self._lock = threading.Lock()
+        self._records: dict[Key, T] = {}
+        #: The uid of every record, for late DELETED events of a namesake.
+        self._uids: dict[Key, str] = {}
+        self._malformed: dict[Key, str] = {}
+        #: The uids of DELETED events, oldest first; a dict for its order and its look-up.
+        self._seen_deleted: dict[str, None] = {}
+        self._snapshot: Mapping[Key, T] | None = None
+        self._synced = False
+        self._last_contact: float | None = None
+        self._problem: str | None = None
+
+        # Only the one that feeds it uses these.
+        self._resource_version = ""
+        self._fruitless_watches = 0
+        self._listing: _Listing[T] | None = None
+        self._watching = _Watching(started=0.0, seconds=0)
+
+    # --- for everyone
+
+    def records(self) -> Mapping[Key, T]:
+        """Return (namespace, name) -> record; a snapshot that never changes, and the same one while nothing does."""
+        with self._lock:
+            if self._snapshot is None:
+                self._snapshot = MappingProxyType(dict(self._records))
+            return self._snapshot
+
+    def seen_deleted(self, uid: str) -> bool:
+        """Whether a DELETED event told of this object's end; one that is merely missing from a list was not seen."""
+        with self._lock:
+            return uid in self._seen_deleted
+
+    @property
+    def synced(self) -> bool:
+        """Whether a full list was read, and the kind exists and may be read as far as the server last said."""
+        return self._synced
+
+    @property
+    def last_contact_monotonic(self) -> float | None:
+        """Return when the server last confirmed the records.
+
+        By a list (its start counts), an event, a bookmark, or a watch that ran its agreed time.
+        """
+        return self._last_contact
+
+    def fresh(self, *, max_silence_seconds: float) -> bool:
+        """Whether it is synced and was confirmed lately; a healthy watch is silent for up to a minute."""
+        with self._lock:
+            contact = self._last_contact
+            return self._synced and contact is not None and self._clock() - contact <= max_silence_seconds
+
+    @property
+    def problem(self) -> str | None:
+        """Return what is wrong, in words, or None."""
+        return self._problem
+
+    # --- for the one that feeds it
+
+    def next_request(self) -> ListRequest | WatchRequest:
+        """Begin to list or to watch, whichever is due; return what to ask for."""
+        if not self._resource_version:
+            self._listing = _Listing(self._clock())
+            return self._page_request("")
+        self._listing = None
+        seconds = self._rng.randint(*self._watch_seconds)
+        self._watching = _Watching(self._clock(), seconds)
+        query = {
+            **self._query,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._resource_version,
+            "timeoutSeconds": str(seconds),
+        }
+        return WatchRequest(query=query, seconds=seconds)
+
+    def _page_request(self, token: str) -> ListRequest:
+        return ListRequest(query=self._query, limit=self._page_size, continue_token=token)
+
+    def take_page(self, page: Page) -> ListRequest | None:
+        """Take the page that was asked for; return what to ask for next, None after the last one."""
+        listing = self._listing
+        if listing is None:
+            raise ValueError(f"list of {self.name}: a page that was not asked for")
+        for raw in page.items:
+            key, uid = _identity(raw)
+            listing.seen.add(key)
+            record = self._read(key, uid, raw)
+            if record is not None:
+                listing.records[key] = _same_or_new(self._records.get(key), record)
+                listing.uids[key] = uid
+        if not page.continue_token:
+            self._listed(listing, page.resource_version)
+            return None
+        if page.continue_token == listing.continue_token:
+            raise errors.Malformed(f"list of {self.name}: the server gives the same page again and again")
+        listing.continue_token = page.continue_token
+        return self._page_request(page.continue_token)
+
+    def _listed(self, listing: _Listing[T], version: str) -> None:
+        with self._lock:
+            changed = listing.records != self._records or not self._synced
+            if changed:
+                self._records = listing.records
+                self._snapshot = None
+            self._uids = listing.uids
+            self._malformed = {key: text for key, text in self._malformed.items() if key in listing.seen}
+            self._synced = True
+            # What the first page shows was current when it was asked for, not when the last page arrived.
+            self._last_contact = listing.started
+        self._listing = None
+        self._resource_version = version
+        self._fruitless_watches = 0
+        self._set_problem(None)
+        _log.debug("watch.listed", watch=self.name, records=len(listing.records), objects=len(listing.seen))
+        if changed:
+            self._notify()
+
+    def watch_ended(self) -> float:
+        """Take note that the server ended the watch cleanly; return the seconds to wait before the next request."""
+        lasted = self._clock() - self._watching.started
+        if not self._watching.heard and lasted < SHORT_WATCH_SECONDS:
+            return self._fruitless("the API server ends each watch at once")
+        self._succeeded()
+        if lasted >= self._watching.seconds - _EARLY_SECONDS:
+            with self._lock:
+                self._last_contact = self._clock()
+        # A server that says one thing and hangs up, again and again, must not make us spin either.
+        return 0.0 if lasted >= SHORT_WATCH_SECONDS else self._backoff.first_delay_seconds()
+
+    def take_line(self, line: bytes) -> None:
+        """Apply one line of a watch."""
+        self.take_event(decode_object(f"watch of {self.name}", line))
+
+    def take_event(self, event: JsonObject) -> None:
+        """Apply one event of a watch. Raises the ClusterError that an ERROR event stands for, or Malformed."""
+        kind = event.get("type")
+        raw = event.get("object")
+        if not isinstance(raw, dict):
+            raise errors.Malformed(f"watch of {self.name}: a {kind} event without an object")
+        if kind == "ERROR":
+            raise error_of_status(raw)
+        if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
+            _log.warning("watch.event_ignored", watch=self.name, type=str(kind)[:40])
+            return
+        metadata = raw.get("metadata")
+        version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+        changed = False
+        if kind == "DELETED":
+            changed = self._remove(raw)
+        elif kind != "BOOKMARK":
+            changed = self._apply(raw)
+        if isinstance(version, str) and version:
+            self._resource_version = version
+        with self._lock:
+            self._last_contact = self._clock()
+        self._watching.heard = True
+        self._succeeded()
+        if changed:
+            self._notify()
+
+    def _apply(self, raw: JsonObject) -> bool:
+        key, uid = _identity(raw)
+        record = self._read(key, uid, raw)
+        with self._lock:
+            before = self._records.get(key)
+            self._uids[key] = uid
+            if record is None:
+                self._uids.pop(key)
+                if before is None:
+                    return False
+                del self._records[key]
+            else:
+                if before == record:
+                    return False
+                self._records[key] = record
+            self._snapshot = None
+        return True
+
+    def _remove(self, raw: JsonObject) -> bool:
+        key, uid = _identity(raw)
+        with self._lock:
+            # A namesake that was made since has another uid, and lives.
+            if uid and self._uids.get(key, uid) != uid:
+                return False
+            self._malformed.pop(key, None)
+            self._uids.pop(key, None)
+            self._seen_deleted[uid] = None
+            if len(self._seen_deleted) > _DELETIONS_KEPT:
+                del self._seen_deleted[next(iter(self._seen_deleted))]
+            if self._records.pop(key, None) is None:
+                return False
+            self._snapshot = None
+        return True
+
+    def _read(self, key: Key, uid: str, raw: Any) -> T | None:
+        """Parse one object; what can't be read keeps its last good record, and costs no other object its turn."""
+        try:
+            record = self._parse(raw)
+        except MalformedObject as error:
+            reason = str(error)
+        except Exception as error:  # noqa: BLE001 - one object must not cost the others their turn
+            reason = f"{self.name} {'/'.join(key)}: {error!r}"
+        else:
+            self._malformed.pop(key, None)
+            return record
+        if self._malformed.get(key) != reason:
+            self._malformed[key] = reason
+            _log.warning("watch.object_skipped", watch=self.name, reason=reason)
+        return self._records.get(key) if self._uids.get(key) == uid else None
+
+    def _succeeded(self) -> None:
+        self._backoff.reset()
+        self._fruitless_watches = 0
+        self._set_problem(None)
+
+    def failed(self, error: Exception) -> float:
+        """Take note of what failed, whatever it is; return the seconds to wait before the next request."""
+        verb = "watch" if self._resource_version else "list"
+        self._listing = None
+        if not isinstance(error, errors.ClusterError):
+            # A dead watch is a controller that sees nothing.
+            _log.error("watch.step_failed", watch=self.name, exc_info=error)
+            self._resource_version = ""
+            self._set_problem(f"the {self.name} watch failed: {error!r}; listing anew")
+            return self._backoff.next_seconds()
+        if isinstance(error, errors.Gone):
+            _log.info("watch.expired", watch=self.name, error=str(error))
+            self._resource_version = ""
+            return self._backoff.next_seconds()
+        if isinstance(error, errors.NotFound):
+            hint = f"; {self._install_hint}" if self._install_hint else ""
+            return self._absent(f"there are no {self.name} (404 on {self.path}){hint}, retrying")
+        if isinstance(error, errors.Forbidden):
+            resource = self.path.rsplit("/", 1)[-1]
+            return self._absent(
+                f"RBAC does not allow to {verb} {resource}: grant get, list and watch on {resource} ({error.message}), "
+                "retrying"
+            )
+        problem = f"{verb} of {self.name} failed: {error}"
+        if verb == "watch":
+            delay = self._fruitless(problem)
+        else:
+            self._set_problem(problem)
+            delay = self._backoff.next_seconds()
+        if isinstance(error, errors.TooManyRequests):
+            delay = max(delay, min(error.retry_after_seconds, 60.0))
+        return delay
+
+    def _absent(self, problem: str) -> float:
+        """Note that the kind can't be read at all: what we hold may be untrue from now on."""
+        self._resource_version = ""
+        self._set_problem(problem)
+        with self._lock:
+            was_synced, self._synced = self._synced, False
+        if was_synced:
+            self._notify()
+        return min(self._backoff.next_seconds(), ABSENT_RETRY_SECONDS)
+
+    def _fruitless(self, problem: str) -> float:
+        self._fruitless_watches += 1
+        if self._fruitless_watches >= WATCHES_BEFORE_RELIST:
+            self._resource_version = ""
+        self._set_problem(problem)
+        return self._backoff.next_seconds()
+
+    def _set_problem(self, problem: str | None) -> None:
+        if problem == self._problem:
+            return
+        if problem is None:
+            _log.info("watch.recovered", watch=self.name)
+        else:
+            _log.warning("watch.failed", watch=self.name, problem=problem)
+        self._problem = problem
+
+    def _notify(self) -> None:
+        try:
+            self._on_change()
+        except Exception:  # noqa: BLE001 - the listener's bug is not the watch's
+            _log.exception("watch.listener_failed", watch=self.name)
+
+
+def _same_or_new(before: T | None, record: T) -> T:
+    """Keep an equal record that is there already: a relist must not double the memory."""
+    return before if before is not None and before == record else record
+
+
+def _identity(raw: object) -> tuple[Key, str]:
+    metadata = raw.get("metadata") if isinstance(raw, dict) else None
+    if not isinstance(metadata, dict):
+        return ("", ""), ""
+    namespace, name, uid = (
+        value if isinstance(value, str) else ""
+        for value in (metadata.get("namespace"), metadata.get("name"), metadata.get("uid"))
+    )
+    return (namespace, name), uid

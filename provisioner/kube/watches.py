@@ -1,0 +1,228 @@
+"""The watches that the controller needs, each with its selector on the server's side.
+
+Several namespaces mean one watch each, behind one face. Nothing here starts a thread before start() is called.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Generic, Protocol, TypedDict, TypeVar, Unpack
+
+from provisioner import constants
+from provisioner.kube.listwatch import ListWatch
+from provisioner.kube.parse import kept_labels, parse_jobset, parse_node, parse_pod
+from provisioner.kube.protocol import JOBSETS_ROOT, Api, collection_path
+from provisioner.kube.reflector import Key
+from provisioner.model.capacity import Node
+from provisioner.model.workloads import JobSet, Pod
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+_INSTALL_JOBSET = "the JobSet CRD is not installed: install JobSet (https://jobset.sigs.k8s.io/docs/installation/)"
+
+
+class WatchOptions(TypedDict, total=False):
+    """The options of every ListWatch that a caller may want to change; see there."""
+
+    clock: Callable[[], float]
+    rng: random.Random
+    page_size: int
+    watch_seconds: tuple[int, int]
+    list_timeout_seconds: float
+    read_timeout_seconds: float
+
+
+class Watch(Protocol[T_co]):
+    """What ListWatch and CombinedWatch have in common."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether a full list was read, and the kind exists and may be read."""
+
+    @property
+    def problem(self) -> str | None:
+        """Return what is wrong, in words, or None."""
+
+    @property
+    def last_contact_monotonic(self) -> float | None:
+        """Return when the server last confirmed the records."""
+
+    def start(self) -> None:
+        """Start watching."""
+
+    def stop(self) -> None:
+        """End watching."""
+
+    def records(self) -> Mapping[Key, T_co]:
+        """Return (namespace, name) -> record, a snapshot that never changes."""
+
+    def fresh(self, *, max_silence_seconds: float) -> bool:
+        """Whether it is synced and was confirmed lately."""
+
+    def seen_deleted(self, uid: str) -> bool:
+        """Whether a DELETED event told of this object's end."""
+
+
+class CombinedWatch(Generic[T]):
+    """Several watches as one: synced and fresh when all of them are."""
+
+    def __init__(self, parts: Sequence[ListWatch[T]]) -> None:
+        self.parts = tuple(parts)
+        self._snapshots: tuple[Mapping[Key, T], ...] = ()
+        self._merged: Mapping[Key, T] = MappingProxyType({})
+
+    def start(self) -> None:
+        """Start watching."""
+        for part in self.parts:
+            part.start()
+
+    def stop(self) -> None:
+        """End watching."""
+        for part in self.parts:
+            part.stop()
+
+    def records(self) -> Mapping[Key, T]:
+        """Return (namespace, name) -> record, a snapshot that never changes."""
+        snapshots = tuple(part.records() for part in self.parts)
+        if len(snapshots) == 1:
+            return snapshots[0]
+        current = self._merged
+        if len(snapshots) != len(self._snapshots) or any(
+            new is not old for new, old in zip(snapshots, self._snapshots, strict=True)
+        ):
+            merged: dict[Key, T] = {}
+            for snapshot in snapshots:
+                merged.update(snapshot)
+            current = MappingProxyType(merged)
+            self._merged, self._snapshots = current, snapshots
+        return current
+
+    @property
+    def synced(self) -> bool:
+        """Whether all parts are synced."""
+        return all(part.synced for part in self.parts)
+
+    @property
+    def problem(self) -> str | None:
+        """Return the problems of all parts."""
+        return "; ".join(part.problem for part in self.parts if part.problem) or None
+
+    @property
+    def last_contact_monotonic(self) -> float | None:
+        """Return the oldest of the parts' contacts."""
+        contacts = [part.last_contact_monotonic for part in self.parts]
+        known = [contact for contact in contacts if contact is not None]
+        return min(known) if len(known) == len(contacts) else None
+
+    def fresh(self, *, max_silence_seconds: float) -> bool:
+        """Whether all parts are fresh."""
+        return all(part.fresh(max_silence_seconds=max_silence_seconds) for part in self.parts)
+
+    def seen_deleted(self, uid: str) -> bool:
+        """Whether a DELETED event of any part told of this object's end."""
+        return any(part.seen_deleted(uid) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Namespace:
+    """A namespace's labels, for settings that select namespaces."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def pods(
+    api: Api,
+    *,
+    on_change: Callable[[], None],
+    namespaces: Sequence[str] = (),
+    **options: Unpack[WatchOptions],
+) -> Watch[Pod]:
+    """Watch the unfinished pods of JobSets that ask for chips; no namespaces means all."""
+    return CombinedWatch(
+        [
+            ListWatch(
+                api,
+                name=f"pods in {namespace}" if namespace else "pods",
+                path=collection_path("pods", namespace=namespace),
+                query={"labelSelector": constants.JOBSET_NAME, "fieldSelector": UNFINISHED},
+                parse=parse_pod,
+                on_change=on_change,
+                **options,
+            )
+            for namespace in _scopes(namespaces)
+        ]
+    )
+
+
+def jobsets(
+    api: Api,
+    *,
+    on_change: Callable[[], None],
+    namespaces: Sequence[str] = (),
+    **options: Unpack[WatchOptions],
+) -> Watch[JobSet]:
+    """Watch the JobSets, finished ones too; no namespaces means all."""
+    return CombinedWatch(
+        [
+            ListWatch(
+                api,
+                name=f"JobSets in {namespace}" if namespace else "JobSets",
+                path=collection_path("jobsets", namespace=namespace, root=JOBSETS_ROOT),
+                query={},
+                parse=parse_jobset,
+                on_change=on_change,
+                install_hint=_INSTALL_JOBSET,
+                **options,
+            )
+            for namespace in _scopes(namespaces)
+        ]
+    )
+
+
+def nodes(
+    api: Api,
+    *,
+    on_change: Callable[[], None],
+    **options: Unpack[WatchOptions],
+) -> Watch[Node]:
+    """Watch the nodes of the pools that the provisioner made."""
+    return ListWatch(
+        api,
+        name="nodes",
+        path=collection_path("nodes"),
+        query={"labelSelector": f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}"},
+        parse=parse_node,
+        on_change=on_change,
+        **options,
+    )
+
+
+def namespaces(api: Api, *, on_change: Callable[[], None], **options: Unpack[WatchOptions]) -> Watch[Namespace]:
+    """Watch the namespaces' labels."""
+    return ListWatch(
+        api,
+        name="namespaces",
+        path=collection_path("namespaces"),
+        query={},
+        parse=_parse_namespace,
+        on_change=on_change,
+        **options,
+    )
+
+
+def _scopes(namespaces: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(namespaces)) or [""]
+
+
+def _parse_namespace(raw: object) -> Namespace | None:
+    metadata = raw.get("metadata") if isinstance(raw, dict) else None
+    if not isinstance(metadata, dict):
+        return None
+    name = metadata.get("name")
+    return Namespace(name=name if isinstance(name, str) else "", labels=kept_labels(metadata.get("labels")))

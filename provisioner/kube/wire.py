@@ -1,0 +1,192 @@
+"""Turn HTTP answers of an API server into lines, JSON objects, pages and errors; knows nothing of connections.
+
+What is not promised: that an object is complete or sensible; only that it is a JSON object.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+import urllib3
+from urllib3.exceptions import HTTPError
+from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
+
+from provisioner.kube import errors
+from provisioner.kube.protocol import ANSWER_BYTES, JsonObject, Page
+
+_log = structlog.get_logger(__name__)
+
+#: A line is one event with one object.
+MAX_LINE_BYTES = ANSWER_BYTES
+CHUNK_BYTES = 64 * 1024
+
+#: Everything that urllib3, http.client and ssl raise while a request is on its way. (ssl.SSLError is an OSError;
+#: ValueError: a header or address that can't be sent, or a socket that another thread closed.)
+TRANSPORT_ERRORS = (HTTPError, http.client.HTTPException, OSError, ValueError)
+
+
+class LineStream:
+    """The lines of one streamed response."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse, *, what: str, read_seconds: float) -> None:
+        self._response = response
+        self._what = what
+        self._read_seconds = read_seconds
+        self._closed = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._closed.set()
+        try:
+            self._response.close()
+        except TRANSPORT_ERRORS as problem:
+            _log.debug("stream.close_failed", what=self._what, error=str(problem))
+
+    def close(self) -> None:
+        """End the stream from any thread; a reader that waits for data sees its end at once."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        try:
+            # Closing the response would only free the file descriptor: a thread inside recv() would go on waiting.
+            self._response.shutdown()
+        except (*TRANSPORT_ERRORS, RuntimeError) as problem:
+            _log.debug("stream.close_failed", what=self._what, error=str(problem))
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield whole lines without their end; an incomplete last line raises Unavailable."""
+        pending = bytearray()
+        while chunk := self._read():
+            start = 0
+            # Only the new part can hold a line end; searching all of `pending` again would be quadratic.
+            while (end := chunk.find(b"\n", start)) >= 0:
+                pending += chunk[start:end]
+                line = bytes(pending)
+                pending.clear()
+                start = end + 1
+                if line.strip():
+                    yield line
+            pending += chunk[start:]
+            if len(pending) > MAX_LINE_BYTES:
+                raise errors.Malformed(f"{self._what}: a line of more than {MAX_LINE_BYTES} bytes")
+        if pending.strip() and not self._closed.is_set():
+            raise errors.Unavailable(f"{self._what}: the stream ended in the middle of a line")
+
+    def _read(self) -> bytes:
+        try:
+            return self._response.read1(CHUNK_BYTES)
+        except Urllib3TimeoutError as error:
+            if self._closed.is_set():
+                return b""
+            raise errors.Unavailable(f"{self._what}: nothing was heard for {self._read_seconds:g} s") from error
+        except (*TRANSPORT_ERRORS, AttributeError) as error:
+            # AttributeError: http.client and ssl drop their inner objects when close() comes in between.
+            if self._closed.is_set():
+                return b""
+            raise errors.Unavailable(f"{self._what}: the stream broke: {error}") from error
+
+
+def read_answer(what: str, response: urllib3.BaseHTTPResponse, *, most_bytes: int) -> bytes:
+    """Read an answer whole; TooLarge as soon as it has more than `most_bytes`, and its connection is closed."""
+    data = bytearray()
+    length = response.headers.get("content-length", "")
+    announced = int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0
+    if announced <= most_bytes:
+        while chunk := response.read(CHUNK_BYTES):
+            data += chunk
+            if len(data) > most_bytes:
+                break
+        else:
+            response.release_conn()
+            return bytes(data)
+    response.close()
+    raise errors.TooLarge(f"{what}: the answer has more than {most_bytes:,} bytes")
+
+
+def decode_object(what: str, data: bytes) -> JsonObject:
+    """Decode an answer that must be a JSON object."""
+    try:
+        decoded = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise errors.Malformed(f"{what}: the answer is no JSON: {_excerpt(data)}") from error
+    if not isinstance(decoded, dict):
+        raise errors.Malformed(f"{what}: the answer is no JSON object: {_excerpt(data)}")
+    return decoded
+
+
+def page_of(what: str, body: JsonObject) -> Page:
+    """Read a list response; Go writes an empty list as null."""
+    metadata = body.get("metadata")
+    items = body.get("items")
+    if items is None and "items" in body:
+        items = []
+    if not isinstance(metadata, dict) or not isinstance(items, list):
+        raise errors.Malformed(f"{what}: the answer is no list: it lacks items or metadata")
+    version = metadata.get("resourceVersion")
+    token = metadata.get("continue") or ""
+    if not isinstance(version, str) or not version or not isinstance(token, str):
+        raise errors.Malformed(f"{what}: the list has no resourceVersion, or a continue token of a wrong type")
+    return Page(items=items, resource_version=version, continue_token=token)
+
+
+def _excerpt(data: bytes) -> str:
+    return repr(data[:80].decode("utf-8", "replace"))
+
+
+def error_of(what: str, response: urllib3.BaseHTTPResponse, data: bytes) -> errors.ClusterError:
+    """Turn a refusal into our error, with the words of the Status object where there is one."""
+    status: Any
+    try:
+        status = json.loads(data)
+    except (ValueError, RecursionError):
+        status = None
+    if not isinstance(status, dict):
+        status = {}
+    message = status.get("message")
+    if not isinstance(message, str) or not message:
+        message = f"{what}: {data[:200].decode('utf-8', 'replace').strip() or response.reason or 'no reason'}"
+    reason = status.get("reason")
+    return errors.error_for_status(
+        response.status,
+        message,
+        reason=reason if isinstance(reason, str) else "",
+        retry_after_seconds=_retry_after(response.headers.get("retry-after"), status),
+    )
+
+
+def error_of_status(raw: JsonObject) -> errors.ClusterError:
+    """Read the Status object of an ERROR event."""
+    code = raw.get("code")
+    message = raw.get("message")
+    reason = raw.get("reason")
+    if not isinstance(code, int) or isinstance(code, bool):
+        # Some proxies send nothing but the reason.
+        code = 410 if reason in ("Expired", "Gone") else 500
+    return errors.error_for_status(
+        code,
+        message if isinstance(message, str) and message else "the API server ended the watch with an error",
+        reason=reason if isinstance(reason, str) else "",
+    )
+
+
+def _retry_after(header: str | None, status: JsonObject) -> float:
+    if header is not None and header.isascii() and header.isdigit():
+        return float(header[:9])
+    details = status.get("details")
+    seconds = details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    if isinstance(seconds, int) and not isinstance(seconds, bool) and seconds > 0:
+        return float(min(seconds, 10**9))
+    return 0.0

@@ -1,0 +1,1 @@
+"""Capacity for the slices of workloads: observe, decide, act."""

@@ -1,0 +1,259 @@
+"""Acting: sends what was decided, and hands the answers back to the loop.
+
+Nothing here waits for a long operation: a call is submitted, and later rounds see how it went. Every call runs on one
+small pool of threads; the loop's thread never waits for any of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import structlog
+
+from provisioner import kube
+from provisioner.model.capacity import Failure, FailureKind, PoolName
+from provisioner.slices.gate import Gate, KeptError, NeededError
+from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
+from provisioner.slices.planning.plan import Create, Delete, LookUp, LookUpKind, Plan
+from provisioner.slices.suppliers.gke.errors import GkeError
+from provisioner.slices.suppliers.gke.policies import Policies
+from provisioner.slices.suppliers.gke.protocol import Gke
+
+_log = structlog.get_logger(__name__)
+
+#: Longest that one mutating call to GKE takes (the client's time-out): with less lease left, none is made.
+CALL_TIMEOUT_SECONDS = 10.0
+_NO_LEASE = Failure(
+    kind=FailureKind.UNAVAILABLE, message="Not sent: too little is left of the provisioner's lease on leadership."
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Actor:
+    """Carries plans out."""
+
+    gke: Gke
+    api: kube.Api
+    gate: Gate
+    clock: Callable[[], datetime]
+    #: Seconds for which this process surely leads; infinite where there is no election.
+    lease_seconds: Callable[[], float]
+    #: Called whenever an answer has come.
+    on_answer: Callable[[], None]
+    #: Where calls run; nothing waits for the results.
+    executor: Executor
+    #: Where those run that are for Kubernetes too, deletes with their gate and changes of nodes: a pool of thousands of
+    #: nodes takes its time, and no create waits for it.
+    slow_executor: Executor
+    answers: queue.SimpleQueue[Answer] = field(default_factory=queue.SimpleQueue)
+    _idle: threading.Condition = field(default_factory=threading.Condition)
+    _calls_under_way: int = 0
+    _closing: bool = False
+    #: Calls that were submitted and have not begun.
+    _waiting: set[object] = field(default_factory=set)
+    #: Of creates and deletes: submitted, and the answer not taken.
+    _live: set[PoolName] = field(default_factory=set)
+    #: Nodes that are being changed, so that no two threads change one.
+    _changing: set[str] = field(default_factory=set)
+    _policies: Policies = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._policies = Policies(gke=self.gke, clock=self.clock, obstacle=self._lack_of_lease)
+
+    def carry_out(self, plan: Plan) -> None:
+        """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
+        # Deletes first: they give back money, and operations that creates wait for.
+        for delete in plan.deletes:
+            self._submit_answered(
+                delete.name, functools.partial(self._delete, delete), self.slow_executor, _not_deleted
+            )
+        for create in plan.creates:
+            name = create.request.name
+            self._submit_answered(name, functools.partial(self._create, create), self.executor, _not_created)
+        for look_up in plan.look_ups:
+            # One that was not submitted is decided on again.
+            self._submit(functools.partial(self._look_up, look_up), self.executor)
+        changes = (
+            (kube.cordon_open_node, plan.cordons),
+            (kube.uncordon, plan.uncordons),
+            (kube.release, plan.releases),
+        )
+        for change, nodes in changes:
+            for node in nodes:
+                if node not in self._changing:
+                    self._changing.add(node)
+                    if not self._submit(functools.partial(self._change_node, change, node), self.slow_executor):
+                        self._changing.discard(node)
+
+    def live_calls(self) -> frozenset[PoolName]:
+        """Name the pools whose create or delete is submitted, and whose answer nobody has taken yet."""
+        with self._idle:
+            return frozenset(self._live)
+
+    def take_answer(self) -> Answer | None:
+        """Return the next answer, None where there is none; its call is not live any more."""
+        try:
+            answer = self.answers.get_nowait()
+        except queue.Empty:
+            return None
+        if not isinstance(answer, LookUpAnswer):
+            with self._idle:
+                self._live.discard(answer.name)
+        return answer
+
+    def drain(self, *, timeout_seconds: float) -> bool:
+        """Drop what has not begun, wait until no call is under way; False when the time is up."""
+        with self._idle:
+            self._closing = True
+            return self._idle.wait_for(lambda: self._calls_under_way == 0, timeout=timeout_seconds)
+
+    def _submit_answered(
+        self,
+        name: PoolName,
+        call: Callable[[], Answer],
+        executor: Executor,
+        not_sent: Callable[[PoolName, datetime, str], Answer],
+    ) -> None:
+        """Submit a create or delete: one that cannot be submitted is answered, too."""
+        with self._idle:
+            self._live.add(name)
+        if not self._submit(call, executor, name):
+            self.answers.put(not_sent(name, self.clock(), "Not sent: the process has no thread for it."))
+            self.on_answer()
+
+    def _submit(self, call: Callable[[], Answer | None], executor: Executor, name: PoolName | None = None) -> bool:
+        """Hand a call to its threads; False where that failed, and then it will never run."""
+        ticket = object()
+        with self._idle:
+            self._waiting.add(ticket)
+            self._calls_under_way += 1
+        try:
+            executor.submit(self._run, ticket, call, name)
+        except Exception:  # noqa: BLE001 - whatever it was, the others have their turn
+            # A pool of threads that cannot start one more has queued the call all the same, and may come to it.
+            if not self._begin(ticket):
+                return True
+            _log.exception("call.not_submitted")
+            self._end()
+            return False
+        return True
+
+    def _begin(self, ticket: object) -> bool:
+        """Whether the call is to be made, or given up, by who asks: only the first is told so."""
+        with self._idle:
+            waits = ticket in self._waiting
+            self._waiting.discard(ticket)
+            return waits
+
+    def _end(self) -> None:
+        with self._idle:
+            self._calls_under_way -= 1
+            self._idle.notify_all()
+
+    def _run(self, ticket: object, call: Callable[[], Answer | None], name: PoolName | None) -> None:
+        if not self._begin(ticket):
+            return
+        answer: Answer | None = None
+        try:
+            answer = None if self._closing else call()
+            if answer is not None:
+                self.answers.put(answer)
+                self.on_answer()
+        except Exception:  # noqa: BLE001 - a thread's boundary
+            # It has no answer, so it is not live, and its outcome counts as unknown after a minute.
+            _log.exception("call.crashed")
+        finally:
+            if answer is None and name is not None:
+                with self._idle:
+                    self._live.discard(name)
+            self._end()
+
+    def _create(self, create: Create) -> Answer:
+        name = create.request.name
+        try:
+            # The lease again: the policy may have taken long.
+            obstacle = self._lack_of_lease() or self._policies.ensure(create.request) or self._lack_of_lease()
+            if obstacle is not None:
+                return CreateAnswer(name=name, at=self.clock(), failure=obstacle)
+            operation = self.gke.create_node_pool(create.request)
+            self._policies.succeeded(create.request)
+        except GkeError as error:
+            failure = self._policies.explain(create.request, error.failure)
+            return CreateAnswer(name=name, at=self.clock(), failure=failure)
+        except Exception as error:  # noqa: BLE001 - the answer must not be lost
+            # Whatever it was, the request may have reached GKE.
+            _log.exception("create.crashed", node_pool=name)
+            failure = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error))
+            return CreateAnswer(name=name, at=self.clock(), failure=failure)
+        return CreateAnswer(name=name, at=self.clock(), operation=operation)
+
+    def _lack_of_lease(self) -> Failure | None:
+        return _NO_LEASE if self.lease_seconds() <= CALL_TIMEOUT_SECONDS else None
+
+    def _delete(self, delete: Delete) -> Answer:
+        def answer(result: DeleteResult, *, reason: str = "", failure: Failure | None = None) -> DeleteAnswer:
+            return DeleteAnswer(name=delete.name, at=self.clock(), result=result, reason=reason, failure=failure)
+
+        def no_lease() -> DeleteAnswer:
+            return answer(DeleteResult.FAILED, reason=_NO_LEASE.message, failure=_NO_LEASE)
+
+        try:
+            if self._lack_of_lease() is not None:
+                return no_lease()
+            self.gate.pass_through(delete)
+            # Again: the gate may have taken long.
+            if self._lack_of_lease() is not None:
+                return no_lease()
+            operation = self.gke.delete_node_pool(delete.name)
+        except NeededError as error:
+            return answer(DeleteResult.NEEDED, reason=str(error))
+        except KeptError as error:
+            return answer(DeleteResult.KEPT, reason=str(error))
+        except kube.ClusterError as error:
+            failure = Failure(kind=FailureKind.UNAVAILABLE, message=str(error))
+            return answer(DeleteResult.FAILED, reason=f"Kubernetes does not let us look: {error}", failure=failure)
+        except GkeError as error:
+            if error.failure.kind is FailureKind.NOT_FOUND:
+                return answer(DeleteResult.GONE)
+            return answer(DeleteResult.FAILED, reason=error.failure.message, failure=error.failure)
+        except Exception as error:  # noqa: BLE001 - the answer must not be lost
+            _log.exception("delete.crashed", node_pool=delete.name)
+            failure = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error))
+            return answer(DeleteResult.FAILED, reason=repr(error), failure=failure)
+        return DeleteAnswer(name=delete.name, at=self.clock(), result=DeleteResult.ACCEPTED, operation=operation)
+
+    def _look_up(self, look_up: LookUp) -> Answer:
+        try:
+            if look_up.kind is LookUpKind.OPERATION:
+                operation = self.gke.get_operation(look_up.operation)
+                return LookUpAnswer(look_up=look_up, at=self.clock(), operation=operation)
+            self.gke.get_node_pool(look_up.name)
+        except GkeError as error:
+            if error.failure.kind is FailureKind.NOT_FOUND:
+                return LookUpAnswer(look_up=look_up, at=self.clock())
+            return LookUpAnswer(look_up=look_up, at=self.clock(), failure=error.failure)
+        return LookUpAnswer(look_up=look_up, at=self.clock(), exists=True)
+
+    def _change_node(self, change: Callable[[kube.Api, str], bool], node: str) -> None:
+        try:
+            change(self.api, node)
+        except kube.ClusterError as error:
+            # The next round sees the node as it is, and tries again.
+            _log.warning("node.change_failed", node=node, change=change.__name__, error=str(error))
+        finally:
+            self._changing.discard(node)
+
+
+def _not_created(name: PoolName, at: datetime, reason: str) -> CreateAnswer:
+    return CreateAnswer(name=name, at=at, failure=Failure(kind=FailureKind.UNAVAILABLE, message=reason))
+
+
+def _not_deleted(name: PoolName, at: datetime, reason: str) -> DeleteAnswer:
+    failure = Failure(kind=FailureKind.UNAVAILABLE, message=reason)
+    return DeleteAnswer(name=name, at=at, result=DeleteResult.FAILED, reason=reason, failure=failure)

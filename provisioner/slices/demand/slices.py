@@ -1,0 +1,321 @@
+"""From JobSets and their pods to slices.
+
+A slice is what one child Job of a living JobSet needs. Child Jobs without chips are no slices. A slice exists from its
+JobSet's creation on, but wants a pool only once its leader pod cannot be scheduled. Only those are listed that have
+pods or that something refers to (a pool, the memory), so that the work depends on what is there and not on what a spec
+asks for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from provisioner import constants, tpu
+from provisioner.model import bounds
+from provisioner.model.workloads import (
+    JobKey,
+    JobSet,
+    JobSets,
+    JobSetUid,
+    Pod,
+    ReplicatedJob,
+    Requirements,
+    Toleration,
+    job_key,
+)
+from provisioner.slices.demand.serving import ServingPolicy
+
+#: Of an index: counts are int32 in the API.
+_MOST_DIGITS = 10
+#: GKE's API server adds it to every pod that asks for chips; templates do not have it yet.
+_CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
+
+
+# A tuple: it is the key of most maps, and hashed tens of thousands of times in one decision.
+class SliceId(NamedTuple):
+    """Identifies a slice over restarts of its JobSet, and apart from an earlier JobSet of the same name."""
+
+    jobset_uid: JobSetUid
+    job_key: JobKey
+
+    def __str__(self) -> str:
+        return f"{self.jobset_uid}/{self.job_key}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """What one child Job needs."""
+
+    id: SliceId
+    jobset: JobSet
+    #: Name of the child Job.
+    job_name: str
+    #: The leader pod's requirements, else the template's.
+    requirements: Requirements
+    #: The unfinished leader pod that is not being deleted.
+    leader: Pod | None
+    #: All unfinished pods of the child Job, oldest incarnation included.
+    pods: tuple[Pod, ...]
+    parallelism: int
+    #: Slices of its JobSet, itself included.
+    siblings: int = 1
+    #: May buy.
+    served: bool
+    #: None where the request is no valid slice.
+    shape: tpu.Shape | None
+    #: Why there is no shape, for the user.
+    shape_problem: str = ""
+
+    @property
+    def wanting(self) -> bool:
+        """Whether the slice has a leader that is served and cannot be scheduled."""
+        return self.served and self.leader is not None and self.leader.unschedulable_since is not None
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that the slice needs; 0 where it has no shape."""
+        return 0 if self.shape is None else self.shape.nodes(self.parallelism)
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """One child Job that a JobSet's spec lists."""
+
+    job: ReplicatedJob
+    #: Its place in the spec: of the replicated job, and of the child Job in it.
+    place: tuple[int, int]
+    name: str
+
+
+def find_slices(
+    jobsets: JobSets,
+    pods: Iterable[Pod],
+    policy: ServingPolicy,
+    referred: Mapping[SliceId, str] | None = None,
+    *,
+    keep_suspended: bool = False,
+) -> dict[SliceId, Slice]:
+    """List the slices of all living JobSets: not finished, not suspended, not being deleted.
+
+    With `keep_suspended` also those of suspended ones, which buy nothing, as far as something refers to them.
+
+    Those with pods; those of `referred`, with the name of the child Job where it is known, as far as the JobSet's spec
+    lists them; and one of the others of each replicated job, which says what its template asks for.
+
+    A pod makes no slice by itself: its Job has to be one of those that the JobSet's spec lists. What other pods are
+    bound to is still seen by the matching.
+    """
+    wanted: dict[JobSetUid, dict[JobKey, _Wanted]] = defaultdict(dict)
+    for slice_id, name in (referred or {}).items():
+        wanted[slice_id.jobset_uid][slice_id.job_key] = _Wanted(name)
+    for pod in pods:
+        uid = None if pod.finished or not pod.job_key else jobsets.uid_of(pod)
+        if uid is None:
+            continue
+        entry = wanted[uid].get(pod.job_key)
+        if entry is None:
+            entry = wanted[uid][pod.job_key] = _Wanted("")
+        entry.name = entry.name or pod.requirements.labels.get(constants.JOB_NAME, "")
+        entry.pods.append(pod)
+    slices: dict[SliceId, Slice] = {}
+    for jobset in jobsets.by_uid.values():
+        if _runs_here(jobset) and jobset.keeps_pools(while_suspended=keep_suspended):
+            slices |= _slices_of(jobset, wanted[jobset.uid], policy)
+    return slices
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """A child Job of which something is there: pods, or a pool or the memory that refers to it."""
+
+    #: Empty where nothing tells it.
+    name: str
+    pods: list[Pod] = field(default_factory=list)
+
+
+def _slices_of(jobset: JobSet, wanted: Mapping[JobKey, _Wanted], policy: ServingPolicy) -> dict[SliceId, Slice]:
+    children: list[tuple[JobKey, _Child]] = []
+    jobs = {job.name: (place, job) for place, job in enumerate(jobset.replicated_jobs)}
+    found = {key: _child_of_name(jobset, jobs, key, each.name) for key, each in wanted.items()}
+    if not all(found.values()):
+        counts = tuple((name, job.replicas, job.template.chips > 0) for name, (_, job) in jobs.items())
+        by_key = _children_by_key(jobset.namespace, jobset.name, counts)
+        found |= {
+            key: _child_at(jobset, jobs, *by_key[key]) for key, child in found.items() if not child and key in by_key
+        }
+    for key, each in wanted.items():
+        child = found[key]
+        # Chips that only a webhook adds show on the pods alone, and a suspended JobSet has none.
+        if child is not None and (child.job.template.chips > 0 or each.pods or jobset.suspended):
+            children.append((key, child))
+    children.sort(key=lambda child: child[1].place)
+    # Those without pods count as well: they will come.
+    with_chips = sum(job.replicas for _, job in jobs.values() if job.template.chips > 0)
+    others = sum(child.job.template.chips == 0 for _, child in children)
+    if len(children) - others < with_chips and not jobset.suspended:
+        children += _representatives(jobset, jobs, {key for key, _ in children})
+    siblings = with_chips + others
+    slices: dict[SliceId, Slice] = {}
+    for key, child in children:
+        slice_id = SliceId(jobset_uid=jobset.uid, job_key=key)
+        slices[slice_id] = _slice(
+            slice_id,
+            jobset,
+            child.name,
+            child.job.template,
+            child.job.parallelism,
+            siblings,
+            wanted[key].pods if key in wanted else [],
+            policy,
+        )
+    return slices
+
+
+def _child_of_name(
+    jobset: JobSet, jobs: Mapping[str, tuple[int, ReplicatedJob]], key: JobKey, job_name: str
+) -> _Child | None:
+    """Find a child Job by its name; None where the spec has none of this name, or its key is another."""
+    name, index = _parts(jobset.name, job_name)
+    if index < 0 or name not in jobs or index >= jobs[name][1].replicas or job_key(jobset.namespace, job_name) != key:
+        return None
+    return _child_at(jobset, jobs, name, index)
+
+
+def _child_at(jobset: JobSet, jobs: Mapping[str, tuple[int, ReplicatedJob]], name: str, index: int) -> _Child:
+    place, job = jobs[name]
+    return _Child(job, (place, index), _job_name(jobset.name, name, index))
+
+
+@lru_cache(maxsize=16384)
+def _parts(jobset_name: str, job_name: str) -> tuple[str, int]:
+    """Take the name of a child Job apart: the replicated job's name, and the index; -1 for a text of another form."""
+    name, _, digits = job_name.removeprefix(f"{jobset_name}-").rpartition("-")
+    index = int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS else -1
+    # What is taken apart has to come out the same again: "07" is no index.
+    return (name, index) if index >= 0 and job_name == _job_name(jobset_name, name, index) else (name, -1)
+
+
+@lru_cache(maxsize=128)
+def _children_by_key(
+    namespace: str, jobset_name: str, counts: tuple[tuple[str, int, bool], ...]
+) -> Mapping[JobKey, tuple[str, int]]:
+    """Index child Jobs by their keys, those with chips first, no more than a JobSet may have with chips.
+
+    Needed only for what names no Job: pods without its label, and what the memory holds of slices without pods.
+    """
+    by_chips = sorted(counts, key=lambda each: not each[2])
+    children = ((name, index) for name, replicas, _ in by_chips for index in range(replicas))
+    return {
+        job_key(namespace, _job_name(jobset_name, name, index)): (name, index)
+        for name, index in itertools.islice(children, bounds.CHILD_JOBS)
+    }
+
+
+def _representatives(
+    jobset: JobSet, jobs: Mapping[str, tuple[int, ReplicatedJob]], found: Collection[JobKey]
+) -> Iterator[tuple[JobKey, _Child]]:
+    """Yield of each replicated job with chips the first child Job that is not among those found already."""
+    for name, (_, job) in jobs.items():
+        if job.template.chips == 0 or jobset.problem:
+            continue
+        for index in range(job.replicas):
+            job_name = _job_name(jobset.name, name, index)
+            key = job_key(jobset.namespace, job_name)
+            if key not in found:
+                yield key, _child_at(jobset, jobs, name, index)
+                break
+
+
+def _job_name(jobset_name: str, replicated_job: str, index: int) -> str:
+    return f"{jobset_name}-{replicated_job}-{index}"
+
+
+def rejected(jobsets: JobSets, policy: ServingPolicy) -> list[JobSet]:
+    """List the living JobSets that would be served, if they did not exceed a bound."""
+    return [
+        jobset
+        for jobset in jobsets.by_uid.values()
+        if jobset.problem and _alive(jobset) and any(policy.serves(jobset, job.template) for job in _with_chips(jobset))
+    ]
+
+
+def left_to_slices(jobsets: JobSets, policy: ServingPolicy) -> list[JobSet]:
+    """List the living JobSets that would be served, if they did not ask for Slice resources."""
+    return [jobset for jobset in jobsets.by_uid.values() if _alive(jobset) and policy.leaves_to_slices(jobset)]
+
+
+def _with_chips(jobset: JobSet) -> Iterator[ReplicatedJob]:
+    return (job for job in jobset.replicated_jobs if job.template.chips > 0)
+
+
+def slice_id_of(pod: Pod, jobsets: JobSets) -> SliceId | None:
+    """Tell which slice a pod belongs to; None where its JobSet cannot be told, or no Job controls it."""
+    uid = jobsets.uid_of(pod)
+    return SliceId(jobset_uid=uid, job_key=pod.job_key) if uid and pod.job_key else None
+
+
+def _alive(jobset: JobSet) -> bool:
+    """Whether a JobSet has work to run here."""
+    return _runs_here(jobset) and jobset.lives
+
+
+def _runs_here(jobset: JobSet) -> bool:
+    return jobset.managed_by in ("", constants.JOBSET_CONTROLLER)
+
+
+def _slice(
+    slice_id: SliceId,
+    jobset: JobSet,
+    job_name: str,
+    template: Requirements,
+    parallelism: int,
+    siblings: int,
+    pods: list[Pod],
+    policy: ServingPolicy,
+) -> Slice:
+    leaders = [pod for pod in pods if pod.completion_index == constants.LEADER_INDEX and pod.deletion_deadline is None]
+    # A restart may show two generations for a moment; the one that waits is the one to serve.
+    leader = min(leaders, key=lambda pod: (pod.node_name != "", pod.name), default=None)
+    requirements = (
+        leader.requirements
+        if leader is not None
+        else replace(template, tolerations=(*template.tolerations, _CHIP_TOLERATION))
+    )
+    shape, problem = (None, requirements.problem) if requirements.problem else _shape(requirements)
+    return Slice(
+        id=slice_id,
+        jobset=jobset,
+        job_name=job_name,
+        requirements=requirements,
+        leader=leader,
+        pods=tuple(pods),
+        parallelism=parallelism,
+        siblings=siblings,
+        # One that exceeds a bound is told once, on the JobSet (`rejected`), and not for each slice.
+        served=not jobset.problem and not jobset.suspended and policy.serves(jobset, requirements),
+        shape=shape,
+        shape_problem=problem,
+    )
+
+
+def _shape(requirements: Requirements) -> tuple[tpu.Shape | None, str]:
+    selector = requirements.node_selector
+    accelerator = selector.get(constants.TPU_ACCELERATOR)
+    if accelerator is None:
+        valid = ", ".join(tpu.ACCELERATORS)
+        return None, f"the pod has no nodeSelector {constants.TPU_ACCELERATOR}; add it with one of {valid}"
+    try:
+        shape = tpu.resolve(
+            accelerator,
+            selector.get(constants.TPU_TOPOLOGY, ""),
+            requirements.chips,
+            selector.get(constants.INSTANCE_TYPE, ""),
+        )
+    except tpu.ShapeError as error:
+        return None, str(error)
+    return shape, ""

@@ -1,0 +1,155 @@
+"""The way to a delete: the reason proven live, the nodes cordoned, the pods on them listed live.
+
+What was decided on caches is not enough to end a pool: every delete reads the API server itself. Between the last look
+and the delete no pod can be bound, because the nodes are cordoned; a node that registers after that look takes no pod
+before the delete has reached GKE, because it reports its chips only several seconds later.
+
+The calls for the nodes of one pool are made many at once. The last look is one call, whose answer is empty where all is
+well: it takes no longer for a pool of thousands of nodes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from provisioner import kube
+from provisioner.model.workloads import JobSet, Pod
+from provisioner.runtime.parallel import ForEach, one_by_one
+from provisioner.slices.planning.plan import Delete, DeleteReason
+
+_log = structlog.get_logger(__name__)
+
+#: The JobSet needs no pool any more.
+_ENDED = frozenset({DeleteReason.JOBSET_GONE, DeleteReason.JOBSET_FINISHED, DeleteReason.JOBSET_SUSPENDED})
+#: How many pods a message names.
+_NAMED_PODS = 3
+
+
+#: The last look is worth this long, from when it is asked for. A node that registers right after it has no chips, and
+#: takes no pod that asks for any, until its device plugin runs: 13 s later at the earliest, by which time the delete
+#: has taken effect or is not sent any more (it has 10 s).
+_LAST_LOOK_SECONDS = 2.0
+#: A look that took longer, or a process that was frozen in it, looks again.
+_LAST_LOOKS = 3
+
+
+class KeptError(Exception):
+    """The pool must not be deleted now; the message says why."""
+
+
+class NeededError(KeptError):
+    """The JobSet that the pool was made for lives, although the caches do not show it so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """Lets a delete through, or raises KeptError. Raises ClusterError where Kubernetes does not answer."""
+
+    api: kube.Api
+    clock: Callable[[], datetime]
+    monotonic: Callable[[], float] = time.monotonic
+    #: A suspended JobSet keeps its pools.
+    keep_suspended: bool = False
+    #: How the nodes of a pool are gone through: there may be thousands.
+    for_each: ForEach = one_by_one
+
+    def pass_through(self, delete: Delete) -> None:
+        """Prove the reason, close the pool for new pods, and make sure that none is on it."""
+        living = self._prove(delete)
+        nodes = kube.list_nodes_of_pool(self.api, delete.name)
+        # Cordons that an earlier try left behind are ours too.
+        closed = [node.name for node in nodes if not node.open and node.marked]
+
+        def close(name: str) -> None:
+            # Noted before the call: a cordon whose answer is lost has to be undone as well.
+            closed.append(name)
+            kube.cordon(self.api, name)
+
+        try:
+            self.for_each(close, [node.name for node in nodes if node.open])
+            self._refuse_if_used(delete, [node.name for node in nodes], living)
+            self._refuse_if_growing(delete)
+        except (kube.ClusterError, KeptError):
+            self.for_each(self._uncordon, closed)
+            raise
+
+    def _refuse_if_used(self, delete: Delete, nodes: list[str], living: JobSet | None) -> None:
+        found = self.for_each(lambda node: self._blocking_pods(delete, node, living), nodes)
+        blocking = [pod for pods in found for pod in pods]
+        if blocking:
+            names = ", ".join(blocking[:_NAMED_PODS])
+            more = f" and {len(blocking) - _NAMED_PODS} more" if len(blocking) > _NAMED_PODS else ""
+            raise KeptError(f"unfinished pods are on it: {names}{more}")
+
+    def _refuse_if_growing(self, delete: Delete) -> None:
+        # All that went before may have taken long: a node may have come, or come again under its old name.
+        for _ in range(_LAST_LOOKS):
+            began = self.monotonic()
+            for name in kube.list_open_nodes_of_pool(self.api, delete.name):
+                raise KeptError(f"node {name} has registered or been opened meanwhile")
+            if self.monotonic() - began <= _LAST_LOOK_SECONDS:
+                return
+        raise KeptError("the API server takes too long to tell whether its nodes are closed")
+
+    def _prove(self, delete: Delete) -> JobSet | None:
+        """Make sure that the pool may go; return its JobSet where that lives all the same."""
+        if not delete.namespace:
+            raise KeptError("its labels do not say in which namespace its JobSet is; delete it by hand")
+        jobset = kube.get_jobset(self.api, delete.namespace, delete.jobset_name)
+        same = jobset is not None and delete.jobset_uid in ("", jobset.uid)
+        keeps = same and jobset is not None and jobset.keeps_pools(while_suspended=self.keep_suspended)
+        living = jobset if keeps else None
+        if living is not None and delete.reason in _ENDED:
+            # Whichever of these was decided, any of them is reason enough.
+            raise NeededError(f"{_name(delete, living)} {'lives' if living.lives else 'is suspended and keeps it'}")
+        if delete.reason is DeleteReason.SLICE_STUCK and not self._still_stuck(delete):
+            raise KeptError("no pod of the stuck slice is unschedulable any more")
+        return living
+
+    def _blocking_pods(self, delete: Delete, node: str, living: JobSet | None) -> list[str]:
+        now = self.clock()
+        return [
+            f"{pod.namespace}/{pod.name} on {node}"
+            for pod in kube.list_pods_on_node(self.api, node)
+            if (pod.chips > 0 or _is_of(living, pod))
+            and not pod.finished
+            and (pod.deletion_deadline is None or pod.deletion_deadline > now)
+            and not _spared(delete, pod)
+        ]
+
+    def _still_stuck(self, delete: Delete) -> bool:
+        return any(
+            pod.unschedulable_since is not None and pod.deletion_deadline is None
+            for pod in kube.list_pods_of_jobset(self.api, delete.namespace, delete.jobset_name)
+            if _spared(delete, pod)
+        )
+
+    def _uncordon(self, node: str) -> None:
+        try:
+            kube.uncordon(self.api, node)
+        except kube.ClusterError as error:
+            # The next round sees a pool that is kept with a cordon of ours, and tries again.
+            _log.warning("node.uncordon_failed", node=node, error=str(error))
+
+
+def _spared(delete: Delete, pod: kube.BoundPod | Pod) -> bool:
+    """Whether the pod is of the stuck job that the pool is replaced for; only an explicit setting leads here."""
+    of_the_job = bool(delete.spared_job) and (pod.namespace, pod.job_key) == (delete.namespace, delete.spared_job)
+    return of_the_job and pod.jobset_uid in ("", delete.jobset_uid)
+
+
+def _is_of(living: JobSet | None, pod: kube.BoundPod) -> bool:
+    """Whether a pod, with chips or without, is the living JobSet's: of its namespace, its name, its UID and a Job."""
+    if living is None or not pod.job_key:
+        return False
+    return (pod.namespace, pod.jobset_name) == (living.namespace, living.name) and pod.jobset_uid in ("", living.uid)
+
+
+def _name(delete: Delete, jobset: JobSet) -> str:
+    name = f"JobSet {delete.namespace}/{delete.jobset_name}"
+    return name if delete.jobset_uid else f"{name}, which has the name that the pool bears and UID {jobset.uid},"

@@ -1,0 +1,210 @@
+"""The loop: a woken round starts at once; without events it runs when something is due."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from provisioner import kube
+from provisioner.model.snapshot import Snapshot
+from provisioner.runtime.clock import FollowedClock
+from provisioner.settings import Settings
+from provisioner.slices.act import Actor
+from provisioner.slices.metrics import Metrics
+from provisioner.slices.observe import PoolList, Watches, distrust, take_snapshot
+from provisioner.slices.planning.decide import decide
+from provisioner.slices.planning.memory import answers, checkpoint
+from provisioner.slices.planning.memory.clock_set import shifted
+from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.plan import Plan
+from provisioner.slices.report import Reporter
+from provisioner.slices.suppliers.gke.identity_check import ClusterProof
+
+_log = structlog.get_logger(__name__)
+
+#: A create may be decided on a list of pools this old; a delete needs one of the same round.
+_CREATE_LIST_AGE_SECONDS = 5.0
+#: Rounds are at least this far apart, so that a storm of events becomes a few rounds.
+_ROUND_GAP_SECONDS = 0.05
+#: Without any event, a round at least this often: the heartbeat, and a look at what only time changes.
+_LONGEST_PAUSE_SECONDS = 15.0
+#: Hints are written at most this often.
+_HINTS_GAP_SECONDS = 2.0
+#: Without a round for this long the loop counts as dead; longer than all time-outs of one round together.
+DEAD_AFTER_SECONDS = 300.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Loop:
+    """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
+
+    settings: Settings
+    watches: Watches
+    pools: PoolList
+    proof: ClusterProof
+    actor: Actor
+    reporter: Reporter
+    metrics: Metrics
+    store: kube.HintsStore
+    is_leader: Callable[[], bool]
+    #: The one that all parts go by.
+    clock: FollowedClock
+    #: Set by every watch event and every answer.
+    wake: threading.Event
+    stopping: threading.Event
+    memory: Memory = field(default_factory=Memory)
+    last_plan: Plan | None = None
+    monotonic: Callable[[], float] = time.monotonic
+    _last_round_monotonic: float = 0.0
+    _hints: dict[str, str] = field(default_factory=dict)
+    _hints_loaded: bool = False
+    _hints_saved_monotonic: float = float("-inf")
+    _problems: tuple[str, ...] = ()
+
+    def run(self) -> None:
+        """Run rounds until `stopping` is set."""
+        self._last_round_monotonic = self.monotonic()
+        while not self.stopping.is_set():
+            self.wake.clear()
+            started = self.monotonic()
+            try:
+                pause = self.round()
+                result = "ok"
+            except Exception:  # noqa: BLE001 - the loop's boundary
+                # Whatever it was, the next round starts from the world as it is.
+                _log.exception("round.crashed")
+                pause, result = 1.0, "crashed"
+            self._last_round_monotonic = self.monotonic()
+            self.metrics.observe_round(
+                seconds=self._last_round_monotonic - started,
+                result=result,
+                ended_at_seconds=self.clock().timestamp(),
+            )
+            self.stopping.wait(_ROUND_GAP_SECONDS)
+            self.wake.wait(max(0.0, pause - _ROUND_GAP_SECONDS))
+        if self.is_leader():
+            # Whoever leads now writes its own.
+            self._save_hints(force=True)
+
+    def alive(self) -> bool:
+        """Whether rounds are made."""
+        return self.monotonic() - self._last_round_monotonic < DEAD_AFTER_SECONDS
+
+    def problems(self) -> tuple[str, ...]:
+        """Say what keeps the provisioner from doing its work; a follower that waits for the lease has no problem."""
+        return (*distrust(self.watches), *self._problems)
+
+    def round(self) -> float:
+        """Do one round; return how many seconds the next may wait where nothing happens."""
+        for name, watch in self.watches.named().items():
+            contact = watch.last_contact_monotonic
+            age = time.monotonic() - contact if contact is not None else float("inf")
+            self.metrics.set_watch(name, synced=watch.synced, last_contact_age_seconds=age)
+        leading = self.is_leader()
+        self.metrics.set_leader(leading=leading)
+        if not leading:
+            self._problems = ()
+            return _LONGEST_PAUSE_SECONDS
+        self._follow_clock()
+        if not self._prepare():
+            return min(_LONGEST_PAUSE_SECONDS, max(0.1, self.proof.due_in_seconds(self.clock())))
+        self._absorb()
+        plan, snapshot = self._decide()
+        self.memory, self.last_plan = plan.memory, plan
+        if not snapshot.distrust:
+            # First what is remembered as being under way. Should it fail as a whole, what is no live call of the actor
+            # counts a minute later as a call whose outcome nobody knows.
+            self.actor.carry_out(plan)
+            self._report(lambda: self.reporter.tell(plan, snapshot))
+            self._save_hints()
+        return self._pause(plan)
+
+    def _follow_clock(self) -> None:
+        """Notice that somebody set the clock, and go on as if it had always been so."""
+        by = self.clock.follow()
+        if not by:
+            return
+        _log.warning("clock.set", by_seconds=round(by.total_seconds(), 3))
+        self.memory = shifted(self.memory, by)
+        self.pools.clock_set(by)
+        self.proof.clock_set(by)
+
+    def _prepare(self) -> bool:
+        now = self.clock()
+        if not self.proof.proven:
+            if self.proof.due_in_seconds(now) <= 0:
+                self.proof.attempt()
+            self.metrics.set_cluster_proven(proven=self.proof.proven)
+            self._problems = (self.proof.problem,) if self.proof.problem else ()
+        else:
+            self.proof.look_again(now)
+        if not self._hints_loaded and self.proof.proven:
+            self._hints = self.store.load()
+            self.memory = checkpoint.from_text(self._hints)
+            self._hints_loaded = True
+        return self.proof.proven
+
+    def _absorb(self) -> None:
+        pools = self.pools.by_name()
+        while (taken := self.actor.take_answer()) is not None:
+            # A moment yet to come was read just before the clock was set back.
+            answer = replace(taken, at=min(taken.at, self.clock()))
+            self.memory = answers.absorb(self.memory, answer, pools)
+            self._report(functools.partial(self.reporter.tell_answer, answer))
+
+    def _report(self, tell: Callable[[], None]) -> None:
+        """Tell people something; what cannot be told keeps nothing from being done."""
+        try:
+            tell()
+        except Exception:  # noqa: BLE001 - the reporter's boundary
+            _log.exception("report.crashed")
+
+    def _decide(self) -> tuple[Plan, Snapshot]:
+        every = self.last_plan.poll_seconds if self.last_plan is not None else 0.0
+        due = self.pools.due_in_seconds(self.clock(), every_seconds=every) <= 0
+        if due:
+            self._fetch()
+        plan, snapshot = self._decide_once()
+        old = self.pools.age_seconds(self.clock()) > _CREATE_LIST_AGE_SECONDS
+        if not due and (plan.deletes or (plan.creates and old)):
+            # The first plan was only a reason to look; nothing of it is kept.
+            self._fetch()
+            plan, snapshot = self._decide_once()
+        self._problems = (self.pools.problem,) if self.pools.problem else ()
+        return plan, snapshot
+
+    def _fetch(self) -> None:
+        self.pools.fetch()
+
+    def _decide_once(self) -> tuple[Plan, Snapshot]:
+        snapshot = take_snapshot(
+            self.watches, self.pools, self.actor.live_calls(), release_channel=self.proof.release_channel
+        )
+        started = self.monotonic()
+        plan = decide(snapshot, self.memory, self.settings, self.clock())
+        self.metrics.observe_decide(seconds=self.monotonic() - started)
+        return plan, snapshot
+
+    def _pause(self, plan: Plan) -> float:
+        now = self.clock()
+        moments = [_LONGEST_PAUSE_SECONDS, self.pools.due_in_seconds(now, every_seconds=plan.poll_seconds)]
+        if plan.wake_at is not None:
+            moments.append((plan.wake_at - now).total_seconds())
+        return max(0.0, min(moments))
+
+    def _save_hints(self, *, force: bool = False) -> None:
+        if not self._hints_loaded or not (force or self._hints_due()):
+            return
+        text = checkpoint.to_text(self.memory)
+        if text != self._hints:
+            self._hints_saved_monotonic = self.monotonic()
+            if self.store.save(text):
+                self._hints = text
+
+    def _hints_due(self) -> bool:
+        return self.monotonic() - self._hints_saved_monotonic >= _HINTS_GAP_SECONDS

@@ -1,0 +1,217 @@
+"""Every metric of the provisioner, in a registry of its own.
+
+Labels are bounded: kinds, phases, methods, reasons, never names of JobSets or pools. Callers speak of what happened;
+that it becomes a counter or a gauge is known here only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.exposition import generate_latest
+
+from provisioner.model.capacity import FailureKind
+from provisioner.slices.planning.plan import DeleteReason
+
+PREFIX = "tpu_provisioner_"
+#: States of chips, from asked for to going away.
+CHIP_STATES = ("wanted", "provisioning", "ready", "in_use", "idle", "deleting")
+#: Results of rounds, and the phases that slices are timed to.
+ROUND_RESULTS = ("ok", "crashed")
+TIMED_PHASES = ("provisioning", "ready", "in_use")
+
+_CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
+_ROUND_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_DECIDE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+#: From a simulator's tenth of a second to the two hours that scarce capacity takes.
+_PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
+
+
+class Metrics:
+    """The metrics of one process; setters may be called from any thread."""
+
+    def __init__(self, *, version: str) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        # process_cpu_seconds_total, process_resident_memory_bytes and the like, as Go programs have them.
+        ProcessCollector(registry=self.registry)
+        self._build_info = self._gauge("build_info", "Always 1; the label is the release.", "version")
+        self._build_info.labels(version).set(1)
+
+        self._gke_seconds = self._histogram(
+            "gke_request_duration_seconds", "Duration of calls to GKE.", _CALL_BUCKETS, "method"
+        )
+        self._gke_errors = self._counter(
+            "gke_request_errors", "Calls to GKE that failed, by what the failure means.", "method", "kind"
+        )
+
+        self._rounds = self._counter("rounds", "Rounds of observe, decide, act, by result.", "result")
+        self._round_seconds = self._histogram("round_duration_seconds", "Duration of a round.", _ROUND_BUCKETS)
+        self._decide_seconds = self._histogram(
+            "decide_duration_seconds", "Duration of the decision in a round.", _DECIDE_BUCKETS
+        )
+        self._last_round = self._gauge(
+            "loop_last_round_timestamp_seconds", "When the last round ended, in seconds since 1970."
+        )
+
+        self._slices = _Picture(self._gauge("slices", "Slices that JobSets ask for, by phase.", "phase"))
+        self._node_pools = _Picture(self._gauge("node_pools", "Node pools of the provisioner, by phase.", "phase"))
+        self._chips = _Picture(self._gauge("chips", "TPU chips, by state.", "state"))
+        self._chips.replace(dict.fromkeys(CHIP_STATES, 0))
+
+        self._creates = self._counter("creates", "Node pool creates that were submitted, by result.", "result")
+        self._deletes = self._counter(
+            "deletes", "Node pool deletes that were submitted, by reason and result.", "reason", "result"
+        )
+        self._deletes_blocked = self._gauge(
+            "deletes_blocked", "Node pools that should go and may not, for unfinished pods are on them."
+        )
+        self._phase_seconds = self._histogram(
+            "time_to_phase_seconds",
+            "Time from a slice being wanted to its pool being provisioned, ready, and in use.",
+            _PHASE_BUCKETS,
+            "phase",
+        )
+        self._alerts = _Picture(self._gauge("alerts", "What the operator has to look at, by kind.", "kind"))
+        self._backoff = _Picture(
+            self._gauge(
+                "backoff_active",
+                "Kinds of capacity of which the last try failed, for an hour after it may be tried again.",
+                "kind",
+            )
+        )
+
+        self._watch_synced = self._gauge("watch_synced", "1 while a list-watch has a complete picture.", "resource")
+        self._watch_age = self._gauge(
+            "watch_last_contact_age_seconds", "Time since a list-watch last heard from the API server.", "resource"
+        )
+        self._leader = self._gauge("leader", "1 while this process is the leader.")
+        self._proven = self._gauge(
+            "cluster_proven", "1 when kubeconfig and GKE settings are proven to be of one cluster."
+        )
+        self._events_dropped = self._counter(
+            "events_dropped", "Kubernetes Events that were not written: too many, or refused."
+        )
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """Export at 0 what is rare: Prometheus' `increase` and `rate` miss what a series begins with."""
+        for result in ("ok", *(kind.value for kind in FailureKind)):
+            self._creates.labels(result)
+        for reason in DeleteReason:
+            self._deletes.labels(reason.value, "ok")
+        for result in ROUND_RESULTS:
+            self._rounds.labels(result)
+        for phase in TIMED_PHASES:
+            self._phase_seconds.labels(phase)
+
+    # --- GKE ---
+
+    def observe_gke_call(self, method: str, *, seconds: float, error_kind: str | None) -> None:
+        """Take note of one call to GKE; the kind is None when it succeeded."""
+        self._gke_seconds.labels(method).observe(seconds)
+        if error_kind is not None:
+            self._gke_errors.labels(method, error_kind).inc()
+
+    # --- The loop ---
+
+    def observe_round(self, *, seconds: float, result: str, ended_at_seconds: float) -> None:
+        """Take note of the end of a round; `ended_at_seconds` since 1970."""
+        self._rounds.labels(result).inc()
+        self._round_seconds.observe(seconds)
+        self._last_round.set(ended_at_seconds)
+
+    def observe_decide(self, *, seconds: float) -> None:
+        """Take note of how long the decision took."""
+        self._decide_seconds.observe(seconds)
+
+    # --- What there is: each call replaces the whole picture ---
+
+    def set_slices(self, by_phase: Mapping[str, int]) -> None:
+        """Set the number of slices in each phase; phases that are not named become 0."""
+        self._slices.replace(by_phase)
+
+    def set_node_pools(self, by_phase: Mapping[str, int]) -> None:
+        """Set the number of pools in each phase; phases that are not named become 0."""
+        self._node_pools.replace(by_phase)
+
+    def set_chips(self, by_state: Mapping[str, int]) -> None:
+        """Set the number of chips in each of `CHIP_STATES`; states that are not named become 0."""
+        unknown = set(by_state) - set(CHIP_STATES)
+        if unknown:
+            raise ValueError(f"chip states {sorted(unknown)}: known are {', '.join(CHIP_STATES)}")
+        self._chips.replace(by_state)
+
+    def set_deletes_blocked(self, pools: int) -> None:
+        """Set how many deletes are blocked by unfinished pods."""
+        self._deletes_blocked.set(pools)
+
+    def set_alerts(self, by_kind: Mapping[str, int]) -> None:
+        """Set how many alerts of each kind there are; kinds that are not named become 0."""
+        self._alerts.replace(by_kind)
+
+    def set_backoff(self, by_kind: Mapping[str, int]) -> None:
+        """Set how many kinds of capacity are backed off from, by kind of failure."""
+        self._backoff.replace(by_kind)
+
+    # --- What happened ---
+
+    def count_create(self, result: str) -> None:
+        """Count a create that was submitted; the result is "ok" or a kind of failure."""
+        self._creates.labels(result).inc()
+
+    def count_delete(self, reason: str, *, result: str) -> None:
+        """Count a delete that was submitted; the result is "ok" or a kind of failure."""
+        self._deletes.labels(reason, result).inc()
+
+    def observe_time_to_phase(self, phase: str, *, seconds: float) -> None:
+        """Take note of how long a slice took from wanted to a phase (provisioning, ready, in_use)."""
+        self._phase_seconds.labels(phase).observe(seconds)
+
+    def count_events_dropped(self, events: int) -> None:
+        """Count Events that were not written."""
+        self._events_dropped.inc(events)
+
+    # --- The process ---
+
+    def set_watch(self, resource: str, *, synced: bool, last_contact_age_seconds: float) -> None:
+        """Set the state of one list-watch."""
+        self._watch_synced.labels(resource).set(synced)
+        self._watch_age.labels(resource).set(last_contact_age_seconds)
+
+    def set_leader(self, *, leading: bool) -> None:
+        """Set whether this process leads."""
+        self._leader.set(leading)
+
+    def set_cluster_proven(self, *, proven: bool) -> None:
+        """Set whether the two clients are proven to be of one cluster."""
+        self._proven.set(proven)
+
+    def exposition(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(PREFIX + name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(PREFIX + name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(PREFIX + name, text, labels, buckets=buckets, registry=self.registry)
+
+
+class _Picture:
+    """A gauge of one label that is set as a whole."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._gauge = gauge
+        self._shown: dict[str, int] = {}
+
+    def replace(self, values: Mapping[str, int]) -> None:
+        """Set all values; what is gone goes to 0, since a series that ends looks like a failed scrape."""
+        for label in {**self._shown, **values}:
+            value = values.get(label, 0)
+            if self._shown.get(label) != value:
+                self._shown[label] = value
+                self._gauge.labels(label).set(value)

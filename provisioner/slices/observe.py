@@ -1,0 +1,153 @@
+"""Observing: the caches of Kubernetes and the list of node pools, put together into a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Unpack
+
+import structlog
+
+from provisioner import constants, kube
+from provisioner.model.capacity import Node, NodePool, PoolName
+from provisioner.model.snapshot import Snapshot
+from provisioner.model.workloads import JobSet, JobSetUid, Pod
+from provisioner.settings import Settings
+from provisioner.slices.suppliers.gke.errors import GkeError
+from provisioner.slices.suppliers.gke.protocol import Gke
+
+_log = structlog.get_logger(__name__)
+
+#: API servers send a bookmark about every minute: a watch that is silent for longer than two is not to be trusted.
+MAX_SILENCE_SECONDS = 150.0
+#: After a failed list the next is tried after this long, doubled by each further failure up to the cap.
+_RELIST_SECONDS = 1.0
+_RELIST_CAP_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watches:
+    """The list-watches of one controller."""
+
+    jobsets: kube.Watch[JobSet]
+    pods: kube.Watch[Pod]
+    nodes: kube.Watch[Node]
+    #: Only where an opt-in label is set.
+    namespaces: kube.Watch[kube.Namespace] | None = None
+
+    def named(self) -> dict[str, kube.Watch[object]]:
+        """All of them, by the name of what they watch."""
+        named: dict[str, kube.Watch[object]] = {
+            "jobsets": self.jobsets,
+            "pods": self.pods,
+            "nodes": self.nodes,
+        }
+        if self.namespaces is not None:
+            named["namespaces"] = self.namespaces
+        return named
+
+
+def make_watches(
+    api: kube.Api, settings: Settings, on_change: Callable[[], None], **options: Unpack[kube.WatchOptions]
+) -> Watches:
+    """Make the list-watches that the settings ask for; they are not started yet."""
+    namespaces = settings.namespaces
+    return Watches(
+        jobsets=kube.jobsets(api, on_change=on_change, namespaces=namespaces, **options),
+        pods=kube.pods(api, on_change=on_change, namespaces=namespaces, **options),
+        nodes=kube.nodes(api, on_change=on_change, **options),
+        namespaces=(
+            kube.namespaces(api, on_change=on_change, **options) if settings.opt_in_label is not None else None
+        ),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class PoolList:
+    """The last list of node pools. Used by the loop's thread alone."""
+
+    gke: Gke
+    clock: Callable[[], datetime]
+    pools: tuple[NodePool, ...] = ()
+    #: When the request for it was sent; None until the first success.
+    listed_at: datetime | None = None
+    #: Why the last attempt failed; empty when it did not.
+    problem: str = ""
+    failures: int = 0
+    tried_at: datetime = field(default=datetime.min.replace(tzinfo=UTC))
+
+    def age_seconds(self, now: datetime) -> float:
+        """How old the list is."""
+        return float("inf") if self.listed_at is None else (now - self.listed_at).total_seconds()
+
+    def due_in_seconds(self, now: datetime, *, every_seconds: float) -> float:
+        """Return in how many seconds the list has to be fetched again; 0 or less: now."""
+        if self.failures:
+            pause = min(_RELIST_CAP_SECONDS, _RELIST_SECONDS * 2.0 ** min(self.failures - 1, 10))
+            return pause - (now - self.tried_at).total_seconds()
+        return every_seconds - self.age_seconds(now)
+
+    def fetch(self) -> bool:
+        """List the pools: one call. False where it failed; the old list is kept and not to be decided on."""
+        asked_at = self.clock()
+        self.tried_at = asked_at
+        try:
+            self.pools = self.gke.list_node_pools()
+        except GkeError as error:
+            self.failures += 1
+            if not self.problem:
+                _log.warning("pools.list_failed", kind=error.failure.kind.value, error=str(error))
+            self.problem = f"GKE does not list the node pools: {error}"
+            return False
+        if self.problem:
+            _log.info("pools.list_recovered", failures=self.failures)
+        self.listed_at, self.problem, self.failures = asked_at, "", 0
+        return True
+
+    def clock_set(self, by: timedelta) -> None:
+        """Take note that the clock was set: the list is as old as it was."""
+        if self.listed_at is not None:
+            self.listed_at += by
+        if self.failures:
+            self.tried_at += by
+
+    def by_name(self) -> dict[PoolName, NodePool]:
+        """The pools by name."""
+        return {pool.name: pool for pool in self.pools}
+
+
+def distrust(watches: Watches) -> tuple[str, ...]:
+    """Say why the caches must not be decided on; empty: they may."""
+    reasons = []
+    for name, watch in watches.named().items():
+        if not watch.synced:
+            reasons.append(watch.problem or f"the {name} are not listed yet")
+        elif not watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):
+            reasons.append(watch.problem or f"nothing was heard of the {name} for {MAX_SILENCE_SECONDS:.0f} s")
+    return tuple(reasons)
+
+
+def take_snapshot(
+    watches: Watches, pools: PoolList, live_calls: frozenset[PoolName] = frozenset(), *, release_channel: str = ""
+) -> Snapshot:
+    """Put together what one decision sees."""
+    reasons = distrust(watches)
+    if pools.listed_at is None or pools.problem:
+        reasons = (*reasons, pools.problem or "the node pools are not listed yet")
+    namespaces = watches.namespaces.records() if watches.namespaces is not None else {}
+    jobsets = {jobset.uid: jobset for jobset in watches.jobsets.records().values()}
+    owners = {JobSetUid(pool.labels.get(constants.POOL_JOBSET_UID, "")) for pool in pools.pools}
+    return Snapshot(
+        jobsets=MappingProxyType(jobsets),
+        deleted_jobsets=frozenset(uid for uid in owners - jobsets.keys() if watches.jobsets.seen_deleted(uid)),
+        pods=tuple(watches.pods.records().values()),
+        nodes=tuple(watches.nodes.records().values()),
+        pools=pools.pools,
+        live_calls=live_calls,
+        release_channel=release_channel,
+        pools_listed_at=pools.listed_at or datetime.min.replace(tzinfo=UTC),
+        namespace_labels={namespace.name: namespace.labels for namespace in namespaces.values()},
+        distrust=reasons,
+    )

@@ -1,0 +1,1 @@
+"""Which pools are created, where and on which terms, and what is in the way. Pure."""

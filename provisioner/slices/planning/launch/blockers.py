@@ -1,0 +1,128 @@
+"""What stands in the way of a create for now, and how its owner is told: back-off, a probe, a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from provisioner import constants
+from provisioner.model.capacity import Failure, FailureKind, NodePoolRequest, PoolName
+from provisioner.model.choices import CapacityChoice
+from provisioner.slices.demand import Slice
+from provisioner.slices.planning.memory import backoff
+from provisioner.slices.planning.memory.state import Backoff, Memory
+from provisioner.slices.planning.plan import Verdict
+from provisioner.slices.planning.verdicts import verdict
+
+#: Nobody but GKE and the way to it is at fault: told only when it lasts, and not as a warning.
+_QUIET = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.TOO_MANY_OPERATIONS, FailureKind.UNAVAILABLE})
+_QUIET_SECONDS = 60.0
+#: Of several obstacles each has room for so many of GKE's words in one Event.
+_WORDS_OF_EACH = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """Why a create has to wait."""
+
+    note: str
+    verdict: Verdict | None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InTheWay:
+    """What is in the way of one choice of capacity."""
+
+    choice: CapacityChoice
+    failure: Failure
+    #: Since when it lasts; None for a request that GKE calls invalid.
+    since: datetime | None = None
+    until: datetime | None = None
+    #: The pool that tries first, and whose outcome decides.
+    probe: PoolName | None = None
+
+
+def of_capacity(
+    slice_: Slice, choice: CapacityChoice, key: str, memory: Memory, probes: Mapping[str, PoolName], now: datetime
+) -> InTheWay | None:
+    """Return what is known to be in the way of a capacity for a slice, None for nothing."""
+    blocked = backoff.blocking(memory.backoffs, key, memory.slice_backoffs.get(slice_.id), now)
+    if blocked is not None:
+        return _waits(choice, blocked, until=blocked.until)
+    last, probe = backoff.probing(memory.backoffs, key), probes.get(key)
+    return _waits(choice, last, probe=probe) if last is not None and probe is not None else None
+
+
+def of_request(choice: CapacityChoice, request: NodePoolRequest, memory: Memory, now: datetime) -> InTheWay | None:
+    """Return the refusal of an equal request, None where GKE has refused none lately."""
+    refusal = memory.refusals.get(request.labels[constants.NODEPOOL_HASH])
+    if refusal is None or refusal.wait.until <= now:
+        return None
+    return InTheWay(choice=choice, failure=refusal.wait.failure, until=refusal.wait.until)
+
+
+def of_failed_pool(choice: CapacityChoice, request: NodePoolRequest, memory: Memory, now: datetime) -> InTheWay | None:
+    """Return why a pool of an equal request failed lately, for a reason that says nothing of its capacity."""
+    failed = memory.backoffs.get(request.labels[constants.NODEPOOL_HASH])
+    return _waits(choice, failed, until=failed.until) if failed is not None and failed.until > now else None
+
+
+def combined(slice_: Slice, name: PoolName, found: Sequence[InTheWay], now: datetime) -> Obstacle:
+    """Tell the owner of a slice what is in the way of all its choices."""
+    distinct = list({(each.failure, each.until, each.probe): each for each in found}.values())
+    message = _one(name, distinct[0]) if len(distinct) == 1 else _several(name, distinct)
+    until = min((each.until for each in found if each.until is not None), default=None)
+    return Obstacle(note=message, verdict=_verdict(slice_, name, distinct, message, now), until=until)
+
+
+def _waits(
+    choice: CapacityChoice, last: Backoff, *, until: datetime | None = None, probe: PoolName | None = None
+) -> InTheWay:
+    return InTheWay(choice=choice, failure=last.failure, since=last.since, until=until, probe=probe)
+
+
+def _verdict(slice_: Slice, name: PoolName, found: Iterable[InTheWay], message: str, now: datetime) -> Verdict | None:
+    passing = [each for each in found if each.since is not None]
+    if not passing:
+        return verdict(slice_, constants.CREATION_FAILED, message)
+    quiet = all(each.failure.kind in _QUIET for each in passing)
+    earliest = min(each.since for each in passing if each.since is not None)
+    if quiet and now - earliest < timedelta(seconds=_QUIET_SECONDS):
+        return None
+    kinds = " ".join(sorted({each.failure.kind.value for each in found}))
+    return verdict(slice_, constants.CREATION_WAITING, message, key=f"{kinds} {name}", warning=not quiet)
+
+
+def _one(name: PoolName, each: InTheWay) -> str:
+    if each.since is None:
+        return (
+            f"GKE refuses node pool {name}: {each.failure.message} Next try {_next(each)}, or when the JobSet or the "
+            f"provisioner's settings change."
+        )
+    return f"Node pool {name} waits ({_when(each)}): {each.failure.message}"
+
+
+def _several(name: PoolName, found: Iterable[InTheWay]) -> str:
+    words = "; ".join(
+        f"{each.choice} ({_when(each)}): {each.failure.message[:_WORDS_OF_EACH].rstrip(' .')}" for each in found
+    )
+    return f"Node pool {name} can be had nowhere yet. {words}."
+
+
+def _when(each: InTheWay) -> str:
+    if each.since is None:
+        return f"refused, next try {_next(each)}"
+    words = f"{each.failure.kind.value.replace('_', ' ')} since {_clock(each.since)}"
+    if each.probe is not None:
+        return f"{words}, node pool {each.probe} tries first"
+    return f"{words}, next try {_next(each)}" if each.until is not None else words
+
+
+def _next(each: InTheWay) -> str:
+    return _clock(each.until) if each.until is not None else "later"
+
+
+def _clock(moment: datetime) -> str:
+    return f"{moment:%H:%M:%S} UTC"

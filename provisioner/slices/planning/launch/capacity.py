@@ -1,0 +1,145 @@
+"""Where and on which terms a slice may be had: its choices of capacity, each with its zone, best first.
+
+What the pod pins by selector is kept. Where it pins nothing, the annotations of the JobSet apply, else the settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from provisioner import constants, tpu
+from provisioner.model import bounds
+from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, Zone
+from provisioner.model.choices import QUEUED_NOT_SERVED, CapacityChoice, reservation_path
+from provisioner.settings import Settings, region_of
+from provisioner.slices.demand import Slice
+from provisioner.slices.planning.launch import allowlists
+from provisioner.slices.planning.launch.wishes import (
+    UnmeetableError,
+    annotation_of,
+    capacity_of,
+    selected_zone,
+    zones_of,
+)
+
+_ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
+#: Selectors that pin the terms, and their values.
+_PINS = (
+    (constants.SPOT, "true", CapacityKind.SPOT),
+    (constants.PROVISIONING, "spot", CapacityKind.SPOT),
+    (constants.FLEX_START, "true", CapacityKind.FLEX_START),
+    (constants.PROVISIONING, "flex-start", CapacityKind.FLEX_START),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What may be tried for one slice."""
+
+    #: Best first, each with its zone; never empty.
+    open: tuple[CapacityChoice, ...]
+    #: Why others are not tried, in words.
+    left_out: tuple[str, ...] = ()
+
+
+def choices_of(slice_: Slice, settings: Settings) -> Choices:
+    """List the choices of a slice; raise UnmeetableError where there is none."""
+    if slice_.requirements.node_selector.get(constants.QUEUED) == "true":
+        raise UnmeetableError(f"the pod selects {constants.QUEUED}=true, and {QUEUED_NOT_SERVED}")
+    pinned = None if settings.force_on_demand else _pinned(slice_.requirements.node_selector, settings)
+    if settings.force_on_demand:
+        listed: tuple[CapacityChoice, ...] = (_ON_DEMAND,)
+    else:
+        listed = (pinned,) if pinned is not None else capacity_of(slice_, settings) or (_ON_DEMAND,)
+    own = pinned is not None or bool(annotation_of(slice_, constants.CAPACITY))
+    possible: list[CapacityChoice] = []
+    left_out: list[str] = []
+    for choice in listed:
+        problem = _problem(choice, slice_.shape, settings, own=own)
+        if problem:
+            left_out.append(problem)
+        else:
+            possible.append(choice)
+    zoned = tuple(dict.fromkeys(_in_zones(possible, slice_, settings)))
+    if not zoned:
+        raise UnmeetableError("; ".join(left_out) or _elsewhere(listed, slice_))
+    return Choices(open=zoned, left_out=tuple(left_out))
+
+
+def choice_of(pool: NodePool | NodePoolRequest) -> CapacityChoice:
+    """Return the choice that a pool is, or would be."""
+    zone = pool.zone if isinstance(pool, NodePoolRequest) else next(iter(pool.zones), Zone(""))
+    return CapacityChoice(kind=pool.capacity, reservation=pool.reservation, zone=zone)
+
+
+def capacity_key(choice: CapacityChoice, machine_type: str, topology: str, hosts: int) -> str:
+    """Name what back-off after a stockout is kept by.
+
+    Zone, machine type, shape and capacity type: where a large slice is out of stock, a smaller one may be had.
+    """
+    terms = f"reservation {choice.reservation}" if choice.reservation else choice.kind.value
+    return f"{choice.zone}/{machine_type}/{topology} on {hosts}/{terms}"
+
+
+def _pinned(selector: Mapping[str, str], settings: Settings) -> CapacityChoice | None:
+    kinds = {kind: f"{key}={value}" for key, value, kind in _PINS if selector.get(key) == value}
+    reservation = _reservation(selector, settings)
+    if reservation:
+        kinds[CapacityKind.RESERVATION] = f"{constants.RESERVATION_NAME}={selector[constants.RESERVATION_NAME]}"
+    if len(kinds) > 1:
+        raise UnmeetableError(
+            f"the pod selects {' and '.join(sorted(kinds.values()))}; no capacity is both, remove all but one"
+        )
+    return next((CapacityChoice(kind=kind, reservation=reservation) for kind in kinds), None)
+
+
+def _reservation(selector: Mapping[str, str], settings: Settings) -> str:
+    name, block = selector.get(constants.RESERVATION_NAME, ""), selector.get(constants.RESERVATION_BLOCK, "")
+    sub_block = selector.get(constants.RESERVATION_SUB_BLOCK, "")
+    if (block and not name) or (sub_block and not block):
+        raise UnmeetableError(
+            f"the pod selects {constants.RESERVATION_SUB_BLOCK if sub_block else constants.RESERVATION_BLOCK} without "
+            f"{constants.RESERVATION_BLOCK if sub_block else constants.RESERVATION_NAME}; add it"
+        )
+    # GKE answered NAME/reservationBlocks/B with 404 where the full path was taken (cluster-toolkit issue 5043).
+    project = selector.get(constants.RESERVATION_PROJECT, "") or (settings.project_id if block else "")
+    return reservation_path(name, project=project, block=block, sub_block=sub_block) if name else ""
+
+
+def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings, *, own: bool) -> str:
+    """Say why a choice is not to be tried, empty where it is."""
+    region = region_of(settings.cluster_location)
+    if choice.zone and region_of(choice.zone) != region:
+        return f"{choice} is not in {region}, the region of the cluster"
+    if choice.kind is CapacityKind.FLEX_START and shape is not None and not shape.machine_type.flex_start:
+        return f"Google offers {shape.machine_type.name} on no {choice.kind.value} terms"
+    if own and choice.reservation:
+        return allowlists.reservation_problem(choice.reservation, settings)
+    return ""
+
+
+def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Settings) -> Iterator[CapacityChoice]:
+    selected = selected_zone(slice_)
+    zones = zones_of(slice_, settings)
+    region = region_of(settings.cluster_location)
+    count = sum(1 if choice.zone else len(zones) for choice in listed)
+    if count > bounds.CHOICES_IN_ZONES:
+        raise UnmeetableError(
+            f"{constants.CAPACITY} and {constants.ZONES} make {count} pairs of choice and zone, and at most "
+            f"{bounds.CHOICES_IN_ZONES} are read; name fewer choices or zones"
+        )
+    for zone in zones:
+        if region_of(zone) != region:
+            raise UnmeetableError(f"zone {zone} is not in {region}, the region of the cluster")
+    for choice in listed:
+        if not choice.zone:
+            yield from (replace(choice, zone=zone) for zone in zones)
+        elif selected in (None, choice.zone):
+            yield choice
+
+
+def _elsewhere(listed: Iterable[CapacityChoice], slice_: Slice) -> str:
+    selector = slice_.requirements.node_selector
+    selected = next((f"{key}={selector[key]}" for key in constants.ZONE_LABELS if selector.get(key)), "no zone")
+    return f"the pod selects {selected}, and none of {', '.join(map(str, listed))} is there"

@@ -1,0 +1,255 @@
+"""All or nothing: the slices of one JobSet start together, and what is only partly there is given back.
+
+Pools of such a JobSet carry a taint. It is taken off their nodes when every slice of the JobSet that wants a pool has a
+ready one, so no pod is bound before, and what is there can be given back: when no further slice has come for
+PARTIAL_HOLD and none is being made, the JobSet lets its pools go and queues. Of those that queue for one accelerator
+one tries at a time: the one that had the fewest turns, of these the oldest. So two half-served JobSets do not wait for
+each other for ever.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from provisioner import constants
+from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.model.workloads import JobSetUid
+from provisioner.settings import Settings
+from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.planning.launch import wishes
+from provisioner.slices.planning.match.assignment import Matching
+from provisioner.slices.planning.memory.state import Gang, Memory
+from provisioner.slices.planning.plan import Verdict
+from provisioner.slices.planning.supply import Supply
+from provisioner.slices.planning.verdicts import verdict
+
+#: Each turn that ended with slices given back doubles the wait for the next, so many times at most.
+_MOST_DOUBLINGS = 2
+#: However short the hold is: who holds nothing must not try without a pause.
+_SHORTEST_TURN = timedelta(seconds=60)
+#: From a pool's being up to its nodes' being ready with their chips, with room to spare.
+_BOOT = timedelta(seconds=120)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """Whose turn it is."""
+
+    #: The slices of each JobSet that starts with all of them or not at all.
+    members: Mapping[JobSetUid, list[Slice]]
+    #: Those that may neither take nor buy a pool now, and why.
+    sidelined: Mapping[JobSetUid, str]
+    #: Those that gave back what they had, and that can never have all: they take nothing, and keep nobody waiting.
+    hopeless: frozenset[JobSetUid]
+    #: Those whose turn it is while others wait for them.
+    awaited: frozenset[JobSetUid]
+    #: Those that are sidelined after they gave back what they had.
+    giving_back: frozenset[JobSetUid]
+    #: When the next turn begins.
+    wake_at: tuple[datetime, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What has become of the JobSets that start together."""
+
+    #: For `Memory.gangs`.
+    gangs: Mapping[JobSetUid, Gang]
+    #: Nodes whose taint is to be taken off.
+    releases: tuple[str, ...]
+    #: JobSets of which some slices are ready and held back for the others.
+    held: frozenset[JobSetUid]
+    verdicts: tuple[Verdict, ...]
+    wake_at: tuple[datetime, ...]
+
+
+def take_turns(
+    slices: Mapping[SliceId, Slice],
+    owned: Mapping[SliceId, list[Supply]],
+    problem_of: Callable[[Sequence[Slice]], str],
+    memory: Memory,
+    settings: Settings,
+    now: datetime,
+) -> Turns:
+    """Decide which JobSets may take and buy pools.
+
+    `problem_of` says why the slices of one JobSet can never be had all together: such a JobSet takes no turns.
+    """
+    members = _members(slices, settings)
+    hold = timedelta(seconds=settings.partial_hold_seconds)
+    queued = {uid: gang for uid, gang in memory.gangs.items() if uid in members and gang.turns > 0}
+    hopeless = frozenset(uid for uid in queued if problem_of(members[uid]))
+    sidelined: dict[JobSetUid, str] = {}
+    awaited: set[JobSetUid] = set()
+    wake_at: list[datetime] = []
+    for accelerator, uids in _by_accelerator(members).items():
+        queue = sorted(
+            (uid for uid in uids if uid in queued and uid not in hopeless),
+            key=lambda uid: _order(uid, queued[uid], members[uid]),
+        )
+        if not queue:
+            continue
+        head, *rest = queue
+        begins = _begins(queued[head], hold, alone=not rest)
+        if begins > now:
+            wake_at.append(begins)
+            sidelined[head] = f"what was there of its slices was given back, next try {begins:%H:%M:%S} UTC"
+        name = members[head][0].jobset.name
+        for place, uid in enumerate(rest, start=2):
+            sidelined[uid] = f"place {place} of the JobSets that wait for all their {accelerator} slices, after {name}"
+        # Before its turn begins, those that have not tried yet may.
+        newcomers = (
+            [] if begins > now else [uid for uid in uids - set(queue) - hopeless if not _begun(members[uid], owned)]
+        )
+        for uid in newcomers:
+            sidelined[uid] = f"JobSet {name} waits longer for all its {accelerator} slices"
+        if rest or newcomers:
+            awaited.add(head)
+    return Turns(
+        members=members,
+        sidelined=sidelined,
+        awaited=frozenset(awaited),
+        hopeless=hopeless,
+        giving_back=frozenset(queued.keys() & sidelined.keys()) | hopeless,
+        wake_at=tuple(wake_at),
+    )
+
+
+def stand(
+    slices: Mapping[SliceId, Slice],
+    supply: Mapping[PoolName, Supply],
+    matching: Matching,
+    turns: Turns,
+    memory: Memory,
+    settings: Settings,
+    now: datetime,
+) -> Standing:
+    """See which JobSets have all their slices, and which have waited too long for the rest."""
+    hold = timedelta(seconds=settings.partial_hold_seconds)
+    place = {slice_id: name for name, slice_id in matching.claimed.items()}
+    gangs: dict[JobSetUid, Gang] = {}
+    partial: dict[JobSetUid, tuple[int, int]] = {}
+    wake_at: list[datetime] = []
+    for uid, members in turns.members.items():
+        there = sum(_is_there(each, place, supply, matching) for each in members)
+        before = memory.gangs.get(uid, Gang())
+        if there == len(members):
+            continue
+        partial[uid] = (there, len(members))
+        waiting = [supply[place[each.id]] for each in members if each.id in place and not matching.held.get(each.id)]
+        # A pool whose nodes come and go holds its chips all the time.
+        holds = any(each.ready or each.unready_since is not None for each in waiting)
+        if uid in turns.sidelined or uid in turns.hopeless or not (holds or uid in turns.awaited):
+            gangs[uid] = replace(before, there=0, since=None)
+            continue
+        since = before.since if before.since is not None and there <= before.there else now
+        there = max(there, before.there)
+        # What is being made is waited for, however long GKE takes: it may be there in a moment.
+        if since + hold > now or any(_is_coming(each, now) for each in waiting):
+            gangs[uid] = replace(before, there=there, since=since)
+            wake_at += [since + hold] if since + hold > now else []
+        else:
+            gangs[uid] = Gang(turns=before.turns + 1, gave_back_at=now)
+            wake_at.append(now)
+    return Standing(
+        gangs={uid: gang for uid, gang in gangs.items() if gang != Gang()},
+        releases=tuple(sorted(_releases(slices, supply, matching, place, partial.keys()))),
+        held=frozenset(uid for uid, (there, _) in partial.items() if there),
+        verdicts=tuple(_verdicts(slices, supply, place, partial)),
+        wake_at=tuple(wake_at),
+    )
+
+
+def _members(slices: Mapping[SliceId, Slice], settings: Settings) -> dict[JobSetUid, list[Slice]]:
+    """List the slices that start together, by JobSet: those that have pods to run, not those that come later."""
+    members: dict[JobSetUid, list[Slice]] = defaultdict(list)
+    for each in slices.values():
+        if each.served and each.pods and wishes.wants_all_or_nothing(each, settings):
+            members[each.jobset.uid].append(each)
+    return dict(members)
+
+
+def _by_accelerator(members: Mapping[JobSetUid, list[Slice]]) -> dict[str, set[JobSetUid]]:
+    found: dict[str, set[JobSetUid]] = defaultdict(set)
+    for uid, slices in members.items():
+        for each in slices:
+            if each.shape is not None:
+                found[each.shape.accelerator.label].add(uid)
+    return found
+
+
+def _order(uid: JobSetUid, gang: Gang, members: Iterable[Slice]) -> tuple[int, float, str]:
+    waits = [each.leader.unschedulable_since for each in members if each.leader is not None]
+    oldest = min((since.timestamp() for since in waits if since is not None), default=0.0)
+    return gang.turns, oldest, uid
+
+
+def _begins(gang: Gang, hold: timedelta, *, alone: bool) -> datetime:
+    """Return when a JobSet may try again; at once where another has just made room for it."""
+    gave_back_at = gang.gave_back_at
+    if gave_back_at is None:
+        raise ValueError("only a JobSet that gave back its slices queues")
+    if gang.turns == 1 and not alone:
+        return gave_back_at
+    return gave_back_at + max(hold, _SHORTEST_TURN) * float(2 ** min(gang.turns - 1, _MOST_DOUBLINGS))
+
+
+def _begun(members: Iterable[Slice], owned: Mapping[SliceId, list[Supply]]) -> bool:
+    return any(owned.get(each.id) or any(pod.node_name for pod in each.pods) for each in members)
+
+
+def _is_there(
+    slice_: Slice, place: Mapping[SliceId, PoolName], supply: Mapping[PoolName, Supply], matching: Matching
+) -> bool:
+    if matching.held.get(slice_.id) or slice_.id in matching.elsewhere:
+        return True
+    name = place.get(slice_.id)
+    return name is not None and supply[name].ready
+
+
+def _is_coming(each: Supply, now: datetime) -> bool:
+    """Whether a pool is being made, or has just been: its nodes get ready a little after GKE calls it up."""
+    if each.pool.status is PoolStatus.PROVISIONING:
+        return True
+    young = all(now - node.created_at < _BOOT for node in each.nodes)
+    return each.unready_since is not None and now - each.unready_since < _BOOT and young
+
+
+def _releases(
+    slices: Mapping[SliceId, Slice],
+    supply: Mapping[PoolName, Supply],
+    matching: Matching,
+    place: Mapping[SliceId, PoolName],
+    partial: Iterable[JobSetUid],
+) -> Iterable[str]:
+    waiting = set(partial)
+    used = [(slice_id, name) for slice_id, name in place.items()]
+    used += [(slice_id, name) for slice_id, names in matching.held.items() for name in names]
+    for slice_id, name in used:
+        if slice_id not in slices or slice_id.jobset_uid in waiting or name not in supply:
+            continue
+        if slices[slice_id].jobset.suspended:
+            # Nobody knows whether all are there before it is resumed.
+            continue
+        for node in supply[name].nodes:
+            if any(taint.key in constants.HELD_KEYS for taint in node.taints):
+                yield node.name
+
+
+def _verdicts(
+    slices: Mapping[SliceId, Slice],
+    supply: Mapping[PoolName, Supply],
+    place: Mapping[SliceId, PoolName],
+    partial: Mapping[JobSetUid, tuple[int, int]],
+) -> Iterable[Verdict]:
+    for slice_id, name in place.items():
+        waits = slice_id in slices and slices[slice_id].wanting
+        if waits and slice_id.jobset_uid in partial and supply[name].ready:
+            there, wanted = partial[slice_id.jobset_uid]
+            message = (
+                f"Node pool {name} is ready and is held until all slices of the JobSet are: {there} of {wanted} are"
+            )
+            yield verdict(slices[slice_id], constants.HELD_FOR_OTHERS, message, key=name, warning=False)

@@ -1,0 +1,349 @@
+"""How many chips and pools whoever runs the provisioner allows.
+
+Counted is everything of ours that GKE has or may have: listed pools in whatever state, and creates that no list shows
+yet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from provisioner import tpu
+from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.model.workloads import JobSet, JobSetUid
+from provisioner.settings import Settings
+from provisioner.settings.forms import OTHERS
+from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.planning.supply import Supply
+
+_HOUR = timedelta(hours=1)
+_ALL = "all pools together"
+_PAUSE = "PAUSE_CREATION"
+#: The first words of scopes, narrowest first.
+_BREADTH = ("namespace", "accelerator", "all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Which limit is in the way of a pool."""
+
+    #: The setting's name.
+    limit: str
+    message: str
+    #: When it may be out of the way by itself; None: when pools go, or the setting changes.
+    until: datetime | None = None
+
+
+_PAUSED = Refusal(
+    limit=_PAUSE,
+    message="PAUSE_CREATION is set: no node pools are made until whoever runs the provisioner unsets it.",
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Budget:
+    """What is left within the limits, as the creates of one decision use it up."""
+
+    settings: Settings
+    now: datetime
+    #: Chips by scope.
+    chips: Counter[str] = field(default_factory=Counter)
+    #: Chips by scope and the JobSet that has them.
+    chips_of_jobsets: Counter[tuple[str, JobSetUid]] = field(default_factory=Counter)
+    #: Pools by namespace and name of their JobSet.
+    pools: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: The creates of the last hour, oldest first.
+    created: list[datetime] = field(default_factory=list)
+    #: Of the chips those that are kept for slices that have waited for too long, by scope.
+    reserved: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        supply: Iterable[Supply],
+        holders: Mapping[PoolName, frozenset[SliceId | None]],
+        created_at: Mapping[PoolName, datetime],
+        settings: Settings,
+        now: datetime,
+    ) -> Budget:
+        """Count what there is; `holders` are the slices with pods on each pool."""
+        budget = cls(settings=settings, now=now)
+        budget.created = sorted(moment for moment in created_at.values() if moment > now - _HOUR)
+        for each in supply if budget._counts else ():
+            # One that only others' pods are on is not had by the JobSet that it was made for.
+            lent = _is_lent(each, holders.get(each.name, frozenset()))
+            budget._count(*each.jobset_name, each.pool.machine_type, each.pool.hosts, pools=0 if lent else 1)
+            users = {slice_id.jobset_uid for slice_id in holders.get(each.name, ()) if slice_id is not None}
+            for uid in users or {each.jobset_uid}:
+                budget.chips_of_jobsets.update(dict.fromkeys(((scope, uid) for scope in scopes_of(each)), each.chips))
+        return budget
+
+    @property
+    def _counts(self) -> bool:
+        """Whether there is a limit that chips or pools are counted for."""
+        settings = self.settings
+        return (
+            settings.max_chips is not None
+            or settings.max_pools_per_jobset is not None
+            or bool(settings.max_chips_per_namespace or settings.max_chips_per_accelerator)
+        )
+
+    def copy(self) -> Budget:
+        """Return a budget of its own with the same things counted."""
+        return replace(
+            self,
+            chips=self.chips.copy(),
+            chips_of_jobsets=self.chips_of_jobsets.copy(),
+            pools=self.pools.copy(),
+            created=self.created.copy(),
+            reserved=self.reserved.copy(),
+        )
+
+    def refusal(self, slice_: Slice) -> Refusal | None:
+        """Return what forbids one more pool for this slice, None where nothing does."""
+        if self.settings.pause_creation:
+            return _PAUSED
+        if slice_.shape is None:
+            return None
+        chips = _chips_of(slice_)
+        for limit, scope, most in self._limits_on_chips(slice_):
+            if self.chips[scope] + chips > most:
+                return _too_many_chips(limit, scope, most, self.chips[scope], self.reserved.get(scope, 0), chips)
+        return self._refusal_of_others(slice_.jobset)
+
+    def missing(self, slice_: Slice) -> dict[str, int]:
+        """Return how many chips have to go, by scope, before a pool for this slice is allowed."""
+        chips = _chips_of(slice_)
+        return {
+            scope: self.chips[scope] + chips - most
+            for _, scope, most in self._limits_on_chips(slice_)
+            if self.chips[scope] + chips > most
+        }
+
+    def scope_to_reserve(self, slices: Collection[Slice]) -> str:
+        """Return the narrowest limit that keeps out slices that wait for each other: what becomes free there may help.
+
+        Within no wider one: whom a limit of its own namespace keeps out must not keep chips from other namespaces. Once
+        for each limit. And not where that would be of no use: where another limit keeps them out too, or where a limit
+        allows their JobSet no more than it has. Empty where nothing is to be kept.
+        """
+        if any(self._refusal_of_others(each.jobset) for each in slices):
+            return ""
+        asked: Counter[str] = Counter()
+        own: Counter[str] = Counter()
+        limits: dict[str, int] = {}
+        for each in slices:
+            for _, scope, most in self._limits_on_chips(each):
+                limits[scope] = most
+                asked[scope] += _chips_of(each)
+                own[scope] = self.chips_of_jobsets[scope, each.jobset.uid]
+        if any(asked[scope] + own[scope] > most for scope, most in limits.items()):
+            return ""
+        refusing = [scope for scope, most in limits.items() if self.chips[scope] + asked[scope] > most]
+        scope = min(refusing, key=lambda each: _BREADTH.index(each.partition(" ")[0]), default="")
+        return "" if scope in self.reserved else scope
+
+    def reserve(self, scope: str, slices: Collection[Slice]) -> int:
+        """Keep what becomes free within a limit for slices; return how many chips are missing."""
+        asked, allowed = 0, 0
+        for each in slices:
+            for _, other, most in self._limits_on_chips(each):
+                if other == scope:
+                    asked, allowed = asked + _chips_of(each), most
+        self.reserved[scope] = asked
+        self.chips[scope] += asked
+        return self.chips[scope] - allowed
+
+    def _limits_on_chips(self, slice_: Slice) -> Iterable[tuple[str, str, int]]:
+        """Yield setting, scope and number."""
+        settings, namespace = self.settings, slice_.jobset.namespace
+        if settings.max_chips is not None:
+            yield "MAX_CHIPS", _ALL, settings.max_chips
+        most = _amount(settings.max_chips_per_namespace, namespace)
+        if most is not None:
+            yield "MAX_CHIPS_PER_NAMESPACE", _namespace(namespace), most
+        accelerator = slice_.shape.accelerator.label if slice_.shape is not None else ""
+        most = _amount(settings.max_chips_per_accelerator, accelerator)
+        if most is not None:
+            yield "MAX_CHIPS_PER_ACCELERATOR", _accelerator(accelerator), most
+
+    def take(self, slice_: Slice) -> None:
+        """Count a create that has been decided."""
+        jobset, shape = slice_.jobset, slice_.shape
+        if shape is not None and self._counts:
+            self._count(jobset.namespace, jobset.name, shape.machine_type.name, slice_.nodes, pools=1)
+            for scope in scopes(jobset.namespace, shape.accelerator.label):
+                self.chips_of_jobsets[scope, jobset.uid] += _chips_of(slice_)
+        self.created.append(self.now)
+
+    def give_back(self, each: Supply) -> None:
+        """Count a pool no more."""
+        self._count(*each.jobset_name, each.pool.machine_type, -each.pool.hosts, pools=-1)
+
+    def _count(self, namespace: str, jobset_name: str, machine_type: str, nodes: int, *, pools: int) -> None:
+        known = tpu.machine_type(machine_type)
+        if known is not None:
+            for scope in scopes(namespace, known[0].label):
+                self.chips[scope] += nodes * known[1].chips
+        self.pools[namespace, jobset_name] += pools
+
+    def _refusal_of_others(self, jobset: JobSet) -> Refusal | None:
+        """Return what forbids one more pool besides the limits on chips."""
+        if self.settings.pause_creation:
+            return _PAUSED
+        return self._too_many_pools(jobset) or self._too_many_creates()
+
+    def _too_many_pools(self, jobset: JobSet) -> Refusal | None:
+        most, there = self.settings.max_pools_per_jobset, self.pools[jobset.namespace, jobset.name]
+        if most is None or there < most:
+            return None
+        return Refusal(
+            limit="MAX_POOLS_PER_JOBSET",
+            message=f"MAX_POOLS_PER_JOBSET allows a JobSet {most} node pools, and {there} of {jobset.name} are there.",
+        )
+
+    def _too_many_creates(self) -> Refusal | None:
+        most = self.settings.max_creates_per_hour
+        if most is None or len(self.created) < most:
+            return None
+        until = self.created[len(self.created) - most] + _HOUR if most else None
+        return Refusal(
+            limit="MAX_CREATES_PER_HOUR",
+            message=f"MAX_CREATES_PER_HOUR allows {most} new node pools within an hour, and {len(self.created)} were "
+            f"made.",
+            until=until,
+        )
+
+
+def problem_of(slices: Iterable[Slice], settings: Settings) -> str:
+    """Say which limit can never allow pools for all of some slices at once, empty where none is in the way."""
+    empty = Budget(settings=settings, now=datetime.min.replace(tzinfo=UTC) + 2 * _HOUR)
+    for each in slices:
+        refusal = empty.refusal(each)
+        if refusal is not None and refusal.limit != _PAUSE:
+            return f"{refusal.limit} does not allow all of them at once"
+        empty.take(each)
+    return ""
+
+
+def in_the_way(
+    unserved: Iterable[Slice],
+    possible: Callable[[Slice], bool],
+    gangs: Collection[JobSetUid],
+    supply: Mapping[PoolName, Supply],
+    idle_since: Mapping[PoolName, datetime],
+    budget: Budget,
+) -> frozenset[PoolName]:
+    """Choose idle pools, the longest idle first, whose chips a slice waits for that the limits keep from its own.
+
+    What is on its way out already makes room first. No pool goes for slices that would not be bought all the same: none
+    that is `possible`, or not all those of one JobSet of `gangs`.
+    """
+    if not idle_since:
+        return frozenset()
+    together: dict[Hashable, list[Slice]] = defaultdict(list)
+    for slice_ in unserved:
+        uid = slice_.jobset.uid
+        together[uid if uid in gangs else slice_.id].append(slice_)
+    room = budget.copy()
+    for each in supply.values():
+        if each.leaving or each.pool.status is PoolStatus.STOPPING:
+            room.give_back(each)
+    idle = [supply[name] for name in sorted(idle_since, key=lambda name: (idle_since[name], name))]
+    chosen: set[PoolName] = set()
+    for slices in together.values():
+        if _make_room(slices, (), budget) is not None or not all(map(possible, slices)):
+            continue
+        found = _make_room(slices, [each for each in idle if each.name not in chosen], room)
+        if found is not None:
+            going, room = found
+            chosen |= going
+    return frozenset(chosen)
+
+
+def _make_room(
+    slices: Iterable[Slice], idle: Iterable[Supply], room: Budget
+) -> tuple[frozenset[PoolName], Budget] | None:
+    """Choose the pools that go for some slices, and count all of them; None where it would be of no use."""
+    room = room.copy()
+    left = {each.name: each for each in idle}
+    going: set[PoolName] = set()
+    for slice_ in slices:
+        for name, each in tuple(left.items()):
+            missing = room.missing(slice_)
+            if not missing:
+                break
+            if missing.keys() & set(scopes_of(each)):
+                room.give_back(each)
+                going.add(name)
+                del left[name]
+        if room.refusal(slice_) is not None:
+            return None
+        room.take(slice_)
+    return frozenset(going), room
+
+
+def scopes_of(each: Supply) -> tuple[str, str, str]:
+    """Return the scopes of limits in which the chips of a pool count."""
+    known = tpu.machine_type(each.pool.machine_type)
+    return scopes(each.jobset_name[0], known[0].label if known else "")
+
+
+def scopes(namespace: str, accelerator: str) -> tuple[str, str, str]:
+    """Return the scopes of limits in which the chips of a namespace and an accelerator count."""
+    return _ALL, _namespace(namespace), _accelerator(accelerator)
+
+
+def _namespace(name: str) -> str:
+    return f"namespace {name}"
+
+
+def _accelerator(label: str) -> str:
+    return f"accelerator {label}"
+
+
+def remembered(
+    created_at: Mapping[PoolName, datetime], started: Iterable[PoolName], settings: Settings, now: datetime
+) -> dict[PoolName, datetime]:
+    """Return the creates to remember for MAX_CREATES_PER_HOUR: none without that limit.
+
+    A moment far ahead was written by a clock that ran wrong.
+    """
+    if settings.max_creates_per_hour is None:
+        return {}
+    recent = {name: moment for name, moment in created_at.items() if now - _HOUR < moment <= now + _HOUR}
+    for name in started:
+        if name in recent:
+            # A name that is free again may be sent again: each time counts.
+            recent[PoolName(f"{name} {recent[name].isoformat()}")] = recent[name]
+        recent[name] = now
+    return recent
+
+
+def _chips_of(slice_: Slice) -> int:
+    return slice_.nodes * slice_.shape.machine_type.chips if slice_.shape is not None else 0
+
+
+def _too_many_chips(limit: str, scope: str, most: int, counted: int, reserved: int, chips: int) -> Refusal:
+    if chips > most:
+        message = f"{limit} allows {scope} {most} chips; this slice alone has {chips}."
+    else:
+        kept = f", {reserved} are kept for a slice that has waited for longer" if reserved else ""
+        message = (
+            f"{limit} allows {scope} {most} chips, {counted - reserved} are there{kept}, and this slice would add "
+            f"{chips}."
+        )
+    return Refusal(limit=limit, message=message)
+
+
+def _is_lent(each: Supply, holders: Collection[SliceId | None]) -> bool:
+    """Whether pods are on a pool, and none of the JobSet that it was made for."""
+    return bool(holders) and all(slice_id is None or slice_id.jobset_uid != each.jobset_uid for slice_id in holders)
+
+
+def _amount(amounts: Iterable[tuple[str, int]], name: str) -> int | None:
+    by_name = dict(amounts)
+    return by_name.get(name, by_name.get(OTHERS))

@@ -1,0 +1,1 @@
+"""Which slice has which pool, and which pods fit which nodes. Pure."""

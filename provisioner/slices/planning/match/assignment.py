@@ -1,0 +1,228 @@
+"""Which slice has which pool: by use, not by name.
+
+When several slices of one shape start together, the scheduler puts a leader on whichever fitting pool is ready first,
+not on the one made for it. So a slice holds every pool that its pods are bound to, whatever the labels say; the pool
+whose slice sits elsewhere is free for another.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from provisioner.model.capacity import Node, NodePool, PoolName, Zone
+from provisioner.model.workloads import JobSets, JobSetUid, Pod
+from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.demand.slices import slice_id_of
+from provisioner.slices.planning.match import node_labels
+from provisioner.slices.planning.match.fit import demand_key
+from provisioner.slices.planning.supply import Supply, serves, takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matching:
+    """The outcome."""
+
+    #: Pool -> slices with unfinished pods on it. None stands for pods whose slice cannot be told.
+    holders: Mapping[PoolName, frozenset[SliceId | None]]
+    #: Slice -> pools that its pods are bound to.
+    held: Mapping[SliceId, frozenset[PoolName]]
+    #: Pool -> the slice that counts on it without holding it.
+    claimed: Mapping[PoolName, SliceId]
+    #: Slices whose pods are bound to nodes that are none of ours, as far as is known.
+    elsewhere: frozenset[SliceId]
+    #: Slices that want a pool and have none, longest waiting first.
+    unserved: tuple[Slice, ...]
+    #: The zone of each JobSet whose pools are all to be in one zone and of which there are some.
+    zones: Mapping[JobSetUid, Zone]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restrictions:
+    """What slices may not take, although it would fit."""
+
+    #: JobSets that take no pool of a second zone.
+    one_zone: Collection[JobSetUid] = ()
+    #: JobSets that take no pool at all.
+    sidelined: Collection[JobSetUid] = ()
+    #: Slices that take no pool that was made for another: what becomes free is kept for one that has waited longer.
+    yielding: Collection[SliceId] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Use:
+    """Who is bound where."""
+
+    holders: Mapping[PoolName, frozenset[SliceId | None]]
+    #: Like holders, and with the pods that have been terminating past their grace: chips that are not free yet.
+    occupants: Mapping[PoolName, frozenset[SliceId | None]]
+    held: Mapping[SliceId, frozenset[PoolName]]
+    elsewhere: frozenset[SliceId]
+
+
+def match(
+    slices: Mapping[SliceId, Slice],
+    supply: Mapping[PoolName, Supply],
+    owned: Mapping[SliceId, Sequence[Supply]],
+    pods: Iterable[Pod],
+    nodes: Iterable[Node],
+    jobsets: JobSets,
+    last_held: Mapping[SliceId, PoolName],
+    restrictions: Restrictions,
+    now: datetime,
+) -> Matching:
+    """Match slices with pools; each pool serves one slice at most."""
+    use = _use(pods, nodes, jobsets, now)
+    usable = {name: each for name, each in supply.items() if each.usable}
+    claims: dict[SliceId, PoolName] = {}
+    claimed: dict[PoolName, SliceId] = {}
+    zones: dict[JobSetUid, Zone] = {}
+    waiting = sorted((each for each in slices.values() if not use.held.get(each.id)), key=_queue_order)
+
+    def settle(uid: JobSetUid, pool: NodePool) -> None:
+        if uid in restrictions.one_zone and pool.zones:
+            zones.setdefault(uid, pool.zones[0])
+
+    def claim(slice_: Slice, candidate: Supply | None) -> None:
+        if candidate is not None:
+            claims[slice_.id] = candidate.name
+            claimed[candidate.name] = slice_.id
+            settle(slice_.jobset.uid, candidate.pool)
+
+    def returns_to(slice_: Slice, candidate: Supply | None) -> bool:
+        """Whether a slice may count on a pool that it had, or that was made for it."""
+        if candidate is None or candidate.name not in usable or candidate.name in claimed:
+            return False
+        # Its own pods on their way out make room for those that follow them.
+        if use.occupants.get(candidate.name, frozenset()) - {slice_.id}:
+            return False
+        # Where all hosts are known, the slice's pods are on none of them: it found a place among foreign nodes.
+        gone = slice_.id in use.elsewhere and len(candidate.nodes) >= candidate.pool.hosts
+        # What a suspended JobSet's pods will ask for is not known: a queue changes their template before and after.
+        return not gone and (slice_.jobset.suspended or serves(candidate, slice_))
+
+    def return_home(slices: Sequence[Slice]) -> None:
+        for slice_ in slices:
+            last = supply.get(last_held.get(slice_.id, PoolName("")))
+            claim(slice_, last if returns_to(slice_, last) else None)
+        for slice_ in slices:
+            if slice_.id not in claims:
+                own = (each for each in owned.get(slice_.id, ()) if returns_to(slice_, each))
+                claim(slice_, max(own, key=lambda each: (each.ready, each.attempt), default=None))
+
+    for slice_id, names in use.held.items():
+        for name in sorted(names & supply.keys()):
+            settle(slice_id.jobset_uid, supply[name].pool)
+    suspended = [each for each in waiting if each.jobset.suspended]
+    eligible = [each for each in waiting if each.jobset.uid not in restrictions.sidelined and not each.jobset.suspended]
+    return_home(eligible)
+    # Only who waits for a pool takes one that was made for another; who merely might need one again does not.
+    free = _Free(
+        each
+        for each in usable.values()
+        # What looks idle may be in use by a JobSet that nobody watches.
+        if each.name not in claimed and not use.occupants.get(each.name) and not each.unwatched
+    )
+    for slice_ in eligible:
+        if slice_.wanting and slice_.id not in claims and slice_.id not in restrictions.yielding:
+            claim(slice_, free.take(slice_, zones.get(slice_.jobset.uid)))
+    # The scheduler puts whatever fits on the nodes that a suspended JobSet keeps: it is the last to count on them.
+    return_home(suspended)
+    return Matching(
+        holders=use.holders,
+        held=use.held,
+        claimed=claimed,
+        elsewhere=use.elsewhere,
+        unserved=tuple(each for each in waiting if each.wanting and each.id not in claims),
+        zones=zones,
+    )
+
+
+class _Free:
+    """Pools that nobody counts on, best first; slices that ask for the same look at each pool once, together."""
+
+    def __init__(self, free: Iterable[Supply]) -> None:
+        #: Pools by each label of their nodes, so that a slice looks only at those that its rarest selector leaves.
+        self._shelves: dict[tuple[str, str], list[Supply]] = defaultdict(list)
+        for supply in sorted(free, key=_preference):
+            for label in supply.view.labels.items():
+                self._shelves[label].append(supply)
+        self._searches: dict[Hashable, Iterator[Supply]] = {}
+        self._taken: set[PoolName] = set()
+
+    def take(self, slice_: Slice, zone: Zone | None) -> Supply | None:
+        """Give out the best pool that fits, in the one zone where there is one to keep to."""
+        # A label that is not predicted says nothing of who may carry it.
+        selectors = [
+            (key, value)
+            for key, value in slice_.requirements.node_selector.items()
+            if not node_labels.may_be_there(key)
+        ]
+        shelf = min((self._shelves.get(label, []) for label in selectors), key=len, default=[])
+        if not shelf:
+            return None
+        search = self._searches.setdefault(
+            (_demand_key(slice_), zone),
+            (
+                each
+                for each in shelf
+                if each.name not in self._taken and zone in (None, *each.pool.zones) and takes(each, slice_)
+            ),
+        )
+        found = next(search, None)
+        if found is not None:
+            self._taken.add(found.name)
+        return found
+
+
+def _demand_key(slice_: Slice) -> Hashable:
+    """Return what `takes` looks at: equal keys, equal answers."""
+    multi_host = slice_.shape is not None and slice_.shape.multi_host
+    return slice_.nodes, multi_host, demand_key(slice_.requirements)
+
+
+def _use(pods: Iterable[Pod], nodes: Iterable[Node], jobsets: JobSets, now: datetime) -> _Use:
+    pool_of_node = {node.name: node.pool_name for node in nodes}
+    holders: dict[PoolName, set[SliceId | None]] = defaultdict(set)
+    occupants: dict[PoolName, set[SliceId | None]] = defaultdict(set)
+    held: dict[SliceId, set[PoolName]] = defaultdict(set)
+    elsewhere: set[SliceId] = set()
+    for pod in pods:
+        if not pod.node_name or pod.finished:
+            continue
+        slice_id = slice_id_of(pod, jobsets)
+        name = pool_of_node.get(pod.node_name)
+        if name is None:
+            if slice_id is not None and pod.deletion_deadline is None:
+                elsewhere.add(slice_id)
+            continue
+        occupants[name].add(slice_id)
+        # Past its grace a pod is only still there because its node does not answer.
+        if pod.deletion_deadline is None or pod.deletion_deadline > now:
+            holders[name].add(slice_id)
+        # A pod on its way out keeps its pool from being deleted, but its slice will need a place again.
+        if slice_id is not None and pod.deletion_deadline is None:
+            held[slice_id].add(name)
+    return _Use(
+        holders={name: frozenset(ids) for name, ids in holders.items()},
+        occupants={name: frozenset(ids) for name, ids in occupants.items()},
+        held={slice_id: frozenset(names) for slice_id, names in held.items()},
+        elsewhere=frozenset(elsewhere - held.keys()),
+    )
+
+
+def _queue_order(slice_: Slice) -> tuple[bool, float, str, str, str]:
+    since = slice_.leader.unschedulable_since if slice_.leader is not None else None
+    return (
+        not slice_.wanting,
+        since.timestamp() if since is not None else 0.0,
+        slice_.jobset.namespace,
+        slice_.jobset.name,
+        slice_.job_name,
+    )
+
+
+def _preference(supply: Supply) -> tuple[bool, int, str]:
+    return (not supply.ready, supply.pool.hosts, supply.name)

@@ -1,0 +1,146 @@
+"""Whether a pod can run on a node, as the scheduler sees it.
+
+Selectors, required node affinity, taints and the requests that matter here (chips, CPU, memory). Inter-pod affinity is
+not evaluated: of the exclusive placement of JobSets, the matching sees the part that counts, other slices' pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+
+from provisioner.model.capacity import Node, Taint
+from provisioner.model.workloads import Expression, Requirements, Toleration
+from provisioner.slices.planning.match import node_labels
+
+#: Operators that no node without the label satisfies.
+_NEED_A_LABEL = frozenset({"In", "Exists", "Gt", "Lt"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """What the scheduler would see of a node, existing or expected."""
+
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
+    chips: int
+    cpu_millicores: int
+    memory_bytes: int
+    name: str = ""
+    #: No such node is there yet: of some labels nobody knows whether it will carry them.
+    predicted: bool = False
+
+    def may_carry(self, key: str) -> bool:
+        """Whether a label that is not listed may be there all the same."""
+        return self.predicted and key not in self.labels and node_labels.may_be_there(key)
+
+
+def view_of_node(node: Node) -> NodeView:
+    """View a registered node; one that has not reported yet offers nothing."""
+    return NodeView(
+        labels=node.labels,
+        taints=node.taints,
+        chips=node.allocatable_chips,
+        cpu_millicores=node.allocatable_cpu_millicores,
+        memory_bytes=node.allocatable_memory_bytes,
+        name=node.name,
+    )
+
+
+def demand_key(requirements: Requirements) -> Hashable:
+    """Return what `misfit` looks at: equal keys, equal answers."""
+    return (
+        requirements.chips,
+        requirements.cpu_millicores,
+        requirements.memory_bytes,
+        frozenset(requirements.node_selector.items()),
+        requirements.affinity_terms,
+        requirements.tolerations,
+    )
+
+
+def misfit(requirements: Requirements, view: NodeView) -> str:
+    """Return the first reason why the pod cannot run there, empty where it can."""
+    reason = label_misfit(requirements, view)
+    if reason:
+        return reason
+    for taint in view.taints:
+        if taint.effect != "PreferNoSchedule" and not _tolerated(taint, requirements.tolerations):
+            return f"the pod does not tolerate the taint {taint.key}={taint.value}:{taint.effect}"
+    return room_misfit(requirements, view)
+
+
+def room_misfit(requirements: Requirements, view: NodeView) -> str:
+    """Return the first resource that an empty node has too little of, empty where it has enough.
+
+    The cheapest part of `misfit`: what pods ask for may differ in each of thousands.
+    """
+    for resource, asked, there in (
+        ("chips", requirements.chips, view.chips),
+        ("millicores of CPU", requirements.cpu_millicores, view.cpu_millicores),
+        ("bytes of memory", requirements.memory_bytes, view.memory_bytes),
+    ):
+        if asked > there:
+            return f"the pod asks for {asked} {resource}, the node has {there}"
+    return ""
+
+
+def label_misfit(requirements: Requirements, view: NodeView) -> str:
+    """Return the first reason why the node is none of those that the pod selects, empty where it is one."""
+    for key, value in requirements.node_selector.items():
+        if view.labels.get(key) != value and not view.may_carry(key):
+            found = f"{key}={view.labels[key]}" if key in view.labels else f"no label {key}"
+            return f"the pod selects {key}={value}, the node has {found}"
+    if requirements.affinity_terms and not any(
+        all(_holds(expression, view) for expression in term) for term in requirements.affinity_terms
+    ):
+        return "no term of the pod's required node affinity holds on the node"
+    return ""
+
+
+def trusted(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
+    """List what a pod that fits relies on although nobody knows it of the node: selectors, and keys of affinity."""
+    found = [f"{key}={value}" for key, value in requirements.node_selector.items() if view.may_carry(key)]
+    if not any(all(_holds(each, view, sure=True) for each in term) for term in requirements.affinity_terms):
+        terms = (term for term in requirements.affinity_terms if all(_holds(each, view) for each in term))
+        found += [each.key for each in next(terms, ()) if not _holds(each, view, sure=True)]
+    return tuple(dict.fromkeys(found))
+
+
+def _holds(expression: Expression, view: NodeView, *, sure: bool = False) -> bool:
+    """Tell whether an expression holds; `sure` tells whether it does without labels that only may be there."""
+    value = view.name if expression.on_field else view.labels.get(expression.key)
+    if not sure and expression.operator in _NEED_A_LABEL and not expression.on_field and view.may_carry(expression.key):
+        return True
+    match expression.operator:
+        case "In":
+            return value in expression.values
+        case "NotIn":
+            return value not in expression.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            return _compares(expression, value)
+        case _:
+            return False
+
+
+def _compares(expression: Expression, value: str | None) -> bool:
+    try:
+        node, pod = int(value or ""), int("".join(expression.values[:1]))
+    except ValueError:
+        return False
+    return node > pod if expression.operator == "Gt" else node < pod
+
+
+def _tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
+    return any(
+        (not toleration.effect or toleration.effect == taint.effect)
+        and (
+            (not toleration.key and toleration.operator == "Exists")
+            or (toleration.key == taint.key and (toleration.operator == "Exists" or toleration.value == taint.value))
+        )
+        for toleration in tolerations
+    )

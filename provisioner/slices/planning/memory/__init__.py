@@ -1,0 +1,1 @@
+"""What is remembered between rounds, and what answers teach. Pure."""

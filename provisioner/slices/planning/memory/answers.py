@@ -1,0 +1,428 @@
+"""What GKE's answers teach: folding them, and the next list of pools, into the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import TypeVar
+
+from provisioner import constants
+from provisioner.model.capacity import Failure, FailureKind, NodePool, Operation, OperationName, PoolName, PoolStatus
+from provisioner.settings import Settings
+from provisioner.slices.demand import SliceId
+from provisioner.slices.planning.launch.specification import fingerprint
+from provisioner.slices.planning.memory import backoff
+from provisioner.slices.planning.memory.state import Backoff, CallState, CreateCall, DeleteCall, Memory, OperationLimit
+from provisioner.slices.planning.plan import LookUp, LookUpKind
+from provisioner.slices.planning.supply import Supply, give_up
+
+#: A create that GKE took should be listed at once; a delete that it took should show as STOPPING.
+_LATE_SECONDS = 20.0
+#: A call that nobody makes is given up so long after it was decided: then it is surely not about to be submitted.
+_LOST_SECONDS = 60.0
+#: Whether a JobSet still lives that the caches do not show is asked this often.
+_NEEDED_SECONDS = 60.0
+#: Look-ups of one call are this far apart.
+_LOOK_UP_SECONDS = 10.0
+#: Back-off that ended this long ago is forgotten.
+_STALE_BACKOFF_SECONDS = 3600.0
+_K = TypeVar("_K")
+_NOT_MADE = Failure(kind=FailureKind.UNAVAILABLE, message="A create was sent, and GKE did not make the node pool.")
+_NO_REASON = Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateAnswer:
+    """How a create call ended."""
+
+    name: PoolName
+    at: datetime
+    operation: OperationName = OperationName("")
+    #: None: GKE took it.
+    failure: Failure | None = None
+
+
+class DeleteResult(Enum):
+    """How far a delete got."""
+
+    #: GKE took it.
+    ACCEPTED = "accepted"
+    #: The pool is not there (any more).
+    GONE = "gone"
+    #: The live proof failed, or a pod is on the pool: nothing was sent.
+    KEPT = "kept"
+    #: The JobSet that the pool was made for lives, although the caches do not show it so.
+    NEEDED = "needed"
+    #: GKE or Kubernetes failed.
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteAnswer:
+    """How a delete, its proof and gate included, ended."""
+
+    name: PoolName
+    at: datetime
+    result: DeleteResult
+    operation: OperationName = OperationName("")
+    failure: Failure | None = None
+    #: Why it was kept or failed, in words.
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookUpAnswer:
+    """What GKE says of a call whose effect the list did not show."""
+
+    look_up: LookUp
+    at: datetime
+    #: For a pool: whether it exists.
+    exists: bool = False
+    #: For an operation; None where GKE does not know it.
+    operation: Operation | None = None
+    #: The look-up itself failed.
+    failure: Failure | None = None
+
+
+Answer = CreateAnswer | DeleteAnswer | LookUpAnswer
+
+
+def absorb(memory: Memory, answer: Answer, pools: Mapping[PoolName, NodePool]) -> Memory:
+    """Fold one answer into the memory."""
+    match answer:
+        case CreateAnswer():
+            return _created(memory, answer)
+        case DeleteAnswer():
+            return _deleted(memory, answer, pools.get(answer.name))
+        case LookUpAnswer():
+            return _looked_up(memory, answer, pools.get(answer.look_up.name))
+
+
+def _created(memory: Memory, answer: CreateAnswer) -> Memory:
+    call, making = memory.creates.get(answer.name), memory.in_making.get(answer.name)
+    failure = answer.failure
+    taken_call = call or making
+    if failure is None and taken_call is not None:
+        memory = replace(
+            memory,
+            slice_backoffs=backoff.forget(memory.slice_backoffs, taken_call.slice_id),
+            pace=backoff.taken(memory.pace),
+            operations=replace(memory.operations, acceptances=memory.operations.acceptances + 1),
+        )
+        if call is None and making is not None:
+            # The list was faster than the answer.
+            told = replace(making, operation=answer.operation)
+            return replace(memory, in_making={**memory.in_making, answer.name: told})
+    if call is None:
+        return memory
+    if failure is None:
+        taken = replace(call, state=CallState.ACCEPTED, since=answer.at, operation=answer.operation, looked_up_at=None)
+        return replace(memory, creates={**memory.creates, answer.name: taken})
+    if failure.kind in (FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS):
+        # Either way the next list tells; until then nothing but this name is sent.
+        unknown = replace(call, state=CallState.UNKNOWN, since=answer.at)
+        return replace(memory, creates={**memory.creates, answer.name: unknown})
+    # Only a create that GKE refused did not count: one with an unknown outcome may have made a pool that is gone again.
+    created_at = {name: moment for name, moment in memory.created_at.items() if name != answer.name}
+    without = replace(_without_create(memory, answer.name), created_at=created_at)
+    return _failed_create(without, memory, answer.name, failure, answer.at)
+
+
+def _failed_create(without: Memory, memory: Memory, name: PoolName, failure: Failure, at: datetime) -> Memory:
+    call = memory.creates[name]
+    without = replace(without, last_failure_at={**without.last_failure_at, call.slice_id: at})
+    if failure.kind is FailureKind.TOO_MANY_OPERATIONS:
+        again = without.operations.last_rejected == {name}
+        without = replace(without, operations=_rejected(without.operations, name))
+        if not again:
+            # The operations are limited by what GKE takes; only who is rejected all the same has to wait by itself.
+            return without
+    if failure.kind is FailureKind.INVALID:
+        return _refused(without, call, failure, at)
+    capacity = backoff.capacity_key(call.request)
+    if backoff.concerns_capacity(failure):
+        return replace(without, backoffs=backoff.create_failed(without.backoffs, failure, capacity, at))
+    own = backoff.slice_failed(
+        without.slice_backoffs, failure, call.slice_id, at, reserved=capacity if call.request.reservation else ""
+    )
+    return replace(without, slice_backoffs=own, pace=backoff.failed_again(without.pace))
+
+
+def _rejected(operations: OperationLimit, name: PoolName) -> OperationLimit:
+    return replace(operations, rejections=operations.rejections | {name})
+
+
+def _refused(memory: Memory, call: CreateCall, failure: Failure, at: datetime) -> Memory:
+    digest = fingerprint(call.request)
+    refusal = backoff.refused(memory.refusals.get(digest), call.slice_id, digest, failure, at)
+    return replace(memory, refusals={**memory.refusals, digest: refusal})
+
+
+def _without_create(memory: Memory, name: PoolName) -> Memory:
+    return replace(memory, creates={other: call for other, call in memory.creates.items() if other != name})
+
+
+def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Memory:
+    call = memory.deletes.get(answer.name)
+    if call is None:
+        return memory
+    if answer.result in (DeleteResult.ACCEPTED, DeleteResult.GONE):
+        accepted = DeleteCall(
+            state=CallState.ACCEPTED, since=answer.at, operation=answer.operation, failures=call.failures
+        )
+        operations = memory.operations
+        if answer.result is DeleteResult.ACCEPTED:
+            operations = replace(operations, acceptances=operations.acceptances + 1)
+        return replace(memory, deletes={**memory.deletes, answer.name: accepted}, operations=operations)
+    operations = memory.operations
+    if answer.failure is not None and answer.failure.kind is FailureKind.TOO_MANY_OPERATIONS:
+        operations = _rejected(operations, answer.name)
+    if answer.result is DeleteResult.NEEDED:
+        # All such pools are looked at together, with one list: there may be as many as JobSets that nobody watches.
+        wait = _NEEDED_SECONDS - answer.at.timestamp() % _NEEDED_SECONDS
+        postponed = _postponed(answer.name, call, pool, answer.at, answer.reason, wait_seconds=wait)
+    else:
+        postponed = _postponed(answer.name, call, pool, answer.at, answer.reason)
+    return replace(memory, deletes={**memory.deletes, answer.name: postponed}, operations=operations)
+
+
+def _postponed(
+    name: PoolName,
+    call: DeleteCall,
+    pool: NodePool | None,
+    at: datetime,
+    reason: str,
+    *,
+    wait_seconds: float | None = None,
+) -> DeleteCall:
+    """Put a delete off; with `wait_seconds` for a JobSet that lives, else as long as its failures say."""
+    failures = call.failures + 1
+    wait = backoff.wait_seconds(backoff.DELETE_DELAY, failures, name) if wait_seconds is None else wait_seconds
+    return DeleteCall(
+        state=CallState.POSTPONED,
+        since=at,
+        retry_at=at + timedelta(seconds=wait),
+        status=pool.status if pool is not None else None,
+        failures=failures,
+        postponed_since=call.postponed_since or at,
+        reason=reason,
+        needed=wait_seconds is not None,
+    )
+
+
+def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> Memory:
+    look_up, name = answer.look_up, answer.look_up.name
+    unknown = answer.failure is not None and answer.failure.kind is FailureKind.NOT_FOUND
+    if answer.failure is not None and not unknown:
+        return memory
+    create, making, delete = memory.creates.get(name), memory.in_making.get(name), memory.deletes.get(name)
+    if create is not None and create.state is CallState.UNDER_WAY:
+        # Sent again since: its own answer counts.
+        return memory
+    if look_up.kind is LookUpKind.POOL:
+        return memory if answer.exists or create is None else _never_made(memory, create, answer.at)
+    operation = None if unknown else answer.operation
+    if create is not None and create.operation == look_up.operation:
+        if operation is None:
+            # GKE has forgotten the operation: the pool itself is asked for next.
+            forgotten = replace(create, operation=OperationName(""), looked_up_at=None)
+            return replace(memory, creates={**memory.creates, name: forgotten})
+        if not operation.done:
+            return memory
+        return _operation_failed(_without_create(memory, name), create, operation.failure, answer.at)
+    if making is not None and making.operation == look_up.operation:
+        return _operation_failed(memory, making, operation.failure if operation is not None else None, answer.at)
+    if delete is not None and delete.operation == look_up.operation and (operation is None or operation.done):
+        failed = operation is not None and operation.failure is not None
+        reason = operation.failure.message if operation and failed and operation.failure else "the pool is still there"
+        return replace(memory, deletes={**memory.deletes, name: _postponed(name, delete, pool, answer.at, reason)})
+    return memory
+
+
+def _never_made(memory: Memory, call: CreateCall, at: datetime) -> Memory:
+    """Forget a create that had no effect after all: its name is sent again, after those that wait for longer."""
+    own = backoff.slice_failed(memory.slice_backoffs, _NOT_MADE, call.slice_id, at)
+    return replace(
+        _without_create(memory, call.request.name),
+        slice_backoffs=own,
+        pace=backoff.failed_again(memory.pace),
+        last_failure_at={**memory.last_failure_at, call.slice_id: at},
+    )
+
+
+def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None, at: datetime) -> Memory:
+    """Learn from how the operation of a create that GKE took has ended."""
+    if failure is None:
+        return memory
+    memory = replace(memory, last_failure_at={**memory.last_failure_at, call.slice_id: at})
+    if failure.kind is FailureKind.INVALID:
+        return _refused(memory, call, failure, at)
+    capacity, digest = backoff.capacity_key(call.request), fingerprint(call.request)
+    return replace(memory, backoffs=backoff.pool_failed(memory.backoffs, failure, capacity, digest, at))
+
+
+def give_up_lost_calls(
+    memory: Memory, live_calls: Collection[PoolName], pools: Mapping[PoolName, NodePool], now: datetime
+) -> Memory:
+    """Take calls that should be under way, and that nobody makes, for calls whose outcome nobody knows.
+
+    Something went wrong between the decision and the call, or the answer was lost on its way to the memory.
+    """
+    limit = now - timedelta(seconds=_LOST_SECONDS)
+
+    def lost(name: PoolName, call: CreateCall | DeleteCall) -> bool:
+        return call.state is CallState.UNDER_WAY and call.since <= limit and name not in live_calls
+
+    creates = {
+        name: replace(call, state=CallState.UNKNOWN, since=now, looked_up_at=None)
+        for name, call in memory.creates.items()
+        if lost(name, call)
+    }
+    deletes = {
+        name: _postponed(name, call, pools.get(name), now, "nobody knows what became of the last try")
+        for name, call in memory.deletes.items()
+        if lost(name, call)
+    }
+    if not creates and not deletes:
+        return memory
+    return replace(memory, creates={**memory.creates, **creates}, deletes={**memory.deletes, **deletes})
+
+
+def confirm(
+    memory: Memory, pools: Mapping[PoolName, NodePool], listed_at: datetime, now: datetime
+) -> tuple[Memory, tuple[LookUp, ...]]:
+    """Compare open calls with the list of pools.
+
+    What the list confirms is closed; what it should show by now and does not is looked up.
+    """
+    creates, deletes, in_making = dict(memory.creates), dict(memory.deletes), dict(memory.in_making)
+    look_ups: list[LookUp] = []
+    for name, create in memory.in_making.items():
+        pool = pools.get(name)
+        if pool is None:
+            del in_making[name]
+            if name not in memory.deletes:
+                # GKE took it back: not tried again before it is known why.
+                creates[name] = replace(create, state=CallState.UNKNOWN, since=now, looked_up_at=None)
+        elif _unexplained(pool) and create.operation and create.looked_up_at is None:
+            look_ups.append(_look_up(name, create.operation))
+            in_making[name] = replace(create, looked_up_at=now)
+    for name, create in memory.creates.items():
+        if name in pools:
+            del creates[name]
+            in_making[name] = replace(create, looked_up_at=None)
+        elif create.state is CallState.UNDER_WAY or listed_at <= create.since:
+            continue
+        elif _look_up_due(create.looked_up_at, create.since, now, late=create.state is CallState.ACCEPTED):
+            look_ups.append(_look_up(name, create.operation))
+            creates[name] = replace(create, looked_up_at=now)
+    for name, delete in memory.deletes.items():
+        if delete.state is CallState.UNDER_WAY or listed_at <= delete.since:
+            continue
+        if name not in pools:
+            del deletes[name]
+        elif (
+            delete.state is CallState.ACCEPTED
+            and pools[name].status is not PoolStatus.STOPPING
+            and _look_up_due(delete.looked_up_at, delete.since, now, late=True)
+        ):
+            if delete.operation:
+                look_ups.append(_look_up(name, delete.operation))
+                deletes[name] = replace(delete, looked_up_at=now)
+            else:
+                # GKE said that the pool is gone, and it is not: try again.
+                deletes[name] = _postponed(
+                    name, delete, pools[name], now, "GKE took the delete, and lists the pool all the same"
+                )
+    return replace(memory, creates=creates, deletes=deletes, in_making=in_making), tuple(look_ups)
+
+
+def _unexplained(pool: NodePool) -> bool:
+    """Whether a pool has failed and does not say of what: its operation may."""
+    return pool.status is PoolStatus.ERROR and (pool.failure is None or pool.failure.kind is FailureKind.UNAVAILABLE)
+
+
+def _look_up_due(last: datetime | None, since: datetime, now: datetime, *, late: bool) -> bool:
+    if last is not None:
+        return (now - last).total_seconds() >= _LOOK_UP_SECONDS
+    return not late or (now - since).total_seconds() >= _LATE_SECONDS
+
+
+def _look_up(name: PoolName, operation: OperationName) -> LookUp:
+    kind = LookUpKind.OPERATION if operation else LookUpKind.POOL
+    return LookUp(name=name, kind=kind, operation=operation)
+
+
+def learn_from_pools(
+    memory: Memory,
+    supply: Mapping[PoolName, Supply],
+    holders: Mapping[PoolName, object],
+    made_for: Mapping[PoolName, SliceId],
+    settings: Settings,
+    now: datetime,
+) -> Memory:
+    """Learn from pools that failed, or came up, since the last round."""
+    backoffs = _fresh_backoffs(memory.backoffs, now)
+    last_failure_at = dict(memory.last_failure_at)
+    refusals = {digest: each for digest, each in memory.refusals.items() if _is_fresh(each.wait, now)}
+    broken = {
+        name
+        for name, each in supply.items()
+        if each.pool.status is PoolStatus.ERROR or (each.broken and not holders.get(name))
+    }
+    for name in sorted(broken - memory.failed):
+        pool, owner = supply[name].pool, made_for.get(name)
+        failure = pool.failure or (_unready(supply[name]) if supply[name].lost else _NO_REASON)
+        if owner is not None:
+            last_failure_at[owner] = now
+        digest = pool.labels.get(constants.NODEPOOL_HASH, "")
+        if failure.kind is FailureKind.INVALID and owner is not None:
+            refusals[digest] = backoff.refused(refusals.get(digest), owner, digest, failure, now)
+        else:
+            backoffs = backoff.pool_failed(backoffs, failure, backoff.capacity_key(pool), digest, now)
+    in_making = {}
+    for name, create in memory.in_making.items():
+        if name not in supply:
+            continue
+        pool = supply[name].pool
+        if pool.status in (PoolStatus.RUNNING, PoolStatus.RECONCILING):
+            digest = pool.labels.get(constants.NODEPOOL_HASH, "")
+            backoffs = backoff.forget(backoff.forget(backoffs, backoff.capacity_key(pool)), digest)
+            refusals.pop(digest, None)
+        elif pool.status is PoolStatus.PROVISIONING or _unexplained(pool):
+            in_making[name] = create
+    return replace(
+        memory,
+        backoffs=backoffs,
+        slice_backoffs=_fresh_backoffs(memory.slice_backoffs, now),
+        last_failure_at=last_failure_at,
+        refusals=refusals,
+        in_making=in_making,
+        failed=frozenset(broken),
+        given_up=give_up(supply, holders, memory, settings),
+        unready_since={name: each.unready_since for name, each in supply.items() if each.unready_since is not None},
+    )
+
+
+def _unready(each: Supply) -> Failure:
+    words = f"GKE called node pool {each.name} {each.pool.status.value}, and for {each.unready_seconds / 60:.0f} min "
+    words += f"only {each.ready_nodes} of its {each.pool.hosts} nodes were ready with all their chips."
+    return Failure(kind=FailureKind.UNAVAILABLE, message=words)
+
+
+def _fresh_backoffs(backoffs: Mapping[_K, Backoff], now: datetime) -> Mapping[_K, Backoff]:
+    """Drop back-off that ended so long ago that its failures tell nothing any more.
+
+    An end that lies further ahead than any wait for such a failure was written by a clock that ran wrong.
+    """
+    return {
+        key: each
+        for key, each in backoffs.items()
+        if _is_fresh(each, now) and each.until <= now + timedelta(seconds=backoff.longest_wait_seconds(each.failure))
+    }
+
+
+def _is_fresh(each: Backoff, now: datetime) -> bool:
+    return each.until > now - timedelta(seconds=_STALE_BACKOFF_SECONDS)

@@ -1,0 +1,123 @@
+"""The part of the memory that is worth keeping over a crash, as text for one ConfigMap.
+
+Kept: since when pools are idle (or an hour's timer would start anew), back-off (or a create that blocks the cluster for
+half an hour would be repeated), where slices last ran, the creates of the last hour (for a limit on them), and the
+attempt of creates that no list confirms yet (so that the same name is sent again, and no other). Anything that cannot
+be read back is left out: losing it is safe.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from provisioner import constants
+from provisioner.model import bounds
+from provisioner.model.capacity import Failure, FailureKind, PoolName
+from provisioner.model.workloads import JobKey, JobSetUid
+from provisioner.slices.demand import SliceId
+from provisioner.slices.planning.memory.state import Backoff, Memory
+
+#: More than any slice will ever need; keeps a spoilt hint from making absurd names.
+_MOST_ATTEMPTS = 1_000_000
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+def to_text(memory: Memory) -> dict[str, str]:
+    """Write the hints; keys are those of the ConfigMap's data."""
+    return {
+        "idle-since": _dump({name: since.isoformat() for name, since in memory.surplus_since.items()}),
+        "last-held": _dump({str(slice_id): name for slice_id, name in memory.last_held.items()}),
+        "back-off": _dump({key: _backoff_out(each) for key, each in _latest(memory.backoffs)}),
+        "creates": _dump({name: moment.isoformat() for name, moment in memory.created_at.items()}),
+        "attempts": _dump({str(slice_id): attempt for slice_id, attempt in _open_attempts(memory).items()}),
+    }
+
+
+def from_text(data: Mapping[str, str]) -> Memory:
+    """Read the hints back; what is not understood is left out."""
+    return Memory(
+        surplus_since=dict(_read(data.get("idle-since"), PoolName, _moment)),
+        last_held=dict(_read(data.get("last-held"), _slice_id, _pool_name)),
+        backoffs=dict(_read(data.get("back-off"), str, _backoff_in)),
+        created_at=dict(_read(data.get("creates"), PoolName, _moment)),
+        attempts=dict(_read(data.get("attempts"), _slice_id, _attempt)),
+    )
+
+
+def _latest(backoffs: Mapping[str, Backoff]) -> list[tuple[str, Backoff]]:
+    """Keep those that last longest: a ConfigMap holds 1 MiB, and users name the reservations that they are kept by."""
+    return sorted(backoffs.items(), key=lambda item: (item[1].until, item[0]))[-bounds.HINTED_BACKOFFS :]
+
+
+def _open_attempts(memory: Memory) -> dict[SliceId, int]:
+    attempts = dict(memory.attempts)
+    for call in memory.creates.values():
+        attempt = _attempt(call.request.labels.get(constants.POOL_ATTEMPT, "0"))
+        if attempt > 0:
+            attempts[call.slice_id] = max(attempt, attempts.get(call.slice_id, 0))
+    return attempts
+
+
+def _dump(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _read(text: str | None, read_key: Callable[[str], _K], read_value: Callable[[Any], _V]) -> Iterator[tuple[_K, _V]]:
+    try:
+        content = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return
+    for key, value in content.items() if isinstance(content, dict) else ():
+        try:
+            yield read_key(key), read_value(value)
+        except (ValueError, TypeError, KeyError, OverflowError):
+            continue
+
+
+def _moment(text: Any) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _pool_name(text: Any) -> PoolName:
+    if not isinstance(text, str):
+        raise TypeError(text)
+    return PoolName(text)
+
+
+def _attempt(number: Any) -> int:
+    attempt = int(number)
+    if not 0 <= attempt <= _MOST_ATTEMPTS:
+        raise ValueError(number)
+    return attempt
+
+
+def _slice_id(text: str) -> SliceId:
+    uid, separator, job_key = text.partition("/")
+    if not separator:
+        raise ValueError(text)
+    return SliceId(jobset_uid=JobSetUid(uid), job_key=JobKey(job_key))
+
+
+def _backoff_out(each: Backoff) -> dict[str, Any]:
+    return {
+        "kind": each.failure.kind.value,
+        "message": bounds.cut(each.failure.message, bounds.HINTED_WORDS),
+        "failures": each.failures,
+        "since": each.since.isoformat(),
+        "until": each.until.isoformat(),
+    }
+
+
+def _backoff_in(content: Any) -> Backoff:
+    return Backoff(
+        failure=Failure(kind=FailureKind(content["kind"]), message=str(content["message"])),
+        failures=int(content["failures"]),
+        since=_moment(content["since"]),
+        until=_moment(content["until"]),
+    )

@@ -1,0 +1,199 @@
+"""What the provisioner remembers between rounds.
+
+The truth lives in GKE and Kubernetes. This is what they do not tell: calls whose effect they do not show yet, since
+when a pool is idle, back-off after failures. Losing it is safe; the part worth keeping over a crash is turned into
+text by `provisioner.slices.planning.memory.checkpoint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+
+from provisioner.model.capacity import Failure, NodePoolRequest, OperationName, PoolName, PoolStatus
+from provisioner.model.workloads import JobSetUid
+from provisioner.slices.demand import SliceId
+from provisioner.slices.planning.lifecycle import Phase
+
+
+class CallState(Enum):
+    """How far a mutating call to GKE has come."""
+
+    #: Being sent; for a delete, its proof and gate included.
+    UNDER_WAY = "under_way"
+    #: GKE took it; the list of pools may not show it yet.
+    ACCEPTED = "accepted"
+    #: It may or may not have had its effect.
+    UNKNOWN = "unknown"
+    #: For a delete: not done; to be tried again.
+    POSTPONED = "postponed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateCall:
+    """A create that the list of pools does not confirm yet: it counts as a pool in the making."""
+
+    slice_id: SliceId
+    request: NodePoolRequest
+    state: CallState
+    #: When the state was entered.
+    since: datetime
+    operation: OperationName = OperationName("")
+    looked_up_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteCall:
+    """A delete under way, accepted, or postponed."""
+
+    state: CallState
+    since: datetime
+    operation: OperationName = OperationName("")
+    #: For POSTPONED: not before this, unless the pool's status has changed from `status`.
+    retry_at: datetime | None = None
+    status: PoolStatus | None = None
+    failures: int = 0
+    #: Since when the same delete is held up, and by what, in words.
+    postponed_since: datetime | None = None
+    reason: str = ""
+    #: For POSTPONED: because the JobSet lives, although the caches do not show it so.
+    needed: bool = False
+    looked_up_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """No creates of one kind before `until`."""
+
+    failure: Failure
+    failures: int
+    since: datetime
+    until: datetime
+    #: Of a slice that was refused reservations: their capacities; none: the slice waits whatever it may ask for.
+    capacities: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast slices may try again whose creates failed, all together."""
+
+    #: So many may try at once, because GKE took creates.
+    freed: int = 0
+    #: When another was last tried again, and how many were since GKE took one.
+    retried_at: datetime | None = None
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """GKE refused a slice's request as invalid: not sent again for a while, unless the request changes."""
+
+    slice_id: SliceId
+    wait: Backoff
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Who is kept out by a limit on chips for too long, and gets what becomes free before all that came later."""
+
+    jobset_uid: JobSetUid
+    #: Since when it has waited.
+    since: datetime
+    #: How many chips have to become free for it.
+    missing_chips: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepingTurn:
+    """Whose turn it is to have chips kept within one limit; of None nobody's: what is free is for all meanwhile."""
+
+    jobset_uid: JobSetUid | None
+    began_at: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """A JobSet whose slices start together and are not all there."""
+
+    #: How many are there, and since when it was not more.
+    there: int = 0
+    since: datetime | None = None
+    #: How often it gave back what was there, and when it last did.
+    turns: int = 0
+    gave_back_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationLimit:
+    """What is known of GKE's quota on operations at once in a cluster."""
+
+    #: None until GKE has rejected something for it.
+    limit: int | None = None
+    #: Nothing is tried before this: a slot that should be free was not yet.
+    retry_at: datetime | None = None
+    #: Since when calls below the limit are rejected without a break.
+    rejected_since: datetime | None = None
+    #: The pools of the last rejection: one that is rejected alone, again and again, says nothing of the cluster.
+    last_rejected: frozenset[PoolName] = frozenset()
+    #: The limit is not exceeded before this, and by how long each failure to exceed it puts it off.
+    probe_at: datetime | None = None
+    probe_seconds: float = 5.0
+    #: Answers since the last decision: pools whose create or delete was rejected, and how many were taken.
+    rejections: frozenset[PoolName] = frozenset()
+    acceptances: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseEntry:
+    """The phase of a pool, existing or planned, and since when."""
+
+    phase: Phase
+    since: datetime
+    #: Whose it was: told once more when it is gone.
+    slice_id: SliceId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """All of it. Replaced as a whole by each decision and each answer."""
+
+    creates: Mapping[PoolName, CreateCall] = field(default_factory=dict)
+    #: Creates that the list confirmed and whose pool is not up yet: if it vanishes, its operation says why.
+    in_making: Mapping[PoolName, CreateCall] = field(default_factory=dict)
+    #: Lowest attempt a slice may go on with: an earlier process may have sent it, with an outcome nobody knows.
+    attempts: Mapping[SliceId, int] = field(default_factory=dict)
+    deletes: Mapping[PoolName, DeleteCall] = field(default_factory=dict)
+    #: By capacity, as `backoff.capacity_key` names it; by the digest of a request whose pool failed.
+    backoffs: Mapping[str, Backoff] = field(default_factory=dict)
+    #: Of slices whose own create failed, for what says nothing of any capacity.
+    slice_backoffs: Mapping[SliceId, Backoff] = field(default_factory=dict)
+    #: When a create, or a pool, of a slice last failed: whoever failed longest ago tries next.
+    last_failure_at: Mapping[SliceId, datetime] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
+    #: By the fingerprint of the request.
+    refusals: Mapping[str, Refusal] = field(default_factory=dict)
+    #: When the pools of the last hour were asked for.
+    created_at: Mapping[PoolName, datetime] = field(default_factory=dict)
+    #: Pools whose failure has been counted.
+    failed: frozenset[PoolName] = frozenset()
+    #: Since when GKE says that a pool is up although not all its nodes are ready.
+    unready_since: Mapping[PoolName, datetime] = field(default_factory=dict)
+    #: Pools that were unready for too long and are being replaced.
+    given_up: frozenset[PoolName] = frozenset()
+    #: When the last pool went whose JobSet had vanished without a trace, while that happened to many.
+    braked_delete_at: datetime | None = None
+    #: Since when nothing needs the pool.
+    surplus_since: Mapping[PoolName, datetime] = field(default_factory=dict)
+    #: The pool that a slice's pods were last bound to: where a restart will find its place again.
+    last_held: Mapping[SliceId, PoolName] = field(default_factory=dict)
+    phases: Mapping[PoolName, PhaseEntry] = field(default_factory=dict)
+    gangs: Mapping[JobSetUid, Gang] = field(default_factory=dict)
+    #: By the scope of the limit.
+    reservations: Mapping[str, Reservation] = field(default_factory=dict)
+    keeping_turns: Mapping[str, KeepingTurn] = field(default_factory=dict)
+    #: How many turns ended in vain for JobSets that wait.
+    turns_in_vain: Mapping[JobSetUid, int] = field(default_factory=dict)
+    operations: OperationLimit = field(default_factory=OperationLimit)

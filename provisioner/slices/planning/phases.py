@@ -1,0 +1,131 @@
+"""Observing where each pool is in its life, and what changed since the last round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from provisioner import constants
+from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.planning.launch.specification import topology_of_pool
+from provisioner.slices.planning.lifecycle import Phase, passage
+from provisioner.slices.planning.match.assignment import Matching
+from provisioner.slices.planning.memory.state import PhaseEntry
+from provisioner.slices.planning.plan import PoolState, Transition
+from provisioner.slices.planning.supply import Supply
+
+
+def phase_of(supply: Supply, matching: Matching) -> Phase:
+    """Observe the phase of a pool that exists or is being made."""
+    status = supply.pool.status
+    if supply.leaving or status is PoolStatus.STOPPING:
+        return Phase.DELETING
+    if not supply.listed:
+        return Phase.CREATING
+    if status is PoolStatus.ERROR:
+        return Phase.FAILED
+    held = bool(matching.holders.get(supply.name))
+    if supply.broken and not held:
+        return Phase.FAILED
+    if not held and supply.name not in matching.claimed:
+        return Phase.IDLE
+    if supply.ready:
+        return Phase.IN_USE if held else Phase.READY
+    # A pod bound to the first nodes of a pool does not end its making; a node lost later does not end its use.
+    return Phase.IN_USE if held and status is not PoolStatus.PROVISIONING else Phase.PROVISIONING
+
+
+def owner_of(name: PoolName, matching: Matching, made_for: Mapping[PoolName, SliceId]) -> SliceId | None:
+    """Name the slice that a pool is for: its holder, else who counts on it, else who it was made for."""
+    holder = min((each for each in matching.holders.get(name, ()) if each is not None), default=None)
+    if holder is not None:
+        return holder
+    claimant = matching.claimed.get(name)
+    return claimant if claimant is not None else made_for.get(name)
+
+
+def state_of(
+    supply: Supply, phase: PhaseEntry, owner: SliceId | None, slices: Mapping[SliceId, Slice], note: str
+) -> PoolState:
+    """Sum up one pool for the read model."""
+    slice_ = slices.get(owner) if owner is not None else None
+    return PoolState(
+        name=supply.name,
+        phase=phase.phase,
+        since=phase.since,
+        slice_id=owner,
+        jobset=slice_.jobset if slice_ is not None else None,
+        namespace=slice_.jobset.namespace if slice_ is not None else supply.jobset_name[0],
+        jobset_name=slice_.jobset.name if slice_ is not None else supply.jobset_name[1],
+        job_name=slice_.job_name if slice_ is not None else supply.pool.labels.get(constants.PARENT_NAME, ""),
+        machine_type=supply.pool.machine_type,
+        topology=topology_of_pool(supply.pool),
+        chips=supply.chips,
+        nodes=supply.pool.hosts,
+        ready_nodes=supply.ready_nodes,
+        note=note,
+    )
+
+
+def changes(
+    old: Mapping[PoolName, PhaseEntry],
+    new: Mapping[PoolName, Phase],
+    owners: Mapping[PoolName, SliceId | None],
+    now: datetime,
+) -> tuple[dict[PoolName, PhaseEntry], list[tuple[PoolName, PhaseEntry | None, Phase]]]:
+    """Compare with the last round: the phases to remember, and each step from one phase to the next.
+
+    A pool seen for the first time is a step from nothing; what happened before is not made up.
+    """
+    entries: dict[PoolName, PhaseEntry] = {}
+    steps: list[tuple[PoolName, PhaseEntry | None, Phase]] = []
+    for name, phase in new.items():
+        before, owner = old.get(name), owners.get(name)
+        if before is None:
+            steps.append((name, None, phase))
+        elif before.phase is phase:
+            # Nearly always nothing has changed, and nothing is copied.
+            entries[name] = before if owner in (None, before.slice_id) else replace(before, slice_id=owner)
+            continue
+        else:
+            steps += _steps(name, before, phase, now)
+        entries[name] = PhaseEntry(phase=phase, since=now, slice_id=owner)
+    for name, before in old.items():
+        if name not in new:
+            steps += _steps(name, before, Phase.GONE, now)
+    return entries, steps
+
+
+def _steps(
+    name: PoolName, before: PhaseEntry, phase: Phase, now: datetime
+) -> Iterable[tuple[PoolName, PhaseEntry | None, Phase]]:
+    path = passage(before.phase, phase)
+    if not path:
+        # It vanished and its name is wanted again, all since the last look.
+        yield from _steps(name, before, Phase.GONE, now)
+        yield name, None, phase
+    entry = before
+    for each in path:
+        yield name, entry, each
+        entry = PhaseEntry(phase=each, since=now, slice_id=before.slice_id)
+
+
+def transitions(
+    steps: Iterable[tuple[PoolName, PhaseEntry | None, Phase]],
+    owners: Mapping[PoolName, SliceId | None],
+    now: datetime,
+) -> tuple[Transition, ...]:
+    """Turn the steps into what is reported."""
+    return tuple(
+        Transition(
+            pool=name,
+            slice_id=owners.get(name) or (entry.slice_id if entry is not None else None),
+            old=entry.phase if entry is not None else None,
+            new=phase,
+            at=now,
+            since=entry.since if entry is not None else None,
+        )
+        for name, entry, phase in steps
+    )

@@ -1,0 +1,165 @@
+"""What one decision comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from provisioner.model.capacity import NodePoolRequest, OperationName, PoolName
+from provisioner.model.workloads import JobKey, JobSet, JobSetUid, ObjectRef
+from provisioner.slices.demand import SliceId
+from provisioner.slices.planning.lifecycle import Phase
+from provisioner.slices.planning.memory.state import Memory
+
+
+class DeleteReason(Enum):
+    """Why a pool goes; each is proven live before the delete is sent."""
+
+    JOBSET_GONE = "jobset_gone"
+    JOBSET_FINISHED = "jobset_finished"
+    JOBSET_SUSPENDED = "jobset_suspended"
+    POOL_FAILED = "pool_failed"
+    #: GKE holds it for made, and it has been without all its nodes ready for too long.
+    NO_READY_NODES = "no_ready_nodes"
+    #: Its slice's pods stay unschedulable although it is ready, and the settings say to replace such a pool.
+    SLICE_STUCK = "slice_stuck"
+    #: The slice's pods are bound to another pool.
+    SLICE_ELSEWHERE = "slice_elsewhere"
+    #: Its JobSet starts with all slices or none, and they did not all come.
+    GIVEN_BACK = "given_back"
+    #: The living JobSet has no such slice any more (resized), or the slice is now of another shape.
+    NOT_NEEDED = "not_needed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Create:
+    """Ask GKE for a pool."""
+
+    slice_id: SliceId
+    request: NodePoolRequest
+    #: The leader pod and the JobSet, for Events.
+    pod: ObjectRef
+    jobset: ObjectRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """Prove the reason, close the gate, delete."""
+
+    name: PoolName
+    reason: DeleteReason
+    namespace: str
+    jobset_name: str
+    #: UID of the JobSet that the pool was made for; empty where it does not say.
+    jobset_uid: JobSetUid
+    slice_id: SliceId | None
+    #: For Events while the JobSet exists.
+    jobset: ObjectRef | None
+    #: A node of the pool, for Events after that.
+    node: ObjectRef | None
+    #: The job whose own pods do not keep the pool: it is stuck, and the settings say to replace its pool.
+    spared_job: JobKey = JobKey("")
+
+
+class LookUpKind(Enum):
+    """What a look-up asks GKE."""
+
+    POOL = "pool"
+    OPERATION = "operation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookUp:
+    """Ask GKE what became of a create that the list does not show."""
+
+    name: PoolName
+    kind: LookUpKind
+    operation: OperationName = OperationName("")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Something that the owner of a workload has to know: becomes an Event on each object."""
+
+    objects: tuple[ObjectRef, ...]
+    reason: str
+    message: str
+    #: What stays the same when only numbers or times in the message change; empty: the message.
+    key: str = ""
+    warning: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """Something that whoever runs the provisioner has to look at."""
+
+    #: One of a few, for a metric.
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """A pool changed its phase; what was passed in between is reported step by step."""
+
+    pool: PoolName
+    slice_id: SliceId | None
+    old: Phase | None
+    new: Phase
+    at: datetime
+    #: When `old` was entered.
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolState:
+    """One line of the read model: a pool, existing or wanted, and who it is for."""
+
+    name: PoolName
+    phase: Phase
+    since: datetime
+    #: The slice that holds or claims it; of several holders the first.
+    slice_id: SliceId | None
+    jobset: JobSet | None
+    #: Of that slice; where there is none, of the one that the pool was made for.
+    namespace: str
+    jobset_name: str
+    job_name: str
+    machine_type: str
+    topology: str
+    chips: int
+    nodes: int
+    ready_nodes: int
+    #: Why it is in this phase, in words, where that is not plain.
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything to do, to say, and to remember."""
+
+    memory: Memory
+    creates: tuple[Create, ...] = ()
+    deletes: tuple[Delete, ...] = ()
+    look_ups: tuple[LookUp, ...] = ()
+    #: Nodes that take no new pods, so that their pool is free once those on them have ended.
+    cordons: tuple[str, ...] = ()
+    #: Nodes that we cordoned and whose pool stays.
+    uncordons: tuple[str, ...] = ()
+    #: Nodes that need wait for no other slice any more: our taint comes off.
+    releases: tuple[str, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    alerts: tuple[Alert, ...] = ()
+    transitions: tuple[Transition, ...] = ()
+    pools: tuple[PoolState, ...] = ()
+    #: How old the list of pools may become before it is fetched again, in seconds.
+    poll_seconds: float = 60.0
+    #: When to decide again at the latest without any event; None: whenever the list is polled.
+    wake_at: datetime | None = None
+
+    @property
+    def states(self) -> Mapping[PoolName, PoolState]:
+        """The read model by pool."""
+        return {state.name: state for state in self.pools}

@@ -1,0 +1,1 @@
+"""Which pools go, when, and for which reason. Pure."""

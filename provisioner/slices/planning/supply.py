@@ -1,0 +1,260 @@
+"""The pools that there are or soon will be, with their nodes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from provisioner import constants, tpu
+from provisioner.model.capacity import LATE, CapacityKind, Node, NodePool, PoolName, PoolStatus
+from provisioner.model.workloads import JobKey, JobSets, JobSetUid
+from provisioner.settings import Settings
+from provisioner.slices.demand import Slice, SliceId, job_key
+from provisioner.slices.planning.launch.specification import expected_pool, expected_view, topology_of_pool
+from provisioner.slices.planning.match.fit import NodeView, misfit, room_misfit, view_of_node
+from provisioner.slices.planning.memory.state import CallState, Memory
+
+#: GKE holds the pool for made.
+_UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
+_SUPPLY = _UP | {PoolStatus.PROVISIONING}
+#: A pool of others that came up without nodes is waited for this long, not longer.
+_PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """One pool of ours."""
+
+    pool: NodePool
+    nodes: tuple[Node, ...]
+    #: GKE lists it; else it is a create that the list does not confirm yet.
+    listed: bool
+    #: A delete is under way or was accepted.
+    leaving: bool
+    #: A delete of it was tried and failed: nodes that it took do not come back.
+    half_deleted: bool = False
+    #: Nodes that are ready and show all their chips.
+    ready_nodes: int
+    #: Since when GKE says that it is up although not all its nodes are ready; None: it is not so.
+    unready_since: datetime | None = None
+    #: How long that has lasted.
+    unready_seconds: float = 0.0
+    #: It was unready for too long and is given up: to be replaced.
+    lost: bool = False
+    #: It was made for a JobSet of a namespace that is not watched: it looks idle whether that lives or not.
+    unwatched: bool = False
+    #: What its nodes look like by its specification.
+    view: NodeView
+
+    @property
+    def name(self) -> PoolName:
+        """The pool's name."""
+        return self.pool.name
+
+    @property
+    def ready(self) -> bool:
+        """Whether all nodes are there and ready."""
+        return 0 < self.pool.hosts <= self.ready_nodes
+
+    @property
+    def usable(self) -> bool:
+        """Whether GKE's status lets pods run there, now or soon, and nothing is about to take it away."""
+        return not (self.leaving or self.broken) and self.pool.status in _SUPPLY
+
+    @property
+    def broken(self) -> bool:
+        """Whether it has failed: no pod will get a host there."""
+        # GKE may say so too while it repairs nodes; then it is lost like any other, when that lasts for too long.
+        half_deleted = self.half_deleted and self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready
+        return self.pool.status is PoolStatus.ERROR or half_deleted or self.lost
+
+    @property
+    def chips(self) -> int:
+        """Chips of the whole pool."""
+        known = tpu.machine_type(self.pool.machine_type)
+        return self.pool.hosts * known[1].chips if known else 0
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt of its slice it was made for; 0 where it does not say."""
+        text = self.pool.labels.get(constants.POOL_ATTEMPT, "")
+        return int(text) if text.isascii() and text.isdigit() else 0
+
+    @property
+    def jobset_uid(self) -> JobSetUid:
+        """UID of the JobSet it was made for; empty on pools of the Go provisioner."""
+        return JobSetUid(self.pool.labels.get(constants.POOL_JOBSET_UID, ""))
+
+    @property
+    def jobset_name(self) -> tuple[str, str]:
+        """Namespace and name of the JobSet it was made for."""
+        return _namespace_of(self.pool), _jobset_of(self.pool)
+
+
+def is_ours(pool: NodePool) -> bool:
+    """Whether the provisioner, or the Go provisioner, made the pool: only such pools are ever touched."""
+    return pool.labels.get(constants.NODEPOOL_MANAGER) == constants.MANAGER and bool(_jobset_of(pool))
+
+
+def _namespace_of(pool: NodePool) -> str:
+    return pool.labels.get(constants.POOL_JOBSET_NAMESPACE) or pool.labels.get(constants.PARENT_NAMESPACE, "")
+
+
+def _jobset_of(pool: NodePool) -> str:
+    """Return the JobSet's name on a pool; releases of the Go provisioner before 2024-04 gave the name as pool id."""
+    labels = pool.labels
+    if labels.get(constants.POOL_JOBSET_NAME):
+        return labels[constants.POOL_JOBSET_NAME]
+    # Without a namespace nobody could tell whether the JobSet is there.
+    return labels.get(constants.LEGACY_POOL_ID, "") if labels.get(constants.PARENT_NAMESPACE) else ""
+
+
+def find_supply(
+    pools: Iterable[NodePool], nodes: Iterable[Node], memory: Memory, namespaces: Collection[str], now: datetime
+) -> dict[PoolName, Supply]:
+    """List our pools: those that GKE lists, and creates that the list does not show yet.
+
+    `namespaces` are those that are watched; none means all.
+    """
+    nodes_of: dict[PoolName, list[Node]] = defaultdict(list)
+    for node in nodes:
+        nodes_of[node.pool_name].append(node)
+    listed = {pool.name: pool for pool in pools}
+    supply = {}
+    for pool in (*listed.values(), *_unlisted(memory, listed)):
+        if not is_ours(pool):
+            continue
+        delete = memory.deletes.get(pool.name)
+        here = tuple(nodes_of.get(pool.name, ()))
+        view = expected_view(pool)
+        ready_nodes = sum(node.ready and node.allocatable_chips >= max(1, view.chips) for node in here)
+        unready_since = None
+        if pool.status in _UP and ready_nodes < max(1, pool.hosts) and not (pool.capacity in LATE and not here):
+            unready_since = min(now, memory.unready_since.get(pool.name, now))
+        supply[pool.name] = Supply(
+            pool=pool,
+            nodes=here,
+            listed=pool.name in listed,
+            leaving=delete is not None and delete.state in (CallState.UNDER_WAY, CallState.ACCEPTED),
+            half_deleted=delete is not None and delete.state not in (CallState.UNDER_WAY, CallState.ACCEPTED),
+            ready_nodes=ready_nodes,
+            unready_since=unready_since,
+            unready_seconds=(now - unready_since).total_seconds() if unready_since is not None else 0.0,
+            lost=pool.name in memory.given_up and unready_since is not None,
+            unwatched=bool(namespaces) and _namespace_of(pool) not in namespaces,
+            view=view,
+        )
+    return supply
+
+
+def give_up(
+    supply: Mapping[PoolName, Supply], holders: Mapping[PoolName, object], memory: Memory, settings: Settings
+) -> frozenset[PoolName]:
+    """Name the pools that are up by GKE's word and unready for too long, as many as may be replaced at once.
+
+    Never one that pods are on. GKE repairs nodes by itself, and what is wrong with many pools at once is hardly the
+    pools: with a zone or a device plugin out of order, replacing everything would make it worse.
+    """
+    # One that is used again after all is nobody's to replace, and must not keep others from being replaced.
+    still = {name for name in memory.given_up if name in supply and not supply[name].ready and not holders.get(name)}
+    waiting = sorted(
+        (each.unready_since, name)
+        for name, each in supply.items()
+        if each.unready_since is not None
+        and each.unready_seconds >= settings.ready_timeout_seconds
+        and each.pool.hosts > 0
+        and not holders.get(name)
+        and not each.leaving
+        and name not in still
+    )
+    listed = sum(each.listed for each in supply.values())
+    most = max(1, listed * settings.replaced_share_percent // 100)
+    return frozenset(still | {name for _, name in waiting[: max(0, most - len(still))]})
+
+
+def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:
+    """Group pools by the slice that they were made for; pools of the Go provisioner name the child Job instead."""
+    by_job = {(each.jobset.namespace, each.jobset.name, each.job_name): each.id for each in slices.values()}
+    owned: dict[SliceId, list[Supply]] = defaultdict(list)
+    for each in supply:
+        labels = each.pool.labels
+        owner: SliceId | None
+        if each.jobset_uid:
+            owner = SliceId(jobset_uid=each.jobset_uid, job_key=JobKey(labels.get(constants.POOL_JOB_KEY, "")))
+        else:
+            owner = by_job.get((*each.jobset_name, labels.get(constants.PARENT_NAME, "")))
+        if owner is not None:
+            owned[owner].append(each)
+    return owned
+
+
+def referred(supply: Iterable[Supply], jobsets: JobSets, memory: Memory) -> dict[SliceId, str]:
+    """List the slices that pools or the memory refer to, with the name of the child Job where a pool tells it."""
+    found = dict.fromkeys(
+        (*memory.attempts, *memory.last_held, *(refusal.slice_id for refusal in memory.refusals.values())), ""
+    )
+    for each in supply:
+        labels = each.pool.labels
+        job_name = labels.get(constants.PARENT_NAME, "")
+        if each.jobset_uid:
+            key = JobKey(labels.get(constants.POOL_JOB_KEY, ""))
+            found[SliceId(jobset_uid=each.jobset_uid, job_key=key)] = job_name
+        elif uid := jobsets.uid_of_name.get(each.jobset_name):
+            found[SliceId(jobset_uid=uid, job_key=job_key(each.jobset_name[0], job_name))] = job_name
+    return found
+
+
+def _unlisted(memory: Memory, listed: Mapping[PoolName, NodePool]) -> Iterable[NodePool]:
+    return (expected_pool(call.request) for name, call in memory.creates.items() if name not in listed)
+
+
+def serves(supply: Supply, slice_: Slice) -> bool:
+    """Whether the pool, by its specification, is what the slice needs.
+
+    Nodes as they are do not count here: a slice whose own pool got a strange taint is stuck, and does not buy another.
+    """
+    asked = slice_.requirements
+    return not room_misfit(asked, supply.view) and _right_size(supply, slice_) and not misfit(asked, supply.view)
+
+
+def takes(supply: Supply, slice_: Slice) -> bool:
+    """Whether a pool made for another slice would take this one's pods as it stands, its nodes included.
+
+    Nodes that are not there, or have not reported their chips yet, are expected as specified: GKE calls a pool up
+    before the last of them has.
+    """
+    if not serves(supply, slice_):
+        return False
+    if supply.pool.capacity is CapacityKind.QUEUED and not supply.nodes:
+        # They come by a ProvisioningRequest, which nobody makes for this slice.
+        return False
+    if supply.pool.status is PoolStatus.RUNNING_WITH_ERROR and not supply.ready:
+        # Worth waiting for to the slice that it was made for, not to others.
+        return False
+    if supply.ready_nodes == 0 and supply.unready_seconds > _PATIENCE_SECONDS:
+        return False
+    refusing = sum(_refuses(node, slice_, supply.view) for node in supply.nodes)
+    return max(supply.pool.hosts, len(supply.nodes)) - refusing >= slice_.nodes
+
+
+def _refuses(node: Node, slice_: Slice, expected: NodeView) -> bool:
+    if node.cordoned and not node.cordoned_by_us:
+        return True
+    view = view_of_node(node)
+    if not node.ready or node.allocatable_chips < expected.chips:
+        # Of its labels those count that it has.
+        view = replace(expected, labels=view.labels, taints=view.taints, name=node.name, predicted=False)
+    passing = (*constants.NODE_CONDITION_TAINT_PREFIXES, *constants.HELD_KEYS)
+    taints = tuple(taint for taint in view.taints if not taint.key.startswith(passing))
+    return bool(misfit(slice_.requirements, replace(view, taints=taints)))
+
+
+def _right_size(supply: Supply, slice_: Slice) -> bool:
+    shape = slice_.shape
+    if shape is None or topology_of_pool(supply.pool) != str(shape.topology):
+        return False
+    if shape.multi_host:
+        return supply.pool.hosts == slice_.nodes
+    return supply.pool.hosts >= slice_.nodes

@@ -1,0 +1,233 @@
+"""Checks of the Google side: the cluster as GKE describes it, node pools, permissions, what the settings name."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from provisioner import kube
+from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.model.choices import reservation_parts
+from provisioner.settings import Settings
+from provisioner.slices.planning.supply import is_ours
+from provisioner.slices.preflight.finding import Finding, failed, ok, unknown, warning
+from provisioner.slices.suppliers.gke.errors import GkeError
+from provisioner.slices.suppliers.gke.identity_check import (
+    CHANNEL_CONSEQUENCE,
+    auto_provisioning_advice,
+    autopilot_refusal,
+    channel_problem,
+    prove,
+)
+from provisioner.slices.suppliers.gke.permissions import (
+    ACT_AS,
+    POLICY_PERMISSIONS,
+    PROJECT_PERMISSIONS,
+    READ_RESERVATION,
+)
+from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Inspector
+
+CLUSTER, IDENTITY, CHANNEL, AUTOPILOT = "cluster", "cluster identity", "release channel", "Autopilot"
+AUTO_PROVISIONING, WORKLOAD_IDENTITY = "node auto-provisioning", "Workload Identity"
+NODE_POOLS, PERMISSIONS, NODE_ACCOUNT = "node pools", "permissions on the project", "nodes' service account"
+POLICIES = "workload policies"
+
+_HEALTHY = frozenset({"RUNNING", "RECONCILING"})
+#: So many reservations are looked at: each is a call for each of its zones.
+_MOST_RESERVATIONS = 20
+_ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
+
+
+# --- the cluster as it is described -----------------------------------------------------------------------------------
+
+
+def check_status(found: Cluster) -> Finding:
+    """Judge GKE's word for the cluster."""
+    if found.status in _HEALTHY:
+        return ok(CLUSTER, f"GKE knows {found.name!r}, {found.status}")
+    return warning(
+        CLUSTER,
+        f"GKE calls {found.name!r} {found.status or 'nothing that is known'}",
+        f"See what is wrong with it: gcloud container clusters describe {found.name}",
+    )
+
+
+def check_identity(found: Cluster, api: kube.Api, trusted_ca_pem: bytes | None, *, assume: bool) -> Finding:
+    """Try the proof that `run` makes before it acts."""
+    proof = prove(found, api, trusted_ca_pem=trusted_ca_pem, assume=assume)
+    return ok(IDENTITY, proof.why) if proof.proven else failed(IDENTITY, proof.why)
+
+
+def check_channel(found: Cluster, *, auto_upgrade: bool | None) -> Finding:
+    """Judge what the release channel means for jobs; `auto_upgrade` as NODEPOOL_AUTO_UPGRADE says, None for auto."""
+    channel = found.release_channel or "none"
+    if problem := channel_problem(found.release_channel, auto_upgrade=auto_upgrade):
+        return warning(CHANNEL, channel, f"{problem[0].upper()}{problem[1:]}.")
+    if found.release_channel:
+        return ok(CHANNEL, f"{channel}: {CHANNEL_CONSEQUENCE}")
+    return ok(CHANNEL, f"{channel}: node pools are made with auto-upgrade off")
+
+
+def check_autopilot(found: Cluster) -> Finding:
+    """Refuse an Autopilot cluster."""
+    return failed(AUTOPILOT, autopilot_refusal(found.name)) if found.autopilot else ok(AUTOPILOT, "a Standard cluster")
+
+
+def check_auto_provisioning(found: Cluster) -> Finding:
+    """Judge whether node auto-provisioning buys TPUs too."""
+    if found.auto_provisioned_tpus:
+        return warning(AUTO_PROVISIONING, "it buys TPUs too.", auto_provisioning_advice(found))
+    return ok(AUTO_PROVISIONING, "makes no node pools with TPUs")
+
+
+def check_workload_identity(found: Cluster) -> Finding:
+    """Judge whether the controller's pod can have an identity of its own."""
+    if found.workload_pool:
+        return ok(WORKLOAD_IDENTITY, f"on: {found.workload_pool}")
+    return warning(
+        WORKLOAD_IDENTITY,
+        "off: a controller that is installed in the cluster has the rights of its node, if any.",
+        f"Switch it on: gcloud container clusters update {found.name} --workload-pool=PROJECT_ID.svc.id.goog",
+    )
+
+
+# --- what may be done -------------------------------------------------------------------------------------------------
+
+
+def check_node_pools(gke: Gke) -> Finding:
+    """List the node pools as `run` does."""
+    pools = gke.list_node_pools()
+    strange = sorted(pool.name for pool in pools if pool.status is PoolStatus.UNKNOWN)
+    if strange:
+        return warning(
+            NODE_POOLS,
+            f"{len(strange)} of {len(pools)} cannot be read: {', '.join(strange[:5])}",
+            "They are left alone; a newer release of the provisioner may know what GKE says of them.",
+        )
+    ours = sum(is_ours(pool) for pool in pools)
+    return ok(NODE_POOLS, f"{len(pools)} are listed, {ours} of them the provisioner's")
+
+
+def check_permissions(inspector: Inspector, project: str) -> Finding:
+    """Ask which of the permissions that are needed the identity has."""
+    try:
+        granted = inspector.test_project_permissions(PROJECT_PERMISSIONS)
+    except GkeError as error:
+        return unknown(PERMISSIONS, str(error), _ask_by_gcloud(error, project, "cloudresourcemanager.googleapis.com"))
+    missing = [permission for permission in PROJECT_PERMISSIONS if permission not in granted]
+    if missing:
+        return failed(PERMISSIONS, f"{', '.join(missing)} missing on project {project}", f"Grant them: {_ROLES}")
+    return ok(PERMISSIONS, f"{', '.join(PROJECT_PERMISSIONS)} on project {project}")
+
+
+def check_node_account(inspector: Inspector, settings: Settings) -> Finding:
+    """Ask whether the identity may act as the nodes' service account."""
+    account, project = settings.node_service_account, settings.project_id
+    if not account:
+        return _check_default_account(inspector, project)
+    grant = f"Grant {ACT_AS} on it: {_ROLES}"
+    try:
+        granted = inspector.test_account_permissions(account, (ACT_AS,))
+    except GkeError as error:
+        if error.failure.kind is FailureKind.NOT_FOUND:
+            return failed(
+                NODE_ACCOUNT, f"{account} does not exist: {error}", "Make it, or change GCP_NODE_SERVICE_ACCOUNT."
+            )
+        return unknown(NODE_ACCOUNT, str(error), _ask_by_gcloud(error, project, "iam.googleapis.com"))
+    if ACT_AS in granted:
+        return ok(NODE_ACCOUNT, f"{ACT_AS} on {account}")
+    return failed(NODE_ACCOUNT, f"{ACT_AS} missing on {account}, so GKE refuses every node pool", grant)
+
+
+def _check_default_account(inspector: Inspector, project: str) -> Finding:
+    """Ask for the whole project: the name of Compute Engine's default account has a number in it that is not known."""
+    default = "GCP_NODE_SERVICE_ACCOUNT is not set, so that nodes get Compute Engine's default service account"
+    try:
+        granted = inspector.test_project_permissions((ACT_AS,))
+    except GkeError as error:
+        return unknown(
+            NODE_ACCOUNT, f"{default}: {error}", _ask_by_gcloud(error, project, "cloudresourcemanager.googleapis.com")
+        )
+    if ACT_AS in granted:
+        return ok(NODE_ACCOUNT, f"{default}; {ACT_AS} on project {project}")
+    return unknown(
+        NODE_ACCOUNT,
+        f"{default}, and whether {ACT_AS} is granted on it cannot be told.",
+        "Set GCP_NODE_SERVICE_ACCOUNT to an account with few rights, and grant the permission on that.",
+    )
+
+
+def check_policies(inspector: Inspector, project: str) -> Finding:
+    """Ask for the optional permissions on workload policies, which no setting names."""
+    only = "only multi-host slices of tpu7x and tpu7 need them"
+    try:
+        granted = inspector.test_project_permissions(POLICY_PERMISSIONS)
+    except GkeError as error:
+        return unknown(POLICIES, str(error), _ask_by_gcloud(error, project, "cloudresourcemanager.googleapis.com"))
+    missing = [permission for permission in POLICY_PERMISSIONS if permission not in granted]
+    if missing:
+        return ok(
+            POLICIES,
+            f"{', '.join(missing)} not granted on project {project}; {only} (docs/install.md, Rights in Google Cloud)",
+        )
+    return ok(POLICIES, f"{', '.join(POLICY_PERMISSIONS)} on project {project}; {only}")
+
+
+def _ask_by_gcloud(error: GkeError, project: str, service: str) -> str:
+    if error.failure.kind is FailureKind.PERMISSION:
+        return f"If the API is not enabled: gcloud services enable {service} --project={project}"
+    return "Try again later."
+
+
+# --- what the settings name -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NamedReservation:
+    """A reservation that the settings name, and the zones in which pods may use it."""
+
+    project: str
+    name: str
+    zones: tuple[str, ...]
+
+
+def named_reservations(settings: Settings) -> tuple[NamedReservation, ...]:
+    """Return the reservations in CAPACITY, then those in ALLOWED_RESERVATIONS that are whole names, twenty at most."""
+    everywhere = tuple(settings.zones or (settings.zone,))
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for choice in settings.capacity:
+        if choice.reservation:
+            project, name, _, _ = reservation_parts(choice.reservation)
+            zones = (choice.zone,) if choice.zone else everywhere
+            found.setdefault((project or settings.project_id, name), {}).update(dict.fromkeys(zones))
+    for allowed in settings.allowed_reservations or ():
+        project, _, name = allowed.rpartition("/")
+        if not allowed.endswith("*"):
+            found.setdefault((project or settings.project_id, name), dict.fromkeys(everywhere))
+    named = (NamedReservation(project, name, tuple(zones)) for (project, name), zones in found.items())
+    return tuple(itertools.islice(named, _MOST_RESERVATIONS))
+
+
+def check_reservation(inspector: Inspector, named: NamedReservation) -> Finding:
+    """Look for a reservation in each of its zones."""
+    subject, project = f"reservation {named.name}", named.project
+    states: dict[str, str] = {}
+    for zone in named.zones:
+        try:
+            states[zone] = inspector.get_reservation(project=project, zone=zone, name=named.name).status
+        except GkeError as error:
+            kind = error.failure.kind
+            if kind is FailureKind.NOT_FOUND:
+                continue
+            advice = f"Grant {READ_RESERVATION} on project {project}." if kind is FailureKind.PERMISSION else ""
+            return unknown(subject, str(error), advice)
+    if not states:
+        return failed(
+            subject,
+            f"project {project} has none of this name in {', '.join(named.zones)}",
+            "Correct its name, project or zone in CAPACITY or ALLOWED_RESERVATIONS.",
+        )
+    where = ", ".join(f"{status or 'of an unknown status'} in {zone}" for zone, status in states.items())
+    if "READY" not in states.values():
+        return warning(subject, f"{where}, not READY", "Until it is READY, node pools on it fail.")
+    return ok(subject, where)

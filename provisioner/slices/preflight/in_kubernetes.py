@@ -1,0 +1,108 @@
+"""Checks of the Kubernetes side: API server, JobSet, rights, and a Go provisioner that still runs."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from provisioner import constants, kube
+from provisioner.kube.protocol import JOBSETS_ROOT, LEASES_ROOT, object_path
+from provisioner.kube.quantities import parse_timestamp
+from provisioner.kube.rights import is_granted, rights_used
+from provisioner.settings import Settings
+from provisioner.slices.preflight.finding import Finding, failed, ok, unknown, warning
+
+API_SERVER, JOBSET, RIGHTS, GO_PROVISIONER = "API server", "JobSet", "rights in Kubernetes", "Go provisioner"
+
+_OLDEST = (1, 30)
+_GROUP_ROOT, _, _VERSION = JOBSETS_ROOT.rpartition("/")
+_INSTALL_JOBSET = "Install JobSet: https://jobset.sigs.k8s.io/docs/installation/"
+#: The Go provisioner renews its Lease every two seconds, and it lasts for fifteen.
+_LEASE_SECONDS = 60.0
+
+
+def check_api_server(api: kube.Api, server: str) -> Finding:
+    """Ask for the version; a server that refuses the question answers all the same. Raises Unavailable."""
+    try:
+        answer = api.get("/version")
+    except kube.Unauthorized as error:
+        return failed(
+            API_SERVER,
+            f"{server} does not accept the credentials: {error}",
+            "Get a new kubeconfig: gcloud container clusters get-credentials CLUSTER --location LOCATION",
+        )
+    except kube.Forbidden as error:
+        return unknown(API_SERVER, f"{server} answers and does not tell its version: {error}")
+    version = str(answer.get("gitVersion", ""))
+    numbers = re.match(r"v(\d+)\.(\d+)", version)
+    if numbers is None:
+        return failed(
+            API_SERVER,
+            f"{server} answers, and not as a Kubernetes API server does",
+            "Check the server's address in the kubeconfig.",
+        )
+    if (int(numbers[1]), int(numbers[2])) < _OLDEST:
+        oldest = ".".join(str(number) for number in _OLDEST)
+        return warning(
+            API_SERVER, f"{server} runs Kubernetes {version}", f"Upgrade it: versions before {oldest} were never tried."
+        )
+    return ok(API_SERVER, f"{server} runs Kubernetes {version}")
+
+
+def check_jobset(api: kube.Api) -> Finding:
+    """Look for the API group of JobSet, and in it for the version that is read."""
+    try:
+        group = api.get(_GROUP_ROOT)
+    except kube.NotFound:
+        return failed(JOBSET, "its CRD is not installed", _INSTALL_JOBSET)
+    listed = group.get("versions")
+    versions = [str(each.get("version")) for each in listed or () if isinstance(each, dict)]
+    if _VERSION not in versions:
+        return failed(
+            JOBSET,
+            f"its CRD is served in {', '.join(versions) or 'no version'}, and the provisioner reads {_VERSION}",
+            "Install a release of JobSet that serves it.",
+        )
+    return ok(JOBSET, f"its CRD is served in {_VERSION}")
+
+
+def check_rights(api: kube.Api, settings: Settings) -> Finding:
+    """Ask for each right that is used."""
+    used = rights_used(
+        settings.own_namespace,
+        served_namespaces=settings.namespaces,
+        reads_namespaces=settings.opt_in_label is not None,
+    )
+    missing = [str(right) for right in used if not is_granted(api, right)]
+    if missing:
+        return failed(
+            RIGHTS,
+            f"{len(missing)} of {len(used)} rights are missing: {', '.join(missing)}",
+            "Grant them to the kubeconfig's identity, as deploy/base/cluster-role.yaml and role.yaml do.",
+        )
+    return ok(RIGHTS, f"all {len(used)} that are used are granted")
+
+
+def check_go_provisioner(api: kube.Api, namespace: str, now: datetime) -> Finding:
+    """Look whether somebody renews the Go provisioner's Lease."""
+    name = f"{namespace}/{constants.ORIGINAL_LEASE_NAME}"
+    try:
+        lease = api.get(object_path("leases", constants.ORIGINAL_LEASE_NAME, namespace=namespace, root=LEASES_ROOT))
+    except kube.NotFound:
+        return ok(GO_PROVISIONER, f"there is no Lease {name}")
+    except kube.Forbidden as error:
+        return unknown(GO_PROVISIONER, str(error), f"Grant the right to get Lease {name}.")
+    spec = lease.get("spec")
+    holder = spec.get("holderIdentity") if isinstance(spec, dict) else None
+    renewed = parse_timestamp(spec.get("renewTime")) if isinstance(spec, dict) else None
+    if not holder:
+        return ok(GO_PROVISIONER, f"nobody holds Lease {name}")
+    if renewed is None or (now - renewed).total_seconds() > _LEASE_SECONDS:
+        return ok(GO_PROVISIONER, f"Lease {name} was held by {str(holder)[:100]}, who does not renew it any more")
+    return warning(
+        GO_PROVISIONER,
+        f"it still runs: {str(holder)[:100]} holds Lease {name}. With --leader-elect the provisioner waits for its "
+        "end; without, both would act.",
+        f"Scale it down first: kubectl --namespace={namespace} scale deployment "
+        "tpu-provisioner-controller-manager --replicas=0",
+    )

@@ -1,0 +1,320 @@
+"""Telling people: Events on their objects, log lines, metrics. Nothing here decides anything."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Protocol
+
+import structlog
+
+from provisioner import constants
+from provisioner.model.capacity import PoolName
+from provisioner.model.snapshot import Snapshot
+from provisioner.model.workloads import JobSets, ObjectRef, jobset_ref, pod_ref
+from provisioner.slices.demand import SliceId
+from provisioner.slices.demand.slices import slice_id_of
+from provisioner.slices.metrics import Metrics
+from provisioner.slices.planning.launch.capacity import choice_of
+from provisioner.slices.planning.lifecycle import Phase
+from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult
+from provisioner.slices.planning.memory.state import CallState
+from provisioner.slices.planning.plan import Alert, Create, Delete, Plan, PoolState, Transition, Verdict
+
+_log = structlog.get_logger(__name__)
+
+#: Phases of a pool that is only planned.
+_UNBORN = frozenset({Phase.WANTED, Phase.BLOCKED})
+#: The chips of a pool count as this state.
+_CHIP_STATE = {
+    Phase.WANTED: "wanted",
+    Phase.BLOCKED: "wanted",
+    Phase.CREATING: "provisioning",
+    Phase.PROVISIONING: "provisioning",
+    Phase.READY: "ready",
+    Phase.IN_USE: "in_use",
+    Phase.IDLE: "idle",
+    Phase.DELETING: "deleting",
+    Phase.FAILED: "idle",
+}
+#: A verdict that lasts is emitted this often: a little more than the recorder waits before it writes a repeat.
+_REPEAT_SECONDS = 310.0
+#: One that comes back is logged again, this often at most.
+_LOG_AGAIN_SECONDS = 10.0
+#: Verdicts that are over and remembered, so that those which come and go are not told each time.
+_PAST_VERDICTS = 4096
+_TIMED = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
+
+
+#: UID of the first object, reason, and key or message.
+_Identity = tuple[str, str, str]
+
+
+class Recorder(Protocol):
+    """Where Events go."""
+
+    def emit(
+        self, ref: ObjectRef, *, kind: Literal["Normal", "Warning"], reason: str, message: str, key: str = ""
+    ) -> None:
+        """Record one Event; returns at once."""
+
+    @property
+    def dropped_total(self) -> int:
+        """How many were not written since the start."""
+
+
+@dataclass(slots=True)
+class _Told:
+    """When something was last told, on a clock that nobody sets."""
+
+    emitted_at: float = float("-inf")
+    logged_at: float = float("-inf")
+
+
+@dataclass(slots=True, kw_only=True)
+class Reporter:
+    """Used by the loop's thread alone."""
+
+    recorder: Recorder
+    metrics: Metrics
+    monotonic: Callable[[], float] = time.monotonic
+    #: What was submitted, for the Events that follow its answer.
+    _creates: dict[PoolName, Create] = field(default_factory=dict)
+    _deletes: dict[PoolName, Delete] = field(default_factory=dict)
+    #: Pools that were found to be needed when they were about to be deleted.
+    _needed: set[PoolName] = field(default_factory=set)
+    _states: Mapping[PoolName, PoolState] = field(default_factory=dict)
+    _wanted_at: dict[PoolName, datetime] = field(default_factory=dict)
+    #: Times that were observed: a pool that is ready once more is not made once more.
+    _timed: set[tuple[PoolName, Phase]] = field(default_factory=set)
+    _alerts: frozenset[str] = frozenset()
+    _events_dropped: int = 0
+    #: Verdicts that stand, and those that are over, the latest last.
+    _told: dict[_Identity, _Told] = field(default_factory=dict)
+    _past: OrderedDict[_Identity, _Told] = field(default_factory=OrderedDict)
+
+    def tell(self, plan: Plan, snapshot: Snapshot) -> None:
+        """Tell what one decision came to."""
+        leaders = _leaders(snapshot) if plan.transitions else {}
+        states = plan.states
+        self._creates |= {create.request.name: create for create in plan.creates}
+        self._deletes |= {delete.name: delete for delete in plan.deletes}
+        for transition in plan.transitions:
+            try:
+                self._tell_transition(transition, states, leaders)
+            except Exception:  # noqa: BLE001 - one pool must not cost the others their turn
+                _log.exception("report.crashed", node_pool=transition.pool)
+        self._states = states
+        self._tell_verdicts(plan.verdicts)
+        self._tell_alerts(plan.alerts)
+        self._measure(plan)
+
+    def tell_answer(self, answer: Answer) -> None:
+        """Tell how a call ended."""
+        match answer:
+            case CreateAnswer():
+                self._tell_create(answer)
+            case DeleteAnswer():
+                self._tell_delete(answer)
+            case _:
+                _log.info("call.looked_up", node_pool=answer.look_up.name, kind=answer.look_up.kind.value)
+
+    def _tell_create(self, answer: CreateAnswer) -> None:
+        create = self._creates.pop(answer.name, None)
+        self.metrics.count_create(answer.failure.kind.value if answer.failure is not None else "ok")
+        if answer.failure is not None:
+            _log.warning(
+                "node_pool.create_failed",
+                node_pool=answer.name,
+                kind=answer.failure.kind.value,
+                message=answer.failure.message,
+            )
+            return
+        _log.info("node_pool.create_accepted", node_pool=answer.name, operation=answer.operation)
+        if create is not None:
+            request = create.request
+            self.recorder.emit(
+                create.pod,
+                kind="Normal",
+                reason=constants.CREATION_STARTED,
+                message=f"GKE makes node pool {request.name}: {request.node_count} x {request.machine_type}, "
+                f"{choice_of(request)}",
+            )
+
+    def _tell_delete(self, answer: DeleteAnswer) -> None:
+        delete = self._deletes.get(answer.name)
+        reason = delete.reason.value if delete is not None else "unknown"
+        kind = answer.failure.kind.value if answer.failure is not None else answer.result.value
+        accepted = answer.result in (DeleteResult.ACCEPTED, DeleteResult.GONE)
+        self.metrics.count_delete(reason, result="ok" if accepted else kind)
+        if accepted:
+            _log.info("node_pool.delete_accepted", node_pool=answer.name, reason=reason)
+            why = reason.replace("_", " ")
+            self._on_pool(answer.name, constants.DELETION_STARTED, f"GKE deletes node pool {answer.name}: {why}")
+            return
+        if answer.result is DeleteResult.NEEDED:
+            # Asked again and again, of JobSets that nobody watches perhaps for ever: said once.
+            if answer.name not in self._needed:
+                self._needed.add(answer.name)
+                _log.info("node_pool.needed", node_pool=answer.name, reason=answer.reason)
+            return
+        _log.warning("node_pool.delete_postponed", node_pool=answer.name, kind=kind, reason=answer.reason)
+        message = f"Node pool {answer.name} is not deleted yet: {answer.reason}"
+        self._on_pool(answer.name, constants.DELETION_FAILED, message, warning=True, key=f"{answer.name} {kind}")
+
+    def _tell_transition(
+        self, transition: Transition, states: Mapping[PoolName, PoolState], leaders: Mapping[SliceId, ObjectRef]
+    ) -> None:
+        name, new = transition.pool, transition.new
+        state = states.get(name) or self._states.get(name)
+        seconds = (transition.at - transition.since).total_seconds() if transition.since is not None else None
+        _log.info(
+            "node_pool.phase_changed",
+            node_pool=name,
+            old=transition.old.value if transition.old is not None else None,
+            new=new.value,
+            seconds_in_old=round(seconds, 3) if seconds is not None else None,
+            **_describe(state),
+        )
+        if new in _UNBORN or new is Phase.CREATING:
+            self._wanted_at.setdefault(name, transition.at)
+        elif new in _TIMED and name in self._wanted_at and (name, new) not in self._timed:
+            self._timed.add((name, new))
+            self.metrics.observe_time_to_phase(
+                new.value, seconds=(transition.at - self._wanted_at[name]).total_seconds()
+            )
+        leader = leaders.get(transition.slice_id) if transition.slice_id is not None else None
+        jobset = jobset_ref(state.jobset) if state is not None and state.jobset is not None else None
+        if new is Phase.READY and transition.old is Phase.PROVISIONING and leader is not None and state is not None:
+            message = f"Node pool {name} is ready: {state.nodes} x {state.machine_type}"
+            self.recorder.emit(leader, kind="Normal", reason=constants.CREATION_SUCCEEDED, message=message)
+        if new is Phase.FAILED:
+            why = state.note if state is not None and state.note else "GKE gives no reason"
+            message = f"Node pool {name} failed, it is deleted and replaced: {why}"
+            for ref in (leader, jobset):
+                if ref is not None:
+                    self.recorder.emit(ref, kind="Warning", reason=constants.CREATION_FAILED, message=message, key=name)
+        if new is Phase.GONE:
+            self._tell_gone(transition, jobset)
+
+    def _tell_gone(self, transition: Transition, jobset: ObjectRef | None) -> None:
+        name = transition.pool
+        self._wanted_at.pop(name, None)
+        self._timed -= {(name, phase) for phase in _TIMED}
+        if transition.old is Phase.DELETING:
+            self._on_pool(name, constants.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
+        elif transition.old not in (*_UNBORN, Phase.CREATING) and jobset is not None:
+            message = f"Node pool {name} is gone, and it was not the provisioner that deleted it"
+            self.recorder.emit(jobset, kind="Warning", reason=constants.POOL_NOT_FOUND, message=message)
+        self._deletes.pop(name, None)
+        self._needed.discard(name)
+
+    def _on_pool(self, name: PoolName, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
+        """Record an Event about a pool that goes: on its JobSet while that exists, else on one of its nodes."""
+        delete = self._deletes.get(name)
+        ref = (delete.jobset or delete.node) if delete is not None else None
+        if ref is not None:
+            self.recorder.emit(ref, kind="Warning" if warning else "Normal", reason=reason, message=message, key=key)
+
+    def _tell_verdicts(self, verdicts: tuple[Verdict, ...]) -> None:
+        """Emit what is new and what is due again; of the rest nothing is done but to look it up."""
+        now = self.monotonic()
+        before, self._told = self._told, {}
+        for verdict in verdicts:
+            identity = (verdict.objects[0].uid, verdict.reason, verdict.key or verdict.message)
+            if identity in self._told:
+                # Two slices of one JobSet in the same words.
+                continue
+            told = before.pop(identity, None)
+            if told is None:
+                told = self._past.pop(identity, None) or _Told()
+                if now - told.logged_at >= _LOG_AGAIN_SECONDS:
+                    _log_verdict(verdict)
+                    told.logged_at = now
+            if now - told.emitted_at >= _REPEAT_SECONDS:
+                self._emit(verdict)
+                told.emitted_at = now
+            self._told[identity] = told
+        self._past |= before
+        while len(self._past) > _PAST_VERDICTS:
+            self._past.popitem(last=False)
+
+    def _emit(self, verdict: Verdict) -> None:
+        for ref in verdict.objects:
+            self.recorder.emit(
+                ref,
+                kind="Warning" if verdict.warning else "Normal",
+                reason=verdict.reason,
+                message=verdict.message,
+                key=verdict.key,
+            )
+
+    def _tell_alerts(self, alerts: tuple[Alert, ...]) -> None:
+        """Log an alert when it begins and when it is over; the metric shows it all the while."""
+        now = {alert.kind: alert.message for alert in alerts}
+        for kind in now.keys() - self._alerts:
+            _log.error("alert.began", kind=kind, problem=now[kind])
+        for kind in self._alerts - now.keys():
+            _log.info("alert.ended", kind=kind)
+        self._alerts = frozenset(now)
+        self.metrics.set_alerts(Counter(alert.kind for alert in alerts))
+
+    def _measure(self, plan: Plan) -> None:
+        dropped = self.recorder.dropped_total
+        self.metrics.count_events_dropped(dropped - self._events_dropped)
+        self._events_dropped = dropped
+        chips: Counter[str] = Counter()
+        for state in plan.pools:
+            chips[_CHIP_STATE[state.phase]] += state.chips
+        self.metrics.set_chips(chips)
+        born = (state for state in plan.pools if state.phase not in _UNBORN)
+        self.metrics.set_node_pools(Counter(state.phase.value for state in born))
+        slices = (state for state in plan.pools if state.slice_id is not None and state.jobset is not None)
+        self.metrics.set_slices(Counter(state.phase.value for state in slices))
+        backoffs = (*plan.memory.backoffs.values(), *plan.memory.slice_backoffs.values())
+        self.metrics.set_backoff(Counter(each.failure.kind.value for each in backoffs))
+        calls = plan.memory.deletes.values()
+        # One that is being tried again is blocked until the answer says otherwise, or an alert would start anew.
+        held_up = (call.state is not CallState.ACCEPTED and call.postponed_since is not None for call in calls)
+        self.metrics.set_deletes_blocked(sum(held_up))
+
+
+def _leaders(snapshot: Snapshot) -> dict[SliceId, ObjectRef]:
+    jobsets = JobSets.of(snapshot.jobsets)
+    leaders = {}
+    for pod in snapshot.pods:
+        slice_id = slice_id_of(pod, jobsets)
+        if slice_id is not None and pod.completion_index == constants.LEADER_INDEX and pod.deletion_deadline is None:
+            leaders[slice_id] = pod_ref(pod)
+    return leaders
+
+
+def _log_verdict(verdict: Verdict) -> None:
+    first = verdict.objects[0]
+    _log.warning(
+        "slice.verdict",
+        kind=first.kind,
+        namespace=first.namespace,
+        name=first.name,
+        reason=verdict.reason,
+        message=verdict.message,
+    )
+
+
+def _describe(state: PoolState | None) -> dict[str, object]:
+    if state is None:
+        return {}
+    described: dict[str, object] = {
+        "machine_type": state.machine_type,
+        "topology": state.topology,
+        "nodes": f"{state.ready_nodes}/{state.nodes}",
+        "chips": state.chips,
+    }
+    if state.jobset_name:
+        described |= {"namespace": state.namespace, "jobset": state.jobset_name, "job": state.job_name}
+    if state.note:
+        described["note"] = state.note
+    return described

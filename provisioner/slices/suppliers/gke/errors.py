@@ -1,0 +1,475 @@
+"""What each failure at the cloud boundary means: the one place that knows Google's exceptions, codes and texts.
+
+    GkeError
+      .failure.kind   one FailureKind, all that the rest of the program branches on
+      .failure.message GKE's own words, and what to do where we know it
+      .retry_after_seconds  GKE's own wish, None for none
+
+Two rules stand over the tables. A call that changes something and was lost on its way, or was answered with a 5xx, has
+an unknown outcome: GKE's API makes no promise that such an answer precedes any effect ("In the event of an error, the
+node pool may be partially created", API reference of CREATE_NODE_POOL). And a failure that we do not recognise never
+counts as a stockout: that would send the same bad request to the next zone.
+
+The texts come from reports and recorded answers, and Google may change them; an unknown text falls back to its code.
+What users wrote is taken out of them first (`echoes`); the message that is kept is whole.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple
+
+import requests
+import urllib3.exceptions
+from google.api_core import exceptions as api_exceptions
+from google.auth import exceptions as auth_exceptions
+
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.slices.suppliers.gke import echoes
+
+#: What Google's libraries can raise, apart from mistakes in our own code. OSError: a CA bundle that is not there.
+SDK_ERRORS: tuple[type[Exception], ...] = (
+    api_exceptions.GoogleAPIError,
+    auth_exceptions.GoogleAuthError,
+    requests.RequestException,
+    urllib3.exceptions.HTTPError,
+    OSError,
+)
+
+_LOGIN_HELP = (
+    "On a workstation run `gcloud auth application-default login --impersonate-service-account=SA`; in a cluster bind "
+    "the provisioner's Kubernetes service account by Workload Identity."
+)
+GRANT_HELP = "Grant the provisioner's identity the permission named here on the project of the cluster."
+_LONGEST_RETRY_AFTER_SECONDS = 3600.0
+_LONGEST_MESSAGE = 2000
+_PASSWORD = re.compile(r"//[^/\s@]{1,500}@")
+
+
+class GkeError(Exception):
+    """The one exception of the cloud boundary."""
+
+    def __init__(self, failure: Failure, subject: str = "", *, retry_after_seconds: float | None = None) -> None:
+        super().__init__(f"{subject}: {failure.message}" if subject else failure.message)
+        self.failure = failure
+        #: The object and the call, such as "create of node pool 'a'".
+        self.subject = subject
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Call(Enum):
+    """What a call does, as far as it changes the meaning of its failure."""
+
+    READ = "read"
+    CREATE = "create"
+    DELETE = "delete"
+
+
+# --- Texts --------------------------------------------------------------------------------------------------
+
+
+class _TextRule(NamedTuple):
+    pattern: re.Pattern[str]
+    kind: FailureKind
+
+
+def _text(pattern: str, kind: FailureKind) -> _TextRule:
+    return _TextRule(re.compile(pattern, re.IGNORECASE | re.DOTALL), kind)
+
+
+_ACT_AS = r"not have access to service account|iam\.serviceAccountUser|serviceAccounts\.actAs"
+_NO_SUCH_ACCOUNT = r"service account \S+ (does not exist|was not found|not found)"
+
+#: The first match wins. Each rule names where its text was seen.
+_TEXTS = (
+    # 429, Terraform issues 15205 and 15579.
+    _text(r"too many operations|concurrent operations quota", FailureKind.TOO_MANY_OPERATIONS),
+    # 400 FAILED_PRECONDITION, Terraform issues 758, 930, 3650, 7638, 10366 and the Go provisioner's comments.
+    _text(
+        r"incompatible operation|operation \S+ is currently"
+        r"|is currently being (created|deleted|updated|upgraded|repaired)",
+        FailureKind.OPERATION_IN_THE_WAY,
+    ),
+    # Requests per time, which passes by itself; not a quota of resources.
+    _text(r"quota metric .*requests|rate.?limit.?exceeded|api requests", FailureKind.UNAVAILABLE),
+    # Addresses run out as a quota does: later, or elsewhere, they may be there (GKE's autoscaler).
+    _text(
+        r"IP_SPACE_EXHAUSTED|does not have available private IP space|Cannot find pod range with enough available IPs",
+        FailureKind.QUOTA,
+    ),
+    # The cluster object is full; deleting pools makes room (GKE's autoscaler).
+    _text(r"cluster byte size limit", FailureKind.QUOTA),
+    # GKE's autoscaler takes any code that contains QUOTA; the words are those of Compute Engine.
+    _text(
+        r"[A-Z]_QUOTA|QUOTA_[A-Z]|\bquota\b.*\bexceeded|(exceeded?|insufficient)\b.*\bquota\b",
+        FailureKind.QUOTA,
+    ),
+    # Codes that say stockout whatever the sentence around them says.
+    _text(
+        r"GCE_STOCKOUT|RESOURCE_POOL_EXHAUSTED|INSUFFICIENT_CAPACITY|RESERVATION_CAPACITY_EXCEEDED",
+        FailureKind.STOCKOUT,
+    ),
+    # A reservation that is used up, or not ready yet: what others have of it now may be free later, as with any stock.
+    # The words are those that GKE's autoscaler knows, and gsutil issue 1000.
+    _text(
+        r"\breservation\b[^.]*\b(insufficient|sufficient capacity|exhausted|enough|not have available resources)"
+        r"|no available\b[^.]*\breservations?\b|requires reservation to be in READY state"
+        r"|not currently have sufficient capacity",
+        FailureKind.STOCKOUT,
+    ),
+    # A reservation that cannot serve: somebody has to change something.
+    _text(
+        r"\breservation\b[^.]*\b(not found|not exist|incompatible|not compatible|not have|expired)"
+        r"|(could not find|incompatible|must use)\b[^.]*\breservation\b",
+        FailureKind.INVALID,
+    ),
+    # Words for a stockout: akka issue 32992, kubeflow issue 673, xpk; the code without a reservation, GKE's autoscaler.
+    _text(
+        r"not have enough resources available|is currently unavailable in the|lack of capacity"
+        r"|requested resource is exhausted|INVALID_RESERVATION",
+        FailureKind.STOCKOUT,
+    ),
+    # The organisation's rules forbid the request as it is: 400, 403, or 412, which else is about etags.
+    _text(
+        r"\bconstraints?/[a-z]|constraint\b.*\bviolated|violates constraint|\borg(anization)? policy\b",
+        FailureKind.INVALID,
+    ),
+    # HTTP 400, terraform-google-kubernetes-engine issue 142: the node service account may not be used, or is not there.
+    _text(f"{_ACT_AS}|{_NO_SUCH_ACCOUNT}", FailureKind.PERMISSION),
+    _text(
+        r"NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS|GKE_SERVICE_ACCOUNT_DELETED|CLOUD_KMS_KEY_(ERROR|DESTROYED)"
+        r"|PERMISSION_DENIED|permission denied|not have permission|required \"\S+\" permission",
+        FailureKind.PERMISSION,
+    ),
+    # Pools in ERROR carry a text and often no code.
+    _text(
+        r"invalid value for field|requested invalid target size|can't be specified with|is not supported"
+        r"|is incorrect for the requested resources|invalid TPU topology|is not a valid size|not specified"
+        r"|must be a match of regex|INVALID_ARGUMENT",
+        FailureKind.INVALID,
+    ),
+)
+
+#: What to do about refusals of permission that a role on the project does not mend.
+_REMEDIES = (
+    (
+        re.compile(_ACT_AS, re.IGNORECASE),
+        "Grant the provisioner's identity roles/iam.serviceAccountUser on that service account; it is tried again.",
+    ),
+    (
+        re.compile(_NO_SUCH_ACCOUNT, re.IGNORECASE),
+        "Create it, or name another in GCP_NODE_SERVICE_ACCOUNT or the pod's annotation; it is tried again.",
+    ),
+)
+
+#: Preconditions that pass by themselves, in words not seen before.
+_PASSING = re.compile(r"is currently|please wait|try again|in progress", re.IGNORECASE)
+
+#: google.rpc.Code of an operation's error, for texts that say nothing.
+_RPC_CODES: Mapping[int, FailureKind] = {
+    1: FailureKind.UNAVAILABLE,  # CANCELLED: by someone else; the next round asks again
+    2: FailureKind.UNAVAILABLE,  # UNKNOWN
+    3: FailureKind.INVALID,  # INVALID_ARGUMENT
+    4: FailureKind.UNAVAILABLE,  # DEADLINE_EXCEEDED
+    5: FailureKind.INVALID,  # NOT_FOUND: something that the request names (network, policy, reservation)
+    6: FailureKind.ALREADY_EXISTS,
+    7: FailureKind.PERMISSION,  # PERMISSION_DENIED, persistent for GKE's autoscaler
+    8: FailureKind.QUOTA,  # RESOURCE_EXHAUSTED, persistent for GKE's autoscaler
+    9: FailureKind.INVALID,  # FAILED_PRECONDITION that does not pass by itself
+    10: FailureKind.UNAVAILABLE,  # ABORTED
+    11: FailureKind.INVALID,  # OUT_OF_RANGE
+    12: FailureKind.INVALID,  # UNIMPLEMENTED
+    13: FailureKind.UNAVAILABLE,  # INTERNAL
+    14: FailureKind.UNAVAILABLE,
+    15: FailureKind.UNAVAILABLE,  # DATA_LOSS
+    16: FailureKind.PERMISSION,  # UNAUTHENTICATED, persistent for GKE's autoscaler
+}
+_FAILED_PRECONDITION = 9
+
+
+def classify_message(code: int | None, text: str, values: Iterable[str] = ()) -> FailureKind:
+    """Return the kind of a failed operation or node pool; `code` is a google.rpc.Code where there is one.
+
+    `values` are what the request or the pool says of itself: words of users, which decide nothing.
+    """
+    text = echoes.without(text, values)
+    kind = _kind_of_text(text)
+    if kind is None and code == _FAILED_PRECONDITION and _PASSING.search(text):
+        kind = FailureKind.OPERATION_IN_THE_WAY
+    if kind is None:
+        kind = _RPC_CODES.get(code or 0, FailureKind.UNAVAILABLE)
+    return kind
+
+
+#: GKE documents INVALID_ARGUMENT for a policy that is not found, and no text; the others are Compute Engine's words.
+_MISSING = re.compile(r"not (be )?found|not exist|not ready", re.IGNORECASE)
+
+
+def blames(failure: Failure, name: str) -> bool:
+    """Whether a create was refused in words that name something which it refers to."""
+    return failure.kind is FailureKind.INVALID and echoes.names(failure.message, name)
+
+
+def says_missing(failure: Failure, name: str) -> bool:
+    """Whether a create was refused because something of this name, which it refers to, is not there (yet)."""
+    return blames(failure, name) and _MISSING.search(failure.message) is not None
+
+
+def _remedy(text: str, otherwise: str) -> str:
+    return next((remedy for pattern, remedy in _REMEDIES if pattern.search(text)), otherwise)
+
+
+def _kind_of_text(text: str) -> FailureKind | None:
+    return next((rule.kind for rule in _TEXTS if rule.pattern.search(text)), None)
+
+
+# --- Answers ------------------------------------------------------------------------------------------------
+
+#: HTTP codes whose text decides first. 401 and 404 mean one thing only; what a 5xx says does not bind it.
+_TEXT_DECIDES = frozenset({400, 403, 409, 412, 429})
+#: 403 that is not about permission (Google's older form of 429).
+_RATE_REASONS = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED"})
+#: GKE's 429 for too many operations, or for a full reservation, may carry the reason of a rate limit; so may the words
+#: for a quota, but there the reason tells the quota of requests from that of resources.
+_SURER_THAN_REASONS = frozenset(
+    {FailureKind.TOO_MANY_OPERATIONS, FailureKind.OPERATION_IN_THE_WAY, FailureKind.STOCKOUT}
+)
+_QUOTA_REASONS = frozenset({"quotaExceeded", "QUOTA_EXCEEDED"})
+
+
+class _CodeRow(NamedTuple):
+    read: FailureKind
+    create: FailureKind
+    delete: FailureKind
+
+
+def _same(kind: FailureKind) -> _CodeRow:
+    return _CodeRow(read=kind, create=kind, delete=kind)
+
+
+_LOST = _CodeRow(
+    read=FailureKind.UNAVAILABLE,
+    create=FailureKind.UNKNOWN_OUTCOME,
+    delete=FailureKind.UNKNOWN_OUTCOME,
+)
+_CODES: Mapping[int, _CodeRow] = {
+    400: _same(FailureKind.INVALID),
+    401: _same(FailureKind.PERMISSION),
+    403: _same(FailureKind.PERMISSION),
+    # A create names nothing that could be missing but the cluster and what the request refers to.
+    404: _CodeRow(read=FailureKind.NOT_FOUND, create=FailureKind.INVALID, delete=FailureKind.NOT_FOUND),
+    408: _LOST,
+    # GKE's autoscaler reads it as "node group exists"; nothing can exist already for a delete.
+    409: _CodeRow(
+        read=FailureKind.UNAVAILABLE,
+        create=FailureKind.ALREADY_EXISTS,
+        delete=FailureKind.OPERATION_IN_THE_WAY,
+    ),
+    # Etags, and we send none: the cluster changed under the call. The other use, a policy, is known by its text.
+    412: _same(FailureKind.OPERATION_IN_THE_WAY),
+    429: _same(FailureKind.UNAVAILABLE),
+    # Cancelled on the way by client or proxy.
+    499: _LOST,
+    # The method does not exist there: nothing was done, and nothing will be.
+    501: _same(FailureKind.INVALID),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """An error answer, as far as it could be read."""
+
+    code: int
+    message: str
+    status: str
+    reasons: frozenset[str]
+    retry_after_seconds: float | None
+    from_google: bool
+
+
+def _kind_of_answer(answer: _Answer, call: Call, values: Iterable[str]) -> FailureKind:
+    answer = replace(answer, message=echoes.without(answer.message, values))
+    if not answer.from_google and answer.code < 500:
+        # A proxy or a wrong address spoke; above all, its 404 says nothing about a node pool.
+        return FailureKind.PERMISSION if answer.code in (401, 403, 407) else FailureKind.UNAVAILABLE
+    kind = _kind_of_text(answer.message) if answer.code in _TEXT_DECIDES else None
+    if kind in _SURER_THAN_REASONS:
+        return kind
+    if answer.reasons & _RATE_REASONS:
+        return FailureKind.UNAVAILABLE
+    if answer.reasons & _QUOTA_REASONS:
+        return FailureKind.QUOTA
+    if kind is not None:
+        return kind
+    if answer.code == 409 and answer.status == "ABORTED":
+        return FailureKind.OPERATION_IN_THE_WAY
+    precondition = answer.status == "FAILED_PRECONDITION" or "failedPrecondition" in answer.reasons
+    if precondition and answer.code in _TEXT_DECIDES and _PASSING.search(answer.message):
+        return FailureKind.OPERATION_IN_THE_WAY
+    row = _CODES.get(answer.code)
+    if row is None and 400 <= answer.code < 500:
+        row = _same(FailureKind.INVALID)
+    if row is None and 300 <= answer.code < 400:
+        # The address redirects instead of serving.
+        row = _same(FailureKind.UNAVAILABLE)
+    row = row or _LOST
+    return {Call.READ: row.read, Call.CREATE: row.create, Call.DELETE: row.delete}[call]
+
+
+def _read_answer(error: api_exceptions.GoogleAPICallError) -> _Answer:
+    response = getattr(error, "response", None)
+    body: object = None
+    retry_after: float | None = None
+    if isinstance(response, requests.Response):
+        retry_after = _seconds(response.headers.get("Retry-After", ""))
+        try:
+            body = response.json()
+        except ValueError:
+            body = None
+    # Google answers some errors of list-like calls with a list of one.
+    if isinstance(body, list) and body:
+        body = body[0]
+    detail = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(detail, dict):
+        code = error.code
+        words = str(error.message or "") or (response.text if isinstance(response, requests.Response) else "")
+        return _Answer(
+            code=int(code) if code is not None else 0,
+            message=words.strip() or f"HTTP {code} without a text",
+            status="",
+            reasons=frozenset(),
+            retry_after_seconds=retry_after,
+            # Without a response the error was made by the library itself from a status it trusts.
+            from_google=response is None,
+        )
+    reasons = set()
+    for key in ("errors", "details"):
+        for entry in detail.get(key) or ():
+            if isinstance(entry, dict):
+                reasons.add(str(entry.get("reason", "")))
+                retry_after = retry_after or _seconds(str(entry.get("retryDelay", "")).removesuffix("s"))
+    return _Answer(
+        code=int(error.code or 0),
+        message=str(detail.get("message") or f"HTTP {error.code} without a text"),
+        status=str(detail.get("status") or ""),
+        reasons=frozenset(reasons),
+        retry_after_seconds=retry_after,
+        from_google=True,
+    )
+
+
+def _seconds(text: str) -> float | None:
+    """Return a delay in seconds; dates, which the header also allows, are not used by Google's APIs."""
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
+        return None
+    return min(float(text), _LONGEST_RETRY_AFTER_SECONDS)
+
+
+# --- Exceptions ---------------------------------------------------------------------------------------------
+
+#: Mistakes in an address or in a header: found before anything is sent, and there again next time.
+_BAD_ADDRESS = (
+    requests.exceptions.URLRequired,
+    requests.exceptions.MissingSchema,
+    requests.exceptions.InvalidSchema,
+    requests.exceptions.InvalidURL,
+    requests.exceptions.InvalidHeader,
+)
+#: urllib3's own word for "no connection was made". A name that does not resolve is a kind of the first.
+_NOT_CONNECTED = (
+    urllib3.exceptions.NewConnectionError,
+    urllib3.exceptions.NameResolutionError,
+    urllib3.exceptions.ConnectTimeoutError,
+    urllib3.exceptions.ProxyError,
+    ssl.SSLCertVerificationError,
+)
+#: What the metadata server says when the identity, and not the server, is at fault.
+_IDENTITY_REFUSED = re.compile(r"status: ?(400|401|403|404)|invalid_grant|IAM returned 40[134]", re.IGNORECASE)
+
+
+def to_gke_error(
+    error: Exception, subject: str, *, call: Call, grant_help: str = GRANT_HELP, values: Iterable[str] = ()
+) -> GkeError:
+    """Return what an exception of Google's libraries means for this call.
+
+    The subject names call and object for the reader, such as "delete of node pool 'a'"; `grant_help` tells which role
+    a refused identity lacks; `values` are what the call says in words that may be a user's (see `echoes`). Raise the
+    result `from` the exception.
+    """
+    retry_after: float | None = None
+    if isinstance(error, api_exceptions.RetryError) and isinstance(error.cause, Exception):
+        return to_gke_error(error.cause, subject, call=call, grant_help=grant_help, values=values)
+    words = str(error) or type(error).__name__
+    if isinstance(error, api_exceptions.GoogleAPICallError):
+        answer = _read_answer(error)
+        kind = _kind_of_answer(answer, call, values)
+        words, retry_after = answer.message, answer.retry_after_seconds
+        if kind is FailureKind.PERMISSION and answer.from_google:
+            words = f"{words} {_LOGIN_HELP if answer.code == 401 else _remedy(words, grant_help)}"
+    elif isinstance(error, api_exceptions.DuplicateCredentialArgs):
+        kind = FailureKind.PERMISSION
+    elif isinstance(error, auth_exceptions.GoogleAuthError):
+        # A token is fetched before the call is sent, and again only after a 401: no effect either way.
+        kind = _kind_of_auth_error(error)
+        if kind is FailureKind.PERMISSION:
+            words = f"No credentials for GKE: {words} {_LOGIN_HELP}"
+    elif isinstance(error, _BAD_ADDRESS):
+        kind = FailureKind.INVALID
+        words = f"{words} Check the address in GKE_ENDPOINT and the proxy settings."
+    elif _never_sent(error):
+        kind = FailureKind.UNAVAILABLE
+        words = _why_not_connected(error) or words
+    else:
+        # A read that timed out, a connection that broke, an answer that cannot be parsed, anything new.
+        kind = _LOST.read if call is Call.READ else _LOST.create
+    # A proxy's address may hold its password.
+    words = _PASSWORD.sub("//…@", words)
+    return GkeError(Failure(kind=kind, message=words[:_LONGEST_MESSAGE]), subject, retry_after_seconds=retry_after)
+
+
+def _kind_of_auth_error(error: auth_exceptions.GoogleAuthError) -> FailureKind:
+    if error.retryable or isinstance(
+        error,
+        (auth_exceptions.TransportError, auth_exceptions.TimeoutError, auth_exceptions.ResponseError),
+    ):
+        return FailureKind.UNAVAILABLE
+    # On GKE a metadata server that is not up yet comes as a RefreshError around the transport's error.
+    around_transport = any(isinstance(cause, auth_exceptions.TransportError) for cause in _chain(error))
+    if around_transport and not _IDENTITY_REFUSED.search(str(error)):
+        return FailureKind.UNAVAILABLE
+    return FailureKind.PERMISSION
+
+
+def _never_sent(error: Exception) -> bool:
+    if isinstance(error, (requests.exceptions.ConnectTimeout, requests.exceptions.ProxyError)):
+        return True
+    return any(isinstance(cause, _NOT_CONNECTED) for cause in _chain(error))
+
+
+def _why_not_connected(error: Exception) -> str:
+    """Say in the operating system's words why no connection came about; empty where it has none."""
+    for cause in _chain(error):
+        if isinstance(cause, OSError) and cause.strerror and not isinstance(cause, requests.RequestException):
+            return f"The server cannot be reached: {cause.strerror}."
+    return ""
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions inside an exception: causes, urllib3's reasons, and exceptions given as arguments.
+
+    The implicit context is left out: it may be a failure that was already dealt with.
+    """
+    todo: list[BaseException] = [error]
+    seen: set[int] = set()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        inner = (one.__cause__, getattr(one, "reason", None), *one.args)
+        todo.extend(item for item in inner if isinstance(item, BaseException))

@@ -1,0 +1,158 @@
+"""What must hold before anything is made or deleted: the two clients speak of one cluster, and this process leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+
+from provisioner import kube
+from provisioner.slices.suppliers.gke.errors import GkeError
+from provisioner.slices.suppliers.gke.identity import Proof, prove_same_cluster
+from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
+
+_log = structlog.get_logger(__name__)
+
+#: A proof that failed is tried again this often: a node may have come, a setting cannot have changed.
+_RETRY_SECONDS = 30.0
+#: The release channel of a proven cluster is read this often: it can change under a provisioner that runs.
+_LOOK_AGAIN_SECONDS = 600.0
+#: What a release channel means for node pools under NODEPOOL_AUTO_UPGRADE=auto.
+CHANNEL_CONSEQUENCE = (
+    "node pools are made with auto-upgrade on and excluded from maintenance until the end of support of their version, "
+    "so that GKE does not upgrade them under their jobs before"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterProof:
+    """Whether kubeconfig and GCP_CLUSTER are proven to be one cluster. Used by the loop's thread alone.
+
+    Otherwise a wrong setting would read every pool of another cluster as surplus.
+    """
+
+    gke: Gke
+    api: kube.Api
+    trusted_ca_pem: bytes | None
+    assume: bool
+    clock: Callable[[], datetime]
+    proven: bool = False
+    #: Why it is not proven, in words.
+    problem: str = "not tried yet to prove that the kubeconfig and GCP_CLUSTER are one cluster"
+    tried_at: datetime | None = None
+    #: The setting NODEPOOL_AUTO_UPGRADE; None: as the release channel demands.
+    auto_upgrade: bool | None = None
+    #: The cluster's; empty for none, and as long as nothing is proven.
+    release_channel: str = ""
+
+    def due_in_seconds(self, now: datetime) -> float:
+        """Return in how many seconds the proof has to be tried (again)."""
+        if self.proven:
+            return float("inf")
+        return 0.0 if self.tried_at is None else _RETRY_SECONDS - (now - self.tried_at).total_seconds()
+
+    def attempt(self) -> bool:
+        """Try to prove it: one call to GKE."""
+        self.tried_at = self.clock()
+        try:
+            found = self.gke.get_cluster()
+            proof = prove(found, self.api, trusted_ca_pem=self.trusted_ca_pem, assume=self.assume)
+        except (GkeError, kube.ClusterError) as error:
+            self._set_problem(f"cannot prove that the kubeconfig and GCP_CLUSTER are one cluster: {error}")
+            return False
+        if found.autopilot:
+            self._set_problem(autopilot_refusal(found.name))
+            return False
+        self.proven = proof.proven
+        if proof.proven:
+            self.problem = ""
+            _log.info("cluster.proven", cluster=found.name, why=proof.why)
+            self._set_channel(found)
+            if found.auto_provisioned_tpus:
+                _log.warning("cluster.auto_provisions_tpus", advice=auto_provisioning_advice(found))
+        else:
+            self._set_problem(proof.why)
+        return proof.proven
+
+    def look_again(self, now: datetime) -> None:
+        """Read once in a while, of a cluster that is proven, what somebody may change of it: its release channel."""
+        if self.tried_at is None or (now - self.tried_at).total_seconds() < _LOOK_AGAIN_SECONDS:
+            return
+        self.tried_at = now
+        try:
+            found = self.gke.get_cluster()
+        except GkeError as error:
+            # What was read before still holds.
+            _log.info("cluster.not_read", error=str(error))
+            return
+        if found.release_channel != self.release_channel:
+            self._set_channel(found)
+
+    def _set_channel(self, found: Cluster) -> None:
+        self.release_channel = found.release_channel
+        problem = channel_problem(found.release_channel, auto_upgrade=self.auto_upgrade)
+        if problem:
+            _log.warning("cluster.on_release_channel", channel=found.release_channel or "none", advice=problem)
+        elif found.release_channel:
+            _log.info("cluster.on_release_channel", channel=found.release_channel, consequence=CHANNEL_CONSEQUENCE)
+
+    def clock_set(self, by: timedelta) -> None:
+        """Take note that the clock was set: the last try was as long ago as it was."""
+        if self.tried_at is not None:
+            self.tried_at += by
+
+    def _set_problem(self, problem: str) -> None:
+        if problem != self.problem:
+            _log.error("cluster.not_proven", problem=problem)
+        self.problem = problem
+
+
+def autopilot_refusal(name: str) -> str:
+    """Say why nothing can be done on an Autopilot cluster."""
+    return (
+        f"cluster {name!r} is an Autopilot cluster: GKE makes the nodes there by itself and refuses node pools of "
+        "others. Run the provisioner on a Standard cluster; on Autopilot, TPU pods need none."
+    )
+
+
+def auto_provisioning_advice(found: Cluster) -> str:
+    """Say what to do about node auto-provisioning that may buy TPUs too."""
+    return (
+        f"Node auto-provisioning has limits for {', '.join(found.auto_provisioned_tpus)} and acts on the same pods, so "
+        "both may buy a slice for one job. Set these limits to 0, or take the TPU limits out of auto-provisioning."
+    )
+
+
+def channel_problem(release_channel: str, *, auto_upgrade: bool | None) -> str:
+    """Say what is wrong with NODEPOOL_AUTO_UPGRADE on a cluster of this release channel; empty for nothing."""
+    if release_channel and auto_upgrade is False:
+        return (
+            "NODEPOOL_AUTO_UPGRADE=off, and GKE refuses node pools without auto-upgrade on a release channel; set it "
+            "to auto"
+        )
+    if not release_channel and auto_upgrade:
+        return (
+            "NODEPOOL_AUTO_UPGRADE=on, and the cluster is on no release channel, where GKE may refuse the maintenance "
+            "exclusion that keeps it from upgrading nodes under their jobs; set it to auto"
+        )
+    return ""
+
+
+def prove(found: Cluster, api: kube.Api, *, trusted_ca_pem: bytes | None, assume: bool) -> Proof:
+    """Try to prove that `api` serves the cluster `found`; nodes are listed only where certificates cannot tell.
+
+    Raises ClusterError.
+    """
+    provider_ids: list[str] = []
+    if trusted_ca_pem is None:
+        for page in kube.list_provider_ids_without_tpus(api):
+            provider_ids += page
+            # As a rule the first page has a node that tells.
+            proof = prove_same_cluster(kubernetes_ca_pem=None, cluster=found, node_provider_ids=page, assume=False)
+            if proof.proven:
+                return proof
+    return prove_same_cluster(
+        kubernetes_ca_pem=trusted_ca_pem, cluster=found, node_provider_ids=provider_ids, assume=assume
+    )

@@ -1,0 +1,430 @@
+"""An in-memory Kubernetes API server that speaks the `Api` protocol; also for other packages' tests.
+
+It keeps raw objects, resource versions and a history of events; answers selectors and pages; refuses stale writes;
+and does what it is told: `fail` makes calls raise, `script` hands out literal watch lines. A watch of the real
+history waits for more events until it is closed, or until `hang_up`.
+
+It does not validate objects, default fields, or know which kinds are namespaced.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from provisioner.kube import errors
+from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Timeouts
+from provisioner.kube.rights import ACCESS_REVIEWS
+
+
+@dataclass(kw_only=True)
+class Call:
+    """One call that was made."""
+
+    method: str
+    path: str
+    query: dict[str, str] = field(default_factory=dict)
+    body: JsonObject | None = None
+
+
+@dataclass(kw_only=True)
+class _Fault:
+    method: str
+    pattern: re.Pattern[str]
+    error: Exception
+    times: int
+    after_effect: bool
+
+
+@dataclass(kw_only=True)
+class _Event:
+    version: int
+    path: str
+    before: JsonObject | None
+    after: JsonObject | None
+
+
+class FakeKube:
+    """See the module's docstring. `calls` holds every call, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self._changed = threading.Condition(threading.RLock())
+        self._objects: dict[str, JsonObject] = {}
+        self._history: list[_Event] = []
+        self._version = 100
+        self._oldest = 0
+        self._uids = 0
+        self._faults: list[_Fault] = []
+        self._absent: set[str] = set()
+        self._scripts: dict[str, list[list[Any]]] = {}
+        self._streams: list[FakeStream] = []
+        #: Verb and resource of the rights that access reviews deny.
+        self.denied: set[tuple[str, str]] = set()
+
+    # --- for tests
+
+    def put_object(self, path: str, body: JsonObject) -> JsonObject:
+        """Create or replace an object at its path, whatever its resourceVersion says."""
+        with self._changed:
+            return self._store(path, body)
+
+    def remove_object(self, path: str) -> None:
+        """Delete an object."""
+        with self._changed:
+            self._drop(path)
+
+    def object(self, path: str) -> JsonObject | None:
+        """Return the object at a path."""
+        with self._changed:
+            return copy.deepcopy(self._objects.get(path))
+
+    def objects(self, collection: str) -> list[JsonObject]:
+        """Return the objects of a collection."""
+        with self._changed:
+            return [copy.deepcopy(raw) for path, raw in self._objects.items() if _belongs(path, collection)]
+
+    def fail(self, method: str, pattern: str, error: Exception, *, times: int = 1, after_effect: bool = False) -> None:
+        """Make the next calls of a method (or "*", or "WATCH") on matching paths raise.
+
+        With `after_effect`, the call does its work first: a lost answer.
+        """
+        self._faults.append(
+            _Fault(method=method, pattern=re.compile(pattern), error=error, times=times, after_effect=after_effect)
+        )
+
+    def clear_faults(self) -> None:
+        """Fail no more."""
+        self._faults.clear()
+
+    def uninstall(self, root: str) -> None:
+        """Answer 404 for everything below a path, as for a kind that is not installed."""
+        self._absent.add(root)
+
+    def install(self, root: str) -> None:
+        """Undo `uninstall`."""
+        self._absent.discard(root)
+
+    def script(self, path: str, *lines: Any) -> None:
+        """Let the next watch of a path say exactly this: objects become JSON, bytes are raw, exceptions are raised."""
+        self._scripts.setdefault(path, []).append(list(lines))
+
+    def compact(self) -> None:
+        """Forget the history: watches and continue tokens from before get 410."""
+        with self._changed:
+            self._version += 1
+            self._oldest = self._version
+
+    def hang_up(self) -> None:
+        """End all open watches."""
+        for stream in list(self._streams):
+            stream.close()
+
+    def open_streams(self) -> int:
+        """Return how many watches are open."""
+        return len(self._streams)
+
+    def wait_for_streams(self, count: int, *, timeout_seconds: float = 5.0) -> bool:
+        """Wait until so many watches are open."""
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self._streams) >= count, timeout=timeout_seconds)
+
+    # --- the Api protocol
+
+    def get(
+        self, path: str, query: Mapping[str, str] | None = None, *, timeouts: Timeouts = DEFAULT_TIMEOUTS
+    ) -> JsonObject:
+        """Return one object."""
+        with self._call("GET", path, query):
+            return copy.deepcopy(self._existing(path))
+
+    def list_page(
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        limit: int = PAGE_SIZE,
+        continue_token: str = "",
+        metadata_only: bool = False,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> Page:
+        """Return one page of a collection, as it was when the first page was asked for (if nothing was deleted)."""
+        asked = {**(query or {}), "limit": str(limit), "continue": continue_token}
+        with self._call("GET", path, asked):
+            version, start = self._version, 0
+            if continue_token:
+                version, start = (int(part) for part in continue_token.split(":"))
+                if version < self._oldest:
+                    raise errors.Gone("The provided continue parameter is too old", status=410, reason="Expired")
+            found = [
+                raw for where, raw in sorted(self._objects.items()) if _belongs(where, path) and _matches(raw, asked)
+            ]
+            page = found[start : start + limit]
+            if metadata_only:
+                page = [{"metadata": raw["metadata"]} for raw in page]
+            more = start + limit < len(found)
+            return Page(
+                items=copy.deepcopy(page),
+                resource_version=str(version),
+                continue_token=f"{version}:{start + limit}" if more else "",
+            )
+
+    def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
+        """Create an object."""
+        with self._call("POST", path, body=body):
+            if path == ACCESS_REVIEWS:
+                asked = body["spec"]["resourceAttributes"]
+                return {**body, "status": {"allowed": (asked["verb"], asked["resource"]) not in self.denied}}
+            where = f"{path}/{body['metadata']['name']}"
+            if where in self._objects:
+                raise errors.Conflict(f"{where} already exists", status=409, reason="AlreadyExists")
+            return copy.deepcopy(self._store(where, body))
+
+    def put(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
+        """Replace an object, unless the body's resourceVersion is not its own."""
+        with self._call("PUT", path, body=body):
+            current = self._existing(path)
+            version = body.get("metadata", {}).get("resourceVersion")
+            if version is not None and version != current["metadata"]["resourceVersion"]:
+                raise errors.Conflict(f"{path} was modified", status=409, reason="Conflict")
+            return copy.deepcopy(self._store(path, body))
+
+    def patch(
+        self,
+        path: str,
+        body: JsonObject,
+        *,
+        strategic: bool = False,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> JsonObject:
+        """Merge into an object."""
+        with self._call("PATCH", path, body=body):
+            return copy.deepcopy(self._store(path, _merged(self._existing(path), body)))
+
+    def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
+        """Delete an object."""
+        with self._call("DELETE", path):
+            current = self._existing(path)
+            if uid and current["metadata"]["uid"] != uid:
+                raise errors.Conflict(f"{path} has another uid", status=409, reason="Conflict")
+            return self._drop(path)
+
+    def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> FakeStream:
+        """Open a watch."""
+        with self._call("WATCH", path, query):
+            scripts = self._scripts.get(path)
+            if scripts:
+                return FakeStream(self, path, dict(query), script=scripts.pop(0))
+            version = int(query.get("resourceVersion") or self._version)
+            if version < self._oldest:
+                raise errors.Gone("too old resource version", status=410, reason="Expired")
+            stream = FakeStream(self, path, dict(query), version=version)
+            self._streams.append(stream)
+            self._changed.notify_all()
+            return stream
+
+    # --- inside
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        body: JsonObject | None = None,
+    ) -> _Guard:
+        self.calls.append(Call(method=method, path=path, query=dict(query or {}), body=copy.deepcopy(body)))
+        late = None
+        for fault in self._faults:
+            if fault.times > 0 and fault.method in ("*", method) and fault.pattern.search(path):
+                fault.times -= 1
+                if not fault.after_effect:
+                    raise fault.error
+                late = fault.error
+                break
+        if any(path == root or path.startswith(root + "/") for root in self._absent):
+            raise errors.NotFound("404 page not found", status=404)
+        return _Guard(self._changed, late)
+
+    def _existing(self, path: str) -> JsonObject:
+        try:
+            return self._objects[path]
+        except KeyError:
+            raise errors.NotFound(f"{path} not found", status=404, reason="NotFound") from None
+
+    def _store(self, path: str, body: JsonObject) -> JsonObject:
+        before = self._objects.get(path)
+        raw = copy.deepcopy(body)
+        metadata = raw.setdefault("metadata", {})
+        self._version += 1
+        metadata["resourceVersion"] = str(self._version)
+        if not metadata.get("uid"):
+            self._uids += 1
+            metadata["uid"] = before["metadata"]["uid"] if before else f"uid-{self._uids}"
+        metadata.setdefault("name", path.rsplit("/", 1)[-1])
+        self._objects[path] = raw
+        self._record(path, before, raw)
+        return raw
+
+    def _drop(self, path: str) -> JsonObject:
+        before = self._objects.pop(path)
+        self._version += 1
+        self._record(path, before, None)
+        return before
+
+    def _record(self, path: str, before: JsonObject | None, after: JsonObject | None) -> None:
+        self._history.append(_Event(version=self._version, path=path, before=before, after=copy.deepcopy(after)))
+        self._changed.notify_all()
+
+
+class _Guard:
+    """Holds the server's lock during a call; raises a late fault after it."""
+
+    def __init__(self, lock: threading.Condition, late: Exception | None) -> None:
+        self._lock = lock
+        self._late = late
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self._lock.release()
+        if kind is None and self._late is not None:
+            raise self._late
+
+
+class FakeStream:
+    """A watch on a FakeKube."""
+
+    def __init__(
+        self,
+        kube: FakeKube,
+        path: str,
+        query: dict[str, str],
+        *,
+        version: int = 0,
+        script: list[Any] | None = None,
+    ) -> None:
+        self._kube = kube
+        self._path = path
+        self._query = query
+        self._version = version
+        self._script = script
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self.close()
+        if self in self._kube._streams:
+            self._kube._streams.remove(self)
+
+    def close(self) -> None:
+        """End the stream."""
+        with self._kube._changed:
+            self._closed = True
+            self._kube._changed.notify_all()
+
+    def __iter__(self) -> Iterator[bytes]:
+        if self._script is not None:
+            yield from _scripted(self._script)
+            return
+        while True:
+            event = self._next()
+            if event is None:
+                return
+            line = self._line(event)
+            if line is not None:
+                yield line
+
+    def _next(self) -> _Event | None:
+        with self._kube._changed:
+            while not self._closed:
+                for event in self._kube._history:
+                    if event.version > self._version:
+                        self._version = event.version
+                        return event
+                self._kube._changed.wait()
+            return None
+
+    def _line(self, event: _Event) -> bytes | None:
+        if not _belongs(event.path, self._path):
+            return None
+        was = event.before is not None and _matches(event.before, self._query)
+        is_now = event.after is not None and _matches(event.after, self._query)
+        if is_now:
+            kind, raw = ("MODIFIED" if was else "ADDED"), event.after
+        elif was:
+            kind, raw = "DELETED", copy.deepcopy(event.after or event.before)
+            raw["metadata"]["resourceVersion"] = str(event.version)
+        else:
+            return None
+        return json.dumps({"type": kind, "object": raw}).encode()
+
+
+def _scripted(lines: list[Any]) -> Iterator[bytes]:
+    for line in lines:
+        if isinstance(line, Exception):
+            raise line
+        yield line if isinstance(line, bytes) else json.dumps(line).encode()
+
+
+def _belongs(path: str, collection: str) -> bool:
+    """Whether an object's path lies in a collection, of one namespace or of all."""
+    root, _, resource = collection.rpartition("/")
+    if path.rpartition("/")[0] == collection:
+        return True
+    return bool(
+        "/namespaces/" not in collection
+        and re.fullmatch(rf"{re.escape(root)}/namespaces/[^/]+/{re.escape(resource)}/[^/]+", path)
+    )
+
+
+def _matches(raw: JsonObject, query: Mapping[str, str]) -> bool:
+    labels = raw.get("metadata", {}).get("labels") or {}
+    return all(_holds(requirement, labels.get) for requirement in _requirements(query.get("labelSelector"))) and all(
+        _holds(requirement, lambda path: _at(raw, path)) for requirement in _requirements(query.get("fieldSelector"))
+    )
+
+
+def _requirements(selector: str | None) -> list[str]:
+    return selector.split(",") if selector else []
+
+
+def _holds(requirement: str, value_of: Any) -> bool:
+    if "!=" in requirement:
+        key, _, value = requirement.partition("!=")
+        return value_of(key) != value
+    if "=" in requirement:
+        key, _, value = requirement.partition("=")
+        return value_of(key) == value
+    if requirement.startswith("!"):
+        return value_of(requirement.removeprefix("!")) is None
+    return value_of(requirement) is not None
+
+
+def _at(raw: Any, path: str) -> Any:
+    if path == "spec.unschedulable":
+        # Absent is false, and selectors are texts.
+        return str(raw.get("spec", {}).get("unschedulable") is True).lower()
+    for part in path.split("."):
+        raw = raw.get(part) if isinstance(raw, dict) else None
+    return raw
+
+
+def _merged(target: Any, change: Any) -> Any:
+    if not isinstance(change, dict):
+        return copy.deepcopy(change)
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in change.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = _merged(result.get(key), value)
+    return result

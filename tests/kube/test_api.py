@@ -1,0 +1,476 @@
+"""KubeApi on the wire: what it sends, what it makes of answers, and that nothing foreign leaks."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner import __version__
+from provisioner.kube import errors
+from provisioner.kube.api import KubeApi, connect
+from provisioner.kube.protocol import ANSWER_BYTES, PAGE_BYTES, Timeouts
+from tests.kube.wire_server import DROP, HANG, Answer, WireServer, as_json, running
+
+SHORT = Timeouts(connect_seconds=0.3, read_seconds=0.3)
+PODS = "/api/v1/pods"
+
+
+@pytest.fixture
+def server() -> Iterator[WireServer]:
+    """Give a server that answers what it is told."""
+    with running() as started:
+        yield started
+
+
+@pytest.fixture
+def api(server: WireServer, tmp_path: Path) -> KubeApi:
+    """Give a client of that server."""
+    return connect(str(write_kubeconfig(tmp_path / "config", server.url, user={"token": "secret"})))
+
+
+def write_kubeconfig(
+    path: Path, server: str, *, cluster: dict[str, Any] | None = None, user: dict[str, Any] | None = None
+) -> Path:
+    """Write a kubeconfig with one context named "here"."""
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "c", "cluster": {"server": server, **(cluster or {})}}],
+        "users": [{"name": "u", "user": user or {}}],
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def test_connections_are_kept_alive_and_nothing_is_repeated_by_the_library(api: KubeApi) -> None:
+    """A watch behind a proxy that drops idle connections silently would stay open for ever."""
+    options = api._pool.connection_pool_kw
+    assert (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1) in options["socket_options"]
+    assert options["retries"].total is False
+
+
+def test_a_request_carries_credentials_and_a_name(server: WireServer, api: KubeApi) -> None:
+    """The token, the user agent and the query arrive."""
+    server.answer(f"GET {PODS}/x", as_json({"kind": "Pod"}))
+    assert api.get(f"{PODS}/x", {"a": "b c,d=e"}) == {"kind": "Pod"}
+    (request,) = server.requests
+    assert request.headers["authorization"] == "Bearer secret"
+    assert request.headers["user-agent"] == f"tpu-provisioner/{__version__}"
+    assert request.query == {"a": "b c,d=e"}
+
+
+@pytest.mark.parametrize(
+    ("call", "method", "content_type"),
+    [
+        pytest.param(lambda api: api.post("/p", {"x": 1}), "POST", "application/json", id="post"),
+        pytest.param(lambda api: api.put("/p", {"x": 1}), "PUT", "application/json", id="put"),
+        pytest.param(lambda api: api.patch("/p", {"x": 1}), "PATCH", "application/merge-patch+json", id="merge patch"),
+        pytest.param(
+            lambda api: api.patch("/p", {"x": 1}, strategic=True),
+            "PATCH",
+            "application/strategic-merge-patch+json",
+            id="strategic patch",
+        ),
+    ],
+)
+def test_a_write_sends_its_body_with_the_right_type(
+    server: WireServer, api: KubeApi, call: Any, method: str, content_type: str
+) -> None:
+    """The API server decides by the content type what a patch means."""
+    server.answer(f"{method} /p", as_json({"ok": True}))
+    assert call(api) == {"ok": True}
+    (request,) = server.requests
+    assert (request.body, request.headers["content-type"]) == ({"x": 1}, content_type)
+
+
+def test_a_delete_can_be_bound_to_a_uid(server: WireServer, api: KubeApi) -> None:
+    """A namesake must not be deleted."""
+    server.answer("DELETE /p", as_json({}))
+    api.delete("/p", uid="u1")
+    assert server.requests[0].body["preconditions"] == {"uid": "u1"}
+
+
+@pytest.mark.parametrize("method", ["get", "post", "put", "patch", "delete"])
+def test_no_call_is_sent_twice(server: WireServer, api: KubeApi, method: str) -> None:
+    """Only the caller knows whether a repetition is safe; 503 and Retry-After must not change that."""
+    server.answer(f"{method.upper()} /p", Answer(status=503, headers={"retry-after": "0"}))
+    arguments = () if method in ("get", "delete") else ({},)
+    with pytest.raises(errors.Unavailable):
+        getattr(api, method)("/p", *arguments)
+    assert len(server.requests) == 1
+
+
+def test_a_redirect_is_not_followed(server: WireServer, api: KubeApi) -> None:
+    """The token must not go to another address."""
+    server.answer("GET /p", Answer(status=302, headers={"location": "/elsewhere"}))
+    with pytest.raises(errors.Unavailable):
+        api.get("/p")
+    assert [request.path for request in server.requests] == ["/p"]
+
+
+@pytest.mark.parametrize(
+    ("status", "want"),
+    [
+        (400, errors.Invalid),
+        (401, errors.Unauthorized),
+        (403, errors.Forbidden),
+        (404, errors.NotFound),
+        (405, errors.Invalid),
+        (408, errors.Unavailable),
+        (409, errors.Conflict),
+        (410, errors.Gone),
+        (422, errors.Invalid),
+        (429, errors.TooManyRequests),
+        (500, errors.Unavailable),
+        (503, errors.Unavailable),
+        (504, errors.Unavailable),
+    ],
+)
+@pytest.mark.parametrize("as_stream", [False, True], ids=["call", "stream"])
+def test_each_status_has_its_error(
+    server: WireServer, api: KubeApi, status: int, want: type[errors.ClusterError], *, as_stream: bool
+) -> None:
+    """Exactly this class, with the API's own words, cut."""
+    server.answer("GET /p", as_json({"kind": "Status", "message": "m" * 300, "reason": "R"}, status=status))
+    with pytest.raises(want) as caught:
+        api.stream("/p", {}, timeouts=SHORT) if as_stream else api.get("/p")
+    assert type(caught.value) is want
+    assert (caught.value.status, caught.value.reason) == (status, "R")
+    assert caught.value.message == "m" * 255 + "…"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "want"),
+    [
+        pytest.param({"retry-after": "7"}, {}, 7.0, id="header"),
+        pytest.param({}, {"details": {"retryAfterSeconds": 3}}, 3.0, id="Status details"),
+        pytest.param({"retry-after": "Fri, 31 Dec"}, {}, 0.0, id="a date"),
+        pytest.param({}, {"details": "x"}, 0.0, id="nothing useful"),
+    ],
+)
+def test_the_pause_that_a_server_asks_for_is_kept(
+    server: WireServer, api: KubeApi, headers: dict[str, str], body: Any, want: float
+) -> None:
+    """From the header or the Status object."""
+    server.answer("GET /p", as_json(body, status=429, headers=headers))
+    with pytest.raises(errors.TooManyRequests) as caught:
+        api.get("/p")
+    assert want == caught.value.retry_after_seconds
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"<html>", id="HTML"),
+        pytest.param(b"[1]", id="a list"),
+        pytest.param(b"\xff\xfe{", id="no UTF-8"),
+        pytest.param(b'{"a":' + b"[" * 100_000, id="too deep"),
+    ],
+)
+def test_an_answer_that_is_no_object_is_malformed(server: WireServer, api: KubeApi, body: bytes) -> None:
+    """Proxies answer all kinds of things with 200; a refusal without JSON keeps its class."""
+    server.answer("GET /p", Answer(body=body), Answer(status=403, body=body))
+    with pytest.raises(errors.Malformed) as caught:
+        api.get("/p")
+    assert not isinstance(caught.value, ValueError)
+    with pytest.raises(errors.Forbidden):
+        api.get("/p")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"items": 5, "metadata": {"resourceVersion": "1"}},
+        {"metadata": {"resourceVersion": "1"}},
+        {"items": [], "metadata": None},
+        {"items": [], "metadata": {}},
+        {"items": [], "metadata": {"resourceVersion": "1", "continue": 7}},
+    ],
+)
+def test_a_list_that_is_none_is_malformed(server: WireServer, api: KubeApi, body: Any) -> None:
+    """An answer without items must never read as "there is nothing": pools are deleted for less."""
+    server.answer("GET /p", as_json(body))
+    with pytest.raises(errors.Malformed):
+        api.list_page("/p")
+
+
+def test_pages_are_asked_for_and_read(server: WireServer, api: KubeApi) -> None:
+    """Limit and continue go out, items and token come back; Go's null means empty."""
+    server.answer("GET /p", as_json({"items": None, "metadata": {"resourceVersion": "9", "continue": "t"}}))
+    page = api.list_page("/p", {"labelSelector": "a"}, limit=2, continue_token="s")
+    assert (page.items, page.resource_version, page.continue_token) == ([], "9", "t")
+    assert server.requests[0].query == {"labelSelector": "a", "limit": "2", "continue": "s"}
+    assert server.requests[0].headers["accept"] == "application/json"
+
+
+def test_metadata_alone_can_be_asked_for(server: WireServer, api: KubeApi) -> None:
+    """A server that does not know how may send all of it."""
+    server.answer("GET /p", as_json({"items": [], "metadata": {"resourceVersion": "9"}}))
+    api.list_page("/p", metadata_only=True)
+    accepted = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+    assert server.requests[0].headers["accept"] == accepted
+
+
+def test_lines_arrive_while_the_stream_is_open_however_they_are_cut(server: WireServer, api: KubeApi) -> None:
+    """A chunk is no line: one may hold several, or a part."""
+    server.answer("GET /p", Answer(lines=[b'{"a"', b':1}\n{"b":2}\n\n{"c', b'":3}\n', HANG]))
+    got = []
+    with api.stream("/p", {}, timeouts=Timeouts(read_seconds=5)) as stream:
+        for line in stream:
+            got.append(line)
+            if len(got) == 3:
+                break
+    assert got == [b'{"a":1}', b'{"b":2}', b'{"c":3}']
+
+
+def test_a_stream_that_ends_is_just_over(server: WireServer, api: KubeApi) -> None:
+    """The server ends each watch after timeoutSeconds."""
+    server.answer("GET /p", Answer(lines=[{"a": 1}]))
+    with api.stream("/p", {}, timeouts=SHORT) as stream:
+        assert list(stream) == [b'{"a": 1}']
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        pytest.param([b'{"a":1}\n{"b"', DROP], "broke", id="cut off in a line"),
+        pytest.param([b'{"a":1}\n', DROP], "broke", id="cut off between lines"),
+        pytest.param([b'{"a":1}\n{"b"'], "middle of a line", id="ended in a line"),
+        pytest.param([b'{"a":1}\n', HANG], "nothing was heard for 0.3 s", id="hung"),
+    ],
+)
+def test_a_stream_that_breaks_is_unavailable_after_its_whole_lines(
+    server: WireServer, api: KubeApi, lines: list[Any], words: str
+) -> None:
+    """What arrived whole counts; half a line never does."""
+    server.answer("GET /p", Answer(lines=lines))
+    got = []
+    with pytest.raises(errors.Unavailable, match=words), api.stream("/p", {}, timeouts=SHORT) as stream:
+        got.extend(iter(stream))
+    with api.stream("/p", {}, timeouts=SHORT) as stream:
+        assert next(iter(stream)) == b'{"a":1}'
+
+
+def test_closing_a_stream_wakes_its_reader_at_once(server: WireServer, api: KubeApi) -> None:
+    """A process that must end can't wait out a read time-out."""
+    server.answer("GET /p", Answer(lines=[{"a": 1}, HANG]))
+    stream = api.stream("/p", {}, timeouts=Timeouts(read_seconds=60))
+    first, outcome = threading.Event(), []
+
+    def read() -> None:
+        with stream:
+            for _ in stream:
+                first.set()
+        outcome.append("ended")
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    assert first.wait(5)
+    began = time.monotonic()
+    stream.close()
+    reader.join(5)
+    assert outcome == ["ended"]
+    assert time.monotonic() - began < 1
+
+
+def test_an_endless_line_is_refused(server: WireServer, api: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that a server sends may fill the memory."""
+    monkeypatch.setattr("provisioner.kube.wire.MAX_LINE_BYTES", 1000)
+    server.answer("GET /p", Answer(lines=[b"x" * 600] * 4))
+    with pytest.raises(errors.Malformed), api.stream("/p", {}, timeouts=SHORT) as stream:
+        list(stream)
+
+
+def _refused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        pytest.param("refused", id="nobody listens"),
+        pytest.param("http://name.invalid", id="no such name"),
+        pytest.param("https-on-http", id="TLS with a server that speaks none"),
+        pytest.param("garbage", id="an answer that is no HTTP"),
+        pytest.param("silent", id="a server that never answers"),
+        pytest.param("closing", id="a server that hangs up"),
+    ],
+)
+@pytest.mark.parametrize("as_stream", [False, True], ids=["call", "stream"])
+def test_no_foreign_exception_leaks(server: WireServer, tmp_path: Path, url: str, *, as_stream: bool) -> None:
+    """Whatever urllib3, ssl and http.client raise becomes Unavailable, with its cause."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        replies = {"garbage": b"what?\r\n\r\n", "closing": b""}
+        if url in replies:
+
+            def serve() -> None:
+                connection, _ = listener.accept()
+                connection.recv(4096)
+                connection.sendall(replies[url])
+                connection.close()
+
+            threading.Thread(target=serve, daemon=True).start()
+        addresses = {
+            "refused": f"http://127.0.0.1:{_refused_port()}",
+            "https-on-http": server.url.replace("http:", "https:"),
+        }
+        address = addresses.get(url, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        if url.startswith("http:"):
+            address = url
+        api = connect(str(write_kubeconfig(tmp_path / "config", address)))
+        with pytest.raises(errors.Unavailable) as caught:
+            api.stream("/p", {}, timeouts=SHORT) if as_stream else api.post("/p", {}, timeouts=SHORT)
+    assert caught.value.__cause__ is not None
+    assert caught.value.status == 0
+
+
+def test_credentials_that_cannot_be_refreshed_are_unavailable(server: WireServer, api: KubeApi) -> None:
+    """Exec plugins and token files fail in their own ways."""
+
+    def broken(configuration: object) -> None:
+        raise KeyError("token")
+
+    api._configuration.refresh_api_key_hook = broken
+    with pytest.raises(errors.Unavailable, match="credentials"):
+        api.get("/p")
+    assert server.requests == []
+
+
+def test_a_refreshed_token_is_used(server: WireServer, api: KubeApi) -> None:
+    """Tokens live for an hour; the process lives longer. A line end in the file does no harm."""
+    server.answer("GET /p", as_json({}))
+
+    def refresh(configuration: Any) -> None:
+        configuration.api_key["BearerToken"] = "Bearer newer\n"
+
+    api._configuration.refresh_api_key_hook = refresh
+    api.get("/p")
+    assert server.requests[0].headers["authorization"] == "Bearer newer"
+
+
+# --- connect
+
+
+def _ca_pem() -> bytes:
+    return ssl.DER_cert_to_PEM_cert(b"not a real certificate").encode()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "trusted"),
+    [
+        pytest.param({"certificate-authority-data": "DATA"}, True, id="inline"),
+        pytest.param({"certificate-authority": "FILE"}, True, id="file"),
+        pytest.param({}, False, id="public roots"),
+        pytest.param(
+            {"certificate-authority-data": "DATA", "insecure-skip-tls-verify": True},
+            False,
+            id="nothing is verified, so nothing is trusted",
+        ),
+    ],
+)
+def test_the_trusted_certificates_are_told(tmp_path: Path, cluster: dict[str, Any], *, trusted: bool) -> None:
+    """The proof that kubeconfig and GKE cluster are one rests on them."""
+    (tmp_path / "ca.pem").write_bytes(_ca_pem())
+    values = {"DATA": base64.b64encode(_ca_pem()).decode(), "FILE": str(tmp_path / "ca.pem")}
+    settings = {key: values.get(value, value) if isinstance(value, str) else value for key, value in cluster.items()}
+    api = connect(str(write_kubeconfig(tmp_path / "config", "https://k8s.example", cluster=settings)))
+    assert api.ca_certificates_pem() == (_ca_pem() if trusted else None)
+    assert (api.server, api.context_name) == ("https://k8s.example", "here")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param(None, "there is no kubeconfig at", id="missing"),
+        pytest.param("", "can't be used", id="empty"),
+        pytest.param("a: [", "can't be used", id="no YAML"),
+        pytest.param("[1, 2]", "can't be used", id="a list"),
+        pytest.param("kind: Config\ncontexts: 5\nclusters: x\nusers:\n", "can't be used", id="wrong types"),
+        pytest.param(
+            "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\nclusters: []\nusers: []\n",
+            "can't be used",
+            id="a context without its cluster",
+        ),
+    ],
+)
+def test_a_broken_kubeconfig_is_one_clear_error(tmp_path: Path, content: str | None, words: str) -> None:
+    """The message names the file and what to do."""
+    path = tmp_path / "config"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(errors.KubeconfigError, match=words) as caught:
+        connect(str(path))
+    assert "config" in str(caught.value)
+
+
+def test_an_unknown_context_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    """A typing mistake is the usual cause."""
+    path = write_kubeconfig(tmp_path / "config", "https://k8s.example")
+    with pytest.raises(errors.KubeconfigError, match=r"no context 'there'; it has here"):
+        connect(str(path), "there")
+
+
+def test_a_missing_ca_file_is_found_at_once(tmp_path: Path) -> None:
+    """Not only when the first request fails."""
+    path = write_kubeconfig(tmp_path / "config", "https://k8s.example", cluster={"certificate-authority": "gone.pem"})
+    with pytest.raises(errors.KubeconfigError, match="can't be used"):
+        connect(str(path))
+
+
+def test_the_pods_own_account_is_used_inside_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kubeconfig is given, and the pod has a service account."""
+    (tmp_path / "token").write_text("abc\n")
+    (tmp_path / "ca.crt").write_bytes(_ca_pem())
+    base = "kubernetes.config.incluster_config."
+    monkeypatch.setattr(base + "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(base + "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    api = connect(environ=environ)
+    assert (api.server, api.context_name) == ("https://10.0.0.1:443", "in-cluster")
+    assert api.ca_certificates_pem() == _ca_pem()
+    (tmp_path / "token").unlink()
+    with pytest.raises(errors.KubeconfigError, match="service account"):
+        connect(environ=environ)
+
+
+def test_a_kubeconfig_wins_over_the_pods_own_account(tmp_path: Path) -> None:
+    """Whoever names one means it."""
+    path = write_kubeconfig(tmp_path / "config", "https://k8s.example")
+    inside = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    for api in (
+        connect(str(path), environ=inside),
+        connect(environ={**inside, "KUBECONFIG": f"{tmp_path / 'missing'}:{path}"}),
+    ):
+        assert api.context_name == "here"
+
+
+def test_a_page_that_is_too_large_is_given_up(server: WireServer, api: KubeApi) -> None:
+    """Announced or not; a single object may have more bytes, and the connection is not used again."""
+    body = b'{"metadata":{"resourceVersion":"1"},"items":[{"x":"' + b"y" * PAGE_BYTES + b'"}]}'
+    server.answer("GET /p", Answer(body=body), Answer(lines=[body[:PAGE_BYTES], body[PAGE_BYTES:]]), Answer(body=body))
+    for _ in range(2):
+        with pytest.raises(errors.TooLarge, match="GET /p: the answer has more than 4,194,304 bytes"):
+            api.list_page("/p", limit=2)
+    page = api.list_page("/p", limit=1)
+    assert (len(page.items), page.size_bytes) == (1, len(body))
+
+
+def test_an_answer_beyond_all_bounds_is_given_up(server: WireServer, api: KubeApi) -> None:
+    """Whatever it is."""
+    server.answer("GET /p/x", Answer(lines=[b"x" * (ANSWER_BYTES // 16)] * 17))
+    with pytest.raises(errors.TooLarge, match="GET /p/x: the answer has more than 16,777,216 bytes"):
+        api.get("/p/x")

@@ -1,0 +1,187 @@
+"""What is kept of one object has bounds; what exceeds one is dropped, and its owner is told which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.kube.parse import parse_jobset, parse_node, parse_pod
+from provisioner.model import bounds
+from provisioner.model.workloads import JobSet, Requirements
+from tests.counting import counted, measured
+from tests.kube.builders import raw_jobset, raw_node, raw_pod
+
+HUGE = 300_000
+#: Functions called for each byte of an object: a container of 40 bytes has six amounts to look for.
+CALLS_PER_BYTE = 1.5
+
+
+def requirements_of(*, labels: Any = None, annotations: Any = None, **spec: Any) -> Requirements:
+    """Return what is kept of a pod."""
+    raw = raw_pod()
+    raw["spec"] |= spec
+    raw["metadata"]["labels"] |= labels or {}
+    raw["metadata"]["annotations"] = annotations
+    pod = parse_pod(raw)
+    assert pod is not None
+    return pod.requirements
+
+
+def affinity(*terms: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return required node affinity."""
+    wanted = [{"matchExpressions": term} for term in terms]
+    return {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": wanted}}}
+    }
+
+
+def expression(*values: str) -> dict[str, Any]:
+    """Return an expression of node affinity."""
+    return {"key": "k", "operator": "In", "values": list(values)}
+
+
+def many(count: int) -> dict[str, str]:
+    """Return so many labels."""
+    return {f"k{index}": "v" for index in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        pytest.param({"labels": many(124)}, "", id="as many labels as are read"),
+        pytest.param({"labels": many(125)}, "labels has 129 entries, and at most 128 are read", id="one more label"),
+        pytest.param({"nodeSelector": many(129)}, "nodeSelector has 129 entries", id="too many selectors"),
+        pytest.param({"nodeSelector": {"k": "v" * 63}}, "", id="the longest selector"),
+        pytest.param(
+            {"nodeSelector": {constants.TPU_TOPOLOGY: "9" * 64}},
+            f"nodeSelector {constants.TPU_TOPOLOGY} '{'9' * 64}' has 64 characters, and at most 63 are read",
+            id="a topology of more digits than a label holds",
+        ),
+        pytest.param({"labels": {"k" * 318: "v"}}, "a key of labels", id="a long label key"),
+        pytest.param({"tolerations": [{"key": "k"}] * 64}, "", id="as many tolerations as are read"),
+        pytest.param({"tolerations": [{"key": "k"}] * 65}, "tolerations has 65 entries", id="one more toleration"),
+        pytest.param({"tolerations": [{"value": "v" * 318}]}, "a toleration's value", id="a long toleration"),
+        pytest.param(affinity(*[[expression("v")]] * 64), "", id="as many terms as are read"),
+        pytest.param(affinity(*[[expression("v")]] * 65), "more than 64 expressions", id="one more term"),
+        pytest.param(affinity([expression(*map(str, range(1024)))]), "", id="as many values as are read"),
+        pytest.param(affinity([expression(*map(str, range(1025)))]), "or 1,024 values", id="one more value"),
+        pytest.param(affinity([expression("v" * 318)]), "an affinity expression's value", id="a long value"),
+        pytest.param(
+            affinity([expression(*["v" * 100] * 1000)]), "of a pod have more than 65,536 characters", id="all"
+        ),
+        pytest.param({"annotations": {constants.CAPACITY: "x" * 4096}}, "", id="the longest annotation"),
+        pytest.param(
+            {"annotations": {constants.CAPACITY: "x" * 4097}},
+            f"annotation {constants.CAPACITY} '{'x' * 79}…' has 4,097 characters, and at most 4,096 are read",
+            id="a longer annotation",
+        ),
+        pytest.param({"annotations": {"other": "x" * HUGE}}, "", id="an annotation that nobody reads"),
+    ],
+)
+def test_what_a_pod_may_ask_for_has_bounds(fields: dict[str, Any], problem: str) -> None:
+    """The message names what it is, how much there is and how much is read."""
+    found = requirements_of(**fields).problem
+    assert found.startswith(problem) or (problem and problem in found)
+    assert bool(found) is bool(problem)
+    assert len(found) < 400
+
+
+def jobset_of(
+    *, replicas: int = 1, parallelism: Any = 1, count: int = 1, chips: int = 4, name: str = "", **template: Any
+) -> JobSet:
+    """Return what is kept of a JobSet."""
+    raw = raw_jobset()
+    (job,) = raw["spec"]["replicatedJobs"]
+    job["replicas"] = replicas
+    job["template"]["spec"]["parallelism"] = parallelism
+    spec = job["template"]["spec"]["template"]["spec"]
+    spec["containers"] = [{"resources": {"limits": {"google.com/tpu": chips}}}]
+    spec |= template
+    raw["spec"]["replicatedJobs"] = [{**job, "name": name or f"j{index}"} for index in range(count)]
+    return parse_jobset(raw)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        pytest.param({"replicas": 4096}, "", id="as many child Jobs as are served"),
+        pytest.param(
+            {"replicas": 4097}, "it has 4,097 child Jobs that ask for chips, and at most 4,096", id="one more"
+        ),
+        pytest.param({"replicas": 17, "count": 256}, "it has 4,352 child Jobs", id="of several replicated jobs"),
+        pytest.param({"replicas": 10**6, "chips": 0}, "", id="a million child Jobs without chips"),
+        pytest.param({"replicas": 10**5000}, "it has 2,147,483,647 child Jobs", id="more than can be counted"),
+        pytest.param({"count": 256}, "", id="as many replicated jobs as are read"),
+        pytest.param(
+            {"count": 257}, "spec.replicatedJobs has 257 entries, and at most 256 are read", id="one more job"
+        ),
+        pytest.param({"parallelism": 65_537}, "replicated job j0 has parallelism 65,537", id="more pods than hosts"),
+        pytest.param({"parallelism": 65_537, "chips": 0}, "", id="as many pods without chips"),
+        pytest.param({"nodeSelector": {"a": "b" * 64}}, "replicated job j0: nodeSelector a", id="a long selector"),
+        pytest.param({"nodeSelector": {"a": "b" * 64}, "chips": 0}, "", id="a long selector without chips"),
+        pytest.param({"name": "n" * 254}, "the name of a replicated job", id="a long name"),
+        pytest.param(
+            {"count": 100, "nodeSelector": {f"k{index}": "v" * 63 for index in range(100)}},
+            "of a JobSet have more than 262,144 characters",
+            id="many large templates",
+        ),
+    ],
+)
+def test_what_a_jobset_may_ask_for_has_bounds(fields: dict[str, Any], problem: str) -> None:
+    """Child Jobs without chips are no work here, however many there are."""
+    found = jobset_of(**fields).problem
+    assert problem in found
+    assert bool(found) is bool(problem)
+
+
+def test_of_labels_that_are_too_many_those_that_decide_are_kept() -> None:
+    """Who wants no pools gets none, and who wants one is told."""
+    found = requirements_of(
+        labels={**many(1000), constants.DISABLE: "true"},
+        nodeSelector={**many(1000), constants.TPU_TOPOLOGY: "2x2x2", constants.TPU_ACCELERATOR: "a"},
+    )
+    assert found.labels == {constants.DISABLE: "true"}
+    assert found.node_selector == {constants.TPU_TOPOLOGY: "2x2x2", constants.TPU_ACCELERATOR: "a"}
+
+
+def test_the_schedulers_words_are_cut() -> None:
+    """They name every node that does not fit."""
+    raw = raw_pod()
+    raw["status"]["conditions"][0]["message"] = "0/3 nodes are available: " + "x" * HUGE
+    pod = parse_pod(raw)
+    assert pod is not None
+    assert len(pod.unschedulable_message) == bounds.SCHEDULER_MESSAGE
+    assert pod.unschedulable_message.endswith("x…")
+
+
+def test_labels_and_taints_of_a_node_are_kept_as_far_as_a_node_needs_any() -> None:
+    """Only administrators write them."""
+    raw = raw_node()
+    raw["metadata"]["labels"] |= many(1000)
+    raw["spec"]["taints"] = [{"key": f"k{index}", "effect": "NoSchedule"} for index in range(1000)]
+    node = parse_node(raw)
+    assert node is not None
+    assert (len(node.labels), len(node.taints)) == (bounds.CLUSTER_OBJECT_LABELS, bounds.NODE_TAINTS)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"nodeSelector": {"k": "9" * HUGE}},
+        {"nodeSelector": {f"k{index}": "é" * 10 for index in range(HUGE // 20)}},
+        {"tolerations": [{"key": f"k{index}"} for index in range(HUGE // 20)]},
+        affinity([expression(*map(str, range(HUGE // 8)))]),
+        {"containers": [{"resources": {"limits": {"google.com/tpu": "1"}}}] * (HUGE // 50)},
+    ],
+    ids=["one long text", "selectors", "tolerations", "values", "containers"],
+)
+def test_a_record_is_small_however_large_its_object_is(spec: dict[str, Any]) -> None:
+    """A thousand objects of 1.5 MB each cost what a thousand records cost, and are read in time of their length."""
+    raw = raw_jobset()
+    raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"] |= spec
+    _, _, kept = measured(lambda: [parse_jobset(raw) for _ in range(10)])
+    assert kept < 10 * 20_000
+    _, calls = counted(lambda: parse_jobset(raw))
+    assert calls < HUGE * CALLS_PER_BYTE

@@ -1,0 +1,345 @@
+"""Events: their content, their aggregation, and that they are never in the way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from provisioner.kube import errors
+from provisioner.kube.events import EventRecorder, cut_message
+from provisioner.model.workloads import ObjectRef
+from tests.kube.builders import FakeClock
+from tests.kube.fake_kube import FakeKube
+
+POD = ObjectRef(kind="Pod", api_version="v1", namespace="team", name="p-0", uid="u1")
+NODE = ObjectRef(kind="Node", api_version="v1", namespace="", name="n", uid="u2")
+EVENTS = "/api/v1/namespaces/team/events"
+
+
+class Harness:
+    """A running recorder on a FakeKube, with a clock that moves when told."""
+
+    def __init__(self) -> None:
+        self.kube = FakeKube()
+        self.clock = FakeClock()
+        self.recorder = EventRecorder(self.kube, instance="pod-a_1", capacity=50, clock=self.clock, now=self.clock.now)
+
+    def emit(self, message: str = "creating pool x", *, ref: ObjectRef = POD, **fields: Any) -> None:
+        """Emit and wait until it is dealt with."""
+        self.recorder.emit(ref, **{"kind": "Normal", "reason": "NodePoolCreationStarted", "message": message, **fields})
+        assert self.recorder.flush(timeout_seconds=5)
+
+    def methods(self) -> list[str]:
+        """Return the methods of the calls so far."""
+        return [call.method for call in self.kube.calls]
+
+
+@pytest.fixture
+def harness() -> Iterator[Harness]:
+    """Give a started harness."""
+    made = Harness()
+    made.recorder.start()
+    yield made
+    made.recorder.stop()
+
+
+def test_an_event_has_all_that_kubectl_and_tools_show(harness: Harness) -> None:
+    """Object, source, times, count, and a name that begins with the object's."""
+    harness.emit()
+    (body,) = harness.kube.objects(EVENTS)
+    assert body["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": "team",
+        "name": "p-0",
+        "uid": "u1",
+    }
+    assert (body["type"], body["reason"], body["message"]) == (
+        "Normal",
+        "NodePoolCreationStarted",
+        "creating pool x",
+    )
+    assert (body["count"], body["firstTimestamp"], body["lastTimestamp"]) == (
+        1,
+        "2026-01-01T00:16:40Z",
+        "2026-01-01T00:16:40Z",
+    )
+    assert body["source"] == {"component": "tpu-provisioner"}
+    assert (body["reportingComponent"], body["reportingInstance"]) == ("tpu-provisioner", "pod-a_1")
+    assert body["metadata"]["name"].startswith("p-0.")
+
+
+def test_an_event_on_a_node_goes_to_the_default_namespace(harness: Harness) -> None:
+    """The API wants it there, and no namespace on the object."""
+    harness.emit(ref=NODE)
+    (body,) = harness.kube.objects("/api/v1/namespaces/default/events")
+    assert "namespace" not in body["involvedObject"]
+
+
+def test_repeats_are_counted_and_written_every_five_minutes(harness: Harness) -> None:
+    """A loop that says the same each second costs two writes in five minutes."""
+    for _ in range(301):
+        harness.emit()
+        harness.clock.advance(1)
+    assert harness.methods() == ["POST", "PATCH"]
+    (body,) = harness.kube.objects(EVENTS)
+    assert (body["count"], body["lastTimestamp"]) == (301, "2026-01-01T00:21:40Z")
+    assert body["firstTimestamp"] == "2026-01-01T00:16:40Z"
+
+
+@pytest.mark.parametrize(
+    ("change", "want"),
+    [
+        pytest.param({"message": "other"}, ["POST", "POST"], id="another message"),
+        pytest.param({"reason": "Other"}, ["POST", "POST"], id="another reason"),
+        pytest.param({"kind": "Warning"}, ["POST", "POST"], id="another kind"),
+        pytest.param(
+            {"ref": ObjectRef(kind="Pod", api_version="v1", namespace="team", name="p-0", uid="u9")},
+            ["POST", "POST"],
+            id="a namesake",
+        ),
+        pytest.param({}, ["POST"], id="the same"),
+    ],
+)
+def test_what_counts_as_a_repeat(harness: Harness, change: dict[str, Any], want: list[str]) -> None:
+    """Object uid, kind, reason and message."""
+    harness.emit()
+    harness.emit(**change)
+    assert want == harness.methods()
+
+
+def test_a_key_makes_changing_messages_one_event(harness: Harness) -> None:
+    """The newest words are shown."""
+    harness.emit("3 of 16 ready", key="progress")
+    harness.emit("4 of 16 ready", key="progress")
+    harness.clock.advance(300)
+    harness.emit("9 of 16 ready", key="progress")
+    (body,) = harness.kube.objects(EVENTS)
+    assert (body["message"], body["count"]) == ("9 of 16 ready", 3)
+
+
+def test_after_ten_silent_minutes_it_is_a_new_event(harness: Harness) -> None:
+    """The old one tells its own story."""
+    harness.emit()
+    harness.clock.advance(601)
+    harness.emit()
+    assert harness.methods() == ["POST", "POST"]
+    assert len(harness.kube.objects(EVENTS)) == 2
+
+
+def test_a_repeat_of_an_expired_event_is_written_anew(harness: Harness) -> None:
+    """The API server keeps Events for an hour."""
+    harness.emit()
+    name = harness.kube.objects(EVENTS)[0]["metadata"]["name"]
+    harness.kube.remove_object(f"{EVENTS}/{name}")
+    harness.clock.advance(300)
+    harness.emit()
+    assert harness.methods() == ["POST", "PATCH", "POST"]
+
+
+def test_one_object_cannot_storm(harness: Harness) -> None:
+    """Twenty-five at once, then one every five minutes; other objects are not touched."""
+    for number in range(40):
+        harness.emit(f"message {number}")
+    assert len(harness.methods()) == 25
+    assert harness.recorder.dropped_total == 15
+    harness.emit(ref=NODE)
+    assert len(harness.methods()) == 26
+    harness.clock.advance(300)
+    harness.emit("one more")
+    harness.emit("and another")
+    assert len(harness.methods()) == 27
+
+
+@pytest.mark.parametrize(
+    ("message", "want_bytes", "end"),
+    [
+        pytest.param("x" * 1024, 1024, "x", id="just fits"),
+        pytest.param("x" * 1025, 1024, "…", id="one too long"),
+        pytest.param("é" * 600, 1023, "…", id="never within a character"),
+        pytest.param("\ud800", 1, "?", id="half a surrogate pair"),
+    ],
+)
+def test_messages_are_cut_to_the_limit(message: str, want_bytes: int, end: str) -> None:
+    """1,024 bytes, at a character boundary, visibly."""
+    cut = cut_message(message)
+    assert want_bytes == len(cut.encode())
+    assert cut.endswith(end)
+
+
+def test_a_long_object_name_still_makes_a_valid_event_name(harness: Harness) -> None:
+    """At most 253 characters, and no dot after a dash."""
+    name = "a" * 235 + "-" + "b" * 17
+    harness.emit(ref=ObjectRef(kind="Pod", api_version="v1", namespace="team", name=name, uid="u"))
+    made = harness.kube.objects(EVENTS)[0]["metadata"]["name"]
+    assert len(made) <= 253
+    assert "-." not in made
+
+
+@pytest.mark.parametrize(
+    ("error", "dropped"),
+    [
+        pytest.param(errors.Forbidden("no", status=403), 1, id="no permission"),
+        pytest.param(RuntimeError("a bug"), 1, id="a bug"),
+        pytest.param(errors.NotFound("namespace gone", status=404), 0, id="the namespace is gone"),
+        pytest.param(
+            errors.Forbidden("unable to create: namespace team is being terminated", status=403),
+            0,
+            id="the namespace is going",
+        ),
+    ],
+)
+def test_failures_never_reach_the_caller(harness: Harness, error: Exception, dropped: int) -> None:
+    """They are counted, and the next repeat is written."""
+    harness.kube.fail("POST", "events", error)
+    harness.emit()
+    assert dropped == harness.recorder.dropped_total
+    harness.emit()
+    assert len(harness.kube.objects(EVENTS)) == 1
+
+
+class Pumped:
+    """A recorder without its thread: a test writes and tidies, and moves the clock."""
+
+    def __init__(self, *, capacity: int = 32768) -> None:
+        self.kube = FakeKube()
+        self.clock = FakeClock()
+        self.recorder = EventRecorder(
+            self.kube, instance="pod-a_1", capacity=capacity, clock=self.clock, now=self.clock.now
+        )
+
+    def emit(self, uid: str, *, namespace: str = "team", message: str = "m") -> None:
+        """Record an Event on a pod."""
+        ref = ObjectRef(kind="Pod", api_version="v1", namespace=namespace, name=f"p-{uid}", uid=uid)
+        self.recorder.emit(ref, kind="Normal", reason="R", message=message)
+
+    def written(self, count: int = 1000) -> list[str]:
+        """Write as much as may be written, `count` at most; return the uids, in order."""
+        before = len(self.kube.calls)
+        for _ in range(count):
+            if not self.recorder.write_next():
+                break
+        bodies = (self.kube.object(call.path) or call.body for call in self.kube.calls[before:])
+        return [body["involvedObject"]["uid"] for body in bodies if body is not None]
+
+
+def test_what_the_api_server_cannot_take_for_now_is_written_later_and_once() -> None:
+    """Also where the first try had its effect and lost its answer."""
+    pumped = Pumped()
+    pumped.kube.fail("POST", "events", errors.Unavailable("cut off"), after_effect=True)
+    pumped.emit("a")
+    assert pumped.recorder.write_next()
+    assert not pumped.recorder.write_next()
+    pumped.clock.advance(1)
+    assert pumped.recorder.write_next()
+    assert len(pumped.kube.objects(EVENTS)) == 1
+    assert pumped.recorder.dropped_total == 0
+
+
+def test_a_namespace_that_fails_is_left_alone_and_others_are_not() -> None:
+    """It is tried twenty times, after growing pauses of half a minute at most; then the Event is dropped."""
+    pumped = Pumped()
+    pumped.kube.fail("POST", "namespaces/team/events", errors.Unavailable("a webhook hangs"), times=100)
+    pumped.emit("bad")
+    for uid in "abc":
+        pumped.emit(uid, namespace="quiet")
+    pumped.written()
+    assert len(pumped.kube.objects("/api/v1/namespaces/quiet/events")) == 3
+    for _ in range(490):
+        pumped.clock.advance(1)
+        pumped.written()
+    tries = [call for call in pumped.kube.calls if "namespaces/team/" in call.path]
+    assert len(tries) == 20
+    assert pumped.recorder.dropped_total == 1
+
+
+def test_a_flood_in_one_namespace_holds_up_another_by_one_write() -> None:
+    """By namespace in turn, and within each by object in turn."""
+    pumped = Pumped()
+    for number in range(80):
+        pumped.emit(f"flood-{number % 4}", message=f"{number}")
+    pumped.emit("b1", namespace="b")
+    pumped.emit("c1", namespace="c")
+    pumped.emit("calm")
+    order = [call.body["involvedObject"]["uid"] for call in _calls_of(pumped, 8)]
+    assert order == ["flood-0", "b1", "c1", "flood-1", "flood-2", "flood-3", "calm", "flood-0"]
+
+
+def _calls_of(pumped: Pumped, count: int) -> list[Any]:
+    pumped.written(count)
+    return [call for call in pumped.kube.calls if call.method == "POST"]
+
+
+def test_the_table_is_shared_fairly_when_it_is_full(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever has the most gives way; what a flood adds is dropped, counted, and told by one line a minute."""
+    pumped = Pumped(capacity=50)
+    for _ in range(3):
+        for number in range(200):
+            pumped.emit(f"flood-{number}")
+    assert pumped.recorder.dropped_total == 450
+    for number in range(20):
+        pumped.emit(f"quiet-{number}", namespace="quiet")
+    assert pumped.recorder.dropped_total == 470
+    assert {f"quiet-{number}" for number in range(20)} <= set(pumped.written())
+    pumped.clock.advance(60)
+    for _ in range(5):
+        pumped.recorder.tidy()
+    out = capsys.readouterr().out
+    assert out.count("event.dropped") == 1
+    assert "'team': 470" in out
+
+
+def test_writes_are_paced() -> None:
+    """A hundred at once, then twenty a second, whoever floods."""
+    pumped = Pumped()
+    for number in range(1000):
+        pumped.emit(str(number))
+    assert len(pumped.written()) == 100
+    pumped.clock.advance(10)
+    assert len(pumped.written()) == 100
+    pumped.clock.advance(2)
+    assert len(pumped.written()) == 40
+
+
+def test_what_is_over_is_forgotten() -> None:
+    """Nothing of a JobSet that went is kept for longer than two hours and a half."""
+    pumped = Pumped()
+    for number in range(30):
+        pumped.emit("one", message=str(number))
+        pumped.emit(str(number))
+    pumped.written()
+    for _ in range(150):
+        pumped.clock.advance(60)
+        pumped.recorder.tidy()
+    assert pumped.recorder._queue._namespaces == {}
+
+
+def test_emit_never_waits() -> None:
+    """While a write hangs, Events are taken; stop takes no more."""
+    harness = Harness()
+    entered, leave = threading.Event(), threading.Event()
+    real = harness.kube.post
+
+    def stuck(*args: Any, **kwargs: Any) -> Any:
+        entered.set()
+        leave.wait(5)
+        return real(*args, **kwargs)
+
+    harness.kube.post = stuck  # type: ignore[method-assign]
+    harness.recorder.start()
+    harness.recorder.emit(NODE, kind="Normal", reason="R", message="first")
+    assert entered.wait(5)
+    for number in range(40):
+        ref = ObjectRef(kind="Pod", api_version="v1", namespace="team", name=f"p{number}", uid=f"u{number}")
+        harness.recorder.emit(ref, kind="Normal", reason="R", message="m")
+    assert not harness.recorder.flush(timeout_seconds=0.01)
+    leave.set()
+    assert harness.recorder.flush(timeout_seconds=5)
+    names = {body["involvedObject"]["name"] for body in harness.kube.objects(EVENTS)}
+    assert names == {f"p{number}" for number in range(40)}
+    harness.recorder.stop()
+    harness.recorder.emit(NODE, kind="Normal", reason="R", message="too late")
+    assert harness.recorder.flush(timeout_seconds=0)

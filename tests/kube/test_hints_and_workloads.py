@@ -1,0 +1,264 @@
+"""The hints' ConfigMap, and the live reads and cordons before a delete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import structlog
+
+from provisioner.kube import errors, live
+from provisioner.kube.hints import HintsStore
+from tests.kube.builders import raw_jobset, raw_node, raw_pod
+from tests.kube.fake_kube import FakeKube
+
+MAP = "/api/v1/namespaces/system/configmaps/tpu-provisioner-hints"
+JOBSET = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets/train"
+NODE = "/api/v1/nodes/n1"
+CHIPS_IN_WORDS = {"resources": {"requests": {"google.com/tpu": "four"}}}
+
+
+@pytest.fixture
+def kube() -> FakeKube:
+    """Give an API server."""
+    return FakeKube()
+
+
+# --- hints
+
+
+def test_hints_are_created_then_replaced_whole(kube: FakeKube) -> None:
+    """What is not saved again is gone."""
+    store = HintsStore(kube, "system")
+    assert store.load() == {}
+    assert store.save({"a": "1", "b": "2"})
+    assert store.save({"b": "3"})
+    assert HintsStore(kube, "system").load() == {"b": "3"}
+
+
+_INSTALLED = {
+    "metadata": {
+        "labels": {"app.kubernetes.io/managed-by": "Helm", "team": "ml"},
+        "annotations": {"meta.helm.sh/release-name": "tpu-provisioner"},
+    }
+}
+
+
+@pytest.mark.parametrize("loads", [True, False], ids=["read at the start", "never read"])
+def test_the_installers_metadata_is_kept(kube: FakeKube, loads: bool) -> None:  # noqa: FBT001 - pytest passes it
+    """Helm refuses to upgrade an object whose labels and annotations somebody took away."""
+    kube.put_object(MAP, _INSTALLED)
+    store = HintsStore(kube, "system")
+    if loads:
+        store.load()
+    assert store.save({"a": "1"})
+    assert store.save({"a": "2"})
+    kept = kube.object(MAP)
+    assert kept is not None
+    assert kept["data"] == {"a": "2"}
+    assert _INSTALLED["metadata"].items() <= kept["metadata"].items()
+
+
+def test_metadata_that_changes_while_the_provisioner_runs_is_kept(kube: FakeKube) -> None:
+    """The data of the last writer wins; a save of a quiet object is one call."""
+    kube.put_object(MAP, _INSTALLED)
+    store = HintsStore(kube, "system")
+    store.load()
+    assert store.save({"a": "1"})
+    changed = kube.object(MAP)
+    assert changed is not None
+    changed["metadata"]["labels"]["team"] = "research"
+    kube.put_object(MAP, {**changed, "data": {"a": "of another leader"}})
+    assert store.save({"a": "2"})
+    assert store.save({"a": "3"})
+    kept = kube.object(MAP)
+    assert kept is not None
+    assert (kept["data"], kept["metadata"]["labels"]["team"]) == ({"a": "3"}, "research")
+    assert [call.method for call in kube.calls] == ["GET", "PUT", "PUT", "GET", "PUT", "PUT"]
+
+
+def test_after_a_lost_answer_the_object_is_read_again(kube: FakeKube) -> None:
+    """The write may have had its effect: what was read before is old."""
+    kube.put_object(MAP, _INSTALLED)
+    store = HintsStore(kube, "system")
+    store.load()
+    kube.fail("PUT", "hints", errors.Unavailable("lost"), after_effect=True)
+    assert not store.save({"a": "1"})
+    assert store.save({"a": "2"})
+    assert HintsStore(kube, "system").load() == {"a": "2"}
+
+
+@pytest.mark.parametrize(
+    ("data", "want"),
+    [
+        pytest.param(None, {}, id="no data"),
+        pytest.param([1], {}, id="data that is no map"),
+        pytest.param({"a": 1, "b": "2"}, {"b": "2"}, id="a value that is no text"),
+    ],
+)
+def test_hints_that_make_no_sense_are_as_good_as_none(kube: FakeKube, data: Any, want: dict[str, str]) -> None:
+    """Losing hints is safe."""
+    kube.put_object(MAP, {"data": data})
+    assert want == HintsStore(kube, "system").load()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.Forbidden("no", status=403),
+        errors.Unavailable("down"),
+        errors.Malformed("no JSON"),
+    ],
+)
+def test_hints_that_cannot_be_read_are_one_log_line(kube: FakeKube, error: Exception) -> None:
+    """And an empty start."""
+    kube.fail("GET", "hints", error)
+    with structlog.testing.capture_logs() as logs:
+        assert HintsStore(kube, "system").load() == {}
+    assert len(logs) == 1
+
+
+def test_a_failed_save_is_told_and_logged_once_per_cause(kube: FakeKube) -> None:
+    """It is tried each round; the log must not be."""
+    kube.put_object(MAP, {})
+    store = HintsStore(kube, "system")
+    with structlog.testing.capture_logs() as logs:
+        kube.fail("PUT", "hints", errors.Forbidden("no", status=403), times=3)
+        assert [store.save({}) for _ in range(3)] == [False] * 3
+        kube.fail("PUT", "hints", errors.Unavailable("down"))
+        assert not store.save({})
+        assert store.save({})
+        kube.fail("PUT", "hints", errors.Unavailable("down"))
+        assert not store.save({})
+    assert [line["event"] for line in logs] == ["hints.save_failed"] * 3
+
+
+# --- live reads
+
+
+def test_a_jobset_is_read_live_or_not_there(kube: FakeKube) -> None:
+    """Never from a cache: no resourceVersion is sent."""
+    kube.put_object(JOBSET, raw_jobset())
+    jobset = live.get_jobset(kube, "default", "train")
+    assert jobset is not None
+    assert jobset.uid == "uid-of-train"
+    assert live.get_jobset(kube, "default", "other") is None
+    assert all("resourceVersion" not in call.query for call in kube.calls)
+
+
+def test_a_kind_that_is_not_served_does_not_mean_that_a_jobset_is_gone(kube: FakeKube) -> None:
+    """An uninstalled CRD would otherwise delete every pool."""
+    kube.put_object(JOBSET, raw_jobset())
+    kube.uninstall("/apis/jobset.x-k8s.io/v1alpha2")
+    with pytest.raises(errors.NotFound):
+        live.get_jobset(kube, "default", "train")
+
+
+def test_nodes_of_a_pool_are_listed_by_gkes_label(kube: FakeKube) -> None:
+    """Ours or not: the label is GKE's."""
+    kube.put_object(NODE, raw_node("n1", pool="p"))
+    kube.put_object("/api/v1/nodes/n2", raw_node("n2", pool="q"))
+    kube.put_object("/api/v1/nodes/n3", raw_node("n3", pool="p"))
+    assert live.cordon(kube, "n3")
+    kube.put_object("/api/v1/nodes/n4", raw_node("n4", pool="p", spec={"unschedulable": True}))
+    assert live.list_nodes_of_pool(kube, "p") == [
+        live.PoolNode(name="n1", open=True, marked=False),
+        live.PoolNode(name="n3", open=False, marked=True),
+        live.PoolNode(name="n4", open=False, marked=False),
+    ]
+    assert live.list_open_nodes_of_pool(kube, "p") == ["n1"]
+
+
+def test_all_unfinished_pods_on_a_node_are_listed_over_all_pages(kube: FakeKube) -> None:
+    """Any pod that asks for chips counts, not only JobSets'."""
+    chips = {"nodeName": "n1", "containers": [{"resources": {"requests": {"google.com/tpu": "4"}}}]}
+    for number in range(600):
+        name = f"p{number:03}"
+        kube.put_object(
+            f"/api/v1/namespaces/default/pods/{name}",
+            raw_pod(name, spec=chips, metadata={"labels": {}}, status={"phase": "Running"}),
+        )
+    kube.put_object(
+        "/api/v1/namespaces/default/pods/done",
+        raw_pod("done", spec=chips, status={"phase": "Succeeded"}),
+    )
+    kube.put_object("/api/v1/namespaces/default/pods/elsewhere", raw_pod("elsewhere"))
+    kube.put_object(
+        "/api/v1/namespaces/kube/pods/web",
+        raw_pod(
+            "web",
+            namespace="kube",
+            spec={"nodeName": "n1"},
+            metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"},
+        ),
+    )
+    pods = live.list_pods_on_node(kube, "n1")
+    assert len(pods) == 601
+    assert {pod.chips for pod in pods if pod.namespace == "default"} == {4}
+    (web,) = [pod for pod in pods if pod.name == "web"]
+    assert (web.chips, web.finished) == (0, False)
+    assert web.deletion_deadline is not None
+    assert all("resourceVersion" not in call.query for call in kube.calls)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param({"spec": {"nodeName": "n1", "containers": [CHIPS_IN_WORDS]}}, id="chips"),
+        pytest.param({"metadata": {"deletionTimestamp": 5}, "spec": {"nodeName": "n1"}}, id="deletion"),
+    ],
+)
+def test_a_pod_that_nobody_can_count_stops_the_delete(kube: FakeKube, damage: dict[str, Any]) -> None:
+    """It is raised, not passed over."""
+    kube.put_object("/api/v1/namespaces/default/pods/p", raw_pod("p", **damage))
+    with pytest.raises(errors.Malformed, match="pod default/p"):
+        live.list_pods_on_node(kube, "n1")
+
+
+def test_a_list_that_expires_starts_again_and_never_returns_half(kube: FakeKube) -> None:
+    """Three times, then it fails."""
+    kube.put_object(NODE, raw_node("n1", pool="p"))
+    gone = errors.Gone("too old", status=410)
+    kube.fail("GET", "nodes", gone, times=2)
+    assert len(live.list_nodes_of_pool(kube, "p")) == 1
+    kube.fail("GET", "nodes", gone, times=3)
+    with pytest.raises(errors.Gone):
+        live.list_nodes_of_pool(kube, "p")
+
+
+def test_pods_of_a_jobset_are_listed_by_its_name(kube: FakeKube) -> None:
+    """In its namespace only."""
+    for namespace in ("one", "two"):
+        kube.put_object(f"/api/v1/namespaces/{namespace}/pods/p", raw_pod("p", namespace=namespace))
+    pods = live.list_pods_of_jobset(kube, "one", "train")
+    assert [(pod.namespace, pod.name) for pod in pods] == [("one", "p")]
+    assert live.list_pods_of_jobset(kube, "one", "other") == []
+
+
+def test_a_cordon_is_noted_and_undone(kube: FakeKube) -> None:
+    """Only spec.unschedulable and our annotation change."""
+    before = kube.put_object(NODE, raw_node("n1"))
+    assert live.cordon(kube, "n1")
+    raw = kube.object(NODE)
+    assert raw is not None
+    assert raw["spec"]["unschedulable"] is True
+    assert raw["metadata"]["annotations"] == {"tpu-provisioner.cloud.google.com/cordoned": "true"}
+    assert live.uncordon(kube, "n1")
+    raw = kube.object(NODE)
+    assert raw is not None
+    assert (raw["spec"], raw["metadata"]["annotations"]) == (before["spec"], {})
+
+
+def test_a_node_that_is_gone_needs_no_cordon(kube: FakeKube) -> None:
+    """Said by False; other failures are raised."""
+    assert not live.cordon(kube, "n1")
+    assert not live.uncordon(kube, "n1")
+    kube.fail("PATCH", "nodes", errors.Forbidden("no", status=403))
+    with pytest.raises(errors.Forbidden):
+        live.cordon(kube, "n1")
+
+
+def test_an_empty_name_never_addresses_a_collection(kube: FakeKube) -> None:
+    """A PATCH or DELETE of a collection would hit everything."""
+    with pytest.raises(ValueError, match="no name"):
+        live.cordon(kube, "")

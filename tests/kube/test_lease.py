@@ -1,0 +1,491 @@
+"""One leader: two electors, one fake API server, one clock that moves when told."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from typing import Any
+
+import pytest
+
+from provisioner.kube import errors
+from provisioner.kube.lease import LeaseElector, boot_clock
+from tests.kube.builders import FakeClock
+from tests.kube.fake_kube import FakeKube
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/system/leases"
+OURS = f"{LEASES}/tpu-provisioner"
+ORIGINAL = f"{LEASES}/ecaf1259.google.com"
+
+
+class Candidate:
+    """An elector and what it told its process."""
+
+    def __init__(self, kube: FakeKube, clock: FakeClock, identity: str = "pod-a", **options: Any) -> None:
+        self.told: list[str] = []
+        self.elector = LeaseElector(
+            kube,
+            namespace="system",
+            identity=identity,
+            on_started=lambda: self.told.append("started"),
+            on_lost=lambda: self.told.append("lost"),
+            clock=clock,
+            now=clock.now,
+            rng=random.Random(identity),
+            **options,
+        )
+
+    @property
+    def leads(self) -> bool:
+        """Whether it believes to lead."""
+        return self.elector.is_leader
+
+    def step(self) -> Candidate:
+        """Acquire or renew once."""
+        self.elector.step()
+        return self
+
+
+@pytest.fixture
+def kube() -> FakeKube:
+    """Give an API server."""
+    return FakeKube()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """Give a clock."""
+    return FakeClock()
+
+
+def spec(kube: FakeKube, path: str = OURS) -> dict[str, Any]:
+    """Return what a Lease says."""
+    lease = kube.object(path)
+    assert lease is not None
+    return dict(lease["spec"])
+
+
+def held_by(holder: str, **fields: Any) -> dict[str, Any]:
+    """Return a Lease of somebody."""
+    return {
+        "metadata": {"name": "x", "namespace": "system"},
+        "spec": {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": 15,
+            "renewTime": "2030-01-01T00:00:00.000000Z",
+            "leaseTransitions": 4,
+            **fields,
+        },
+    }
+
+
+def test_the_first_candidate_makes_the_lease(kube: FakeKube, clock: FakeClock) -> None:
+    """With everything that kubectl shows of a lease."""
+    candidate = Candidate(kube, clock).step()
+    assert (candidate.leads, candidate.told) == (True, ["started"])
+    content = spec(kube)
+    assert content["holderIdentity"] == candidate.elector.identity
+    assert content["holderIdentity"].startswith("pod-a_")
+    assert (content["leaseDurationSeconds"], content["leaseTransitions"]) == (30, 0)
+    assert re.fullmatch(r"2026-01-01T00:16:40\.000000Z", content["renewTime"])
+    assert content["acquireTime"] == content["renewTime"]
+
+
+def test_a_renewal_moves_only_the_renew_time(kube: FakeKube, clock: FakeClock) -> None:
+    """Transitions and acquireTime tell of changes of the holder."""
+    candidate = Candidate(kube, clock).step()
+    before = spec(kube)
+    clock.advance(5)
+    candidate.step()
+    after = spec(kube)
+    assert after["renewTime"] > before["renewTime"]
+    assert {**after, "renewTime": 0} == {**before, "renewTime": 0}
+    assert candidate.told == ["started"]
+
+
+def test_two_processes_of_one_name_are_two(kube: FakeKube, clock: FakeClock) -> None:
+    """The suffix is random by default."""
+
+    def identity() -> str:
+        return LeaseElector(
+            kube, namespace="s", identity="host", on_started=lambda: None, on_lost=lambda: None
+        ).identity
+
+    assert identity() != identity()
+
+
+def test_remaining_time_counts_from_before_the_request(kube: FakeKube, clock: FakeClock) -> None:
+    """A slow answer eats lease time; at the renew deadline nothing is left, though the thread hangs."""
+    candidate = Candidate(kube, clock)
+    real = kube.post
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        clock.advance(4)
+        return real(*args, **kwargs)
+
+    kube.post = slow  # type: ignore[method-assign]
+    candidate.step()
+    assert candidate.elector.remaining_seconds() == 26
+    clock.advance(15.5)
+    assert candidate.elector.remaining_seconds() == pytest.approx(10.5)
+    clock.advance(0.5)
+    assert candidate.elector.remaining_seconds() == 0
+
+
+def test_another_holder_is_judged_by_our_clock_alone(kube: FakeKube, clock: FakeClock) -> None:
+    """Its renewTime may lie years off; unchanged for its duration is what counts."""
+    kube.put_object(OURS, held_by("other", renewTime="1999-01-01T00:00:00Z"))
+    candidate = Candidate(kube, clock).step()
+    assert not candidate.leads
+    assert "held by another instance, other" in str(candidate.elector.problem)
+    clock.advance(14.9)
+    assert not candidate.step().leads
+    kube.put_object(OURS, held_by("other", renewTime="1999-01-01T00:00:10Z"))
+    clock.advance(14.9)
+    assert not candidate.step().leads
+    clock.advance(14.9)
+    assert not candidate.step().leads
+    clock.advance(0.1)
+    assert candidate.step().leads
+    content = spec(kube)
+    assert content["leaseTransitions"] == 5
+    assert content["acquireTime"] == content["renewTime"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"leaseDurationSeconds": None}, id="no duration"),
+        pytest.param({"leaseDurationSeconds": "x"}, id="a duration in words"),
+        pytest.param({"leaseDurationSeconds": -1}, id="a negative duration"),
+        pytest.param({"leaseDurationSeconds": 10**9}, id="an endless duration"),
+    ],
+)
+def test_a_holder_with_a_senseless_duration_gets_ours(kube: FakeKube, clock: FakeClock, fields: dict[str, Any]) -> None:
+    """Neither taken at once, nor waited for for ever."""
+    kube.put_object(OURS, held_by("other", **fields))
+    candidate = Candidate(kube, clock).step()
+    clock.advance(29)
+    assert not candidate.step().leads
+    clock.advance(1)
+    assert candidate.step().leads
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(held_by(""), id="an empty holder"),
+        pytest.param(held_by("", holderIdentity=None), id="no holder"),
+        pytest.param({"metadata": {}, "spec": None}, id="no spec"),
+    ],
+)
+def test_a_free_lease_is_taken_at_once(kube: FakeKube, clock: FakeClock, body: dict[str, Any]) -> None:
+    """Its last holder released it."""
+    kube.put_object(OURS, body)
+    assert Candidate(kube, clock).step().leads
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(errors.Unavailable("no route"), id="network"),
+        pytest.param(errors.Unavailable("boom", status=500), id="5xx"),
+        pytest.param(errors.Malformed("no JSON"), id="JSON"),
+        pytest.param(errors.Unauthorized("token", status=401), id="401"),
+        pytest.param(errors.Forbidden("rbac", status=403), id="403"),
+        pytest.param(errors.TooManyRequests("slow"), id="429"),
+        pytest.param(RuntimeError("a bug"), id="a bug"),
+    ],
+)
+def test_failing_renewals_lose_the_lease_at_the_deadline(kube: FakeKube, clock: FakeClock, error: Exception) -> None:
+    """Never a silent continued leadership; and the lease comes back when the trouble ends."""
+    candidate = Candidate(kube, clock).step()
+    kube.fail("*", "leases", error, times=10**6)
+    for _ in range(3):
+        clock.advance(5)
+        candidate.step()
+        assert candidate.leads
+    assert candidate.told == ["started"]
+    clock.advance(5)
+    assert not candidate.leads
+    candidate.step()
+    assert candidate.told == ["started", "lost"]
+    assert candidate.elector.problem is not None
+    kube.clear_faults()
+    candidate.step()
+    assert (candidate.leads, candidate.told) == (True, ["started", "lost", "started"])
+    assert candidate.elector.problem is None
+
+
+def test_a_success_after_the_deadline_is_a_new_leadership(kube: FakeKube, clock: FakeClock) -> None:
+    """In between, nobody led: the process must have been told."""
+    candidate = Candidate(kube, clock).step()
+    real = kube.put
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        clock.advance(21)
+        return real(*args, **kwargs)
+
+    kube.put = slow  # type: ignore[method-assign]
+    candidate.step()
+    assert candidate.told[:2] == ["started", "lost"]
+    kube.put = real  # type: ignore[method-assign]
+    candidate.step()
+    assert candidate.told == ["started", "lost", "started"]
+
+
+def test_a_renewal_that_crosses_the_deadline_is_a_loss_first(kube: FakeKube, clock: FakeClock) -> None:
+    """Sent in time, answered too late: in between, remaining time was zero; and the answer's delay counts."""
+    candidate = Candidate(kube, clock).step()
+    real = kube.put
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        clock.advance(3)
+        assert candidate.elector.remaining_seconds() == 0
+        return real(*args, **kwargs)
+
+    kube.put = slow  # type: ignore[method-assign]
+    clock.advance(18)
+    candidate.step()
+    assert candidate.told == ["started", "lost", "started"]
+    assert candidate.elector.remaining_seconds() == 27
+
+
+def test_a_lost_answer_is_found_to_be_ours(kube: FakeKube, clock: FakeClock) -> None:
+    """The write had its effect; the conflict that follows is with ourselves."""
+    candidate = Candidate(kube, clock)
+    kube.fail("POST", "leases", errors.Unavailable("timed out"), after_effect=True)
+    candidate.step()
+    assert not candidate.leads
+    assert candidate.step().leads
+    kube.fail("PUT", "leases", errors.Unavailable("timed out"), after_effect=True)
+    clock.advance(5)
+    candidate.step()
+    clock.advance(5)
+    candidate.step()
+    assert (candidate.leads, candidate.told) == (True, ["started"])
+    assert candidate.elector.remaining_seconds() == 30
+    assert spec(kube)["leaseTransitions"] == 0
+
+
+def test_a_lease_that_another_took_is_lost_at_once(kube: FakeKube, clock: FakeClock) -> None:
+    """Somebody edited it; the conflict tells."""
+    candidate = Candidate(kube, clock).step()
+    kube.put_object(OURS, held_by("thief"))
+    candidate.step()
+    assert (candidate.leads, candidate.told) == (False, ["started", "lost"])
+    assert spec(kube)["holderIdentity"] == "thief"
+
+
+def test_a_lease_that_somebody_deleted_is_made_again(kube: FakeKube, clock: FakeClock) -> None:
+    """Leadership goes on."""
+    candidate = Candidate(kube, clock).step()
+    kube.remove_object(OURS)
+    clock.advance(5)
+    candidate.step()
+    assert (candidate.leads, candidate.told) == (True, ["started"])
+    assert spec(kube)["holderIdentity"] == candidate.elector.identity
+
+
+def test_never_two_leaders_whatever_fails() -> None:
+    """A thousand seconds with two candidates, cut off at random; whoever leads has the lease's time."""
+    for seed in range(20):
+        kube, clock, rng = FakeKube(), FakeClock(), random.Random(seed)
+        candidates = [Candidate(kube, clock, f"pod-{number}") for number in range(2)]
+        led = set()
+        for moment in range(300):
+            clock.advance(rng.uniform(0, 8))
+            kube.clear_faults()
+            if rng.random() < 0.5:
+                kube.fail(
+                    rng.choice(["*", "PUT", "GET"]),
+                    "leases",
+                    errors.Unavailable("cut off"),
+                    times=rng.randint(1, 3),
+                    after_effect=rng.random() < 0.5,
+                )
+            # Each is starved now and then, for longer than a lease lives.
+            favoured = candidates[moment // 50 % 2]
+            (favoured if rng.random() < 0.95 else rng.choice(candidates)).step()
+            leaders = [candidate for candidate in candidates if candidate.leads]
+            assert len(leaders) <= 1, f"seed {seed}"
+            led.update(candidate.elector.identity for candidate in leaders)
+        assert len(led) == 2, f"seed {seed}: the test must see both lead"
+
+
+def test_release_lets_a_successor_in_at_once(kube: FakeKube, clock: FakeClock) -> None:
+    """A rolling update does not wait half a minute."""
+    first, second = Candidate(kube, clock, "a").step(), Candidate(kube, clock, "b").step()
+    assert (first.leads, second.leads) == (True, False)
+    first.elector.release()
+    assert (first.leads, first.told) == (False, ["started"])
+    assert spec(kube)["holderIdentity"] == ""
+    assert second.step().leads
+    assert spec(kube)["leaseTransitions"] == 1
+
+
+def test_release_never_touches_a_lease_of_another_and_never_raises(kube: FakeKube, clock: FakeClock) -> None:
+    """The write is conditional."""
+    first = Candidate(kube, clock, "a").step()
+    kube.put_object(OURS, held_by("thief"))
+    first.elector.release()
+    assert spec(kube)["holderIdentity"] == "thief"
+    Candidate(kube, clock, "b").elector.release()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        pytest.param(
+            errors.NotFound('namespaces "system" not found', status=404),
+            "does namespace system exist",
+            id="namespace",
+        ),
+        pytest.param(
+            errors.Forbidden("leases is forbidden", status=403),
+            "grant get, create and update on leases",
+            id="RBAC",
+        ),
+    ],
+)
+def test_what_is_missing_is_said_and_tried_again(
+    kube: FakeKube, clock: FakeClock, error: Exception, words: str
+) -> None:
+    """The message says what to do."""
+    kube.fail("POST", "leases", error)
+    candidate = Candidate(kube, clock).step()
+    assert not candidate.leads
+    assert words in str(candidate.elector.problem)
+    assert candidate.step().leads
+
+
+# --- the Go original's lease
+
+
+def test_a_live_original_is_waited_for_then_its_lease_is_held_too(kube: FakeKube, clock: FakeClock) -> None:
+    """Ours alone is not enough; both are renewed, and time left is the smaller."""
+    kube.put_object(ORIGINAL, held_by("go-pod"))
+    candidate = Candidate(kube, clock).step()
+    assert not candidate.leads
+    assert "the Go original of this provisioner, go-pod" in str(candidate.elector.problem)
+    clock.advance(10)
+    candidate.step()
+    clock.advance(5)
+    candidate.step()
+    assert candidate.leads
+    for path in (OURS, ORIGINAL):
+        assert spec(kube, path)["holderIdentity"] == candidate.elector.identity
+    clock.advance(5)
+    kube.fail("PUT", "ecaf1259", errors.Unavailable("cut off"))
+    candidate.step()
+    assert candidate.elector.remaining_seconds() == 25
+    candidate.elector.release()
+    assert (spec(kube, OURS)["holderIdentity"], spec(kube, ORIGINAL)["holderIdentity"]) == ("", "")
+
+
+def test_an_original_that_appears_ends_our_leadership(kube: FakeKube, clock: FakeClock) -> None:
+    """Somebody scaled it up again: the two never run together for long."""
+    candidate = Candidate(kube, clock).step()
+    kube.put_object(ORIGINAL, held_by("go-pod"))
+    clock.advance(5)
+    candidate.step()
+    assert (candidate.leads, candidate.told) == (False, ["started", "lost"])
+
+
+def test_an_original_that_vanishes_is_not_missed(kube: FakeKube, clock: FakeClock) -> None:
+    """The migration is over."""
+    kube.put_object(ORIGINAL, held_by(""))
+    candidate = Candidate(kube, clock).step()
+    assert spec(kube, ORIGINAL)["holderIdentity"] == candidate.elector.identity
+    kube.remove_object(ORIGINAL)
+    for _ in range(6):
+        clock.advance(5)
+        candidate.step()
+    assert (candidate.leads, candidate.told) == (True, ["started"])
+    assert kube.object(ORIGINAL) is None
+
+
+def test_an_original_that_cannot_be_read_is_not_taken_for_absent(kube: FakeKube, clock: FakeClock) -> None:
+    """Unknown is not free; what was known stays true until the deadline."""
+    kube.fail("GET", "ecaf1259", errors.Unavailable("cut off"), times=10**6)
+    candidate = Candidate(kube, clock).step()
+    assert not candidate.leads
+    kube.clear_faults()
+    assert candidate.step().leads
+    kube.fail("GET", "ecaf1259", errors.Unavailable("cut off"), times=10**6)
+    clock.advance(19)
+    assert candidate.step().leads
+    clock.advance(1)
+    assert not candidate.step().leads
+
+
+def test_the_original_is_only_held_by_whoever_holds_ours(kube: FakeKube, clock: FakeClock) -> None:
+    """Else two candidates could wait for each other for ever."""
+    kube.put_object(ORIGINAL, held_by(""))
+    first, second = Candidate(kube, clock, "a"), Candidate(kube, clock, "b")
+    kube.put_object(OURS, held_by(first.elector.identity))
+    second.step()
+    assert spec(kube, ORIGINAL)["holderIdentity"] == ""
+    assert first.step().leads
+
+
+# --- the thread
+
+
+def test_the_thread_renews_and_ends(kube: FakeKube) -> None:
+    """On the real clock, with pauses that the test ends."""
+    started, paused = threading.Event(), threading.Semaphore(0)
+
+    def wait(seconds: float) -> None:
+        paused.acquire(timeout=5)
+
+    elector = LeaseElector(
+        kube,
+        namespace="system",
+        identity="me",
+        on_started=started.set,
+        on_lost=lambda: None,
+        wait=wait,
+    )
+    elector.start()
+    assert started.wait(5)
+    assert 25 < elector.remaining_seconds() <= 30
+    elector._stopping.set()
+    paused.release()
+    elector.release()
+    assert not elector._thread.is_alive()
+    assert elector.remaining_seconds() == 0
+    assert spec(kube)["holderIdentity"] == ""
+
+
+def test_pauses_are_jittered_and_end_at_the_deadline(kube: FakeKube, clock: FakeClock) -> None:
+    """A loss is noticed when it happens."""
+    candidate = Candidate(kube, clock).step()
+    pauses = {candidate.elector.pause_seconds() for _ in range(20)}
+    assert len(pauses) > 1
+    assert all(4 <= pause <= 6 for pause in pauses)
+    clock.advance(19)
+    assert candidate.elector.pause_seconds() == pytest.approx(1)
+
+
+def test_a_broken_listener_does_not_stop_renewals(kube: FakeKube, clock: FakeClock) -> None:
+    """Its bug is logged."""
+    candidate = Candidate(kube, clock)
+
+    def broken() -> None:
+        raise RuntimeError("a bug")
+
+    candidate.elector._on_started = broken
+    assert candidate.step().leads
+
+
+def test_durations_that_make_no_sense_are_refused(kube: FakeKube, clock: FakeClock) -> None:
+    """The renew deadline must lie before the end of the lease."""
+    with pytest.raises(ValueError, match="renew deadline"):
+        Candidate(kube, clock, renew_deadline_seconds=30)
+
+
+def test_the_clock_goes_on_while_the_machine_sleeps() -> None:
+    """It never goes back, and is not the wall clock."""
+    assert boot_clock() <= boot_clock()

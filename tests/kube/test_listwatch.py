@@ -1,0 +1,640 @@
+"""ListWatch against literal event sequences (in memory, step by step) and against a server on the wire."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import structlog
+
+from provisioner.kube import errors, watches
+from provisioner.kube.api import connect
+from provisioner.kube.listwatch import ListWatch
+from provisioner.kube.parse import MalformedObject
+from provisioner.model.workloads import Pod
+from tests.kube.builders import FakeClock, raw_jobset, raw_node, raw_pod
+from tests.kube.fake_kube import FakeKube
+from tests.kube.test_api import write_kubeconfig
+from tests.kube.wire_server import DROP, HANG, Answer, WireServer, as_json, running
+
+THINGS = "/api/v1/things"
+ROOT = "/apis/jobset.x-k8s.io/v1alpha2"
+
+
+def thing(name: str, value: int = 0, *, uid: str = "", version: str = "200") -> dict[str, Any]:
+    """Return an object that `parse_thing` reads as its value."""
+    return {
+        "metadata": {
+            "namespace": "n",
+            "name": name,
+            "uid": uid or f"uid-{name}",
+            "resourceVersion": version,
+        },
+        "value": value,
+    }
+
+
+def parse_thing(raw: dict[str, Any]) -> int | None:
+    """Read the value: None below zero, malformed at 13, a bug at 666."""
+    value = int(raw["value"])
+    if value == 13:
+        raise MalformedObject(f"thing {raw['metadata']['name']}: 13 is unlucky; take another number")
+    if value == 666:
+        raise RuntimeError("a bug")
+    return value if value >= 0 else None
+
+
+def event(kind: str, raw: Any) -> dict[str, Any]:
+    """Return a watch event."""
+    return {"type": kind, "object": raw}
+
+
+def bookmark(version: str) -> dict[str, Any]:
+    """Return a bookmark."""
+    return event("BOOKMARK", {"metadata": {"resourceVersion": version}})
+
+
+class Harness:
+    """A ListWatch of things on a FakeKube, driven step by step."""
+
+    def __init__(self, **options: Any) -> None:
+        self.kube = FakeKube()
+        self.clock = FakeClock()
+        self.changes = 0
+        self.watch: ListWatch[int] = ListWatch(
+            self.kube,
+            name="things",
+            path=THINGS,
+            query={"labelSelector": ""},
+            parse=parse_thing,
+            on_change=self._changed,
+            clock=self.clock,
+            rng=random.Random(1),
+            **options,
+        )
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def put(self, *things: dict[str, Any]) -> None:
+        """Store things on the server."""
+        for raw in things:
+            self.kube.put_object(f"{THINGS}/{raw['metadata']['name']}", raw)
+
+    def values(self) -> dict[str, int]:
+        """Return name -> value of the records."""
+        return {name: value for (_, name), value in self.watch.records().items()}
+
+    def play(self, *lines: Any) -> float:
+        """Let one watch say these lines; return the pause that follows."""
+        self.kube.script(THINGS, *lines)
+        return self.watch.step()
+
+    def queries(self, method: str) -> list[dict[str, str]]:
+        """Return the queries of the calls so far."""
+        return [call.query for call in self.kube.calls if call.method == method]
+
+
+class Quiet:
+    """A watch that says nothing and ends cleanly after some time."""
+
+    def __init__(self, clock: FakeClock, seconds: float) -> None:
+        self._clock = clock
+        self._seconds = seconds
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *args: object) -> None: ...
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._clock.advance(self._seconds)
+        return iter(())
+
+
+@pytest.fixture
+def harness() -> Harness:
+    """Give a watch that has listed things a and b."""
+    started = Harness()
+    started.put(thing("a", 1), thing("b", 2))
+    assert started.watch.step() == 0
+    started.changes = 0
+    return started
+
+
+def test_a_list_in_pages_becomes_one_change() -> None:
+    """Readers see all of it or nothing of it."""
+    harness = Harness(page_size=2)
+    harness.put(*(thing(f"t{number}", number) for number in range(5)))
+    assert (harness.watch.synced, harness.values()) == (False, {})
+    harness.watch.step()
+    assert harness.values() == {f"t{number}": number for number in range(5)}
+    assert (harness.watch.synced, harness.changes, len(harness.kube.calls)) == (True, 1, 3)
+
+
+def test_a_list_that_expires_between_pages_starts_again() -> None:
+    """A continue token lives five minutes; half a list is none."""
+    harness = Harness(page_size=2)
+    harness.put(*(thing(f"t{number}", number) for number in range(3)))
+    first = harness.kube.list_page
+
+    def compact_after_first(*args: Any, **kwargs: Any) -> Any:
+        page = first(*args, **kwargs)
+        harness.kube.compact()
+        return page
+
+    harness.kube.list_page = compact_after_first  # type: ignore[method-assign]
+    assert harness.watch.step() > 0
+    assert (harness.watch.synced, harness.values()) == (False, {})
+    harness.kube.list_page = first  # type: ignore[method-assign]
+    harness.watch.step()
+    assert (harness.watch.synced, len(harness.values())) == (True, 3)
+
+
+def test_a_server_that_repeats_a_page_does_not_catch_us_in_a_loop() -> None:
+    """Whatever the server sends, the thread gets out again."""
+    harness = Harness()
+    with running() as server:
+        page = {"items": [], "metadata": {"resourceVersion": "1", "continue": "same"}}
+        server.answer(f"GET {THINGS}", as_json(page))
+        from kubernetes.client import ApiClient, Configuration
+
+        from provisioner.kube.api import KubeApi
+
+        configuration = Configuration()
+        configuration.host = server.url
+        harness.watch._api = KubeApi(ApiClient(configuration))
+        assert harness.watch.step() > 0
+        assert len(server.requests) == 2
+    assert "again and again" in str(harness.watch.problem)
+
+
+@pytest.mark.parametrize(
+    ("lines", "want", "changes"),
+    [
+        pytest.param([event("ADDED", thing("c", 3))], {"a": 1, "b": 2, "c": 3}, 1, id="added"),
+        pytest.param([event("MODIFIED", thing("a", 9))], {"a": 9, "b": 2}, 1, id="modified"),
+        pytest.param([event("DELETED", thing("a"))], {"b": 2}, 1, id="deleted"),
+        pytest.param([event("MODIFIED", thing("a", -1))], {"b": 2}, 1, id="modified to something unwanted"),
+        pytest.param([event("ADDED", thing("c", -1))], {"a": 1, "b": 2}, 0, id="an unwanted one"),
+        pytest.param([event("MODIFIED", thing("a", 1))], {"a": 1, "b": 2}, 0, id="no difference to us"),
+        pytest.param([event("ADDED", thing("a", 1))] * 3, {"a": 1, "b": 2}, 0, id="duplicates"),
+        pytest.param(
+            [event("MODIFIED", thing("a", 9, uid="new")), event("DELETED", thing("a", uid="uid-a"))],
+            {"a": 9, "b": 2},
+            1,
+            id="a late delete of the old namesake",
+        ),
+        pytest.param([event("DELETED", thing("zzz"))], {"a": 1, "b": 2}, 0, id="delete of an unknown one"),
+        pytest.param(
+            [event("MODIFIED", thing("a", 5, version="900")), event("MODIFIED", thing("a", 6, version="3"))],
+            {"a": 6, "b": 2},
+            2,
+            id="versions are not compared, the order of the stream counts",
+        ),
+        pytest.param(
+            [event("NEWS", thing("c", 3)), event("ADDED", thing("d", 4))],
+            {"a": 1, "b": 2, "d": 4},
+            1,
+            id="an unknown type is passed over",
+        ),
+        pytest.param(
+            [event("MODIFIED", thing("a", 13)), event("ADDED", thing("c", 3))],
+            {"a": 1, "b": 2, "c": 3},
+            1,
+            id="a malformed object keeps its last good record, and the next has its turn",
+        ),
+        pytest.param(
+            [event("MODIFIED", thing("a", 13, uid="new")), event("ADDED", thing("c", 3))],
+            {"b": 2, "c": 3},
+            2,
+            id="a malformed namesake does not inherit a record",
+        ),
+        pytest.param(
+            [event("MODIFIED", thing("a", 666)), event("ADDED", thing("c", 3))],
+            {"a": 1, "b": 2, "c": 3},
+            1,
+            id="a bug in parsing costs only its object",
+        ),
+        pytest.param([event("ADDED", {"metadata": None, "value": 1})], None, 1, id="an object without a name"),
+    ],
+)
+def test_events_change_the_records(
+    harness: Harness, lines: list[Any], want: dict[str, int] | None, changes: int
+) -> None:
+    """Literal sequences, and what is left of them."""
+    harness.play(*lines)
+    if want is not None:
+        assert want == harness.values()
+    assert changes == harness.changes
+
+
+def test_a_malformed_object_is_logged_once(harness: Harness) -> None:
+    """Each status update would repeat the line otherwise."""
+    with structlog.testing.capture_logs() as logs:
+        harness.play(*[event("ADDED", thing("x", 13))] * 3)
+        harness.play(event("ADDED", thing("x", 13)))
+    assert [line["event"] for line in logs].count("watch.object_skipped") == 1
+
+
+def test_a_snapshot_never_changes_and_is_reused(harness: Harness) -> None:
+    """Readers keep what they were given; nobody pays for a copy when nothing happened."""
+    before = harness.watch.records()
+    harness.play(bookmark("300"))
+    assert harness.watch.records() is before
+    harness.play(event("ADDED", thing("c", 3)))
+    assert len(before) == 2
+    assert len(harness.watch.records()) == 3
+    with pytest.raises(TypeError):
+        before["n", "x"] = 1  # type: ignore[index]
+
+
+def test_only_a_deleted_event_counts_as_seen_to_be_deleted(harness: Harness) -> None:
+    """One that is merely missing from the next list was not seen; what vanishes in a mass is told apart by that."""
+    harness.play(event("DELETED", thing("a", uid="uid-a")))
+    harness.kube.remove_object(f"{THINGS}/b")
+    harness.play(event("ERROR", {"code": 410, "reason": "Expired"}))
+    harness.play()
+    assert [harness.watch.seen_deleted(uid) for uid in ("uid-a", "uid-b")] == [True, False]
+
+
+def test_the_watch_continues_where_it_was(harness: Harness) -> None:
+    """From the list, then from each event and bookmark."""
+    listed = str(harness.kube._version)
+    harness.play(event("ADDED", thing("c", version="500")))
+    harness.play(bookmark("600"))
+    harness.play(event("DELETED", thing("c", version="700")), event("WHAT", thing("c", version="9999")))
+    harness.play()
+    queries = harness.queries("WATCH")
+    assert [query["resourceVersion"] for query in queries] == [listed, "500", "600", "700"]
+    assert {query["allowWatchBookmarks"] for query in queries} == {"true"}
+    assert all(45 <= int(query["timeoutSeconds"]) <= 60 for query in queries)
+    assert len({query["timeoutSeconds"] for query in queries}) > 1
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        pytest.param(event("ERROR", {"code": 410, "reason": "Expired"}), id="an ERROR event"),
+        pytest.param(event("ERROR", {"reason": "Expired"}), id="an ERROR event without a code"),
+        pytest.param(errors.Gone("too old", status=410), id="HTTP 410"),
+    ],
+)
+def test_410_lists_anew_and_notices_what_vanished(harness: Harness, failure: Any) -> None:
+    """One change, whole: b is gone and c has come while nobody looked."""
+    harness.kube.remove_object(f"{THINGS}/b")
+    harness.put(thing("c", 3))
+    if isinstance(failure, Exception):
+        harness.kube.fail("WATCH", THINGS, failure)
+        assert harness.watch.step() > 0
+    else:
+        assert harness.play(failure) > 0
+    assert (harness.watch.synced, harness.values()) == (True, {"a": 1, "b": 2})
+    harness.watch.step()
+    assert (harness.values(), harness.changes) == ({"a": 1, "c": 3}, 1)
+
+
+def test_a_relist_without_news_fires_nothing(harness: Harness) -> None:
+    """The controller is not woken for nothing."""
+    harness.play(event("ERROR", {"code": 410}))
+    harness.watch.step()
+    assert harness.changes == 0
+
+
+def test_a_relist_takes_what_changed_and_keeps_what_is_equal(harness: Harness) -> None:
+    """The new state counts, and a list of thousands that did not change takes no memory anew."""
+    harness.watch._parse = lambda raw: (raw["value"],)  # type: ignore[assignment, return-value]
+    harness.play(event("ERROR", {"code": 410}))
+    harness.watch.step()
+    before = harness.watch.records()
+    harness.put(thing("a", 9))
+    harness.play(event("ERROR", {"code": 410}))
+    harness.watch.step()
+    after = harness.watch.records()
+    assert dict(after) == {("n", "a"): (9,), ("n", "b"): (2,)}
+    assert after["n", "b"] is before["n", "b"]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        pytest.param(errors.Unavailable("nothing was heard for 90 s"), id="a hung watch"),
+        pytest.param(errors.Unavailable("the stream broke"), id="a dropped watch"),
+        pytest.param(event("ERROR", {"code": 500, "message": "etcd"}), id="an ERROR event that is not 410"),
+        pytest.param(b"{not json", id="a line that is no JSON"),
+    ],
+)
+def test_a_broken_watch_goes_on_from_the_last_version(harness: Harness, failure: Any) -> None:
+    """A list of thousands is not repeated for a lost connection."""
+    assert harness.play(bookmark("555"), failure) > 0
+    assert harness.watch.synced
+    assert harness.watch.problem is not None
+    harness.play(bookmark("556"))
+    assert harness.queries("WATCH")[-1]["resourceVersion"] == "555"
+    assert len(harness.queries("GET")) == 1
+    assert harness.watch.problem is None
+
+
+def test_a_version_that_the_server_never_accepts_leads_to_a_new_list(harness: Harness) -> None:
+    """After a restore of etcd our version lies in the future, and the refusal is a time-out, not a 410."""
+    harness.kube.fail("WATCH", THINGS, errors.Unavailable("Too large resource version", status=504), times=3)
+    for _ in range(3):
+        harness.watch.step()
+    assert len(harness.queries("GET")) == 1
+    harness.watch.step()
+    assert len(harness.queries("GET")) == 2
+
+
+def test_pauses_grow_stay_capped_and_end_with_a_success(harness: Harness) -> None:
+    """From a fifth of a second to thirty, jittered down to a half."""
+    harness.kube.fail("*", THINGS, errors.Unavailable("down", status=503), times=12)
+    pauses = [harness.watch.step() for _ in range(12)]
+    for number, pause in enumerate(pauses):
+        step = min(30.0, 0.2 * 2**number)
+        assert step / 2 <= pause <= step
+    harness.watch.step()
+    harness.play(bookmark("1000"), errors.Unavailable("down"))
+    assert harness.play(bookmark("1000"), errors.Unavailable("down")) <= 0.2
+
+
+def test_a_watch_that_ends_at_once_does_not_spin(harness: Harness) -> None:
+    """Empty answers are failures; an empty watch that lived is none."""
+    assert [harness.play() > 0, harness.play() > 0.1] == [True, True]
+    assert harness.watch.problem is not None
+    harness.kube.stream = lambda *args, **kwargs: Quiet(harness.clock, 60)  # type: ignore[assignment, return-value]
+    assert harness.watch.step() == 0
+    assert harness.watch.problem is None
+
+
+def test_a_watch_that_says_one_thing_and_ends_does_not_spin_either(harness: Harness) -> None:
+    """An event resets the pauses, yet not to zero."""
+    assert all(harness.play(bookmark(str(300 + number))) >= 0.1 for number in range(5))
+
+
+def test_a_server_that_asks_for_a_pause_gets_it(harness: Harness) -> None:
+    """Retry-After of a 429, within reason."""
+    harness.kube.fail("WATCH", THINGS, errors.TooManyRequests("slow down", retry_after_seconds=20))
+    assert harness.watch.step() >= 20
+    harness.kube.fail("WATCH", THINGS, errors.TooManyRequests("slow down", retry_after_seconds=86400))
+    assert harness.watch.step() == 60
+
+
+def test_silence_makes_stale(harness: Harness) -> None:
+    """Lists, events and bookmarks are contact; a hung watch is none."""
+    assert harness.watch.fresh(max_silence_seconds=100)
+    harness.clock.advance(101)
+    assert not harness.watch.fresh(max_silence_seconds=100)
+    harness.play(bookmark("300"))
+    assert harness.watch.fresh(max_silence_seconds=100)
+    harness.clock.advance(101)
+    harness.play(errors.Unavailable("nothing was heard"))
+    assert not harness.watch.fresh(max_silence_seconds=100)
+    assert harness.watch.synced
+
+
+@pytest.mark.parametrize(
+    ("seconds", "want"),
+    [
+        pytest.param(60, True, id="ended by the server at the agreed time"),
+        pytest.param(20, False, id="ended early, by whomever"),
+    ],
+)
+def test_a_quiet_watch_that_ran_its_time_is_contact(harness: Harness, seconds: int, *, want: bool) -> None:
+    """Real servers send no bookmark while nothing changes; a quiet cluster must not look like a hung one."""
+    harness.kube.stream = lambda *args, **kwargs: Quiet(harness.clock, seconds)  # type: ignore[assignment, return-value]
+    for _ in range(5):
+        assert harness.watch.step() == 0
+    assert want is harness.watch.fresh(max_silence_seconds=90)
+    assert len(harness.queries("GET")) == 1
+
+
+def test_a_slow_list_counts_from_its_start() -> None:
+    """What the first page says may be old when the last one arrives."""
+    harness = Harness()
+    real = harness.kube.list_page
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        harness.clock.advance(70)
+        return real(*args, **kwargs)
+
+    harness.kube.list_page = slow  # type: ignore[method-assign]
+    harness.watch.step()
+    assert harness.watch.last_contact_monotonic == 1000.0
+    assert not harness.watch.fresh(max_silence_seconds=60)
+
+
+def test_a_kind_that_disappears_is_not_an_empty_list() -> None:
+    """Records stay, synced says no, and all is well again when it is back."""
+    kube, changes = FakeKube(), []
+    kube.put_object(f"{ROOT}/namespaces/default/jobsets/train", raw_jobset())
+    parts = watches.jobsets(kube, on_change=lambda: changes.append(1))
+    (watch,) = parts.parts  # type: ignore[attr-defined]
+    watch.step()
+    assert (parts.synced, len(parts.records()), len(changes)) == (True, 1, 1)
+    kube.uninstall(f"{ROOT}/jobsets")
+    pauses = [watch.step() for _ in range(12)]
+    assert not parts.synced
+    assert not parts.fresh(max_silence_seconds=1e9)
+    assert len(parts.records()) == 1
+    assert len(changes) == 2
+    assert "the JobSet CRD is not installed" in str(parts.problem)
+    assert f"404 on {ROOT}/jobsets" in str(parts.problem)
+    assert 0 < max(pauses) <= 10
+    kube.install(f"{ROOT}/jobsets")
+    watch.step()
+    assert (parts.synced, parts.problem) == (True, None)
+
+
+def test_missing_permission_names_verb_and_resource(harness: Harness) -> None:
+    """The reader can write the rule from the message."""
+    harness.kube.fail("WATCH", THINGS, errors.Forbidden("things is forbidden", status=403))
+    assert 0 < harness.watch.step() <= 10
+    assert not harness.watch.synced
+    for words in ("RBAC does not allow to watch things", "get, list and watch on things", "things is forbidden"):
+        assert words in str(harness.watch.problem)
+
+
+def test_a_bug_does_not_end_the_watch(harness: Harness) -> None:
+    """Neither in the transport nor in the listener."""
+    harness.kube.fail("WATCH", THINGS, RuntimeError("a bug"))
+    assert harness.watch.step() > 0
+    harness.watch.step()
+    assert harness.watch.synced
+
+    def broken() -> None:
+        raise RuntimeError("a bug in the listener")
+
+    harness.watch._on_change = broken
+    harness.play(event("ADDED", thing("c", 3)))
+    assert harness.values()["c"] == 3
+
+
+# --- threads and the ready-made watches
+
+
+def until(condition: Callable[[], bool], *, timeout_seconds: float = 5.0) -> bool:
+    """Wait for a condition."""
+    deadline = time.monotonic() + timeout_seconds
+    pause = threading.Event()
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        pause.wait(0.005)
+    return True
+
+
+def test_the_thread_waits_after_each_failure() -> None:
+    """A server that is away is asked again after the pause, not at once."""
+    pauses: list[float] = []
+    done = threading.Event()
+
+    def wait(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            harness.watch._stopping.set()
+            done.set()
+
+    harness = Harness(wait=wait)
+    harness.kube.fail("*", THINGS, errors.Unavailable("down", status=503), times=3)
+    harness.watch.start()
+    try:
+        assert done.wait(5)
+    finally:
+        harness.watch.stop()
+    assert all(0.1 * 2**number <= pause for number, pause in enumerate(pauses))
+
+
+def test_pods_of_chosen_namespaces_come_through_one_face() -> None:
+    """The server filters; each namespace has a watch of its own; finished pods leave."""
+    kube = FakeKube()
+    for namespace in ("one", "two", "three"):
+        kube.put_object(f"/api/v1/namespaces/{namespace}/pods/p", raw_pod("p", namespace=namespace))
+    kube.put_object("/api/v1/namespaces/one/pods/web", raw_pod("web", metadata={"labels": {}}))
+    woken = threading.Event()
+    pods: watches.Watch[Pod] = watches.pods(kube, on_change=woken.set, namespaces=["one", "two", "one"])
+    pods.start()
+    try:
+        assert until(lambda: pods.synced)
+        assert set(pods.records()) == {("one", "p"), ("two", "p")}
+        assert pods.records() is pods.records()
+        assert kube.wait_for_streams(2)
+        woken.clear()
+        finished = raw_pod("p", namespace="one", status={"phase": "Succeeded"})
+        kube.put_object("/api/v1/namespaces/one/pods/p", finished)
+        assert woken.wait(5)
+        assert set(pods.records()) == {("two", "p")}
+        assert pods.fresh(max_silence_seconds=60)
+        assert pods.problem is None
+    finally:
+        pods.stop()
+    assert until(lambda: kube.open_streams() == 0)
+
+
+def test_nodes_and_namespaces_have_their_selectors() -> None:
+    """Only our nodes; every namespace, with its labels."""
+    kube = FakeKube()
+    kube.put_object("/api/v1/nodes/ours", raw_node("ours"))
+    kube.put_object(
+        "/api/v1/nodes/other", raw_node("other", metadata={"labels": {"cloud.google.com/gke-nodepool": "x"}})
+    )
+    kube.put_object("/api/v1/namespaces/default", {"metadata": {"name": "default", "labels": {"team": "a"}}})
+    nodes = watches.nodes(kube, on_change=lambda: None)
+    namespaces = watches.namespaces(kube, on_change=lambda: None)
+    for watch in (nodes, namespaces):
+        assert isinstance(watch, ListWatch)
+        watch.step()
+    assert set(nodes.records()) == {("", "ours")}
+    assert namespaces.records()["", "default"].labels == {"team": "a"}
+
+
+@pytest.fixture
+def server() -> Iterator[WireServer]:
+    """Give a server that answers what it is told."""
+    with running() as started:
+        yield started
+
+
+@pytest.fixture
+def wired(server: WireServer, tmp_path: Path) -> Iterator[ListWatch[int]]:
+    """Give a running watch of things on that server, with short time-outs and pauses that end at once."""
+    watch: ListWatch[int] = ListWatch(
+        connect(str(write_kubeconfig(tmp_path / "config", server.url))),
+        name="things",
+        path=THINGS,
+        query={},
+        parse=parse_thing,
+        on_change=lambda: None,
+        watch_seconds=(0, 0),
+        read_timeout_seconds=0.2,
+        wait=lambda seconds: None,
+    )
+    yield watch
+    watch.stop()
+
+
+def listing(*things: dict[str, Any], version: str = "10") -> Answer:
+    """Return a list response."""
+    return as_json({"items": list(things), "metadata": {"resourceVersion": version}})
+
+
+def test_a_whole_life_on_the_wire(server: WireServer, wired: ListWatch[int]) -> None:
+    """List, events, a drop in mid-line, a hang, an empty watch, 410, a list again."""
+    server.answer(f"GET {THINGS}", listing(thing("a", 1)), listing(thing("z", 26), version="90"))
+    server.answer(
+        f"WATCH {THINGS}",
+        Answer(lines=[event("ADDED", thing("b", 2, version="11")), b'{"type":"ADDED","obj', DROP]),
+        Answer(lines=[bookmark("12"), HANG]),
+        Answer(lines=[event("BREAKING", {}), event("MODIFIED", thing("b", 3, version="13"))]),
+        Answer(lines=[]),
+        Answer(lines=[event("ERROR", {"code": 410, "reason": "Expired", "message": "too old"})]),
+        Answer(lines=[HANG]),
+    )
+    wired.start()
+    assert server.wait_for(f"WATCH {THINGS}", 6)
+    assert until(lambda: dict(wired.records()) == {("n", "z"): 26})
+    versions = [request.query["resourceVersion"] for request in server.of(f"WATCH {THINGS}")][:6]
+    assert versions == ["10", "11", "12", "13", "13", "90"]
+
+
+def test_http_410_on_the_wire_lists_anew(server: WireServer, wired: ListWatch[int]) -> None:
+    """The other way in which a server says that a version is too old."""
+    server.answer(f"GET {THINGS}", listing(thing("a", 1)), listing(thing("b", 2)))
+    server.answer(f"WATCH {THINGS}", as_json({"message": "old"}, status=410), Answer(lines=[HANG]))
+    wired.start()
+    assert until(lambda: dict(wired.records()) == {("n", "b"): 2})
+
+
+def test_a_read_time_out_shorter_than_a_watch_is_refused() -> None:
+    """Quiet objects would look like a hung server, again and again."""
+    with pytest.raises(ValueError, match="must be longer than a watch"):
+        Harness(read_timeout_seconds=60)
+
+
+def test_stop_is_prompt_while_a_watch_is_silent(server: WireServer, tmp_path: Path) -> None:
+    """The stream is closed, not waited for."""
+    server.answer(f"GET {THINGS}", listing())
+    server.answer(f"WATCH {THINGS}", Answer(lines=[bookmark("11"), HANG]))
+    watch: ListWatch[int] = ListWatch(
+        connect(str(write_kubeconfig(tmp_path / "config", server.url))),
+        name="things",
+        path=THINGS,
+        query={},
+        parse=parse_thing,
+        on_change=lambda: None,
+    )
+    watch.start()
+    assert server.wait_for(f"WATCH {THINGS}", 1)
+    assert until(lambda: watch._stream is not None)
+    began = time.monotonic()
+    watch.stop()
+    assert not watch._thread.is_alive()
+    assert time.monotonic() - began < 1
+    assert watch.problem is None

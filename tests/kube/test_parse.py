@@ -1,0 +1,439 @@
+"""Raw JSON becomes narrow records: every rule by example, and anything at all by property."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provisioner.kube.parse import MalformedObject, parse_jobset, parse_node, parse_pod
+from provisioner.kube.quantities import parse_quantity, parse_timestamp
+from provisioner.model.capacity import Taint
+from provisioner.model.workloads import Expression, Toleration
+from tests.kube.builders import job_reference, raw_jobset, raw_node, raw_pod
+
+#: sha1 of "default/train-slice-0"
+JOB_KEY = "85d5b40df9777c538c56fd5da6a51702a106bc4b"
+
+
+def _spec(**fields: Any) -> dict[str, Any]:
+    return {"containers": [{"resources": {"requests": {"google.com/tpu": "4"}}}], **fields}
+
+
+def _chips(amount: object) -> dict[str, Any]:
+    return {"resources": {"requests": {"google.com/tpu": amount}}}
+
+
+@pytest.mark.parametrize(
+    ("raw", "want"),
+    [
+        pytest.param("4", Decimal(4), id="a plain number"),
+        pytest.param("1500m", Decimal("1.5"), id="thousandths"),
+        pytest.param("2Gi", Decimal(2 * 2**30), id="a binary suffix"),
+        pytest.param("2G", Decimal(2 * 10**9), id="a decimal suffix"),
+        pytest.param("1e3", Decimal(1000), id="an exponent"),
+        pytest.param("1E3", Decimal(1000), id="an exponent in upper case"),
+        pytest.param("1E", Decimal(10**18), id="E without digits is exa"),
+        pytest.param("100n", Decimal("1e-7"), id="billionths"),
+        pytest.param(".5", Decimal("0.5"), id="no digit before the point"),
+        pytest.param("+1", Decimal(1), id="a plus sign"),
+        pytest.param(4, Decimal(4), id="a JSON integer"),
+        pytest.param(0.5, Decimal("0.5"), id="a JSON number"),
+        pytest.param("-1", None, id="below zero is refused"),
+        pytest.param("1 Gi", None, id="a blank is refused"),
+        pytest.param("1ki", None, id="a suffix that does not exist is refused"),
+        pytest.param("", None, id="nothing is refused"),
+        pytest.param("1\n", None, id="a line end is refused"),
+        pytest.param("٣", None, id="digits outside ASCII are refused"),
+        pytest.param("1e999", None, id="more than an int64 is refused"),
+        pytest.param("9" * 5000, None, id="thousands of digits are refused"),
+        pytest.param(10**5000, None, id="an integer of thousands of digits is refused"),
+        pytest.param(float("inf"), None, id="infinity is refused"),
+        pytest.param(True, None, id="a boolean is refused"),
+        pytest.param(None, None, id="null is refused"),
+    ],
+)
+def test_a_quantity_is_read_as_the_api_server_reads_it(raw: object, want: Decimal | None) -> None:
+    """Kubernetes has its own notation of numbers."""
+    assert want == parse_quantity(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "want"),
+    [
+        pytest.param("2026-01-02T03:04:05Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), id="UTC"),
+        pytest.param(
+            "2026-01-02T03:04:05.123456789Z",
+            datetime(2026, 1, 2, 3, 4, 5, 123456, tzinfo=UTC),
+            id="nanoseconds are cut",
+        ),
+        pytest.param(
+            "2026-01-02T03:04:05.5+02:00",
+            datetime(2026, 1, 2, 1, 4, 5, 500000, tzinfo=UTC),
+            id="an offset becomes UTC",
+        ),
+        pytest.param("2026-13-02T03:04:05Z", None, id="no such month"),
+        pytest.param("0001-01-01T00:00:00+23:00", None, id="before the first year"),
+        pytest.param("2026-01-02", None, id="a date alone"),
+        pytest.param("2026-01-02T03:04:05", None, id="without a zone"),
+        pytest.param(5, None, id="a number"),
+    ],
+)
+def test_a_timestamp_becomes_an_aware_moment_in_utc(raw: object, want: datetime | None) -> None:
+    """RFC 3339, as Go writes it."""
+    assert want == parse_timestamp(raw)
+
+
+def test_an_unschedulable_leader_is_read_whole() -> None:
+    """Every field of the record comes from its place."""
+    pod = parse_pod(raw_pod())
+    assert pod is not None
+    assert (pod.namespace, pod.name, pod.uid) == (
+        "default",
+        "train-slice-0-0-abcde",
+        "uid-of-train-slice-0-0-abcde",
+    )
+    assert (pod.jobset_name, pod.jobset_uid, pod.job_key) == ("train", "jobset-uid-1", JOB_KEY)
+    assert pod.completion_index == 0
+    assert pod.requirements.chips == 4
+    assert pod.unschedulable_since == datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC)
+    assert pod.unschedulable_message == "0/3 nodes are available"
+    assert pod.requirements.labels["jobset.sigs.k8s.io/jobset-name"] == "train"
+    assert pod.deletion_deadline is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "want"),
+    [
+        pytest.param(_spec(), 4, id="requests of one container"),
+        pytest.param({"containers": [_chips("4"), _chips(4)]}, 8, id="containers add up"),
+        pytest.param(
+            {"containers": [{"resources": {"limits": {"google.com/tpu": "8"}}}]},
+            8,
+            id="limits count where there is no request",
+        ),
+        pytest.param(
+            {"containers": [{"resources": {"requests": {"google.com/tpu": "4"}, "limits": {"google.com/tpu": "8"}}}]},
+            4,
+            id="a request goes before a limit",
+        ),
+        pytest.param(
+            {"initContainers": [_chips(8)], "containers": [_chips(4)]}, 8, id="a larger init container counts"
+        ),
+        pytest.param(
+            {"initContainers": [_chips(2), _chips(3)], "containers": [_chips(4)]},
+            4,
+            id="init containers don't add up",
+        ),
+        pytest.param(
+            {"initContainers": [{**_chips(1), "restartPolicy": "Always"}], "containers": [_chips(4)]},
+            5,
+            id="a sidecar runs beside the containers",
+        ),
+        pytest.param(
+            {
+                "initContainers": [{**_chips(1), "restartPolicy": "Always"}, _chips(4)],
+                "containers": [_chips(1)],
+            },
+            5,
+            id="an init container runs beside the sidecars before it",
+        ),
+        pytest.param({"containers": [_chips("4000m")]}, 4, id="thousandths that make a whole"),
+    ],
+)
+def test_chips_are_counted_as_the_scheduler_counts_them(raw: dict[str, Any], want: int) -> None:
+    """Requests, else limits; init containers and sidecars by the scheduler's rule."""
+    pod = parse_pod(raw_pod(spec=raw))
+    assert pod is not None
+    assert want == pod.requirements.chips
+
+
+def test_cpu_and_memory_round_up_and_include_overhead_and_the_pod_level() -> None:
+    """An amount that is too small would make a pool that the pod does not fit into."""
+    spec = {
+        "containers": [{"resources": {"requests": {"google.com/tpu": 4, "cpu": "100500u", "memory": "1.5"}}}],
+        "overhead": {"cpu": "10m"},
+    }
+    pod = parse_pod(raw_pod(spec=spec))
+    assert pod is not None
+    assert (pod.requirements.cpu_millicores, pod.requirements.memory_bytes) == (111, 2)
+    spec["resources"] = {"requests": {"cpu": "2"}}
+    pod = parse_pod(raw_pod(spec=spec))
+    assert pod is not None
+    assert pod.requirements.cpu_millicores == 2010
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        pytest.param(raw_pod(spec={"containers": [_chips("500m")]}), "chips are whole", id="half a chip"),
+        pytest.param(raw_pod(spec={"containers": [_chips("four")]}), "'four'", id="chips in words"),
+        pytest.param(raw_pod(spec={"containers": [_chips([4])]}), "a list", id="chips in a list"),
+        pytest.param(raw_pod(metadata={"uid": None}), "uid is missing", id="no uid"),
+        pytest.param(raw_pod(metadata={"name": 5}), "name or uid is missing", id="a name that is no text"),
+        pytest.param(raw_pod(metadata={"deletionTimestamp": "soon"}), "'soon'", id="a deletion at no known time"),
+    ],
+)
+def test_a_pod_that_would_need_a_guess_is_reported(raw: dict[str, Any], words: str) -> None:
+    """The text names the pod and what is wrong."""
+    with pytest.raises(MalformedObject) as caught:
+        parse_pod(raw)
+    assert words in str(caught.value)
+    assert "pod" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(raw_pod(metadata={"labels": {"app": "web"}}), id="a pod without a JobSet"),
+        pytest.param(raw_pod(spec={"containers": [{}]}), id="a pod without chips"),
+        pytest.param(raw_pod(spec=None), id="a pod without a spec"),
+        pytest.param({}, id="an empty object"),
+        pytest.param([], id="no object at all"),
+        pytest.param(None, id="null"),
+    ],
+)
+def test_a_pod_that_is_not_ours_is_none(raw: object) -> None:
+    """Only JobSets' pods with chips matter."""
+    assert parse_pod(raw) is None
+
+
+@pytest.mark.parametrize(
+    ("references", "want"),
+    [
+        pytest.param([job_reference("train-slice-0")], JOB_KEY, id="the Job controls it"),
+        pytest.param(
+            [{"kind": "Queue", "name": "q"}, job_reference("train-slice-0")], JOB_KEY, id="something else owns it too"
+        ),
+        pytest.param(None, "", id="nothing owns it"),
+        pytest.param(
+            [job_reference("train-slice-0", controller=False)], "", id="a Job owns it and does not control it"
+        ),
+        pytest.param([job_reference("train-slice-0", controller="true")], "", id="a control that is no boolean"),
+        pytest.param([job_reference("train-slice-0", kind="ReplicaSet")], "", id="something else controls it"),
+        pytest.param([job_reference("train-slice-0", apiVersion="example.com/v1")], "", id="a Job of another API"),
+        pytest.param([job_reference("train-slice-0", name=5)], "", id="a name that is no text"),
+        pytest.param("train-slice-0", "", id="references that are no list"),
+    ],
+)
+def test_the_job_of_a_pod_is_the_one_that_controls_it(references: object, want: str) -> None:
+    """The job key is computed from the owner reference; labels that claim another one count for nothing."""
+    raw = raw_pod(metadata={"ownerReferences": references})
+    raw["metadata"]["labels"]["batch.kubernetes.io/job-name"] = "train-slice-0"
+    pod = parse_pod(raw)
+    assert pod is not None
+    assert want == pod.job_key
+
+
+def test_the_job_is_one_of_the_pods_own_namespace() -> None:
+    """References do not cross namespaces."""
+    pod = parse_pod(raw_pod(namespace="other"))
+    assert pod is not None
+    assert pod.job_key not in ("", JOB_KEY)
+
+
+def test_annotations_stand_in_for_labels() -> None:
+    """Releases before Kubernetes 1.28 only annotate the index."""
+    raw = raw_pod(
+        metadata={
+            "labels": {"batch.kubernetes.io/job-name": "train-slice-0"},
+            "annotations": {
+                "jobset.sigs.k8s.io/jobset-name": "train",
+                "batch.kubernetes.io/job-completion-index": "3",
+                "tpu-provisioner.cloud.google.com/copy-labels": "team",
+                "cloud.google.com/gke-tpu-slice-topology": "2x2",
+                "example.com/other": "dropped",
+            },
+        }
+    )
+    pod = parse_pod(raw)
+    assert pod is not None
+    assert (pod.jobset_name, pod.completion_index, pod.jobset_uid) == ("train", 3, "")
+    assert pod.job_key == JOB_KEY
+    assert set(pod.requirements.annotations) == {
+        "tpu-provisioner.cloud.google.com/copy-labels",
+        "cloud.google.com/gke-tpu-slice-topology",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        pytest.param("0", 0, id="the leader"),
+        pytest.param("17", 17, id="a follower"),
+        pytest.param("-1", None, id="below zero"),
+        pytest.param("²", None, id="a digit that is none"),
+        pytest.param("x", None, id="no number"),
+    ],
+)
+def test_the_completion_index_is_a_number_or_unknown(text: str, want: int | None) -> None:
+    """An index that can't be read must not be taken for the leader's."""
+    raw = raw_pod()
+    raw["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] = text
+    pod = parse_pod(raw)
+    assert pod is not None
+    assert want == pod.completion_index
+
+
+@pytest.mark.parametrize(
+    ("status", "want"),
+    [
+        pytest.param({"phase": "Running"}, False, id="phase Running"),
+        pytest.param({"phase": "Pending"}, False, id="no condition yet"),
+        pytest.param({"phase": "Pending", "reason": "SchedulingGated"}, False, id="gated"),
+        pytest.param({"phase": "Pending", "reason": "Unschedulable"}, True, id="unschedulable"),
+        pytest.param({"phase": "Failed", "reason": "Unschedulable"}, False, id="failed while unschedulable"),
+    ],
+)
+def test_only_the_schedulers_word_makes_a_pod_unschedulable(status: dict[str, str], *, want: bool) -> None:
+    """PodScheduled False with reason Unschedulable, while Pending."""
+    conditions = []
+    if "reason" in status:
+        conditions = [{"type": "PodScheduled", "status": "False", "reason": status["reason"]}]
+    pod = parse_pod(raw_pod(status={"phase": status["phase"], "conditions": conditions}))
+    assert pod is not None
+    assert want is (pod.unschedulable_since is not None)
+
+
+def test_affinity_and_tolerations_are_kept() -> None:
+    """What constrains the pod constrains the pool."""
+    required = {
+        "nodeSelectorTerms": [
+            {
+                "matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}],
+                "matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}],
+            },
+            {},
+        ]
+    }
+    spec = _spec(
+        affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
+        tolerations=[{"key": "k", "operator": "Exists", "effect": "NoSchedule"}, {"key": "v", "value": "1"}],
+    )
+    pod = parse_pod(raw_pod(spec=spec))
+    assert pod is not None
+    assert pod.requirements.affinity_terms == (
+        (
+            Expression(key="zone", operator="In", values=("a", "b")),
+            Expression(key="metadata.name", operator="In", values=("n1",), on_field=True),
+        ),
+    )
+    assert pod.requirements.tolerations == (
+        Toleration(key="k", operator="Exists", effect="NoSchedule"),
+        Toleration(key="v", operator="Equal", value="1"),
+    )
+
+
+def test_affinity_that_matches_nothing_does_not_become_no_constraint() -> None:
+    """An empty term matches no node; dropping it would turn "nowhere" into "anywhere"."""
+    required = {"nodeSelectorTerms": [{}]}
+    spec = _spec(affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}})
+    pod = parse_pod(raw_pod(spec=spec))
+    assert pod is not None
+    assert pod.requirements.affinity_terms == ((Expression(key="metadata.name", operator="In", on_field=True),),)
+
+
+def test_a_jobset_is_read_whole() -> None:
+    """Replicas, parallelism and the template; completions don't matter."""
+    raw = raw_jobset(
+        metadata={
+            "deletionTimestamp": "2026-01-01T00:00:00Z",
+            "annotations": {"tpu-provisioner.cloud.google.com/copy-labels": "a", "other": "b"},
+        },
+    )
+    raw["spec"]["suspend"] = True
+    raw["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+    jobset = parse_jobset(raw)
+    (job,) = jobset.replicated_jobs
+    assert (job.name, job.replicas, job.parallelism, job.template.chips) == ("slice", 2, 4, 4)
+    assert (jobset.suspended, jobset.deleting, jobset.finished) == (True, True, False)
+    assert jobset.managed_by == "kueue.x-k8s.io/multikueue"
+    assert jobset.annotations == {"tpu-provisioner.cloud.google.com/copy-labels": "a"}
+
+
+def test_absent_replicas_and_parallelism_are_one() -> None:
+    """The API's defaults."""
+    raw = raw_jobset()
+    raw["spec"]["replicatedJobs"] = [{"name": "x"}, {"name": "y", "replicas": 0}]
+    assert [(job.replicas, job.parallelism) for job in parse_jobset(raw).replicated_jobs] == [(1, 1), (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("status", "want"),
+    [
+        pytest.param({"terminalState": "Completed"}, "Completed", id="terminalState"),
+        pytest.param({"conditions": [{"type": "Failed", "status": "True"}]}, "Failed", id="a true condition"),
+        pytest.param({"conditions": [{"type": "Failed", "status": "False"}]}, "", id="a false condition"),
+        pytest.param({"conditions": [{"type": "Suspended", "status": "True"}]}, "", id="another condition"),
+        pytest.param(None, "", id="no status"),
+    ],
+)
+def test_how_a_jobset_ended_is_read_from_old_and_new_releases(status: object, want: str) -> None:
+    """terminalState, or the conditions before it existed."""
+    assert want == parse_jobset(raw_jobset(status=status)).terminal_state
+
+
+def test_a_node_is_read_whole() -> None:
+    """Readiness, chips, taints and whose cordon it is."""
+    raw = raw_node()
+    raw["spec"].update(
+        unschedulable=True, taints=[{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]
+    )
+    raw["metadata"]["annotations"] = {"tpu-provisioner.cloud.google.com/cordoned": "true"}
+    node = parse_node(raw)
+    assert node is not None
+    assert (node.name, node.pool_name, node.ready) == ("gke-c-p-1", "train-pool", True)
+    assert (node.cordoned, node.cordoned_by_us) == (True, True)
+    assert node.taints == (Taint(key="google.com/tpu", value="present"),)
+    assert node.allocatable_chips == 4
+    assert node.allocatable_cpu_millicores == 239830
+    assert node.allocatable_memory_bytes == 405 * 2**30
+
+
+def test_a_node_outside_node_pools_is_none_and_one_without_a_birth_is_malformed() -> None:
+    """The pool's label makes it ours; its age decides about it."""
+    assert parse_node(raw_node(metadata={"labels": {}})) is None
+    with pytest.raises(MalformedObject, match="creationTimestamp"):
+        parse_node(raw_node(metadata={"creationTimestamp": None}))
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=()), max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@st.composite
+def _damaged(draw: st.DrawFn, whole: dict[str, Any]) -> Any:
+    """Put arbitrary JSON at an arbitrary place of a real object."""
+    raw: Any = _copy(whole)
+    holder: Any = raw
+    while True:
+        places = list(holder) if isinstance(holder, dict) else range(len(holder))
+        place = draw(st.sampled_from(list(places)))
+        if draw(st.booleans()) or not isinstance(holder[place], (dict, list)) or not holder[place]:
+            holder[place] = draw(_json)
+            return raw
+        holder = holder[place]
+
+
+def _copy(raw: Any) -> Any:
+    if isinstance(raw, dict):
+        return {key: _copy(value) for key, value in raw.items()}
+    return [_copy(value) for value in raw] if isinstance(raw, list) else raw
+
+
+@settings(max_examples=300, deadline=None)
+@given(raw=_json | _damaged(raw_pod()) | _damaged(raw_jobset()) | _damaged(raw_node()))
+def test_any_json_gives_a_record_or_none_or_a_reason(raw: Any) -> None:
+    """Nothing but MalformedObject is ever raised."""
+    for parse in (parse_pod, parse_jobset, parse_node):
+        with contextlib.suppress(MalformedObject):
+            record = parse(raw)
+            assert record is None or isinstance(record.name, str)

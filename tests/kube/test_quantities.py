@@ -1,0 +1,59 @@
+"""Kubernetes' notation of quantities and times."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+
+from provisioner.kube.quantities import ceil, format_micro_time, format_time, parse_quantity, parse_timestamp
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("1n", "0.000000001"),
+        ("1u", "0.000001"),
+        ("1500m", "1.5"),
+        ("2", "2"),
+        ("1e3", "1000"),
+        ("3k", "3000"),
+        ("3M", "3000000"),
+        ("3G", "3000000000"),
+        ("3T", "3000000000000"),
+        ("3P", "3000000000000000"),
+        ("3E", "3000000000000000000"),
+        ("3Ki", "3072"),
+        ("3Mi", "3145728"),
+        ("3Gi", "3221225472"),
+        ("3Ti", "3298534883328"),
+        ("3Pi", "3377699720527872"),
+        ("3Ei", "3458764513820540928"),
+        ("0", "0"),
+        ("9223372036854775807", "9223372036854775807"),
+    ],
+)
+def test_every_suffix(text: str, want: str) -> None:
+    """Decimal and binary ones, and exponents."""
+    assert parse_quantity(text) == Decimal(want)
+
+
+@pytest.mark.parametrize("raw", ["9223372036854775808", "10E", "-1", "1 Gi", "1ki", "", "NaN", True, None, [], 2**63])
+def test_what_is_no_quantity(raw: object) -> None:
+    """Too large for the API server, negative, or of another notation."""
+    assert parse_quantity(raw) is None
+
+
+def test_parts_are_rounded_up() -> None:
+    """Who asks for a part of a chip asks for a chip."""
+    assert [ceil(Decimal(text)) for text in ("0", "0.001", "1", "1.5")] == [0, 1, 1, 2]
+
+
+def test_times_are_read_as_they_are_written() -> None:
+    """To the second, and to the microsecond as leases have it."""
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+    assert format_micro_time(moment) == "2026-01-02T03:04:05.678901Z"
+    assert format_time(moment) == "2026-01-02T03:04:05Z"
+    assert parse_timestamp(format_micro_time(moment)) == moment
+    assert parse_timestamp("2026-01-02T05:04:05+02:00") == moment.replace(microsecond=0)

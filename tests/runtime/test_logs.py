@@ -1,0 +1,201 @@
+"""Log lines."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import structlog
+
+from provisioner.runtime import logs
+
+
+class Terminal(io.StringIO):
+    """A stream that a person watches."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    """Leave logging as it was."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    libraries = [logging.getLogger(name) for name in logs._CHATTY]
+    before = [(library.level, library.propagate) for library in libraries]
+    yield
+    logging.captureWarnings(False)
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for library, (old_level, old_propagate) in zip(libraries, before, strict=True):
+        library.setLevel(old_level)
+        library.propagate = old_propagate
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    """Return the JSON lines."""
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_json_line() -> None:
+    """A line is one JSON object with the event, its keys, severity, logger and a UTC time."""
+    out = io.StringIO()
+    logs.configure("info", stream=out)
+    structlog.get_logger("provisioner.x").info("node_pool.created", node_pool="a", chips=16)
+    [line] = lines(out)
+    stamp = datetime.fromisoformat(line.pop("time"))
+    assert stamp.tzinfo is not None
+    assert abs((datetime.now(UTC) - stamp).total_seconds()) < 60
+    assert line == {
+        "message": "node_pool.created",
+        "event": "node_pool.created",
+        "node_pool": "a",
+        "chips": 16,
+        "severity": "INFO",
+        "logger": "provisioner.x",
+    }
+
+
+@pytest.mark.parametrize("key", ["message", "problem", "error", "warning", "remark", "advice"])
+def test_what_is_said_in_words_is_the_message(key: str) -> None:
+    """Cloud Logging shows the message alone in its lists; the event goes before the words, and stays a key."""
+    out = io.StringIO()
+    logs.configure("info", stream=out)
+    structlog.get_logger("x").error("slice.verdict", **{key: "no such topology"})
+    [line] = lines(out)
+    assert list(line)[:3] == ["severity", "time", "message"]
+    assert (line["severity"], line["event"]) == ("ERROR", "slice.verdict")
+    assert line["message"] == "slice.verdict: no such topology"
+
+
+def test_lines_go_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    """What comes on standard error is an error to Cloud Logging."""
+    logs.configure("info")
+    structlog.get_logger("x").info("thing.seen")
+    captured = capsys.readouterr()
+    assert ("thing.seen" in captured.out, captured.err) == (True, "")
+
+
+def test_loggers_made_before_configure_follow_it() -> None:
+    """A module's logger, made at import, obeys what is configured later."""
+    early = structlog.get_logger("early")
+    out = io.StringIO()
+    logs.configure("warning", stream=out)
+    early.info("not.said")
+    early.warning("was.said")
+    assert [line["event"] for line in lines(out)] == ["was.said"]
+
+
+def test_libraries_come_out_in_the_same_form() -> None:
+    """Records of the standard library are JSON lines too, with their arguments put in."""
+    out = io.StringIO()
+    logs.configure("info", stream=out)
+    logging.getLogger("some.library").warning("lost %s of %d", "two", 3, extra={"shard": 7})
+    [line] = lines(out)
+    assert (line["event"], line["severity"], line["logger"], line["shard"]) == (
+        "lost two of 3",
+        "WARNING",
+        "some.library",
+        7,
+    )
+
+
+def test_chatty_libraries_are_quiet() -> None:
+    """Libraries that chat at INFO are heard at debug only."""
+    out = io.StringIO()
+    logs.configure("info", stream=out)
+    logging.getLogger("google.auth.transport").info("chat")
+    logging.getLogger("urllib3.connectionpool").warning("pool is full")
+    assert [line["event"] for line in lines(out)] == ["pool is full"]
+    logs.configure("debug", stream=out)
+    logging.getLogger("google.auth.transport").info("chat")
+    assert lines(out)[-1]["event"] == "chat"
+
+
+def test_requests_of_libraries_are_never_logged() -> None:
+    """Libraries log whole requests at DEBUG, credentials and all: no level brings that out."""
+    out = io.StringIO()
+    logs.configure("debug", stream=out)
+    logging.getLogger("google.auth.transport.requests").debug("request", extra={"headers": "Bearer secret"})
+    logging.getLogger("kubernetes.client.rest").debug("response body: secret")
+    structlog.get_logger("provisioner.x").debug("round.started")
+    assert [line["event"] for line in lines(out)] == ["round.started"]
+
+
+def test_library_that_stopped_propagating_is_heard() -> None:
+    """Google's libraries keep their records to themselves when imported first; they are heard all the same."""
+    logging.getLogger("google").propagate = False
+    out = io.StringIO()
+    logs.configure("info", stream=out)
+    logging.getLogger("google.auth").warning("token is old")
+    assert [line["event"] for line in lines(out)] == ["token is old"]
+
+
+def test_exceptions_have_their_traceback() -> None:
+    """An exception's traceback is part of its line."""
+    out = io.StringIO()
+    logs.configure("info", stream=out)
+    try:
+        {}["gone"]
+    except KeyError:
+        structlog.get_logger("x").exception("round.failed")
+        logging.getLogger("y").exception("library failed")
+    ours, theirs = lines(out)
+    assert "KeyError: 'gone'" in ours["exception"]
+    assert "KeyError: 'gone'" in theirs["exception"]
+
+
+def test_odd_values_do_not_break_a_line() -> None:
+    """A value that JSON does not know is written as text."""
+    out = io.StringIO()
+    logs.configure("info", stream=out)
+    structlog.get_logger("x").info("thing.seen", when=datetime(2026, 1, 2, tzinfo=UTC))
+    assert lines(out)[0]["when"] == "2026-01-02 00:00:00+00:00"
+
+
+def test_warnings_are_logged() -> None:
+    """A warning of Python is a log line and not a stray one."""
+    out = io.StringIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logs.configure("info", stream=out)
+        warnings.warn("old", stacklevel=1)
+        logging.captureWarnings(False)
+    assert "old" in lines(out)[0]["event"]
+
+
+def test_terminal_gets_words() -> None:
+    """A person gets a line to read; JSON can be forced."""
+    out = Terminal()
+    logs.configure("info", stream=out)
+    structlog.get_logger("x").info("node_pool.created", node_pool="a")
+    assert "node_pool.created" in out.getvalue()
+    assert not out.getvalue().startswith("{")
+    out = Terminal()
+    logs.configure("info", stream=out, force_json=True)
+    structlog.get_logger("x").info("node_pool.created")
+    assert lines(out)[0]["event"] == "node_pool.created"
+
+
+def test_configure_twice_says_things_once() -> None:
+    """A second configuration replaces the first."""
+    first, second = io.StringIO(), io.StringIO()
+    logs.configure("info", stream=first)
+    logs.configure("info", stream=second)
+    structlog.get_logger("x").info("once")
+    assert (first.getvalue(), len(lines(second))) == ("", 1)
+
+
+def test_unknown_level() -> None:
+    """A level that does not exist is named with those that do."""
+    with pytest.raises(ValueError, match=r"log level 'loud': choose one of debug, info, warning, error"):
+        logs.configure("loud")

@@ -1,0 +1,180 @@
+"""Every metric: its name, its labels, and what the setters do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from provisioner.model.capacity import FailureKind
+from provisioner.slices.metrics import CHIP_STATES, PREFIX, Metrics
+from provisioner.slices.planning.plan import DeleteReason
+from provisioner.slices.suppliers.gke.decorators import CallMetrics
+
+P = "tpu_provisioner_"
+
+# What a setter does: the call, the sample, its labels, its value.
+SETTERS: list[Any] = [
+    pytest.param(lambda m: None, "build_info", {"version": "1.2.3"}, 1, id="the build is told"),
+    pytest.param(
+        lambda m: m.observe_gke_call("list_node_pools", seconds=0.2, error_kind=None),
+        "gke_request_duration_seconds_sum",
+        {"method": "list_node_pools"},
+        0.2,
+        id="a call is measured",
+    ),
+    pytest.param(
+        lambda m: m.observe_gke_call("create_node_pool", seconds=0.2, error_kind="quota"),
+        "gke_request_errors_total",
+        {"method": "create_node_pool", "kind": "quota"},
+        1,
+        id="a failed call is counted by kind",
+    ),
+    pytest.param(
+        lambda m: m.observe_round(seconds=0.5, result="ok", ended_at_seconds=1000.0),
+        "rounds_total",
+        {"result": "ok"},
+        1,
+        id="a round is counted",
+    ),
+    pytest.param(
+        lambda m: m.observe_round(seconds=0.5, result="ok", ended_at_seconds=1000.0),
+        "round_duration_seconds_sum",
+        {},
+        0.5,
+        id="a round is measured",
+    ),
+    pytest.param(
+        lambda m: m.observe_round(seconds=0.5, result="ok", ended_at_seconds=1000.0),
+        "loop_last_round_timestamp_seconds",
+        {},
+        1000,
+        id="the end of a round is told",
+    ),
+    pytest.param(
+        lambda m: m.observe_decide(seconds=0.25), "decide_duration_seconds_sum", {}, 0.25, id="a decision is measured"
+    ),
+    pytest.param(lambda m: m.set_slices({"wanted": 3}), "slices", {"phase": "wanted"}, 3, id="slices"),
+    pytest.param(lambda m: m.set_node_pools({"ready": 2}), "node_pools", {"phase": "ready"}, 2, id="node pools"),
+    pytest.param(lambda m: m.set_chips({"idle": 256}), "chips", {"state": "idle"}, 256, id="chips"),
+    pytest.param(lambda m: m.set_deletes_blocked(4), "deletes_blocked", {}, 4, id="blocked deletes"),
+    pytest.param(lambda m: m.set_alerts({"delete_held_up": 1}), "alerts", {"kind": "delete_held_up"}, 1, id="alerts"),
+    pytest.param(lambda m: m.set_backoff({"stockout": 1}), "backoff_active", {"kind": "stockout"}, 1, id="back-offs"),
+    pytest.param(lambda m: m.count_create("ok"), "creates_total", {"result": "ok"}, 1, id="creates"),
+    pytest.param(
+        lambda m: m.count_delete("jobset_gone", result="ok"),
+        "deletes_total",
+        {"reason": "jobset_gone", "result": "ok"},
+        1,
+        id="deletes",
+    ),
+    pytest.param(
+        lambda m: m.observe_time_to_phase("ready", seconds=90.0),
+        "time_to_phase_seconds_sum",
+        {"phase": "ready"},
+        90,
+        id="time to a phase",
+    ),
+    pytest.param(lambda m: m.count_events_dropped(3), "events_dropped_total", {}, 3, id="dropped events"),
+    pytest.param(
+        lambda m: m.set_watch("pods", synced=True, last_contact_age_seconds=3.0),
+        "watch_synced",
+        {"resource": "pods"},
+        1,
+        id="a watch is complete",
+    ),
+    pytest.param(
+        lambda m: m.set_watch("pods", synced=True, last_contact_age_seconds=3.0),
+        "watch_last_contact_age_seconds",
+        {"resource": "pods"},
+        3,
+        id="a watch was heard",
+    ),
+    pytest.param(lambda m: m.set_leader(leading=True), "leader", {}, 1, id="the leader"),
+    pytest.param(lambda m: m.set_cluster_proven(proven=True), "cluster_proven", {}, 1, id="the proof"),
+]
+
+
+@pytest.mark.parametrize(("call", "name", "labels", "want"), SETTERS)
+def test_setter(call: Callable[[Metrics], None], name: str, labels: dict[str, str], want: float) -> None:
+    """A setter changes its sample."""
+    metrics = Metrics(version="1.2.3")
+    call(metrics)
+    assert metrics.registry.get_sample_value(P + name, labels) == want
+
+
+def test_success_is_no_error() -> None:
+    """A call that succeeded leaves the errors alone."""
+    metrics = Metrics(version="1")
+    reported: CallMetrics = metrics
+    reported.observe_gke_call("get_cluster", seconds=0.1, error_kind=None)
+    assert b"gke_request_errors_total{" not in metrics.exposition()
+
+
+def test_what_is_gone_is_zero() -> None:
+    """A phase that no slice is in any more is 0 and not what it was."""
+    metrics = Metrics(version="1")
+    metrics.set_slices({"wanted": 3, "ready": 1})
+    metrics.set_slices({"ready": 2})
+    values = {phase: metrics.registry.get_sample_value(P + "slices", {"phase": phase}) for phase in ("wanted", "ready")}
+    assert values == {"wanted": 0, "ready": 2}
+
+
+def test_all_chip_states_are_there_from_the_start() -> None:
+    """A sum over the states of chips is right before the first round."""
+    metrics = Metrics(version="1")
+    assert [metrics.registry.get_sample_value(P + "chips", {"state": state}) for state in CHIP_STATES] == [0] * 6
+
+
+def test_what_is_counted_is_there_from_the_start() -> None:
+    """`increase` sees no series begin: the first create or delete of a process would be missing from every sum."""
+    metrics = Metrics(version="1")
+    wanted = [
+        *(("creates_total", {"result": kind.value}) for kind in FailureKind),
+        ("creates_total", {"result": "ok"}),
+        *(("deletes_total", {"reason": reason.value, "result": "ok"}) for reason in DeleteReason),
+        ("rounds_total", {"result": "crashed"}),
+        ("time_to_phase_seconds_count", {"phase": "ready"}),
+    ]
+    assert [each for each in wanted if metrics.registry.get_sample_value(P + each[0], each[1]) != 0] == []
+
+
+def test_unknown_chip_state() -> None:
+    """A state of chips that does not exist is a mistake."""
+    with pytest.raises(ValueError, match=r"chip states \['lost'\]"):
+        Metrics(version="1").set_chips({"lost": 1})
+
+
+def test_exposition() -> None:
+    """Every metric has the prefix, a help text and bounded labels; two instances do not meet."""
+    Metrics(version="other")
+    metrics = Metrics(version="1")
+    families = [each for each in metrics.registry.collect() if not each.name.startswith("process_")]
+    assert len(families) == 21
+    for family in families:
+        assert family.name.startswith(PREFIX)
+        assert family.documentation.endswith(".")
+    labels = {label for family in families for sample in family.samples for label in sample.labels}
+    assert labels <= {"version", "method", "kind", "result", "phase", "state", "reason", "resource", "le", "why"}
+    assert 'tpu_provisioner_build_info{version="1"} 1.0' in metrics.exposition().decode()
+
+
+def test_buckets_span_simulator_and_scarcity() -> None:
+    """Times to a phase are told apart from a tenth of a second to two hours."""
+    metrics = Metrics(version="1")
+    metrics.observe_time_to_phase("ready", seconds=0.05)
+    bounds = [
+        float(sample.labels["le"])
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == P + "time_to_phase_seconds_bucket"
+    ]
+    assert (bounds[0], bounds[-2]) == (0.1, 7200.0)
+
+
+def test_the_process_is_measured_under_the_names_that_go_programs_use() -> None:
+    """So that boards made for those go on."""
+    registry = Metrics(version="1").registry
+    assert (registry.get_sample_value("process_resident_memory_bytes") or 0) > 2**20
+    assert registry.get_sample_value("process_cpu_seconds_total") is not None

@@ -1,0 +1,68 @@
+"""Many small calls at once: bounded, in order, and none left behind by one that fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from provisioner.runtime.parallel import ForEach, Parallel, one_by_one
+
+_PATIENCE_SECONDS = 10.0
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    """Give eight threads."""
+    with ThreadPoolExecutor(max_workers=8) as threads:
+        yield threads
+
+
+def test_results_come_in_the_order_of_the_items(executor: ThreadPoolExecutor) -> None:
+    """Whichever call ends first."""
+    for_each: tuple[ForEach, ...] = (one_by_one, Parallel(executor=executor, at_once=3))
+    for each in for_each:
+        assert each(lambda number: number * number, range(20)) == [number * number for number in range(20)]
+        assert each(str, []) == []
+
+
+def test_no_more_calls_than_allowed_are_under_way(executor: ThreadPoolExecutor) -> None:
+    """Exactly so many meet, and never one more."""
+    meeting = threading.Barrier(3, timeout=_PATIENCE_SECONDS)
+    lock, now, most = threading.Lock(), 0, 0
+
+    def call(_item: int) -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        meeting.wait()
+        with lock:
+            now -= 1
+
+    Parallel(executor=executor, at_once=3)(call, range(12))
+    assert most == 3
+
+
+def test_a_failing_call_ends_them_all_and_waits_for_those_under_way(executor: ThreadPoolExecutor) -> None:
+    """Nothing goes on behind the back of who undoes it, and the rest is not begun."""
+    begun, ended = [], []
+    both, failed = threading.Barrier(2, timeout=_PATIENCE_SECONDS), threading.Event()
+
+    def call(item: int) -> None:
+        begun.append(item)
+        if item == 0:
+            both.wait()
+            failed.set()
+            raise ValueError("no answer")
+        if item == 1:
+            both.wait()
+            assert failed.wait(_PATIENCE_SECONDS)
+            ended.append(item)
+
+    with pytest.raises(ValueError, match="no answer"):
+        Parallel(executor=executor, at_once=2)(call, range(100))
+    assert ended == [1]
+    assert len(begun) < 100

@@ -1,0 +1,242 @@
+"""The pages for scrapers and probes, over real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from provisioner.runtime.server import Address, ServerError, StatusServer, parse_address
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        pytest.param(":8080", Address("", 8080), id="every interface"),
+        pytest.param("127.0.0.1:8080", Address("127.0.0.1", 8080), id="one address"),
+        pytest.param("localhost:0", Address("localhost", 0), id="a name and any port"),
+        pytest.param("[::1]:8080", Address("::1", 8080), id="an IPv6 address"),
+        pytest.param("0", None, id="0 disables"),
+        pytest.param("", None, id="nothing disables"),
+    ],
+)
+def test_address(text: str, want: Address | None) -> None:
+    """Addresses are read in Go's form."""
+    assert parse_address(text) == want
+
+
+@pytest.mark.parametrize(
+    "text", ["8080", "host", "::1:8080", "h:99999", "h:-1", "h:http", "h:1:2", "[::1]8080", "[]:1"]
+)
+def test_bad_address(text: str) -> None:
+    """A bad address is named, and the user learns what to write."""
+    with pytest.raises(ServerError, match="write") as caught:
+        parse_address(text)
+    assert repr(text) in str(caught.value)
+
+
+Serve = Callable[..., StatusServer]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Return a function that starts servers, which end with the test."""
+    started: list[StatusServer] = []
+
+    def start(
+        metrics_address: str = "127.0.0.1:0",
+        probe_address: str = "127.0.0.1:0",
+        *,
+        exposition: Callable[[], bytes] = lambda: b"m 1\n",
+        alive: Callable[[], bool] = lambda: True,
+        problems: Callable[[], Sequence[str]] = lambda: (),
+    ) -> StatusServer:
+        server = StatusServer(
+            metrics_address=metrics_address,
+            probe_address=probe_address,
+            exposition=exposition,
+            alive=alive,
+            problems=problems,
+        )
+        started.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+def ask(port: int, path: str, method: str = "GET", host: str = "127.0.0.1") -> tuple[int, str]:
+    """Return status and body of one request."""
+    connection = http.client.HTTPConnection(host, port, timeout=5)
+    try:
+        connection.request(method, path, body=b"x=1" if method == "POST" else None)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+def free_port() -> int:
+    """Return a port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_all_on_one_address(serve: Serve) -> None:
+    """With one address for both, one server has all pages."""
+    server = serve()
+    [port] = server.ports
+    assert ask(port, "/metrics") == (200, "m 1\n")
+    assert ask(port, "/healthz") == (200, "ok\n")
+    assert ask(port, "/readyz?verbose") == (200, "ok\n")
+
+
+def test_two_addresses(serve: Serve) -> None:
+    """With two addresses each has its own pages only."""
+    server = serve(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
+    metrics, probes = server.ports
+    assert ask(metrics, "/metrics")[0] == 200
+    assert ask(metrics, "/healthz") == (404, "not found; there is /metrics\n")
+    assert ask(probes, "/readyz")[0] == 200
+    assert ask(probes, "/metrics") == (404, "not found; there is /healthz /readyz\n")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "probes", "paths"),
+    [
+        pytest.param("0", "127.0.0.1:0", {"/healthz": 200, "/metrics": 404}, id="no metrics"),
+        pytest.param("127.0.0.1:0", "0", {"/metrics": 200, "/healthz": 404}, id="no probes"),
+    ],
+)
+def test_disabled(serve: Serve, metrics: str, probes: str, paths: dict[str, int]) -> None:
+    """An address of 0 is not served."""
+    [port] = serve(metrics, probes).ports
+    assert {path: ask(port, path)[0] for path in paths} == paths
+
+
+def test_all_disabled(serve: Serve) -> None:
+    """Without addresses nothing listens, and start and stop still work."""
+    assert serve("0", "0").ports == ()
+
+
+def test_stopped_loop_is_not_healthy(serve: Serve) -> None:
+    """A loop that stopped fails the liveness probe, and only that."""
+    [port] = serve(alive=lambda: False).ports
+    assert ask(port, "/healthz") == (503, "the loop has stopped making rounds\n")
+    assert ask(port, "/readyz")[0] == 200
+
+
+def test_problems_are_listed(serve: Serve) -> None:
+    """A process that is not ready says why, line by line."""
+    [port] = serve(problems=lambda: ["watch of pods: not synced", "cluster: not proven"]).ports
+    assert ask(port, "/readyz") == (503, "watch of pods: not synced\ncluster: not proven\n")
+    assert ask(port, "/healthz")[0] == 200
+
+
+def test_failing_callback_is_a_500(serve: Serve) -> None:
+    """A callback that fails is an answer, and the server lives on."""
+
+    def fail() -> bytes:
+        raise ZeroDivisionError
+
+    [port] = serve(exposition=fail).ports
+    assert ask(port, "/metrics")[0] == 500
+    assert ask(port, "/healthz")[0] == 200
+
+
+def test_head_has_no_body(serve: Serve) -> None:
+    """HEAD answers as GET does, without the body."""
+    [port] = serve().ports
+    assert ask(port, "/metrics", "HEAD") == (200, "")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_other_methods_are_refused(serve: Serve, method: str) -> None:
+    """Nothing but GET and HEAD is served."""
+    [port] = serve().ports
+    assert ask(port, "/metrics", method) == (405, "only GET and HEAD are served here\n")
+
+
+def test_connection_is_kept(serve: Serve) -> None:
+    """A scraper can ask twice on one connection."""
+    [port] = serve().ports
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    for _ in range(2):
+        connection.request("GET", "/healthz")
+        sock = connection.sock
+        assert connection.getresponse().read() == b"ok\n"
+        assert connection.sock is sock
+    connection.close()
+
+
+def test_slow_page_does_not_block_the_others(serve: Serve) -> None:
+    """While one scrape hangs, the probes are answered."""
+    release, entered = threading.Event(), threading.Event()
+
+    def slow() -> bytes:
+        entered.set()
+        release.wait(5)
+        return b"late\n"
+
+    [port] = serve(exposition=slow).ports
+    answers: list[tuple[int, str]] = []
+    scrape = threading.Thread(target=lambda: answers.append(ask(port, "/metrics")))
+    scrape.start()
+    assert entered.wait(5)
+    assert ask(port, "/healthz")[0] == 200
+    release.set()
+    scrape.join(5)
+    assert answers == [(200, "late\n")]
+
+
+def test_port_in_use(serve: Serve) -> None:
+    """A port in use is named, and what was started before it is stopped again."""
+    [taken] = serve().ports
+    free = free_port()
+    with pytest.raises(ServerError, match=f"'127.0.0.1:{taken}' is in use"):
+        serve(f"127.0.0.1:{free}", f"127.0.0.1:{taken}")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", free))
+
+
+def test_unknown_host(serve: Serve) -> None:
+    """A host that is none of ours is named."""
+    with pytest.raises(ServerError, match=r"'192\.0\.2\.1:0' cannot be served"):
+        serve("192.0.2.1:0", "0")
+
+
+def test_stop_frees_the_port(serve: Serve) -> None:
+    """After stop the port can be served again."""
+    server = serve()
+    [port] = server.ports
+    server.stop()
+    with pytest.raises(ConnectionRefusedError):
+        ask(port, "/healthz")
+    assert serve(f"127.0.0.1:{port}", "0").ports == (port,)
+
+
+def test_every_interface_is_both_families(serve: Serve) -> None:
+    """An empty host serves IPv4, and IPv6 where the machine has it."""
+    [port] = serve(":0", ":0").ports
+    assert ask(port, "/healthz")[0] == 200
+    if socket.has_dualstack_ipv6():
+        try:
+            assert ask(port, "/healthz", host="::1")[0] == 200
+        except OSError:
+            pytest.skip("no IPv6 loopback on this machine")
+
+
+def test_ipv6_loopback(serve: Serve) -> None:
+    """An IPv6 address is served."""
+    try:
+        [port] = serve("[::1]:0", "0").ports
+    except ServerError:
+        pytest.skip("no IPv6 loopback on this machine")
+    assert ask(port, "/metrics", host="::1") == (200, "m 1\n")

@@ -1,0 +1,222 @@
+"""Slow, greedy and silent clients, over real sockets with small limits."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from provisioner.runtime.server import Limits, StatusServer
+
+#: As long as a busy machine may take for anything.
+_PATIENCE_SECONDS = 10.0
+
+
+class Ground:
+    """A server on one address, and its clients."""
+
+    def __init__(self, limits: Limits, exposition: Callable[[], bytes] = lambda: b"m 1\n") -> None:
+        self.clients: list[socket.socket] = []
+        #: Moves a clock that runs by itself.
+        self.now = 0.0
+        self.server = StatusServer(
+            metrics_address="127.0.0.1:0",
+            probe_address="127.0.0.1:0",
+            exposition=exposition,
+            alive=lambda: True,
+            problems=lambda: (),
+            limits=limits,
+            monotonic=lambda: time.monotonic() + self.now,
+        )
+        #: Those of other servers in this process, which other tests share.
+        self._threads_of_others = set(threading.enumerate())
+        self.server.start()
+        [self.port] = self.server.ports
+
+    def connect(self, *, source: str = "127.0.0.1") -> socket.socket:
+        """Open a connection."""
+        client = socket.create_connection(("127.0.0.1", self.port), _PATIENCE_SECONDS, source_address=(source, 0))
+        self.clients.append(client)
+        return client
+
+    def probe(self) -> int:
+        """Return the status of a probe."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_PATIENCE_SECONDS)
+        try:
+            connection.request("GET", "/healthz")
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    def threads(self) -> int:
+        """Return how many threads serve connections."""
+        mine = set(threading.enumerate()) - self._threads_of_others
+        return sum("process_request_thread" in each.name for each in mine)
+
+    def end(self) -> None:
+        """Close everything."""
+        for client in self.clients:
+            client.close()
+        self.server.stop()
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Ground]]:
+    """Return a function that makes grounds, which end with the test."""
+    made: list[Ground] = []
+
+    def ground(exposition: Callable[[], bytes] = lambda: b"m 1\n", **limits: float) -> Ground:
+        made.append(Ground(Limits(**limits), exposition))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield ground
+    for each in made:
+        each.end()
+
+
+def ended(client: socket.socket) -> bool:
+    """Wait until the server has ended a connection; False where it does not."""
+    try:
+        while client.recv(65536):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def healthy(client: socket.socket) -> bool:
+    """Read the answer to a probe; it may come in pieces."""
+    answer = b""
+    while not answer.endswith(b"\r\n\r\nok\n"):
+        piece = client.recv(65536)
+        if not piece:
+            return False
+        answer += piece
+    return answer.startswith(b"HTTP/1.1 200")
+
+
+def test_silent_clients_hold_no_more_than_the_limit(make: Callable[..., Ground]) -> None:
+    """A hundred connections that say nothing are served by four threads, and the probe is answered each time."""
+    ground = make(connections=4, request_seconds=60.0)
+    for number in range(100):
+        ground.connect()
+        if number % 10 == 0:
+            assert ground.probe() == 200
+    assert ground.threads() <= 8
+    assert ground.probe() == 200
+    assert all(ended(client) for client in ground.clients[:90])
+
+
+def test_the_greediest_client_gives_way(make: Callable[..., Ground]) -> None:
+    """One who opens many connections cuts own ones, not the one that somebody else opened before."""
+    ground = make(connections=4, request_seconds=60.0)
+    patient = ground.connect()
+    for _ in range(40):
+        ground.connect(source="127.0.0.2")
+    patient.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert patient.recv(12) == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        pytest.param(b"a", id="a request line"),
+        pytest.param(b"GET /healthz HTTP/1.1\r\na:", id="headers"),
+    ],
+)
+def test_the_whole_request_has_one_time(make: Callable[..., Ground], piece: bytes) -> None:
+    """Bytes that come one by one, none of them late by itself, do not make it longer."""
+    ground = make(request_seconds=0.3)
+    client = ground.connect()
+    started = time.monotonic()
+    client.sendall(piece)
+    over = threading.Event()
+
+    def trickle() -> None:
+        with contextlib.suppress(OSError):
+            while not over.wait(0.05):
+                client.sendall(b"a")
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    assert ended(client)
+    over.set()
+    thread.join(_PATIENCE_SECONDS)
+    assert time.monotonic() - started < _PATIENCE_SECONDS / 2
+
+
+def test_an_answer_that_nobody_takes_ends(make: Callable[..., Ground]) -> None:
+    """Its thread with it."""
+    ground = make(exposition=lambda: b"x" * 50_000_000, request_seconds=1.5)
+    client = ground.connect()
+    client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert client.recv(12) == b"HTTP/1.1 200"
+    pause = threading.Event()
+    assert any(ground.threads() == 0 or pause.wait(0.05) for _ in range(200))
+
+
+def test_a_kept_connection_has_its_time_for_each_request(make: Callable[..., Ground]) -> None:
+    """Not one time for all of them; one on which nothing is asked ends."""
+    ground = make(request_seconds=10.0)
+    client = ground.connect()
+    for _ in range(4):
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert healthy(client)
+        ground.now += 6.0
+    ground.now += 5.0
+    assert ended(client)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(b"GET /" + b"a" * 2000, id="a request line without an end"),
+        pytest.param(b"GET / HTTP/1.1\r\na: " + b"a" * 2000, id="a header without an end"),
+        pytest.param(b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 90 + b"c: " + b"d" * 600, id="many headers"),
+    ],
+)
+def test_a_request_that_is_too_long(make: Callable[..., Ground], request_: bytes) -> None:
+    """It is refused, and its connection closed."""
+    ground = make(request_bytes=1024)
+    client = ground.connect()
+    client.sendall(request_)
+    assert client.recv(12) == b"HTTP/1.1 431"
+    assert ended(client)
+    assert ground.probe() == 200
+
+
+def test_a_request_that_just_fits(make: Callable[..., Ground]) -> None:
+    """Twice on one connection: the limit is for each."""
+    ground = make(request_bytes=1024)
+    client = ground.connect()
+    for _ in range(2):
+        client.sendall(b"GET /healthz HTTP/1.1\r\na: " + b"a" * 900 + b"\r\n\r\n")
+        assert healthy(client)
+
+
+def test_scrapes_that_hang_leave_room_for_probes(make: Callable[..., Ground]) -> None:
+    """So many are made at once; more are told so."""
+    release, entered = threading.Event(), threading.Semaphore(0)
+
+    def hang() -> bytes:
+        entered.release()
+        release.wait(_PATIENCE_SECONDS)
+        return b"late\n"
+
+    ground = make(exposition=hang, connections=4, scrapes=2, request_seconds=60.0)
+    for _ in range(2):
+        ground.connect().sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert entered.acquire(timeout=_PATIENCE_SECONDS)
+    third = ground.connect()
+    third.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert third.recv(12) == b"HTTP/1.1 503"
+    for _ in range(30):
+        assert ground.probe() == 200
+    release.set()

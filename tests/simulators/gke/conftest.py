@@ -1,0 +1,29 @@
+"""Models on a fake clock."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from provisioner.simulators.gke.model import World
+from provisioner.simulators.gke.settings import SimulatorSettings
+from tests.simulators.gke.kit import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock at a fixed moment."""
+    return FakeClock()
+
+
+@pytest.fixture
+def make_world(clock: FakeClock) -> Callable[..., World]:
+    """Return a maker of models on the fake clock."""
+
+    def make(**settings: Any) -> World:
+        return World(SimulatorSettings(**settings), clock=clock, rng=random.Random(1))
+
+    return make

@@ -1,0 +1,98 @@
+"""A fake clock, pools to ask for, and ways to talk to a simulator."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from provisioner.simulators.gke.names import ClusterName
+
+CLUSTER = ClusterName("proj", "us-east5-a", "main")
+CLUSTER_PATH = "/v1/projects/proj/locations/us-east5-a/clusters/main"
+POOLS_PATH = f"{CLUSTER_PATH}/nodePools"
+
+
+@dataclass
+class FakeClock:
+    """Time that moves when told to."""
+
+    now: datetime = field(default_factory=lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+
+    def __call__(self) -> datetime:
+        """Return the time."""
+        return self.now
+
+    def tick(self, seconds: float) -> None:
+        """Move on."""
+        self.now += timedelta(seconds=seconds)
+
+
+def slice_pool(name: str = "slice", **changes: Any) -> dict[str, Any]:
+    """Return a v5e 4x4 slice of four hosts, as a client would send it."""
+    pool = {
+        "name": name,
+        "initialNodeCount": 4,
+        "config": {"machineType": "ct5lp-hightpu-4t"},
+        "placementPolicy": {"type": "COMPACT", "tpuTopology": "4x4"},
+    }
+    return {**pool, **changes}
+
+
+def empty_pool(name: str = "slice", *, queued: bool = False, **config: Any) -> dict[str, Any]:
+    """Return a flex-start or queued slice, which begins without nodes."""
+    kind: dict[str, Any] = {"queuedProvisioning": {"enabled": True}} if queued else {}
+    return slice_pool(
+        name,
+        initialNodeCount=0,
+        autoscaling={"enabled": True, "maxNodeCount": 4, "locationPolicy": "ANY"},
+        config={
+            "machineType": "ct5lp-hightpu-4t",
+            "flexStart": not queued,
+            "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
+            **config,
+        },
+        **kind,
+    )
+
+
+def reserved(reservation: str) -> dict[str, Any]:
+    """Return the config of a v5e pool on a reservation."""
+    affinity = {
+        "consumeReservationType": "SPECIFIC_RESERVATION",
+        "key": "compute.googleapis.com/reservation-name",
+        "values": [reservation],
+    }
+    return {"machineType": "ct5lp-hightpu-4t", "reservationAffinity": affinity}
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
+    """Wait for a condition, or fail."""
+    deadline = time.monotonic() + seconds
+    pause = 0.01
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(pause)
+
+
+class Client:
+    """A keep-alive HTTP client that returns (status, body)."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+
+    def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        """Call and wait for the answer."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = body if body is None or isinstance(body, bytes) else json.dumps(body)
+        self._connection.request(method, path, body=sent, headers=named)
+        answer = self._connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()

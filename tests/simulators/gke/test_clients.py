@@ -1,0 +1,106 @@
+"""Google's Python library against the simulator, and the command itself; gcloud is in test_gcloud.py."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from google.api_core import exceptions
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import container_v1
+from google.cloud.container_v1.services.cluster_manager.transports.rest import ClusterManagerRestTransport
+
+from provisioner.simulators.gke import Simulator, SimulatorSettings
+from tests.simulators.gke.kit import wait_until
+
+PARENT = "projects/proj/locations/us-east5-a/clusters/main"
+
+
+@pytest.fixture
+def gke() -> Iterator[Simulator]:
+    """A fast simulator."""
+    with Simulator(SimulatorSettings(create_seconds=0.3, delete_seconds=0.2, node_stagger_seconds=0)) as simulator:
+        yield simulator
+
+
+def test_the_python_client(gke: Simulator) -> None:
+    """google-cloud-container creates, reads, lists with a mask, and deletes over REST."""
+    host = gke.url.removeprefix("http://")
+    transport = ClusterManagerRestTransport(host=host, url_scheme="http", credentials=AnonymousCredentials())
+    client = container_v1.ClusterManagerClient(transport=transport)
+    status = container_v1.NodePool.Status
+    pool = container_v1.NodePool(
+        name="slice",
+        initial_node_count=4,
+        config=container_v1.NodeConfig(machine_type="ct5lp-hightpu-4t", labels={"team": "x"}),
+        placement_policy=container_v1.NodePool.PlacementPolicy(type_="COMPACT", tpu_topology="4x4"),
+        max_pods_constraint=container_v1.MaxPodsConstraint(max_pods_per_node=15),
+    )
+    with client:
+        operation = client.create_node_pool(parent=PARENT, node_pool=pool)
+        assert operation.operation_type == container_v1.Operation.Type.CREATE_NODE_POOL
+        with pytest.raises(exceptions.Conflict):
+            client.create_node_pool(parent=PARENT, node_pool=pool)
+        name = f"projects/proj/locations/us-east5-a/operations/{operation.name}"
+        wait_until(lambda: client.get_operation(name=name).status == container_v1.Operation.Status.DONE)
+        found = client.get_node_pool(name=f"{PARENT}/nodePools/slice")
+        assert (
+            found.status,
+            found.placement_policy.tpu_topology,
+            found.max_pods_constraint.max_pods_per_node,
+        ) == (status.RUNNING, "4x4", 15)
+        mask = [("x-goog-fieldmask", "nodePools(name,status,config(labels,machineType))")]
+        (listed,) = client.list_node_pools(parent=PARENT, metadata=mask).node_pools
+        assert (
+            listed.name,
+            listed.status,
+            dict(listed.config.labels),
+            listed.initial_node_count,
+        ) == ("slice", status.RUNNING, {"team": "x"}, 0)
+        assert client.get_cluster(name=PARENT).node_pools[0].name == "slice"
+        client.delete_node_pool(name=f"{PARENT}/nodePools/slice")
+        assert client.get_node_pool(name=f"{PARENT}/nodePools/slice").status == status.STOPPING
+        wait_until(lambda: gke.pools == ())
+        with pytest.raises(exceptions.NotFound):
+            client.get_node_pool(name=f"{PARENT}/nodePools/slice")
+        assert len(client.list_operations(parent="projects/proj/locations/us-east5-a").operations) == 2
+
+
+COMMAND = (
+    "import argparse, sys; from provisioner.simulators.gke import cli_arguments, run_from_args; "
+    "parser = argparse.ArgumentParser(); cli_arguments(parser); sys.exit(run_from_args(parser.parse_args()))"
+)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_serves_until_told_to_end(number: signal.Signals) -> None:
+    """The command prints its address in one line and ends cleanly on a signal."""
+    command = [sys.executable, "-c", COMMAND, "--port=0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        line = process.stdout.readline()
+        process.send_signal(number)
+        assert process.wait(10) == 0
+        assert line.startswith("GKE simulator on http://127.0.0.1:")
+        assert (process.stdout.read(), process.stderr.read()) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        pytest.param(["--create-seconds=-1"], 2, "create_seconds: -1.0 is not a number", id="a negative time"),
+        pytest.param(["--kubeconfig=missing"], 1, "can't use the cluster of missing", id="a missing kubeconfig"),
+        pytest.param(["--host=203.0.113.1"], 1, "can't listen on 203.0.113.1", id="an address of somebody else"),
+    ],
+)
+def test_the_command_says_what_is_wrong(arguments: list[str], code: int, text: str) -> None:
+    """A mistake ends the command with a text on standard error."""
+    command = [sys.executable, "-c", COMMAND, "--port=0", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+    assert code == ended.returncode
+    assert text in ended.stderr

@@ -1,0 +1,84 @@
+"""Partial responses select what a mask names, and refuse what a message doesn't have."""
+
+from __future__ import annotations
+
+import pytest
+
+from provisioner.simulators.gke import fieldmask, schema
+from provisioner.simulators.gke.errors import ApiError
+
+LIST = schema.message("ListNodePoolsResponse")
+BODY = {
+    "nodePools": [
+        {"name": "a", "status": "RUNNING", "config": {"labels": {"k/x": "1", "y": "2"}, "machineType": "m"}},
+        {"name": "b", "status": "ERROR", "config": {"machineType": "n"}},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("mask", "want"),
+    [
+        pytest.param("nodePools", BODY, id="a whole field"),
+        pytest.param("*", BODY, id="everything"),
+        pytest.param("nodePools/name", {"nodePools": [{"name": "a"}, {"name": "b"}]}, id="a path with a slash"),
+        pytest.param("nodePools.name", {"nodePools": [{"name": "a"}, {"name": "b"}]}, id="a path with a dot"),
+        pytest.param("node_pools.name", {"nodePools": [{"name": "a"}, {"name": "b"}]}, id="a name in proto's spelling"),
+        pytest.param(
+            "nodePools(name,config(labels,machineType))",
+            {
+                "nodePools": [
+                    {"name": "a", "config": {"labels": {"k/x": "1", "y": "2"}, "machineType": "m"}},
+                    {"name": "b", "config": {"machineType": "n"}},
+                ]
+            },
+            id="nested selections",
+        ),
+        pytest.param(
+            "nodePools.name,nodePools.config.machineType",
+            {
+                "nodePools": [
+                    {"name": "a", "config": {"machineType": "m"}},
+                    {"name": "b", "config": {"machineType": "n"}},
+                ]
+            },
+            id="two paths into one field",
+        ),
+        pytest.param(
+            "nodePools/config/labels/y",
+            {"nodePools": [{"config": {"labels": {"y": "2"}}}, {"config": {}}]},
+            id="one key of a map",
+        ),
+        pytest.param(
+            "nodePools(config),nodePools/config/labels",
+            {"nodePools": [{"config": pool["config"]} for pool in BODY["nodePools"]]},
+            id="a narrower path after a wider one takes nothing away",
+        ),
+        pytest.param("nodePools/*", BODY, id="everything below a field"),
+    ],
+)
+def test_a_mask_selects(mask: str, want: object) -> None:
+    """A mask leaves exactly what it names."""
+    assert want == fieldmask.apply(fieldmask.parse(mask, LIST), BODY)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        pytest.param("pools", id="an unknown field"),
+        pytest.param("nodePools(name,sort)", id="an unknown nested field"),
+        pytest.param("nodePools/name/first", id="a field of a text"),
+        pytest.param("nodePools(name", id="an open parenthesis"),
+        pytest.param("nodePools,", id="a trailing comma"),
+        pytest.param("nodePools)", id="a closing parenthesis too many"),
+        pytest.param("nodePools name", id="two names without a comma"),
+        pytest.param("node!", id="a strange character"),
+    ],
+)
+def test_a_wrong_mask_is_refused(mask: str) -> None:
+    """A mask that doesn't fit the message is an invalid argument that names the path."""
+    with pytest.raises(ApiError) as caught:
+        fieldmask.parse(mask, LIST)
+
+    assert caught.value.status == "INVALID_ARGUMENT"
+    assert "Cannot find matching fields for path" in caught.value.violations[0].description

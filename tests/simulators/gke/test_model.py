@@ -1,0 +1,533 @@
+"""The state machine under a clock that moves when told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from provisioner.simulators.gke.errors import ApiError
+from provisioner.simulators.gke.faults import Fault, FaultKind
+from provisioner.simulators.gke.model import World
+from provisioner.simulators.gke.names import ClusterName
+from provisioner.simulators.gke.records import NodeState, OperationStatus, Pool, PoolStatus, SimulatedNode
+from tests.simulators.gke.kit import CLUSTER, FakeClock, empty_pool, reserved, slice_pool
+
+MakeWorld = Callable[..., World]
+
+
+class RecordingSink:
+    """Notes the orders and carries none out."""
+
+    def __init__(self) -> None:
+        self.registered: list[tuple[Pool, SimulatedNode]] = []
+        self.removed: list[str] = []
+
+    def register(self, pool: Pool, node: SimulatedNode) -> None:
+        """Note who should come."""
+        self.registered.append((pool, node))
+
+    def remove(self, node_name: str) -> None:
+        """Note who should go."""
+        self.removed.append(node_name)
+
+
+def status(world: World, pool: str = "slice") -> str:
+    """Return a pool's status, or "gone"."""
+    return next((view.status.value for view in world.views() if view.name == pool), "gone")
+
+
+def test_a_pool_is_born_and_dies_on_time(make_world: MakeWorld, clock: FakeClock) -> None:
+    """Create and delete take as long as the settings say, and their operations end with them."""
+    world = make_world(create_seconds=20, delete_seconds=5)
+    created = world.create_pool(CLUSTER, slice_pool())
+    clock.tick(19.9)
+    assert (status(world), created.status) == ("PROVISIONING", OperationStatus.RUNNING)
+    clock.tick(0.1)
+    assert (status(world), created.status) == ("RUNNING", OperationStatus.DONE)
+    assert clock.now == created.ended
+    deleted = world.delete_pool(CLUSTER, "slice")
+    clock.tick(4.9)
+    assert (status(world), deleted.status) == ("STOPPING", OperationStatus.RUNNING)
+    clock.tick(0.1)
+    assert (status(world), deleted.status) == ("gone", OperationStatus.DONE)
+
+
+def test_advance_tells_when_more_is_due(make_world: MakeWorld, clock: FakeClock) -> None:
+    """`advance` returns the time of the next change, and None when nothing is under way."""
+    world = make_world(create_seconds=20, node_stagger_seconds=2)
+    assert world.advance() is None
+    world.create_pool(CLUSTER, slice_pool())
+    due = world.advance()
+    assert due is not None
+    assert (due - clock.now).total_seconds() == 18
+    clock.tick(20)
+    assert world.advance() is None
+
+
+def test_operations_wait_first_where_told(make_world: MakeWorld, clock: FakeClock) -> None:
+    """With pending_seconds, an operation is PENDING, then RUNNING, then DONE."""
+    world = make_world(create_seconds=20, pending_seconds=3)
+    operation = world.create_pool(CLUSTER, slice_pool())
+    seen = []
+    for _ in range(3):
+        seen.append(operation.status.value)
+        clock.tick(10)
+        world.advance()
+
+    assert seen == ["PENDING", "RUNNING", "DONE"]
+
+
+def test_nodes_register_before_the_pool_runs(make_world: MakeWorld, clock: FakeClock) -> None:
+    """Nodes come spread over the stagger; the pool is RUNNING only when the cluster has all of them."""
+    world, sink = make_world(create_seconds=20, node_stagger_seconds=4), RecordingSink()
+    world.attach(sink)
+    world.create_pool(CLUSTER, slice_pool())
+    counts = []
+    for seconds in (15.9, 0.1, 1, 1, 1):
+        clock.tick(seconds)
+        world.advance()
+        counts.append(len(sink.registered))
+    assert counts == [0, 1, 2, 3, 4]
+    clock.tick(100)
+    assert status(world) == "PROVISIONING"
+    for pool, node in sink.registered:
+        world.node_registered(pool, node)
+    assert status(world) == "RUNNING"
+
+
+def test_early_nodes_do_not_hurry_the_pool(make_world: MakeWorld, clock: FakeClock) -> None:
+    """With all nodes there, the pool still takes its time."""
+    world, sink = make_world(create_seconds=20, node_stagger_seconds=10), RecordingSink()
+    world.attach(sink)
+    world.create_pool(CLUSTER, slice_pool())
+    clock.tick(19)
+    world.advance()
+    for pool, node in sink.registered:
+        world.node_registered(pool, node)
+    assert (len(sink.registered), status(world)) == (4, "PROVISIONING")
+    clock.tick(1)
+    assert status(world) == "RUNNING"
+
+
+def test_a_delete_removes_the_nodes_first(make_world: MakeWorld, clock: FakeClock) -> None:
+    """Nodes are gone at half of the delete."""
+    world, sink = make_world(create_seconds=1, delete_seconds=10), RecordingSink()
+    world.create_pool(CLUSTER, slice_pool())
+    clock.tick(1)
+    world.advance()
+    world.attach(sink)
+    world.delete_pool(CLUSTER, "slice")
+    clock.tick(5)
+    assert status(world) == "STOPPING"
+    assert len(set(sink.removed)) == 4
+
+
+@pytest.mark.parametrize("kind", [FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED])
+def test_no_capacity(make_world: MakeWorld, clock: FakeClock, kind: FaultKind) -> None:
+    """The create ends with code RESOURCE_EXHAUSTED, the pool is in ERROR, and can be deleted."""
+    world = make_world(delete_seconds=1)
+    world.faults.add(Fault(kind=kind, count=1, after_seconds=60, zone="us-east5-a"))
+    operation = world.create_pool(CLUSTER, slice_pool())
+    clock.tick(59)
+    assert status(world) == "PROVISIONING"
+    clock.tick(1)
+    assert status(world) == "ERROR"
+    assert operation.failure is not None
+    condition = "GCE_STOCKOUT" if kind is FaultKind.STOCKOUT else "GCE_QUOTA_EXCEEDED"
+    assert ("RESOURCE_EXHAUSTED", condition) == (operation.failure.status, operation.failure.condition)
+    assert f"Current errors: [{condition}]" in operation.failure.message
+    world.delete_pool(CLUSTER, "slice")
+    clock.tick(1)
+    assert status(world) == "gone"
+    world.create_pool(CLUSTER, slice_pool())
+    clock.tick(20)
+    assert status(world) == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    "match",
+    [
+        pytest.param({"zone": "us-east5-b"}, id="another zone"),
+        pytest.param({"machine_type": "ct6e-standard-4t"}, id="another machine type"),
+        pytest.param({"topology": "4x8"}, id="another topology"),
+        pytest.param({"pool": "sli"}, id="a part of the name only"),
+        pytest.param({"capacity": "spot"}, id="another capacity"),
+        pytest.param({"reservation": "r"}, id="a reservation"),
+        pytest.param({"count": 0}, id="used up"),
+    ],
+)
+def test_a_fault_strikes_only_its_own(make_world: MakeWorld, clock: FakeClock, match: dict[str, Any]) -> None:
+    """What doesn't match is left alone."""
+    world = make_world(create_seconds=1)
+    world.faults.add(Fault(kind=FaultKind.STOCKOUT, **match))
+    world.create_pool(CLUSTER, slice_pool())
+    clock.tick(1)
+
+    assert status(world) == "RUNNING"
+
+
+def test_a_create_that_never_ends(make_world: MakeWorld, clock: FakeClock) -> None:
+    """The pool stays PROVISIONING until the fault is cleared, even when its count is used up."""
+    world = make_world()
+    fault = world.faults.add(Fault(kind=FaultKind.CREATE_NEVER_ENDS, count=1))
+    operation = world.create_pool(CLUSTER, slice_pool())
+    clock.tick(10_000)
+    assert (status(world), operation.is_done) == ("PROVISIONING", False)
+    world.release()
+    assert status(world) == "PROVISIONING"
+    world.faults.remove(fault.fault_id)
+    world.release()
+    assert (status(world), operation.is_done) == ("RUNNING", True)
+
+
+def test_a_delete_that_never_ends(make_world: MakeWorld, clock: FakeClock) -> None:
+    """The pool stays STOPPING until the fault is cleared."""
+    world = make_world(create_seconds=0)
+    world.create_pool(CLUSTER, slice_pool())
+    world.advance()
+    world.faults.add(Fault(kind=FaultKind.DELETE_NEVER_ENDS))
+    world.delete_pool(CLUSTER, "slice")
+    clock.tick(10_000)
+    assert status(world) == "STOPPING"
+    world.faults.clear()
+    world.release()
+    assert status(world) == "gone"
+
+
+def test_a_delete_that_fails_half_way(make_world: MakeWorld, clock: FakeClock) -> None:
+    """The operation is DONE with an error, the pool RUNNING_WITH_ERROR with half of its nodes."""
+    world = make_world(create_seconds=0, delete_seconds=5)
+    world.create_pool(CLUSTER, slice_pool())
+    world.advance()
+    world.faults.add(Fault(kind=FaultKind.DELETE_FAILS, count=1, message="no."))
+    operation = world.delete_pool(CLUSTER, "slice")
+    clock.tick(5)
+    (view,) = world.views()
+    assert (view.status, view.status_message) == (PoolStatus.RUNNING_WITH_ERROR, "no.")
+    assert [node.state for node in view.nodes] == [NodeState.REMOVED] * 2 + [NodeState.REGISTERED] * 2
+    assert operation.is_done
+    assert operation.failure is not None
+    world.delete_pool(CLUSTER, "slice")
+    clock.tick(5)
+    assert status(world) == "gone"
+
+
+def test_nodes_that_never_register(make_world: MakeWorld, clock: FakeClock) -> None:
+    """The pool runs all the same."""
+    world, sink = make_world(create_seconds=1, node_stagger_seconds=0), RecordingSink()
+    world.attach(sink)
+    world.faults.add(Fault(kind=FaultKind.NODES_NEVER_REGISTER, hosts=3))
+    world.create_pool(CLUSTER, slice_pool())
+    clock.tick(1)
+    world.advance()
+    assert len(sink.registered) == 1
+    world.node_registered(*sink.registered[0])
+    assert status(world) == "RUNNING"
+
+
+def test_nodes_without_chips(make_world: MakeWorld) -> None:
+    """The fault's hosts have no chips, the others have."""
+    world = make_world()
+    world.faults.add(Fault(kind=FaultKind.NODES_WITHOUT_CHIPS, hosts=1))
+    world.create_pool(CLUSTER, slice_pool())
+
+    assert [node.chips for node in world.views()[0].nodes] == [0, 4, 4, 4]
+
+
+def test_late_validation_ends_the_operation(make_world: MakeWorld, clock: FakeClock) -> None:
+    """A wrong gang size is accepted first, then the operation fails with INVALID_ARGUMENT."""
+    world = make_world()
+    operation = world.create_pool(CLUSTER, slice_pool(initialNodeCount=3))
+    clock.tick(20)
+    assert status(world) == "ERROR"
+    assert operation.failure is not None
+    assert "gang size" in operation.failure.message
+
+
+def test_refusals_of_the_model(make_world: MakeWorld, clock: FakeClock) -> None:
+    """What GKE refuses because of what is there or under way."""
+    world = make_world(operations_quota=2, delete_seconds=5)
+    first = world.create_pool(CLUSTER, slice_pool("one"))
+    with pytest.raises(ApiError, match="Already exists: projects/proj/zones/us-east5-a/clusters/main/nodePools/one"):
+        world.create_pool(CLUSTER, slice_pool("one"))
+    with pytest.raises(ApiError, match=f"^FAILED_PRECONDITION: Cluster is running incompatible operation {first.name}"):
+        world.delete_pool(CLUSTER, "one")
+    with pytest.raises(ApiError, match=r'nodePool "projects/.*/nodePools/none" not found'):
+        world.delete_pool(CLUSTER, "none")
+    world.create_pool(CLUSTER, slice_pool("two"))
+    quota_text = (
+        'RESOURCE_EXHAUSTED: Too many operations: cluster "main" hits the concurrent operations quota 2, please try '
+        "again later."
+    )
+    with pytest.raises(ApiError) as caught:
+        world.create_pool(CLUSTER, slice_pool("three"))
+    assert (quota_text, 429) == (str(caught.value), caught.value.code)
+    world.create_pool(ClusterName("proj", "us-east5-a", "other"), slice_pool("three"))
+    clock.tick(20)
+    stopping = world.delete_pool(CLUSTER, "one")
+    with pytest.raises(ApiError) as caught:
+        world.delete_pool(CLUSTER, "one")
+    assert (
+        f"Operation {stopping.name} is currently deleting a node pool for cluster main. Please wait and try again once "
+        "it is done." == caught.value.message
+    )
+    with pytest.raises(ApiError, match="ALREADY_EXISTS"):
+        world.create_pool(CLUSTER, slice_pool("one"))
+
+
+def test_a_delete_may_end_a_create_where_allowed(make_world: MakeWorld, clock: FakeClock) -> None:
+    """With delete_while_creating, the create ends as cancelled and the pool goes."""
+    world = make_world(delete_while_creating=True, delete_seconds=5)
+    created = world.create_pool(CLUSTER, slice_pool())
+    world.delete_pool(CLUSTER, "slice")
+    assert created.failure is not None
+    assert created.failure.status == "CANCELLED"
+    clock.tick(100)
+    assert status(world) == "gone"
+
+
+def test_labels_can_be_replaced(make_world: MakeWorld, clock: FakeClock) -> None:
+    """An update passes through RECONCILING and reaches the nodes."""
+    world, sink = make_world(create_seconds=0, update_seconds=1), RecordingSink()
+    world.create_pool(CLUSTER, slice_pool(config={"machineType": "ct5lp-hightpu-4t", "labels": {"a": "1"}}))
+    world.advance()
+    world.attach(sink)
+    world.update_labels(CLUSTER, "slice", {"b": "2"})
+    assert status(world) == "RECONCILING"
+    clock.tick(1)
+    pool = world.pool(CLUSTER, "slice")
+    assert ({"b": "2"}, {"a"}) == (pool.body["config"]["labels"], pool.dropped_labels)
+    assert len(sink.registered) == 4
+
+
+def test_preempted_nodes_stay_away(make_world: MakeWorld, clock: FakeClock) -> None:
+    """Without repair, a preempted node is lost for good."""
+    world, sink = make_world(create_seconds=0), RecordingSink()
+    world.create_pool(CLUSTER, slice_pool())
+    world.advance()
+    world.attach(sink)
+    lost = world.preempt("slice", hosts=1)
+    clock.tick(10_000)
+    world.advance()
+    assert (list(lost), []) == (sink.removed, sink.registered)
+
+
+def test_preempted_nodes_come_back_with_repair(make_world: MakeWorld, clock: FakeClock) -> None:
+    """With repair, the node registers again after that long."""
+    world, sink = make_world(create_seconds=0, repair_seconds=30), RecordingSink()
+    world.create_pool(CLUSTER, slice_pool())
+    world.advance()
+    world.attach(sink)
+    world.preempt("slice")
+    clock.tick(29)
+    world.advance()
+    assert sink.registered == []
+    clock.tick(1)
+    world.advance()
+    assert len(sink.registered) == 4
+
+
+def test_preempted_nodes_come_back_after_a_delete_that_failed(make_world: MakeWorld, clock: FakeClock) -> None:
+    """A return that fell due during the delete is made up for, but not that of nodes that the delete took."""
+    world, sink = make_world(create_seconds=0, delete_seconds=60, repair_seconds=30), RecordingSink()
+    world.create_pool(CLUSTER, slice_pool())
+    world.advance()
+    world.attach(sink)
+    world.preempt("slice")
+    world.faults.add(Fault(kind=FaultKind.DELETE_FAILS, count=1))
+    world.delete_pool(CLUSTER, "slice")
+    clock.tick(60)
+    world.advance()
+    assert (status(world), sink.registered) == ("RUNNING_WITH_ERROR", [])
+    clock.tick(30)
+    world.advance()
+    assert len(sink.registered) == 2
+
+
+def test_nodes_that_fell_due_during_a_delete_that_failed_register_after_it(
+    make_world: MakeWorld, clock: FakeClock
+) -> None:
+    """A pool whose create was cancelled by a delete, which fails, gets the nodes that the delete did not take."""
+    world = make_world(create_seconds=30, delete_seconds=60, delete_while_creating=True)
+    sink = RecordingSink()
+    world.attach(sink)
+    world.create_pool(CLUSTER, slice_pool())
+    clock.tick(1)
+    world.faults.add(Fault(kind=FaultKind.DELETE_FAILS, count=1))
+    world.delete_pool(CLUSTER, "slice")
+    clock.tick(59)
+    world.advance()
+    assert (status(world), sink.registered) == ("STOPPING", [])
+    clock.tick(1)
+    world.advance()
+    assert status(world) == "RUNNING_WITH_ERROR"
+    assert len(sink.registered) == 2
+
+
+def test_a_flex_start_pool_begins_empty_and_fills(make_world: MakeWorld, clock: FakeClock) -> None:
+    """An autoscaled pool of no nodes is RUNNING, and gets its hosts later."""
+    world = make_world(create_seconds=1, scale_up_seconds=10)
+    world.create_pool(CLUSTER, empty_pool())
+    clock.tick(1)
+    assert (status(world), len(world.views()[0].nodes)) == ("RUNNING", 0)
+    clock.tick(10)
+    assert len(world.views()[0].nodes) == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "effect", "nodes"),
+    [
+        pytest.param("a.example/held", "NO_SCHEDULE", 0, id="a taint that no pod tolerates keeps it off"),
+        pytest.param("a.example/held", "NO_EXECUTE", 0, id="so does a stronger one"),
+        pytest.param("a.example/held", "PREFER_NO_SCHEDULE", 4, id="a soft one does not"),
+        pytest.param("google.com/tpu", "NO_SCHEDULE", 4, id="pods with chips tolerate this one"),
+        pytest.param(
+            "startup-taint.cluster-autoscaler.kubernetes.io/held",
+            "NO_SCHEDULE",
+            4,
+            id="it ignores those of this prefix",
+        ),
+    ],
+)
+def test_the_autoscaler_looks_at_the_taints_of_a_pool(
+    make_world: MakeWorld, clock: FakeClock, key: str, effect: str, nodes: int
+) -> None:
+    """Where no pod would fit the new nodes it brings none, however long they are waited for."""
+    world = make_world(create_seconds=1, scale_up_seconds=10)
+    body = empty_pool()
+    taint = {"key": key, "value": "true", "effect": effect}
+    world.create_pool(CLUSTER, {**body, "config": {**body["config"], "taints": [taint]}})
+    clock.tick(10_000)
+    assert len(world.views()[0].nodes) == nodes
+
+
+@pytest.mark.parametrize("kind", [FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED])
+def test_a_flex_start_pool_waits_for_capacity(make_world: MakeWorld, clock: FakeClock, kind: FaultKind) -> None:
+    """Without capacity it runs empty, also when the fault's count is used up, until the last such fault is cleared."""
+    world = make_world(create_seconds=1, scale_up_seconds=10)
+    first = world.faults.add(Fault(kind=kind, capacity="flex-start", count=1))
+    world.create_pool(CLUSTER, empty_pool())
+    clock.tick(10_000)
+    assert (status(world), world.views()[0].nodes) == ("RUNNING", ())
+    second = world.faults.add(Fault(kind=kind))
+    for fault, nodes in ((first, 0), (second, 4)):
+        world.faults.remove(fault.fault_id)
+        world.release()
+        assert len(world.views()[0].nodes) == nodes
+
+
+def test_a_flex_start_pool_that_waits_can_be_deleted(make_world: MakeWorld, clock: FakeClock) -> None:
+    """A pool that was given up gets no nodes when capacity comes back."""
+    world = make_world(create_seconds=1, scale_up_seconds=1, delete_seconds=10)
+    world.faults.add(Fault(kind=FaultKind.STOCKOUT))
+    world.create_pool(CLUSTER, empty_pool())
+    clock.tick(5)
+    world.delete_pool(CLUSTER, "slice")
+    world.faults.clear()
+    world.release()
+    assert world.views()[0].nodes == ()
+    clock.tick(10)
+    assert status(world) == "gone"
+
+
+@pytest.mark.parametrize("flex_start", [False, True], ids=["alone", "with flex-start"])
+def test_a_queued_pool_gets_no_nodes(make_world: MakeWorld, clock: FakeClock, *, flex_start: bool) -> None:
+    """Time alone brings none: nobody reads ProvisioningRequests here. It is deleted as any other."""
+    world = make_world(create_seconds=1, scale_up_seconds=10, delete_seconds=10)
+    world.create_pool(CLUSTER, empty_pool(queued=True, flexStart=flex_start))
+    clock.tick(10_000)
+    (view,) = world.views()
+    assert (view.status, view.capacity, view.nodes) == ("RUNNING", "queued", ())
+    world.delete_pool(CLUSTER, "slice")
+    clock.tick(10)
+    assert status(world) == "gone"
+
+
+BLOCK = "projects/other/reservations/r/reservationBlocks/b"
+POOLS_BY_CAPACITY = {
+    "on-demand": slice_pool(),
+    "spot": slice_pool(config={"machineType": "ct5lp-hightpu-4t", "spot": True}),
+    "reservation": slice_pool(config=reserved(BLOCK)),
+    "flex-start": empty_pool(),
+}
+
+
+@pytest.mark.parametrize("capacity", POOLS_BY_CAPACITY)
+def test_a_stockout_of_one_capacity_leaves_the_others_alone(
+    make_world: MakeWorld, clock: FakeClock, capacity: str
+) -> None:
+    """A stockout by zone and capacity strikes only pools that ask for both."""
+    world = make_world(create_seconds=1, scale_up_seconds=1)
+    world.faults.add(Fault(kind=FaultKind.STOCKOUT, zone="us-east5-a", capacity=capacity, after_seconds=1))
+    served = {}
+    for name, body in POOLS_BY_CAPACITY.items():
+        world.create_pool(CLUSTER, {**body, "name": name})
+    clock.tick(2)
+    world.advance()
+    for view in world.views():
+        assert view.capacity == view.name
+        served[view.name] = view.status == "RUNNING" and len(view.nodes) == 4
+    assert served == {name: name != capacity for name in POOLS_BY_CAPACITY}
+
+
+@pytest.mark.parametrize(
+    ("reservation", "want"),
+    [
+        pytest.param("r", "ERROR", id="its name"),
+        pytest.param(BLOCK, "ERROR", id="all that the pool sends"),
+        pytest.param("other", "RUNNING", id="another name"),
+    ],
+)
+def test_a_stockout_of_one_reservation(make_world: MakeWorld, clock: FakeClock, reservation: str, want: str) -> None:
+    """A reservation that is used up strikes the pools on it."""
+    world = make_world(create_seconds=1)
+    world.faults.add(Fault(kind=FaultKind.STOCKOUT, reservation=reservation))
+    world.create_pool(CLUSTER, slice_pool(config=reserved(BLOCK)))
+    clock.tick(1)
+    assert status(world) == want
+
+
+def test_a_stockout_of_one_topology(make_world: MakeWorld, clock: FakeClock) -> None:
+    """Slices of another shape of the same machine type are made."""
+    world = make_world(create_seconds=1)
+    world.faults.add(Fault(kind=FaultKind.STOCKOUT, topology="4x4"))
+    world.create_pool(CLUSTER, slice_pool("large"))
+    world.create_pool(CLUSTER, slice_pool("single", initialNodeCount=1, placementPolicy={}))
+    clock.tick(1)
+    world.advance()
+    assert {view.name: view.status for view in world.views()} == {"large": "ERROR", "single": "RUNNING"}
+
+
+def test_a_fixed_cluster_serves_no_other(make_world: MakeWorld) -> None:
+    """Another project is forbidden, another location or cluster not found."""
+    world = make_world(project="proj", location="us-east5-a", cluster="main")
+    world.cluster(CLUSTER)
+    for name, want in (
+        (ClusterName("other", "us-east5-a", "main"), "PERMISSION_DENIED"),
+        (ClusterName("proj", "us-east5-b", "main"), "NOT_FOUND"),
+        (ClusterName("proj", "us-east5-a", "side"), "NOT_FOUND"),
+    ):
+        with pytest.raises(ApiError) as caught:
+            world.cluster(name)
+        assert want == caught.value.status
+    assert [cluster.name.cluster for cluster in world.clusters("proj", "-")] == ["main"]
+
+
+def test_finished_operations_are_forgotten_at_last(make_world: MakeWorld, clock: FakeClock) -> None:
+    """Only so many finished operations are kept, the newest ones."""
+    world = make_world(create_seconds=0, operations_kept=3)
+    for index in range(6):
+        world.create_pool(CLUSTER, slice_pool(f"pool-{index}"))
+        clock.tick(1)
+
+    assert [operation.pool for operation in world.all_operations()] == ["pool-3", "pool-4", "pool-5"]
+
+
+def test_no_operation_can_be_cancelled(make_world: MakeWorld) -> None:
+    """A create cannot be cancelled."""
+    world = make_world()
+    operation = world.create_pool(CLUSTER, slice_pool())
+    with pytest.raises(ApiError, match="cannot be cancelled"):
+        world.cancel("proj", "us-east5-a", operation.name)

@@ -1,0 +1,352 @@
+"""Node objects: what they carry, and that the cluster has them when it should."""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.simulators.gke import Fault, FaultKind, Simulator, SimulatorSettings
+from provisioner.simulators.gke.api import Api, Request, route
+from provisioner.simulators.gke.errors import ClusterError
+from provisioner.simulators.gke.kube import KubeNodes
+from provisioner.simulators.gke.model import World
+from provisioner.simulators.gke.nodes import MARKER, node_object
+from tests.simulators.gke.fake_kube_nodes import FakeKubeNodes, write_kubeconfig
+from tests.simulators.gke.kit import (
+    CLUSTER,
+    CLUSTER_PATH,
+    POOLS_PATH,
+    Client,
+    FakeClock,
+    empty_pool,
+    reserved,
+    slice_pool,
+    wait_until,
+)
+
+FAST = SimulatorSettings(create_seconds=0.2, delete_seconds=0.1, node_stagger_seconds=0.1)
+
+
+@pytest.fixture
+def kube() -> Iterator[FakeKubeNodes]:
+    """A cluster that knows Nodes."""
+    fake = FakeKubeNodes()
+    yield fake
+    fake.stop()
+
+
+@pytest.fixture
+def kubeconfig(kube: FakeKubeNodes, tmp_path: Path) -> Path:
+    """The way into it."""
+    return kube.kubeconfig(tmp_path)
+
+
+def create(gke: Simulator, **changes: Any) -> None:
+    """Create a pool over HTTP."""
+    client = Client(gke.port)
+    status, body = client("POST", POOLS_PATH, {"nodePool": slice_pool(**changes)})
+    client.close()
+    assert status == 200, body
+
+
+def delete(gke: Simulator, name: str = "slice") -> None:
+    """Delete a pool over HTTP."""
+    client = Client(gke.port)
+    status, body = client("DELETE", f"{POOLS_PATH}/{name}")
+    client.close()
+    assert status == 200, body
+
+
+def runs(gke: Simulator, name: str = "slice") -> bool:
+    """Tell whether a pool is RUNNING."""
+    view = gke.pool(name)
+    return view is not None and view.status == "RUNNING"
+
+
+def made(clock: FakeClock, *, ready: bool = False, **changes: Any) -> dict[str, Any]:
+    """Return the Node object of a pool's first node."""
+    world = World(SimulatorSettings(), clock=clock)
+    world.create_pool(CLUSTER, slice_pool(**changes))
+    pool = world.pool(CLUSTER, "slice")
+    return node_object(pool, pool.nodes[0], version="1.2.3-gke.4", life="life", ready=ready)
+
+
+def test_a_node_of_a_slice(clock: FakeClock) -> None:
+    """A TPU node has GKE's name, labels, taint, resources and provider id."""
+    labels = {"team": "x", "cloud.google.com/gke-nodepool": "forged"}
+    node = made(clock, config={"machineType": "ct5lp-hightpu-4t", "labels": labels})
+    name = node["metadata"]["name"]
+
+    assert re.fullmatch(r"gke-tpu-[0-9a-f]{8}-[0-9a-z]{4}", name)
+    assert f"gce://proj/us-east5-a/{name}" == node["spec"]["providerID"]
+    assert {
+        "team": "x",
+        "cloud.google.com/gke-nodepool": "slice",
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+        "cloud.google.com/gke-tpu-topology": "4x4",
+        "cloud.google.com/gke-provisioning": "standard",
+        "node.kubernetes.io/instance-type": "ct5lp-hightpu-4t",
+        "topology.kubernetes.io/zone": "us-east5-a",
+        "topology.kubernetes.io/region": "us-east5",
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+    }.items() <= node["metadata"]["labels"].items()
+    assert node["spec"]["taints"] == [{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]
+    for resources in (node["status"]["capacity"], node["status"]["allocatable"]):
+        assert {"google.com/tpu": "4", "pods": "110"}.items() <= resources.items()
+    assert "conditions" not in node["status"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "body"),
+    [
+        pytest.param({}, {"name": "slice", "config": {"machineType": "e2-medium"}}, id="a node without TPUs"),
+        pytest.param({"pool_in_node_names": True}, slice_pool(), id="where the settings say so"),
+    ],
+)
+def test_a_node_is_named_after_its_instance_group(
+    clock: FakeClock, settings: dict[str, Any], body: dict[str, Any]
+) -> None:
+    """And so after its cluster and pool."""
+    world = World(SimulatorSettings(**settings), clock=clock)
+    world.create_pool(CLUSTER, {"initialNodeCount": 1, **body})
+    pool = world.pool(CLUSTER, "slice")
+    assert pool.groups["us-east5-a"].startswith("gke-main-slice-")
+    assert [node.name.rpartition("-")[0] for node in pool.nodes] == [pool.groups["us-east5-a"]] * len(pool.nodes)
+
+
+def test_a_ready_node_says_so(clock: FakeClock) -> None:
+    """Where no kubelet stand-in is there, the node is Ready from the start."""
+    (condition,) = made(clock, ready=True)["status"]["conditions"]
+
+    assert (condition["type"], condition["status"]) == ("Ready", "True")
+
+
+@pytest.mark.parametrize(
+    ("config", "labels"),
+    [
+        pytest.param(
+            {"spot": True},
+            {"cloud.google.com/gke-spot": "true", "cloud.google.com/gke-provisioning": "spot"},
+            id="spot",
+        ),
+        pytest.param(
+            reserved("projects/owner/reservations/res/reservationBlocks/b1/reservationSubBlocks/s1"),
+            {
+                "cloud.google.com/reservation-name": "res",
+                "cloud.google.com/reservation-project": "owner",
+                "cloud.google.com/reservation-blocks": "b1",
+                "cloud.google.com/reservation-subblocks": "s1",
+                "cloud.google.com/gke-provisioning": "standard",
+            },
+            id="a sub-block of another project's reservation",
+        ),
+        pytest.param(
+            reserved("projects/owner/reservations/res/reservationBlocks/b1"),
+            {"cloud.google.com/reservation-name": "res", "cloud.google.com/reservation-blocks": "b1"},
+            id="a block of a reservation",
+        ),
+        pytest.param(reserved("res"), {"cloud.google.com/reservation-name": "res"}, id="a reservation"),
+    ],
+)
+def test_capacity_shows_in_labels(clock: FakeClock, config: dict[str, Any], labels: dict[str, str]) -> None:
+    """Where a node's capacity comes from is in its labels."""
+    node = made(clock, config={"machineType": "ct5lp-hightpu-4t", **config})
+
+    assert labels.items() <= node["metadata"]["labels"].items()
+
+
+def test_nodes_that_come_later_tell_their_terms(clock: FakeClock) -> None:
+    """GKE labels flex-start nodes."""
+    world = World(SimulatorSettings(create_seconds=1, scale_up_seconds=1), clock=clock)
+    world.create_pool(CLUSTER, empty_pool())
+    clock.tick(2)
+    pool = world.pool(CLUSTER, "slice")
+    node = node_object(pool, pool.nodes[0], version="1", life="life", ready=False)
+    labels = node["metadata"]["labels"]
+    assert labels["cloud.google.com/gke-provisioning"] == "flex-start"
+    assert labels["cloud.google.com/gke-flex-start"] == "true"
+    assert {taint["key"] for taint in node["spec"]["taints"]} == {"google.com/tpu"}
+
+
+def test_taints_are_passed_on_once(clock: FakeClock) -> None:
+    """The pool's taints are on the node, GKE's own not twice."""
+    taints = [
+        {"key": "google.com/tpu", "value": "present", "effect": "NO_SCHEDULE"},
+        {"key": "cloud.google.com/gke-spot", "value": "true", "effect": "NO_SCHEDULE"},
+    ]
+    node = made(clock, config={"machineType": "ct5lp-hightpu-4t", "taints": taints})
+
+    assert [taint["key"] for taint in node["spec"]["taints"]] == ["google.com/tpu", "cloud.google.com/gke-spot"]
+    assert {"NoSchedule"} == {taint["effect"] for taint in node["spec"]["taints"]}
+
+
+def test_a_single_host_node_has_its_own_topology(clock: FakeClock) -> None:
+    """Without a placement, the topology is the machine's."""
+    body = slice_pool(initialNodeCount=1)
+    del body["placementPolicy"]
+    world = World(SimulatorSettings(), clock=clock)
+    world.create_pool(CLUSTER, body)
+    pool = world.pool(CLUSTER, "slice")
+    node = node_object(pool, pool.nodes[0], version="1", life="x", ready=False)
+
+    assert node["metadata"]["labels"]["cloud.google.com/gke-tpu-topology"] == "2x2"
+
+
+def test_nodes_come_and_go_with_their_pool(kube: FakeKubeNodes, kubeconfig: Path) -> None:
+    """When the pool is RUNNING all its Nodes are there; when it is gone they are gone too."""
+    with Simulator(FAST, kubeconfig=kubeconfig) as gke:
+        create(gke)
+        wait_until(lambda: runs(gke))
+        assert {node.name for node in gke.pools[0].nodes} == kube.nodes.keys()
+        assert all(node["status"]["capacity"]["google.com/tpu"] == "4" for node in kube.nodes.values())
+        delete(gke)
+        wait_until(lambda: gke.pools == () and not kube.nodes)
+
+
+def test_status_is_written_again_where_create_drops_it(kube: FakeKubeNodes, kubeconfig: Path) -> None:
+    """A server that ignores the status of a new Node gets it through the subresource."""
+    kube.drop_status = True
+    with Simulator(FAST, kubeconfig=kubeconfig) as gke:
+        create(gke)
+        wait_until(lambda: runs(gke))
+        assert all(node["status"]["allocatable"]["google.com/tpu"] == "4" for node in kube.nodes.values())
+
+
+def test_a_server_that_is_away_delays_the_pool(kube: FakeKubeNodes, kubeconfig: Path) -> None:
+    """Registration is retried until the server is back; until then the pool is PROVISIONING."""
+    with Simulator(FAST, kubeconfig=kubeconfig) as gke:
+        kube.away = True
+        create(gke)
+        wait_until(lambda: len([call for call in kube.calls if call[0] == "POST"]) >= 6)
+        assert gke.pools[0].status == "PROVISIONING"
+        kube.away = False
+        wait_until(lambda: runs(gke))
+        assert len(kube.nodes) == 4
+
+
+def test_a_delete_ends_a_registration_that_is_retried(kube: FakeKubeNodes, kubeconfig: Path) -> None:
+    """No Node comes after its pool is gone."""
+    with Simulator(FAST.changed({"delete_while_creating": True}), kubeconfig=kubeconfig) as gke:
+        kube.away = True
+        create(gke)
+        wait_until(lambda: any(call[0] == "POST" for call in kube.calls))
+        delete(gke)
+        wait_until(lambda: gke.pools == ())
+        kube.away = False
+        wait_until(lambda: not gke._registrar._orders)
+        assert kube.nodes == {}
+
+
+def test_a_delete_that_overtakes_a_create_wins(kube: FakeKubeNodes, kubeconfig: Path) -> None:
+    """A Node whose create was already on its way when its pool went is removed again."""
+    with Simulator(FAST.changed({"delete_while_creating": True}), kubeconfig=kubeconfig) as gke:
+        kube.gate.clear()
+        create(gke)
+        wait_until(lambda: kube.waiting == 4)
+        delete(gke)
+        wait_until(lambda: gke.pools == ())
+        kube.gate.set()
+        wait_until(lambda: len([call for call in kube.calls if call[0] == "DELETE"]) == 4)
+        wait_until(lambda: not gke._registrar._orders)
+        assert kube.nodes == {}
+
+
+def test_faulty_nodes(kube: FakeKubeNodes, kubeconfig: Path) -> None:
+    """Some hosts never register, some have no chips, and the pool is RUNNING."""
+    with Simulator(FAST, kubeconfig=kubeconfig) as gke:
+        gke.inject(Fault(kind=FaultKind.NODES_NEVER_REGISTER, hosts=1))
+        gke.inject(Fault(kind=FaultKind.NODES_WITHOUT_CHIPS, hosts=2))
+        create(gke)
+        wait_until(lambda: runs(gke))
+        assert sorted("google.com/tpu" in n["status"]["capacity"] for n in kube.nodes.values()) == [False, True, True]
+
+
+def test_preempted_and_deleted_nodes(kube: FakeKubeNodes, kubeconfig: Path) -> None:
+    """Lost nodes stay away without repair and come back with it, whoever took them."""
+    with Simulator(FAST, kubeconfig=kubeconfig) as gke:
+        create(gke)
+        wait_until(lambda: runs(gke))
+        (preempted,) = gke.preempt("slice", hosts=1)
+        wait_until(lambda: preempted not in kube.nodes)
+        assert len(kube.nodes) == 3
+        gke.set(repair_seconds=0.1)
+        taken = next(iter(kube.nodes))
+        with kube.lock:
+            del kube.nodes[taken]
+        wait_until(lambda: taken in kube.nodes)
+        assert preempted not in kube.nodes
+
+
+def test_new_labels_reach_the_nodes(kube: FakeKubeNodes, kubeconfig: Path) -> None:
+    """An update adds and takes labels on the Nodes."""
+    with Simulator(FAST.changed({"update_seconds": 0}), kubeconfig=kubeconfig) as gke:
+        create(gke, config={"machineType": "ct5lp-hightpu-4t", "labels": {"a": "1"}})
+        wait_until(lambda: runs(gke))
+        client = Client(gke.port)
+        client("PUT", f"{POOLS_PATH}/slice", {"labels": {"labels": {"b": "2"}}})
+        client.close()
+        wait_until(lambda: all(node["metadata"]["labels"].get("b") == "2" for node in kube.nodes.values()))
+        assert not any("a" in node["metadata"]["labels"] for node in kube.nodes.values())
+
+
+def test_leftovers_of_an_earlier_life_are_removed(kube: FakeKubeNodes, kubeconfig: Path) -> None:
+    """A start removes simulated Nodes, and only those."""
+    labels = {"cloud.google.com/gke-nodepool": "old"}
+    kube.nodes["mine"] = {"metadata": {"name": "mine", "labels": labels, "annotations": {MARKER: "before"}}}
+    kube.nodes["real"] = {"metadata": {"name": "real", "labels": labels}}
+    with Simulator(FAST, kubeconfig=kubeconfig):
+        assert list(kube.nodes) == ["real"]
+
+
+def test_a_start_without_its_port_leaves_the_nodes_alone(kube: FakeKubeNodes, kubeconfig: Path) -> None:
+    """A second simulator on the same port fails before it touches the first one's Nodes."""
+    with Simulator(FAST, kubeconfig=kubeconfig) as gke:
+        create(gke)
+        wait_until(lambda: runs(gke))
+        with pytest.raises(OSError, match="in use"):
+            Simulator(FAST, kubeconfig=kubeconfig, port=gke.port).start()
+        assert len(kube.nodes) == 4
+
+
+def test_a_start_without_its_cluster_frees_the_port(kube: FakeKubeNodes, kubeconfig: Path) -> None:
+    """A cluster that is away ends the start with its reason, and the simulator can be started again."""
+    kube.away = True
+    simulator = Simulator(FAST, kubeconfig=kubeconfig)
+    with pytest.raises(ClusterError, match="503"):
+        simulator.start()
+    simulator.stop()
+    kube.away = False
+    with simulator:
+        create(simulator)
+        wait_until(lambda: runs(simulator))
+
+
+def test_sixty_four_nodes_are_brisk(kube: FakeKubeNodes, kubeconfig: Path) -> None:
+    """A slice of 64 hosts registers in seconds."""
+    with Simulator(FAST, kubeconfig=kubeconfig) as gke:
+        began = time.monotonic()
+        create(gke, initialNodeCount=64, placementPolicy={"type": "COMPACT", "tpuTopology": "16x16"})
+        wait_until(lambda: runs(gke), seconds=20)
+        assert len(kube.nodes) == 64
+        assert time.monotonic() - began < 10
+
+
+def test_the_cluster_shows_the_kubeconfigs_certificate(tmp_path: Path) -> None:
+    """clusters.get has the CA that the kubeconfig trusts, as base64 of its PEM."""
+    ca = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n").decode()
+    nodes = KubeNodes(write_kubeconfig(tmp_path, server="https://127.0.0.1:6443", ca=ca))
+    world = World(SimulatorSettings(), clock=FakeClock())
+    api = Api(world, ca_certificate=nodes.ca_certificate, endpoint=nodes.endpoint)
+    request = Request(http_method="GET", path=CLUSTER_PATH, query={}, headers={})
+    cluster = api.handle(route("GET", CLUSTER_PATH), request)
+    nodes.close()
+
+    assert (ca, "127.0.0.1:6443") == (cluster["masterAuth"]["clusterCaCertificate"], cluster["endpoint"])

@@ -1,0 +1,141 @@
+"""Workload policies: made, read, and needed by node pools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from provisioner.simulators.gke import Simulator, SimulatorSettings
+from provisioner.simulators.gke.errors import ApiError
+from provisioner.simulators.gke.model import World
+from provisioner.simulators.gke.policies import RegionName
+from provisioner.simulators.gke.settings import SettingsError
+from tests.simulators.gke.kit import CLUSTER, Client, FakeClock
+
+MakeWorld = Callable[..., World]
+REGION = RegionName("proj", "us-east5")
+ELSEWHERE = RegionName("proj", "us-central1")
+NAME = "tpu-provisioner-2x2x2"
+BODY = {"name": NAME, "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "2x2x2"}}
+PATH = "/compute/v1/projects/proj/regions/us-east5/resourcePolicies"
+
+
+def ironwood(policy: str = NAME) -> dict[str, Any]:
+    """Return a tpu7x slice of two hosts."""
+    return {
+        "name": "slice",
+        "initialNodeCount": 2,
+        "config": {"machineType": "tpu7x-standard-4t"},
+        "placementPolicy": {"policyName": policy},
+    }
+
+
+def test_a_policy_is_made_and_gets_ready(make_world: MakeWorld, clock: FakeClock) -> None:
+    """It is CREATING, then READY, in its own region alone, and no node pool may name it before."""
+    world = make_world(policy_seconds=3)
+    operation = world.insert_policy(REGION, BODY)
+    assert (operation["kind"], operation["operationType"]) == ("compute#operation", "insert")
+    clock.tick(2.9)
+    assert world.policy(REGION, NAME)["status"] == "CREATING"
+    with pytest.raises(ApiError, match="is not found in the project and region of the node pool"):
+        world.create_pool(CLUSTER, ironwood())
+    clock.tick(0.1)
+    found = world.policy(REGION, NAME)
+    assert (found["name"], found["status"], found["workloadPolicy"]) == (NAME, "READY", BODY["workloadPolicy"])
+    with pytest.raises(ApiError, match=f"'projects/proj/regions/us-central1/resourcePolicies/{NAME}' was not found"):
+        world.policy(ELSEWHERE, NAME)
+    world.create_pool(CLUSTER, ironwood())
+    assert world.views()[0].topology == "2x2x2"
+
+
+def test_a_policy_is_made_once(make_world: MakeWorld) -> None:
+    """A name that is taken is refused in its region, and free in another."""
+    world = make_world()
+    world.insert_policy(REGION, BODY)
+    with pytest.raises(ApiError, match=f"resourcePolicies/{NAME}' already exists") as caught:
+        world.insert_policy(REGION, BODY)
+    assert caught.value.code == 409
+    assert world.insert_policy(ELSEWHERE, BODY)["status"] == "RUNNING"
+
+
+def test_a_policy_that_is_taken_away(make_world: MakeWorld) -> None:
+    """What somebody deletes is gone, and can be made again."""
+    world = make_world(policy_seconds=0)
+    world.insert_policy(REGION, BODY)
+    assert world.remove_policy(NAME)
+    assert not world.remove_policy(NAME)
+    with pytest.raises(ApiError, match="NOT_FOUND"):
+        world.policy(REGION, NAME)
+    world.insert_policy(REGION, BODY)
+
+
+def test_policies_that_were_made_by_hand(make_world: MakeWorld) -> None:
+    """The settings may say which policies were there before, now and later."""
+    world = make_world(workload_policies={NAME: "2x2x2"})
+    assert world.policy(REGION, NAME)["status"] == "READY"
+    world.create_pool(CLUSTER, ironwood())
+    world.change_settings({"workload_policies": {"mine": "4x4x4"}})
+    assert world.policy(ELSEWHERE, "mine")["workloadPolicy"]["acceleratorTopology"] == "4x4x4"
+    with pytest.raises(SettingsError, match="'mine' has 'big', which is no topology"):
+        world.change_settings({"workload_policies": {"mine": "big"}})
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        pytest.param(None, "'resource.name': ''", id="no body"),
+        pytest.param({**BODY, "name": "Bad_Name"}, "'resource.name': 'Bad_Name'. Must be a match", id="a bad name"),
+        pytest.param({**BODY, "shape": 1}, 'Unknown name "shape"', id="an unknown field"),
+        pytest.param({"name": "a"}, "makes workload policies and no other", id="a policy of another kind"),
+        pytest.param(
+            {"name": "a", "workloadPolicy": {"size": 1}}, 'Unknown name "size" at', id="an unknown inner field"
+        ),
+        pytest.param(
+            {"name": "a", "workloadPolicy": {"type": "BIG"}}, "Must be one of HIGH_THROUGHPUT", id="a bad type"
+        ),
+        pytest.param(
+            {"name": "a", "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "4-4-4"}},
+            "Must be a topology",
+            id="a bad topology",
+        ),
+    ],
+)
+def test_refused_policies(make_world: MakeWorld, body: object, text: str) -> None:
+    """A body that Compute Engine would not take is an invalid argument."""
+    with pytest.raises(ApiError) as caught:
+        make_world().insert_policy(REGION, body)
+    assert (caught.value.status, text in caught.value.message) == ("INVALID_ARGUMENT", True), caught.value
+
+
+@pytest.fixture
+def call() -> Iterator[Client]:
+    """A client of a simulator of one project."""
+    with Simulator(SimulatorSettings(project="proj", policy_seconds=0)) as gke:
+        client = Client(gke.port)
+        yield client
+        client.close()
+
+
+def test_over_http(call: Client) -> None:
+    """Compute Engine's calls are served at GKE's address, counted, and refused in the same form."""
+    assert call("GET", f"{PATH}/{NAME}")[0] == 404
+    assert call("POST", PATH, BODY)[0] == 200
+    status, found = call("GET", f"{PATH}/{NAME}")
+    assert (status, found["kind"], found["status"]) == (200, "compute#resourcePolicy", "READY")
+    assert call("POST", PATH, BODY)[0] == 409
+    status, refusal = call("GET", f"{PATH.replace('/proj/', '/other/')}/{NAME}")
+    assert (status, "compute.resourcePolicies.get" in refusal["error"]["message"]) == (403, True)
+    assert call("DELETE", f"{PATH}/{NAME}")[0] == 501
+    assert call("GET", "/compute/v1/projects/proj/zones/z/instances")[0] == 404
+    counted = call("GET", "/simulator/v1/counters")[1]["calls"]
+    assert counted["resourcePolicies.get"] == {"404": 1, "200": 1, "403": 1}
+    assert counted["resourcePolicies.insert"] == {"200": 1, "409": 1}
+
+
+def test_calls_about_policies_can_be_made_to_fail(call: Client) -> None:
+    """Faults of calls strike them by their names."""
+    call("POST", "/simulator/v1/faults", {"kind": "http_error", "method": "resourcePolicies.insert", "code": 403})
+    assert call("POST", PATH, BODY)[0] == 403
+    assert call("GET", f"{PATH}/{NAME}")[0] == 404

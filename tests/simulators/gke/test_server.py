@@ -1,0 +1,355 @@
+"""The API over a socket: bodies, errors, faults of calls, and the simulator's own API."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from provisioner.simulators.gke import Fault, FaultKind, Simulator, SimulatorSettings
+from tests.simulators.gke.kit import CLUSTER_PATH, POOLS_PATH, Client, empty_pool, reserved, slice_pool, wait_until
+
+OPERATIONS_PATH = "/v1/projects/proj/locations/us-east5-a/operations"
+
+
+@pytest.fixture
+def gke() -> Iterator[Simulator]:
+    """A fast simulator."""
+    settings = SimulatorSettings(create_seconds=0.2, delete_seconds=0.1, node_stagger_seconds=0)
+    with Simulator(settings) as simulator:
+        yield simulator
+
+
+@pytest.fixture
+def call(gke: Simulator) -> Iterator[Client]:
+    """A client of it."""
+    client = Client(gke.port)
+    yield client
+    client.close()
+
+
+def create(call: Client, **changes: Any) -> dict[str, Any]:
+    """Create a slice and return the operation."""
+    status, body = call("POST", POOLS_PATH, {"nodePool": slice_pool(**changes)})
+    assert (200, body) == (status, body)
+    operation: dict[str, Any] = body
+    return operation
+
+
+def test_a_pool_over_http(gke: Simulator, call: Client) -> None:
+    """Create, watch the operation, get, list and delete a pool."""
+    operation = create(call, maxPodsConstraint={"maxPodsPerNode": 15})
+    assert {"operationType": "CREATE_NODE_POOL", "status": "RUNNING", "zone": "us-east5-a"}.items() <= operation.items()
+    assert operation["targetLink"].endswith("/zones/us-east5-a/clusters/main/nodePools/slice")
+    assert "/projects/proj/" not in operation["selfLink"]
+    wait_until(lambda: call("GET", f"{OPERATIONS_PATH}/{operation['name']}")[1]["status"] == "DONE")
+    done = call("GET", f"{OPERATIONS_PATH}/{operation['name']}")[1]
+    assert "error" not in done
+    assert done["startTime"] < done["endTime"]
+    pool = call("GET", f"{POOLS_PATH}/slice")[1]
+    assert {"status": "RUNNING", "initialNodeCount": 4, "podIpv4CidrSize": 27}.items() <= pool.items()
+    # 64-bit numbers are texts in Google's JSON.
+    assert pool["maxPodsConstraint"] == {"maxPodsPerNode": "15"}
+    prefix, _, number = pool["instanceGroupUrls"][0].rpartition("/")[2].removesuffix("-grp").rpartition("-")
+    assert prefix == "gke-main-slice"
+    assert all(node.name.startswith(f"gke-tpu-{number}-") for node in gke.pools[0].nodes)
+    assert [item["name"] for item in call("GET", POOLS_PATH)[1]["nodePools"]] == ["slice"]
+    assert [item["name"] for item in call("GET", CLUSTER_PATH)[1]["nodePools"]] == ["slice"]
+    assert call("DELETE", f"{POOLS_PATH}/slice")[1]["operationType"] == "DELETE_NODE_POOL"
+    wait_until(lambda: call("GET", f"{POOLS_PATH}/slice")[0] == 404)
+    assert call("GET", POOLS_PATH)[1] == {}
+    assert len(call("GET", "/v1/projects/proj/locations/-/operations")[1]["operations"]) == 2
+
+
+def test_an_error_body_has_googles_form(call: Client) -> None:
+    """Code, message, errors, status and details, as real GKE sends them."""
+    status, body = call("GET", f"{POOLS_PATH}/none")
+    text = 'nodePool "projects/proj/zones/us-east5-a/clusters/main/nodePools/none" not found'
+    request_info = body["error"].pop("details")
+
+    assert status == 404
+    assert {
+        "error": {
+            "code": 404,
+            "message": text,
+            "status": "NOT_FOUND",
+            "errors": [{"message": text, "domain": "global", "reason": "notFound"}],
+        }
+    } == body
+    assert request_info[0]["@type"] == "type.googleapis.com/google.rpc.RequestInfo"
+    assert request_info[0]["requestId"].startswith("0x")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        pytest.param(
+            {"nodePool": {"name": "p", "size": 3}},
+            "Invalid JSON payload received. Unknown name \"size\" at 'node_pool': Cannot find field.",
+            id="an unknown field",
+        ),
+        pytest.param(
+            {"nodepool": {}},
+            'Invalid JSON payload received. Unknown name "nodepool": Cannot find field.',
+            id="an unknown field at the root",
+        ),
+        pytest.param(
+            {"nodePool": {"initialNodeCount": "many"}},
+            "Invalid value at 'node_pool.initial_node_count' (TYPE_INT32), \"many\"",
+            id="a text for a number",
+        ),
+        pytest.param(
+            {"nodePool": {"placementPolicy": {"type": "TIGHT"}}},
+            "Invalid value at 'node_pool.placement_policy.type' "
+            '(type.googleapis.com/google.container.v1.NodePool.PlacementPolicy.Type), "TIGHT"',
+            id="an unknown enum",
+        ),
+        pytest.param({}, "Missing required field: node_pool.", id="no pool"),
+        pytest.param(b"{", "Invalid JSON payload received.", id="no JSON"),
+        pytest.param([1], "Root element must be a message.", id="no object"),
+    ],
+)
+def test_a_malformed_body_is_refused(call: Client, body: object, text: str) -> None:
+    """A body that doesn't fit the message is an invalid argument that says where."""
+    status, answer = call("POST", POOLS_PATH, body)
+
+    assert (status, answer["error"]["status"]) == (400, "INVALID_ARGUMENT")
+    assert text in answer["error"]["message"]
+
+
+def test_enums_may_come_and_go_as_numbers(call: Client) -> None:
+    """A client that asks for enum-encoding=int sends and gets numbers."""
+    create(call, placementPolicy={"type": 1, "tpu_topology": "4x4"})
+    pool = call("GET", f"{POOLS_PATH}/slice?%24alt=json%3Benum-encoding%3Dint")[1]
+    listed = call("GET", f"{POOLS_PATH}?$alt=json;enum-encoding=int")[1]["nodePools"][0]
+
+    assert pool["placementPolicy"] == {"type": 1, "tpuTopology": "4x4"}
+    assert (pool["placementPolicy"], pool["status"]) == (listed["placementPolicy"], listed["status"])
+    assert call("GET", f"{POOLS_PATH}/slice")[1]["placementPolicy"] == {"type": "COMPACT", "tpuTopology": "4x4"}
+
+
+def test_masks_are_honoured_in_query_and_header(call: Client) -> None:
+    """`fields` and X-Goog-FieldMask select; a wrong one is refused before the call takes effect."""
+    create(call)
+    want = {"nodePools": [{"name": "slice", "config": {"machineType": "ct5lp-hightpu-4t"}}]}
+    assert want == call("GET", f"{POOLS_PATH}?fields=nodePools(name,config/machineType)")[1]
+    header = {"X_Goog_FieldMask": "nodePools.name,nodePools.config.machineType"}
+    assert want == call("GET", POOLS_PATH, **header)[1]
+    assert {"name"} == call("GET", f"{POOLS_PATH}/slice?fields=name")[1].keys()
+    assert call("GET", f"{POOLS_PATH}?fields=pools")[0] == 400
+    assert call("DELETE", f"{POOLS_PATH}/slice?fields=nope")[0] == 400
+    assert call("GET", f"{POOLS_PATH}/slice")[1]["status"] != "STOPPING"
+
+
+def test_a_list_shows_every_change(gke: Simulator, call: Client) -> None:
+    """What is kept of a pool's body never outlives a change."""
+    create(call)
+    path = f"{POOLS_PATH}?fields=nodePools(status)"
+    assert call("GET", path)[1]["nodePools"] == [{"status": "PROVISIONING"}]
+    wait_until(lambda: call("GET", path)[1]["nodePools"] == [{"status": "RUNNING"}])
+    call("DELETE", f"{POOLS_PATH}/slice")
+    assert call("GET", path)[1]["nodePools"] == [{"status": "STOPPING"}]
+    wait_until(lambda: call("GET", path)[1] == {})
+
+
+def test_an_update_replaces_labels(call: Client) -> None:
+    """PUT with labels changes them; with anything else it is not implemented."""
+    create(call, config={"machineType": "ct5lp-hightpu-4t", "labels": {"a": "1"}})
+    wait_until(lambda: call("GET", f"{POOLS_PATH}/slice")[1]["status"] == "RUNNING")
+    call("PUT", "/simulator/v1/settings", {"update_seconds": 0})
+    assert call("PUT", f"{POOLS_PATH}/slice", {"labels": {"labels": {"b": "2"}}})[0] == 200
+    assert call("GET", f"{POOLS_PATH}/slice")[1]["config"]["labels"] == {"b": "2"}
+    assert call("PUT", f"{POOLS_PATH}/slice", {"imageType": "x"})[0] == 501
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "code"),
+    [
+        pytest.param("GET", "/v1/projects/p/locations/l/clusters/c/nodePools/p/rings", 501, id="an unknown part"),
+        pytest.param("PATCH", POOLS_PATH, 501, id="a method that pools don't have"),
+        pytest.param("GET", "/v2/projects", 404, id="another API"),
+        pytest.param("GET", "/simulator/v1/moon", 404, id="an unknown path of the simulator's own"),
+        pytest.param("DELETE", "/simulator/v1/faults/none", 404, id="an unknown fault"),
+        pytest.param("POST", "/simulator/v1/pools/none:preempt", 404, id="an unknown pool"),
+        pytest.param("GET", "/simulator/v1/log?limit=no", 400, id="a limit that is no number"),
+        pytest.param("GET", f"{OPERATIONS_PATH}/none", 404, id="an unknown operation"),
+        pytest.param("GET", "/v1/projects/proj/locations/us-east5-a/serverConfig", 200, id="server configuration"),
+        pytest.param("GET", f"{POOLS_PATH}?alt=media", 400, id="another encoding"),
+    ],
+)
+def test_status_of_odd_requests(call: Client, method: str, path: str, code: int) -> None:
+    """Every request gets a JSON answer with a fitting status."""
+    assert code == call(method, path)[0]
+
+
+def test_an_error_before_the_effect(gke: Simulator, call: Client) -> None:
+    """A create that fails at once leaves no pool."""
+    gke.inject(Fault(kind=FaultKind.HTTP_ERROR, method="nodePools.create", code=503, count=1, pool="slice"))
+    status, body = call("POST", POOLS_PATH, {"nodePool": slice_pool()})
+    assert (status, body["error"]["status"]) == (503, "UNAVAILABLE")
+    assert gke.pools == ()
+    create(call)
+
+
+def test_an_error_for_one_kind_of_pool(gke: Simulator, call: Client) -> None:
+    """Faults of calls look at what a create asks for, and at the pool that other calls are about."""
+    create(call, name="reserved", config=reserved("projects/proj/reservations/r/reservationBlocks/b"))
+    gke.inject(Fault(kind=FaultKind.HTTP_ERROR, zone="us-east5-a", capacity="flex-start"))
+    gke.inject(Fault(kind=FaultKind.HTTP_ERROR, reservation="r"))
+    asked = (slice_pool("fixed"), empty_pool("flex"), slice_pool("block", config=reserved("r")))
+    created = [call("POST", POOLS_PATH, {"nodePool": body})[0] for body in asked]
+    read = [call("GET", f"{POOLS_PATH}/{name}")[0] for name in ("fixed", "reserved")]
+    assert (created, read) == ([200, 503, 503], [200, 503])
+    # What cannot be read is GKE's to refuse.
+    assert call("POST", POOLS_PATH, {"nodePool": {"config": []}})[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("topology", "want"),
+    [
+        pytest.param("4x4", [403, 200, 200], id="of its placement"),
+        pytest.param("2x2", [200, 403, 200], id="of a single host of its machine type"),
+        pytest.param("2x2x2", [200, 200, 403], id="of its workload policy"),
+        pytest.param("4x8", [200, 200, 200], id="of none"),
+    ],
+)
+def test_an_error_for_one_topology(gke: Simulator, call: Client, topology: str, want: list[int]) -> None:
+    """A create is known by the topology that it asks for, however it says so."""
+    gke.set(workload_policies={"small": "2x2x2"})
+    gke.inject(Fault(kind=FaultKind.HTTP_ERROR, method="nodePools.create", code=403, topology=topology))
+    asked = (
+        slice_pool("slice"),
+        slice_pool("single", initialNodeCount=1, placementPolicy={}),
+        slice_pool(
+            "cube",
+            initialNodeCount=2,
+            config={"machineType": "tpu7x-standard-4t"},
+            placementPolicy={"policyName": "small"},
+        ),
+    )
+    assert [call("POST", POOLS_PATH, {"nodePool": body})[0] for body in asked] == want
+
+
+def test_an_answer_lost_after_the_effect(gke: Simulator, call: Client) -> None:
+    """A create whose answer is lost has made its pool."""
+    gke.inject(Fault(kind=FaultKind.HTTP_ERROR, code=0, before_effect=False, machine_type="ct5lp-hightpu-4t"))
+    with pytest.raises((http.client.BadStatusLine, ConnectionError)):
+        call("POST", POOLS_PATH, {"nodePool": slice_pool()})
+    assert [view.name for view in gke.pools] == ["slice"]
+    assert gke.calls[-1].status == 0
+
+
+def test_a_hanging_call_is_cut_when_the_simulator_stops(gke: Simulator) -> None:
+    """Nobody waits for a hang when the simulator ends."""
+    gke.inject(Fault(kind=FaultKind.HANG, seconds=600))
+    client, ended = Client(gke.port), threading.Event()
+
+    def wait() -> None:
+        with pytest.raises((http.client.HTTPException, ConnectionError)):
+            client("GET", POOLS_PATH)
+        ended.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_until(lambda: gke.world.faults.all()[0].count is None and len(gke._running._connections) == 1)
+    gke.stop()
+    assert ended.wait(5)
+    thread.join()
+    client.close()
+
+
+def test_requests_can_be_slow(gke: Simulator, call: Client) -> None:
+    """Every API call is answered only after the settings' latency; the simulator's own API is not."""
+    call("PUT", "/simulator/v1/settings", {"request_seconds": 0.15})
+    began = time.monotonic()
+    call("GET", POOLS_PATH)
+    assert time.monotonic() - began >= 0.15
+    assert gke.calls[-1].latency_seconds >= 0.15
+
+
+def test_the_simulators_own_api(gke: Simulator, call: Client) -> None:
+    """State, settings, faults, preemption, status, log and counters."""
+    create(call)
+    wait_until(lambda: gke.pools[0].status == "RUNNING")
+    state = call("GET", "/simulator/v1/state")[1]
+    assert (state["pools"][0]["name"], len(state["pools"][0]["nodes"]), len(state["operations"])) == ("slice", 4, 1)
+    status, fault = call("POST", "/simulator/v1/faults", {"kind": "stockout", "zone": "us-east5-a", "count": 2})
+    assert (status, fault["kind"]) == (200, "stockout")
+    assert [fault] == call("GET", "/simulator/v1/faults")[1]["faults"]
+    assert call("DELETE", f"/simulator/v1/faults/{fault['fault_id']}")[0] == 200
+    assert call("DELETE", "/simulator/v1/faults")[0] == 200
+    assert len(call("POST", "/simulator/v1/pools/slice:preempt", {"hosts": 2})[1]["nodes"]) == 2
+    assert [node.state for node in gke.pools[0].nodes] == ["lost", "lost", "registered", "registered"]
+    call("POST", "/simulator/v1/pools/slice:setStatus", {"status": "RUNNING_WITH_ERROR", "message": "half"})
+    pool = call("GET", f"{POOLS_PATH}/slice")[1]
+    assert (pool["status"], pool["statusMessage"]) == ("RUNNING_WITH_ERROR", "half")
+    assert {"nodePools.create", "nodePools.get"} == call("GET", "/simulator/v1/counters")[1]["calls"].keys()
+    newest = call("GET", "/simulator/v1/log?limit=1")[1]["calls"]
+    assert [(item["method"], item["httpMethod"], item["status"]) for item in newest] == [("nodePools.get", "GET", 200)]
+    call("POST", "/simulator/v1/counters:reset")
+    assert (call("GET", "/simulator/v1/counters")[1], gke.calls) == ({"calls": {}}, ())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "text"),
+    [
+        pytest.param("settings", {"speed": 1}, "speed: no such setting", id="an unknown setting"),
+        pytest.param("settings", {"create_seconds": "x"}, "'x' is not of type float", id="a wrong type"),
+        pytest.param("settings", {"create_seconds": -1}, "create_seconds: -1 is not a number", id="a negative time"),
+        pytest.param("settings", {"project": "x"}, "project: can be set at the start only", id="a fixed setting"),
+        pytest.param("settings", {"operations_quota": 0}, "operations_quota: 0 is less than 1", id="a quota of none"),
+        pytest.param("settings", {"reservations": {"r": "READY"}}, "'r' is not ZONE/NAME", id="no zone"),
+        pytest.param("settings", {"reservations": {"z/r": "GONE"}}, "'GONE', which is none of CREATING", id="a state"),
+        pytest.param("settings", [], "must be a JSON object", id="a list"),
+        pytest.param("faults", {"kind": "boom"}, "kind: 'boom' is none of stockout", id="an unknown fault"),
+        pytest.param("faults", {"kind": "hang", "pool": "("}, "is no regular expression", id="a broken pattern"),
+        pytest.param("faults", {"kind": "hang", "count": True}, "count: True is not of type", id="a truth for a count"),
+        pytest.param(
+            "faults", {"kind": "stockout", "capacity": "cheap"}, "capacity: 'cheap' is none of", id="no such capacity"
+        ),
+        pytest.param("faults", {"kind": "hang", "speed": 1}, "speed: no such field", id="an unknown field"),
+    ],
+)
+def test_mistakes_in_the_simulators_own_api_are_named(call: Client, path: str, body: object, text: str) -> None:
+    """A mistake is answered with 400 and a text that names it."""
+    method = "PUT" if path == "settings" else "POST"
+    status, answer = call(method, f"/simulator/v1/{path}", body)
+
+    assert status == 400
+    assert text in answer["error"]["message"]
+
+
+def test_many_connections_at_once(gke: Simulator) -> None:
+    """A burst of connections is queued, not refused."""
+    sockets = [socket.create_connection(("127.0.0.1", gke.port), timeout=10) for _ in range(200)]
+    try:
+        for connection in sockets:
+            connection.sendall(f"GET {POOLS_PATH} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        answers = [connection.recv(64) for connection in sockets]
+    finally:
+        for connection in sockets:
+            connection.close()
+
+    assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers)
+
+
+def test_the_log_is_bounded() -> None:
+    """Only the newest calls are remembered; counts go on."""
+    with Simulator(SimulatorSettings(calls_kept=3)) as simulator:
+        client = Client(simulator.port)
+        for _ in range(5):
+            client("GET", POOLS_PATH)
+        client.close()
+
+        assert (len(simulator.calls), simulator.count("nodePools.list")) == (3, 5)
+
+
+def test_use_before_the_start_is_an_error() -> None:
+    """A simulator without a port says how to get one."""
+    with pytest.raises(RuntimeError, match="call start"):
+        _ = Simulator().url

@@ -1,0 +1,494 @@
+"""What GKE refuses, in GKE's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provisioner.simulators.gke.capacity import FULL_RESERVATION_TEXTS, NOT_READY_TEXT
+from provisioner.simulators.gke.errors import ApiError
+from provisioner.simulators.gke.names import ClusterName, default_account
+from provisioner.simulators.gke.scopes import pulls_images
+from provisioner.simulators.gke.settings import ACT_AS, FULL, SettingsError, SimulatorSettings
+from provisioner.simulators.gke.validation import check_pool
+from tests.simulators.gke.kit import reserved
+
+POLICIES = {"tpu-provisioner-4x4x4": "4x4x4", "small": "2x2x2", "one": "2x2x1", "v6e": "4x4", "shapeless": ""}
+ZONAL = ClusterName("proj", "us-east5-a", "main")
+REGIONAL = ClusterName("proj", "us-east5", "main")
+BLUE_GREEN = {"strategy": "BLUE_GREEN"}
+
+SINGLE_HOST_TEXT = (
+    "TPU topology can't be specified with single-host TPU slice pool; please remove the tpu_topology from the node "
+    "pool creation request if the node pool is intented to run with single-host TPU slice nodes."
+)
+NAME_TEXT = (
+    'Invalid value for field "node_pool.name": "{}". Must be a match of regex '
+    "'(?:[a-z](?:[-a-z0-9]{{0,38}}[a-z0-9])?)' (only lowercase alphanumerics and '-' allowed, must start with a letter "
+    "and end with an alphanumeric, and must be no longer than 40 characters)."
+)
+
+
+def pool(machine: str = "ct5lp-hightpu-4t", topology: str = "4x4", count: int = 4, **rest: Any) -> dict[str, Any]:
+    """Return a multi-host slice; an empty topology leaves the placement out."""
+    placement = {"placementPolicy": {"type": "COMPACT", "tpuTopology": topology}} if topology else {}
+    config = {"machineType": machine, **rest.pop("config", {})}
+    return {"name": "p", "initialNodeCount": count, "config": config, **placement, **rest}
+
+
+def flex(**changes: Any) -> dict[str, Any]:
+    """Return a flex-start slice that GKE accepts, with changes to its config or itself."""
+    config = {"flexStart": True, "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}}
+    body = {"autoscaling": {"enabled": True, "maxNodeCount": 4, "locationPolicy": "ANY"}}
+    return pool(count=0, config={**config, **changes.pop("config", {})}, **{**body, **changes})
+
+
+def queued(**changes: Any) -> dict[str, Any]:
+    """Return a queued slice that GKE accepts, with changes to its config or itself."""
+    config = {"flexStart": False, **changes.pop("config", {})}
+    return flex(config=config, queuedProvisioning={"enabled": True}, **changes)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        pytest.param({**pool(), "name": "X"}, NAME_TEXT.format("X"), id="an upper-case name"),
+        pytest.param({**pool(), "name": "a" * 41}, NAME_TEXT.format("a" * 41), id="a name of 41 characters"),
+        pytest.param({**pool(), "name": "a-"}, NAME_TEXT.format("a-"), id="a name that ends with a dash"),
+        pytest.param(pool(machine="ct9z-4t"), 'Machine type with name "ct9z-4t" does not exist', id="unknown machine"),
+        pytest.param(pool(topology="2x2", count=1), SINGLE_HOST_TEXT, id="topology on a single-host pool"),
+        pytest.param(
+            pool(config={"oauthScopes": ["cloud-platform"]}),
+            'Invalid value for field "node_pool.config.oauth_scopes": "cloud-platform".',
+            id="a scope by its short name",
+        ),
+        pytest.param(
+            pool("tpu7x-standard-4t", "", 1, placementPolicy={"policyName": "one"}),
+            SINGLE_HOST_TEXT,
+            id="workload policy on a single-host pool",
+        ),
+        pytest.param(pool(topology="2x3"), 'invalid TPU topology "2x3"', id="a shape that is not sold"),
+        pytest.param(
+            pool("ct3p-hightpu-4t", "", 4),
+            "doesn't support single host topology",
+            id="multi-host machine without topology",
+        ),
+        pytest.param(
+            pool("tpu7x-standard-4t", "", 2, placementPolicy={"tpuTopology": "2x2x2"}),
+            "requires a workload policy",
+            id="tpu7x slice without a policy",
+        ),
+        pytest.param(
+            pool("ct5p-hightpu-4t", "", 2, placementPolicy={"policyName": "small"}),
+            "Required field 'resource.requestedRunDuration' not specified",
+            id="workload policy on v5p",
+        ),
+        pytest.param(
+            pool("tpu7x-standard-4t", "", 2, placementPolicy={"policyName": "tpu-provisioner-2x2x2"}),
+            'Resource policy "tpu-provisioner-2x2x2" is not found in the project and region of the node pool.',
+            id="a workload policy that does not exist",
+        ),
+        pytest.param(
+            pool("tpu7x-standard-4t", "", 2, placementPolicy={"policyName": "small", "tpuTopology": "4x4x4"}),
+            'TPU topology "4x4x4" differs from the workload policy\'s topology "2x2x2"',
+            id="a topology that is not the policy's",
+        ),
+        pytest.param(
+            pool(config={"diskType": "pd-standard"}), "pd-standard disk type cannot be used", id="a slow disk"
+        ),
+        pytest.param(
+            pool("ct6e-standard-4t", config={"bootDisk": {"diskType": "pd-ssd"}}),
+            "pd-ssd disk type cannot be used by ct6e-standard-4t",
+            id="a boot disk that v6e doesn't take",
+        ),
+        pytest.param(pool(locations=["us-west1-a"]), "Not a zone of region us-east5", id="a zone elsewhere"),
+        pytest.param(
+            pool(locations=["us-east5-a", "us-east5-b"]), "requires exactly one zone", id="COMPACT over two zones"
+        ),
+        pytest.param(
+            pool(upgradeSettings=BLUE_GREEN),
+            "not supported with BLUE_GREEN",
+            id="COMPACT with blue-green",
+        ),
+        *(
+            pytest.param(
+                pool(machine, "", hosts, placementPolicy={"tpuTopology": topology}, upgradeSettings=BLUE_GREEN),
+                "not supported with BLUE_GREEN",
+                id=f"the topology alone, which means COMPACT, with blue-green on {machine}",
+            )
+            for machine, topology, hosts in (("ct4p-hightpu-4t", "2x2x2", 2), ("ct6e-standard-4t", "4x4", 4))
+        ),
+        pytest.param(pool(maxPodsConstraint={"maxPodsPerNode": "300"}), "between 8 and 256", id="300 pods a node"),
+        pytest.param(pool(config={"labels": {"a": "b" * 64}}), "no more than 63 characters", id="a label value of 64"),
+        pytest.param(pool(config={"labels": {"-a": "b"}}), "invalid label key", id="a label key with a leading dash"),
+        pytest.param(
+            pool(config={"labels": {"A_B/c": "b"}}), "invalid label key", id="a label prefix that is no domain"
+        ),
+        pytest.param(
+            pool(config={"labels": {f"label-{index:03}": "v" * 60 for index in range(16)}}),
+            "up to 1,024 total characters in a single request",
+            id="too many characters of labels",
+        ),
+        pytest.param(
+            pool(config={"resourceLabels": {"Team": "x"}}), "resource_labels", id="an upper-case resource label"
+        ),
+        pytest.param(
+            pool(config={"taints": [{"key": "a", "value": "b"}]}), "has no effect", id="a taint without effect"
+        ),
+        pytest.param(
+            pool(config={"reservationAffinity": {"consumeReservationType": "ANY_RESERVATION"}}),
+            "ANY is not supported with TPUs",
+            id="any reservation",
+        ),
+        pytest.param(
+            pool(
+                config={
+                    "reservationAffinity": {
+                        "consumeReservationType": "SPECIFIC_RESERVATION",
+                        "key": "compute.googleapis.com/reservation-name",
+                        "values": ["a", "b"],
+                    }
+                }
+            ),
+            "exactly one reservation must be given, got 2",
+            id="two reservations",
+        ),
+        pytest.param(
+            pool(
+                config={
+                    "spot": True,
+                    "reservationAffinity": {
+                        "consumeReservationType": "SPECIFIC_RESERVATION",
+                        "key": "compute.googleapis.com/reservation-name",
+                        "values": ["a"],
+                    },
+                }
+            ),
+            "Spot VMs can't consume reservations",
+            id="spot with a reservation",
+        ),
+        pytest.param(
+            pool(count=0, autoscaling={"enabled": True}),
+            "Maximum node count 0 is not a valid size of TPU pod slice with topology 4x4",
+            id="autoscaled without a maximum",
+        ),
+        pytest.param(flex(config={"spot": True}), "can't be combined with Spot", id="flex-start and spot"),
+        pytest.param(
+            flex(management={"autoRepair": True, "autoUpgrade": True}),
+            "auto-repair to be disabled",
+            id="flex-start and repair",
+        ),
+        pytest.param(flex(autoscaling={}), "autoscaling to be enabled", id="flex-start of a fixed size"),
+        pytest.param(
+            flex(upgradeSettings={"strategy": "SURGE"}), "only the SHORT_LIVED", id="flex-start with surge upgrades"
+        ),
+        pytest.param(flex(config={"maxRunDuration": "60s"}), "between 600s and 604800s", id="flex-start for a minute"),
+        pytest.param(
+            flex(config={"reservationAffinity": {}}),
+            "requires reservation affinity NO_RESERVATION",
+            id="flex, no affinity",
+        ),
+        pytest.param(
+            {**flex(config={"machineType": "ct4p-hightpu-4t"})}, "Flex-start is not supported", id="flex-start on v4"
+        ),
+        pytest.param(
+            flex(initialNodeCount=4), "requires an initial and a minimum node count of 0", id="flex-start with nodes"
+        ),
+        pytest.param(
+            flex(autoscaling={"enabled": True, "minNodeCount": 4, "maxNodeCount": 4, "locationPolicy": "ANY"}),
+            "requires an initial and a minimum node count of 0",
+            id="flex-start that never shrinks",
+        ),
+        pytest.param(
+            queued(config={"spot": True}), "Queued provisioning can't be combined with Spot", id="queued spot"
+        ),
+        pytest.param(
+            queued(config={"reservationAffinity": {}}),
+            "Queued provisioning requires reservation affinity NO_RESERVATION",
+            id="queued, no affinity",
+        ),
+        pytest.param(queued(autoscaling={}), "requires cluster autoscaling to be enabled", id="queued of a fixed size"),
+        pytest.param(
+            queued(upgradeSettings={"strategy": "SURGE"}), "only the SHORT_LIVED", id="queued with surge upgrades"
+        ),
+        pytest.param(
+            queued(config={"machineType": "ct4p-hightpu-4t"}), "Queued provisioning is not supported", id="queued v4"
+        ),
+        pytest.param(
+            queued(config={"maxRunDuration": "3600s"}), "not allowed with queued provisioning", id="queued for an hour"
+        ),
+        pytest.param(pool(config={"maxRunDuration": "29s"}), "between 30s and 10368000s", id="on demand for 29 s"),
+        pytest.param(
+            pool(config=reserved("r/reservationSubBlocks/s")), "is not the name of a reservation", id="a lone sub-block"
+        ),
+        pytest.param(
+            pool(config=reserved("projects/p/reservationBlocks/b")),
+            "is not the name of a reservation",
+            id="a block of no reservation",
+        ),
+        pytest.param(pool("n2-standard-4"), "can't be specified with machine type n2-standard-4", id="no chips"),
+        pytest.param(pool(topology="", count=1001), "between 0 and 1000", id="too many nodes"),
+    ],
+)
+def test_refusals(body: dict[str, Any], text: str) -> None:
+    """A request that GKE doesn't take is an invalid argument with GKE's text."""
+    with pytest.raises(ApiError) as caught:
+        check_pool(body, ZONAL, SimulatorSettings(), POLICIES)
+
+    assert caught.value.status == "INVALID_ARGUMENT"
+    assert text in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("body", "hosts", "topology"),
+    [
+        pytest.param(pool(), 4, "4x4", id="a v5e slice"),
+        pytest.param(pool(topology="", count=3), 3, "2x2", id="three single hosts"),
+        pytest.param(pool("ct6e-standard-8t", "", 1), 1, "2x4", id="an eight-chip host"),
+        pytest.param(
+            pool("tpu7x-standard-4t", "", 16, placementPolicy={"policyName": "tpu-provisioner-4x4x4"}),
+            16,
+            "4x4x4",
+            id="tpu7x by the policy's topology",
+        ),
+        pytest.param(
+            pool("ct6e-standard-4t", "", 4, placementPolicy={"policyName": "v6e", "tpuTopology": "4x4"}),
+            4,
+            "4x4",
+            id="v6e with a policy and a topology",
+        ),
+        pytest.param(
+            pool("tpu7x-standard-4t", "", 5, placementPolicy={"policyName": "shapeless"}),
+            5,
+            None,
+            id="a policy without a topology",
+        ),
+        pytest.param(flex(), 0, "4x4", id="flex-start begins empty"),
+        pytest.param(queued(), 0, "4x4", id="queued provisioning begins empty"),
+        pytest.param(pool(config={"maxRunDuration": "3600s"}), 4, "4x4", id="a slice for an hour"),
+        pytest.param(pool(config=reserved("projects/p/reservations/r/reservationBlocks/b")), 4, "4x4", id="a block"),
+        *(
+            pytest.param(
+                pool(machine, "", hosts, placementPolicy={"tpuTopology": topology}),
+                hosts,
+                topology,
+                id=f"the topology alone, as gcloud sends it, on {machine}",
+            )
+            for machine, topology, hosts in (
+                ("ct3p-hightpu-4t", "4x4", 4),
+                ("ct4p-hightpu-4t", "2x2x2", 2),
+                ("ct5lp-hightpu-4t", "4x4", 4),
+                ("ct5p-hightpu-4t", "2x2x2", 2),
+                ("ct6e-standard-4t", "4x4", 4),
+            )
+        ),
+        pytest.param(
+            pool(
+                "tpu7x-standard-4t",
+                "",
+                16,
+                placementPolicy={"policyName": "tpu-provisioner-4x4x4", "tpuTopology": "4x4x4"},
+            ),
+            16,
+            "4x4x4",
+            id="tpu7x with policy and topology and no type, as a pool that came up on real GKE",
+        ),
+        pytest.param(
+            pool(config=reserved("projects/p/reservations/r/reservationBlocks/b/reservationSubBlocks/s")),
+            4,
+            "4x4",
+            id="a sub-block of a shared reservation",
+        ),
+        pytest.param(pool("e2-medium", "", 2), 2, None, id="an ordinary pool"),
+    ],
+)
+def test_accepted_pools(body: dict[str, Any], hosts: int, topology: str | None) -> None:
+    """A good request becomes a plan of hosts with a topology."""
+    plan = check_pool(body, ZONAL, SimulatorSettings(), POLICIES)
+
+    assert (hosts, topology, None) == (plan.hosts_per_zone, plan.topology, plan.failure)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        pytest.param(
+            pool(count=16),
+            "Google Compute Engine: Invalid value for field 'resource.resizeBy': '16'. Requested invalid target size "
+            "'16' for a Managed Instance Group in the gang mode of size '4'. Should be equal to the gang size.",
+            id="more nodes than hosts",
+        ),
+        pytest.param(
+            pool("tpu7x-standard-4t", "2x2x2", 2),
+            "Creation of a managed instance group with tpu7x-standard-4t machine type with placement policy is not "
+            "supported. Use workload policy instead.",
+            id="tpu7x with COMPACT",
+        ),
+        pytest.param(
+            pool("tpu7x-standard-4t", "", 16, placementPolicy={"policyName": "small"}),
+            "Google Compute Engine: Invalid value for field 'resource.resizeBy': '16'. Requested invalid target size "
+            "'16' for a Managed Instance Group in the gang mode of size '2'. Should be equal to the gang size.",
+            id="a workload policy of another topology than the count",
+        ),
+    ],
+)
+def test_late_failures(body: dict[str, Any], text: str) -> None:
+    """What GKE finds only while it builds is the plan's failure."""
+    plan = check_pool(body, ZONAL, SimulatorSettings(), POLICIES)
+
+    assert plan.failure is not None
+    assert ("INVALID_ARGUMENT", text) == (plan.failure.status, plan.failure.message)
+
+
+EXCLUDED = {"exclusionUntilEndOfSupport": {"enabled": True}}
+
+
+@pytest.mark.parametrize(
+    ("channel", "body", "text"),
+    [
+        pytest.param(None, {}, "", id="without a channel everything by default"),
+        pytest.param(None, {"management": {"autoRepair": True}}, "", id="without a channel auto-upgrade may be off"),
+        pytest.param("REGULAR", {}, "", id="on a channel everything by default"),
+        pytest.param(
+            "REGULAR",
+            {"management": {"autoRepair": True}},
+            "Auto_upgrade cannot be false when release_channel REGULAR is set.",
+            id="on a channel auto-upgrade may not be left out of management, for that is off",
+        ),
+        pytest.param(
+            "REGULAR",
+            {"management": {"autoUpgrade": True}, "maintenancePolicy": EXCLUDED},
+            "",
+            id="on a channel with the exclusion",
+        ),
+        pytest.param(
+            None,
+            {"management": {"autoUpgrade": True}, "maintenancePolicy": EXCLUDED},
+            "requires a release channel",
+            id="the exclusion without a channel",
+        ),
+        pytest.param(
+            None,
+            {"management": {"autoRepair": True}, "maintenancePolicy": EXCLUDED},
+            "requires a release channel",
+            id="the exclusion with neither",
+        ),
+    ],
+)
+def test_auto_upgrade_and_the_release_channel(channel: str | None, body: dict[str, Any], text: str) -> None:
+    """On a channel pools are upgraded by GKE."""
+    settings = SimulatorSettings(release_channel=channel)
+    assert SimulatorSettings().release_channel == "REGULAR"
+    if text:
+        with pytest.raises(ApiError, match=text):
+            check_pool(pool(**body), ZONAL, settings, {})
+    else:
+        assert check_pool(pool(**body), ZONAL, settings, {}).topology == "4x4"
+
+
+NODES = "nodes@proj.iam.gserviceaccount.com"
+NO_ACCESS = 'The user does not have access to service account "{}". Ask a project owner to grant you the '
+
+
+@pytest.mark.parametrize(
+    ("settings", "account", "text"),
+    [
+        pytest.param({}, NODES, "", id="any account by default"),
+        pytest.param({"denied_permissions": [ACT_AS]}, NODES, NO_ACCESS.format(NODES), id="denied"),
+        pytest.param(
+            {"denied_permissions": [ACT_AS]},
+            "",
+            NO_ACCESS.format(default_account("proj")),
+            id="denied on Compute Engine's default account",
+        ),
+        pytest.param({"service_accounts": {NODES: "forbidden"}}, NODES, NO_ACCESS.format(NODES), id="forbidden"),
+        pytest.param({"service_accounts": {NODES: "forbidden"}}, "", "", id="another one is forbidden"),
+        pytest.param(
+            {"service_accounts": {default_account("proj"): "forbidden"}},
+            "default",
+            "does not have access",
+            id="default",
+        ),
+        pytest.param({"service_accounts": {NODES: "missing"}}, NODES, f'"{NODES}" does not exist.', id="missing"),
+    ],
+)
+def test_a_service_account_takes_the_right_to_act_as_it(settings: dict[str, Any], account: str, text: str) -> None:
+    """HTTP 400 in GKE's words, whichever setting takes the right away."""
+    body = pool(config={"serviceAccount": account} if account else {})
+    if text:
+        with pytest.raises(ApiError, match=text) as caught:
+            check_pool(body, ZONAL, SimulatorSettings(**settings), {})
+        assert caught.value.code == 400
+    else:
+        assert check_pool(body, ZONAL, SimulatorSettings(**settings), {}).failure is None
+
+
+RESERVATIONS = {
+    "us-east5-a/r": "READY",
+    "us-east5-a/full": FULL,
+    "us-east5-a/new": "CREATING",
+    "us-east5-b/there": "READY",
+}
+
+
+@pytest.mark.parametrize(
+    ("reservations", "reservation", "texts"),
+    [
+        pytest.param(None, "any", (), id="any by default"),
+        pytest.param(RESERVATIONS, "r", (), id="one that is there"),
+        pytest.param(RESERVATIONS, "projects/q/reservations/r/reservationBlocks/b", (), id="a block of it"),
+        pytest.param(RESERVATIONS, "full", FULL_RESERVATION_TEXTS, id="a full one"),
+        pytest.param(RESERVATIONS, "new", (NOT_READY_TEXT,), id="one that is not ready"),
+    ],
+)
+def test_a_reservation_serves_or_fails_the_create(
+    reservations: dict[str, str] | None, reservation: str, texts: tuple[str, ...]
+) -> None:
+    """In recorded words, at the end of the create."""
+    body = pool(config=reserved(reservation))
+    failure = check_pool(body, ZONAL, SimulatorSettings(reservations=reservations), {}).failure
+    assert (failure.message in texts) if failure is not None else not texts
+
+
+@pytest.mark.parametrize("reservation", ["there", "projects/q/reservations/nowhere"], ids=["another zone", "no zone"])
+def test_a_reservation_that_is_not_there_is_refused(reservation: str) -> None:
+    """At once, as its path is not found."""
+    with pytest.raises(ApiError, match=r"/zones/us-east5-a/reservations/.*' was not found") as caught:
+        check_pool(pool(config=reserved(reservation)), ZONAL, SimulatorSettings(reservations=RESERVATIONS), {})
+    assert caught.value.code == 404
+
+
+def test_a_release_channel_that_does_not_exist_is_refused() -> None:
+    """The simulator's own settings are checked."""
+    with pytest.raises(SettingsError, match="release_channel: 'SLOW' is none of RAPID"):
+        SimulatorSettings(release_channel="SLOW")
+
+
+@pytest.mark.parametrize(
+    ("scopes", "want"),
+    [
+        (None, False),
+        (["logging.write", "monitoring"], False),
+        (["cloud-platform"], True),
+        (["devstorage.read_only"], True),
+    ],
+)
+def test_nodes_without_a_scope_pull_no_images(scopes: list[str] | None, want: bool) -> None:  # noqa: FBT001
+    """GKE adds those of logging and monitoring alone."""
+    config = {} if scopes is None else {"oauthScopes": [f"https://www.googleapis.com/auth/{each}" for each in scopes]}
+    assert pulls_images(pool(config=config)) is want
+
+
+def test_single_host_placement_can_be_accepted() -> None:
+    """Where the settings say so, a topology on a single-host pool is taken."""
+    settings = SimulatorSettings(accept_single_host_placement=True)
+
+    assert check_pool(pool(topology="2x2", count=1), ZONAL, settings, {}).topology == "2x2"
+
+
+def test_a_regional_cluster_spreads_ordinary_pools() -> None:
+    """Without locations, a regional cluster's pool is in three zones; a slice must name one."""
+    assert len(check_pool(pool("e2-medium", "", 1), REGIONAL, SimulatorSettings(), POLICIES).zones) == 3
+    with pytest.raises(ApiError, match="exactly one zone"):
+        check_pool(pool(), REGIONAL, SimulatorSettings(), POLICIES)

@@ -1,0 +1,109 @@
+"""Which pods the provisioner buys for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.workloads import JobSets
+from provisioner.slices.demand.serving import ServingPolicy
+from provisioner.slices.demand.slices import left_to_slices
+from tests.builders import make_jobset, make_requirements
+
+ON, OFF = {constants.DISABLE: "true"}, {constants.DISABLE: "false"}
+OPT_IN = ("team", "ml")
+
+
+@pytest.mark.parametrize(
+    ("policy", "pod", "jobset", "want"),
+    [
+        pytest.param({}, {}, {}, True, id="a plain pod is served"),
+        pytest.param({}, {"node_selector": {}}, {}, False, id="a pod without topology selector is not"),
+        pytest.param({}, {"labels": ON}, {}, False, id="a pod may opt out by label"),
+        pytest.param({}, {"annotations": ON}, {}, False, id="a pod may opt out by annotation"),
+        pytest.param({}, {}, {"labels": ON}, False, id="a JobSet may opt out by label"),
+        pytest.param({}, {}, {"annotations": ON}, False, id="a JobSet may opt out by annotation"),
+        pytest.param({}, {"labels": OFF}, {"annotations": OFF}, True, id="any other value opts nothing out"),
+        pytest.param(
+            {}, {"annotations": {constants.SLICE_TOPOLOGY: "4x4x4"}}, {}, False, id="dynamic slicing is not ours"
+        ),
+        pytest.param({"namespaces": frozenset({"default"})}, {}, {}, True, id="a listed namespace is served"),
+        pytest.param({"namespaces": frozenset({"other"})}, {}, {}, False, id="an unlisted namespace is not"),
+        pytest.param({"opt_in_label": OPT_IN}, {}, {}, False, id="without the opt-in label nothing is served"),
+        pytest.param({"opt_in_label": OPT_IN}, {"labels": {"team": "ml"}}, {}, True, id="a pod may opt in"),
+        pytest.param({"opt_in_label": OPT_IN}, {"labels": {"team": "web"}}, {}, False, id="with its very value"),
+        pytest.param(
+            {"opt_in_label": OPT_IN, "namespace_labels": {"default": {"team": "ml"}}},
+            {},
+            {},
+            True,
+            id="a namespace may opt in",
+        ),
+        pytest.param(
+            {"opt_in_label": OPT_IN, "namespace_labels": {"other": {"team": "ml"}}},
+            {},
+            {},
+            False,
+            id="another namespace does not opt in for this one",
+        ),
+        pytest.param(
+            {"opt_in_label": OPT_IN, "namespace_labels": {"default": {"team": "ml"}}},
+            {"labels": ON},
+            {},
+            False,
+            id="opting out goes before opting in",
+        ),
+    ],
+)
+def test_serving(*, policy: Mapping[str, Any], pod: Mapping[str, Any], jobset: Mapping[str, Any], want: bool) -> None:
+    """One table for all rules."""
+    assert ServingPolicy(**policy).serves(make_jobset(**jobset), make_requirements(**pod)) is want
+
+
+@pytest.mark.parametrize(
+    ("jobset", "policy", "told"),
+    [
+        pytest.param({"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}}, {}, True, id="sync is the Go release's"),
+        pytest.param({"labels": {constants.SLICE_AUTOPROVISIONING: "async"}}, {}, True, id="so is async"),
+        pytest.param({"annotations": {constants.SLICE_AUTOPROVISIONING: "true"}}, {}, True, id="so is the early form"),
+        pytest.param(
+            {"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}},
+            {"namespaces": frozenset({"other"})},
+            False,
+            id="of an unlisted namespace nobody is told",
+        ),
+        pytest.param(
+            {"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}, "annotations": ON},
+            {},
+            False,
+            id="who opted out is not told",
+        ),
+        pytest.param(
+            {"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}, "suspended": True},
+            {},
+            False,
+            id="nor is one that is suspended",
+        ),
+    ],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_jobset_that_asks_for_slice_resources_gets_no_pools(
+    *, dynamic: bool, jobset: dict[str, Any], policy: dict[str, Any], told: bool
+) -> None:
+    """Whether its pods have the selector of a pool or the annotation of dynamic slicing."""
+    changes = {"node_selector": {}, "annotations": {constants.SLICE_TOPOLOGY: "4x4x4"}} if dynamic else {}
+    owner = make_jobset(template=make_requirements(**changes), **jobset)
+    assert not ServingPolicy(**policy).serves(owner, make_requirements())
+    found = left_to_slices(JobSets.of({owner.uid: owner}), ServingPolicy(**policy))
+    assert found == ([owner] if told else [])
+
+
+@pytest.mark.parametrize("value", ["", "off", "true"])
+def test_another_value_of_the_label_asks_for_nothing(value: str) -> None:
+    """Only the two modes do."""
+    owner = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: value})
+    assert ServingPolicy().serves(owner, make_requirements())
+    assert left_to_slices(JobSets.of({owner.uid: owner}), ServingPolicy()) == []

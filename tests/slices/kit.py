@@ -1,0 +1,377 @@
+"""A controller in one thread: a fake GKE, a fake API server whose objects the caches show at once, a clock by hand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, Generic, Literal, TypeVar
+
+from provisioner import constants, kube
+from provisioner.kube.protocol import JOBSETS_ROOT, collection_path, object_path
+from provisioner.kube.quantities import format_time
+from provisioner.model.capacity import NodePool, PoolName, PoolStatus, Zone
+from provisioner.model.workloads import ObjectRef, job_key
+from provisioner.runtime.clock import FollowedClock
+from provisioner.settings import Settings
+from provisioner.slices.act import Actor
+from provisioner.slices.gate import Gate
+from provisioner.slices.loop import Loop
+from provisioner.slices.metrics import Metrics
+from provisioner.slices.observe import PoolList, Watches
+from provisioner.slices.planning.plan import Delete, DeleteReason
+from provisioner.slices.report import Reporter
+from provisioner.slices.suppliers.gke.identity_check import ClusterProof
+from provisioner.slices.suppliers.gke.protocol import Cluster
+from tests.fakes.fake_gke import FakeGke
+from tests.kube.builders import FakeClock, job_reference
+from tests.kube.fake_kube import FakeKube
+
+T = TypeVar("T")
+
+NAMESPACE = "research"
+_SETTLE_SECONDS = 10.0
+CERTIFICATE = b"-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
+OTHER_CERTIFICATE = b"-----BEGIN CERTIFICATE-----\nWFla\n-----END CERTIFICATE-----\n"
+
+
+class FakeWatch(Generic[T]):
+    """A cache that shows what is there now; a test can make it distrusted."""
+
+    def __init__(self, read: Callable[[], Mapping[tuple[str, str], T]]) -> None:
+        self._read = read
+        self.synced = True
+        self.problem: str | None = None
+        self.last_contact_monotonic: float | None = None
+        self.silent = False
+        self.deleted: set[str] = set()
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+    def records(self) -> Mapping[tuple[str, str], T]:
+        """Return what is there now."""
+        return MappingProxyType(dict(self._read()))
+
+    def seen_deleted(self, uid: str) -> bool:
+        """Whether the test said so."""
+        return uid in self.deleted
+
+    def fresh(self, *, max_silence_seconds: float) -> bool:
+        """Whether the test left it fresh."""
+        return self.synced and not self.silent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One Event."""
+
+    ref: ObjectRef
+    kind: str
+    reason: str
+    message: str
+    key: str
+
+
+@dataclass(slots=True)
+class FakeRecorder:
+    """Keeps Events."""
+
+    told: list[Told] = field(default_factory=list)
+    dropped_total: int = 0
+
+    def emit(
+        self, ref: ObjectRef, *, kind: Literal["Normal", "Warning"], reason: str, message: str, key: str = ""
+    ) -> None:
+        """Implement Recorder.emit."""
+        self.told.append(Told(ref=ref, kind=kind, reason=reason, message=message, key=key))
+
+    def reasons(self, kind: str) -> list[str]:
+        """Return the reasons told on objects of a kind, in order, each repeated message once."""
+        seen = dict.fromkeys((each.reason, each.key or each.message) for each in self.told if each.ref.kind == kind)
+        return [reason for reason, _ in seen]
+
+
+def settings(**changes: Any) -> Settings:
+    """Return settings of a cluster, with short delays."""
+    values: dict[str, Any] = {
+        "project_id": "project-1",
+        "cluster_location": "us-central2",
+        "zone": Zone("us-central2-b"),
+        "cluster": "test",
+        "deletion_delay_seconds": 30.0,
+        "node_min_lifespan_seconds": 0.0,
+    }
+    return Settings(**(values | changes))
+
+
+class World:
+    """Everything around a loop that is stepped by hand."""
+
+    def __init__(self, *, ca_pem: bytes | None = CERTIFICATE, **changes: Any) -> None:
+        self.clock = FakeClock()
+        self.time = FollowedClock(lambda: self.clock.now(), self.clock)  # noqa: PLW0108 - a test may replace `now`
+        self.kube = FakeKube()
+        self.gke = FakeGke(cluster=Cluster(name="test", status="RUNNING", ca_certificate_pem=CERTIFICATE))
+        self.settings = settings(**changes)
+        self.recorder = FakeRecorder()
+        self.metrics = Metrics(version="test")
+        self.leading = True
+        self.lease_seconds = float("inf")
+        self.wake, self.stopping = threading.Event(), threading.Event()
+        self.jobsets = FakeWatch(lambda: self._read(collection_path("jobsets", root=JOBSETS_ROOT), kube.parse_jobset))
+        self.pods = FakeWatch(lambda: self._read(collection_path("pods"), kube.parse_pod, constants.JOBSET_NAME))
+        self.nodes = FakeWatch(
+            lambda: self._read(collection_path("nodes"), kube.parse_node, constants.NODEPOOL_MANAGER)
+        )
+        self.watches = Watches(jobsets=self.jobsets, pods=self.pods, nodes=self.nodes)
+        self.loop = self.start(ca_pem=ca_pem)
+
+    def start(self, *, ca_pem: bytes | None = CERTIFICATE) -> Loop:
+        """Start a controller afresh, as after a crash."""
+        self.gate = Gate(api=self.kube, clock=self.clock.now, keep_suspended=self.settings.keep_suspended)
+        executor = ThreadPoolExecutor(max_workers=1)
+        self.actor = Actor(
+            gke=self.gke,
+            api=self.kube,
+            gate=self.gate,
+            clock=self.time,
+            lease_seconds=lambda: self.lease_seconds,
+            on_answer=self.wake.set,
+            executor=executor,
+            slow_executor=executor,
+        )
+        self.loop = Loop(
+            settings=self.settings,
+            watches=self.watches,
+            pools=PoolList(gke=self.gke, clock=self.time),
+            proof=ClusterProof(gke=self.gke, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time),
+            actor=self.actor,
+            reporter=Reporter(recorder=self.recorder, metrics=self.metrics, monotonic=self.clock),
+            metrics=self.metrics,
+            store=kube.HintsStore(self.kube, "tpu-provisioner-system"),
+            is_leader=lambda: self.leading,
+            clock=self.time,
+            wake=self.wake,
+            stopping=self.stopping,
+            monotonic=self.clock,
+        )
+        return self.loop
+
+    def round(self, *, after_seconds: float = 0.0) -> float:
+        """Let time pass, do one round, and wait until all that it submitted is answered."""
+        self.clock.advance(after_seconds)
+        pause = self.loop.round()
+        self.settle()
+        return pause
+
+    def rounds(self, count: int, *, every_seconds: float) -> None:
+        """Do several rounds."""
+        for _ in range(count):
+            self.round(after_seconds=every_seconds)
+
+    def settle(self) -> None:
+        """Wait until no call is under way."""
+        with self.actor._idle:
+            assert self.actor._idle.wait_for(lambda: self.actor._calls_under_way == 0, timeout=_SETTLE_SECONDS)
+
+    # --- What there is ---
+
+    def put_jobset(self, name: str = "train", *, topology: str = "2x2x1", uid: str = "", **changes: Any) -> str:
+        """Put a JobSet of one v4 slice with its leader pod, which can't be scheduled; return the JobSet's UID."""
+        uid = uid or f"uid-of-{name}"
+        self.kube.put_object(jobset_path(name), raw_jobset(name, topology=topology, uid=uid, **changes))
+        self.put_leader(name, topology=topology, uid=uid)
+        return uid
+
+    def change_jobset(self, name: str = "train", **changes: Any) -> None:
+        """Change parts of a JobSet's spec or status."""
+        raw = self.kube.object(jobset_path(name))
+        assert raw is not None
+        for part, values in changes.items():
+            raw.setdefault(part, {}).update(values)
+        self.kube.put_object(jobset_path(name), raw)
+
+    def put_leader(self, name: str = "train", *, topology: str = "2x2x1", uid: str = "", node: str = "") -> None:
+        """Put the leader pod: unschedulable, or running on a node."""
+        path = object_path("pods", f"{name}-workers-0-0", namespace=NAMESPACE)
+        self.kube.put_object(path, raw_leader(name, topology=topology, uid=uid or f"uid-of-{name}", node=node))
+
+    def remove_leader(self, name: str = "train") -> None:
+        """Take the leader pod away."""
+        self.kube.remove_object(object_path("pods", f"{name}-workers-0-0", namespace=NAMESPACE))
+
+    def finish_creates(self) -> list[PoolName]:
+        """Let GKE finish all pools in the making; their nodes register and are ready."""
+        made = [pool.name for pool in self.gke.pools.values() if pool.status is PoolStatus.PROVISIONING]
+        for name in made:
+            self.gke.finish_create(name)
+            self.put_nodes(name)
+        return made
+
+    def put_nodes(self, pool_name: str) -> list[str]:
+        """Register the nodes of a pool; return their names."""
+        pool = self.gke.pools[PoolName(pool_name)]
+        names = [f"gke-test-{pool.name}-{index}" for index in range(pool.node_count)]
+        for name in names:
+            self.kube.put_object(object_path("nodes", name), raw_node(name, pool, self.clock))
+        return names
+
+    def finish_deletes(self) -> None:
+        """Let GKE finish all deletes; the nodes go with their pools."""
+        for pool in self.gke.pools.values():
+            if pool.status is PoolStatus.STOPPING:
+                self.gke.finish_delete(pool.name)
+                self.remove_nodes(pool.name)
+
+    def remove_nodes(self, pool_name: str) -> None:
+        """Take the nodes of a pool away."""
+        for raw in self.kube.objects(collection_path("nodes")):
+            if raw["metadata"]["labels"][constants.NODE_POOL] == pool_name:
+                self.kube.remove_object(object_path("nodes", raw["metadata"]["name"]))
+
+    def run_to_use(self, name: str = "train") -> PoolName:
+        """Bring a JobSet to run on its pool."""
+        self.put_jobset(name)
+        self.round()
+        (pool,) = self.finish_creates()
+        self.round(after_seconds=3)
+        self.put_leader(name, node=f"gke-test-{pool}-0")
+        self.round(after_seconds=3)
+        return pool
+
+    def _read(self, path: str, parse: Callable[[Any], Any], label: str = "") -> dict[tuple[str, str], Any]:
+        records = {}
+        for raw in self.kube.objects(path):
+            metadata = raw["metadata"]
+            finished = raw.get("status", {}).get("phase") in ("Succeeded", "Failed")
+            if finished or (label and label not in metadata.get("labels", {})):
+                continue
+            record = parse(raw)
+            if record is not None:
+                records[(metadata.get("namespace", ""), metadata["name"])] = record
+        return records
+
+    def calls(self, method: str) -> list[str]:
+        """Return the paths of the API server's calls of one HTTP method."""
+        return [call.path for call in self.kube.calls if call.method == method]
+
+
+def jobset_path(name: str) -> str:
+    """Return the address of a JobSet."""
+    return object_path("jobsets", name, namespace=NAMESPACE, root=JOBSETS_ROOT)
+
+
+def raw_jobset(name: str, *, topology: str = "2x2x1", uid: str, **changes: Any) -> dict[str, Any]:
+    """Return a JobSet of one slice of TPU v4."""
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name, "namespace": NAMESPACE, "uid": uid, **changes.pop("metadata", {})},
+        "spec": {
+            "replicatedJobs": [
+                {
+                    "name": "workers",
+                    "replicas": 1,
+                    "template": {"spec": {"parallelism": 1, "template": {"spec": _pod_spec(topology)}}},
+                }
+            ],
+            **changes.pop("spec", {}),
+        },
+        **changes,
+    }
+
+
+def raw_leader(name: str, *, topology: str, uid: str, node: str) -> dict[str, Any]:
+    """Return the leader pod of a JobSet."""
+    job = f"{name}-workers-0"
+    waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes fit"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{job}-0",
+            "namespace": NAMESPACE,
+            "uid": f"pod-of-{uid}",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {
+                constants.JOBSET_NAME: name,
+                constants.JOBSET_UID: uid,
+                constants.JOB_KEY: job_key(NAMESPACE, job),
+                constants.COMPLETION_INDEX: "0",
+            },
+            "ownerReferences": [job_reference(job)],
+        },
+        "spec": {**_pod_spec(topology), **({"nodeName": node} if node else {})},
+        "status": {"phase": "Running"} if node else {"phase": "Pending", "conditions": [waiting]},
+    }
+
+
+def raw_node(name: str, pool: NodePool, clock: FakeClock) -> dict[str, Any]:
+    """Return a ready node as GKE registers it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "uid": f"uid-of-{name}",
+            "creationTimestamp": format_time(clock.now()),
+            "labels": {
+                **pool.labels,
+                constants.NODE_POOL: pool.name,
+                constants.TPU_ACCELERATOR: "tpu-v4-podslice",
+                constants.TPU_TOPOLOGY: pool.topology or "2x2x1",
+            },
+        },
+        "spec": {"taints": [{"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}]},
+        "status": {
+            "allocatable": {constants.TPU_RESOURCE: "4", "cpu": "239", "memory": "400Gi"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def raw_foreign_pod(name: str, node: str, **changes: Any) -> dict[str, Any]:
+    """Return a running pod that no JobSet made, with chips unless told otherwise."""
+    requests = changes.pop("requests", {constants.TPU_RESOURCE: "4"})
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "other", "uid": f"uid-of-{name}", **changes.pop("metadata", {})},
+        "spec": {"nodeName": node, "containers": [{"name": "main", "resources": {"requests": requests}}]},
+        "status": {"phase": changes.pop("phase", "Running")},
+    }
+
+
+def _pod_spec(topology: str) -> dict[str, Any]:
+    return {
+        "nodeSelector": {constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: topology},
+        "tolerations": [{"key": constants.TPU_RESOURCE, "operator": "Exists"}],
+        "containers": [{"name": "main", "resources": {"requests": {constants.TPU_RESOURCE: "4"}}}],
+    }
+
+
+def a_delete(pool: str = "train-pool", reason: DeleteReason = DeleteReason.JOBSET_GONE, **changes: Any) -> Delete:
+    """Return a delete of a pool made for the JobSet `train`."""
+    values: dict[str, Any] = {
+        "name": PoolName(pool),
+        "reason": reason,
+        "namespace": NAMESPACE,
+        "jobset_name": "train",
+        "jobset_uid": "uid-of-train",
+        "slice_id": None,
+        "jobset": None,
+        "node": None,
+    }
+    return Delete(**(values | changes))
+
+
+def seconds_from(clock: FakeClock, seconds: float) -> str:
+    """Return a moment relative to now, as the API server writes it."""
+    return format_time(clock.now() + timedelta(seconds=seconds))

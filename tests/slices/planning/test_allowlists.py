@@ -1,0 +1,261 @@
+"""What pods and JobSets may name, where whoever runs the provisioner has said so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import Network
+from provisioner.model.choices import parse_choices
+from provisioner.settings import Settings, read_settings
+from provisioner.slices.demand import Slice
+from provisioner.slices.planning.launch import allowlists
+from provisioner.slices.planning.launch.specification import UnmeetableError, pool_request
+from tests.builders import make_jobset, make_requirements, make_slice, settings
+from tests.slices.planning.world import World
+
+_REQUIRED = {
+    "GCP_PROJECT_ID": "a-project",
+    "GCP_CLUSTER_LOCATION": "us-central2",
+    "GCP_ZONE": "us-central2-b",
+    "GCP_CLUSTER": "a-cluster",
+}
+
+
+def written(environment: Mapping[str, str]) -> Settings:
+    """Return settings as the environment has them."""
+    return read_settings(_REQUIRED | environment)
+
+
+def slice_of(**requirements: Any) -> Slice:
+    """Return a slice whose leader asks for this."""
+    asked = make_requirements(**requirements)
+    return make_slice(make_jobset(template=asked), requirements=asked)
+
+
+def reservation(path: str, settings_: Settings) -> str:
+    """Ask for a reservation."""
+    return allowlists.reservation_problem(path, settings_)
+
+
+def network(text: str, settings_: Settings) -> str:
+    """Ask for one network."""
+    vpc, _, subnet = text.partition(":")
+    return allowlists.network_problem([Network(network=vpc, subnetwork=subnet)], settings_)
+
+
+def label(key: str, settings_: Settings) -> str:
+    """Ask for one label key."""
+    return allowlists.label_problem([key], settings_)
+
+
+_CHECKS: dict[str, Any] = {
+    "ALLOWED_NAMESPACES": (allowlists.namespace_problem, "team-a"),
+    "ALLOWED_RESERVATIONS": (reservation, "research"),
+    "ALLOWED_SERVICE_ACCOUNTS": (allowlists.service_account_problem, "nodes@p.iam.gserviceaccount.com"),
+    "ALLOWED_NETWORKS": (network, "vpc:subnet"),
+    "ALLOWED_LABEL_KEYS": (label, "example.com/team"),
+}
+
+
+@pytest.mark.parametrize("variable", _CHECKS)
+@pytest.mark.parametrize(
+    ("pattern", "allowed"),
+    [
+        pytest.param(None, True, id="unset allows all"),
+        pytest.param("none", False, id="none allows nothing"),
+        pytest.param("{}", True, id="its name allows it"),
+        pytest.param("other, {}", True, id="its name among others"),
+        pytest.param("other", False, id="another name"),
+        pytest.param("{start}*", True, id="its beginning and a star"),
+        pytest.param("{start}", False, id="its beginning alone"),
+        pytest.param("x{start}*", False, id="another beginning"),
+        pytest.param("*", True, id="a star alone allows all"),
+    ],
+)
+def test_a_name_is_allowed_or_refused_with_the_name_of_the_setting(
+    *, variable: str, pattern: str | None, allowed: bool
+) -> None:
+    """As the setting is written, for all five of them."""
+    check, name = _CHECKS[variable]
+    environment = {} if pattern is None else {variable: pattern.format(name, start=name[:2])}
+    problem = check(name, written(environment))
+    assert (problem == "") is allowed
+    if not allowed:
+        assert variable in problem
+        assert name in problem
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern", "allowed"),
+    [
+        ("r1/reservationBlocks/b1", "r1", True),
+        ("projects/p-project/reservations/r1", "p-project/r1", True),
+        ("projects/p-project/reservations/r1/reservationBlocks/b1/reservationSubBlocks/s1", "p-project/r1", True),
+        ("projects/p-project/reservations/r1", "r1", False),
+        ("projects/p-project/reservations/r1", "p-project/*", True),
+        ("r1", "p-project/r1", False),
+        ("projects/a-project/reservations/r1/reservationBlocks/b1", "r1", True),
+        ("r1", "a-project/r1", True),
+        ("r1", "a-project/*", True),
+        ("r1", "a-*", False),
+    ],
+    ids=[
+        "a block goes with its reservation",
+        "a shared reservation",
+        "a sub-block of a shared one",
+        "one of another project is not ours of that name",
+        "all of a project",
+        "ours is not another project's of that name",
+        "ours in full is ours by its name",
+        "ours may be allowed with its project",
+        "all of ours may be",
+        "the beginning of a name does not mean the project",
+    ],
+)
+def test_reservations_are_told_apart_by_project(*, path: str, pattern: str, allowed: bool) -> None:
+    """Two projects may have one name."""
+    assert (reservation(path, settings(allowed_reservations=(pattern,))) == "") is allowed
+
+
+@pytest.mark.parametrize(
+    ("patterns", "allowed"),
+    [(("vpc",), True), (("vpc:subnet",), True), (("vpc:other",), False), (("subnet",), False), (("vpc:s*",), True)],
+)
+def test_a_network_is_allowed_as_a_whole_or_by_its_subnet(*, patterns: tuple[str, ...], allowed: bool) -> None:
+    """And a subnet's name is no network's."""
+    assert (network("vpc:subnet", settings(allowed_networks=patterns)) == "") is allowed
+
+
+def test_each_of_several_networks_has_to_be_allowed() -> None:
+    """The one that is not is named."""
+    networks = [Network(network="good", subnetwork="s"), Network(network="bad", subnetwork="s")]
+    problem = allowlists.network_problem(networks, settings(allowed_networks=("good",)))
+    assert "bad:s" in problem
+    assert "good" not in problem
+
+
+# --- What is bought ---
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes", "words"),
+    [
+        pytest.param(
+            {"annotations": {constants.NODE_SERVICE_ACCOUNT: "admin@p.iam.gserviceaccount.com"}},
+            {"allowed_service_accounts": ()},
+            "service account admin@p.iam.gserviceaccount.com is not among ALLOWED_SERVICE_ACCOUNTS",
+            id="a service account",
+        ),
+        pytest.param(
+            {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "vpc:secret"}},
+            {"allowed_networks": ("vpc:open",)},
+            "network vpc:secret is not among ALLOWED_NETWORKS",
+            id="a network",
+        ),
+        pytest.param(
+            {"selector": {"team": "ml"}},
+            {"allowed_label_keys": ()},
+            "node label team is not among ALLOWED_LABEL_KEYS",
+            id="a label that the pod selects",
+        ),
+        pytest.param(
+            {"labels": {"cost": "7"}, "annotations": {constants.COPY_LABELS: "cost"}},
+            {"allowed_label_keys": ("team",)},
+            "node label cost is not among ALLOWED_LABEL_KEYS",
+            id="a label that the pod asks to copy",
+        ),
+        pytest.param(
+            {"selector": {constants.RESERVATION_NAME: "r1"}},
+            {"allowed_reservations": ("r2",)},
+            "reservation r1 is not among ALLOWED_RESERVATIONS",
+            id="a reservation that the pod selects",
+        ),
+        pytest.param(
+            {"selector": {constants.RESERVATION_NAME: "r1", constants.RESERVATION_PROJECT: "p-project"}},
+            {"allowed_reservations": ("r1",)},
+            "reservation p-project/r1 is not among ALLOWED_RESERVATIONS",
+            id="a shared reservation that the pod selects",
+        ),
+    ],
+)
+def test_what_a_pod_may_not_name_is_told_and_not_bought(
+    asked: dict[str, Any], changes: dict[str, Any], words: str
+) -> None:
+    """Before GKE is asked."""
+    with pytest.raises(UnmeetableError, match="ask whoever runs the provisioner to add it") as caught:
+        pool_request(slice_of(**asked), settings(**changes), 0)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes"),
+    [
+        pytest.param(
+            {"annotations": {constants.NODE_SERVICE_ACCOUNT: "nodes@p.iam"}},
+            {"node_service_account": "nodes@p.iam"},
+            id="the service account of the settings",
+        ),
+        pytest.param({}, {"node_service_account": "nodes@p.iam"}, id="a pod that names none"),
+        pytest.param(
+            {}, {"node_additional_networks": (Network(network="v", subnetwork="s"),)}, id="networks of the settings"
+        ),
+        pytest.param(
+            {"labels": {"cost": "7"}, "annotations": {constants.COPY_LABELS: "cost"}},
+            {"pod_to_node_labels": ("cost",)},
+            id="a label that the settings copy",
+        ),
+        pytest.param(
+            {"selector": {"cost": "7"}, "labels": {"cost": "7"}}, {"pod_to_node_labels": ("cost",)}, id="also"
+        ),
+        pytest.param({"annotations": {constants.COPY_LABELS: "missing"}}, {}, id="a label that the pod does not have"),
+        pytest.param(
+            {"selector": {constants.ICI_RESILIENCY: "false", constants.LOCATION_HINT: "here"}},
+            {},
+            id="ICI resiliency and location hint",
+        ),
+        pytest.param({"selector": {constants.OS: "linux"}}, {}, id="a label of the system"),
+        pytest.param(
+            {"selector": {constants.RESERVATION_NAME: "r1"}},
+            {"capacity": parse_choices("on-demand, reservation/r1")},
+            id="a reservation that CAPACITY names",
+        ),
+        pytest.param(
+            {"selector": {constants.RESERVATION_NAME: "r1", constants.RESERVATION_BLOCK: "b1"}},
+            {"capacity": parse_choices("reservation/r1")},
+            id="a block of a reservation that CAPACITY names",
+        ),
+    ],
+)
+def test_what_the_settings_use_is_always_allowed(asked: dict[str, Any], changes: dict[str, Any]) -> None:
+    """With every list set to nothing."""
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("allowed_reservations", "allowed_service_accounts", "allowed_networks", "allowed_label_keys"), ()
+    )
+    assert pool_request(slice_of(**asked), settings(**nothing | changes), 0).node_count == 2
+
+
+def test_the_choices_of_the_settings_need_no_permission() -> None:
+    """Only what a pod or JobSet names is checked."""
+    world = World(
+        make_jobset(), settings_=settings(capacity=parse_choices("reservation/r1"), allowed_reservations=("r2",))
+    )
+    (create,) = world.look().creates
+    assert create.request.reservation == "r1"
+
+
+def test_a_namespace_that_may_not_ask_is_told_and_the_others_are_served() -> None:
+    """Unlike SERVED_NAMESPACES, which leaves namespaces to somebody else without a word."""
+    world = World(
+        make_jobset(namespace="team-a"),
+        make_jobset(namespace="other"),
+        settings_=settings(allowed_namespaces=("team-*",)),
+    )
+    plan = world.look()
+    assert [create.jobset.namespace for create in plan.creates] == ["team-a"]
+    (verdict,) = plan.verdicts
+    assert verdict.reason == constants.INVALID_REQUEST
+    assert "namespace other is not among ALLOWED_NAMESPACES" in verdict.message

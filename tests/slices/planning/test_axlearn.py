@@ -1,0 +1,188 @@
+"""The JobSets of axlearn, the heaviest user of the Go provisioner: unchanged manifests, pools that fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import Network, NodePoolRequest, Taint
+from provisioner.model.workloads import JobSet
+from provisioner.slices.planning.launch.specification import expected_pool, expected_view
+from provisioner.slices.planning.match.fit import misfit
+from tests.builders import CHIP_TOLERATION, SPOT_TOLERATION, go_pool, make_jobset, make_pod, make_requirements
+from tests.slices.planning.world import World
+
+PRIORITY = "job-priority"
+
+
+def axlearn_jobset(*, tier: str = "spot", uid: str = "", **changes: Any) -> JobSet:
+    """Return a JobSet as axlearn makes it: one host network, labels and selectors of its bastion's scheduler."""
+    terms = {constants.SPOT: "true"} if tier == "spot" else {constants.RESERVATION_NAME: "tpu-reservation"}
+    fields: dict[str, Any] = {
+        "accelerator": "tpu-v5p-slice",
+        "topology": "2x2x4",
+        "selector": {**terms, constants.LEGACY_POOL_ID: "train", PRIORITY: "5"},
+        "tolerations": (SPOT_TOLERATION,) if tier == "spot" else (),
+        "labels": {"bastion-tier": tier, PRIORITY: "5", "user-id": "u", "project-id": "p", "num-replicas": "1"},
+        "annotations": {constants.DISABLE: "false"},
+    }
+    extra = changes.pop("selector", {})
+    for key in ("labels", "annotations"):
+        fields[key] = {**fields[key], **changes.pop(key, {})}
+    fields["selector"] = {**fields["selector"], **extra}
+    return make_jobset(uid=uid, parallelism=4, template=make_requirements(**fields | changes))
+
+
+def bought(jobset: JobSet) -> NodePoolRequest:
+    """Return what is bought for a JobSet; its leader lands there and its pods run."""
+    world = World(jobset)
+    (create,) = world.step().creates
+    world.finish_creates()
+    world.schedule()
+    world.run(3)
+    assert world.states() == {create.request.name: "in_use"}
+    assert (world.created, world.deleted) == ([create.request.name], [])
+    return create.request
+
+
+@pytest.mark.parametrize(
+    ("changes", "labels", "request_fields"),
+    [
+        pytest.param(
+            {}, {}, {"spot": True, "reservation": "", "taints": (Taint(key=constants.SPOT, value="true"),)}, id="spot"
+        ),
+        pytest.param(
+            {"tier": "reserved"},
+            {},
+            {"spot": False, "reservation": "tpu-reservation", "taints": ()},
+            id="a reservation",
+        ),
+        pytest.param(
+            {"tier": "reserved", "selector": {constants.RESERVATION_PROJECT: "tpu-project"}},
+            {},
+            {"reservation": "projects/tpu-project/reservations/tpu-reservation"},
+            id="a reservation of another project",
+        ),
+        pytest.param(
+            {
+                "labels": {constants.AUTO_RESTART: "true"},
+                "annotations": {constants.COPY_LABELS: constants.AUTO_RESTART},
+            },
+            {constants.AUTO_RESTART: "true"},
+            {},
+            id="smart repair: a label with Google's prefix is copied where the annotation names it",
+        ),
+        pytest.param(
+            {"selector": {constants.ICI_RESILIENCY: "false"}},
+            {constants.ICI_RESILIENCY: "false"},
+            {},
+            id="ICI resiliency switched off",
+        ),
+        pytest.param(
+            {"selector": {constants.LOCATION_HINT: "cell-7"}},
+            {constants.LOCATION_HINT: "cell-7"},
+            {},
+            id="a location hint",
+        ),
+        pytest.param(
+            {
+                "annotations": {
+                    constants.ADDITIONAL_NODE_NETWORKS: "net-1:sub-1,net-2:sub-2",
+                    constants.NODE_SERVICE_ACCOUNT: "trainer@a-project.iam.gserviceaccount.com",
+                }
+            },
+            {},
+            {
+                "service_account": "trainer@a-project.iam.gserviceaccount.com",
+                "additional_networks": (
+                    Network(network="net-1", subnetwork="sub-1"),
+                    Network(network="net-2", subnetwork="sub-2"),
+                ),
+            },
+            id="several network cards, with a service account of the job",
+        ),
+        pytest.param(
+            {"accelerator": "tpu-v6e-slice", "topology": "4x4"},
+            {},
+            {"machine_type": "ct6e-standard-4t", "node_count": 4, "topology": "4x4"},
+            id="v6e",
+        ),
+        pytest.param(
+            {"accelerator": "tpu-v5-lite-podslice", "topology": "4x4"},
+            {},
+            {"machine_type": "ct5lp-hightpu-4t", "node_count": 4, "topology": "4x4"},
+            id="v5e",
+        ),
+        pytest.param(
+            {"accelerator": "tpu7x", "topology": "2x2x4"},
+            {},
+            {"machine_type": "tpu7x-standard-4t", "policy_name": "tpu-provisioner-2x2x4", "topology": ""},
+            id="tpu7x",
+        ),
+    ],
+)
+def test_a_jobset_of_axlearn_gets_the_pool_that_it_asks_for(
+    changes: dict[str, Any], labels: dict[str, str], request_fields: dict[str, Any]
+) -> None:
+    """Unchanged manifests, and pods that fit what they get."""
+    jobset = axlearn_jobset(**changes)
+    made = bought(jobset)
+    copied = {key: value for key, value in made.labels.items() if key not in constants.OWNER_LABELS}
+    # axlearn looks its pools up by the first; nodes carry the second because it is a selector.
+    reserved = {constants.RESERVATION_AFFINITY: "specific"} if made.reservation else {}
+    assert copied == {constants.LEGACY_POOL_ID: "train", PRIORITY: "5", **reserved, **labels}
+    assert {field: getattr(made, field) for field in request_fields} == request_fields
+    leader = make_pod(jobset).requirements
+    assert CHIP_TOLERATION in leader.tolerations
+    assert misfit(leader, expected_view(expected_pool(made))) == ""
+
+
+def test_a_jobset_of_axlearn_goes_on_with_its_go_pool() -> None:
+    """The selector is on the old pool as a label; a restart returns to it."""
+    jobset = axlearn_jobset()
+    world = World(jobset)
+    pool = world.put_pool(go_pool(jobset, spot=True))
+    world.run(3)
+    world.schedule()
+    world.run(3)
+    world.end_pods(jobset)
+    world.run(3)
+    world.start_pods(jobset)
+    world.run(3)
+    world.schedule()
+    world.run(100)
+    assert (world.created, world.deleted) == ([], [])
+    assert world.states() == {pool.name: "in_use"}
+
+
+def test_a_jobset_of_axlearn_that_is_made_again_on_other_terms_leaves_its_old_pool() -> None:
+    """Its runner deletes the JobSet and makes it again under one name, with the selectors of another tier."""
+    first, second = axlearn_jobset(tier="spot", uid="before"), axlearn_jobset(tier="reserved")
+    world = World(second)
+    pool = world.put_pool(go_pool(first, spot=True))
+    world.run(40)
+    (made,) = world.created
+    assert world.pools[made].reservation == "tpu-reservation"
+    assert world.deleted == [pool.name]
+
+
+def test_a_pool_that_axlearn_deletes_itself_is_no_failure() -> None:
+    """Its runner does so where the terms changed; the next JobSet gets a new pool at once."""
+    first, second = axlearn_jobset(tier="spot", uid="before"), axlearn_jobset(tier="reserved")
+    world = World(first)
+    world.run(2)
+    world.finish_creates()
+    world.schedule()
+    world.run(2)
+    (made,) = world.created
+    world.remove_jobset(first)
+    world.step()
+    world.remove_pool(made)
+    world.jobsets[second.uid] = second
+    world.start_pods(second)
+    world.run(3)
+    assert len(world.created) == 2
+    assert world.pools[world.created[1]].reservation == "tpu-reservation"
+    assert world.deleted == []

@@ -1,0 +1,225 @@
+"""How long to wait after which failure, and how many operations GKE takes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
+from provisioner.slices.planning.memory import backoff
+from provisioner.slices.planning.memory.state import Backoff, OperationLimit
+from provisioner.slices.planning.plan import Create
+from tests.builders import NOW, after, make_jobset, make_pool, make_request, make_requirements, make_slice
+from tests.slices.planning.world import World, failure
+
+KEY = "us-central2-b/ct4p-hightpu-4t/2x2x2 on 2/on-demand"
+DIGEST = "0123456789abcdef"
+A, B = frozenset({PoolName("a")}), frozenset({PoolName("b")})
+SLICE = make_slice(make_jobset()).id
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "cap"),
+    [
+        (FailureKind.STOCKOUT, 30, 600),
+        (FailureKind.QUOTA, 60, 1800),
+        (FailureKind.OPERATION_IN_THE_WAY, 2, 30),
+        (FailureKind.TOO_MANY_OPERATIONS, 1, 10),
+        (FailureKind.UNAVAILABLE, 1, 60),
+        (FailureKind.PERMISSION, 60, 600),
+        (FailureKind.NOT_FOUND, 60, 600),
+    ],
+)
+def test_waits_double_up_to_a_cap(kind: FailureKind, first: float, cap: float) -> None:
+    """Spread by a fifth at most, never longer than the cap, of the capacity or of the slice alone."""
+
+    def failed(backoffs: Mapping[Any, Backoff], now: datetime) -> Mapping[Any, Backoff]:
+        if backoff.concerns_capacity(failure(kind)):
+            return backoff.create_failed(backoffs, failure(kind), KEY, now)
+        return backoff.slice_failed(backoffs, failure(kind), SLICE, now)
+
+    now = NOW
+    backoffs = failed({}, NOW)
+    ((_, wait),) = backoffs.items()
+    assert first * 0.8 <= (wait.until - now).total_seconds() <= first
+    for _ in range(12):
+        ((_, wait),) = backoffs.items()
+        now = wait.until
+        backoffs = failed(backoffs, now)
+    ((_, wait),) = backoffs.items()
+    assert cap * 0.8 <= (wait.until - now).total_seconds() <= cap
+    assert wait.since == NOW
+    assert (wait.until - now).total_seconds() <= backoff.longest_wait_seconds(wait.failure)
+
+
+@pytest.mark.parametrize(
+    "kind", [FailureKind.INVALID, FailureKind.ALREADY_EXISTS, FailureKind.UNKNOWN_OUTCOME], ids=lambda kind: kind.value
+)
+def test_what_is_looked_up_adopted_or_refused_delays_nothing(kind: FailureKind) -> None:
+    """Each has its own way."""
+    assert not backoff.concerns_capacity(failure(kind))
+    assert backoff.slice_failed({}, failure(kind), SLICE, NOW) == {}
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_a_pool_that_failed_delays_its_capacity_or_its_request(kind: FailureKind) -> None:
+    """Or it would be bought again and again; what says nothing of the capacity may be wrong with one request alone."""
+    key = KEY if kind in (FailureKind.STOCKOUT, FailureKind.QUOTA) else DIGEST
+    assert set(backoff.pool_failed({}, failure(kind), KEY, DIGEST, NOW)) == {key}
+    # Pools of the Go provisioner tell no request.
+    assert set(backoff.pool_failed({}, failure(kind), KEY, "", NOW)) == {KEY}
+
+
+def test_failures_that_were_under_way_together_count_once() -> None:
+    """Twenty pools run into one stockout."""
+    once = backoff.pool_failed({}, failure(FailureKind.STOCKOUT), KEY, DIGEST, NOW)
+    twice = backoff.pool_failed(once, failure(FailureKind.STOCKOUT, "newer words"), KEY, DIGEST, after(5))
+    assert twice[KEY] == replace(once[KEY], failure=failure(FailureKind.STOCKOUT, "newer words"))
+
+
+def test_a_reason_is_worth_more_than_none() -> None:
+    """Whichever comes first."""
+    known, unknown = failure(FailureKind.STOCKOUT), failure(FailureKind.UNAVAILABLE, "GKE gives no reason.")
+    for reasons in ((known, unknown), (unknown, known)):
+        backoffs: Mapping[str, Backoff] = {}
+        for reason in reasons:
+            backoffs = backoff.pool_failed(backoffs, reason, KEY, "", after(1))
+        assert (backoffs[KEY].failure, backoffs[KEY].failures) == (known, 1)
+
+
+def test_what_has_no_reason_at_first_may_turn_out_to_be_a_stockout() -> None:
+    """Then nothing is wrong with the request."""
+    unknown = backoff.pool_failed({}, failure(FailureKind.UNAVAILABLE), KEY, DIGEST, NOW)
+    assert set(backoff.pool_failed(unknown, failure(FailureKind.STOCKOUT), KEY, DIGEST, after(1))) == {KEY}
+
+
+def test_another_failure_of_the_same_capacity_lengthens_the_wait() -> None:
+    """Quota after stockout is news."""
+    backoffs = backoff.pool_failed({}, failure(FailureKind.STOCKOUT), KEY, DIGEST, NOW)
+    assert backoff.pool_failed(backoffs, failure(FailureKind.QUOTA), KEY, DIGEST, after(1))[KEY].failures == 2
+
+
+def test_what_lasts_longest_is_what_blocks() -> None:
+    """Of the capacity's wait and the slice's own; and nothing blocks once it is over."""
+    backoffs = backoff.create_failed({}, failure(FailureKind.STOCKOUT), KEY, NOW)
+    own = backoff.slice_failed({}, failure(FailureKind.UNAVAILABLE), SLICE, NOW)[SLICE]
+    blocking = backoff.blocking(backoffs, KEY, own, NOW)
+    assert blocking is not None
+    assert blocking.failure.kind is FailureKind.STOCKOUT
+    elsewhere = backoff.blocking(backoffs, "another capacity", own, NOW)
+    assert elsewhere is not None
+    assert elsewhere.failure.kind is FailureKind.UNAVAILABLE
+    assert backoff.blocking(backoffs, "another capacity", None, NOW) is None
+    assert backoff.blocking(backoffs, KEY, own, after(60)) is None
+
+
+def test_success_forgets() -> None:
+    """And forgets nothing else."""
+    backoffs = backoff.create_failed({}, failure(FailureKind.STOCKOUT), KEY, NOW)
+    assert backoff.forget(backoffs, "other") == backoffs
+    assert backoff.forget(backoffs, KEY) == {}
+
+
+def test_pools_and_requests_of_one_capacity_have_one_key() -> None:
+    """Zone, machine type, shape, capacity type."""
+    jobset = make_jobset()
+    assert backoff.capacity_key(make_pool(jobset)) == backoff.capacity_key(make_request(jobset)) == KEY
+
+
+def test_a_shape_of_another_size_is_another_capacity() -> None:
+    """Where a large slice is out of stock, a smaller one may be had."""
+    larger = make_jobset("larger", parallelism=4, template=make_requirements(topology="2x2x4", tolerations=()))
+    assert backoff.capacity_key(make_request(larger)) != KEY
+
+
+@pytest.mark.parametrize(
+    ("before", "under_way", "want_limit", "want_slots"),
+    [
+        pytest.param(OperationLimit(), 3, None, None, id="without an answer nothing is known"),
+        pytest.param(OperationLimit(acceptances=9), 9, None, None, id="without a rejection there is no limit"),
+        pytest.param(OperationLimit(rejections=A), 5, 5, 0, id="a rejection tells the limit"),
+        pytest.param(OperationLimit(rejections=A), 0, 1, 1, id="one operation is always tried"),
+        pytest.param(OperationLimit(limit=5, acceptances=1), 6, 6, 0, id="more than the limit raises it"),
+        pytest.param(OperationLimit(limit=5, acceptances=1), 4, 5, 1, id="less leaves it"),
+        pytest.param(OperationLimit(limit=5), 5, 5, 1, id="a full quota is probed by one"),
+        pytest.param(OperationLimit(limit=5, probe_at=after(1)), 5, 5, 0, id="not before its time"),
+        pytest.param(OperationLimit(limit=5, retry_at=after(1)), 2, 5, 0, id="a slot not free yet is waited for"),
+        pytest.param(
+            OperationLimit(limit=5, rejections=A | B), 3, 5, 0, id="below the limit a rejection is a late slot"
+        ),
+    ],
+)
+def test_learning_the_limit(
+    before: OperationLimit, under_way: int, want_limit: int | None, want_slots: int | None
+) -> None:
+    """From answers and from what runs."""
+    learnt = backoff.learn(before, under_way, NOW)
+    assert learnt.limit == want_limit
+    assert backoff.free_slots(learnt, under_way, NOW) == want_slots
+
+
+def test_a_limit_that_has_fallen_is_believed_after_a_while() -> None:
+    """Others use the quota too."""
+    known = OperationLimit(limit=5)
+    for second in range(17):
+        known = backoff.learn(replace(known, rejections=(A, B)[second % 2]), 2, after(second))
+    assert known.limit == 2
+
+
+def test_failed_probes_grow_rare() -> None:
+    """Each puts the next off, up to a minute."""
+    known, now = OperationLimit(limit=5), NOW
+    for turn in range(10):
+        known = backoff.learn(replace(known, rejections=(A, B)[turn % 2]), 6, now)
+        assert known.probe_at is not None
+        gap, now = (known.probe_at - now).total_seconds(), known.probe_at
+    assert gap == 60
+
+
+def test_who_is_rejected_alone_teaches_once() -> None:
+    """Whatever is wrong with its request, the others' operations may well be taken."""
+    known = backoff.learn(OperationLimit(rejections=A), 3, NOW)
+    for second in range(1, 100):
+        assert backoff.learn(replace(known, rejections=A), 0, after(second)) == known
+    assert backoff.learn(replace(known, rejections=B), 3, after(100)) != known
+
+
+def test_nothing_is_started_while_rejections_are_undigested() -> None:
+    """Other calls are still unanswered; a storm of the same rejections teaches nothing."""
+    assert backoff.free_slots(OperationLimit(rejections=A | B), 5, NOW) == 0
+
+
+@pytest.mark.parametrize(("quota", "slices", "poll"), [(5, 24, 1.0), (1, 6, 1.0), (9, 60, 1.0), (5, 24, 0.25)], ids=str)
+def test_an_unknown_quota_is_used_up_with_few_rejected_calls(quota: int, slices: int, poll: float) -> None:
+    """The true quota is never told; at least 95 % of it is used until the last create."""
+    world = World(*(make_jobset(f"job{index}") for index in range(slices)))
+    rejected = 0
+
+    def making() -> int:
+        return sum(pool.status is PoolStatus.PROVISIONING for pool in world.pools.values())
+
+    def refuse(create: Create) -> Failure | None:
+        nonlocal rejected
+        if making() < quota:
+            begun[create.request.name] = world.now
+            return None
+        rejected += 1
+        return failure(FailureKind.TOO_MANY_OPERATIONS)
+
+    begun: dict[str, object] = {}
+    used: list[int] = []
+    world.refuse_create = refuse
+    while len(world.created) < slices:
+        for name, pool in list(world.pools.items()):
+            if pool.status is PoolStatus.PROVISIONING and world.now - begun[name] >= timedelta(seconds=20):  # type: ignore[operator]
+                world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
+        world.step(seconds=poll)
+        used.append(min(quota, making()))
+        assert len(used) < 5000, "the creates never end"
+    assert sum(used) / (quota * len(used)) >= 0.95
+    # The first burst is rejected once; after that only probes are.
+    assert rejected <= slices + len(used) * poll / 5

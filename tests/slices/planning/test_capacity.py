@@ -1,0 +1,822 @@
+"""Where and on which terms a slice is bought: its choices, and what becomes of them when they are out of stock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import CapacityKind, Failure, FailureKind, NodePoolRequest, PoolStatus, Zone
+from provisioner.model.choices import CapacityChoice, parse_choices, parse_zones
+from provisioner.model.workloads import JobSet, Toleration
+from provisioner.slices.demand import Slice
+from provisioner.slices.planning.launch.capacity import choice_of, choices_of
+from provisioner.slices.planning.launch.specification import HELD_TAINT, expected_pool, expected_view, pool_request
+from provisioner.slices.planning.launch.wishes import UnmeetableError
+from provisioner.slices.planning.match.fit import misfit
+from provisioner.slices.planning.plan import Create, DeleteReason
+from tests.builders import CHIP_TOLERATION, SPOT_TOLERATION, make_jobset, make_pool, make_requirements, make_slice
+from tests.builders import settings as base_settings
+from tests.slices.planning.world import World, failure
+
+ALL_TOLERATIONS = (CHIP_TOLERATION, SPOT_TOLERATION)
+V5P = "tpu-v5p-slice"
+STOCKOUT = failure(FailureKind.STOCKOUT, "The zone is out of TPUs.")
+
+
+def settings(**changes: Any) -> Any:
+    """Return settings; choices and zones are given as they are written."""
+    changes["capacity"] = parse_choices(changes.get("capacity", ""))
+    changes["zones"] = parse_zones(changes.get("zones", ""))
+    return base_settings(**changes)
+
+
+def jobset_of(
+    name: str = "train",
+    *,
+    replicas: int = 1,
+    annotations: dict[str, str] | None = None,
+    selector: dict[str, str] | None = None,
+    tolerations: tuple[Toleration, ...] = ALL_TOLERATIONS,
+    accelerator: str = V5P,
+    pod_annotations: dict[str, str] | None = None,
+    **template: Any,
+) -> JobSet:
+    """Return a JobSet whose pods tolerate every kind of capacity."""
+    asked = make_requirements(
+        accelerator=accelerator,
+        selector=selector,
+        tolerations=tolerations,
+        annotations=pod_annotations or {},
+        **template,
+    )
+    return make_jobset(name, replicas=replicas, template=asked, annotations=annotations or {})
+
+
+def slice_of(**changes: Any) -> Slice:
+    """Return one slice of such a JobSet."""
+    return make_slice(jobset_of(**changes))
+
+
+def request_of(slice_: Slice, **changes: Any) -> NodePoolRequest:
+    """Return the request of its best choice."""
+    return pool_request(slice_, settings(**changes), 0)
+
+
+def refuse(**by_choice: Failure) -> Callable[[Create], Failure | None]:
+    """Let GKE refuse choices, by kind or by zone, both with underscores."""
+    table = {key.replace("_", "-"): each for key, each in by_choice.items()}
+    return lambda create: table.get(create.request.capacity.value) or table.get(create.request.zone)
+
+
+def bought(world: World) -> list[str]:
+    """Return the choices that pools were made of, in words."""
+    return [str(choice_of(world.pools[name])) for name in world.created if name in world.pools]
+
+
+# --- The list of choices ---
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes", "want"),
+    [
+        pytest.param({}, {}, ["on-demand in us-central2-b"], id="nothing asked is on-demand in GCP_ZONE"),
+        pytest.param({}, {"capacity": "spot"}, ["spot in us-central2-b"], id="the setting"),
+        pytest.param(
+            {"annotations": {constants.CAPACITY: "flex-start"}},
+            {"capacity": "spot"},
+            ["flex-start in us-central2-b"],
+            id="the JobSet goes before the setting",
+        ),
+        pytest.param(
+            {"annotations": {constants.CAPACITY: "spot"}, "pod_annotations": {constants.CAPACITY: "on-demand"}},
+            {"capacity": "flex-start"},
+            ["on-demand in us-central2-b"],
+            id="the pod template goes before the JobSet",
+        ),
+        pytest.param(
+            {"annotations": {constants.CAPACITY: " , "}},
+            {"capacity": "spot"},
+            ["spot in us-central2-b"],
+            id="an annotation that names none leaves it to the setting",
+        ),
+        pytest.param(
+            {},
+            {"capacity": "on-demand, spot", "zones": "us-central2-a, us-central2-b"},
+            [
+                "on-demand in us-central2-a",
+                "on-demand in us-central2-b",
+                "spot in us-central2-a",
+                "spot in us-central2-b",
+            ],
+            id="every zone of a choice goes before the next choice",
+        ),
+        pytest.param(
+            {},
+            {"capacity": "reservation/r1@us-central2-c, spot", "zones": "us-central2-a, us-central2-b"},
+            ["reservation r1 in us-central2-c", "spot in us-central2-a", "spot in us-central2-b"],
+            id="a choice with a zone is tried in no other",
+        ),
+        pytest.param(
+            {},
+            {"capacity": "spot@us-central2-b, spot", "zones": "us-central2-b, us-central2-a"},
+            ["spot in us-central2-b", "spot in us-central2-a"],
+            id="what two choices come to is tried once",
+        ),
+        pytest.param(
+            {"annotations": {constants.ZONES: "us-central2-c"}},
+            {"zones": "us-central2-a"},
+            ["on-demand in us-central2-c"],
+            id="zones of the JobSet go before the setting",
+        ),
+        pytest.param(
+            {
+                "selector": {constants.ZONE: "us-central2-d"},
+                "annotations": {constants.ZONES: "us-central2-c", constants.CAPACITY: "spot@us-central2-c, on-demand"},
+            },
+            {"zones": "us-central2-a"},
+            ["on-demand in us-central2-d"],
+            id="a zone that the pod selects is the only one",
+        ),
+        pytest.param(
+            {"annotations": {constants.CAPACITY: "spot, reservation/r1, on-demand"}},
+            {"force_on_demand": True},
+            ["on-demand in us-central2-b"],
+            id="GCP_FORCE_ON_DEMAND leaves on-demand alone",
+        ),
+    ],
+)
+def test_the_choices_of_a_slice(asked: dict[str, Any], changes: dict[str, Any], want: list[str]) -> None:
+    """Best first, each with its zone."""
+    assert [str(each) for each in choices_of(slice_of(**asked), settings(**changes)).open] == want
+
+
+@pytest.mark.parametrize(
+    ("selector", "want"),
+    [
+        pytest.param({constants.SPOT: "true"}, "spot", id="spot"),
+        pytest.param({constants.PROVISIONING: "spot"}, "spot", id="spot by gke-provisioning"),
+        pytest.param({constants.SPOT: "true", constants.PROVISIONING: "spot"}, "spot", id="spot by both"),
+        pytest.param({constants.FLEX_START: "true"}, "flex-start", id="flex-start"),
+        pytest.param({constants.PROVISIONING: "flex-start"}, "flex-start", id="flex-start by gke-provisioning"),
+        pytest.param({constants.RESERVATION_NAME: "r1"}, "reservation r1", id="a reservation"),
+        pytest.param(
+            {constants.RESERVATION_NAME: "r1", constants.RESERVATION_PROJECT: "other-project"},
+            "reservation other-project/r1",
+            id="a shared reservation",
+        ),
+        pytest.param(
+            {constants.RESERVATION_NAME: "r1", constants.RESERVATION_BLOCK: "b1"},
+            "reservation a-project/r1/b1",
+            id="a block of a reservation of the cluster's own project, with the full path",
+        ),
+        pytest.param(
+            {
+                constants.RESERVATION_NAME: "r1",
+                constants.RESERVATION_PROJECT: "other-project",
+                constants.RESERVATION_BLOCK: "b1",
+                constants.RESERVATION_SUB_BLOCK: "s1",
+            },
+            "reservation other-project/r1/b1/s1",
+            id="a sub-block",
+        ),
+    ],
+)
+def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str], want: str) -> None:
+    """Whatever annotations and settings say; and the pod fits the pool that is made."""
+    slice_ = slice_of(selector=selector, annotations={constants.CAPACITY: "on-demand"})
+    choices = choices_of(slice_, settings(capacity="spot, on-demand, reservation/r9"))
+    assert [str(each) for each in choices.open] == [f"{want} in us-central2-b"]
+    request = request_of(slice_)
+    assert choice_of(request) == choices.open[0]
+    assert misfit(slice_.requirements, expected_view(expected_pool(request))) == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes", "words"),
+    [
+        pytest.param(
+            {"selector": {constants.SPOT: "true", constants.FLEX_START: "true"}},
+            {},
+            [f"{constants.SPOT}=true", f"{constants.FLEX_START}=true", "remove all but one"],
+            id="two pins",
+        ),
+        pytest.param(
+            {"selector": {constants.SPOT: "true", constants.RESERVATION_NAME: "r1"}},
+            {},
+            [f"{constants.SPOT}=true", f"{constants.RESERVATION_NAME}=r1"],
+            id="spot from a reservation",
+        ),
+        pytest.param(
+            {"selector": {constants.RESERVATION_BLOCK: "b1"}},
+            {},
+            [constants.RESERVATION_BLOCK, f"without {constants.RESERVATION_NAME}"],
+            id="a block without its reservation",
+        ),
+        pytest.param(
+            {"selector": {constants.RESERVATION_NAME: "r1", constants.RESERVATION_SUB_BLOCK: "s1"}},
+            {},
+            [constants.RESERVATION_SUB_BLOCK, f"without {constants.RESERVATION_BLOCK}"],
+            id="a sub-block without its block",
+        ),
+        pytest.param(
+            {"selector": {constants.ZONE: "us-east5-a"}},
+            {},
+            ["zone us-east5-a is not in us-central2"],
+            id="a selected zone outside the region",
+        ),
+        pytest.param(
+            {"annotations": {constants.ZONES: "us-central2-b, us-east5-a"}},
+            {},
+            ["zone us-east5-a is not in us-central2"],
+            id="a zone of the annotation outside the region",
+        ),
+        pytest.param(
+            {"annotations": {constants.CAPACITY: "spot@us-east5-a"}},
+            {},
+            ["spot in us-east5-a", "not in us-central2"],
+            id="a choice's zone outside the region",
+        ),
+        pytest.param(
+            {"annotations": {constants.CAPACITY: "spot@us-central2-a"}, "selector": {constants.ZONE: "us-central2-b"}},
+            {},
+            [f"{constants.ZONE}=us-central2-b", "spot in us-central2-a"],
+            id="a choice elsewhere than the pod selects",
+        ),
+        pytest.param(
+            {"annotations": {constants.CAPACITY: "flex-start"}, "accelerator": "tpu-v4-podslice"},
+            {},
+            ["Google offers ct4p-hightpu-4t on no flex-start terms"],
+            id="v4 on flex-start",
+        ),
+        pytest.param(
+            {"annotations": {constants.CAPACITY: "cheap"}},
+            {},
+            [f"annotation {constants.CAPACITY}='cheap'", "has 'cheap'", "on-demand, spot"],
+            id="choices that cannot be read",
+        ),
+        pytest.param(
+            {"pod_annotations": {constants.ZONES: "us-central2"}},
+            {},
+            [f"annotation {constants.ZONES}='us-central2'", "no zone such as"],
+            id="zones that cannot be read",
+        ),
+        pytest.param(
+            {
+                "annotations": {
+                    constants.CAPACITY: ",".join(f"reservation/r{index}" for index in range(16)),
+                    constants.ZONES: ",".join(f"us-central2-{zone}" for zone in "abcde"),
+                }
+            },
+            {},
+            [constants.CAPACITY, constants.ZONES, "make 80 pairs of choice and zone, and at most 64 are read"],
+            id="more choices times zones than are read",
+        ),
+        pytest.param(
+            {"annotations": {constants.CAPACITY: "reservation/r1"}},
+            {"allowed_reservations": ("r2",)},
+            ["reservation r1 is not among ALLOWED_RESERVATIONS"],
+            id="no choice but a reservation that is not allowed",
+        ),
+    ],
+)
+def test_a_slice_without_any_choice_is_told(asked: dict[str, Any], changes: dict[str, Any], words: list[str]) -> None:
+    """The message says why and names what to change."""
+    with pytest.raises(UnmeetableError) as caught:
+        choices_of(slice_of(**asked), settings(**changes))
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "changes", "want", "words"),
+    [
+        pytest.param(
+            "reservation/r1, reservation/r2, spot",
+            {"allowed_reservations": ("r2",)},
+            ["reservation r2", "spot"],
+            "reservation r1 is not among ALLOWED_RESERVATIONS",
+            id="a reservation that is not allowed",
+        ),
+        pytest.param(
+            "flex-start, on-demand",
+            {"accelerator": "tpu-v4-podslice"},
+            ["on-demand"],
+            "on no flex-start terms",
+            id="terms that the machine is not sold on",
+        ),
+        pytest.param(
+            "spot@us-east5-a, on-demand", {}, ["on-demand"], "not in us-central2", id="a zone outside the region"
+        ),
+    ],
+)
+def test_a_choice_that_cannot_be_is_left_out_and_told(
+    capacity: str, changes: dict[str, Any], want: list[str], words: str
+) -> None:
+    """The others are tried, and the owner learns of it with the pool that is bought."""
+    accelerator = changes.pop("accelerator", V5P)
+    jobset = jobset_of(annotations={constants.CAPACITY: capacity}, accelerator=accelerator)
+    choices = choices_of(make_slice(jobset), settings(**changes))
+    assert [str(each) for each in choices.open] == [f"{each} in us-central2-b" for each in want]
+    plan = World(jobset, settings_=settings(**changes)).look()
+    assert str(choice_of(plan.creates[0].request)) == f"{want[0]} in us-central2-b"
+    (verdict,) = plan.verdicts
+    assert verdict.reason == constants.INVALID_REQUEST
+    assert words in verdict.message
+
+
+def test_a_label_that_is_not_copied_is_told_with_the_pool_that_is_bought() -> None:
+    """The pool is made without it."""
+    key = "node-restriction.kubernetes.io/team"
+    plan = World(jobset_of(labels={key: "root"}, pod_annotations={constants.COPY_LABELS: key})).look()
+    assert key not in plan.creates[0].request.labels
+    (told,) = [each for each in plan.verdicts if each.reason == constants.INVALID_REQUEST]
+    assert f"names {key}: labels of google.com, kubernetes.io" in told.message
+
+
+def test_a_choice_that_the_pod_does_not_tolerate_is_skipped() -> None:
+    """Spot nodes carry a taint."""
+    world = World(jobset_of(tolerations=(CHIP_TOLERATION,)), settings_=settings(capacity="spot, on-demand, flex-start"))
+    world.step()
+    assert bought(world) == ["on-demand in us-central2-b"]
+
+
+def test_where_no_choice_fits_all_reasons_are_told() -> None:
+    """Each is a way out."""
+    jobset = jobset_of(tolerations=(CHIP_TOLERATION,), selector={constants.PROVISIONING: "standard"})
+    (verdict,) = World(jobset, settings_=settings(capacity="spot, flex-start")).look().verdicts
+    assert verdict.reason == constants.INVALID_REQUEST
+    assert f"the node has {constants.PROVISIONING}=spot" in verdict.message
+    assert f"the node has {constants.PROVISIONING}=flex-start" in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (constants.CAPACITY, "cheap"),
+        (constants.ZONES, "nowhere"),
+        (constants.SAME_ZONE, "perhaps"),
+        (constants.ALL_OR_NOTHING, "maybe"),
+        (constants.MAX_RUN_DURATION, "1d"),
+    ],
+)
+def test_an_annotation_that_cannot_be_read_is_told_and_costs_no_other_its_turn(key: str, text: str) -> None:
+    """With its key and value, on the pod and the JobSet."""
+    world = World(jobset_of("bad", annotations={key: text}, replicas=2), jobset_of("good"), settings_=settings())
+    plan = world.look()
+    assert [create.jobset.name for create in plan.creates] == ["good"]
+    assert len(plan.verdicts) == 2
+    for verdict in plan.verdicts:
+        assert verdict.reason == constants.INVALID_REQUEST
+        assert f"annotation {key}={text!r}" in verdict.message
+        assert [each.kind for each in verdict.objects] == ["Pod", "JobSet"]
+
+
+# --- What is asked of GKE ---
+
+
+def test_late_capacity_is_made_empty_to_grow_at_once() -> None:
+    """No reservation, nodes of the whole slice when they come."""
+    request = request_of(slice_of(), capacity="flex-start")
+    assert (request.flex_start, request.node_count, request.reservation, request.spot) == (True, 2, "", False)
+    pool = expected_pool(request)
+    assert (pool.node_count, pool.max_node_count, pool.hosts) == (0, 2, 2)
+    assert pool.capacity is CapacityKind.FLEX_START
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes", "want"),
+    [
+        pytest.param({}, {}, 0, id="Google's own"),
+        pytest.param({}, {"max_run_seconds": 3600.0}, 3600, id="the setting"),
+        pytest.param(
+            {"annotations": {constants.MAX_RUN_DURATION: "2h"}},
+            {"max_run_seconds": 3600.0},
+            7200,
+            id="the annotation goes before the setting",
+        ),
+        pytest.param(
+            {
+                "selector": {constants.MAX_RUN_SECONDS: "600"},
+                "annotations": {constants.MAX_RUN_DURATION: "2h"},
+            },
+            {},
+            600,
+            id="the selector goes before the annotation",
+        ),
+        pytest.param({"annotations": {constants.MAX_RUN_DURATION: "168h"}}, {}, 604800, id="the longest"),
+    ],
+)
+def test_the_max_run_duration_of_flex_start_nodes(asked: dict[str, Any], changes: dict[str, Any], want: int) -> None:
+    """Other capacity has none."""
+    slice_ = slice_of(**asked)
+    assert request_of(slice_, capacity="flex-start", **changes).max_run_seconds == want
+    if "selector" not in asked:
+        assert request_of(slice_, capacity="on-demand", **changes).max_run_seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"annotations": {constants.MAX_RUN_DURATION: "9m"}}, "540 s is not from 10 minutes to 7 days"),
+        ({"annotations": {constants.MAX_RUN_DURATION: "169h"}}, "608400 s is not from 10 minutes to 7 days"),
+        ({"selector": {constants.MAX_RUN_SECONDS: "599"}}, "599 s is not from 10 minutes to 7 days"),
+        ({"selector": {constants.MAX_RUN_SECONDS: "1h"}}, f"{constants.MAX_RUN_SECONDS}='1h' is no number of seconds"),
+        ({"selector": {constants.MAX_RUN_SECONDS: "\u0663"}}, "is no number of seconds"),
+    ],
+    ids=["too short", "too long", "a selector too short", "a selector with a unit", "digits of another script"],
+)
+def test_a_max_run_duration_out_of_bounds_is_told(asked: dict[str, Any], words: str) -> None:
+    """Before GKE refuses it."""
+    (verdict,) = World(jobset_of(**asked), settings_=settings(capacity="flex-start")).look().verdicts
+    assert words in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "taints"),
+    [
+        ("on-demand", {constants.PROVISIONING: "standard"}, set()),
+        (
+            "reservation/r1",
+            {constants.PROVISIONING: "standard", constants.RESERVATION_NAME: "r1"},
+            set(),
+        ),
+        (
+            "reservation/other-project/r1/b1/s1",
+            {
+                constants.RESERVATION_NAME: "r1",
+                constants.RESERVATION_PROJECT: "other-project",
+                constants.RESERVATION_BLOCK: "b1",
+                constants.RESERVATION_SUB_BLOCK: "s1",
+            },
+            set(),
+        ),
+        ("spot", {constants.PROVISIONING: "spot", constants.SPOT: "true"}, {constants.SPOT}),
+        ("flex-start", {constants.PROVISIONING: "flex-start", constants.FLEX_START: "true"}, set()),
+    ],
+)
+def test_the_nodes_of_each_capacity_are_foreseen(text: str, labels: dict[str, str], taints: set[str]) -> None:
+    """As GKE labels and taints them; other capacity has none of these labels."""
+    slice_ = slice_of()
+    view = expected_view(expected_pool(request_of(slice_, capacity=text)))
+    keys = {
+        constants.PROVISIONING,
+        constants.SPOT,
+        constants.FLEX_START,
+        constants.RESERVATION_NAME,
+        constants.RESERVATION_PROJECT,
+        constants.RESERVATION_BLOCK,
+        constants.RESERVATION_SUB_BLOCK,
+    }
+    assert {key: value for key, value in view.labels.items() if key in keys} == {
+        **({constants.PROVISIONING: "standard"} if text.startswith("reservation") else {}),
+        **labels,
+    }
+    assert {taint.key for taint in view.taints} == taints | {constants.TPU_RESOURCE}
+    assert misfit(slice_.requirements, view) == ""
+
+
+def test_the_taint_that_holds_a_slice_back_is_none_that_its_pods_must_tolerate() -> None:
+    """It is taken off in time."""
+    slice_ = slice_of(replicas=2, annotations={constants.ALL_OR_NOTHING: "true"})
+    request = request_of(slice_)
+    assert HELD_TAINT in request.taints
+    assert HELD_TAINT not in expected_view(expected_pool(request)).taints
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("on-demand", "tpu-provisioner.cloud.google.com/held"),
+        ("flex-start", "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"),
+    ],
+)
+def test_nodes_that_the_autoscaler_brings_are_held_by_a_taint_that_it_ignores(text: str, key: str) -> None:
+    """It brings none for a pod that does not tolerate another one; as not ready it counts only those."""
+    slice_ = slice_of(
+        accelerator="tpu-v6e-slice",
+        topology="2x4",
+        replicas=2,
+        annotations={constants.ALL_OR_NOTHING: "true"},
+        tolerations=(CHIP_TOLERATION,),
+    )
+    request = request_of(slice_, capacity=text)
+    assert [taint.key for taint in request.taints] == [key]
+    view = expected_view(expected_pool(request))
+    assert key not in {taint.key for taint in view.taints}
+
+
+# --- Falling back ---
+
+
+def test_the_next_choice_is_bought_when_the_first_fails_in_the_making() -> None:
+    """With a new name, for the failed pool is still there."""
+    world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
+    world.run(2)
+    (first,) = world.created
+    world.fail_pool(first, STOCKOUT)
+    world.run(1)
+    assert bought(world) == ["on-demand in us-central2-b", "spot in us-central2-b"]
+    assert world.deleted == [first]
+    assert world.pools[world.created[1]].labels[constants.POOL_ATTEMPT] == "1"
+
+
+@pytest.mark.parametrize("kind", [FailureKind.STOCKOUT, FailureKind.QUOTA])
+def test_the_next_choice_is_bought_when_gke_refuses_the_first(kind: FailureKind) -> None:
+    """At the next look; the name that was not taken is sent again."""
+    world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
+    world.refuse_create = refuse(on_demand=failure(kind))
+    world.run(2)
+    assert bought(world) == ["spot in us-central2-b"]
+    assert world.created == [make_pool(jobset_of()).name]
+
+
+def test_what_one_slice_has_learnt_spares_the_others_the_try() -> None:
+    """Back-off is kept by capacity."""
+    world = World(jobset_of("first"), settings_=settings(capacity="on-demand, spot"))
+    world.refuse_create = refuse(on_demand=STOCKOUT)
+    world.run(2)
+    world.add(jobset_of("second"), jobset_of("pinned", selector={constants.PROVISIONING: "standard"}))
+    asked = [str(choice_of(create.request)) for create in world.look().creates]
+    assert asked == ["spot in us-central2-b"]
+
+
+def test_when_all_choices_are_out_of_stock_one_event_names_them_all() -> None:
+    """With GKE's words and the next tries; the loop wakes for the earliest."""
+    world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
+    world.refuse_create = refuse(
+        on_demand=failure(FailureKind.QUOTA, "Quota TPU_V5P."), spot=failure(FailureKind.STOCKOUT, "No v5p left.")
+    )
+    world.run(2)
+    plan = world.look()
+    (verdict,) = plan.verdicts
+    assert verdict.reason == constants.CREATION_WAITING
+    assert plan.creates == ()
+    for each in world.memory.backoffs.values():
+        assert f"next try {each.until:%H:%M:%S} UTC" in verdict.message
+    for word in ("on-demand in us-central2-b", "spot in us-central2-b", "No v5p left", "Quota TPU_V5P"):
+        assert word in verdict.message
+    assert plan.wake_at == min(each.until for each in world.memory.backoffs.values())
+
+
+def test_the_better_choice_is_returned_to_when_its_back_off_is_over() -> None:
+    """By new slices: one tries it first, the others meanwhile take the second."""
+    world = World(jobset_of("first"), settings_=settings(capacity="on-demand, spot"))
+    world.refuse_create = refuse(on_demand=STOCKOUT)
+    world.run(2)
+    world.refuse_create = lambda _: None
+    world.pass_time(60)
+    world.add(*(jobset_of(name) for name in ("a", "b", "c")))
+    world.run(2)
+    kinds = [each.split()[0] for each in bought(world)]
+    assert kinds == ["spot", "on-demand", "spot", "spot"]
+    world.finish_creates()
+    world.run(1)
+    world.add(jobset_of("d"), jobset_of("e"))
+    world.run(1)
+    assert [each.split()[0] for each in bought(world)][4:] == ["on-demand", "on-demand"]
+
+
+def test_a_refused_choice_gives_way_to_the_next_and_is_not_held_against_it() -> None:
+    """A refusal concerns one request; out of stock for a moment, the second is tried again."""
+    world = World(jobset_of("one"), settings_=settings(capacity="on-demand, spot"))
+    world.refuse_create = refuse(on_demand=failure(FailureKind.INVALID, "No such disk."), spot=STOCKOUT)
+    world.run(3)
+    (verdict,) = world.look().verdicts
+    assert verdict.reason == constants.CREATION_WAITING
+    assert "No such disk" in verdict.message
+    assert "(refused, next try " in verdict.message
+    world.refuse_create = refuse(on_demand=failure(FailureKind.INVALID, "No such disk."))
+    world.run(40)
+    assert bought(world) == ["spot in us-central2-b"]
+
+
+def test_what_gke_refuses_one_slice_is_no_obstacle_to_another() -> None:
+    """Each asks for itself."""
+    world = World(jobset_of("one"), jobset_of("two"), settings_=settings(capacity="on-demand, spot"))
+    world.refuse_create = lambda create: failure(FailureKind.INVALID) if create.jobset.name == "one" else None
+    world.run(3)
+    assert [create.jobset.name for plan in world.plans for create in plan.creates] == ["one", "two", "one"]
+    assert bought(world) == ["on-demand in us-central2-b"]
+
+
+def test_all_choices_refused_are_told_as_a_failure() -> None:
+    """Not as something to wait for."""
+    world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
+    world.refuse_create = lambda create: failure(FailureKind.INVALID, f"Not {create.request.capacity.value}.")
+    world.run(3)
+    (verdict,) = world.look().verdicts
+    assert verdict.reason == constants.CREATION_FAILED
+    assert "Not on-demand" in verdict.message
+    assert "Not spot" in verdict.message
+
+
+def test_what_concerns_every_call_blocks_all_choices_with_one_message() -> None:
+    """The permission to make pools is missing, whatever they are made of."""
+    world = World(jobset_of(), settings_=settings(capacity="on-demand, spot, flex-start"))
+    calls: list[str] = []
+
+    def forbid(create: Create) -> Failure:
+        calls.append(create.request.name)
+        return failure(FailureKind.PERMISSION, "Permission container.clusters.update is missing.")
+
+    world.refuse_create = forbid
+    world.run(30)
+    assert len(calls) == 1
+    (verdict,) = world.plans[-1].verdicts
+    assert verdict.message.count("Permission container.clusters.update is missing.") == 1
+
+
+def test_a_zone_out_of_stock_is_followed_by_the_next() -> None:
+    """Of the same terms, before worse ones."""
+    world = World(jobset_of(), settings_=settings(capacity="on-demand, spot", zones="us-central2-a, us-central2-b"))
+    world.refuse_create = refuse(us_central2_a=STOCKOUT)
+    world.run(2)
+    assert bought(world) == ["on-demand in us-central2-b"]
+
+
+# --- One zone for all slices ---
+
+
+def zones_bought(world: World) -> list[str]:
+    """Return the zones of the pools that were made."""
+    return [world.pools[name].zones[0] for name in world.created]
+
+
+@pytest.mark.parametrize("by_annotation", [True, False])
+def test_all_pools_of_a_jobset_are_in_the_zone_of_the_first(*, by_annotation: bool) -> None:
+    """Also when that zone is out of stock for the rest: they wait, and are told."""
+    jobset = jobset_of(replicas=3, annotations={constants.SAME_ZONE: "true"} if by_annotation else {})
+    world = World(jobset, settings_=settings(zones="us-central2-a, us-central2-b", same_zone=not by_annotation))
+
+    def one_in_each(create: Create) -> Failure | None:
+        return STOCKOUT if create.request.zone in {pool.zones[0] for pool in world.pools.values()} else None
+
+    world.refuse_create = one_in_each
+    world.run(20)
+    assert zones_bought(world) == ["us-central2-a"]
+    waiting = world.plans[-1].verdicts
+    assert len(waiting) == 2
+    assert all(each.reason == constants.CREATION_WAITING for each in waiting)
+    world.refuse_create = lambda _: None
+    world.live(100)
+    assert zones_bought(world) == ["us-central2-a"] * 3
+    assert world.bound(jobset) == 3
+
+
+def test_a_jobset_goes_to_the_next_zone_as_a_whole() -> None:
+    """Where the first zone had none of its slices."""
+    world = World(jobset_of(replicas=3), settings_=settings(zones="us-central2-a, us-central2-b", same_zone=True))
+    world.refuse_create = refuse(us_central2_a=STOCKOUT)
+    world.run(3)
+    assert zones_bought(world) == ["us-central2-b"] * 3
+
+
+def test_without_same_zone_the_slices_spread() -> None:
+    """Wherever there is room."""
+    world = World(jobset_of(replicas=2), settings_=settings(zones="us-central2-a, us-central2-b"))
+
+    def one_in_each(create: Create) -> Failure | None:
+        return STOCKOUT if create.request.zone in {pool.zones[0] for pool in world.pools.values()} else None
+
+    world.refuse_create = one_in_each
+    world.run(3)
+    assert zones_bought(world) == ["us-central2-a", "us-central2-b"]
+
+
+def test_a_free_pool_of_another_zone_is_not_taken() -> None:
+    """One of the same zone is."""
+    jobset, gone = jobset_of(replicas=2), jobset_of("gone", replicas=2)
+    world = World(jobset, settings_=settings(zones="us-central2-a, us-central2-b", same_zone=True))
+    slow = {"deletion_delay_seconds": 3600.0}
+    world.settings = replace(world.settings, **slow)
+    near = world.put_pool(replace(make_pool(gone), zones=(Zone("us-central2-a"),)))
+    far = world.put_pool(replace(make_pool(gone, job=1), zones=(Zone("us-central2-b"),)))
+    plan = world.step()
+    claimed = [state.name for state in plan.pools if state.phase.value == "ready"]
+    assert claimed == [near.name]
+    assert zones_bought(world) == ["us-central2-a"]
+    assert far.name in world.pools
+
+
+def test_a_pod_that_selects_another_zone_than_its_siblings_is_told() -> None:
+    """It can never be with them."""
+    jobset = jobset_of(replicas=2)
+    world = World(settings_=settings(zones="us-central2-a, us-central2-b", same_zone=True))
+    world.add(jobset)
+    pinned = next(pod for pod in world.pods.values() if "slice-1" in pod.name)
+    selector = {**pinned.requirements.node_selector, constants.ZONE: "us-central2-b"}
+    world.put(replace(pinned, requirements=replace(pinned.requirements, node_selector=selector)))
+    (verdict,) = world.look().verdicts
+    assert verdict.reason == constants.INVALID_REQUEST
+    assert "are to be in one zone, us-central2-a, and this slice may be in us-central2-b only" in verdict.message
+
+
+# --- Capacity that comes late ---
+
+
+def flex_world(**changes: Any) -> tuple[World, JobSet, Any]:
+    """Return a world with one flex-start pool that GKE calls up, without nodes."""
+    jobset = jobset_of()
+    world = World(jobset, settings_=settings(capacity="flex-start", **changes))
+    world.run(2)
+    world.finish_creates()
+    world.run(2)
+    (name,) = world.created
+    assert world.pools[name].status is PoolStatus.RUNNING
+    return world, jobset, name
+
+
+def test_a_flex_start_pool_without_nodes_waits_for_hours_and_has_not_failed() -> None:
+    """It is neither replaced nor told of, and used when its nodes come."""
+    world, jobset, name = flex_world()
+    world.run(12 * 60, seconds=60)
+    assert (world.created, world.deleted) == ([name], [])
+    assert world.told() == []
+    assert not any(plan.alerts for plan in world.plans)
+    assert (world.memory.backoffs, world.memory.given_up) == ({}, frozenset())
+    assert world.states()[name] == "provisioning"
+    world.bring_nodes(name)
+    world.live(2)
+    assert world.bound(jobset) == 1
+    assert world.states()[name] == "in_use"
+
+
+def test_a_flex_start_pool_without_nodes_serves_the_next_slice_of_its_shape() -> None:
+    """It keeps its place in Google's queue."""
+    world, jobset, name = flex_world()
+    world.finish(jobset)
+    world.add(jobset_of("next"))
+    world.run(60)
+    assert (world.created, world.deleted) == ([name], [])
+
+
+def test_a_flex_start_pool_with_a_part_of_its_nodes_unready_is_replaced_as_others_are() -> None:
+    """What came and does not work is no capacity that is yet to come."""
+    world, _, name = flex_world(ready_timeout_seconds=600.0)
+    world.bring_nodes(name, 0)
+    world.run(9, seconds=60)
+    assert world.deleted == []
+    world.run(4, seconds=60)
+    assert world.deleted == [name]
+    assert len(world.created) == 2
+
+
+def test_a_flex_start_pool_goes_with_its_jobset() -> None:
+    """Nodes or none."""
+    world, jobset, name = flex_world()
+    world.remove_jobset(jobset)
+    world.run(40)
+    assert world.deleted == [name]
+    assert [each.reason for plan in world.plans for each in plan.deletes] == [DeleteReason.JOBSET_GONE]
+
+
+def test_a_stockout_of_late_capacity_is_known_by_its_own_name() -> None:
+    """It does not keep on-demand back."""
+    world = World(jobset_of(), settings_=settings(capacity="flex-start, on-demand"))
+    world.refuse_create = refuse(flex_start=STOCKOUT)
+    world.run(2)
+    assert list(world.memory.backoffs) == ["us-central2-b/ct5p-hightpu-4t/2x2x2 on 2/flex-start"]
+    assert bought(world) == ["on-demand in us-central2-b"]
+
+
+def test_the_choice_of_a_pool_is_the_choice_it_was_bought_as() -> None:
+    """Back-off of what is listed and of what is asked for is kept under one key."""
+    text = "reservation/other-project/r1/b1, spot, flex-start, on-demand"
+    for choice in choices_of(slice_of(), settings(capacity=text)).open:
+        request = pool_request(slice_of(), settings(capacity=text), 0, choice)
+        assert choice_of(request) == choice_of(expected_pool(request)) == choice
+        assert isinstance(choice, CapacityChoice)
+
+
+def test_a_choice_that_another_project_does_not_grant_costs_the_next_one_no_try() -> None:
+    """Not even where the wait is over again and again."""
+    jobset = make_jobset(annotations={constants.CAPACITY: "reservation/r1, reservation/r2, on-demand"})
+    world = World(jobset)
+    tried: list[str] = []
+
+    def refuse(create: Create) -> Failure | None:
+        tried.append(create.request.reservation)
+        return failure(FailureKind.PERMISSION) if create.request.reservation else None
+
+    world.refuse_create = refuse
+    world.run(60)
+    assert tried == ["r1", "r2", ""]
+
+
+def test_every_choice_refused_for_want_of_permission_is_tried_once_in_each_wait() -> None:
+    """The waits get longer, as for one choice."""
+    world = World(make_jobset(annotations={constants.CAPACITY: "reservation/r1, reservation/r2"}))
+    tried: list[str] = []
+
+    def refuse(create: Create) -> Failure:
+        tried.append(create.request.reservation)
+        return failure(FailureKind.PERMISSION)
+
+    world.refuse_create = refuse
+    world.run(60, seconds=60)
+    assert 4 <= tried.count("r1") <= 10
+    assert abs(tried.count("r1") - tried.count("r2")) <= 1

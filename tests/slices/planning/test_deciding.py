@@ -1,0 +1,711 @@
+"""The decision as a whole, over the life of worlds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provisioner import constants
+from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
+from provisioner.slices.demand import job_key
+from provisioner.slices.planning.lifecycle import Phase
+from provisioner.slices.planning.memory import checkpoint
+from provisioner.slices.planning.memory.answers import CreateAnswer
+from provisioner.slices.planning.memory.state import CallState, DeleteCall, Memory
+from provisioner.slices.planning.plan import DeleteReason
+from tests import builders
+from tests.builders import (
+    after,
+    foreign_pool,
+    make_jobset,
+    make_node,
+    make_nodes,
+    make_pod,
+    make_pool,
+    make_requirements,
+    strange_taint,
+)
+from tests.slices.planning.world import World, failure
+
+
+def stocked_out(world: World, name: str) -> None:
+    """Let a pool in the making end in a stockout."""
+    pool = next(pool for pool in world.pools.values() if pool.name == name)
+    world.put(replace(pool, status=PoolStatus.ERROR, failure=failure(FailureKind.STOCKOUT, "No v4 left.")))
+
+
+def test_one_jobset_lives_and_leaves_nothing_behind() -> None:
+    """Bought, run, given back."""
+    jobset = make_jobset()
+    world = World(jobset)
+    world.run(2)
+    world.finish_creates()
+    world.run(1)
+    world.schedule()
+    world.run(2)
+    world.remove_jobset(jobset)
+    world.run(35)
+    world.finish_deletes()
+    world.run(1)
+    steps = [transition.new.value for plan in world.plans for transition in plan.transitions]
+    assert steps == ["wanted", "creating", "provisioning", "ready", "in_use", "idle", "deleting", "gone"]
+    gone = world.plans[-1].transitions[-1]
+    assert gone.slice_id is not None
+    assert gone.slice_id.jobset_uid == jobset.uid
+    assert (world.plans[-1].pools, world.pools) == ((), {})
+    assert replace(world.memory, operations=Memory().operations, pace=Memory().pace) == Memory()
+
+
+def test_nothing_is_decided_on_what_is_not_to_be_trusted() -> None:
+    """And nothing is forgotten."""
+    world = World(make_jobset())
+    world.put_pool(make_pool(make_jobset("gone")))
+    world.memory = replace(world.memory, surplus_since={make_pool(make_jobset("gone")).name: after(-1000)})
+    before = world.memory
+    plan = world.look(distrust=("the JobSet watch is stale",))
+    assert (plan.creates, plan.deletes, plan.look_ups, plan.verdicts, plan.transitions) == ((), (), (), (), ())
+    assert plan.memory is before
+
+
+def test_a_second_look_at_the_same_world_does_nothing() -> None:
+    """Calls under way count, listed or not."""
+    world = World(make_jobset(replicas=20))
+    assert len(world.look().creates) == 20
+    assert world.look().creates == ()
+    for create in world.plans[0].creates:
+        world.put(replace(make_pool(make_jobset(replicas=20), job=0), name=create.request.name))
+    restarted = World(make_jobset(replicas=20))
+    restarted.step()
+    restarted.memory = Memory()
+    assert restarted.look().creates == ()
+
+
+def test_a_jobset_made_again_while_its_old_pool_stops_gets_a_new_name_at_once() -> None:
+    """The Go original waited until the name was free."""
+    old, new = make_jobset(uid="one"), make_jobset(uid="two")
+    world = World(new)
+    world.put_pool(make_pool(old, status=PoolStatus.STOPPING))
+    (create,) = world.look().creates
+    assert create.request.name != make_pool(old).name
+
+
+def test_a_slice_whose_own_pool_stops_gets_the_next_attempt_at_once() -> None:
+    """Suspended and resumed, or deleted by hand: a replacement waits for nobody."""
+    jobset = make_jobset()
+    world = World(jobset)
+    world.put_pool(make_pool(jobset, attempt=4, status=PoolStatus.STOPPING))
+    (create,) = world.look().creates
+    assert create.request.labels[constants.POOL_ATTEMPT] == "5"
+
+
+def test_a_jobset_made_again_takes_its_old_pool_while_that_is_idle() -> None:
+    """Made for another UID, and fitting all the same."""
+    old, new = make_jobset(uid="one"), make_jobset(uid="two")
+    world = World(new)
+    world.put_pool(make_pool(old))
+    world.run(50)
+    assert world.created == world.deleted == []
+
+
+def test_a_jobset_that_asks_for_slice_resources_is_told_and_nothing_is_bought() -> None:
+    """The newest Go release serves it by other means, and so must nobody's pools."""
+    jobset = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: "sync"})
+    plan = World(jobset).step()
+    assert (plan.creates, plan.deletes) == ((), ())
+    (said,) = plan.verdicts
+    assert said.reason == "SliceAutoprovisioningNotServed"
+    assert [(each.kind, each.name) for each in said.objects] == [("JobSet", "train")]
+    assert "slice-autoprovisioning=sync asks for Slice resources" in said.message
+
+
+def test_suspending_gives_the_pool_back_and_resuming_buys_again() -> None:
+    """In between nothing is paid for."""
+    jobset = make_jobset()
+    world = World(jobset)
+    pool = world.put_pool(make_pool(jobset))
+    world.end_pods(jobset)
+    world.jobsets[jobset.uid] = replace(jobset, suspended=True)
+    world.run(40)
+    assert world.deleted == [pool.name]
+    world.jobsets[jobset.uid] = jobset
+    world.start_pods(jobset)
+    world.run(2)
+    assert world.created == [make_pool(jobset, attempt=1).name]
+
+
+def test_a_jobset_made_smaller_gives_back_what_it_does_not_need() -> None:
+    """And keeps the rest."""
+    jobset = make_jobset(replicas=3)
+    world = World(jobset)
+    pools = [world.put_pool(make_pool(jobset, job=job)) for job in range(3)]
+    world.end_pods(jobset)
+    (job,) = jobset.replicated_jobs
+    world.jobsets[jobset.uid] = replace(jobset, replicated_jobs=(replace(job, replicas=1),))
+    world.run(40)
+    assert sorted(world.deleted) == sorted(pool.name for pool in pools[1:])
+
+
+def test_a_failed_pool_is_deleted_and_replaced_after_its_back_off() -> None:
+    """With the next attempt, and the reason on the pod and the JobSet."""
+    jobset = make_jobset()
+    world = World(jobset)
+    world.run(2)
+    (name,) = world.created
+    stocked_out(world, name)
+    plan = world.step()
+    assert [delete.name for delete in plan.deletes] == [name]
+    (verdict,) = plan.verdicts
+    assert [each.kind for each in verdict.objects] == ["Pod", "JobSet"]
+    assert "stockout" in verdict.message
+    assert "No v4 left." in verdict.message
+    world.run(20)
+    assert world.created == [name]
+    world.run(15)
+    assert world.created == [name, make_pool(jobset, attempt=1).name]
+    failed = [transition.new.value for each in world.plans for transition in each.transitions]
+    assert failed.count("failed") == 1
+
+
+def test_a_pool_that_fails_as_invalid_is_not_made_again_until_something_changes() -> None:
+    """A workload policy of another topology shows only in the operation."""
+    world = World(make_jobset())
+    world.run(2)
+    pool = world.pools[world.created[0]]
+    world.put(replace(pool, status=PoolStatus.ERROR, failure=failure(FailureKind.INVALID, "Gang size is 8.")))
+    world.run(3)
+    world.finish_deletes()
+    world.run(11, seconds=60)
+    assert len(world.created) == 1
+    assert "Gang size is 8. Next try " in world.plans[-1].verdicts[0].message
+    world.settings = replace(world.settings, node_tags=("changed",))
+    world.run(1)
+    assert len(world.created) == 2
+
+
+def test_a_failed_pool_that_stays_listed_counts_once() -> None:
+    """Its delete is refused for half an hour; the back-off does not grow by that."""
+    jobset = make_jobset()
+    world = World(jobset)
+    world.refuse_delete = lambda _: failure(FailureKind.OPERATION_IN_THE_WAY)
+    world.run(2)
+    stocked_out(world, world.created[0])
+    world.run(25)
+    (waiting,) = world.memory.backoffs.values()
+    world.run(100)
+    assert waiting.failures == 1
+    assert len(world.created) == 2
+
+
+def test_a_stockout_is_shared_by_all_slices_of_its_capacity_and_by_no_other() -> None:
+    """A create that runs into it takes one of few operations for half an hour."""
+    v5e = make_requirements(accelerator="tpu-v5-lite-podslice", topology="2x4", tolerations=())
+    first = make_jobset("first")
+    world = World(first)
+    world.run(2)
+    stocked_out(world, world.created[0])
+    second, other = make_jobset("second"), make_jobset("other", template=v5e)
+    for jobset in (second, other):
+        world.jobsets[jobset.uid] = jobset
+        world.start_pods(jobset)
+    plan = world.step()
+    assert [create.jobset.name for create in plan.creates] == ["other"]
+    assert len(plan.verdicts) == 2
+
+
+def test_after_a_stockout_one_pool_tries_first() -> None:
+    """The others follow when it has come up."""
+    world = World(make_jobset(replicas=6))
+    world.run(2)
+    for name in list(world.created):
+        stocked_out(world, name)
+    world.run(40)
+    assert len(world.created) == 7
+    assert "tries first" in next(state.note for state in world.plans[-1].pools if state.phase.value == "blocked")
+    world.finish_creates()
+    world.run(3)
+    assert len(world.created) == 12
+
+
+def test_an_old_pool_that_loses_a_node_does_not_end_the_back_off() -> None:
+    """Only a pool that was just made proves that there is capacity."""
+    running, waiting = make_jobset("running"), make_jobset("waiting")
+    world = World(running)
+    pool = world.put_pool(make_pool(running))
+    world.run(2)
+    world.jobsets[waiting.uid] = waiting
+    world.start_pods(waiting)
+    world.run(2)
+    stocked_out(world, world.created[0])
+    world.put(make_node(pool, 0, ready=False))
+    world.run(3)
+    world.put(make_node(pool, 0))
+    world.run(15)
+    assert len(world.created) == 1
+
+
+def test_a_pool_with_errors_and_without_all_its_hosts_is_replaced_with_back_off() -> None:
+    """Not before NODEPOOL_READY_TIMEOUT, for GKE may be repairing it; and not over and over."""
+    jobset = make_jobset()
+    world = World(jobset)
+    world.run(2)
+    (name,) = world.created
+    pool = replace(world.pools[name], status=PoolStatus.RUNNING_WITH_ERROR)
+    world.put(pool, make_node(pool, 0))
+    world.run(88, seconds=10)
+    assert (len(world.created), world.deleted) == (1, [])
+    assert world.states()[name] == "provisioning"
+    world.run(5, seconds=10)
+    assert world.states()[name] == "failed"
+    assert len(world.created) == 1
+    world.run(20)
+    assert len(world.created) == 2
+    assert world.deleted == [name]
+
+
+def test_a_pool_that_gke_repairs_is_waited_for() -> None:
+    """It says RUNNING_WITH_ERROR meanwhile, and the slice goes on counting on it."""
+    world = World(make_jobset())
+    world.run(2)
+    (name,) = world.created
+    world.put(replace(world.pools[name], status=PoolStatus.RUNNING_WITH_ERROR))
+    world.run(40, seconds=10)
+    pool = replace(world.pools[name], status=PoolStatus.RUNNING)
+    world.put(pool, *make_nodes(pool))
+    world.run(40, seconds=10)
+    assert (len(world.created), world.deleted) == (1, [])
+
+
+def test_a_pool_whose_delete_failed_half_way_is_replaced_at_once() -> None:
+    """Nothing brings back the nodes that the delete took."""
+    jobset = make_jobset()
+    world = World(jobset)
+    world.run(2)
+    (name,) = world.created
+    half = replace(world.pools[name], status=PoolStatus.RUNNING_WITH_ERROR)
+    world.put(half, make_node(half, 0))
+    world.run(2)
+    assert world.states()[name] == "provisioning"
+    failed = DeleteCall(state=CallState.POSTPONED, since=world.now)
+    world.memory = replace(world.memory, deletes={name: failed})
+    world.run(1)
+    assert world.states()[name] == "failed"
+
+
+def test_a_pool_with_a_strange_taint_is_not_bought_twice_but_told() -> None:
+    """Something taints every new node: a runaway would buy the zone empty."""
+    jobset = make_jobset()
+    world = World(jobset)
+    world.run(2)
+    pool = replace(next(iter(world.pools.values())), status=PoolStatus.RUNNING)
+    taints = (*make_node(pool).taints, strange_taint())
+    world.put_pool(pool, taints=taints, created_at=world.now)
+    world.run(58, seconds=10)
+    assert not any(plan.verdicts for plan in world.plans)
+    world.run(10, seconds=10)
+    (verdict,) = world.plans[-1].verdicts
+    assert verdict.reason == constants.STUCK
+    assert "0/9 nodes are available: 9 Insufficient google.com/tpu." in verdict.message
+    world.run(300, seconds=60)
+    assert (len(world.created), world.deleted) == (1, [])
+
+
+def test_followers_that_stay_unschedulable_beside_their_leader_are_told() -> None:
+    """In the scheduler's words, after ten minutes."""
+    jobset = make_jobset()
+    world = World(jobset)
+    pool = world.put_pool(make_pool(jobset))
+    world.put(make_pod(jobset, node=make_node(pool).name), make_pod(jobset, index=1, unschedulable=True))
+    world.look()
+    world.pass_time(599)
+    assert world.look().verdicts == ()
+    world.pass_time(2)
+    (verdict,) = world.look().verdicts
+    assert "1 pod(s) of job train-slice-0" in verdict.message
+
+
+def stuck_world(**changes: Any) -> World:
+    """Return a world in which a leader runs and its follower has been unschedulable for long."""
+    jobset = make_jobset()
+    world = World(jobset, settings_=builders.settings(**changes))
+    pool = world.put_pool(make_pool(jobset))
+    world.put(make_pod(jobset, node=make_node(pool).name), make_pod(jobset, index=1, unschedulable=True))
+    world.look()
+    world.pass_time(601)
+    return world
+
+
+def test_a_stuck_slice_is_not_replaced_unless_the_settings_say_so() -> None:
+    """A pod runs there; that its job is stuck is for its owner to judge."""
+    world = stuck_world()
+    world.run(5, seconds=60)
+    assert world.deleted == world.created == []
+
+
+def test_a_stuck_slice_is_replaced_where_the_settings_say_so() -> None:
+    """Its own pods do not keep the pool."""
+    (delete,) = stuck_world(replace_stuck_slices=True).look().deletes
+    assert delete.reason is DeleteReason.SLICE_STUCK
+    assert delete.spared_job == job_key("default", "train-slice-0")
+
+
+def test_a_stuck_slice_is_not_replaced_under_the_pods_of_another() -> None:
+    """Nobody asked them."""
+    world = stuck_world(replace_stuck_slices=True)
+    other = make_jobset("other")
+    world.jobsets[other.uid] = other
+    (name,) = world.pools
+    world.put(make_pod(other, node=next(node.name for node in world.nodes.values() if node.pool_name == name)))
+    assert world.look().deletes == ()
+
+
+def test_a_slice_that_waits_for_nodes_that_do_not_come_is_told() -> None:
+    """GKE says RUNNING; the chips do not show."""
+    jobset = make_jobset()
+    world = World(jobset)
+    world.put_pool(make_pool(jobset), allocatable_chips=0)
+    world.look()
+    world.pass_time(601)
+    (verdict,) = world.look().verdicts
+    assert "only 0 of 2 nodes are ready" in verdict.message
+
+
+@pytest.mark.parametrize("changes", [{"labels": {constants.DISABLE: "true"}}, {}], ids=["unserved", "provisioning"])
+def test_nobody_is_told_of_what_is_not_ours_or_not_late(changes: dict[str, Any]) -> None:
+    """Unserved pods get no Event; pools in the making take their time."""
+    jobset = make_jobset(**changes)
+    world = World(jobset)
+    status = PoolStatus.RUNNING if changes else PoolStatus.PROVISIONING
+    world.put_pool(make_pool(make_jobset(), status=status))
+    world.look()
+    world.pass_time(601)
+    assert world.look().verdicts == ()
+
+
+def test_an_invalid_pod_costs_no_other_its_turn() -> None:
+    """It gets a verdict, the others get pools."""
+    bad = make_jobset("bad", template=make_requirements(topology="3x3x3"))
+    world = World(bad, make_jobset("a"), make_jobset("z"))
+    plan = world.look()
+    assert [create.jobset.name for create in plan.creates] == ["a", "z"]
+    (verdict,) = plan.verdicts
+    assert verdict.reason == constants.INVALID_REQUEST
+    assert "3x3x3" in verdict.message
+    assert [state.phase.value for state in plan.pools].count("blocked") == 1
+
+
+def test_hosts_that_stay_without_pods_are_told_and_bought() -> None:
+    """Fewer pods than hosts is a warning."""
+    (verdict,) = World(make_jobset(parallelism=1)).look().verdicts
+    assert verdict.reason == constants.UNDERUSED
+    assert "1 of them are paid for and not used" in verdict.message
+
+
+@pytest.mark.parametrize("kind", [FailureKind.OPERATION_IN_THE_WAY, FailureKind.UNAVAILABLE])
+def test_what_is_nobodys_fault_is_told_only_when_it_lasts(kind: FailureKind) -> None:
+    """And not as a warning."""
+    world = World(make_jobset())
+    world.refuse_create = lambda _: failure(kind)
+    world.run(55)
+    assert not any(plan.verdicts for plan in world.plans)
+    world.run(60)
+    told = [verdict for plan in world.plans for verdict in plan.verdicts]
+    assert told
+    assert not any(verdict.warning for verdict in told)
+
+
+def test_an_operation_in_the_way_is_tried_at_a_pace() -> None:
+    """Fifty slices do not knock together; once it is over, all go."""
+    world = World(make_jobset(replicas=50))
+    calls = 0
+
+    def refuse(_: object) -> Any:
+        nonlocal calls
+        calls += 1
+        return failure(FailureKind.OPERATION_IN_THE_WAY)
+
+    world.refuse_create = refuse
+    world.run(120)
+    assert calls < 50 + 20
+    world.refuse_create = lambda _: None
+    world.run(35)
+    assert len(world.created) == 50
+
+
+def test_a_crash_between_call_and_record_buys_nothing_twice() -> None:
+    """Names say whose pools they are."""
+    world = World(make_jobset(replicas=5))
+    world.step()
+    world.memory = checkpoint.from_text(checkpoint.to_text(Memory()))
+    assert world.step().creates == ()
+
+
+def test_a_crash_does_not_lose_which_name_was_sent() -> None:
+    """The first pool is gone by now; the create of the second may still have its effect."""
+    jobset = make_jobset()
+    world = World(jobset)
+    world.put_pool(make_pool(jobset, status=PoolStatus.STOPPING))
+    (create,) = world.look().creates
+    world.finish_deletes()
+    world.memory = checkpoint.from_text(checkpoint.to_text(world.memory))
+    (again,) = world.look().creates
+    assert again.request.name == create.request.name
+
+
+def test_a_back_off_from_a_wrong_clock_blocks_nothing_for_ever() -> None:
+    """Nor does one that ended long ago count on."""
+    world = World(make_jobset())
+    world.run(2)
+    stocked_out(world, world.created[0])
+    world.step()
+    ((key, waiting),) = world.memory.backoffs.items()
+    world.memory = replace(world.memory, backoffs={key: replace(waiting, until=after(10**8))})
+    world.run(2)
+    assert len(world.created) == 2
+    world.memory = replace(world.memory, backoffs={key: replace(waiting, failures=9)})
+    world.pass_time(4000)
+    assert world.look().memory.backoffs == {}
+
+
+def test_a_pool_that_vanishes_and_is_wanted_again_is_gone_in_between() -> None:
+    """Its name may be the same."""
+    jobset = make_jobset()
+    world = World(jobset)
+    pool = world.put_pool(make_pool(jobset))
+    world.run(2)
+    world.remove_pool(pool.name)
+    plan = world.look()
+    steps = [(each.old.value if each.old else None, each.new.value) for each in plan.transitions]
+    assert steps == [("ready", "gone"), (None, "wanted")]
+
+
+def test_the_list_is_polled_as_often_as_something_may_change() -> None:
+    """Idle worlds are left alone."""
+    jobset = make_jobset()
+    world = World(jobset)
+    assert world.look().poll_seconds == 2
+    assert World().look().poll_seconds == 60
+    full = World(make_jobset(replicas=4))
+    full.memory = replace(full.memory, operations=replace(full.memory.operations, limit=2))
+    plan = full.look()
+    assert len(plan.creates) == 2
+    assert plan.poll_seconds == 1
+    assert "waits for other node pool operations" in plan.pools[-1].note
+
+
+def test_the_next_decision_is_due_when_the_first_thing_is() -> None:
+    """Not when the last is: two pools that nothing needs, one of them for ten seconds longer."""
+    jobsets = make_jobset("first"), make_jobset("second")
+    world = World(*jobsets)
+    for jobset in jobsets:
+        world.put_pool(make_pool(jobset))
+    world.schedule()
+    world.remove_jobset(jobsets[0])
+    assert world.look().wake_at == after(30)
+    world.pass_time(10)
+    world.remove_jobset(jobsets[1])
+    assert world.look().wake_at == after(30)
+    world.pass_time(20)
+    plan = world.look()
+    assert ([delete.name for delete in plan.deletes], plan.wake_at) == ([make_pool(jobsets[0]).name], after(40))
+
+
+def test_deletes_go_before_creates_where_operations_are_few() -> None:
+    """They give back money, and operations."""
+    world = World(make_jobset(replicas=4, template=make_requirements(topology="2x2x4", tolerations=()), parallelism=4))
+    for index in range(3):
+        world.put_pool(make_pool(make_jobset(f"gone{index}")))
+    world.memory = replace(world.memory, operations=replace(world.memory.operations, limit=4, probe_at=after(900)))
+    world.memory = replace(world.memory, surplus_since=dict.fromkeys(world.pools, after(-100)))
+    plan = world.look()
+    assert (len(plan.deletes), len(plan.creates)) == (3, 1)
+
+
+def test_a_delete_that_is_being_proven_takes_a_slot_and_teaches_nothing() -> None:
+    """GKE has not heard of it yet."""
+    world = World(make_jobset(replicas=4))
+    pool = make_pool(make_jobset("gone"))
+    world.put_pool(pool)
+    limit = replace(world.memory.operations, limit=2, probe_at=after(900))
+    call = DeleteCall(state=CallState.UNDER_WAY, since=after(-1))
+    world.memory = replace(world.memory, deletes={pool.name: call}, operations=limit)
+    busy = foreign_pool("a", status=PoolStatus.PROVISIONING)
+    world.put(busy)
+    assert world.look().creates == ()
+    world.memory = replace(world.memory, operations=replace(limit, limit=None, rejections=frozenset({PoolName("x")})))
+    assert world.look().memory.operations.limit == 1
+
+
+def test_the_quota_is_learnt_only_when_all_creates_are_answered() -> None:
+    """Until then nobody knows how many GKE has taken."""
+    world = World(make_jobset(replicas=4))
+    first = world.look().creates[0].request.name
+    refused = failure(FailureKind.TOO_MANY_OPERATIONS)
+    world.answer(CreateAnswer(name=first, at=world.now, failure=refused))
+    plan = world.look()
+    assert (plan.memory.operations.limit, plan.creates) == (None, ())
+    for create in world.plans[0].creates[1:]:
+        world.answer(CreateAnswer(name=create.request.name, at=world.now))
+    assert world.look().memory.operations.limit == 3
+
+
+def test_operations_of_others_count() -> None:
+    """GKE's quota is the cluster's."""
+    world = World(make_jobset(replicas=4))
+    world.put(foreign_pool("a", status=PoolStatus.PROVISIONING), foreign_pool("b", status=PoolStatus.STOPPING))
+    world.memory = replace(world.memory, operations=replace(world.memory.operations, limit=3, probe_at=after(900)))
+    assert len(world.look().creates) == 1
+
+
+_EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["step", "up", "schedule", "end", "fail", "remove", "restart", "suspend", "crash", "finish", "time"]
+        ),
+        st.integers(0, 5),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=150)
+@given(_EVENTS)
+def test_whatever_happens_no_used_pool_is_deleted_and_all_are_given_back(events: list[tuple[str, int]]) -> None:
+    """The two promises, over worlds of six JobSets and any order of events."""
+    jobsets = [make_jobset(f"job{index}") for index in range(6)]
+    world = World(*jobsets)
+    for event, which in events:
+        happen(world, jobsets[which].uid, event)
+        check(world)
+    world.jobsets.clear()
+    world.pods.clear()
+    for _ in range(60):
+        world.step(seconds=20)
+        world.finish_creates()
+        world.finish_deletes()
+        check(world)
+    assert world.pools == {}
+
+
+def happen(world: World, uid: Any, event: str) -> None:
+    """Let one thing happen to one JobSet, or to all pools."""
+    jobset = world.jobsets.get(uid)
+    match event:
+        case "step":
+            world.step()
+        case "up":
+            world.finish_creates()
+        case "finish":
+            world.finish_deletes()
+        case "schedule":
+            world.schedule()
+        case "time":
+            world.step(seconds=40)
+        case "crash":
+            world.memory = checkpoint.from_text(checkpoint.to_text(world.memory))
+        case "fail":
+            free = [name for name, pool in world.pools.items() if pool.status is PoolStatus.PROVISIONING]
+            if free:
+                stocked_out(world, free[0])
+        case _ if jobset is not None:
+            happen_to(world, jobset, event)
+
+
+def happen_to(world: World, jobset: Any, event: str) -> None:
+    """Let one thing happen to one JobSet."""
+    world.end_pods(jobset)
+    match event:
+        case "remove":
+            world.remove_jobset(jobset)
+        case "suspend":
+            world.jobsets[jobset.uid] = replace(jobset, suspended=not jobset.suspended)
+        case "restart" if not jobset.suspended:
+            world.start_pods(jobset)
+
+
+def check(world: World) -> None:
+    """Check what holds after every look."""
+    if not world.plans:
+        return
+    plan = world.plans[-1]
+    busy = {
+        world.nodes[pod.node_name].pool_name
+        for pod in world.pods.values()
+        if pod.node_name in world.nodes and not pod.finished
+    }
+    wanted = [create.slice_id for create in plan.creates]
+    counted_on = [state.slice_id for state in plan.pools if state.phase in (Phase.PROVISIONING, Phase.READY)]
+    assert len({*wanted, *counted_on}) == len(wanted) + len(counted_on), "a slice has two pools"
+    # All JobSets are of one shape: what is idle fits.
+    idle = [state.name for state in plan.pools if state.phase is Phase.IDLE]
+    assert not (wanted and idle), "a pool is bought while one is free"
+    assert busy.isdisjoint(name for name, pool in world.pools.items() if pool.status is PoolStatus.STOPPING)
+
+
+def test_a_thousand_slices_are_decided_in_one_go_with_a_thousand_names() -> None:
+    """One JobSet, one burst."""
+    plan = World(make_jobset("t" * 60, replicas=1000)).look()
+    assert len({create.request.name for create in plan.creates}) == 1000
+    assert job_key("default", f"{'t' * 60}-slice-999") in {create.slice_id.job_key for create in plan.creates}
+
+
+@pytest.mark.parametrize("state", [CallState.UNDER_WAY, CallState.ACCEPTED])
+def test_a_name_is_not_used_again_while_a_delete_of_it_is_open(state: CallState) -> None:
+    """The delete would count as the new pool's, whose slice would then buy another, and might even hit it."""
+    jobset = make_jobset()
+    world = World(jobset)
+    world.memory = replace(world.memory, deletes={make_pool(jobset).name: DeleteCall(state=state, since=after(1))})
+    world.run(4)
+    assert world.created == [make_pool(jobset, attempt=1).name]
+
+
+def test_a_name_is_not_used_again_while_nodes_of_an_earlier_pool_are_seen() -> None:
+    """Another slice's pods on them would count as on the new pool, whose own slice would then buy another."""
+    jobset, other = make_jobset(), make_jobset("other")
+    world = World(jobset)
+    world.jobsets[other.uid] = other
+    left = make_node(make_pool(jobset))
+    world.put(left, make_pod(other, node=left.name))
+    world.run(4)
+    assert world.created == [make_pool(jobset, attempt=1).name]
+
+
+def test_nobody_counts_on_a_new_pool_because_it_had_an_earlier_one_of_that_name() -> None:
+    """Where a slice last ran is forgotten with the pool, so that the slice whose name it is keeps the next one."""
+    jobset, other = make_jobset(), make_jobset("other")
+    world = World(jobset)
+    world.jobsets[other.uid] = other
+    lent = world.put_pool(make_pool(jobset))
+    world.pods.clear()
+    world.put(make_pod(other, node=make_node(lent).name))
+    world.run(2)
+    assert set(world.memory.last_held.values()) == {lent.name}
+    world.remove_pool(lent.name)
+    world.end_pods(other)
+    world.run(2)
+    assert world.memory.last_held == {}
+    world.start_pods(jobset)
+    world.run(4)
+    assert world.created == [lent.name]
+
+
+def test_a_given_up_pool_that_is_used_again_keeps_no_other_from_being_replaced() -> None:
+    """One share of replacements must not be taken up for ever by what nobody replaces any more."""
+    used, other = make_jobset("used"), make_jobset("other")
+    world = World(used, other)
+    for jobset in (used, other):
+        pool = make_pool(jobset)
+        world.put(pool, make_node(pool, 0))
+    world.memory = replace(
+        world.memory,
+        given_up=frozenset({make_pool(used).name}),
+        unready_since={make_pool(each).name: after(-1000) for each in (used, other)},
+    )
+    leader = make_pod(used, node=make_node(make_pool(used), 0).name)
+    world.put(leader)
+    world.run(4, seconds=20)
+    assert make_pool(other).name in world.deleted
+    assert make_pool(used).name not in world.deleted

@@ -1,0 +1,633 @@
+"""All or nothing: the slices of one JobSet start together, and half-served JobSets do not wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from provisioner import constants
+from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
+from provisioner.model.choices import parse_choices
+from provisioner.model.workloads import JobSet, ReplicatedJob
+from provisioner.slices.demand import job_key
+from provisioner.slices.planning.launch.specification import HELD_TAINT
+from provisioner.slices.planning.memory.state import Gang
+from provisioner.slices.planning.plan import Create, DeleteReason
+from tests.builders import NOW, SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements, settings
+from tests.slices.planning.world import World, failure
+
+HOLD = 1200.0
+STOCKOUT = failure(FailureKind.STOCKOUT, "No v4 left.")
+#: What any JobSet's pods ask for.
+SHARED = make_requirements(tolerations=())
+
+
+def gang(name: str = "train", replicas: int = 2, **changes: Any) -> JobSet:
+    """Return a JobSet whose slices start together, on nodes that no other one's pods select."""
+    asked = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: name})
+    fields = {"template": asked, "annotations": {constants.ALL_OR_NOTHING: "true"}}
+    return make_jobset(name, replicas=replicas, **fields | changes)
+
+
+def world_of(*jobsets: JobSet, pools: float = float("inf"), **changes: Any) -> World:
+    """Return a world whose zone has room for so many pools."""
+    world = World(*jobsets, settings_=settings(**{"partial_hold_seconds": HOLD} | changes))
+    world.refuse_create = room_for(world, pools)
+    return world
+
+
+def room_for(world: World, pools: float) -> Callable[[Create], Failure | None]:
+    """Let GKE run out of stock with so many pools there, those that stop included."""
+    return lambda _: STOCKOUT if len(world.pools) >= pools else None
+
+
+def held(world: World) -> set[PoolName]:
+    """Return the pools whose nodes carry the taint."""
+    return {node.pool_name for node in world.nodes.values() if HELD_TAINT in node.taints}
+
+
+def reasons(world: World) -> list[DeleteReason]:
+    """Return why pools were deleted."""
+    return [delete.reason for plan in world.plans for delete in plan.deletes]
+
+
+# --- Start together ---
+
+
+def test_a_slice_that_is_there_is_held_until_the_other_is() -> None:
+    """Its leader is not bound; then both are, and both nodes of both pools are let go."""
+    jobset = gang()
+    world = world_of(jobset, pools=1)
+    world.live(100)
+    assert (len(world.pools), world.bound(jobset)) == (1, 0)
+    assert held(world) == set(world.pools)
+    assert not any(plan.releases for plan in world.plans)
+    world.refuse_create = lambda _: None
+    world.live(200)
+    assert world.bound(jobset) == 2
+    assert [len(plan.releases) for plan in world.plans if plan.releases] == [4]
+    assert (held(world), world.deleted, world.memory.gangs) == (set(), [], {})
+
+
+def test_that_a_slice_is_held_is_told_under_one_key() -> None:
+    """However long it lasts and however many others come; it is no warning, and nobody is called stuck."""
+    jobset = gang(replicas=3)
+    world = world_of(jobset, pools=1, partial_hold_seconds=7200.0)
+    world.live(100)
+    world.refuse_create = room_for(world, 2)
+    world.live(150, seconds=10)
+    said = world.told(constants.HELD_FOR_OTHERS)
+    assert {verdict.key for verdict in said} == set(world.pools)
+    assert not any(verdict.warning for verdict in said)
+    assert "1 of 3 are" in said[0].message
+    assert "2 of 3 are" in said[-1].message
+    assert world.told(constants.STUCK) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "annotation", "replicas", "together"),
+    [
+        pytest.param(False, None, 2, False, id="nobody asks for it"),
+        pytest.param(True, None, 2, True, id="the setting does"),
+        pytest.param(True, "false", 2, False, id="the annotation goes before the setting"),
+        pytest.param(False, "true", 2, True, id="the annotation does"),
+        pytest.param(True, "true", 1, False, id="a JobSet of one slice has none to wait for"),
+    ],
+)
+def test_only_who_asks_for_it_is_held(*, setting: bool, annotation: str | None, replicas: int, together: bool) -> None:
+    """Pools of all others come without the taint."""
+    annotations = {constants.ALL_OR_NOTHING: annotation} if annotation else {}
+    jobset = make_jobset(replicas=replicas, annotations=annotations)
+    world = world_of(jobset, pools=1, all_or_nothing=setting)
+    world.live(10)
+    assert [HELD_TAINT in pool.taints for pool in world.pools.values()] == [together]
+    assert world.bound(jobset) == (0 if together else 1)
+
+
+def test_slices_that_come_later_do_not_hold_the_others() -> None:
+    """Under dependsOn the JobSet controller makes their pods when the first ones run."""
+    jobset = gang()
+    (first,) = jobset.replicated_jobs
+    later = ReplicatedJob(name="later", replicas=1, parallelism=2, template=first.template)
+    jobset = replace(jobset, replicated_jobs=(first, later))
+    world = world_of(jobset)
+    world.live(5)
+    assert world.bound(jobset) == 2
+    name = "train-later-0"
+    world.put(make_pod(jobset, name=f"{name}-0-abcde", uid=name, job_key=job_key("default", name)))
+    world.live(5)
+    assert world.bound(jobset) == 3
+    assert (len(world.created), world.deleted) == (3, [])
+
+
+# --- Give back ---
+
+
+def test_what_is_there_is_given_back_when_no_further_slice_comes() -> None:
+    """At once when its time is over, not before; then the JobSet waits as long again, is told so, and tries anew."""
+    jobset = gang()
+    world = world_of(jobset, pools=1, deletion_delay_seconds=3600.0)
+    world.live(2)
+    world.live(120, seconds=10)
+    assert world.deleted == []
+    world.live(3, seconds=10)
+    assert reasons(world) == [DeleteReason.GIVEN_BACK]
+    world.live(5, seconds=10)
+    assert len(world.created) == 1
+    assert world.pools == {}
+    queued = world.plans[-1].verdicts
+    assert [verdict.reason for verdict in queued] == [constants.CREATION_WAITING] * 2
+    assert all("was given back, next try" in verdict.message for verdict in queued)
+    assert world.plans[-1].wake_at is not None
+    world.refuse_create = lambda _: None
+    world.live(200, seconds=10)
+    assert world.bound(jobset) == 2
+
+
+def test_a_further_slice_begins_the_time_anew() -> None:
+    """As long as they come, there is hope."""
+    jobset = gang(replicas=4)
+    world = world_of(jobset, pools=1)
+    for pools in (1, 2, 3, 4):
+        world.refuse_create = room_for(world, pools)
+        world.live(40, seconds=10)
+    world.live(40, seconds=10)
+    assert (world.deleted, world.bound(jobset)) == ([], 4)
+
+
+def test_a_slice_in_the_making_is_waited_for_however_long_gke_takes() -> None:
+    """It may be there in a moment; when it fails instead, the time is over."""
+    jobset = gang(replicas=3)
+    world = world_of(jobset)
+    world.run(2)
+    first, second, third = world.created
+    world.put_pool(replace(world.pools[first], status=PoolStatus.RUNNING))
+    world.run(40, seconds=60)
+    world.put_pool(replace(world.pools[second], status=PoolStatus.RUNNING))
+    world.run(40, seconds=60)
+    assert world.deleted == []
+    world.refuse_create = lambda _: STOCKOUT
+    world.fail_pool(third, STOCKOUT)
+    world.run(3, seconds=60)
+    assert set(reasons(world)) == {DeleteReason.POOL_FAILED, DeleteReason.GIVEN_BACK}
+    assert sorted(world.deleted) == sorted([first, second, third])
+
+
+def test_a_node_that_comes_and_goes_does_not_begin_the_time_anew() -> None:
+    """It is no further slice."""
+    jobset = gang()
+    world = world_of(jobset, pools=1)
+    world.live(2)
+    node = next(iter(world.nodes.values()))
+    for _ in range(15):
+        world.put(replace(node, ready=False))
+        world.live(1, seconds=50)
+        world.put(node)
+        world.live(1, seconds=50)
+    assert reasons(world) == [DeleteReason.GIVEN_BACK]
+
+
+def test_each_turn_without_all_slices_doubles_the_wait() -> None:
+    """Up to a bound: each try costs the pools that come."""
+    jobset = gang()
+    world = world_of(jobset, pools=1)
+    moments = []
+    while len(moments) < 7:
+        plan = world.live(1, seconds=60)
+        moments += [world.now] if plan.deletes else []
+    waits = [(later - earlier).total_seconds() / HOLD for earlier, later in pairwise(moments)]
+    # Each time another hold passes with what has come, and some minutes until it has.
+    for wait, want in zip(waits, (2, 3, 5, 5, 5, 5), strict=True):
+        assert want <= wait < want + 0.6
+
+
+def test_jobsets_that_queue_together_wait_longer_with_each_turn_too() -> None:
+    """Where none of them is to be had, they do not take turns without a break."""
+    world = half_served(gang("first", replicas=3), gang("second", replicas=3), pools=2)
+    world.live(1200, seconds=60)
+    # Twenty hours, and from the third turn on an hour and forty minutes between them.
+    assert {each.turns for each in world.memory.gangs.values()} <= {12, 13, 14}
+
+
+def test_no_pod_that_is_bound_is_ever_touched() -> None:
+    """A slice of a complete JobSet loses its pool and gets no other: those that run go on."""
+    jobset = gang(replicas=3)
+    world = world_of(jobset)
+    world.live(5)
+    lost, *others = sorted(world.pools)
+    world.refuse_create = room_for(world, 2)
+    world.remove_pool(lost)
+    world.pods = {uid: pod for uid, pod in world.pods.items() if not pod.node_name.startswith(f"gke-{lost}")}
+    job = next(index for index in range(3) if make_pool(jobset, job=index).name == lost)
+    world.put(make_pod(jobset, job=job, unschedulable_since=world.now))
+    world.live(200, seconds=60)
+    assert (world.bound(jobset), world.deleted, sorted(world.pools)) == (2, [], others)
+    world.refuse_create = lambda _: None
+    world.live(60, seconds=60)
+    assert world.bound(jobset) == 3
+    assert held(world) == set()
+
+
+def test_all_slices_find_their_places_again_after_a_restart() -> None:
+    """The taint is off by then."""
+    jobset = gang()
+    world = world_of(jobset)
+    world.live(5)
+    world.end_pods(jobset)
+    world.start_pods(jobset)
+    world.live(5)
+    assert (world.bound(jobset), len(world.created), world.deleted) == (2, 2, [])
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        pytest.param("delete", DeleteReason.JOBSET_GONE, id="deleted"),
+        pytest.param("suspend", DeleteReason.JOBSET_SUSPENDED, id="suspended"),
+    ],
+)
+def test_a_jobset_that_ends_while_its_slices_are_held_leaves_nothing(end: str, reason: DeleteReason) -> None:
+    """Its pools go as others do."""
+    jobset = gang()
+    world = world_of(jobset, pools=1)
+    world.live(20)
+    if end == "delete":
+        world.remove_jobset(jobset)
+    else:
+        world.end_pods(jobset)
+        world.jobsets[jobset.uid] = replace(jobset, suspended=True)
+    world.live(40)
+    assert (world.pools, reasons(world), world.memory.gangs) == ({}, [reason], {})
+
+
+def test_a_held_pool_that_nobody_needs_serves_a_jobset_that_does_not_wait() -> None:
+    """Its taint comes off as soon as the other counts on it."""
+    jobset, other = gang(), make_jobset("other")
+    world = world_of(jobset, pools=1, deletion_delay_seconds=3600.0)
+    world.live(20)
+    world.remove_jobset(jobset)
+    world.live(2)
+    world.add(other)
+    world.live(3)
+    assert (world.bound(other), len(world.created), held(world)) == (1, 1, set())
+
+
+def test_a_held_pool_that_nobody_needs_is_held_for_the_next_that_waits() -> None:
+    """It counts as one of its slices, where nothing keeps the two apart."""
+    jobset, other = gang("first", template=SHARED), gang("second", template=SHARED)
+    world = world_of(jobset, pools=1, deletion_delay_seconds=3600.0)
+    world.live(20)
+    world.remove_jobset(jobset)
+    world.live(2)
+    world.add(other)
+    world.live(10)
+    assert (world.bound(other), len(world.created)) == (0, 1)
+    world.refuse_create = lambda _: None
+    world.live(60)
+    assert (world.bound(other), len(world.created)) == (2, 2)
+
+
+# --- Buy all or none ---
+
+
+def with_pod(world: World, jobset: JobSet, job: int, **requirements: Any) -> None:
+    """Let the leader of one slice ask for something else."""
+    world.put(make_pod(jobset, job=job, requirements=make_requirements(**requirements)))
+
+
+def test_a_jobset_with_one_impossible_slice_buys_nothing_and_says_why() -> None:
+    """Each slice is told in its own terms; JobSets that do not start together buy what they can."""
+    together, apart = gang("together"), make_jobset("apart", replicas=2)
+    world = world_of(together, apart)
+    for jobset in (together, apart):
+        with_pod(world, jobset, 1, topology="3x3x3")
+    plan = world.look()
+    assert [create.jobset.name for create in plan.creates] == ["apart"]
+    said = {verdict.objects[0].name.removesuffix("-0-abcde"): verdict for verdict in plan.verdicts}
+    assert said.keys() == {"together-slice-0", "together-slice-1", "apart-slice-1"}
+    assert said["together-slice-1"].reason == constants.INVALID_REQUEST
+    waits = said["together-slice-0"]
+    assert waits.reason == constants.CREATION_WAITING
+    assert "the slices of JobSet together start together: slice together-slice-1 can be had nowhere" in waits.message
+    assert "3x3x3" in waits.message
+
+
+def test_a_choice_that_one_slice_cannot_have_is_not_the_end_of_all() -> None:
+    """It has others: spot is not tolerated, on-demand is."""
+    world = world_of(gang(), capacity=parse_choices("spot, on-demand"))
+    assert len(world.look().creates) == 2
+
+
+def test_a_slice_that_gke_refuses_for_good_ends_the_buying_of_the_others() -> None:
+    """They would be held for nothing, over and over."""
+    jobset = gang()
+    world = world_of(jobset)
+    refused = job_key("default", "train-slice-1")
+    world.refuse_create = lambda create: (
+        failure(FailureKind.INVALID, "Gang size is 8.") if create.slice_id.job_key == refused else None
+    )
+    world.live(300, seconds=60)
+    assert len(world.created) == 1
+    assert reasons(world) == [DeleteReason.GIVEN_BACK]
+    plan = world.plans[-1]
+    assert {verdict.reason for verdict in plan.verdicts} == {constants.CREATION_WAITING, constants.CREATION_FAILED}
+    assert all("Gang size is 8." in verdict.message for verdict in plan.verdicts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit"),
+    [
+        ({"max_chips": 23}, "MAX_CHIPS"),
+        ({"max_chips_per_namespace": (("default", 16),)}, "MAX_CHIPS_PER_NAMESPACE"),
+        ({"max_pools_per_jobset": 2}, "MAX_POOLS_PER_JOBSET"),
+        ({"max_creates_per_hour": 2}, "MAX_CREATES_PER_HOUR"),
+    ],
+)
+def test_limits_that_cannot_hold_all_slices_let_none_be_bought(changes: dict[str, Any], limit: str) -> None:
+    """The limit is named, and another JobSet that fits is served."""
+    world = world_of(gang("a", replicas=3), gang("b"), **changes)
+    plan = world.look()
+    assert [create.jobset.name for create in plan.creates] == ["b", "b"]
+    assert all(f"start together: {limit} allows" in verdict.message for verdict in plan.verdicts[:3])
+
+
+def test_a_limit_that_ends_by_itself_wakes_the_loop() -> None:
+    """Creates of the last hour become fewer."""
+    world = world_of(make_jobset("a"), max_creates_per_hour=2)
+    world.step(seconds=60)
+    world.add(gang("b"))
+    plan = world.look()
+    assert plan.creates == ()
+    assert plan.wake_at is not None
+    world.now = plan.wake_at
+    assert len(world.look().creates) == 2
+
+
+# --- Late capacity ---
+
+
+def test_flex_start_pools_without_nodes_are_waited_for_however_long() -> None:
+    """Nothing is there that could be given back; once one is there, the other has its time to come."""
+    template = make_requirements(accelerator="tpu-v5p-slice", tolerations=())
+    jobset = gang(template=template)
+    world = world_of(jobset, capacity=parse_choices("flex-start"))
+    world.live(600, seconds=60)
+    assert (len(world.created), world.deleted) == (2, [])
+    world.bring_nodes(world.created[0])
+    world.live(19, seconds=60)
+    assert (world.bound(jobset), world.deleted) == (0, [])
+    world.bring_nodes(world.created[1])
+    world.live(3, seconds=60)
+    assert (world.bound(jobset), world.deleted) == (2, [])
+
+
+# --- Turns ---
+
+
+def half_served(*jobsets: JobSet, pools: int, **changes: Any) -> World:
+    """Return a world in which each JobSet has got one slice, and no more are to be had."""
+    world = world_of(*jobsets, **changes)
+    world.refuse_create = lambda create: (
+        None if create.slice_id.job_key == job_key("default", f"{create.jobset.name}-slice-0") else STOCKOUT
+    )
+    world.live(2)
+    assert len(world.pools) == len(jobsets)
+    world.refuse_create = room_for(world, pools)
+    return world
+
+
+def test_of_two_half_served_jobsets_the_older_gets_all_and_the_younger_follows() -> None:
+    """Neither waits for the other for ever."""
+    younger, older = gang("a-younger"), gang("b-older")
+    world = world_of(older)
+    world.pass_time(30)
+    world.add(younger)
+    world.refuse_create = lambda create: (
+        None if create.slice_id.job_key == job_key("default", f"{create.jobset.name}-slice-0") else STOCKOUT
+    )
+    world.live(2)
+    assert len(world.pools) == 2
+    world.refuse_create = room_for(world, 2)
+    world.live(200, seconds=10)
+    assert (world.bound(older), world.bound(younger)) == (2, 0)
+    waits = [verdict for verdict in world.plans[-1].verdicts if verdict.reason == constants.CREATION_WAITING]
+    assert waits
+    world.finish(older)
+    world.remove_jobset(older)
+    for name in list(world.pools):
+        world.remove_pool(name)
+    world.live(300, seconds=10)
+    assert world.bound(younger) == 2
+
+
+def test_newcomers_wait_while_another_tries_for_all_its_slices() -> None:
+    """What becomes free is for the one that waits longer; all are told for whom they wait."""
+    first, second, other = gang("first", replicas=3, template=SHARED), gang("second", template=SHARED), gang("other")
+    world = half_served(first, second, pools=2)
+    world.live(130, seconds=10)
+    assert {gang.turns for gang in world.memory.gangs.values()} == {1}
+    world.add(other)
+    plan = world.live(1, seconds=10)
+    words = {verdict.objects[1].name: verdict.message for verdict in plan.verdicts}
+    assert "JobSet first waits longer for all its tpu-v4-podslice slices" in words["other"]
+    assert "place 2 of the JobSets that wait for all their tpu-v4-podslice slices, after first" in words["second"]
+    assert "2 of 3 are" in words["first"]
+    world.refuse_create = room_for(world, 3)
+    world.live(70, seconds=10)
+    assert [world.bound(jobset) for jobset in (first, second, other)] == [3, 0, 0]
+    assert world.deleted == [], "what the second gave back served the first"
+
+
+def test_a_jobset_that_asks_for_more_than_there_is_keeps_no_other_from_its_slices() -> None:
+    """Between its tries the others have theirs, those that come later too."""
+    large = gang("large", replicas=3)
+    world = world_of(large, pools=2)
+    world.live(150, seconds=10)
+    assert reasons(world) == [DeleteReason.GIVEN_BACK] * 2
+    for index in range(4):
+        small = gang(f"small-{index}")
+        world.add(small)
+        rounds = 0
+        while world.bound(small) < 2:
+            world.live(1, seconds=60)
+            rounds += 1
+            assert rounds < 120, f"{small.name} does not get its slices"
+        world.finish(small)
+        world.remove_jobset(small)
+        for name in list(world.pools):
+            world.remove_pool(name)
+
+
+def test_a_turn_ends_in_which_nothing_is_to_be_had() -> None:
+    """The first in the queue selects spot, which is taken away and out of stock for days; the next does not."""
+    spot = make_requirements(selector={constants.SPOT: "true"}, tolerations=(SPOT_TOLERATION,))
+    first, second = gang("first", template=spot), gang("second")
+    world = half_served(first, second, pools=2)
+    world.live(122, seconds=10)
+    assert {each.turns for each in world.memory.gangs.values()} == {1}
+    for name in [name for name, pool in world.pools.items() if pool.spot]:
+        world.remove_pool(name)
+    world.refuse_create = lambda create: STOCKOUT if create.request.spot else None
+    world.live(10, seconds=60)
+    assert world.bound(second) == 0
+    world.live(50, seconds=60)
+    assert world.bound(second) == 2
+
+
+def test_no_leader_of_another_jobset_takes_a_place_that_was_let_go() -> None:
+    """Else a JobSet runs in part for ever: what pods are on is not given back."""
+    large, small = gang("large", replicas=3), gang("small")
+    world = world_of(large, pools=2)
+    world.order = str
+    world.live(150, seconds=10)
+    world.add(small)
+    world.live(60, seconds=10)
+    assert (world.bound(large), world.bound(small)) == (0, 2)
+
+
+def test_a_slice_that_has_ended_is_not_told_that_it_is_held() -> None:
+    """Its JobSet keeps the pool for a restart, and another slice of it waits for a pool."""
+    jobset = gang()
+    world = world_of(jobset)
+    world.live(5)
+    assert world.bound(jobset) == 2
+    lost = make_pool(jobset, job=1).name
+    world.remove_pool(lost)
+    world.pods = {}
+    world.put(make_pod(jobset, job=1, unschedulable_since=world.now))
+    plan = world.look()
+    assert [create.request.name for create in plan.creates] == [lost]
+    assert constants.HELD_FOR_OTHERS not in {each.reason for each in plan.verdicts}
+
+
+def test_jobsets_that_start_together_are_told_when_others_fit_their_nodes() -> None:
+    """The scheduler puts any leader that fits on nodes that were let go."""
+    shared = make_jobset("shared", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"})
+    for jobset, want in ((shared, 2), (gang("separate"), 0)):
+        plan = World(jobset).step()
+        told = [each for each in plan.verdicts if each.reason == constants.NOT_SEPARATE]
+        assert len(told) == want
+        assert all(f"nodeSelector {constants.LEGACY_POOL_ID}: shared" in each.message for each in told)
+
+
+# --- Whatever happens ---
+
+_SIZES = st.lists(st.tuples(st.integers(2, 4), st.integers(0, 20)), min_size=1, max_size=6)
+
+
+class Market:
+    """A zone with room for so many pools, and JobSets that come, run for a while, and go."""
+
+    def __init__(self, sizes: list[tuple[int, int]], spare: int, slow: int) -> None:
+        self.world = World(settings_=settings(partial_hold_seconds=HOLD))
+        self.pools = max(size for size, _ in sizes) + spare
+        self.world.refuse_create = room_for(self.world, self.pools)
+        self.coming = [(after, gang(f"job{index}", replicas=size)) for index, (size, after) in enumerate(sizes)]
+        self.left: dict[Any, int] = {}
+        self.done: set[Any] = set()
+        #: Rounds that pools take to come up.
+        self.slow = slow
+        self.ages: dict[PoolName, int] = {}
+        #: For how many rounds at least two JobSets have been half-served.
+        self.rounds_half_served = 0
+
+    def round(self, number: int, seconds: float) -> None:
+        """Let everybody do something."""
+        world = self.world
+        world.add(*(jobset for after, jobset in self.coming if after == number))
+        world.step(seconds=seconds)
+        self.bring_up()
+        world.finish_deletes()
+        world.schedule(order=str)
+        half = 0
+        for uid, jobset in list(world.jobsets.items()):
+            size = jobset.replicated_jobs[0].replicas
+            bound = world.bound(jobset)
+            assert bound in (0, size), "a JobSet runs in part"
+            if bound:
+                self.left[uid] = self.left.get(uid, 10) - 1
+                if not self.left[uid]:
+                    self.go(jobset)
+                continue
+            ready = {node.pool_name for node in world.nodes.values() if node.ready and HELD_TAINT in node.taints}
+            there = sum(world.pools[name].labels[constants.POOL_JOBSET_UID] == uid for name in ready)
+            half += 0 < there < size
+        self.rounds_half_served = self.rounds_half_served + 1 if half > 1 else 0
+
+    def bring_up(self) -> None:
+        """Bring up the pools that have been in the making for long enough."""
+        world = self.world
+        for name, pool in list(world.pools.items()):
+            if pool.status is PoolStatus.PROVISIONING:
+                self.ages[name] = self.ages.get(name, 0) + 1
+                if self.ages[name] > self.slow:
+                    world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
+                    del self.ages[name]
+
+    def go(self, jobset: JobSet) -> None:
+        """End a JobSet with its pools; what is left of them for others is not looked at here."""
+        world = self.world
+        used = {world.nodes[pod.node_name].pool_name for pod in world.pods.values() if pod.jobset_uid == jobset.uid}
+        self.done.add(jobset.uid)
+        world.remove_jobset(jobset)
+        for name in used:
+            world.remove_pool(name)
+
+
+@hypothesis_settings(max_examples=60)
+@given(_SIZES, st.integers(0, 2), st.integers(0, 3))
+def test_every_jobset_has_its_turn(sizes: list[tuple[int, int]], spare: int, slow: int) -> None:
+    """As long as the zone has room for each of them alone; and half-served JobSets give way in time."""
+    market = Market(sizes, spare, slow)
+    for number in range(1500):
+        market.round(number, seconds=60)
+        assert market.rounds_half_served * 60 <= HOLD + (3 + slow) * 60
+        if len(market.done) == len(sizes):
+            return
+    raise AssertionError(f"{len(market.done)} of {len(sizes)} JobSets were served")
+
+
+@pytest.mark.parametrize("hold", [0.0, 1.0, 30.0])
+def test_a_hold_of_nothing_is_no_loop(hold: float) -> None:
+    """What is only partly there goes at once, and the next try waits."""
+    world = world_of(gang(), pools=1, partial_hold_seconds=hold)
+    world.live(300)
+    # A turn takes a few seconds; each wait between them is a minute at least.
+    assert 2 <= len(world.created) <= 10
+
+
+@pytest.mark.parametrize(
+    ("impossible", "limits"),
+    [
+        pytest.param(FailureKind.INVALID, {}, id="GKE refuses one of its slices"),
+        pytest.param(None, {"max_chips": 16}, id="its slices are more than MAX_CHIPS"),
+        pytest.param(None, {"max_pools_per_jobset": 2}, id="its slices are more than MAX_POOLS_PER_JOBSET"),
+    ],
+)
+def test_who_can_never_be_served_takes_no_turns(impossible: FailureKind | None, limits: dict[str, int]) -> None:
+    """A new JobSet does not wait an hour for one that will never start; what that one had is given back."""
+    first, second = gang("first", replicas=3), gang("second", replicas=2)
+    world = world_of(first, **limits)
+
+    def refuse(create: Create) -> Failure | None:
+        mine = create.slice_id.jobset_uid == first.uid
+        last = create.slice_id.job_key == job_key("default", "first-slice-2")
+        if mine and last and impossible is not None:
+            return failure(impossible)
+        return None
+
+    world.refuse_create = refuse
+    world.memory = replace(world.memory, gangs={first.uid: Gang(turns=1, gave_back_at=NOW)})
+    world.live(30)
+    world.add(second)
+    world.live(60)
+    assert world.bound(second) == 2
+    world.live(130, seconds=10)
+    assert {pool.labels[constants.POOL_JOBSET_NAME] for pool in world.pools.values()} == {"second"}

@@ -1,0 +1,112 @@
+"""What survives a crash, and what a spoilt ConfigMap can do: nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.model.capacity import FailureKind, PoolName
+from provisioner.model.workloads import JobKey, JobSetUid
+from provisioner.slices.demand import SliceId
+from provisioner.slices.planning.memory import checkpoint
+from provisioner.slices.planning.memory.state import Backoff, CallState, CreateCall, Memory
+from tests.builders import NOW, after, make_jobset, make_request
+from tests.slices.planning.world import failure
+
+SLICE = SliceId(jobset_uid=JobSetUid("uid"), job_key=JobKey("a" * 40))
+
+
+def test_hints_come_back_as_they_were() -> None:
+    """Idle since, back-off, last place."""
+    memory = Memory(
+        surplus_since={PoolName("p"): NOW},
+        last_held={SLICE: PoolName("p")},
+        backoffs={
+            "key": Backoff(failure=failure(FailureKind.STOCKOUT, 'it says "ö"'), failures=3, since=NOW, until=after(9))
+        },
+        attempts={SLICE: 2},
+    )
+    assert checkpoint.from_text(checkpoint.to_text(memory)) == memory
+
+
+@pytest.mark.parametrize(("attempt", "kept"), [(0, {}), (2, {SLICE: 2})], ids=["the first", "a later one"])
+def test_creates_that_no_list_confirms_leave_their_attempt(attempt: int, kept: dict[SliceId, int]) -> None:
+    """After a crash the same name is sent again, though the pool that it follows may be gone by then."""
+    request = make_request(make_jobset(), attempt=attempt)
+    call = CreateCall(slice_id=SLICE, request=request, state=CallState.UNKNOWN, since=NOW)
+    text = checkpoint.to_text(Memory(creates={request.name: call}))
+    assert checkpoint.from_text(text) == Memory(attempts=kept)
+
+
+def test_the_hints_stay_small_however_many_reservations_users_name() -> None:
+    """A ConfigMap holds 1 MiB; the back-off that lasts longest is kept."""
+    words = failure(FailureKind.STOCKOUT, "out of stock " * 1000)
+    backoffs = {
+        f"us-central2-b/ct4p-hightpu-4t/reservation r{index}": Backoff(
+            failure=words, failures=1, since=NOW, until=after(index)
+        )
+        for index in range(3000)
+    }
+    text = checkpoint.to_text(Memory(backoffs=backoffs))
+    assert len(text["back-off"]) < 500_000
+    kept = checkpoint.from_text(text).backoffs
+    assert kept.keys() == set(list(backoffs)[-500:])
+
+
+def test_equal_memories_give_equal_text() -> None:
+    """Hints are only written when they change."""
+    one = Memory(surplus_since={PoolName("a"): NOW, PoolName("b"): NOW})
+    other = replace(one, surplus_since=dict(reversed(list(one.surplus_since.items()))))
+    assert checkpoint.to_text(one) == checkpoint.to_text(other)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("idle-since", "{"),
+        ("idle-since", "[]"),
+        ("idle-since", '{"p": 7}'),
+        ("idle-since", '{"p": "yesterday"}'),
+        ("idle-since", "[" * 100_000),
+        ("last-held", '{"noslash": "p"}'),
+        ("last-held", '{"u/k": 5}'),
+        ("back-off", '{"k": null}'),
+        ("back-off", '{"k": {"kind": "new kind"}}'),
+        ("back-off", '{"k": {"kind": "quota", "message": "m", "failures": 1e999, "since": "", "until": ""}}'),
+        ("attempts", '{"u/k": -1}'),
+        ("attempts", '{"u/k": 99999999}'),
+        ("attempts", '{"u/k": []}'),
+    ],
+)
+def test_what_is_not_understood_is_left_out(key: str, text: str) -> None:
+    """Losing hints is safe; crashing over them is not."""
+    assert checkpoint.from_text({key: text}) == Memory()
+
+
+def test_one_bad_entry_costs_no_other() -> None:
+    """And a time without zone is UTC."""
+    text = f'{{"bad": 1, "good": "{NOW.replace(tzinfo=None).isoformat()}"}}'
+    assert checkpoint.from_text({"idle-since": text}).surplus_since == {PoolName("good"): NOW}
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["idle-since", "last-held", "back-off", "attempts", "else"]),
+        st.one_of(st.text(max_size=40), _JSON.map(json.dumps)),
+    )
+)
+def test_any_text_is_read_without_an_error(data: dict[str, str]) -> None:
+    """Anybody may edit a ConfigMap."""
+    read = checkpoint.from_text(data)
+    assert checkpoint.from_text(checkpoint.to_text(read)) == read

@@ -1,0 +1,634 @@
+"""Limits on chips, pools and creates: they hold whatever happens, and say so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from provisioner import constants, tpu
+from provisioner.model.capacity import FailureKind, NodePool, OperationName, PoolName, PoolStatus
+from provisioner.model.workloads import JobSet
+from provisioner.slices.planning.launch.specification import expected_pool
+from provisioner.slices.planning.memory import checkpoint
+from provisioner.slices.planning.memory.answers import CreateAnswer
+from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.plan import Create, DeleteReason, Plan
+from tests.builders import after, foreign_pool, make_jobset, make_node, make_pod, make_pool, make_requirements, settings
+from tests.slices.planning.world import World, failure
+
+#: Chips of the slice that the builders make: v4, 2x2x2.
+CHIPS = 8
+V4, V5P = "tpu-v4-podslice", "tpu-v5p-slice"
+
+
+def jobset_of(name: str, *, topology: str = "2x2x2", accelerator: str = V4, **changes: Any) -> JobSet:
+    """Return a JobSet of slices of one shape."""
+    template = make_requirements(accelerator=accelerator, topology=topology, tolerations=())
+    hosts = tpu.resolve(accelerator, topology, 4).nodes(1)
+    return make_jobset(name, template=template, parallelism=hosts, **changes)
+
+
+def creates(plan: Plan) -> list[str]:
+    """Return the JobSets for which pools are made."""
+    return [create.jobset.name for create in plan.creates]
+
+
+def limited(**changes: Any) -> Any:
+    """Return settings with limits, under which idle pools stay for an hour."""
+    return settings(**{"deletion_delay_seconds": 3600.0} | changes)
+
+
+# --- Each limit ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "want", "limit", "words"),
+    [
+        pytest.param(
+            {"max_chips": 16}, ["a", "b"], "MAX_CHIPS", "allows all pools together 16 chips, 16 are there", id="chips"
+        ),
+        pytest.param(
+            {"max_chips": 23}, ["a", "b"], "MAX_CHIPS", "this slice would add 8", id="chips that fill no third slice"
+        ),
+        pytest.param({"max_chips": 0}, [], "MAX_CHIPS", "this slice alone has 8", id="no chips at all"),
+        pytest.param(
+            {"max_chips_per_namespace": (("team", 8), ("*", 100))},
+            ["a", "d"],
+            "MAX_CHIPS_PER_NAMESPACE",
+            "allows namespace team 8 chips, 8 are there",
+            id="chips of a namespace",
+        ),
+        pytest.param(
+            {"max_chips_per_namespace": (("other", 100), ("*", 16))},
+            ["a", "b", "d"],
+            "MAX_CHIPS_PER_NAMESPACE",
+            "allows namespace team 16 chips",
+            id="chips of each namespace that is not named",
+        ),
+        pytest.param(
+            {"max_chips_per_namespace": (("team", 16),)},
+            ["a", "b", "d"],
+            "MAX_CHIPS_PER_NAMESPACE",
+            "allows namespace team 16 chips",
+            id="a namespace that nothing limits",
+        ),
+        pytest.param(
+            {"max_chips_per_accelerator": ((V4, 16),)},
+            ["a", "b", "d"],
+            "MAX_CHIPS_PER_ACCELERATOR",
+            f"allows accelerator {V4} 16 chips",
+            id="chips of an accelerator",
+        ),
+        pytest.param(
+            {"max_chips_per_accelerator": ((V4, 100), ("*", 0))},
+            ["a", "b", "c"],
+            "MAX_CHIPS_PER_ACCELERATOR",
+            f"allows accelerator {V5P} 0 chips; this slice alone has 8",
+            id="accelerators that are not named",
+        ),
+        pytest.param(
+            {"max_creates_per_hour": 3},
+            ["a", "b", "c"],
+            "MAX_CREATES_PER_HOUR",
+            "allows 3 new node pools within an hour, and 3 were made",
+            id="creates",
+        ),
+        pytest.param(
+            {"pause_creation": True},
+            [],
+            "PAUSE_CREATION",
+            "PAUSE_CREATION is set: no node pools are made",
+            id="a pause",
+        ),
+    ],
+)
+def test_a_limit_stops_what_goes_beyond_it(changes: dict[str, Any], want: list[str], limit: str, words: str) -> None:
+    """The longest waiting first; the others are told the limit's name on the pod and the JobSet."""
+    jobsets = [jobset_of(name, namespace="team") for name in "abc"]
+    world = World(*jobsets, jobset_of("d", namespace="zoo", accelerator=V5P), settings_=settings(**changes))
+    plan = world.look()
+    assert creates(plan) == want
+    assert len(plan.verdicts) == 4 - len(want)
+    for verdict in plan.verdicts:
+        assert verdict.reason == constants.LIMIT_REACHED
+        assert verdict.key.startswith(f"{limit} ")
+        assert limit in verdict.message
+        assert [each.kind for each in verdict.objects] == ["Pod", "JobSet"]
+    assert any(words in verdict.message for verdict in plan.verdicts)
+    assert creates(world.look()) == [], "what is under way counts"
+
+
+def test_pools_of_a_jobset_are_limited_one_by_one() -> None:
+    """Another JobSet has its own."""
+    world = World(make_jobset("a", replicas=5), make_jobset("b"), settings_=settings(max_pools_per_jobset=3))
+    plan = world.look()
+    assert creates(plan) == ["a", "a", "a", "b"]
+    assert "MAX_POOLS_PER_JOBSET allows a JobSet 3 node pools, and 3 of a are there." in plan.verdicts[0].message
+
+
+@pytest.mark.parametrize(
+    ("user", "want"),
+    [
+        pytest.param("thief", 1, id="only another JobSet's pods are on it"),
+        pytest.param("owner", 0, id="its own JobSet's pods are on it"),
+    ],
+)
+def test_a_pool_that_others_took_is_not_counted_against_its_jobset(user: str, want: int) -> None:
+    """It could never have a pool again as long as the other runs."""
+    owner, thief = make_jobset("owner", replicas=2), make_jobset("thief")
+    world = World(owner, thief, settings_=settings(max_pools_per_jobset=1))
+    pool = world.put_pool(make_pool(owner))
+    jobset = thief if user == "thief" else owner
+    world.put(*(make_pod(jobset, index=index, node=make_node(pool, index).name) for index in range(2)))
+    assert creates(world.look()).count("owner") == want
+
+
+def test_a_namesake_in_another_namespace_has_a_limit_of_its_own() -> None:
+    """JobSets are told apart by both names."""
+    both = [make_jobset("a", namespace=namespace, replicas=2) for namespace in ("x", "y")]
+    assert len(World(*both, settings_=settings(max_pools_per_jobset=1)).look().creates) == 2
+
+
+def test_a_limit_is_met_exactly_by_one_burst() -> None:
+    """A hundred slices at once, and chips for 37 and a half."""
+    world = World(make_jobset(replicas=100), settings_=settings(max_chips=37 * CHIPS + 4))
+    assert len(world.step().creates) == 37
+    world.live(10)
+    assert len(world.pools) == 37
+
+
+def test_a_smaller_slice_takes_what_a_larger_one_leaves() -> None:
+    """A limit is no queue."""
+    world = World(jobset_of("a-large", topology="4x4x4"), jobset_of("small"), settings_=settings(max_chips=63))
+    plan = world.look()
+    assert creates(plan) == ["small"]
+    assert "MAX_CHIPS allows all pools together 63 chips; this slice alone has 64." in plan.verdicts[0].message
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        PoolStatus.PROVISIONING,
+        PoolStatus.RUNNING,
+        PoolStatus.RUNNING_WITH_ERROR,
+        PoolStatus.ERROR,
+        PoolStatus.STOPPING,
+        PoolStatus.UNKNOWN,
+    ],
+)
+def test_a_pool_counts_in_whatever_state(status: PoolStatus) -> None:
+    """Its chips may be paid for; a slice that fits in beside it is served, the next is not."""
+    world = World(make_jobset(replicas=2), settings_=limited(max_chips=2 * CHIPS))
+    world.put(make_pool(jobset_of("gone", accelerator=V5P), status=status))
+    plan = world.look()
+    assert len(plan.creates) == 1
+    assert plan.verdicts[-1].reason == constants.LIMIT_REACHED
+
+
+@pytest.mark.parametrize("kind", [None, FailureKind.UNKNOWN_OUTCOME], ids=["accepted", "unknown"])
+def test_a_create_that_no_list_shows_counts(kind: FailureKind | None) -> None:
+    """Until it is known that nothing came of it."""
+    world = World(make_jobset(replicas=2), settings_=settings(max_chips=CHIPS))
+    (create,) = world.look().creates
+    refused = failure(kind) if kind is not None else None
+    world.answer(CreateAnswer(name=create.request.name, at=world.now, failure=refused))
+    assert all(world.look(pools_listed_at=after(-1)).creates == () for _ in range(3))
+
+
+def test_a_flex_start_pool_counts_with_the_nodes_that_are_yet_to_come() -> None:
+    """They may come at any moment."""
+    template = make_requirements(accelerator=V5P, selector={constants.FLEX_START: "true"}, tolerations=())
+    world = World(make_jobset(template=template, replicas=3), settings_=settings(max_chips=2 * CHIPS))
+    world.live(5)
+    assert [pool.node_count for pool in world.pools.values()] == [0, 0]
+
+
+def test_pools_of_others_do_not_count() -> None:
+    """Nor can they be told apart from what is no TPU."""
+    world = World(make_jobset(), settings_=settings(max_chips=CHIPS))
+    world.put(foreign_pool())
+    assert len(world.look().creates) == 1
+
+
+def test_a_limit_lowered_takes_nothing_away() -> None:
+    """It forbids new pools."""
+    world = World(make_jobset(replicas=3), settings_=settings())
+    world.live(4)
+    world.settings = settings(max_chips=CHIPS)
+    world.live(60)
+    assert (len(world.pools), world.deleted) == (3, [])
+
+
+def test_the_next_slice_is_bought_when_a_pool_has_gone() -> None:
+    """Not before the last of its chips."""
+    first = make_jobset("first")
+    world = World(first, settings_=settings(max_chips=CHIPS, deletion_delay_seconds=0.0, node_min_lifespan_seconds=0.0))
+    world.live(4)
+    world.add(jobset_of("second", topology="2x2x1"))
+    world.live(2)
+    world.finish(first)
+    world.run(5)
+    assert len(world.created) == 1
+    world.live(3)
+    assert len(world.created) == 2
+
+
+def test_a_pause_stops_creates_and_nothing_else() -> None:
+    """Pools are used, replaced pools go, idle pools go; when it ends, all that waits is bought."""
+    used, done, late = make_jobset("used"), make_jobset("done"), make_jobset("late")
+    world = World(used, done)
+    world.live(4)
+    world.settings = settings(pause_creation=True)
+    world.add(late)
+    world.finish(done)
+    world.remove_jobset(done)
+    world.live(3)
+    assert world.bound(late) == 1, "an idle pool serves the next slice"
+    world.remove_jobset(late)
+    world.add(make_jobset("waits", replicas=2))
+    world.pods = {uid: pod for uid, pod in world.pods.items() if "slice-1" in uid or "used" in uid}
+    world.remove_jobset(used)
+    world.live(60)
+    assert len(world.created) == 2
+    assert len(world.deleted) == 1
+    world.add(make_jobset("last", replicas=2))
+    world.live(2)
+    assert len(world.created) == 2
+    world.settings = settings()
+    world.live(2)
+    assert len(world.created) == 4
+
+
+# --- Creates within an hour ---
+
+
+def test_creates_are_counted_over_a_window_that_slides() -> None:
+    """The next one goes when the oldest is an hour old; the loop wakes for it."""
+    world = World(make_jobset("a"), settings_=settings(max_creates_per_hour=2))
+    world.step(seconds=600)
+    world.add(make_jobset("b"), make_jobset("c"))
+    plan = world.step(seconds=0)
+    assert creates(plan) == ["b"]
+    assert plan.wake_at == after(3600)
+    world.now = after(3599)
+    assert creates(world.step(seconds=0)) == []
+    world.now = after(3600)
+    assert creates(world.step(seconds=0)) == ["c"]
+    world.add(make_jobset("d"))
+    plan = world.step(seconds=0)
+    assert (creates(plan), plan.wake_at) == ([], after(4200))
+    world.settings = settings(max_creates_per_hour=1)
+    assert world.look().wake_at == after(7200)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.STOCKOUT, FailureKind.INVALID, FailureKind.UNAVAILABLE])
+def test_a_create_that_gke_refuses_does_not_count(kind: FailureKind) -> None:
+    """Nothing was made."""
+    world = World(make_jobset("a"), settings_=settings(max_creates_per_hour=1))
+    world.refuse_create = lambda _: failure(kind)
+    world.run(2)
+    assert world.memory.created_at == {}
+    world.refuse_create = lambda _: None
+    world.add(jobset_of("b", accelerator=V5P))
+    world.pass_time(60)
+    assert len(world.step().creates) == 1
+
+
+def test_a_pool_that_is_taken_away_again_has_been_created() -> None:
+    """By GKE or by hand, before anybody could use it."""
+    world = World(make_jobset("a"), settings_=settings(max_creates_per_hour=2))
+    for _ in range(10):
+        world.run(2)
+        for name in list(world.pools):
+            world.remove_pool(name)
+        world.run(30)
+    assert len(world.created) == 2
+
+
+def test_creates_are_counted_over_a_restart() -> None:
+    """The hints keep them; without the limit nothing is kept."""
+    world = World(make_jobset("a", replicas=2), settings_=settings(max_creates_per_hour=2))
+    world.live(3)
+    world.memory = checkpoint.from_text(checkpoint.to_text(world.memory))
+    world.add(make_jobset("b"))
+    assert world.look().creates == ()
+    world.settings = settings()
+    assert world.look().memory.created_at == {}
+
+
+def test_a_name_that_is_used_again_counts_again() -> None:
+    """A JobSet that is suspended and resumed over and over gets the same names."""
+    jobset = make_jobset()
+    quick = {"deletion_delay_seconds": 0.0, "node_min_lifespan_seconds": 0.0}
+    world = World(jobset, settings_=settings(max_creates_per_hour=3, **quick))
+    for _ in range(10):
+        world.live(4)
+        world.end_pods(jobset)
+        world.jobsets[jobset.uid] = replace(jobset, suspended=True)
+        world.live(4)
+        world.add(jobset)
+    assert len(world.created) == 3
+
+
+def test_creates_from_a_wrong_clock_block_nothing_for_ever() -> None:
+    """A moment more than an hour ahead is none of the last hour's."""
+    world = World(make_jobset(), settings_=settings(max_creates_per_hour=1))
+    world.memory = Memory(created_at={PoolName("p"): after(10**7)})
+    world.look()
+    assert len(world.step().creates) + len(world.plans[0].creates) == 1
+
+
+# --- Idle pools in the way ---
+
+
+def idle_world(*shapes: str, idle_seconds: float = 60.0, **changes: Any) -> tuple[World, list[PoolName]]:
+    """Return a world with idle pools, the first idle the longest."""
+    world = World(settings_=limited(**changes))
+    names = []
+    for index, shape in enumerate(shapes):
+        topology, _, accelerator = shape.partition(" ")
+        gone = jobset_of(f"gone-{index}", topology=topology, accelerator=accelerator or V4)
+        names.append(world.put_pool(make_pool(gone)).name)
+        world.deleted_jobsets.add(gone.uid)
+        world.step(seconds=idle_seconds)
+    return world, names
+
+
+def test_idle_pools_in_the_way_of_a_limited_slice_go_before_their_delay() -> None:
+    """The longest idle first, and only as many as needed."""
+    world, names = idle_world("2x2x1", "2x2x1", "2x2x1", "2x2x1", max_chips=16)
+    world.add(make_jobset("a"))
+    plan = world.step()
+    assert [delete.name for delete in plan.deletes] == names[:2]
+    assert [delete.reason for delete in plan.deletes] == [DeleteReason.JOBSET_GONE] * 2
+    world.live(4)
+    assert world.bound(make_jobset("a")) == 1
+    assert set(names[2:]) <= set(world.pools)
+
+
+def test_slices_that_wait_together_get_their_room_together() -> None:
+    """None waits for the other's pool to be made."""
+    world, names = idle_world("2x2x1", "2x2x1", "2x2x1", "2x2x1", "2x2x1", "2x2x1", max_chips=24)
+    world.add(make_jobset("a"), make_jobset("b"))
+    world.step()
+    assert world.deleted == names[:4]
+    world.live(3)
+    assert sorted(world.pools) == sorted([*world.created, *names[4:]])
+    assert len(world.created) == 2
+
+
+def test_what_is_on_its_way_out_makes_room_first() -> None:
+    """No second pool goes for the same slice."""
+    world, names = idle_world("2x2x2", "2x2x2", max_chips=16)
+    world.add(jobset_of("a", topology="2x2x1"))
+    world.run(10)
+    assert world.deleted == names[:1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "namespace"),
+    [
+        pytest.param({"max_chips": 16}, "4x4x4", "default", id="more chips than are allowed at all"),
+        pytest.param(
+            {"max_chips": 16, "max_chips_per_namespace": (("team", 4),)}, "2x2x2", "team", id="another limit forbids it"
+        ),
+        pytest.param({"max_chips": 16, "pause_creation": True}, "2x2x2", "default", id="creation is paused"),
+        pytest.param({"max_chips": 16, "max_pools_per_jobset": 0}, "2x2x2", "default", id="no pool for the JobSet"),
+        pytest.param({"max_chips": 16, "max_creates_per_hour": 0}, "2x2x2", "default", id="no create within the hour"),
+        pytest.param(
+            {"max_chips": 16, "allowed_namespaces": ("default",)}, "2x2x2", "team", id="a namespace that may not ask"
+        ),
+        pytest.param({"max_chips": 16}, "2x4x4", "default", id="what is in use leaves too little"),
+    ],
+)
+def test_no_idle_pool_goes_for_a_slice_that_would_not_be_bought_then(
+    changes: dict[str, Any], name: str, namespace: str
+) -> None:
+    """They are worth more warm."""
+    used = jobset_of("used", topology="2x2x1")
+    world, names = idle_world("2x2x1", "2x2x1", "2x2x1", **changes)
+    pool = world.put_pool(make_pool(used))
+    world.jobsets[used.uid] = used
+    world.put(make_pod(used, node=f"gke-{pool.name}-0"))
+    world.add(jobset_of("a", topology=name, namespace=namespace))
+    world.live(20)
+    assert world.deleted == []
+    assert set(names) <= set(world.pools)
+
+
+def test_no_idle_pool_goes_for_a_slice_that_gke_refuses() -> None:
+    """Its request is not sent again, whatever room there is."""
+    world, names = idle_world("2x2x1", "2x2x1", "2x2x1", "2x2x1", max_chips=24)
+    world.refuse_create = lambda _: failure(FailureKind.INVALID)
+    world.add(jobset_of("a"))
+    world.live(2)
+    assert len(world.memory.refusals) == 1
+    world.settings = limited(max_chips=16)
+    world.live(20)
+    assert (world.deleted, set(world.pools)) == ([], set(names))
+
+
+def test_an_idle_pool_of_another_scope_is_not_in_the_way() -> None:
+    """Its chips are not those that are missing."""
+    world, names = idle_world(f"2x2x2 {V5P}", "2x2x1", max_chips_per_accelerator=((V4, 8),))
+    world.add(make_jobset("a"))
+    world.step()
+    assert world.deleted == names[1:]
+
+
+def test_a_jobset_that_starts_together_makes_no_room_for_a_part_of_it() -> None:
+    """With all idle pools gone, one of its two slices would still be missing."""
+    world, _ = idle_world("2x2x1", "2x2x1", max_chips=12)
+    world.add(make_jobset("a", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"}))
+    world.live(20)
+    assert (world.created, world.deleted) == ([], [])
+
+
+def test_no_idle_pool_goes_for_a_jobset_whose_turn_it_is_not() -> None:
+    """It gave back what it had, and waits."""
+    jobset = make_jobset("a", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"})
+    world = World(jobset, settings_=limited(max_chips=2 * CHIPS, partial_hold_seconds=600.0))
+    world.refuse_create = lambda _: failure(FailureKind.STOCKOUT) if world.pools else None
+    world.live(14, seconds=60)
+    (given_back,) = world.deleted
+    idle = world.put_pool(make_pool(jobset_of("gone", topology="2x2x1")))
+    world.live(5, seconds=60)
+    assert world.deleted == [given_back]
+    world.refuse_create = lambda _: None
+    world.live(8, seconds=60)
+    assert world.deleted == [given_back, idle.name]
+    assert world.bound(jobset) == 2
+
+
+@pytest.mark.parametrize("max_chips", [None, CHIPS])
+def test_a_warm_pool_serves_the_next_slice_of_its_shape_at_once(max_chips: int | None) -> None:
+    """Without a create, within an hour, limit or none."""
+    world = World(settings_=limited(max_chips=max_chips))
+    for index in range(5):
+        jobset = make_jobset(f"run-{index}")
+        world.add(jobset)
+        world.live(3)
+        assert world.bound(jobset) == 1
+        world.finish(jobset)
+        world.live(3, seconds=300)
+    assert (len(world.created), world.deleted) == (1, [])
+    world.live(61, seconds=60)
+    assert world.pools == {}
+
+
+# --- Whatever happens ---
+
+_LIMITS = st.fixed_dictionaries(
+    {
+        "max_chips": st.sampled_from([None, 0, 8, 20, 40]),
+        "max_chips_per_namespace": st.sampled_from([(), (("a", 12),), (("a", 24), ("*", 8))]),
+        "max_chips_per_accelerator": st.sampled_from([(), ((V4, 16),), (("*", 12),)]),
+        "max_pools_per_jobset": st.sampled_from([None, 1, 2]),
+        "max_creates_per_hour": st.sampled_from([None, 2, 5]),
+        "deletion_delay_seconds": st.sampled_from([0.0, 30.0, 3600.0]),
+        "all_or_nothing": st.booleans(),
+    }
+)
+_SHAPES = st.tuples(st.sampled_from([V4, V5P]), st.sampled_from(["2x2x1", "2x2x2", "2x2x4"]))
+_ADD = st.tuples(st.just("add"), st.tuples(_SHAPES, st.sampled_from(["a", "b"]), st.integers(1, 4)))
+_ANSWERS = st.lists(
+    st.sampled_from(["accept", "accept", "refuse", "invalid", "unknown", "unknown but made", "later"]),
+    min_size=1,
+    max_size=4,
+)
+_LOOK = st.tuples(st.just("look"), _ANSWERS)
+_OTHER = st.tuples(
+    st.sampled_from(["up", "gone", "schedule", "finish", "fail", "vanish", "minutes", "answer"]), st.integers(0, 3)
+)
+_EVENTS = st.lists(st.one_of(_ADD, _LOOK, _LOOK, _OTHER), max_size=30)
+
+
+class LimitedWorld(World):
+    """A world that checks its limits at every look."""
+
+    def __init__(self, **changes: Any) -> None:
+        super().__init__(settings_=settings(**changes))
+        #: Creates that GKE has not answered yet.
+        self.open: list[Create] = []
+        #: Moments at which GKE made pools.
+        self.made_at: list[float] = []
+        self.count = 0
+
+    def happen(self, event: str, what: Any) -> None:
+        """Let one thing happen."""
+        names = sorted(self.pools)
+        pool = self.pools[names[what % len(names)]] if names and isinstance(what, int) else None
+        match event:
+            case "add":
+                (accelerator, topology), namespace, replicas = what
+                self.count += 1
+                name = f"job{self.count}"
+                self.add(
+                    jobset_of(name, namespace=namespace, accelerator=accelerator, topology=topology, replicas=replicas)
+                )
+            case "look":
+                self.look_and_answer(what)
+            case "up":
+                self.finish_creates()
+            case "gone":
+                self.finish_deletes()
+            case "schedule":
+                self.schedule()
+            case "finish" if self.jobsets:
+                self.finish(self.jobsets[sorted(self.jobsets)[what % len(self.jobsets)]])
+            case "fail" if pool is not None and pool.status is PoolStatus.PROVISIONING:
+                self.fail_pool(pool.name, failure(FailureKind.STOCKOUT))
+            case "vanish" if pool is not None:
+                self.remove_pool(pool.name)
+            case "minutes":
+                self.pass_time(600 * (1 + what))
+            case "answer":
+                self.accept_open()
+
+    def look_and_answer(self, answers: list[str]) -> None:
+        """Decide, check, and let GKE answer in different ways."""
+        plan = self.look()
+        self.check()
+        for delete in plan.deletes:
+            self.answer(self._delete(delete))
+        for look_up in plan.look_ups:
+            self.answer(self._look_up(look_up))
+        for index, create in enumerate(plan.creates):
+            self.answer_create(create, answers[index % len(answers)])
+        self.pass_time(1)
+
+    def answer_create(self, create: Create, how: str) -> None:
+        """Answer one create."""
+        kinds = {
+            "refuse": FailureKind.STOCKOUT,
+            "invalid": FailureKind.INVALID,
+            "unknown": FailureKind.UNKNOWN_OUTCOME,
+            "unknown but made": FailureKind.UNKNOWN_OUTCOME,
+        }
+        if how == "later":
+            self.open.append(create)
+            return
+        name = create.request.name
+        if how in ("accept", "unknown but made"):
+            self.put(expected_pool(create.request))
+            self.made_at.append(self.now.timestamp())
+        reason = failure(kinds[how]) if how in kinds else None
+        operation = OperationName(f"create-{name}") if reason is None else OperationName("")
+        self.answer(CreateAnswer(name=name, at=self.now, operation=operation, failure=reason))
+
+    def accept_open(self) -> None:
+        """Let GKE take what it has not answered yet."""
+        for create in self.open:
+            self.answer_create(create, "accept")
+        self.open.clear()
+
+    def check(self) -> None:
+        """Check that no limit is exceeded by what there is or may be."""
+        pools: dict[PoolName, NodePool] = dict(self.pools)
+        pools |= {name: expected_pool(call.request) for name, call in self.memory.creates.items() if name not in pools}
+        chips: Counter[tuple[str, str]] = Counter()
+        per_jobset: Counter[tuple[str, str]] = Counter()
+        for pool in pools.values():
+            known = tpu.machine_type(pool.machine_type)
+            assert known is not None
+            namespace = pool.labels[constants.POOL_JOBSET_NAMESPACE]
+            per_jobset[namespace, pool.labels[constants.POOL_JOBSET_NAME]] += 1
+            for scope in (("all", ""), ("namespace", namespace), ("accelerator", known[0].label)):
+                chips[scope] += pool.hosts * known[1].chips
+        limits = self.settings
+        for scope, amount in chips.items():
+            assert amount <= allowed(scope, limits), f"{scope} has {amount} chips"
+        if limits.max_pools_per_jobset is not None:
+            assert max(per_jobset.values(), default=0) <= limits.max_pools_per_jobset
+        if limits.max_creates_per_hour is not None:
+            hour = [moment for moment in self.made_at if moment > self.now.timestamp() - 3600]
+            assert len(hour) <= limits.max_creates_per_hour
+
+
+def allowed(scope: tuple[str, str], limits: Any) -> float:
+    """Return how many chips a scope may have."""
+    kind, name = scope
+    if kind == "all":
+        return float("inf") if limits.max_chips is None else limits.max_chips
+    amounts = dict(limits.max_chips_per_namespace if kind == "namespace" else limits.max_chips_per_accelerator)
+    return float(amounts.get(name, amounts.get("*", float("inf"))))
+
+
+@hypothesis_settings(max_examples=200)
+@given(_LIMITS, _EVENTS)
+def test_no_limit_is_ever_exceeded(limits: dict[str, Any], events: list[tuple[str, Any]]) -> None:
+    """By any number of JobSets, whatever GKE answers, and whatever becomes of its pools."""
+    world = LimitedWorld(**limits)
+    for event, what in events:
+        world.happen(event, what)
+    world.accept_open()
+    for _ in range(5):
+        world.look_and_answer(["accept"])
+        world.finish_creates()
+        world.finish_deletes()

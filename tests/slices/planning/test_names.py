@@ -1,0 +1,51 @@
+"""Names that GKE takes, for any name that a JobSet may have."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.model.workloads import JobKey, JobSetUid
+from provisioner.slices.demand import SliceId, job_key
+from provisioner.slices.planning.launch.names import pool_name
+
+VALID = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
+SLICE = SliceId(jobset_uid=JobSetUid("uid"), job_key=JobKey("a" * 40))
+
+
+@given(
+    st.one_of(st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", fullmatch=True), st.text(max_size=80)),
+    st.integers(0, 10**6),
+)
+def test_any_jobset_name_gives_a_valid_pool_name(name: str, attempt: int) -> None:
+    """At most 40 characters, letters first, no hyphen last; at least 10 hex digits are kept for uniqueness."""
+    made = pool_name(name, SLICE, attempt)
+    assert VALID.fullmatch(made)
+    assert re.search(r"-[0-9a-f]{10}$", made)
+
+
+def test_the_name_begins_with_that_of_the_jobset() -> None:
+    """People read the list of pools."""
+    assert pool_name("train.Big_1", SLICE, 0).startswith("train-big-1-")
+    assert pool_name("1st", SLICE, 0).startswith("js-1st-")
+    assert pool_name("", SLICE, 0).startswith("js-")
+    assert pool_name("x" * 28 + "-y", SLICE, 0)[:29] == "x" * 28 + "-"
+
+
+def test_equal_inputs_give_the_equal_name_and_nothing_else_does() -> None:
+    """JobSet UID, job key and attempt all count."""
+    other_uid = SliceId(jobset_uid=JobSetUid("other"), job_key=SLICE.job_key)
+    other_key = SliceId(jobset_uid=SLICE.jobset_uid, job_key=JobKey("b" * 40))
+    names = [pool_name("train", each, 0) for each in (SLICE, other_uid, other_key)] + [pool_name("train", SLICE, 1)]
+    assert len(set(names)) == 4
+    assert pool_name("train", SLICE, 0) == names[0]
+
+
+def test_a_hundred_thousand_names_do_not_collide() -> None:
+    """The Go provisioner's five digits collide in 38 of 100 JobSets of 1,000 slices."""
+    uid = JobSetUid("uid")
+    ids = (SliceId(jobset_uid=uid, job_key=job_key("ns", f"train-slice-{index}")) for index in range(1000))
+    names = {pool_name("t" * 50, each, attempt) for each in ids for attempt in range(100)}
+    assert len(names) == 100_000

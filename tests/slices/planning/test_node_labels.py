@@ -1,0 +1,164 @@
+"""Selectors on labels that GKE sets itself: predicted, missing for sure, or perhaps there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import Node
+from provisioner.model.workloads import Expression, JobSet
+from provisioner.slices.planning.match.fit import NodeView, misfit, trusted
+from provisioner.slices.planning.plan import Plan
+from tests.builders import make_jobset, make_requirements, settings
+from tests.slices.planning.world import World
+
+_STRANGE = "cloud.google.com/gke-of-tomorrow"
+
+
+def _jobset(name: str = "train", **selector: str) -> JobSet:
+    return make_jobset(name, template=make_requirements(selector=selector, tolerations=()))
+
+
+def _told(plan: Plan, reason: str) -> list[str]:
+    return [each.message for each in plan.verdicts if each.reason == reason]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("iam.gke.io/gke-metadata-server-enabled", "true"),
+        ("cloud.google.com/machine-family", "ct4p"),
+        ("cloud.google.com/gke-os-distribution", "cos"),
+        ("cloud.google.com/gke-container-runtime", "containerd"),
+        ("topology.gke.io/zone", "us-central2-b"),
+        ("failure-domain.beta.kubernetes.io/zone", "us-central2-b"),
+        ("failure-domain.beta.kubernetes.io/region", "us-central2"),
+        ("beta.kubernetes.io/instance-type", "ct4p-hightpu-4t"),
+        ("beta.kubernetes.io/os", "linux"),
+        ("beta.kubernetes.io/arch", "amd64"),
+    ],
+)
+def test_what_gke_is_known_to_set_is_predicted(key: str, value: str) -> None:
+    """The pool is made without a warning; for another value none is made."""
+    plan = World(_jobset(**{key: value})).step()
+    assert (len(plan.creates), _told(plan, constants.UNKNOWN_SELECTOR)) == (1, [])
+    plan = World(_jobset(**{key: "other"})).step()
+    assert (len(plan.creates), len(_told(plan, constants.INVALID_REQUEST))) == (0, 1)
+
+
+def test_the_boot_disk_is_predicted_where_it_is_set() -> None:
+    """Where GKE chooses it, nobody knows; the list of pools says it later."""
+    jobset = _jobset(**{constants.BOOT_DISK: "pd-ssd"})
+    for setting, creates, warnings in (("pd-ssd", 1, 0), ("pd-balanced", 0, 0), ("", 1, 1)):
+        plan = World(jobset, settings_=settings(node_disk_type=setting)).step()
+        assert (len(plan.creates), len(_told(plan, constants.UNKNOWN_SELECTOR))) == (creates, warnings)
+
+
+@pytest.mark.parametrize("key", ["topology.gke.io/zone", "failure-domain.beta.kubernetes.io/zone"])
+def test_an_older_name_of_the_zone_chooses_the_zone(key: str) -> None:
+    """As topology.kubernetes.io/zone does."""
+    (create,) = World(_jobset(**{key: "us-central2-c"})).step().creates
+    assert create.request.zone == "us-central2-c"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        constants.COMPUTE_CLASS,
+        constants.GPU_ACCELERATOR,
+        constants.HOSTNAME,
+        constants.RESERVATION_AFFINITY,
+        constants.POOL_TOPOLOGY,
+    ],
+)
+def test_what_is_missing_for_sure_is_refused(key: str) -> None:
+    """No pool of ours would have it, so none is bought."""
+    plan = World(_jobset(**{key: "x"})).step()
+    assert not plan.creates
+    (message,) = _told(plan, constants.INVALID_REQUEST)
+    assert f"the pod selects {key}=x, the node has no label {key}" in message
+
+
+@pytest.mark.parametrize("key", [_STRANGE, "node.kubernetes.io/exotic", "x.gke.io/y", "scheduling.k8s.io/z"])
+def test_an_unknown_label_of_google_or_kubernetes_may_hold(key: str) -> None:
+    """The pool is made, with a warning, and the label is not put on it."""
+    plan = World(_jobset(**{key: "x"})).step()
+    (create,) = plan.creates
+    assert key not in create.request.labels
+    (message,) = _told(plan, constants.UNKNOWN_SELECTOR)
+    assert f"{key}=x" in message
+    assert create.request.name in message
+
+
+def _expression(operator: str, *values: str) -> Expression:
+    return Expression(key=_STRANGE, operator=operator, values=values)
+
+
+_SURE = Expression(key=constants.OS, operator="In", values=("linux",))
+
+
+@pytest.mark.parametrize(
+    ("terms", "predicted", "fits", "relies_on"),
+    [
+        pytest.param(((_expression("In", "a"),),), True, True, (_STRANGE,), id="In may hold"),
+        pytest.param(((_expression("Exists"),),), True, True, (_STRANGE,), id="Exists may hold"),
+        pytest.param(((_expression("Gt", "1"),),), True, True, (_STRANGE,), id="Gt may hold"),
+        pytest.param(((_expression("NotIn", "a"),),), True, True, (), id="NotIn holds without it"),
+        pytest.param(((_expression("DoesNotExist"),),), True, True, (), id="DoesNotExist holds without it"),
+        pytest.param(((_expression("In", "a"),), (_SURE,)), True, True, (), id="another term holds for sure"),
+        pytest.param(((_expression("In", "a"),),), False, False, (), id="of a node that is there its labels count"),
+    ],
+)
+def test_affinity_on_a_label_that_nobody_knows(
+    *, terms: Any, predicted: bool, fits: bool, relies_on: tuple[str, ...]
+) -> None:
+    """It may hold as a selector may, and only that is told which the fit rests on."""
+    view = NodeView(
+        labels={constants.OS: "linux"}, taints=(), chips=4, cpu_millicores=2000, memory_bytes=2**31, predicted=predicted
+    )
+    requirements = make_requirements(node_selector={}, affinity_terms=terms)
+    assert (misfit(requirements, view) == "") is fits
+    assert trusted(requirements, view) == relies_on
+
+
+def _bare(world: World) -> None:
+    """Let all pools come up, with nodes that lack the label."""
+    world.step()
+    world.finish_creates()
+    world.step()
+    assert not any(_STRANGE in node.labels for node in world.nodes.values())
+
+
+@pytest.mark.parametrize("replace_stuck", [False, True])
+def test_no_second_pool_is_made_for_a_label_that_never_comes(*, replace_stuck: bool) -> None:
+    """The slice keeps its pool, is told after ten minutes what is missing, and not even the setting buys another."""
+    world = World(_jobset(**{_STRANGE: "x"}), settings_=settings(replace_stuck_slices=replace_stuck))
+    _bare(world)
+    for _ in range(60):
+        plan = world.step(seconds=60)
+    assert len(world.created) == 1
+    assert world.deleted == []
+    (message,) = _told(plan, constants.STUCK)
+    assert f"its nodes do not carry {_STRANGE}=x: remove that selector" in message
+
+
+def test_of_nodes_that_are_there_the_real_labels_count() -> None:
+    """An idle pool is taken by who selects such a label only where its nodes carry it."""
+    for labelled in (True, False):
+        first, second = _jobset("first"), _jobset("second", **{_STRANGE: "x"})
+        world = World(first, settings_=settings(deletion_delay_seconds=3600.0))
+        _bare(world)
+        if labelled:
+            world.nodes = {name: _labelled(node) for name, node in world.nodes.items()}
+        world.finish(first)
+        world.step()
+        world.add(second)
+        world.step()
+        assert len(world.created) == (1 if labelled else 2)
+
+
+def _labelled(node: Node) -> Node:
+    return replace(node, labels={**node.labels, _STRANGE: "x"})

@@ -1,0 +1,466 @@
+"""What GKE's answers teach."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from datetime import datetime
+
+import pytest
+
+from provisioner.model.capacity import FailureKind, Operation, OperationName, PoolName, PoolStatus
+from provisioner.slices.planning.launch.specification import expected_pool
+from provisioner.slices.planning.memory import backoff
+from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
+from provisioner.slices.planning.memory.state import CallState, Memory
+from provisioner.slices.planning.plan import LookUp, LookUpKind, Plan
+from tests.builders import after, foreign_pool, make_jobset, make_pool
+from tests.slices.planning.world import World, failure
+
+OPERATION = OperationName("operation-1")
+
+
+def asked(world: World) -> PoolName:
+    """Let a world send its first create, unanswered."""
+    (create,) = world.look().creates
+    world.pass_time(1)
+    return create.request.name
+
+
+def create_answer(world: World, name: PoolName, kind: FailureKind | None = None) -> None:
+    """Let GKE answer a create."""
+    refused = failure(kind) if kind is not None else None
+    operation = OPERATION if refused is None else OperationName("")
+    world.answer(CreateAnswer(name=name, at=world.now, operation=operation, failure=refused))
+    world.pass_time(1)
+
+
+def look_up_answer(world: World, look_up: LookUp, **content: object) -> None:
+    """Let GKE answer a look-up."""
+    world.answer(LookUpAnswer(look_up=look_up, at=world.now, **content))  # type: ignore[arg-type]
+    world.pass_time(1)
+
+
+def until_look_up(world: World, *, limit: int = 60) -> tuple[LookUp, Plan]:
+    """Look on until something is looked up."""
+    for _ in range(limit):
+        plan = world.look()
+        world.pass_time(1)
+        if plan.look_ups:
+            return plan.look_ups[0], plan
+    raise AssertionError("nothing was looked up")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in backoff.DELAYS if kind is not FailureKind.TOO_MANY_OPERATIONS])
+def test_a_refused_create_is_tried_again_under_its_name_after_its_back_off(kind: FailureKind) -> None:
+    """Not before, and not never."""
+    world = World(make_jobset())
+    name = asked(world)
+    world.answer(CreateAnswer(name=name, at=world.now, failure=failure(kind)))
+    assert world.look().creates == ()
+    (waiting,) = (*world.memory.backoffs.values(), *world.memory.slice_backoffs.values())
+    assert world.plans[-1].wake_at == waiting.until
+    world.now = waiting.until
+    (again,) = world.look().creates
+    assert again.request.name == name
+
+
+def test_too_many_operations_delay_nothing_but_the_operations() -> None:
+    """The quota is learnt; nobody is warned."""
+    world = World(make_jobset())
+    create_answer(world, asked(world), FailureKind.TOO_MANY_OPERATIONS)
+    plan = world.look()
+    assert (plan.memory.backoffs, plan.memory.slice_backoffs) == ({}, {})
+    assert plan.memory.operations.limit == 1
+    assert plan.verdicts == ()
+    assert len(plan.creates) == 1
+
+
+def test_an_invalid_request_is_sent_again_when_it_changes() -> None:
+    """A verdict says so in GKE's words."""
+    world = World(make_jobset())
+    create_answer(world, asked(world), FailureKind.INVALID)
+    world.pass_time(600)
+    plan = world.look()
+    assert plan.creates == ()
+    assert "GKE's own words. Next try 12:1" in plan.verdicts[0].message
+    world.settings = replace(world.settings, node_tags=("changed",))
+    assert len(world.look().creates) == 1
+
+
+def test_no_refusal_is_permanent() -> None:
+    """Many tell of what surrounds the request: the same is sent again after 15 minutes, then 30, up to 4 hours."""
+    world = World(make_jobset())
+    world.refuse_create = lambda _: failure(FailureKind.INVALID)
+    tries = [world.now for _ in range(24 * 60) if world.step(seconds=60).creates]
+    minutes = [(later - earlier).total_seconds() / 60 for earlier, later in itertools.pairwise(tries)]
+    assert all(1.5 <= later / earlier <= 2.6 for earlier, later in itertools.pairwise(minutes[:4]))
+    assert 12 <= minutes[0] <= 16
+    assert max(minutes) <= 4 * 60 + 1
+    assert 8 <= len(tries) <= 14
+    world.refuse_create = lambda _: None
+    world.run(4 * 60, seconds=60)
+    assert len(world.created) == 1
+
+
+def test_a_permission_that_all_lack_is_asked_for_at_a_pace() -> None:
+    """One asks after the other; once it is granted, all have their pools within the longest wait."""
+    world = World(make_jobset(replicas=5))
+    world.refuse_create = lambda _: failure(FailureKind.PERMISSION)
+    world.step()
+    world.pass_time(60)
+    assert len(world.step().creates) == 1
+    world.pass_time(120)
+    world.refuse_create = lambda _: None
+    world.run(70)
+    assert len(world.created) == 5
+
+
+def test_nothing_is_sent_while_the_outcome_of_a_create_is_unknown() -> None:
+    """It may have had its effect; the pool is looked up by its name."""
+    world = World(make_jobset())
+    name = asked(world)
+    create_answer(world, name, FailureKind.UNKNOWN_OUTCOME)
+    look_up, plan = until_look_up(world)
+    assert look_up == LookUp(name=name, kind=LookUpKind.POOL)
+    assert plan.creates == ()
+    asked_again = 0
+    for _ in range(40):
+        asked_again += len(world.look().look_ups)
+        world.pass_time(0.5)
+    assert 1 <= asked_again <= 2
+    assert not any(each.creates for each in world.plans[1:])
+
+
+def test_once_it_is_known_that_there_is_no_pool_the_same_name_is_sent() -> None:
+    """No other."""
+    world = World(make_jobset())
+    name = asked(world)
+    create_answer(world, name, FailureKind.UNKNOWN_OUTCOME)
+    look_up, _ = until_look_up(world)
+    look_up_answer(world, look_up, exists=False)
+    (again,) = world.look().creates
+    assert again.request.name == name
+
+
+def test_a_look_up_that_failed_or_found_it_changes_nothing() -> None:
+    """The list will show it; until then the slice counts on it."""
+    world = World(make_jobset())
+    name = asked(world)
+    create_answer(world, name, FailureKind.UNKNOWN_OUTCOME)
+    look_up, _ = until_look_up(world)
+    look_up_answer(world, look_up, exists=True)
+    look_up_answer(world, look_up, failure=failure(FailureKind.UNAVAILABLE))
+    assert world.look().creates == ()
+    world.put(make_pool(next(iter(world.jobsets.values())), status=PoolStatus.PROVISIONING))
+    assert world.look().creates == ()
+    assert world.memory.creates == {}
+
+
+def test_an_answer_to_an_old_look_up_does_not_undo_a_newer_create() -> None:
+    """It was sent again since."""
+    world = World(make_jobset())
+    name = asked(world)
+    create_answer(world, name, FailureKind.UNKNOWN_OUTCOME)
+    look_up, _ = until_look_up(world)
+    look_up_answer(world, look_up, exists=False)
+    assert len(world.look().creates) == 1
+    look_up_answer(world, look_up, exists=False)
+    assert world.look().creates == ()
+
+
+def test_already_exists_adopts_the_pool_once_the_list_shows_it() -> None:
+    """A crash between the call and its record ends here."""
+    jobset = make_jobset()
+    world = World(jobset)
+    name = asked(world)
+    create_answer(world, name, FailureKind.ALREADY_EXISTS)
+    world.put_pool(make_pool(jobset))
+    assert world.look().creates == ()
+    assert world.states() == {name: "ready"}
+
+
+def test_a_name_that_somebody_else_took_is_left_to_them() -> None:
+    """A pool without our labels is nobody's of ours."""
+    world = World(make_jobset())
+    name = asked(world)
+    create_answer(world, name, FailureKind.ALREADY_EXISTS)
+    world.put(foreign_pool(name))
+    (create,) = world.look().creates
+    assert create.request.name != name
+
+
+@pytest.mark.parametrize("kind", [None, FailureKind.UNKNOWN_OUTCOME], ids=["taken", "unknown"])
+def test_a_pool_that_never_shows_is_given_up_when_its_operation_and_its_name_are_unknown(
+    kind: FailureKind | None,
+) -> None:
+    """No create is waited for until the end of days."""
+    world = World(make_jobset())
+    create_answer(world, asked(world), kind)
+    for _ in range(200):
+        plan = world.look()
+        if plan.creates:
+            return
+        for look_up in plan.look_ups:
+            world.answer(LookUpAnswer(look_up=look_up, at=world.now))
+        world.pass_time(1)
+    raise AssertionError("the slice waits for ever")
+
+
+@pytest.mark.parametrize("listed_first", [True, False], ids=["after it was listed", "before it was listed"])
+@pytest.mark.parametrize("kind", [FailureKind.STOCKOUT, FailureKind.UNAVAILABLE, FailureKind.INVALID])
+def test_a_create_that_vanishes_is_explained_by_its_operation(*, listed_first: bool, kind: FailureKind) -> None:
+    """DONE with an error: the Go original called it a success. Nothing is bought before it is known."""
+    world = World(make_jobset())
+    name = asked(world)
+    create_answer(world, name)
+    if listed_first:
+        world.put(expected_pool(world.memory.creates[name].request))
+        world.look()
+        world.pass_time(1)
+        world.remove_pool(name)
+    look_up, plan = until_look_up(world)
+    assert look_up.operation == OPERATION
+    assert plan.creates == ()
+    look_up_answer(world, look_up, operation=Operation(name=OPERATION, done=False))
+    assert world.look().creates == ()
+    done = Operation(name=OPERATION, done=True, failure=failure(kind))
+    look_up_answer(world, look_up, operation=done)
+    plan = world.look()
+    assert plan.creates == ()
+    assert "GKE's own words." in plan.pools[0].note
+    assert bool(plan.memory.refusals) is (kind is FailureKind.INVALID)
+
+
+def test_an_answer_that_comes_after_the_list_still_counts() -> None:
+    """Its operation explains a failure later, and what kept all creates back is over."""
+    jobset = make_jobset()
+    world = World(jobset)
+    create_answer(world, asked(world), FailureKind.OPERATION_IN_THE_WAY)
+    world.pass_time(2)
+    name = asked(world)
+    world.put(make_pool(jobset, status=PoolStatus.PROVISIONING))
+    world.look()
+    create_answer(world, name)
+    assert world.memory.in_making[name].operation == OPERATION
+    assert world.memory.backoffs == {}
+    assert world.memory.operations.acceptances == 1
+
+
+def test_a_pool_that_was_made_and_taken_away_is_bought_again() -> None:
+    """Its operation did not fail; somebody deleted the pool."""
+    world = World(make_jobset())
+    name = asked(world)
+    create_answer(world, name)
+    look_up, _ = until_look_up(world)
+    look_up_answer(world, look_up, operation=Operation(name=OPERATION, done=True))
+    assert [create.request.name for create in world.look().creates] == [name]
+
+
+def test_a_failed_pool_that_gives_no_reason_is_explained_by_its_operation() -> None:
+    """Asked once; the reason replaces none."""
+    world = World(make_jobset())
+    name = asked(world)
+    create_answer(world, name)
+    pool = expected_pool(world.memory.creates[name].request)
+    world.put(pool)
+    world.look()
+    world.put(replace(pool, status=PoolStatus.ERROR))
+    look_up, _ = until_look_up(world)
+    stockout = Operation(name=OPERATION, done=True, failure=failure(FailureKind.STOCKOUT, "No v4 left."))
+    look_up_answer(world, look_up, operation=stockout)
+    assert not world.look().look_ups
+    (waiting,) = world.memory.backoffs.values()
+    assert (waiting.failure.message, waiting.failures) == ("No v4 left.", 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        pytest.param(PoolStatus.PROVISIONING, None, id="in the making"),
+        pytest.param(PoolStatus.RUNNING, None, id="running"),
+        pytest.param(PoolStatus.ERROR, FailureKind.STOCKOUT, id="failed for a reason that it gives"),
+    ],
+)
+def test_a_pool_that_needs_no_explanation_is_not_looked_up(status: PoolStatus, reason: FailureKind | None) -> None:
+    """Calls to GKE must not grow with the pools in the making."""
+    world = World(make_jobset())
+    name = asked(world)
+    create_answer(world, name)
+    pool = expected_pool(world.memory.creates[name].request)
+    world.put(pool)
+    world.look()
+    world.put(replace(pool, status=status, failure=failure(reason) if reason is not None else None))
+    for _ in range(3):
+        world.pass_time(1)
+        assert world.look().look_ups == ()
+
+
+def idle_world() -> tuple[World, PoolName]:
+    """Return a world with one pool that nothing needs and whose delete is decided."""
+    world = World()
+    pool = world.put_pool(make_pool(make_jobset()))
+    world.look()
+    world.pass_time(31)
+    assert [delete.name for delete in world.look().deletes] == [pool.name]
+    world.pass_time(1)
+    return world, pool.name
+
+
+@pytest.mark.parametrize("result", [DeleteResult.KEPT, DeleteResult.FAILED])
+def test_a_delete_that_was_not_done_is_tried_again_ever_more_rarely(result: DeleteResult) -> None:
+    """At first after a second, at last every minute; the reason stays readable."""
+    world, name = idle_world()
+    tries: list[datetime] = []
+    for _ in range(400):
+        if any(delete.name == name for delete in world.look().deletes) or not tries:
+            tries.append(world.now)
+            world.answer(DeleteAnswer(name=name, at=world.now, result=result, reason="a pod is on it"))
+        world.pass_time(1)
+    gaps = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(tries)]
+    assert gaps[0] <= 2
+    assert 45 <= gaps[-1] <= 61
+    assert world.plans[-1].pools[0].note == "a pod is on it"
+    call = world.memory.deletes[name]
+    assert call.postponed_since == tries[0]
+
+
+def test_a_change_of_status_ends_the_wait_of_a_delete() -> None:
+    """What was in the way may be over."""
+    world, name = idle_world()
+    for _ in range(6):
+        world.answer(DeleteAnswer(name=name, at=world.now, result=DeleteResult.FAILED, reason="in the way"))
+        world.memory = replace(
+            world.memory,
+            deletes={name: replace(world.memory.deletes[name], retry_at=after(1000))},
+        )
+    assert world.look().deletes == ()
+    world.put(replace(world.pools[name], status=PoolStatus.ERROR))
+    assert len(world.look().deletes) == 1
+
+
+def test_a_delete_whose_operation_fails_half_way_is_tried_again_not_at_once() -> None:
+    """The pool was STOPPING and came back."""
+    world, name = idle_world()
+    pool = world.pools[name]
+    world.answer(DeleteAnswer(name=name, at=world.now, result=DeleteResult.ACCEPTED, operation=OPERATION))
+    world.put(replace(pool, status=PoolStatus.STOPPING))
+    assert world.look().deletes == ()
+    world.put(pool)
+    world.pass_time(1)
+    look_up, _ = until_look_up(world)
+    assert look_up.operation == OPERATION
+    failed = Operation(name=OPERATION, done=True, failure=failure(FailureKind.UNAVAILABLE, "internal"))
+    look_up_answer(world, look_up, operation=failed)
+    call = world.memory.deletes[name]
+    assert (call.state, call.reason, call.status) == (CallState.POSTPONED, "internal", PoolStatus.RUNNING)
+    world.now = call.retry_at or world.now
+    assert len(world.look().deletes) == 1
+
+
+@pytest.mark.parametrize("operation", [OPERATION, OperationName("")], ids=["forgotten operation", "no operation"])
+def test_a_delete_that_gke_took_and_forgot_is_sent_again(operation: OperationName) -> None:
+    """The list shows the pool all the same; it does not leak."""
+    world, name = idle_world()
+    result = DeleteResult.ACCEPTED if operation else DeleteResult.GONE
+    world.answer(DeleteAnswer(name=name, at=world.now, result=result, operation=operation))
+    for _ in range(60):
+        plan = world.look()
+        if plan.deletes:
+            return
+        for look_up in plan.look_ups:
+            world.answer(LookUpAnswer(look_up=look_up, at=world.now))
+        world.pass_time(1)
+    raise AssertionError("the pool leaks")
+
+
+def test_a_delete_is_closed_by_the_list() -> None:
+    """And its pool is gone."""
+    world, name = idle_world()
+    world.answer(DeleteAnswer(name=name, at=world.now, result=DeleteResult.ACCEPTED, operation=OPERATION))
+    world.pass_time(1)
+    world.remove_pool(name)
+    plan = world.look()
+    assert plan.memory.deletes == {}
+    assert plan.transitions[-1].new.value == "gone"
+
+
+def test_a_rejected_delete_teaches_the_quota() -> None:
+    """Deletes are operations too."""
+    world, name = idle_world()
+    refused = failure(FailureKind.TOO_MANY_OPERATIONS)
+    world.answer(DeleteAnswer(name=name, at=world.now, result=DeleteResult.FAILED, failure=refused))
+    assert world.look().memory.operations.limit == 1
+
+
+def test_a_pool_that_was_gone_already_is_no_operation_that_gke_took() -> None:
+    """It says nothing of the quota."""
+    world, name = idle_world()
+    world.answer(DeleteAnswer(name=name, at=world.now, result=DeleteResult.GONE))
+    assert world.memory.operations.acceptances == 0
+
+
+def test_answers_to_calls_that_nobody_remembers_change_nothing() -> None:
+    """They were closed by the list, or made by a former leader."""
+    world = World()
+    before = world.memory
+    name = PoolName("unheard-of")
+    world.answer(CreateAnswer(name=name, at=world.now))
+    world.answer(DeleteAnswer(name=name, at=world.now, result=DeleteResult.GONE))
+    for kind in LookUpKind:
+        look_up = LookUp(name=name, kind=kind, operation=OPERATION)
+        look_up_answer(world, look_up, operation=Operation(name=OPERATION, done=True))
+    assert world.memory == before
+
+
+def test_a_create_that_nobody_makes_is_looked_up_and_sent_again() -> None:
+    """Something broke between the decision and the call: a minute later its outcome counts as unknown."""
+    world = World(make_jobset())
+    (create,) = world.look().creates
+    for seconds in range(120):
+        plan = world.look(live_calls=frozenset())
+        for look_up in plan.look_ups:
+            assert seconds >= 60
+            world.answer(LookUpAnswer(look_up=look_up, at=world.now))
+        if plan.creates:
+            break
+        world.pass_time(1)
+    assert [each.request.name for each in plan.creates] == [create.request.name]
+    assert 60 <= seconds <= 70
+
+
+def test_a_delete_that_nobody_makes_is_tried_again() -> None:
+    """It would keep the pool for ever otherwise."""
+    world, name = idle_world()
+    began = world.now
+    for _ in range(120):
+        plan = world.look(live_calls=frozenset())
+        if plan.deletes:
+            break
+        world.pass_time(1)
+    assert [each.name for each in plan.deletes] == [name]
+    assert 59 <= (world.now - began).total_seconds() <= 65
+
+
+def test_calls_that_are_being_made_are_waited_for() -> None:
+    """However long they wait for a thread, or GKE takes."""
+    world, name = idle_world()
+    world.add(make_jobset("new", uid="new"))
+    plans = []
+    for _ in range(300):
+        plans.append(world.look())
+        world.pass_time(1)
+    assert sum(len(plan.creates) for plan in plans) == 1
+    assert sum(len(plan.deletes) for plan in plans) == 0
+    assert name in world.memory.deletes
+
+
+@pytest.mark.parametrize("kind", [FailureKind.STOCKOUT, FailureKind.QUOTA], ids=lambda kind: kind.value)
+def test_a_back_off_that_a_clock_two_hours_ahead_wrote_delays_nothing(kind: FailureKind) -> None:
+    """It came with the hints, from a process whose clock ran wrong: no failure of this kind is waited for so long."""
+    world = World(make_jobset())
+    (create,) = world.look().creates
+    capacity = backoff.capacity_key(create.request)
+    ahead = backoff.create_failed({}, failure(kind), capacity, after(2 * 3600))
+    world.memory = Memory(backoffs=ahead)
+    assert len(world.look().creates) == 1

@@ -1,0 +1,400 @@
+"""What a node pool is asked to be, and what its nodes will look like."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import Network, NodePool, NodePoolRequest, PoolName, PoolStatus, Taint
+from provisioner.slices.demand import Slice
+from provisioner.slices.planning.launch.specification import (
+    UnmeetableError,
+    expected_pool,
+    expected_view,
+    fingerprint,
+    labels_left_out,
+    pool_request,
+    topology_of_pool,
+)
+from provisioner.slices.planning.match.fit import misfit
+from provisioner.slices.planning.memory.backoff import capacity_key
+from tests.builders import CHIP_TOLERATION, SPOT_TOLERATION, make_jobset, make_requirements, make_slice, settings
+
+V4 = "tpu-v4-podslice"
+POD_ACCOUNT = "pod@p.iam.gserviceaccount.com"
+
+
+def slice_of(*, parallelism: int = 2, name: str = "train", **requirements: Any) -> Slice:
+    """Return a slice whose leader asks for this."""
+    asked = make_requirements(**requirements)
+    return make_slice(make_jobset(name, parallelism=parallelism, template=asked), requirements=asked)
+
+
+def request_of(slice_: Slice, attempt: int = 0, **changes: Any) -> NodePoolRequest:
+    """Return its request."""
+    return pool_request(slice_, settings(**changes), attempt)
+
+
+def refusal(slice_: Slice, **changes: Any) -> str:
+    """Return why no pool would serve it."""
+    with pytest.raises(UnmeetableError) as caught:
+        request_of(slice_, **changes)
+    return str(caught.value)
+
+
+def test_a_request_says_whose_pool_it_is() -> None:
+    """The labels of the Go provisioner, and ours."""
+    slice_ = slice_of()
+    labels = request_of(slice_, 3).labels
+    assert dict(labels) == {
+        constants.NODEPOOL_MANAGER: "tpu-provisioner",
+        constants.PARENT_KIND: "job",
+        constants.PARENT_NAME: "train-slice-0",
+        constants.PARENT_NAMESPACE: "default",
+        constants.POOL_JOBSET_NAME: "train",
+        constants.POOL_JOBSET_NAMESPACE: "default",
+        constants.POOL_JOBSET_UID: "uid-of-default-train",
+        constants.POOL_JOB_KEY: slice_.id.job_key,
+        constants.NODEPOOL_HASH: labels[constants.NODEPOOL_HASH],
+        constants.POOL_ATTEMPT: "3",
+    }
+
+
+def test_settings_pass_into_the_request() -> None:
+    """One test for what is handed through."""
+    changes: dict[str, Any] = {
+        "node_service_account": "n@p.iam.gserviceaccount.com",
+        "node_tags": ("a",),
+        "node_additional_networks": (Network(network="v", subnetwork="s"),),
+        "max_pods_per_node": 16,
+        "node_secure_boot": False,
+        "node_secondary_disk": "images",
+        "node_confidential_storage": True,
+        "node_boot_disk_kms_key": "key",
+        "node_disk_type": "pd-ssd",
+    }
+    made = request_of(slice_of(), **changes)
+    assert (made.service_account, made.tags, made.max_pods_per_node) == ("n@p.iam.gserviceaccount.com", ("a",), 16)
+    assert made.additional_networks == (Network(network="v", subnetwork="s"),)
+    assert (made.secure_boot, made.secondary_boot_disk, made.confidential_storage) == (False, "images", True)
+    assert (made.boot_disk_kms_key, made.disk_type, made.zone) == ("key", "pd-ssd", "us-central2-b")
+
+
+def test_annotations_of_the_pod_go_before_settings() -> None:
+    """Service account and networks."""
+    annotations = {constants.NODE_SERVICE_ACCOUNT: POD_ACCOUNT, constants.ADDITIONAL_NODE_NETWORKS: "v1:s1, v2:s2"}
+    made = request_of(slice_of(annotations=annotations), node_service_account="settings@p.iam")
+    assert made.service_account == POD_ACCOUNT
+    assert [each.network for each in made.additional_networks] == ["v1", "v2"]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "chips", "placement", "want_topology", "want_policy"),
+    [
+        pytest.param(V4, "2x2x2", 4, False, "2x2x2", "", id="multi-host is placed compactly with its topology"),
+        pytest.param(V4, "2x2x1", 4, False, "", "", id="single-host has no placement"),
+        pytest.param(V4, "2x2x1", 4, True, "2x2x1", "", id="single-host has one where the setting says so"),
+        pytest.param("tpu7x", "4x4x4", 4, False, "", "tpu-provisioner-4x4x4", id="tpu7x goes by workload policy"),
+        pytest.param("tpu7", "2x2x2", 4, True, "", "tpu-provisioner-2x2x2", id="tpu7 does too"),
+        pytest.param("tpu7x", "2x2x1", 4, False, "", "", id="single-host tpu7x has neither"),
+    ],
+)
+def test_placement(
+    *, accelerator: str, topology: str, chips: int, placement: bool, want_topology: str, want_policy: str
+) -> None:
+    """As GKE accepts it; see the table of placement in the facts."""
+    slice_ = slice_of(accelerator=accelerator, topology=topology, chips=chips, parallelism=1)
+    made = request_of(slice_, single_host_placement=placement)
+    assert (made.topology, made.policy_name) == (want_topology, want_policy)
+    assert topology_of_pool(expected_pool(made)) == topology
+    assert misfit(slice_.requirements, expected_view(expected_pool(made))) == ""
+
+
+def test_nodes_may_pull_private_images_unless_the_settings_say_otherwise() -> None:
+    """GKE gives nodes no scope that allows it by itself."""
+    assert request_of(slice_of()).oauth_scopes == ("https://www.googleapis.com/auth/cloud-platform",)
+    other = ("https://www.googleapis.com/auth/devstorage.read_only",)
+    assert request_of(slice_of(), node_oauth_scopes=other).oauth_scopes == other
+
+
+@pytest.mark.parametrize(
+    ("setting", "channel", "want"),
+    [
+        pytest.param(None, "", False, id="auto: off on no channel"),
+        pytest.param(None, "REGULAR", True, id="auto: on on a channel"),
+        pytest.param(False, "REGULAR", False, id="off is off"),
+        pytest.param(True, "", True, id="on is on"),
+    ],
+)
+def test_auto_upgrade_follows_the_setting_and_the_channel(*, setting: bool | None, channel: str, want: bool) -> None:
+    """GKE takes no pool without auto-upgrade on a release channel."""
+    on_channel = settings(auto_upgrade=setting).on_channel(channel)
+    assert pool_request(slice_of(), on_channel, 0).auto_upgrade is want
+
+
+def test_a_pool_of_a_reservation_says_so_to_pods_that_select_it() -> None:
+    """GKE leaves that label to whoever makes the pool."""
+    slice_ = slice_of(selector={constants.RESERVATION_NAME: "r1", constants.RESERVATION_AFFINITY: "specific"})
+    assert request_of(slice_).labels[constants.RESERVATION_AFFINITY] == "specific"
+    assert constants.RESERVATION_AFFINITY not in request_of(slice_of()).labels
+
+
+def test_a_pod_may_name_its_workload_policy() -> None:
+    """Then a label tells the topology, which the policy's name does not."""
+    slice_ = slice_of(
+        accelerator="tpu7x", topology="4x4x4", selector={constants.PLACEMENT_POLICY: "mine"}, parallelism=16
+    )
+    made = request_of(slice_)
+    assert made.policy_name == "mine"
+    assert topology_of_pool(expected_pool(made)) == "4x4x4"
+
+
+@pytest.mark.parametrize(
+    ("selector", "changes", "spot", "reservation", "kind"),
+    [
+        pytest.param({}, {}, False, "", "on-demand", id="nothing asked for is on-demand"),
+        pytest.param({constants.SPOT: "true"}, {}, True, "", "spot", id="spot"),
+        pytest.param({constants.RESERVATION_NAME: "r"}, {}, False, "r", "reservation r", id="a reservation"),
+        pytest.param(
+            {constants.RESERVATION_NAME: "r", constants.RESERVATION_PROJECT: "p"},
+            {},
+            False,
+            "projects/p/reservations/r",
+            "reservation projects/p/reservations/r",
+            id="a shared reservation",
+        ),
+    ],
+)
+def test_capacity(
+    *, selector: dict[str, str], changes: dict[str, Any], spot: bool, reservation: str, kind: str
+) -> None:
+    """What the pod selects is what is bought, and the pod fits it."""
+    made = request_of(slice_of(selector=selector, tolerations=(CHIP_TOLERATION, SPOT_TOLERATION)), **changes)
+    assert (made.spot, made.reservation) == (spot, reservation)
+    assert made.taints == ((Taint(key=constants.SPOT, value="true"),) if spot else ())
+    assert capacity_key(made) == f"us-central2-b/ct4p-hightpu-4t/2x2x2 on 2/{kind}"
+
+
+@pytest.mark.parametrize(
+    ("requirements", "changes", "words"),
+    [
+        pytest.param(
+            {"selector": {constants.SPOT: "true", constants.RESERVATION_NAME: "r"}},
+            {},
+            "remove all but one",
+            id="spot from a reservation",
+        ),
+        pytest.param(
+            {"selector": {constants.SPOT: "true"}},
+            {},
+            f"does not tolerate the taint {constants.SPOT}=true:NoSchedule",
+            id="spot that the pod does not tolerate",
+        ),
+        pytest.param(
+            {"selector": {constants.SPOT: "true"}},
+            {"force_on_demand": True},
+            "GCP_FORCE_ON_DEMAND is set",
+            id="spot where on-demand is forced",
+        ),
+        pytest.param(
+            {"selector": {constants.RESERVATION_NAME: "r"}},
+            {"force_on_demand": True},
+            "GCP_FORCE_ON_DEMAND is set",
+            id="a reservation where on-demand is forced",
+        ),
+        pytest.param({"topology": "3x3x3"}, {}, "3x3x3", id="a shape that does not exist"),
+        pytest.param({"tolerations": ()}, {}, "google.com/tpu=present:NoSchedule", id="a pod that tolerates no TPU"),
+        pytest.param({"selector": {constants.ZONE: "us-east5-a"}}, {}, "us-east5-a", id="another zone"),
+        pytest.param({"selector": {constants.NODE_POOL: "static"}}, {}, "static", id="a pool that the pod names"),
+        pytest.param({"memory_bytes": 2**50}, {}, "bytes of memory", id="more memory than the machine has"),
+        pytest.param({}, {"node_disk_type": "pd-extreme"}, "pd-standard, pd-balanced", id="a disk GKE does not take"),
+        pytest.param(
+            {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "vpc"}}, {}, "has 'vpc'", id="a network without subnet"
+        ),
+        pytest.param(
+            {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "Out of stock:s"}},
+            {},
+            "'Out of stock' is no name of a network",
+            id="a network with a text for a name",
+        ),
+        pytest.param(
+            {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "v:projects/p-project/regions/r/s"}},
+            {},
+            "is no name of a subnetwork",
+            id="a subnetwork with a path of another form",
+        ),
+        pytest.param(
+            {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: ",".join(["v:s"] * 17)}},
+            {},
+            "has 17 networks, and at most 16 are read",
+            id="too many networks",
+        ),
+        pytest.param(
+            {"annotations": {constants.NODE_SERVICE_ACCOUNT: "RESOURCE_EXHAUSTED@p.iam"}},
+            {},
+            "is not the e-mail address of a Google service account",
+            id="a service account with a text for a name",
+        ),
+        pytest.param(
+            {"annotations": {constants.COPY_LABELS: ",".join(map(str, range(65)))}},
+            {},
+            f"annotation {constants.COPY_LABELS} has 65 labels, and at most 64 are read",
+            id="too many labels to copy",
+        ),
+        pytest.param(
+            {
+                "annotations": {constants.COPY_LABELS: constants.POOL_JOBSET_NAME},
+                "labels": {constants.POOL_JOBSET_NAME: "somebody-else"},
+            },
+            {},
+            f"label {constants.POOL_JOBSET_NAME} says whose pool it is",
+            id="a copied label that forges the owner",
+        ),
+        pytest.param(
+            {"labels": {f"k{index}": "v" * 60 for index in range(20)}},
+            {"pod_to_node_labels": tuple(f"k{index}" for index in range(20))},
+            "GKE takes 1024",
+            id="more labels than GKE takes",
+        ),
+    ],
+)
+def test_what_no_pool_would_serve_is_not_bought(
+    requirements: dict[str, Any], changes: dict[str, Any], words: str
+) -> None:
+    """The message says why and what to change."""
+    assert words in refusal(slice_of(**requirements), **changes)
+
+
+def test_more_pods_than_hosts_are_told_the_right_number() -> None:
+    """One pod a host."""
+    text = refusal(slice_of(parallelism=3))
+    assert "parallelism 3" in text
+    assert "set parallelism to 2" in text
+
+
+def test_labels_that_pods_select_or_ask_to_copy_come_along() -> None:
+    """Google's own are set by GKE, but for two."""
+    slice_ = slice_of(
+        selector={
+            "team": "ml",
+            constants.ICI_RESILIENCY: "false",
+            constants.LOCATION_HINT: "here",
+            constants.OS: "linux",
+        },
+        labels={"cost": "7", "tier": "gold", "else": "x"},
+        annotations={constants.COPY_LABELS: "cost , missing"},
+    )
+    labels = request_of(slice_, pod_to_node_labels=("tier",)).labels
+    copied = {key: value for key, value in labels.items() if key not in constants.OWNER_LABELS}
+    assert copied == {
+        "team": "ml",
+        "cost": "7",
+        "tier": "gold",
+        constants.ICI_RESILIENCY: "false",
+        constants.LOCATION_HINT: "here",
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "changes", "copied"),
+    [
+        pytest.param("node-restriction.kubernetes.io/team", {}, False, id="a label that Kubernetes guards"),
+        pytest.param("kubernetes.io/hostname", {}, False, id="a label of Kubernetes"),
+        pytest.param("jobset.sigs.k8s.io/x", {}, False, id="a label of a domain below k8s.io"),
+        pytest.param("addon.gke.io/x", {}, False, id="a label of GKE's add-ons"),
+        pytest.param("cloud.google.com/machine-family", {}, False, id="a label of Google"),
+        pytest.param("kueue.x-k8s.io/queue-name", {}, True, id="a label of a domain that only ends alike"),
+        pytest.param(constants.LOCATION_HINT, {}, True, id="a label of Google that is for users"),
+        pytest.param(constants.AUTO_RESTART, {}, True, id="another one"),
+        pytest.param("a.k8s.io/b", {"pod_to_node_labels": ("a.k8s.io/b",)}, True, id="one that the settings copy"),
+        pytest.param("a.k8s.io/b", {"allowed_label_keys": ("a.k8s.io/b",)}, True, id="one that the settings allow"),
+        pytest.param("a.k8s.io/b", {"allowed_label_keys": ("*",)}, False, id="one that they allow by a pattern"),
+    ],
+)
+def test_a_pod_sets_no_labels_on_nodes_that_others_rely_on(key: str, changes: dict[str, Any], *, copied: bool) -> None:
+    """They are left out, and the owner is told; the pool is made all the same."""
+    slice_ = slice_of(labels={key: "forged"}, annotations={constants.COPY_LABELS: f"{key},missing.k8s.io/x"})
+    assert (request_of(slice_, **changes).labels.get(key) == "forged") is copied
+    told = labels_left_out(slice_, settings(**changes))
+    assert told == "" if copied else f"{constants.COPY_LABELS} names {key}:" in told
+
+
+def test_long_names_are_cut_to_valid_label_values() -> None:
+    """A label's value has 63 characters at most and ends in a letter or digit."""
+    labels = request_of(slice_of(name="a" * 62 + "-" + "b" * 20)).labels
+    assert labels[constants.POOL_JOBSET_NAME] == labels[constants.PARENT_NAME] == "a" * 62
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "setting", "want"),
+    [
+        (V4, "2x2x2", "", ""),
+        ("tpu-v5p-slice", "2x2x2", "", "pd-balanced"),
+        ("tpu-v6e-slice", "4x4", "", "hyperdisk-balanced"),
+        ("tpu-v6e-slice", "4x4", "hyperdisk-balanced", "hyperdisk-balanced"),
+    ],
+)
+def test_the_boot_disk_is_one_that_the_machine_takes(accelerator: str, topology: str, setting: str, want: str) -> None:
+    """Where GKE's default is accepted, GKE chooses."""
+    assert request_of(slice_of(accelerator=accelerator, topology=topology), node_disk_type=setting).disk_type == want
+
+
+def test_equal_requests_have_equal_fingerprints_over_attempts() -> None:
+    """Name and attempt are not part of what GKE is asked for."""
+    slice_ = slice_of()
+    first, second = request_of(slice_), request_of(slice_, 1)
+    assert first.name != second.name
+    assert fingerprint(first) == fingerprint(second) == first.labels[constants.NODEPOOL_HASH]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"zone": "us-central2-a"},
+        {"machine_type": "other"},
+        {"node_count": 3},
+        {"topology": "2x2x4"},
+        {"policy_name": "p"},
+        {"spot": True},
+        {"reservation": "r"},
+        {"disk_type": "pd-ssd"},
+        {"labels": {"a": "b"}},
+        {"tags": ("a",)},
+        {"additional_networks": (Network(network="v", subnetwork="s"),)},
+        {"secure_boot": False},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_each_part_of_a_request_counts_in_its_fingerprint(changes: dict[str, Any]) -> None:
+    """The Go provisioner's hash left out topology, node count and zone."""
+    made = request_of(slice_of())
+    assert fingerprint(replace(made, **changes)) != fingerprint(made)
+
+
+def test_the_view_of_a_pool_of_unknown_machines_offers_nothing() -> None:
+    """No slice is matched with it."""
+    pool = NodePool(name=PoolName("p"), status=PoolStatus.RUNNING, machine_type="e2-standard-4", labels={"a": "b"})
+    view = expected_view(pool)
+    assert (view.chips, view.labels) == (0, {"a": "b"})
+    assert topology_of_pool(pool) == ""
+
+
+@pytest.mark.parametrize(
+    ("reservation", "want"),
+    [
+        ("r", {constants.RESERVATION_NAME: "r"}),
+        (
+            "projects/p/reservations/r/reservationBlocks/b",
+            {constants.RESERVATION_NAME: "r", constants.RESERVATION_PROJECT: "p"},
+        ),
+        ("", {}),
+    ],
+)
+def test_nodes_tell_their_reservation(reservation: str, want: dict[str, str]) -> None:
+    """As pods select it, blocks or not."""
+    pool = replace(expected_pool(request_of(slice_of())), reservation=reservation)
+    keys = (constants.RESERVATION_NAME, constants.RESERVATION_PROJECT)
+    assert {key: value for key, value in expected_view(pool).labels.items() if key in keys} == want

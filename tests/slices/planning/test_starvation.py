@@ -1,0 +1,372 @@
+"""While one slice cannot be had, or waits for room, every other one is served within its usual bound."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
+from provisioner.model.workloads import JobSet
+from provisioner.slices.planning.memory.state import OperationLimit
+from provisioner.slices.planning.plan import Create
+from tests.builders import SPOT_TOLERATION, make_jobset, make_requirements, settings
+from tests.slices.planning.world import World, failure
+
+#: Topology -> hosts of a v4 slice.
+HOSTS = {"2x2x1": 1, "2x2x2": 2, "2x2x4": 4, "2x4x4": 8, "4x4x4": 16}
+
+
+def jobset_of(name: str, topology: str, *, replicas: int = 1, namespace: str = "default") -> JobSet:
+    """Return a JobSet of v4 slices."""
+    template = make_requirements(topology=topology, tolerations=())
+    return make_jobset(name, namespace=namespace, replicas=replicas, parallelism=HOSTS[topology], template=template)
+
+
+def named(create: Create) -> str:
+    """Return whose slice a create is for."""
+    return create.request.labels[constants.POOL_JOBSET_NAME]
+
+
+class Market:
+    """GKE as far as it matters here: pools take their time, and end in a failure where this says so."""
+
+    def __init__(self, world: World, *, seconds: float = 20.0) -> None:
+        self.world = world
+        self.seconds = seconds
+        self.fails: Callable[[str], Failure | None] = lambda _jobset: None
+        self.begun: dict[PoolName, datetime] = {}
+        #: When all leaders of a JobSet were bound first.
+        self.ran_at: dict[str, datetime] = {}
+
+    def step(self, *, seconds: float = 1.0) -> None:
+        """Let a little time pass."""
+        world = self.world
+        for name, pool in list(world.pools.items()):
+            begun = self.begun.setdefault(name, world.now)
+            if pool.status is PoolStatus.PROVISIONING and world.now - begun >= timedelta(seconds=self.seconds):
+                problem = self.fails(pool.labels[constants.POOL_JOBSET_NAME])
+                if problem is not None:
+                    world.fail_pool(name, problem)
+                else:
+                    world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
+        world.step(seconds=seconds)
+        world.finish_deletes()
+        world.schedule()
+        for jobset in world.jobsets.values():
+            if world.bound(jobset) == jobset.replicated_jobs[0].replicas:
+                self.ran_at.setdefault(jobset.name, world.now)
+
+
+#: What GKE may say to every create for one JobSet, and to no other.
+REFUSALS = (
+    FailureKind.PERMISSION,
+    FailureKind.UNAVAILABLE,
+    FailureKind.OPERATION_IN_THE_WAY,
+    FailureKind.TOO_MANY_OPERATIONS,
+    FailureKind.NOT_FOUND,
+    FailureKind.QUOTA,
+    FailureKind.STOCKOUT,
+    FailureKind.INVALID,
+)
+
+
+@pytest.mark.parametrize("replicas", [1, 3], ids=["one slice", "three slices"])
+@pytest.mark.parametrize("kind", REFUSALS, ids=lambda kind: kind.value)
+def test_who_is_refused_for_ever_delays_nobody_else(kind: FailureKind, replicas: int) -> None:
+    """Three JobSets that come later run within a minute, though pools of 20 s are made and the refused one is older."""
+    refused = jobset_of("refused", "4x4x4", replicas=replicas)
+    world = World(refused)
+    market = Market(world)
+    world.refuse_create = lambda create: failure(kind) if named(create) == "refused" else None
+    for _ in range(120):
+        market.step(seconds=15)
+    for number, topology in enumerate(("2x2x1", "2x2x2", "2x2x4")):
+        world.add(jobset_of(f"later-{number}", topology))
+        applied = world.now
+        for _ in range(60):
+            market.step()
+        assert market.ran_at[f"later-{number}"] - applied <= timedelta(seconds=60)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.PERMISSION, FailureKind.UNAVAILABLE, FailureKind.NOT_FOUND])
+def test_whose_pools_fail_for_ever_delays_nobody_of_the_same_shape(kind: FailureKind) -> None:
+    """GKE makes them and they end in ERROR, again and again, for a reason that says nothing of the capacity."""
+    world = World(jobset_of("failing", "2x2x2"))
+    market = Market(world)
+    market.fails = lambda name: failure(kind) if name == "failing" else None
+    for _ in range(100):
+        market.step(seconds=30)
+    made = sum(map(bool, (plan.creates for plan in world.plans)))
+    assert 5 <= made <= 12
+    for number in range(3):
+        world.add(jobset_of(f"later-{number}", "2x2x2"))
+        applied = world.now
+        for _ in range(60):
+            market.step()
+        assert market.ran_at[f"later-{number}"] - applied <= timedelta(seconds=60)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("2x2x1", "2x2x4", "4x4x4"))), ids=" ".join)
+@pytest.mark.parametrize("missing", ["2x2x1", "2x2x4", "4x4x4"])
+def test_a_shape_that_is_out_of_stock_for_ever_delays_no_other(missing: str, order: tuple[str, ...]) -> None:
+    """In every order of arrival and size."""
+    world = World()
+    market = Market(world)
+    market.fails = lambda name: failure(FailureKind.STOCKOUT) if name == missing else None
+    for topology in order:
+        world.add(jobset_of(topology, topology))
+        market.step()
+    for _ in range(60):
+        market.step()
+    assert market.ran_at.keys() == {*order} - {missing}
+
+
+def test_slices_of_one_shape_take_turns_to_try() -> None:
+    """Whoever failed longest ago tries next: what is wrong with one alone keeps no other from its own try."""
+    world = World(*(jobset_of(f"job{number}", "2x2x2") for number in range(4)))
+    market = Market(world)
+    market.fails = lambda name: failure(FailureKind.STOCKOUT) if name == "job0" else None
+    for _ in range(400):
+        market.step()
+    # It may have been lucky with a pool that was made for another.
+    assert len(market.ran_at) >= 3
+
+
+def test_slices_of_one_jobset_take_one_turn_together() -> None:
+    """Twenty of one JobSet are out of stock for ever, one of another JobSet is not: it tries after two of theirs."""
+    world = World(jobset_of("refused", "2x2x2", replicas=20))
+    market = Market(world)
+    world.refuse_create = lambda create: failure(FailureKind.STOCKOUT) if named(create) == "refused" else None
+    for _ in range(300):
+        market.step(seconds=15)
+    world.add(jobset_of("later", "2x2x2"))
+    applied = world.now
+    for _ in range(100):
+        market.step(seconds=15)
+    assert market.ran_at["later"] - applied <= timedelta(minutes=21)
+
+
+def test_slices_that_have_not_tried_take_the_turn_of_their_jobset() -> None:
+    """Twenty come while their capacity is backed off, and one of them is refused: it is a later JobSet's turn then."""
+    world = World(jobset_of("first", "2x2x2"))
+    market = Market(world)
+    world.refuse_create = lambda create: failure(FailureKind.QUOTA) if named(create) != "later" else None
+    for _ in range(40):
+        market.step(seconds=60)
+    world.add(jobset_of("refused", "2x2x2", replicas=20))
+    market.step(seconds=15)
+    world.add(jobset_of("later", "2x2x2"))
+    applied = world.now
+    for _ in range(120):
+        market.step(seconds=60)
+    assert market.ran_at["later"] - applied <= timedelta(minutes=95)
+
+
+def test_a_stream_of_newcomers_keeps_nobody_from_trying_again() -> None:
+    """A newcomer's turn begins when it comes, not before."""
+    world = World(jobset_of("old", "2x2x2"))
+    market = Market(world, seconds=5)
+    refused_until = world.now + timedelta(minutes=10)
+    market.fails = lambda name: failure(FailureKind.STOCKOUT) if name != "old" or world.now < refused_until else None
+    for second in range(0, 3600, 10):
+        if second % 40 == 0:
+            world.add(jobset_of(f"new{second}", "2x2x2"))
+        for jobset in list(world.jobsets.values()):
+            if jobset.name != "old" and len(world.jobsets) > 8:
+                world.remove_jobset(jobset)
+                break
+        market.step(seconds=10)
+        if "old" in market.ran_at:
+            return
+    raise AssertionError("it never ran")
+
+
+def test_stockouts_that_block_leave_operations_to_others() -> None:
+    """Six shapes are out of stock for half an hour each, GKE takes five operations: a small slice comes through."""
+    shapes = ("2x2x2", "2x2x4", "2x4x4", "4x4x4")
+    world = World(*(jobset_of(f"big{number}", shape) for number, shape in enumerate(shapes)))
+    market = Market(world, seconds=1800)
+    market.fails = lambda name: failure(FailureKind.STOCKOUT) if name.startswith("big") else None
+
+    def refuse(_create: Create) -> Failure | None:
+        making = sum(pool.status is PoolStatus.PROVISIONING for pool in world.pools.values())
+        return failure(FailureKind.TOO_MANY_OPERATIONS) if making >= 2 else None
+
+    world.refuse_create = refuse
+    for _ in range(360):
+        market.step(seconds=30)
+    market.seconds = 20
+    world.add(jobset_of("small", "2x2x1"))
+    applied = world.now
+    making = [name for name, pool in world.pools.items() if pool.status is PoolStatus.PROVISIONING]
+    market.begun.update({name: world.now + timedelta(hours=9) for name in making})
+    for _ in range(120):
+        market.step()
+    assert market.ran_at["small"] - applied <= timedelta(seconds=120)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.PERMISSION, FailureKind.UNAVAILABLE], ids=lambda kind: kind.value)
+def test_many_slices_of_one_refused_jobset_take_one_turn_in_turn_with_others(kind: FailureKind) -> None:
+    """Two hundred are refused for ever; one of another JobSet failed once, in an outage, and runs within a minute."""
+    world = World(jobset_of("refused", "2x2x2", replicas=200))
+    market = Market(world, seconds=5)
+    world.refuse_create = lambda create: failure(kind) if named(create) == "refused" else None
+    for _ in range(20):
+        market.step(seconds=15)
+    world.add(jobset_of("other", "2x2x1"))
+    world.refuse_create = lambda _create: failure(FailureKind.UNAVAILABLE)
+    market.step()
+    world.refuse_create = lambda create: failure(kind) if named(create) == "refused" else None
+    for _ in range(60):
+        market.step()
+    assert "other" in market.ran_at
+
+
+def test_a_probe_that_has_to_wait_leaves_the_other_choices_open() -> None:
+    """Of two operations one is a probe for stock: who may do without a probe of its own does not wait for it."""
+    world = World()
+    market = Market(world, seconds=1800)
+    market.fails = lambda name: failure(FailureKind.STOCKOUT) if name == "big" else None
+    world.refuse_create = lambda create: failure(FailureKind.STOCKOUT) if create.request.spot else None
+    template = make_requirements(topology="2x2x2", tolerations=(SPOT_TOLERATION,))
+    choice = make_jobset("choice", template=template, annotations={constants.CAPACITY: "spot, on-demand"})
+    world.add(jobset_of("big", "4x4x4"))
+    tried: list[bool] = []
+    for _ in range(61):
+        market.step(seconds=60)
+    limit = OperationLimit(limit=2, probe_at=world.now + timedelta(hours=9))
+    world.memory = replace(world.memory, operations=limit)
+    while not any(pool.status is PoolStatus.PROVISIONING for pool in world.pools.values()):
+        market.step(seconds=60)
+    world.add(choice)
+
+    def refuse(create: Create) -> Failure | None:
+        tried.append(create.request.spot)
+        return failure(FailureKind.STOCKOUT) if create.request.spot else None
+
+    world.refuse_create = refuse
+    world.step()
+    assert tried == [True]
+    world.pass_time(50)
+    world.step()
+    assert tried == [True, False]
+
+
+def stream(world: World, market: Market, *, seconds: int, every: int = 10, run_seconds: int = 60) -> None:
+    """Let small JobSets come for hours, each of which runs for a minute."""
+    for second in range(0, seconds, 5):
+        if second % every == 0:
+            world.add(jobset_of(f"small{second}", "2x2x1"))
+        for jobset in list(world.jobsets.values()):
+            ran_at = market.ran_at.get(jobset.name)
+            if jobset.name.startswith("small") and ran_at and world.now - ran_at > timedelta(seconds=run_seconds):
+                world.remove_jobset(jobset)
+        market.step(seconds=5)
+        if "large" in market.ran_at:
+            return
+    raise AssertionError("the large slice never ran")
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param({"max_chips": 32}, id="MAX_CHIPS"),
+        pytest.param({"max_chips_per_namespace": (("default", 32),)}, id="MAX_CHIPS_PER_NAMESPACE"),
+        pytest.param({"max_chips_per_accelerator": (("tpu-v4-podslice", 32),)}, id="MAX_CHIPS_PER_ACCELERATOR"),
+    ],
+)
+def test_small_slices_do_not_keep_a_large_one_out_for_ever(limits: dict[str, object]) -> None:
+    """After ten minutes what becomes free is kept for it; who waits for that is told so."""
+    world = World(settings_=settings(deletion_delay_seconds=5.0, **limits))
+    market = Market(world, seconds=5)
+    for second in range(60):
+        if second % 10 == 0:
+            world.add(jobset_of(f"small-first{second}", "2x2x1"))
+        market.step()
+    applied = world.now
+    world.add(jobset_of("large", "2x4x4"))
+    stream(world, market, seconds=3600)
+    assert timedelta(minutes=10) < market.ran_at["large"] - applied < timedelta(minutes=15)
+    assert any("are kept for a slice that has waited for longer" in said.message for said in world.told())
+
+
+def test_a_limit_of_its_own_namespace_reserves_nothing_of_the_others() -> None:
+    """Who is kept out by its namespace's limit must not hold what other namespaces may have."""
+    world = World(
+        jobset_of("full", "2x2x2", namespace="team-a"),
+        settings_=settings(max_chips=24, max_chips_per_namespace=(("team-a", 8),)),
+    )
+    market = Market(world, seconds=5)
+    for _ in range(30):
+        market.step()
+    world.add(jobset_of("waits", "2x2x2", namespace="team-a"))
+    for _ in range(80):
+        market.step(seconds=15)
+    world.add(jobset_of("other", "2x2x4", namespace="team-b"))
+    for _ in range(30):
+        market.step()
+    assert market.ran_at.keys() == {"full", "other"}
+
+
+def test_what_cannot_be_had_reserves_nothing() -> None:
+    """A slice that its limits will never allow, or that GKE refuses, keeps nothing from others."""
+    world = World(jobset_of("never", "4x4x4"), jobset_of("full", "2x4x4"), settings_=settings(max_chips=40))
+    market = Market(world, seconds=5)
+    for _ in range(80):
+        market.step(seconds=15)
+    world.add(jobset_of("small", "2x2x1"))
+    for _ in range(30):
+        market.step()
+    assert market.ran_at.keys() == {"full", "small"}
+
+
+@pytest.mark.parametrize("kind", [FailureKind.PERMISSION, FailureKind.UNAVAILABLE], ids=lambda kind: kind.value)
+def test_one_create_that_gke_takes_does_not_let_all_that_were_refused_try_at_once(kind: FailureKind) -> None:
+    """Many slices are refused for one reason; each honest JobSet that comes is tried at once, and frees two of them."""
+    world = World(jobset_of("refused", "2x2x2", replicas=100))
+    world.refuse_create = lambda create: failure(kind) if named(create) == "refused" else None
+    world.step(seconds=700)
+    for number in range(2):
+        world.add(jobset_of(f"honest-{number}", "2x2x1"))
+        calls = [Counter(map(named, world.step().creates)) for _ in range(10)]
+        assert calls[0][f"honest-{number}"] == 1
+        # Two for the one that was taken, and those that try one after the other, a second apart at first.
+        assert max(each["refused"] for each in calls) <= 3
+        assert sum(each["refused"] for each in calls) <= 2 + 6
+
+
+def test_a_newcomer_is_tried_at_once_while_all_others_wait_for_their_turn() -> None:
+    """The pace is that of tries again: nobody's first try waits for it, however many come."""
+    world = World(jobset_of("refused", "2x2x2", replicas=20))
+    world.refuse_create = lambda create: failure(FailureKind.UNAVAILABLE) if named(create) == "refused" else None
+    world.run(20)
+    world.add(jobset_of("honest", "2x2x1", replicas=20))
+    assert Counter(map(named, world.step().creates))["honest"] == 20
+
+
+def test_an_outage_under_many_slices_is_soon_over_for_all() -> None:
+    """Each create that GKE takes lets two more try: fifty are served seven rounds after the first."""
+    world = World(jobset_of("many", "2x2x2", replicas=50))
+    world.refuse_create = lambda _create: failure(FailureKind.UNAVAILABLE)
+    world.run(40)
+    world.pass_time(60)
+    world.refuse_create = lambda _create: None
+    world.run(7)
+    assert len(world.created) == 50
+
+
+def test_what_went_well_before_lets_few_try_when_all_fails() -> None:
+    """An outage must not become as many calls a minute as there are slices, whatever GKE took before it."""
+    world = World(jobset_of("well", "2x2x1", replicas=50))
+    world.step()
+    assert len(world.created) == 50
+    world.add(jobset_of("refused", "2x2x2", replicas=50))
+    world.refuse_create = lambda _create: failure(FailureKind.UNAVAILABLE)
+    world.step()
+    assert sum(len(world.step().creates) for _ in range(60)) <= 12

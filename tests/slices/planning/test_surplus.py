@@ -1,0 +1,459 @@
+"""Which pools go, when, and for which reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
+from provisioner.slices.planning.plan import DeleteReason
+from provisioner.slices.planning.retire.arriving import BINDING_SECONDS
+from tests.builders import (
+    NOW,
+    after,
+    foreign_pool,
+    go_pool,
+    make_jobset,
+    make_node,
+    make_pod,
+    make_pool,
+    make_requirements,
+    settings,
+)
+from tests.slices.planning.world import World, failure
+
+
+def due_world(**jobset_changes: Any) -> World:
+    """Return a world with one JobSet without pods whose pool runs."""
+    jobset = make_jobset()
+    world = World(jobset)
+    world.end_pods(jobset)
+    world.put_pool(make_pool(jobset))
+    world.jobsets[jobset.uid] = replace(jobset, **jobset_changes)
+    return world
+
+
+def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
+    """Return why pools go after the deletion delay."""
+    world.look()
+    world.pass_time(seconds)
+    return [delete.reason for delete in world.look().deletes]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"terminal_state": "Completed"}, DeleteReason.JOBSET_FINISHED),
+        ({"terminal_state": "Failed"}, DeleteReason.JOBSET_FINISHED),
+        ({"suspended": True}, DeleteReason.JOBSET_SUSPENDED),
+        ({"deleting": True}, DeleteReason.JOBSET_GONE),
+        ({"managed_by": "another"}, DeleteReason.NOT_NEEDED),
+        ({"replicated_jobs": ()}, DeleteReason.NOT_NEEDED),
+    ],
+)
+def test_a_pool_goes_with_what_its_jobset_has_become(changes: dict[str, Any], reason: DeleteReason) -> None:
+    """Each delete has one reason."""
+    assert reasons(due_world(**changes)) == [reason]
+
+
+def test_a_living_jobset_keeps_its_pool() -> None:
+    """For its restarts."""
+    assert reasons(due_world(), 100_000) == []
+
+
+def test_a_jobset_that_is_not_there_gives_its_pool_up() -> None:
+    """The delete carries what the live proof needs."""
+    world = due_world()
+    (jobset,) = world.jobsets.values()
+    world.remove_jobset(jobset)
+    assert reasons(world) == [DeleteReason.JOBSET_GONE]
+    (delete,) = world.plans[-1].deletes
+    assert (delete.namespace, delete.jobset_name, delete.jobset_uid) == ("default", "train", jobset.uid)
+    assert delete.jobset is None
+    assert delete.node is not None
+    assert delete.node.kind == "Node"
+
+
+def test_a_pool_without_nodes_goes_too() -> None:
+    """The Go original leaks it: its deletion looks at Node objects."""
+    world = World()
+    world.put(make_pool(make_jobset()))
+    assert reasons(world) == [DeleteReason.JOBSET_GONE]
+    assert world.plans[-1].deletes[0].node is None
+
+
+def test_a_pool_whose_creation_outlived_its_jobset_goes() -> None:
+    """Finished or not."""
+    world = World()
+    world.put(make_pool(make_jobset(), status=PoolStatus.PROVISIONING))
+    assert reasons(world) == [DeleteReason.JOBSET_GONE]
+
+
+def test_a_slice_that_sits_elsewhere_gives_its_own_pool_up() -> None:
+    """It holds another."""
+    jobset = make_jobset()
+    world = World(jobset)
+    world.put_pool(make_pool(jobset))
+    other = world.put_pool(make_pool(make_jobset("gone")))
+    world.put(make_pod(jobset, node=make_node(other).name))
+    assert reasons(world) == [DeleteReason.SLICE_ELSEWHERE]
+
+
+def test_of_two_pools_of_one_slice_the_newer_stays() -> None:
+    """Both ready; one is enough."""
+    jobset = make_jobset()
+    world = World(jobset)
+    old, new = world.put_pool(make_pool(jobset)), world.put_pool(make_pool(jobset, attempt=1))
+    # Until then the scheduler may be binding its leader to either.
+    assert reasons(world, BINDING_SECONDS) == [DeleteReason.NOT_NEEDED]
+    assert world.plans[-1].deletes[0].name == old.name
+    assert world.states()[new.name] == "ready"
+
+
+def test_a_failed_pool_goes_at_once_though_its_jobset_lives() -> None:
+    """The Go original kept it for ever."""
+    world = due_world()
+    (pool,) = world.pools.values()
+    world.put(replace(pool, status=PoolStatus.ERROR, failure=failure(FailureKind.STOCKOUT)))
+    assert [delete.reason for delete in world.look().deletes] == [DeleteReason.POOL_FAILED]
+
+
+def test_a_failed_pool_stays_while_pods_run_on_it() -> None:
+    """Whatever GKE says."""
+    world = due_world()
+    (pool,) = world.pools.values()
+    (jobset,) = world.jobsets.values()
+    world.put(replace(pool, status=PoolStatus.ERROR), make_pod(jobset, node=make_node(pool).name))
+    assert reasons(world, 10_000) == []
+
+
+def test_a_pool_without_all_its_nodes_ready_for_a_quarter_of_an_hour_is_replaced() -> None:
+    """All its spot VMs were taken, or the chips never show: nobody else would notice."""
+    jobset = make_jobset()
+    world = World(jobset)
+    pool = world.put_pool(make_pool(jobset), ready=False)
+    world.run(14, seconds=60)
+    assert world.created == world.deleted == []
+    world.run(4, seconds=60)
+    assert world.deleted == [pool.name]
+    assert [delete.reason for plan in world.plans for delete in plan.deletes] == [DeleteReason.NO_READY_NODES]
+    assert world.created == [make_pool(jobset, attempt=1).name]
+
+
+def test_the_loop_is_woken_when_a_pool_has_been_unready_for_too_long() -> None:
+    """Nothing else happens then; and once it is given up there is nothing to wait for, nor a reason to spin."""
+    jobset = make_jobset()
+    world = World(jobset, settings_=settings(ready_timeout_seconds=100.0))
+    world.put_pool(make_pool(jobset), ready=False)
+    assert world.look().wake_at == after(100)
+    world.pass_time(100)
+    assert (world.look().wake_at, world.plans[-1].deletes) == (after(100), ())
+    plan = world.look()
+    assert plan.wake_at is not None
+    assert plan.wake_at > world.now
+    assert reasons(world) == [DeleteReason.NO_READY_NODES]
+
+
+def test_no_more_than_a_share_of_the_pools_is_replaced_at_once() -> None:
+    """When all pools are unready, it is hardly the pools that are broken."""
+    jobsets = [make_jobset(f"train-{index}") for index in range(10)]
+    world = World(*jobsets, settings_=settings(replaced_share_percent=20))
+    for jobset in jobsets:
+        world.put_pool(make_pool(jobset), ready=False)
+    world.refuse_delete = lambda _: failure(FailureKind.UNAVAILABLE)
+    world.run(60, seconds=60)
+    assert len({delete.name for plan in world.plans for delete in plan.deletes}) == 2
+
+
+def test_a_pool_with_pods_on_it_is_not_replaced_however_unready() -> None:
+    """Work that runs on half of its nodes is for its owner to judge."""
+    jobset = make_jobset()
+    world = World(jobset)
+    pool = world.put_pool(make_pool(jobset), ready=False)
+    world.put(
+        make_pod(
+            jobset,
+            node_name=next(node.name for node in world.nodes.values() if node.pool_name == pool.name),
+            phase="Running",
+        )
+    )
+    world.run(60, seconds=60)
+    assert world.deleted == world.created == []
+
+
+def vanished(count: int, *, pools: int, seen: bool = False) -> World:
+    """Return a world with so many pools, of which so many have lost their JobSets."""
+    jobsets = [make_jobset(f"train-{index}") for index in range(pools)]
+    world = World(*jobsets)
+    for jobset in jobsets:
+        world.put_pool(make_pool(jobset))
+    for jobset in jobsets[:count]:
+        del world.jobsets[jobset.uid]
+        if seen:
+            world.deleted_jobsets.add(jobset.uid)
+    world.pods.clear()
+    return world
+
+
+@pytest.mark.parametrize(
+    ("count", "pools", "want"),
+    [
+        pytest.param(3, 3, 3, id="three are too few to tell"),
+        pytest.param(4, 8, 4, id="half of the pools is not more than half"),
+        pytest.param(5, 8, 1, id="more than half of the pools"),
+        pytest.param(8, 8, 1, id="all of the pools"),
+    ],
+)
+def test_pools_whose_jobsets_vanish_in_a_mass_go_one_at_a_time(count: int, pools: int, want: int) -> None:
+    """A list that leaves half of the world out must not end the training of half of the world."""
+    world = vanished(count, pools=pools)
+    world.run(2, seconds=40)
+    assert len(world.deleted) == want
+    assert bool(world.plans[-1].alerts) is (want == 1)
+
+
+def test_jobsets_that_were_seen_to_be_deleted_are_no_mass_disappearance() -> None:
+    """A user who deletes everything gets everything deleted."""
+    world = vanished(8, pools=8, seen=True)
+    world.run(2, seconds=40)
+    assert len(world.deleted) == 8
+    assert world.plans[-1].alerts == ()
+
+
+def test_the_brake_lets_all_go_in_the_end() -> None:
+    """Nothing that nobody needs stays for ever."""
+    world = vanished(8, pools=8)
+    world.run(20, seconds=61)
+    assert len(world.deleted) == 8
+    assert world.plans[-1].alerts == ()
+
+
+def test_a_delete_that_is_held_up_for_ten_minutes_is_an_alert() -> None:
+    """It names the pool and what holds it up."""
+    world = World()
+    pool = world.put_pool(make_pool(make_jobset()))
+    world.refuse_delete = lambda _: failure(FailureKind.PERMISSION, "Ask your administrator.")
+    world.run(9, seconds=60)
+    assert world.plans[-1].alerts == ()
+    world.run(4, seconds=60)
+    (alert,) = world.plans[-1].alerts
+    assert alert.kind == "delete_held_up"
+    assert pool.name in alert.message
+    assert "Ask your administrator." in alert.message
+
+
+@pytest.mark.parametrize("changes", [{"node_count": 0}, {"status": PoolStatus.PROVISIONING}], ids=["flex", "in making"])
+def test_a_pool_that_waits_for_capacity_is_not_given_up(changes: dict[str, Any]) -> None:
+    """It has had no node to lose."""
+    jobset = make_jobset(parallelism=0, template=make_requirements(topology="2x2x1", tolerations=()))
+    world = World(jobset)
+    world.put(make_pool(jobset, **changes))
+    world.run(60, seconds=60)
+    assert DeleteReason.NO_READY_NODES not in [delete.reason for plan in world.plans for delete in plan.deletes]
+
+
+@pytest.mark.parametrize("status", [PoolStatus.STOPPING, PoolStatus.UNKNOWN])
+def test_pools_in_these_states_are_not_touched(status: PoolStatus) -> None:
+    """GKE deletes the one; nobody knows what the other is."""
+    world = World()
+    world.put_pool(make_pool(make_jobset(), status=status))
+    assert reasons(world, 10_000) == []
+
+
+def test_foreign_pools_are_never_touched() -> None:
+    """Not even with our manager label alone."""
+    world = World()
+    world.put_pool(foreign_pool())
+    world.put_pool(foreign_pool("half", labels={"google.com/nodepool-manager": "tpu-provisioner"}))
+    ours = go_pool(make_jobset())
+    other_manager = {**ours.labels, "google.com/nodepool-manager": "somebody-else"}
+    world.put_pool(replace(ours, labels=other_manager))
+    world.run(5, seconds=10_000)
+    assert world.deleted == []
+    assert world.plans[-1].pools == ()
+
+
+def test_the_deletion_delay_runs_from_when_nothing_needs_the_pool() -> None:
+    """And begins anew when something needed it in between."""
+    world = due_world(suspended=True)
+    world.settings = settings(deletion_delay_seconds=100.0)
+    assert reasons(world, 99) == []
+    assert world.plans[-1].wake_at == after(100)
+    (jobset,) = world.jobsets.values()
+    world.jobsets[jobset.uid] = replace(jobset, suspended=False)
+    world.look()
+    world.jobsets[jobset.uid] = jobset
+    assert reasons(world, 99) == []
+    world.pass_time(1)
+    assert len(world.look().deletes) == 1
+
+
+def test_a_refused_delete_waits_for_its_next_try_or_for_another_status_of_its_pool() -> None:
+    """What was in the way may be over when GKE shows the pool in another state."""
+    world = due_world(suspended=True)
+    world.refuse_delete = lambda _: failure(FailureKind.OPERATION_IN_THE_WAY)
+    world.run(30)
+    assert len(world.step(seconds=0.0).deletes) == 1
+    (name,) = world.pools
+    retry_at = world.memory.deletes[name].retry_at
+    assert retry_at is not None
+    assert retry_at > world.now
+    plan = world.look()
+    assert (plan.deletes, plan.wake_at) == ((), retry_at)
+    changed = World(settings_=world.settings)
+    changed.jobsets, changed.memory, changed.now = world.jobsets, world.memory, world.now
+    changed.put_pool(replace(world.pools[name], status=PoolStatus.RECONCILING))
+    assert len(changed.look().deletes) == 1
+    world.now = retry_at
+    assert len(world.look().deletes) == 1
+
+
+def test_no_pool_goes_while_one_of_its_nodes_is_young() -> None:
+    """NODE_MIN_LIFESPAN."""
+    world = due_world(suspended=True)
+    world.settings = settings(node_min_lifespan_seconds=300.0)
+    (pool,) = world.pools.values()
+    world.put(make_node(pool, 1, created_at=after(0)))
+    assert reasons(world, 299) == []
+    world.pass_time(1)
+    assert len(world.look().deletes) == 1
+
+
+def test_a_moment_in_the_future_keeps_no_pool_for_ever() -> None:
+    """A clock ran wrong when the hint was written."""
+    world = due_world(suspended=True)
+    (pool,) = world.pools.values()
+    world.memory = replace(world.memory, surplus_since={pool.name: after(10**9)})
+    assert len(reasons(world)) == 1
+
+
+def test_a_pool_that_is_wanted_again_is_uncordoned() -> None:
+    """The cordon was ours; one of somebody else stays."""
+    world = due_world(suspended=True)
+    (pool,) = world.pools.values()
+    world.put(make_node(pool, 0, cordoned=True, cordoned_by_us=True), make_node(pool, 1, cordoned=True))
+    assert world.look().uncordons == ()
+    (jobset,) = world.jobsets.values()
+    world.jobsets[jobset.uid] = replace(jobset, suspended=False)
+    assert world.look().uncordons == (make_node(pool, 0).name,)
+
+
+def test_a_pool_that_is_being_deleted_is_not_deleted_twice() -> None:
+    """One call is under way."""
+    world = due_world(suspended=True)
+    assert len(reasons(world)) == 1
+    assert reasons(world, 100) == []
+
+
+def test_a_pool_in_the_making_that_nothing_needs_any_more_goes_when_it_is_listed() -> None:
+    """Not before: there may be nothing to delete."""
+    jobset = make_jobset()
+    world = World(jobset)
+    (create,) = world.look().creates
+    world.remove_jobset(jobset)
+    assert reasons(world, 100) == []
+    world.put(make_pool(jobset, status=PoolStatus.PROVISIONING))
+    assert create.request.name in world.pools
+    assert reasons(world) == [DeleteReason.JOBSET_GONE]
+
+
+def narrowed_world(count: int = 1) -> World:
+    """Return a world with pools of JobSets of a namespace that is not served any more, and their delete due."""
+    world = World(settings_=settings(namespaces=("served",)))
+    for index in range(count):
+        world.put_pool(make_pool(make_jobset(f"train-{index}")))
+    return world
+
+
+def run_needed(world: World, seconds: int, *, needed: set[str]) -> list[float]:
+    """Let time pass; whose delete is tried is needed, or goes; return when something was tried."""
+    tried: list[float] = []
+    for _ in range(seconds):
+        plan = world.look()
+        for delete in plan.deletes:
+            tried.append((world.now - NOW).total_seconds())
+            result = DeleteResult.NEEDED if delete.name in needed else DeleteResult.ACCEPTED
+            world.answer(DeleteAnswer(name=delete.name, at=world.now, result=result, reason="JobSet x lives"))
+            if delete.name not in needed:
+                world.deleted.append(delete.name)
+                world.remove_pool(delete.name)
+        world.pass_time(1)
+    return tried
+
+
+def test_a_jobset_that_nobody_watches_keeps_its_pool_without_an_alert() -> None:
+    """SERVED_NAMESPACES was narrowed: whether it lives is asked every minute, and it may live for ever."""
+    world = narrowed_world(5)
+    names = set(world.pools)
+    tried = run_needed(world, 1500, needed=names)
+    assert world.deleted == []
+    assert not [alert for plan in world.plans for alert in plan.alerts]
+    moments = sorted(set(tried))
+    # All of them are asked about together: one list of pools serves all.
+    assert 20 <= len(moments) <= 26
+    assert len(tried) == 5 * len(moments)
+    assert world.plans[-1].pools[0].note == "JobSet x lives"
+
+
+def test_a_jobset_that_nobody_watches_gives_its_pool_up_when_it_ends() -> None:
+    """Within a minute."""
+    world = narrowed_world(2)
+    name = min(world.pools)
+    run_needed(world, 1000, needed=set(world.pools))
+    run_needed(world, 61, needed={max(world.pools)})
+    assert world.deleted == [name]
+
+
+def test_many_jobsets_that_nobody_watches_are_no_mass_disappearance() -> None:
+    """That none of them is seen is what the setting asks for; each is asked about by itself."""
+    world = narrowed_world(10)
+    run_needed(world, 40, needed=set())
+    assert len(world.deleted) == 10
+    assert not [alert for plan in world.plans for alert in plan.alerts]
+
+
+def test_a_pool_that_nobody_watches_is_given_to_nobody() -> None:
+    """It looks idle; its JobSet may run on it."""
+    world = narrowed_world()
+    world.add(make_jobset("new", namespace="served"))
+    assert len(world.look().creates) == 1
+
+
+def test_a_watched_jobset_that_lives_against_all_caches_is_an_alert() -> None:
+    """Then the caches are wrong, and somebody has to look."""
+    world = World()
+    pool = world.put_pool(make_pool(make_jobset()))
+    run_needed(world, 700, needed={pool.name})
+    assert {alert.kind for alert in world.plans[-1].alerts} == {"delete_held_up"}
+
+
+def test_those_that_are_held_up_do_not_keep_the_vanished_waiting() -> None:
+    """One a minute goes, and each has its turn."""
+    world = World()
+    for index in range(6):
+        world.put_pool(make_pool(make_jobset(f"train-{index}")))
+    needed = {min(world.pools)}
+    run_needed(world, 600, needed=needed)
+    assert set(world.pools) == needed
+
+
+def test_a_jobset_that_is_not_opted_in_any_more_keeps_its_pool_until_it_ends() -> None:
+    """OPT_IN_LABEL says who may buy; what is there is used and goes as ever."""
+    jobset = make_jobset()
+    world = due_world()
+    world.settings = settings(opt_in_label=("team", "a"))
+    assert reasons(world, 100) == []
+    world.jobsets[jobset.uid] = replace(jobset, terminal_state="Completed")
+    world.end_pods(jobset)
+    assert reasons(world) == [DeleteReason.JOBSET_FINISHED]
+
+
+def test_vanished_pools_that_are_not_due_yet_wake_nobody() -> None:
+    """A decision that is due at once, again and again, would keep the processor busy until the delay is over."""
+    world = vanished(8, pools=8)
+    plan = world.step(seconds=0)
+    assert not plan.deletes
+    assert plan.wake_at == after(world.settings.deletion_delay_seconds)

@@ -1,0 +1,260 @@
+"""KEEP_POOLS_OF_SUSPENDED_JOBSETS: what a suspended JobSet keeps, for how long, and who may use it meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import FailureKind, NodePool, PoolStatus
+from provisioner.model.workloads import JobSet, ReplicatedJob
+from provisioner.slices.planning.plan import DeleteReason
+from tests.builders import go_pool, make_jobset, make_node, make_pod, make_pool, make_requirements, settings
+from tests.slices.planning.world import World, failure
+
+_LONG = 100_000
+
+
+def world_of(*jobsets: JobSet, **changes: Any) -> World:
+    """Return a world in which suspended JobSets keep their pools."""
+    return World(*jobsets, settings_=settings(**{"keep_suspended": True} | changes))
+
+
+def suspend(world: World, jobset: JobSet, **changes: Any) -> None:
+    """Suspend a JobSet, as the JobSet controller does: its pods go."""
+    world.end_pods(jobset)
+    world.jobsets[jobset.uid] = replace(jobset, suspended=True, **changes)
+
+
+def resume(world: World, jobset: JobSet) -> None:
+    """Resume a JobSet."""
+    world.jobsets[jobset.uid] = jobset
+    world.start_pods(jobset)
+
+
+def suspended_world(jobset: JobSet | None = None, **changes: Any) -> tuple[World, JobSet, NodePool]:
+    """Return a world with a suspended JobSet whose pool runs."""
+    jobset = jobset or make_jobset()
+    world = world_of(jobset, **changes)
+    pool = world.put_pool(make_pool(jobset))
+    suspend(world, jobset)
+    return world, jobset, pool
+
+
+def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
+    """Return why pools go after the deletion delay."""
+    world.look()
+    world.pass_time(seconds)
+    return [delete.reason for delete in world.look().deletes]
+
+
+def test_a_suspended_jobset_keeps_its_pools_and_takes_them_when_it_is_resumed() -> None:
+    """However long that takes; no other is made."""
+    jobset = make_jobset(replicas=3)
+    world = world_of(jobset)
+    world.live(5)
+    suspend(world, jobset)
+    world.run(3, seconds=_LONG)
+    assert set(world.states().values()) == {"ready"}
+    assert all(state.jobset == world.jobsets[jobset.uid] for state in world.plans[-1].pools)
+    resume(world, jobset)
+    world.live(5)
+    assert (world.bound(jobset), len(world.created), world.deleted) == (3, 3, [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        pytest.param({"terminal_state": "Completed"}, DeleteReason.JOBSET_FINISHED, id="completed"),
+        pytest.param({"terminal_state": "Failed"}, DeleteReason.JOBSET_FINISHED, id="failed"),
+        pytest.param({"deleting": True}, DeleteReason.JOBSET_GONE, id="being deleted"),
+        pytest.param({"replicated_jobs": ()}, DeleteReason.NOT_NEEDED, id="without the child Job"),
+    ],
+)
+def test_the_pools_of_a_suspended_jobset_go_when_it_ends(changes: dict[str, Any], reason: DeleteReason) -> None:
+    """Suspended or not; and those of a child Job that its spec lists no more."""
+    world, jobset, _ = suspended_world()
+    assert reasons(world, _LONG) == []
+    world.jobsets[jobset.uid] = replace(jobset, suspended=True, **changes)
+    assert reasons(world) == [reason]
+
+
+def test_the_pools_of_a_suspended_jobset_that_is_not_there_any_more_go() -> None:
+    """It was deleted."""
+    world, jobset, _ = suspended_world()
+    world.remove_jobset(jobset)
+    assert reasons(world) == [DeleteReason.JOBSET_GONE]
+
+
+def test_a_suspended_jobset_keeps_a_pool_that_is_still_being_made() -> None:
+    """It is ready when the JobSet is resumed."""
+    jobset = make_jobset()
+    world = world_of(jobset)
+    world.step()
+    suspend(world, jobset)
+    world.run(3, seconds=_LONG)
+    assert (set(world.states().values()), world.deleted) == ({"provisioning"}, [])
+
+
+def test_a_suspended_jobset_keeps_a_pool_of_the_go_provisioner() -> None:
+    """It names the child Job and no UID."""
+    jobset = make_jobset()
+    world = world_of(jobset)
+    world.put_pool(go_pool(jobset))
+    suspend(world, jobset)
+    assert reasons(world, _LONG) == []
+
+
+def _changed(jobset: JobSet, **changes: Any) -> JobSet:
+    job = jobset.replicated_jobs[0]
+    return replace(jobset, replicated_jobs=(replace(job, template=make_requirements(tolerations=(), **changes)),))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        pytest.param({"topology": "2x2x4"}, id="another topology"),
+        pytest.param({"selector": {constants.TPU_ACCELERATOR: "tpu-v5p-slice"}}, id="another accelerator"),
+        pytest.param({"chips": 0}, id="no chips, which a webhook adds to the pods"),
+    ],
+)
+def test_what_the_template_asks_for_meanwhile_does_not_matter(template: dict[str, Any]) -> None:
+    """A queue takes its selectors out of the template when it suspends, and puts them in when it admits again."""
+    world, jobset, _ = suspended_world()
+    world.jobsets[jobset.uid] = replace(_changed(jobset, **template), suspended=True)
+    assert reasons(world, _LONG) == []
+    resume(world, jobset)
+    world.live(3)
+    assert (world.bound(jobset), world.created, world.deleted) == (1, [], [])
+
+
+def test_of_two_pools_of_one_slice_the_one_that_it_ran_on_stays() -> None:
+    """One is enough, as while it is not suspended."""
+    jobset = make_jobset()
+    world = world_of(jobset)
+    old, new = world.put_pool(make_pool(jobset)), world.put_pool(make_pool(jobset, attempt=1))
+    world.put(make_pod(jobset, node=make_node(old).name))
+    world.look()
+    suspend(world, jobset)
+    assert reasons(world) == [DeleteReason.NOT_NEEDED]
+    assert world.plans[-1].deletes[0].name == new.name
+
+
+def test_two_jobsets_that_were_scheduled_crosswise_keep_the_pool_that_they_ran_on() -> None:
+    """The labels name the other's."""
+    first, second = make_jobset("a"), make_jobset("b")
+    world = world_of(first, second)
+    pools = {each.uid: world.put_pool(make_pool(each)) for each in (first, second)}
+    world.put(make_pod(first, node=make_node(pools[second.uid]).name))
+    world.put(make_pod(second, node=make_node(pools[first.uid]).name))
+    world.look()
+    suspend(world, first)
+    assert reasons(world, _LONG) == []
+    world.remove_jobset(second)
+    assert reasons(world) == [DeleteReason.NOT_NEEDED]
+    assert world.plans[-1].deletes[0].name == pools[first.uid].name
+
+
+def test_a_pool_that_fails_goes_though_its_jobset_is_suspended() -> None:
+    """It would be of no use to it; another one is made when it is resumed."""
+    world, _, pool = suspended_world()
+    world.put(replace(pool, status=PoolStatus.ERROR, failure=failure(FailureKind.STOCKOUT)))
+    assert [delete.reason for delete in world.look().deletes] == [DeleteReason.POOL_FAILED]
+
+
+def test_a_pool_that_is_given_up_goes_though_its_jobset_is_suspended() -> None:
+    """Its hosts did not come within NODEPOOL_READY_TIMEOUT."""
+    world, _, pool = suspended_world()
+    world.put(make_node(pool, 1, ready=False))
+    assert reasons(world, 899) == []
+    world.pass_time(2)
+    world.look()
+    assert reasons(world) == [DeleteReason.NO_READY_NODES]
+
+
+def test_a_leader_that_is_still_there_buys_nothing_for_a_suspended_jobset() -> None:
+    """The JobSet controller is about to delete it."""
+    jobset = make_jobset(suspended=True)
+    world = world_of(jobset)
+    world.run(5)
+    assert world.created == []
+
+
+def test_a_slice_that_waits_takes_the_pool_of_a_suspended_jobset() -> None:
+    """The scheduler puts its pods there anyhow; the suspended one gets another when it is resumed."""
+    world, jobset, pool = suspended_world()
+    other = make_jobset("other")
+    world.add(other)
+    assert (world.look().creates, world.states()[pool.name]) == ((), "ready")
+    world.live(3)
+    assert (world.bound(other), world.created, world.deleted) == (1, [], [])
+    resume(world, jobset)
+    world.live(3)
+    assert (world.bound(jobset), len(world.created)) == (1, 1)
+
+
+def test_a_pool_that_was_lent_is_kept_again_when_the_other_has_ended() -> None:
+    """While its JobSet is suspended."""
+    world, _, pool = suspended_world()
+    other = make_jobset("other")
+    world.add(other)
+    world.live(3)
+    world.finish(other)
+    world.run(3, seconds=_LONG)
+    assert (world.states(), world.deleted) == ({pool.name: "ready"}, [])
+
+
+def test_what_a_suspended_jobset_keeps_counts_for_the_limits_and_makes_no_room() -> None:
+    """A slice of another shape waits, and is told so."""
+    world, _, pool = suspended_world(max_chips=16)
+    template = make_requirements(topology="2x2x4", tolerations=())
+    world.add(make_jobset("large", template=template, parallelism=4))
+    world.run(50, seconds=60)
+    assert (world.created, world.deleted, list(world.pools)) == ([], [], [pool.name])
+    (said, *_) = world.told(constants.LIMIT_REACHED)
+    assert "MAX_CHIPS allows all pools together 16 chips, 8 are there" in said.message
+
+
+def _complete(world: World, jobset: JobSet) -> None:
+    world.put_pool(make_pool(jobset, job=1))
+
+
+@pytest.mark.parametrize("arrange", [lambda *_: None, _complete], ids=["some slices are there", "all are"])
+def test_slices_that_start_together_stay_held_while_they_are_suspended(
+    arrange: Callable[[World, JobSet], None],
+) -> None:
+    """Resumed, they start together with what was kept."""
+    asked = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: "train"})
+    jobset = make_jobset(replicas=2, template=asked, annotations={constants.ALL_OR_NOTHING: "true"})
+    world = world_of(jobset)
+    world.refuse_create = lambda _: failure(FailureKind.STOCKOUT) if world.pools else None
+    world.live(20)
+    suspend(world, jobset)
+    arrange(world, jobset)
+    there = set(world.pools)
+    world.live(40, seconds=600)
+    assert (set(world.pools), [plan.releases for plan in world.plans if plan.releases]) == (there, [])
+    world.refuse_create = lambda _: None
+    resume(world, jobset)
+    world.live(50)
+    assert (world.bound(jobset), len(world.pools), world.deleted) == (2, 2, [])
+
+
+def test_a_jobset_that_another_controller_runs_keeps_nothing() -> None:
+    """Its pods are elsewhere."""
+    world, jobset, _ = suspended_world()
+    world.jobsets[jobset.uid] = replace(jobset, suspended=True, managed_by="kueue.x-k8s.io/multikueue")
+    assert reasons(world) == [DeleteReason.NOT_NEEDED]
+
+
+def test_a_suspended_jobset_without_pools_costs_nothing() -> None:
+    """Thousands of them may wait in a queue."""
+    driver = ReplicatedJob(name="driver", replicas=1, parallelism=1, template=make_requirements(chips=0))
+    jobset = make_jobset(suspended=True, replicas=1000)
+    world = world_of()
+    world.jobsets[jobset.uid] = replace(jobset, replicated_jobs=(*jobset.replicated_jobs, driver))
+    plan = world.look()
+    assert (plan.pools, plan.verdicts, plan.wake_at) == ((), (), None)

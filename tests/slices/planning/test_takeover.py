@@ -1,0 +1,230 @@
+"""Pools that the Go provisioner made are used, replaced and collected like our own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import NodePool, PoolStatus
+from provisioner.model.workloads import JobSet
+from tests.builders import after, go_pool, make_jobset, make_node, make_pod, make_requirements, strange_taint
+from tests.slices.planning.world import World
+
+#: What a release from before April 2024 put on a pool instead of the JobSet's name and namespace.
+OLD_RELEASE = {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_NAMESPACE}
+
+
+def old_go_pool(jobset: JobSet) -> NodePool:
+    """Return a pool of a release that knew a JobSet by the selector `provisioner-nodepool-id` alone."""
+    pool = go_pool(jobset)
+    labels = {key: value for key, value in pool.labels.items() if key not in OLD_RELEASE}
+    return replace(pool, labels={**labels, constants.LEGACY_POOL_ID: jobset.name})
+
+
+def tied_jobset(name: str) -> JobSet:
+    """Return a JobSet whose pods select its own pools alone, as those of axlearn do."""
+    asked = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: name})
+    return make_jobset(name, template=asked)
+
+
+def owner_of(world: World, pool: NodePool) -> str:
+    """Return the JobSet that counts on a pool."""
+    return {state.name: state.jobset_name for state in world.plans[-1].pools}[pool.name]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "chips", "hosts"),
+    [
+        pytest.param("tpu-v4-podslice", "2x2x1", 4, 1, id="v4 on one host with COMPACT placement"),
+        pytest.param("tpu-v4-podslice", "2x2x2", 4, 2, id="v4 on two hosts"),
+        pytest.param("tpu-v5p-slice", "2x2x1", 4, 1, id="v5p on one host with COMPACT placement"),
+        pytest.param("tpu-v5p-slice", "2x4x4", 4, 8, id="v5p on eight hosts"),
+        pytest.param("tpu-v5-lite-podslice", "1x1", 1, 1, id="v5e with one chip"),
+        pytest.param("tpu-v5-lite-podslice", "2x2", 4, 1, id="v5e on one host with COMPACT placement"),
+        pytest.param("tpu-v5-lite-podslice", "2x4", 4, 2, id="v5e on two hosts"),
+        pytest.param("tpu-v6e-slice", "1x1", 1, 1, id="v6e with one chip"),
+        pytest.param("tpu-v6e-slice", "2x4", 8, 1, id="v6e on one eight-chip host, of which it made two"),
+        pytest.param("tpu-v6e-slice", "2x2", 4, 1, id="v6e on one four-chip host"),
+        pytest.param("tpu-v6e-slice", "4x4", 4, 4, id="v6e on four hosts"),
+        pytest.param("tpu7x", "2x2x1", 4, 1, id="tpu7x on one host with a workload policy"),
+        pytest.param("tpu7x", "2x2x2", 4, 2, id="tpu7x on two hosts"),
+    ],
+)
+def test_the_pool_of_a_jobset_is_used_by_it_and_collected_after_it(
+    accelerator: str, topology: str, chips: int, hosts: int
+) -> None:
+    """From the first look to the end: nothing is bought, and nothing stays."""
+    asked = make_requirements(accelerator=accelerator, topology=topology, chips=chips, tolerations=())
+    jobset = make_jobset(parallelism=hosts, template=asked)
+    world = World(jobset)
+    pool = world.put_pool(go_pool(jobset))
+    world.run(3)
+    assert owner_of(world, pool) == "train"
+    world.schedule()
+    world.run(100)
+    assert (world.created, world.deleted) == ([], [])
+    assert world.states() == {pool.name: "in_use"}
+    world.remove_jobset(jobset)
+    world.run(40)
+    assert world.deleted == [pool.name]
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        pytest.param("train", "train-", id="short"),
+        pytest.param("a" * 40, "a" * 34 + "-", id="cut"),
+        pytest.param("a" * 33 + "-" + "b" * 6, "a" * 33 + "--", id="cut behind a dash"),
+    ],
+)
+def test_whatever_its_name_a_pool_is_known_by_its_labels(name: str, want: str) -> None:
+    """Two of its names may be alike for two slices; the labels are not."""
+    jobset = make_jobset(name, replicas=2)
+    world = World(jobset)
+    pools = [world.put_pool(go_pool(jobset, job=job)) for job in range(2)]
+    assert all(pool.name.startswith(want) for pool in pools)
+    world.run(3)
+    world.schedule()
+    world.run(3)
+    assert world.created == []
+    assert set(world.states().values()) == {"in_use"}
+
+
+def test_a_pool_in_the_making_is_waited_for() -> None:
+    """The Go provisioner was stopped while GKE was at work."""
+    jobset = make_jobset()
+    world = World(jobset)
+    world.put(go_pool(jobset, status=PoolStatus.PROVISIONING))
+    world.run(5)
+    world.finish_creates()
+    world.schedule()
+    world.run(3)
+    assert (world.created, world.deleted) == ([], [])
+    assert set(world.states().values()) == {"in_use"}
+
+
+def test_a_jobset_made_again_under_its_name_goes_on_with_the_pool() -> None:
+    """The pool names no UID, so it cannot be told for which of the two it was made; it fits both."""
+    world = World(make_jobset(uid="later"))
+    pool = world.put_pool(go_pool(make_jobset(uid="earlier")))
+    world.run(50)
+    assert (world.created, world.deleted) == ([], [])
+    assert owner_of(world, pool) == "train"
+
+
+def test_a_jobset_between_two_restarts_keeps_its_pool() -> None:
+    """At the takeover it has no pods, and this provisioner has never seen where they were."""
+    jobset = make_jobset()
+    world = World(jobset)
+    pool = world.put_pool(go_pool(jobset))
+    world.end_pods(jobset)
+    world.run(100)
+    assert (world.created, world.deleted) == ([], [])
+    assert owner_of(world, pool) == "train"
+
+
+def test_a_pool_is_for_the_jobset_that_it_was_made_for_before_one_that_waits_longer() -> None:
+    """The other buys its own."""
+    early, late = make_jobset("early"), make_jobset("late")
+    world = World(late)
+    pool = world.put_pool(go_pool(late))
+    world.jobsets[early.uid] = early
+    world.put(make_pod(early, unschedulable_since=after(-600)))
+    (create,) = world.step().creates
+    assert create.jobset.name == "early"
+    assert owner_of(world, pool) == "late"
+
+
+def test_a_free_pool_goes_to_the_next_jobset_that_it_fits() -> None:
+    """Its own JobSet is gone, the other would wait minutes for a new one."""
+    world = World(make_jobset("next"))
+    pool = world.put_pool(go_pool(make_jobset("gone")))
+    world.run(3)
+    world.schedule()
+    world.run(100)
+    assert (world.created, world.deleted) == ([], [])
+    assert world.states() == {pool.name: "in_use"}
+
+
+def test_a_pool_tied_to_its_jobset_goes_to_no_other() -> None:
+    """The pods of another select another `provisioner-nodepool-id`; it buys its own."""
+    gone = tied_jobset("gone")
+    train = tied_jobset("train")
+    world = World(train)
+    pool = world.put_pool(go_pool(gone))
+    world.run(40)
+    assert len(world.created) == 1
+    assert world.deleted == [pool.name]
+
+
+@pytest.mark.parametrize(
+    ("status", "nodes"),
+    [
+        pytest.param(PoolStatus.ERROR, False, id="in ERROR without nodes"),
+        pytest.param(PoolStatus.ERROR, True, id="in ERROR with nodes that nothing uses"),
+        pytest.param(PoolStatus.STOPPING, False, id="that is being deleted"),
+    ],
+)
+def test_a_broken_pool_is_replaced(*, status: PoolStatus, nodes: bool) -> None:
+    """By one under a name of ours, so that nothing waits for the old one to go."""
+    jobset = make_jobset()
+    world = World(jobset)
+    pool = go_pool(jobset, status=status)
+    world.put(pool)
+    if nodes:
+        world.put_pool(pool)
+    # A pool in ERROR is a failure, after which the next create waits for a while.
+    world.run(40)
+    (made,) = world.created
+    assert made != pool.name
+    assert world.deleted == ([] if status is PoolStatus.STOPPING else [pool.name])
+    world.finish_deletes()
+    world.finish_creates()
+    world.schedule()
+    world.run(3)
+    assert world.states() == {made: "in_use"}
+
+
+@pytest.mark.parametrize(
+    ("status", "left"),
+    [
+        pytest.param(PoolStatus.RUNNING, "deleted", id="its JobSet is deleted"),
+        pytest.param(PoolStatus.RUNNING, "suspended", id="its JobSet is suspended"),
+        pytest.param(PoolStatus.RUNNING, "finished", id="its JobSet is finished"),
+        pytest.param(PoolStatus.ERROR, "living", id="GKE calls it ERROR"),
+        pytest.param(PoolStatus.RUNNING_WITH_ERROR, "living", id="GKE calls it RUNNING_WITH_ERROR"),
+        pytest.param(PoolStatus.RUNNING, "tainted", id="somebody taints its nodes"),
+    ],
+)
+def test_a_pool_with_unfinished_work_on_it_is_never_touched(status: PoolStatus, left: str) -> None:
+    """Whatever else is said of it."""
+    jobset = make_jobset()
+    world = World(jobset)
+    taints = {"taints": (strange_taint(),)} if left == "tainted" else {}
+    pool = world.put_pool(go_pool(jobset, status=status), **taints)
+    world.put(*(make_pod(jobset, index=index, node=make_node(pool, index).name) for index in range(2)))
+    match left:
+        case "deleted":
+            del world.jobsets[jobset.uid]
+        case "suspended":
+            world.jobsets[jobset.uid] = replace(jobset, suspended=True)
+        case "finished":
+            world.jobsets[jobset.uid] = replace(jobset, terminal_state="Failed")
+        case _:
+            pass
+    world.run(50, seconds=60)
+    assert world.deleted == []
+
+
+def test_a_pool_of_an_old_release_is_used_and_collected() -> None:
+    """Its label `provisioner-nodepool-id` is its JobSet's name; the Go provisioner still reads it."""
+    jobset = tied_jobset("train")
+    world = World(jobset)
+    pool = world.put_pool(old_go_pool(jobset))
+    world.run(3)
+    assert (world.created, owner_of(world, pool)) == ([], "train")
+    world.remove_jobset(jobset)
+    world.run(40)
+    assert world.deleted == [pool.name]

@@ -1,0 +1,268 @@
+"""A small world for decisions: a GKE and a scheduler without I/O, moved by the test alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from provisioner import constants
+from provisioner.model.capacity import (
+    Failure,
+    FailureKind,
+    Node,
+    NodePool,
+    Operation,
+    OperationName,
+    PoolName,
+    PoolStatus,
+)
+from provisioner.model.snapshot import Snapshot
+from provisioner.model.workloads import JobSet, JobSetUid, Pod
+from provisioner.settings import Settings
+from provisioner.slices.planning.decide import decide
+from provisioner.slices.planning.launch.specification import expected_pool
+from provisioner.slices.planning.match.fit import misfit, view_of_node
+from provisioner.slices.planning.memory import answers
+from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
+from provisioner.slices.planning.memory.state import CallState, Memory
+from provisioner.slices.planning.plan import Create, Delete, LookUp, LookUpKind, Plan, Verdict
+from tests.builders import NOW, make_node, make_nodes, make_pod, settings
+
+
+def failure(kind: FailureKind, message: str = "GKE's own words.") -> Failure:
+    """Return a failure."""
+    return Failure(kind=kind, message=message)
+
+
+class World:
+    """JobSets, pods, nodes and pools, and a provisioner that looks at them when told."""
+
+    def __init__(self, *jobsets: JobSet, settings_: Settings | None = None) -> None:
+        self.settings = settings_ or settings()
+        self.jobsets: dict[JobSetUid, JobSet] = {}
+        self.deleted_jobsets: set[JobSetUid] = set()
+        self.pods: dict[str, Pod] = {}
+        self.pools: dict[PoolName, NodePool] = {}
+        self.nodes: dict[str, Node] = {}
+        self.memory = Memory()
+        self.now: datetime = NOW
+        self.plans: list[Plan] = []
+        self.created: list[PoolName] = []
+        self.deleted: list[PoolName] = []
+        #: What GKE says to a create or delete; None: it takes it.
+        self.refuse_create: Callable[[Create], Failure | None] = lambda _: None
+        self.refuse_delete: Callable[[Delete], Failure | None] = lambda _: None
+        #: In which order the scheduler looks at leaders, by UID.
+        self.order: Callable[[str], Any] | None = None
+        self.add(*jobsets)
+
+    def add(self, *jobsets: JobSet) -> None:
+        """Add JobSets with their pods."""
+        for jobset in jobsets:
+            self.jobsets[jobset.uid] = jobset
+            self.start_pods(jobset)
+
+    def start_pods(self, jobset: JobSet) -> None:
+        """Make the leader pods of a JobSet, unschedulable."""
+        for job in range(jobset.replicated_jobs[0].replicas):
+            self.put(make_pod(jobset, job=job, unschedulable_since=self.now))
+
+    def put(self, *things: Pod | NodePool | Node) -> None:
+        """Add or replace objects."""
+        for thing in things:
+            match thing:
+                case Pod():
+                    self.pods[thing.uid] = thing
+                case NodePool():
+                    self.pools[thing.name] = thing
+                case Node():
+                    self.nodes[thing.name] = thing
+
+    def put_pool(self, pool: NodePool, **node_changes: Any) -> NodePool:
+        """Add a pool with all its nodes."""
+        self.put(pool, *make_nodes(pool, **node_changes))
+        return pool
+
+    def remove_pool(self, name: PoolName) -> None:
+        """Take a pool and its nodes away."""
+        self.pools.pop(name, None)
+        self.nodes = {key: node for key, node in self.nodes.items() if node.pool_name != name}
+
+    def finish_creates(self) -> None:
+        """Bring up every pool in the making."""
+        for pool in list(self.pools.values()):
+            if pool.status is PoolStatus.PROVISIONING:
+                self.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=self.now)
+
+    def bring_nodes(self, name: PoolName, *indices: int, **changes: Any) -> None:
+        """Let nodes of a pool come that was made empty: those named, or all."""
+        pool = self.pools[name]
+        for index in indices or range(pool.hosts):
+            self.put(make_node(pool, index, created_at=self.now, **changes))
+
+    def fail_pool(self, name: PoolName, reason: Failure) -> None:
+        """Let a pool end in ERROR."""
+        self.put(replace(self.pools[name], status=PoolStatus.ERROR, failure=reason))
+
+    def finish_deletes(self) -> None:
+        """Take away every pool that is stopping."""
+        for name, pool in list(self.pools.items()):
+            if pool.status is PoolStatus.STOPPING:
+                self.remove_pool(name)
+
+    def schedule(self, *, order: Callable[[str], Any] | None = None) -> None:
+        """Bind each waiting leader, with its followers, to the first free ready pool that fits, by name order."""
+        for uid in sorted(self.pods, key=order):
+            leader = self.pods[uid]
+            if leader.node_name or leader.finished or leader.completion_index != 0:
+                continue
+            jobset = self.jobsets.get(leader.jobset_uid)  # type: ignore[call-overload]
+            place = self._free_pool(leader)
+            if jobset is None or not place:
+                continue
+            bound = {"node_name": place[0].name, "phase": "Running", "unschedulable_since": None}
+            self.put(replace(leader, **bound))  # type: ignore[arg-type]
+            job = int(leader.name.split("-")[-3])
+            for index, node in enumerate(place[1:], start=1):
+                self.put(make_pod(jobset, job=job, index=index, node=node.name))
+
+    def _free_pool(self, leader: Pod) -> list[Node]:
+        busy = {self.nodes[pod.node_name].pool_name for pod in self.pods.values() if pod.node_name in self.nodes}
+        for name in sorted(self.pools):
+            # A delete cordons its nodes first.
+            if self.pools[name].status is PoolStatus.STOPPING:
+                continue
+            nodes = sorted((node for node in self.nodes.values() if node.pool_name == name), key=lambda node: node.name)
+            fits = 0 < self.pools[name].hosts <= len(nodes) and all(
+                node.ready and not node.cordoned and not misfit(leader.requirements, view_of_node(node))
+                for node in nodes
+            )
+            if name not in busy and fits:
+                return nodes
+        return []
+
+    def finish(self, jobset: JobSet) -> None:
+        """Complete a JobSet."""
+        self.jobsets[jobset.uid] = replace(jobset, terminal_state="Completed")
+        self.end_pods(jobset)
+
+    def end_pods(self, jobset: JobSet) -> None:
+        """Remove all pods of a JobSet."""
+        self.pods = {uid: pod for uid, pod in self.pods.items() if pod.jobset_uid != jobset.uid}
+
+    def remove_jobset(self, jobset: JobSet) -> None:
+        """Delete a JobSet with its pods."""
+        del self.jobsets[jobset.uid]
+        self.end_pods(jobset)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += timedelta(seconds=seconds)
+
+    def snapshot(self, **changes: Any) -> Snapshot:
+        """Return what the provisioner sees."""
+        fields: dict[str, Any] = {
+            "jobsets": self.jobsets,
+            "deleted_jobsets": frozenset(self.deleted_jobsets),
+            "pods": tuple(self.pods.values()),
+            "nodes": tuple(self.nodes.values()),
+            "pools": tuple(self.pools.values()),
+            "pools_listed_at": self.now,
+            "live_calls": self.live_calls(),
+        }
+        return Snapshot(**fields | changes)
+
+    def live_calls(self) -> frozenset[PoolName]:
+        """Name the calls under way: all of them are being made."""
+        calls = {**self.memory.creates, **self.memory.deletes}
+        return frozenset(name for name, call in calls.items() if call.state is CallState.UNDER_WAY)
+
+    def look(self, **changes: Any) -> Plan:
+        """Decide, and send nothing: calls stay under way."""
+        plan = decide(self.snapshot(**changes), self.memory, self.settings, self.now)
+        self.memory = plan.memory
+        self.plans.append(plan)
+        return plan
+
+    def step(self, *, seconds: float = 1.0) -> Plan:
+        """Decide, carry the plan out, and let a little time pass."""
+        plan = self.look()
+        for delete in plan.deletes:
+            self.answer(self._delete(delete))
+        for create in plan.creates:
+            self.answer(self._create(create))
+        for look_up in plan.look_ups:
+            self.answer(self._look_up(look_up))
+        for names, cordoned in ((plan.cordons, True), (plan.uncordons, False)):
+            for name in names:
+                self.nodes[name] = replace(self.nodes[name], cordoned=cordoned, cordoned_by_us=cordoned)
+        for name in plan.releases:
+            node = self.nodes[name]
+            kept = tuple(taint for taint in node.taints if taint.key not in constants.HELD_KEYS)
+            self.nodes[name] = replace(node, taints=kept)
+        self.pass_time(seconds)
+        return plan
+
+    def run(self, rounds: int, *, seconds: float = 1.0) -> Plan:
+        """Take several steps."""
+        for _ in range(rounds):
+            plan = self.step(seconds=seconds)
+        return plan
+
+    def live(self, rounds: int, *, seconds: float = 1.0) -> Plan:
+        """Take several steps in which GKE and the scheduler do their part at once."""
+        for _ in range(rounds):
+            plan = self.step(seconds=seconds)
+            self.finish_creates()
+            self.finish_deletes()
+            self.schedule(order=self.order)
+        return plan
+
+    def answer(self, answer: answers.Answer) -> None:
+        """Hand an answer of GKE to the provisioner."""
+        self.memory = answers.absorb(self.memory, answer, dict(self.pools))
+
+    def states(self) -> dict[PoolName, str]:
+        """Return the phases of the last plan."""
+        return {state.name: state.phase.value for state in self.plans[-1].pools}
+
+    def told(self, reason: str = "") -> list[Verdict]:
+        """Return all that was said so far, for one reason or for any."""
+        return [each for plan in self.plans for each in plan.verdicts if reason in ("", each.reason)]
+
+    def bound(self, jobset: JobSet) -> int:
+        """Count the slices of a JobSet whose leader is bound."""
+        leaders = (pod for pod in self.pods.values() if pod.jobset_uid == jobset.uid and pod.completion_index == 0)
+        return sum(bool(leader.node_name) for leader in leaders)
+
+    def _create(self, create: Create) -> CreateAnswer:
+        name = create.request.name
+        refused = self.refuse_create(create)
+        if refused is None:
+            self.created.append(name)
+            self.put(expected_pool(create.request))
+        operation = OperationName(f"create-{name}") if refused is None else OperationName("")
+        return CreateAnswer(name=name, at=self.now, operation=operation, failure=refused)
+
+    def _delete(self, delete: Delete) -> DeleteAnswer:
+        refused = self.refuse_delete(delete)
+        if refused is not None:
+            reason = refused.message
+            return DeleteAnswer(
+                name=delete.name, at=self.now, result=DeleteResult.FAILED, failure=refused, reason=reason
+            )
+        self.deleted.append(delete.name)
+        self.put(replace(self.pools[delete.name], status=PoolStatus.STOPPING))
+        operation = OperationName(f"delete-{delete.name}")
+        return DeleteAnswer(name=delete.name, at=self.now, result=DeleteResult.ACCEPTED, operation=operation)
+
+    def _look_up(self, look_up: LookUp) -> LookUpAnswer:
+        """Answer with the truth; operations end when their pool is no longer in the making."""
+        pool = self.pools.get(look_up.name)
+        if look_up.kind is LookUpKind.POOL:
+            return LookUpAnswer(look_up=look_up, at=self.now, exists=pool is not None)
+        done = pool is None or pool.status not in (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
+        operation = Operation(name=look_up.operation, done=done, failure=pool.failure if pool is not None else None)
+        return LookUpAnswer(look_up=look_up, at=self.now, operation=operation)

@@ -1,0 +1,118 @@
+"""A subject whose checks are all well, and a fake of what is asked of Google Cloud beside GKE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from provisioner import constants
+from provisioner.kube.protocol import JOBSETS_ROOT, LEASES_ROOT, object_path
+from provisioner.model.capacity import FailureKind
+from provisioner.slices import preflight
+from provisioner.slices.preflight import Finding
+from provisioner.slices.suppliers.gke.errors import GkeError
+from provisioner.slices.suppliers.gke.permissions import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
+from provisioner.slices.suppliers.gke.protocol import Cluster, Inspector, Reservation
+from tests.fakes.fake_gke import FakeGke, failure
+from tests.kube.fake_kube import FakeKube
+from tests.slices.kit import CERTIFICATE, settings
+
+ACCOUNT = "tpu-nodes@project-1.iam.gserviceaccount.com"
+GROUP = JOBSETS_ROOT.rpartition("/")[0]
+ORIGINAL_LEASE = object_path(
+    "leases", constants.ORIGINAL_LEASE_NAME, namespace=constants.DEFAULT_NAMESPACE, root=LEASES_ROOT
+)
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@dataclass
+class FakeInspector:
+    """Implements `Inspector`: permissions that the test grants, reservations that it makes, failures that it sets."""
+
+    on_project: set[str] = field(default_factory=lambda: {*PROJECT_PERMISSIONS, *POLICY_PERMISSIONS})
+    on_account: dict[str, set[str]] = field(default_factory=lambda: {ACCOUNT: {ACT_AS}})
+    #: Status by project, zone and name.
+    reservations: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    #: By method.
+    failures: dict[str, FailureKind] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+
+    def test_project_permissions(self, permissions: Sequence[str]) -> frozenset[str]:
+        """Implement `Inspector.test_project_permissions`."""
+        self._call("test_project_permissions")
+        return frozenset(permissions) & self.on_project
+
+    def test_account_permissions(self, account: str, permissions: Sequence[str]) -> frozenset[str]:
+        """Implement `Inspector.test_account_permissions`."""
+        self._call("test_account_permissions")
+        if account not in self.on_account:
+            raise GkeError(failure(FailureKind.NOT_FOUND, "Unknown service account"), "fake IAM")
+        return frozenset(permissions) & self.on_account[account]
+
+    def get_reservation(self, *, project: str, zone: str, name: str) -> Reservation:
+        """Implement `Inspector.get_reservation`."""
+        self._call("get_reservation")
+        status = self.reservations.get((project, zone, name))
+        if status is None:
+            raise GkeError(
+                failure(FailureKind.NOT_FOUND, f"The resource '{name}' was not found"), "fake Compute Engine"
+            )
+        return Reservation(name=name, status=status)
+
+    def _call(self, method: str) -> None:
+        self.calls.append(method)
+        if method in self.failures:
+            raise GkeError(failure(self.failures[method], "API has not been used in project 1"), "fake Google Cloud")
+
+
+@dataclass
+class World:
+    """Everything that is checked, all of it well."""
+
+    changes: dict[str, Any] = field(default_factory=dict)
+    kube: FakeKube = field(default_factory=FakeKube)
+    gke: FakeGke = field(default_factory=lambda: FakeGke(cluster=described()))
+    inspector: FakeInspector = field(default_factory=FakeInspector)
+    ca_pem: bytes | None = CERTIFICATE
+
+    def __post_init__(self) -> None:
+        self.kube.put_object("/version", {"gitVersion": "v1.34.1-gke.3084001"})
+        self.kube.put_object(GROUP, {"versions": [{"version": "v1alpha2"}]})
+
+    @property
+    def subject(self) -> preflight.Subject:
+        """What is checked."""
+        return preflight.Subject(
+            settings=settings(**({"node_service_account": ACCOUNT} | self.changes)),
+            api=self.kube,
+            server="https://kube.example.com",
+            trusted_ca_pem=self.ca_pem,
+            gke=self.gke,
+            inspector=self.inspector,
+            now=lambda: NOW,
+        )
+
+    def find(self) -> dict[str, Finding]:
+        """Make all checks; return the findings by name, of which each is there once."""
+        found = list(preflight.run_checks(self.subject))
+        named = {finding.name: finding for finding in found}
+        assert len(named) == len(found)
+        return named
+
+
+def described(**changes: Any) -> Cluster:
+    """Return a cluster as GKE describes it."""
+    values: dict[str, Any] = {
+        "name": "test",
+        "status": "RUNNING",
+        "ca_certificate_pem": CERTIFICATE,
+        "workload_pool": "project-1.svc.id.goog",
+    }
+    return Cluster(**(values | changes))
+
+
+def _check(fake: FakeInspector) -> Inspector:
+    """Let the type checker prove that the fake keeps the protocol."""
+    return fake

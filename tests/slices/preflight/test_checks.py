@@ -1,0 +1,328 @@
+"""What each check makes of what it reads, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from structlog.testing import capture_logs
+
+from provisioner.kube import errors
+from provisioner.kube.quantities import format_micro_time
+from provisioner.kube.rights import ACCESS_REVIEWS, Right, rights_used
+from provisioner.model.capacity import CapacityKind, FailureKind, NodePool, PoolName, PoolStatus, Zone
+from provisioner.model.choices import CapacityChoice, reservation_path
+from provisioner.slices import preflight
+from provisioner.slices.preflight import Status
+from provisioner.slices.preflight.in_google import NamedReservation, named_reservations
+from provisioner.slices.suppliers.gke.permissions import ACT_AS
+from tests.slices.kit import OTHER_CERTIFICATE, settings
+from tests.slices.preflight.kit import ACCOUNT, GROUP, NOW, ORIGINAL_LEASE, World, described
+
+Change = Callable[[World], object]
+
+
+def test_where_all_is_well() -> None:
+    """Every check says ok, none has advice, and nothing is changed."""
+    world = World(changes={"capacity": (CapacityChoice(kind=CapacityKind.RESERVATION, reservation="r1"),)})
+    world.inspector.reservations["project-1", "us-central2-b", "r1"] = "READY"
+    found = world.find()
+    assert list(found) == [
+        "API server",
+        "JobSet",
+        "rights in Kubernetes",
+        "Go provisioner",
+        "cluster",
+        "cluster identity",
+        "release channel",
+        "Autopilot",
+        "node auto-provisioning",
+        "Workload Identity",
+        "node pools",
+        "permissions on the project",
+        "nodes' service account",
+        "workload policies",
+        "reservation r1",
+    ]
+    assert [str(finding) for finding in found.values() if finding.status is not Status.OK or finding.advice] == []
+    assert {call.method for call in world.kube.calls if call.path != ACCESS_REVIEWS} == {"GET"}
+    assert set(world.gke.counts()) == {"get_cluster", "list_node_pools"}
+
+
+def _lease(*, age_seconds: float, holder: str = "go_1") -> Change:
+    renewed = format_micro_time(NOW - timedelta(seconds=age_seconds))
+    return lambda world: world.kube.put_object(
+        ORIGINAL_LEASE, {"spec": {"holderIdentity": holder, "renewTime": renewed}}
+    )
+
+
+def _cluster(**changes: object) -> Change:
+    return lambda world: setattr(world.gke, "cluster", described(**changes))
+
+
+def _asked(method: str, kind: FailureKind) -> Change:
+    return lambda world: world.inspector.failures.update({method: kind})
+
+
+OK, WARNING, FAILED = Status.OK, Status.WARNING, Status.FAILED
+CASES = [
+    # API server
+    pytest.param(
+        lambda world: world.kube.fail("GET", "^/version$", errors.Unavailable("can't be reached")),
+        "API server", FAILED, "can't be reached", id="the API server is away",
+    ),
+    pytest.param(
+        lambda world: world.kube.fail("GET", "^/version$", errors.Unauthorized("Unauthorized", status=401)),
+        "API server", FAILED, "get-credentials", id="the API server does not know us",
+    ),
+    pytest.param(
+        lambda world: world.kube.fail("GET", "^/version$", errors.Forbidden("no", status=403)),
+        "API server", WARNING, "does not tell its version", id="the API server keeps its version",
+    ),
+    pytest.param(
+        lambda world: world.kube.put_object("/version", {"hello": "world"}),
+        "API server", FAILED, "not as a Kubernetes API server", id="something else answers",
+    ),
+    pytest.param(
+        lambda world: world.kube.put_object("/version", {"gitVersion": "v1.29.9"}),
+        "API server", WARNING, "before 1.30", id="an old API server",
+    ),
+    # JobSet
+    pytest.param(lambda world: world.kube.remove_object(GROUP), "JobSet", FAILED, "Install JobSet", id="no JobSet"),
+    pytest.param(
+        lambda world: world.kube.put_object(GROUP, {"versions": [{"version": "v2"}]}),
+        "JobSet", FAILED, "served in v2, and the provisioner reads v1alpha2", id="another version of JobSet",
+    ),
+    # rights
+    pytest.param(
+        lambda world: world.kube.denied.update({("patch", "nodes"), ("create", "leases")}),
+        "rights in Kubernetes", FAILED,
+        "2 of 18 rights are missing: patch nodes, create leases in tpu-provisioner-system. Grant", id="missing rights",
+    ),
+    pytest.param(
+        lambda world: world.kube.fail("POST", "selfsubject", errors.Unavailable("away")),
+        "rights in Kubernetes", FAILED, "away", id="no answer about rights",
+    ),
+    # Go provisioner
+    pytest.param(_lease(age_seconds=3), "Go provisioner", WARNING, "go_1 holds Lease", id="the Go provisioner runs"),
+    pytest.param(_lease(age_seconds=300), "Go provisioner", OK, "does not renew it", id="the Go provisioner ended"),
+    pytest.param(_lease(age_seconds=3, holder=""), "Go provisioner", OK, "nobody", id="the Go provisioner gave up"),
+    pytest.param(
+        lambda world: world.kube.fail("GET", "ecaf1259", errors.Forbidden("no", status=403)),
+        "Go provisioner", WARNING, "Grant the right to get Lease", id="the Lease may not be read",
+    ),
+    # the cluster
+    pytest.param(_cluster(status="DEGRADED"), "cluster", WARNING, "DEGRADED", id="a degraded cluster"),
+    pytest.param(
+        lambda world: world.gke.fail_next("get_cluster", FailureKind.NOT_FOUND, message="Not found: c"),
+        "cluster", FAILED, "Not found: c", id="no such cluster",
+    ),
+    pytest.param(
+        _cluster(ca_certificate_pem=OTHER_CERTIFICATE),
+        "cluster identity", FAILED, "GCP_CLUSTER", id="kubeconfig of another cluster",
+    ),
+    pytest.param(
+        _cluster(release_channel="REGULAR"), "release channel", OK, "excluded from maintenance", id="a release channel"
+    ),
+    pytest.param(
+        lambda world: (_cluster(release_channel="REGULAR")(world), world.changes.update(auto_upgrade=False)),
+        "release channel", WARNING, "NODEPOOL_AUTO_UPGRADE=off", id="no auto-upgrade on a release channel",
+    ),
+    pytest.param(
+        lambda world: world.changes.update(auto_upgrade=True),
+        "release channel", WARNING, "NODEPOOL_AUTO_UPGRADE=on", id="auto-upgrade on no release channel",
+    ),
+    pytest.param(_cluster(autopilot=True), "Autopilot", FAILED, "Standard", id="an Autopilot cluster"),
+    pytest.param(
+        _cluster(auto_provisioned_tpus=("tpu-v6e-slice",)),
+        "node auto-provisioning", WARNING, "limits for tpu-v6e-slice", id="auto-provisioning of TPUs",
+    ),
+    pytest.param(
+        _cluster(workload_pool=""), "Workload Identity", WARNING, "--workload-pool", id="no Workload Identity"
+    ),
+    # node pools
+    pytest.param(
+        lambda world: world.gke.fail_next("list_node_pools", FailureKind.PERMISSION, message="clusters.get denied"),
+        "node pools", FAILED, "clusters.get denied", id="node pools that may not be listed",
+    ),
+    pytest.param(
+        lambda world: world.gke.set_pool(NodePool(name=PoolName("odd"), status=PoolStatus.UNKNOWN)),
+        "node pools", WARNING, "1 of 1 cannot be read: odd", id="a node pool that cannot be read",
+    ),
+    # permissions
+    pytest.param(
+        lambda world: world.inspector.on_project.remove("container.clusters.update"),
+        "permissions on the project", FAILED, "container.clusters.update missing", id="a permission is missing",
+    ),
+    pytest.param(
+        _asked("test_project_permissions", FailureKind.PERMISSION),
+        "permissions on the project", WARNING,
+        "not known: fake Google Cloud: API has not been used in project 1. If the API is not enabled: gcloud services "
+        "enable cloudresourcemanager.googleapis.com", id="Resource Manager is disabled",
+    ),
+    pytest.param(
+        _asked("test_project_permissions", FailureKind.UNAVAILABLE),
+        "permissions on the project", WARNING, "Try again later.", id="Resource Manager is away",
+    ),
+    pytest.param(
+        lambda world: world.inspector.on_account[ACCOUNT].clear(),
+        "nodes' service account", FAILED, f"{ACT_AS} missing on {ACCOUNT}", id="no actAs",
+    ),
+    pytest.param(
+        lambda world: world.inspector.on_account.clear(),
+        "nodes' service account", FAILED, "does not exist", id="no such service account",
+    ),
+    pytest.param(
+        _asked("test_account_permissions", FailureKind.PERMISSION),
+        "nodes' service account", WARNING, "enable iam.googleapis.com", id="IAM is disabled",
+    ),
+    pytest.param(
+        lambda world: world.changes.update(node_service_account=""),
+        "nodes' service account", WARNING, "Set GCP_NODE_SERVICE_ACCOUNT", id="the default account",
+    ),
+    pytest.param(
+        lambda world: (world.changes.update(node_service_account=""), world.inspector.on_project.add(ACT_AS)),
+        "nodes' service account", OK, "on project project-1", id="the default account, and actAs on the project",
+    ),
+    pytest.param(
+        lambda world: world.inspector.on_project.discard("compute.resourcePolicies.create"),
+        "workload policies", OK, "compute.resourcePolicies.create not granted on project project-1; only multi-host",
+        id="no permission that only tpu7x needs",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "name", "status", "words"), CASES)
+def test_a_check(change: Change, name: str, status: Status, words: str) -> None:
+    """One thing is changed: its check finds it, and says what to do."""
+    world = World()
+    change(world)
+    finding = world.find()[name]
+    assert (finding.status, words in str(finding)) == (status, True), str(finding)
+    assert "\n" not in str(finding)
+
+
+def _reserved(*reservations: str, zone: str = "", **more: object) -> dict[str, object]:
+    choices = (CapacityChoice(kind=CapacityKind.RESERVATION, reservation=r, zone=Zone(zone)) for r in reservations)
+    return {"capacity": tuple(choices), **more}
+
+
+@pytest.mark.parametrize(
+    ("there", "status", "words"),
+    [
+        pytest.param({("p", "us-central2-b"): "READY"}, OK, "READY in us-central2-b", id="ready in one of its zones"),
+        pytest.param({("p", "us-central2-b"): "CREATING"}, WARNING, "not READY", id="not ready yet"),
+        pytest.param({("p", "us-central2-c"): "READY"}, FAILED, "none of this name in", id="in another zone"),
+        pytest.param({}, FAILED, "project p has none", id="nowhere"),
+    ],
+)
+def test_a_reservation(there: dict[tuple[str, str], str], status: Status, words: str) -> None:
+    """It is looked for in each zone that the settings allow."""
+    zones = (Zone("us-central2-a"), Zone("us-central2-b"))
+    world = World(changes=_reserved(reservation_path("r1", project="p"), zones=zones))
+    world.inspector.reservations = {(project, zone, "r1"): state for (project, zone), state in there.items()}
+    finding = world.find()["reservation r1"]
+    assert (finding.status, words in str(finding)) == (status, True), str(finding)
+
+
+def test_a_reservation_that_may_not_be_read() -> None:
+    """No role of ours reads reservations: that is not known, and the permission is named."""
+    world = World(changes=_reserved("r1"))
+    world.inspector.failures["get_reservation"] = FailureKind.PERMISSION
+    finding = world.find()["reservation r1"]
+    assert finding.status is WARNING
+    assert str(finding).endswith("Grant compute.reservations.get on project project-1.")
+
+
+def test_which_reservations_are_named() -> None:
+    """Those of CAPACITY with their blocks left out, and whole names of ALLOWED_RESERVATIONS; twenty at most."""
+    block = reservation_path("r1", project="p", block="b")
+    given = settings(**_reserved("r2", block, zone="us-central2-a", allowed_reservations=("p/r1", "r3", "team-*")))
+    assert named_reservations(given) == (
+        NamedReservation("project-1", "r2", ("us-central2-a",)),
+        NamedReservation("p", "r1", ("us-central2-a",)),
+        NamedReservation("project-1", "r3", ("us-central2-b",)),
+    )
+    many = settings(allowed_reservations=tuple(f"r{number}" for number in range(30)))
+    assert len(named_reservations(many)) == 20
+    assert named_reservations(settings()) == ()
+
+
+def test_served_namespaces_need_rights_there_alone() -> None:
+    """JobSets are read, and pods watched, in the namespaces that are served; nothing else is narrower."""
+    narrow = set(rights_used("own", served_namespaces=("a", "b"), reads_namespaces=True))
+    wide = set(rights_used("own"))
+    assert {str(right) for right in narrow - wide} == {
+        *(
+            f"{what} in {namespace}"
+            for what in ("get jobsets", "list jobsets", "watch jobsets", "watch pods")
+            for namespace in "ab"
+        ),
+        "list namespaces",
+        "watch namespaces",
+    }  # fmt: skip
+    assert Right("", "pods", "list") in narrow
+
+
+# --- whatever goes wrong
+
+
+def test_an_api_server_of_no_use_is_asked_nothing_more() -> None:
+    """What depends on it is not known, and GKE is checked all the same."""
+    world = World()
+    world.kube.fail("*", ".", errors.Unavailable("away"), times=100)
+    found = world.find()
+    names = ("JobSet", "rights in Kubernetes", "Go provisioner", "cluster identity")
+    assert {found[name].status for name in names} == {WARNING}
+    assert len(world.kube.calls) == 1
+    assert found["node pools"].status is OK
+
+
+def test_a_cluster_that_is_not_described_leaves_the_rest_to_be_checked() -> None:
+    """What depends on the description is not known; node pools and permissions are checked."""
+    world = World()
+    world.gke.fail_next("get_cluster", FailureKind.PERMISSION, message="denied")
+    found = world.find()
+    assert [found[name].message for name in ("Autopilot", "release channel")] == [
+        "not known: GKE does not describe the cluster"
+    ] * 2
+    assert found["node pools"].status is OK
+
+
+def test_a_mistake_in_a_check_costs_its_finding_alone() -> None:
+    """Anything may be answered; the others are made."""
+    world = World()
+    world.kube.fail("GET", "^/version$", RuntimeError("a mistake of ours"))
+    with capture_logs() as logs:
+        found = world.find()
+    assert found["API server"].status is WARNING
+    assert "a mistake of ours" in found["API server"].message
+    assert [log["event"] for log in logs] == ["check.crashed"]
+    assert found["JobSet"].status is OK
+
+
+def test_checks_that_take_long_are_given_up() -> None:
+    """No check begins after the time limit; each says so."""
+    moments = iter(range(0, 10_000, 10))
+    found = list(preflight.run_checks(World().subject, time_limit_seconds=35.0, monotonic=lambda: next(moments)))
+    late = [finding for finding in found if "took longer than 35 s" in finding.message]
+    assert [finding.name for finding in found[:3]] == ["API server", "JobSet", "rights in Kubernetes"]
+    assert late[0].name == "Go provisioner"
+    assert late[-1].name == "workload policies"
+
+
+def test_what_run_logs() -> None:
+    """Each finding once: what the proof of the cluster logs by itself is left to that."""
+    world = World(changes={"node_service_account": ""})
+    world.inspector.on_project.remove("container.clusters.update")
+    world.gke.cluster = described(autopilot=True, release_channel="RAPID", auto_provisioned_tpus=("tpu-v6e-slice",))
+    with capture_logs() as logs:
+        preflight.log_findings(world.subject)
+    assert [(log["log_level"], log["event"], log.get("check")) for log in logs] == [
+        ("error", "check.failed", "permissions on the project"),
+        ("warning", "check.warning", "nodes' service account"),
+        ("info", "check.done", None),
+    ]
+    assert logs[0]["problem"].startswith("container.clusters.update missing")
+    assert (logs[-1]["ok"], logs[-1]["warning"], logs[-1]["failed"]) == (10, 2, 2)

@@ -1,0 +1,170 @@
+"""`tpu-provisioner check` as a user runs it, against the simulated GKE and an API server on the wire."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from provisioner.cli import run as run_command
+from provisioner.kube.rights import ACCESS_REVIEWS
+from provisioner.simulators.gke.app import Simulator
+from provisioner.slices.preflight import Subject
+from tests.kube.test_api import write_kubeconfig
+from tests.kube.wire_server import WireServer, as_json, running
+from tests.slices.preflight.kit import GROUP, ORIGINAL_LEASE, World
+
+_NAMES = ("GCP_", "GKE_", "KUBE", "ALLOWED_", "MAX_", "CAPACITY", "ASSUME_", "ZONES")
+
+
+@dataclass
+class Machine:
+    """A machine on which the command is run."""
+
+    kube: WireServer
+    gke: Simulator
+    kubeconfig: Path
+
+    def check(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run the command."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(_NAMES)}
+        given = {
+            "GCP_PROJECT_ID": "project-1",
+            "GCP_CLUSTER_LOCATION": "us-central2",
+            "GCP_ZONE": "us-central2-b",
+            "GCP_CLUSTER": "c",
+            "GCP_NODE_SERVICE_ACCOUNT": "tpu-nodes@project-1.iam.gserviceaccount.com",
+            "GKE_ENDPOINT": self.gke.url,
+            # The API server speaks plain http here, so that no certificate tells the cluster.
+            "ASSUME_SAME_CLUSTER": "true",
+            "MAX_CHIPS": "64",
+            **{f"ALLOWED_{what}": "none" for what in ("RESERVATIONS", "SERVICE_ACCOUNTS", "NETWORKS", "LABEL_KEYS")},
+            "CAPACITY": "reservation/r1, on-demand",
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "provisioner", "check", *arguments],
+            env={**kept, "KUBECONFIG": str(self.kubeconfig), **given, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """Give one on which all is well."""
+    with running() as kube, Simulator() as gke:
+        kube.answer("GET /version", as_json({"gitVersion": "v1.34.1-gke.3084001"}))
+        kube.answer(f"GET {GROUP}", as_json({"versions": [{"version": "v1alpha2"}]}))
+        kube.answer(f"POST {ACCESS_REVIEWS}", as_json({"status": {"allowed": True}}))
+        kube.answer(f"GET {ORIGINAL_LEASE}", as_json({"message": "not found", "reason": "NotFound"}, status=404))
+        kube.answer("GET /api/v1/nodes", as_json({"metadata": {"resourceVersion": "1"}, "items": []}))
+        yield Machine(kube=kube, gke=gke, kubeconfig=write_kubeconfig(tmp_path / "config", kube.url))
+
+
+def test_all_is_well(machine: Machine) -> None:
+    """One line a check, all ok, and the exit status is 0; both sides were only read."""
+    done = machine.check()
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line for line in lines if not line.startswith("ok ")] == []
+    assert len(lines) == 17
+    assert {request.method for request in machine.kube.requests if request.path != ACCESS_REVIEWS} == {"GET"}
+    assert set(machine.gke.call_counts()) == {
+        "clusters.get",
+        "nodePools.list",
+        "projects.testIamPermissions",
+        "serviceAccounts.testIamPermissions",
+        "reservations.get",
+    }
+
+
+def test_what_failed_is_told_with_what_to_do(machine: Machine) -> None:
+    """As JSON too, and the exit status is 1; a warning alone is none."""
+    machine.gke.set(reservations={"us-central2-a/r1": "READY"}, auto_provisioning_limits={"tpu-v6e-slice": 8})
+    done = machine.check("-o", "json")
+    assert (done.returncode, done.stderr) == (1, "")
+    told = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert {name: check["status"] for name, check in told.items() if check["status"] != "ok"} == {
+        "node auto-provisioning": "warning",
+        "reservation r1": "failed",
+    }
+    assert told["reservation r1"] == {
+        "name": "reservation r1",
+        "status": "failed",
+        "message": "project project-1 has none of this name in us-central2-b",
+        "advice": "Correct its name, project or zone in CAPACITY or ALLOWED_RESERVATIONS.",
+    }
+    machine.gke.set(reservations=None)
+    assert machine.check().returncode == 0
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_reader_that_has_seen_enough_is_no_traceback(form: str) -> None:
+    """As `tpu-provisioner check | head -1` is; and it does not count as success."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = _check_nothing(writing, "-o", form)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_letters_that_the_terminal_lacks_are_escaped() -> None:
+    """What is printed has others' words in it, and values that somebody mistyped."""
+    done = _check_nothing(subprocess.PIPE, GCP_CLUSTER="cl\u00fcster", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "cl\\xfcster" in done.stdout
+
+
+def _check_nothing(stdout: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command where nothing is set."""
+    nothing = {"PATH": os.environ["PATH"], "KUBECONFIG": "/none", "GKE_ENDPOINT": "http://127.0.0.1:1"}
+    return subprocess.run(
+        [sys.executable, "-m", "provisioner", "check", *arguments],
+        env={**nothing, **environment},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_a_start_that_is_wrong(machine: Machine) -> None:
+    """Settings and kubeconfig are checks like the others, and GKE is looked at without a kubeconfig."""
+    done = machine.check("--kubeconfig=no-such-file", MAX_CHIPS="many")
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (1, "")
+    assert [line[:22] for line in lines] == ["failed   settings: MAX", "failed   kubeconfig: t"]
+    lines = machine.check("--kubeconfig=no-such-file").stdout.splitlines()
+    assert [line.split(":")[0] for line in lines if not line.startswith("ok ")] == [
+        "failed   kubeconfig",
+        "warning  cluster identity",
+    ]
+    assert len(lines) == 13
+
+
+def test_run_waits_for_its_checks_a_moment_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They end before the controller starts; those that hang go on beside it."""
+    world, release, ended = World(), threading.Event(), threading.Event()
+    run_command.log_checks(world.subject)
+    assert world.inspector.calls.count("test_account_permissions") == 1
+
+    def hang(_: Subject) -> None:
+        release.wait(10)
+        ended.set()
+
+    monkeypatch.setattr(run_command.preflight, "log_findings", hang)
+    monkeypatch.setattr(run_command, "_CHECKS_SECONDS", 0.01)
+    run_command.log_checks(world.subject)
+    assert not ended.is_set()
+    release.set()
+    assert ended.wait(10)

@@ -1,0 +1,1015 @@
+"""What the client sends, and what it makes of answers, over a real socket."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import google.auth
+import pytest
+import requests
+import urllib3.exceptions
+from google.auth import credentials as auth_credentials
+from google.auth import exceptions as auth_exceptions
+from google.cloud import container_v1
+
+from provisioner.google.session import GkeSession
+from provisioner.model.capacity import (
+    Failure,
+    FailureKind,
+    Network,
+    NodePool,
+    NodePoolRequest,
+    Operation,
+    OperationName,
+    PoolName,
+    PoolStatus,
+    Taint,
+    WorkloadPolicy,
+    Zone,
+)
+from provisioner.slices.act import CALL_TIMEOUT_SECONDS
+from provisioner.slices.suppliers.gke import errors, translate
+from provisioner.slices.suppliers.gke.client import GkeClient
+from provisioner.slices.suppliers.gke.errors import GkeError
+from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Reservation
+from tests.fakes.recording_server import Answer, RecordingServer, google_error
+
+CLUSTER_PATH = "/v1/projects/p/locations/us-east5/clusters/c"
+
+
+@pytest.fixture
+def server() -> Iterator[RecordingServer]:
+    """Return a server that records."""
+    with RecordingServer() as running:
+        yield running
+
+
+def make_client(server: RecordingServer, **options: Any) -> GkeClient:
+    """Return a client of the server."""
+    return GkeClient(project="p", location="us-east5", cluster="c", endpoint=server.url, **options)
+
+
+@pytest.fixture
+def client(server: RecordingServer) -> Iterator[GkeClient]:
+    """Return a client with the usual settings."""
+    made = make_client(server)
+    yield made
+    made.close()
+
+
+SMALLEST = NodePoolRequest(
+    name=PoolName("js-0123456789"),
+    zone=Zone("us-east5-b"),
+    machine_type="ct6e-standard-1t",
+    node_count=1,
+    disk_type="hyperdisk-balanced",
+)
+SMALLEST_JSON = {
+    "name": "js-0123456789",
+    "initialNodeCount": 1,
+    "locations": ["us-east5-b"],
+    "config": {
+        "machineType": "ct6e-standard-1t",
+        "diskType": "hyperdisk-balanced",
+        "shieldedInstanceConfig": {"enableIntegrityMonitoring": True, "enableSecureBoot": True},
+    },
+    # autoUpgrade false is the absent value of the API.
+    "management": {"autoRepair": True},
+    "upgradeSettings": {"maxSurge": 1},
+    "maxPodsConstraint": {"maxPodsPerNode": "15"},
+}
+
+
+def with_config(**config: Any) -> dict[str, Any]:
+    """Return the smallest body with more in its config."""
+    return {**SMALLEST_JSON, "config": {**SMALLEST_JSON["config"], **config}}  # type: ignore[dict-item]
+
+
+#: A pool of four nodes that are yet to come.
+MADE_EMPTY: dict[str, Any] = {
+    **{key: value for key, value in SMALLEST_JSON.items() if key not in ("initialNodeCount", "management")},
+    "config": {**SMALLEST_JSON["config"], "reservationAffinity": {"consumeReservationType": 1}},  # type: ignore[dict-item]
+    # autoRepair false is the absent value, too.
+    "management": {},
+    "autoscaling": {"enabled": True, "maxNodeCount": 4, "locationPolicy": 2},
+    "upgradeSettings": {"strategy": 5},
+}
+REQUESTS = [
+    pytest.param(SMALLEST, SMALLEST_JSON, id="a single-host pool has no placement policy"),
+    pytest.param(
+        replace(SMALLEST, topology="4x4", node_count=4),
+        {**SMALLEST_JSON, "initialNodeCount": 4, "placementPolicy": {"type": 1, "tpuTopology": "4x4"}},
+        id="a multi-host pool is placed COMPACT with its topology",
+    ),
+    pytest.param(
+        replace(SMALLEST, policy_name="tpu-provisioner-4x4x4", topology="4x4x4"),
+        {**SMALLEST_JSON, "placementPolicy": {"policyName": "tpu-provisioner-4x4x4"}},
+        id="a workload policy goes alone, without type and topology",
+    ),
+    pytest.param(
+        replace(SMALLEST, oauth_scopes=("https://www.googleapis.com/auth/cloud-platform",)),
+        with_config(oauthScopes=["https://www.googleapis.com/auth/cloud-platform"]),
+        id="the scopes of the nodes are told, for without them no private image is pulled",
+    ),
+    pytest.param(
+        replace(SMALLEST, auto_upgrade=True),
+        {
+            **SMALLEST_JSON,
+            "management": {"autoRepair": True, "autoUpgrade": True},
+            "maintenancePolicy": {"exclusionUntilEndOfSupport": {"enabled": True}},
+        },
+        id="auto-upgrade comes with the exclusion until end of support",
+    ),
+    pytest.param(
+        replace(SMALLEST, reservation="projects/q/reservations/r"),
+        with_config(
+            reservationAffinity={
+                "consumeReservationType": 3,
+                "key": "compute.googleapis.com/reservation-name",
+                "values": ["projects/q/reservations/r"],
+            }
+        ),
+        id="a reservation is the one specific value",
+    ),
+    pytest.param(
+        replace(
+            SMALLEST,
+            spot=True,
+            labels={"team": "a"},
+            taints=(
+                Taint(key="cloud.google.com/gke-spot", value="true"),
+                Taint(key="soft", effect="PreferNoSchedule"),
+                Taint(key="hard", effect="NoExecute"),
+            ),
+        ),
+        with_config(
+            spot=True,
+            labels={"team": "a"},
+            taints=[
+                {"key": "cloud.google.com/gke-spot", "value": "true", "effect": 1},
+                {"key": "soft", "effect": 2},
+                {"key": "hard", "effect": 3},
+            ],
+        ),
+        id="spot, labels and taints are told",
+    ),
+    pytest.param(
+        replace(SMALLEST, max_run_seconds=86400),
+        with_config(maxRunDuration="86400s"),
+        id="the longest run of any pool is told",
+    ),
+    pytest.param(
+        replace(SMALLEST, topology="4x4", node_count=4, flex_start=True, max_run_seconds=3600),
+        {
+            **MADE_EMPTY,
+            "config": {**MADE_EMPTY["config"], "flexStart": True, "maxRunDuration": "3600s"},
+            "placementPolicy": {"type": 1, "tpuTopology": "4x4"},
+        },
+        id="a flex-start pool is made empty, to grow to the whole slice",
+    ),
+    pytest.param(
+        replace(
+            SMALLEST,
+            disk_type="",
+            service_account="nodes@p.iam.gserviceaccount.com",
+            tags=("t1", "t2"),
+            max_pods_per_node=16,
+            secure_boot=False,
+            secondary_boot_disk="projects/p/global/images/i",
+            confidential_storage=True,
+            boot_disk_kms_key="projects/p/locations/l/keyRings/r/cryptoKeys/k",
+            additional_networks=(Network(network="vpc1", subnetwork="s1"), Network(network="vpc2", subnetwork="s2")),
+        ),
+        {
+            **SMALLEST_JSON,
+            "maxPodsConstraint": {"maxPodsPerNode": "16"},
+            "networkConfig": {
+                "additionalNodeNetworkConfigs": [
+                    {"network": "vpc1", "subnetwork": "s1"},
+                    {"network": "vpc2", "subnetwork": "s2"},
+                ]
+            },
+            "config": {
+                "machineType": "ct6e-standard-1t",
+                "serviceAccount": "nodes@p.iam.gserviceaccount.com",
+                "tags": ["t1", "t2"],
+                "secondaryBootDisks": [{"mode": 1, "diskImage": "projects/p/global/images/i"}],
+                "enableConfidentialStorage": True,
+                "bootDiskKmsKey": "projects/p/locations/l/keyRings/r/cryptoKeys/k",
+                "shieldedInstanceConfig": {"enableIntegrityMonitoring": True},
+            },
+        },
+        id="every setting of nodes is told",
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_", "want"), REQUESTS)
+def test_create_sends_exactly_this(
+    server: RecordingServer, client: GkeClient, request_: NodePoolRequest, want: dict[str, Any]
+) -> None:
+    """A create sends exactly this JSON and returns the operation's name."""
+    server.answer = Answer(body={"name": "operation-1-a", "status": "RUNNING", "operationType": "CREATE_NODE_POOL"})
+    assert client.create_node_pool(request_) == "operation-1-a"
+    [sent] = server.requests
+    assert (sent.method, sent.path.partition("?")[0]) == ("POST", f"{CLUSTER_PATH}/nodePools")
+    # `parent` repeats the path, as Google's own client sends it.
+    assert {key: value for key, value in sent.json.items() if key != "parent"} == {"nodePool": want}
+    assert sent.headers["user-agent"].startswith("tpu-provisioner/")
+    assert "authorization" not in sent.headers
+
+
+def test_delete(server: RecordingServer, client: GkeClient) -> None:
+    """A delete is one DELETE of the pool's path."""
+    server.answer = Answer(body={"name": "operation-2-b"})
+    assert client.delete_node_pool(PoolName("a")) == "operation-2-b"
+    assert [(one.method, one.path.partition("?")[0]) for one in server.requests] == [
+        ("DELETE", f"{CLUSTER_PATH}/nodePools/a")
+    ]
+
+
+FULL_POOL = {
+    "name": "a",
+    "status": "RUNNING",
+    "initialNodeCount": 4,
+    "locations": ["us-east5-b"],
+    "config": {
+        "machineType": "ct6e-standard-4t",
+        "labels": {"k": "v"},
+        "taints": [{"key": "t", "value": "x", "effect": "NO_EXECUTE"}],
+        "spot": True,
+        "reservationAffinity": {
+            "consumeReservationType": "SPECIFIC_RESERVATION",
+            "key": "compute.googleapis.com/reservation-name",
+            "values": ["r"],
+        },
+    },
+    "placementPolicy": {"type": "COMPACT", "tpuTopology": "4x4", "policyName": "w"},
+}
+FULL = NodePool(
+    name=PoolName("a"),
+    status=PoolStatus.RUNNING,
+    labels={"k": "v"},
+    taints=(Taint(key="t", value="x", effect="NoExecute"),),
+    machine_type="ct6e-standard-4t",
+    node_count=4,
+    zones=(Zone("us-east5-b"),),
+    topology="4x4",
+    policy_name="w",
+    spot=True,
+    reservation="r",
+)
+POOLS = [
+    pytest.param(FULL_POOL, FULL, id="every field is read"),
+    pytest.param({"name": "b"}, NodePool(name=PoolName("b"), status=PoolStatus.UNKNOWN), id="a bare name is a pool"),
+    pytest.param(
+        {
+            "name": "b",
+            "status": "RUNNING",
+            "autoscaling": {"enabled": True, "maxNodeCount": 4},
+            "config": {"flexStart": True},
+        },
+        NodePool(name=PoolName("b"), status=PoolStatus.RUNNING, max_node_count=4, flex_start=True),
+        id="a flex-start pool has the nodes that it may grow to",
+    ),
+    pytest.param(
+        {
+            "name": "b",
+            "status": "RUNNING",
+            "autoscaling": {"enabled": True, "maxNodeCount": 4},
+            "queuedProvisioning": {"enabled": True},
+        },
+        NodePool(name=PoolName("b"), status=PoolStatus.RUNNING, max_node_count=4, queued=True),
+        id="a queued pool has the nodes that it may grow to",
+    ),
+    pytest.param(
+        {"name": "b", "status": "RUNNING", "initialNodeCount": 1, "autoscaling": {"maxNodeCount": 4}},
+        NodePool(name=PoolName("b"), status=PoolStatus.RUNNING, node_count=1),
+        id="a maximum counts only where autoscaling is on",
+    ),
+    pytest.param(
+        {"name": "b", "status": "DREAMING"},
+        NodePool(name=PoolName("b"), status=PoolStatus.UNKNOWN),
+        id="a status in words that we do not know is UNKNOWN",
+    ),
+    pytest.param(
+        {"name": "b", "status": 99, "config": {"taints": [{"key": "t", "effect": 77}]}},
+        NodePool(name=PoolName("b"), status=PoolStatus.UNKNOWN, taints=(Taint(key="t", effect=""),)),
+        id="numbers that we do not know are UNKNOWN",
+    ),
+    pytest.param(
+        {"name": "b", "status": 2, "config": {"reservationAffinity": {"consumeReservationType": "ANY_RESERVATION"}}},
+        NodePool(name=PoolName("b"), status=PoolStatus.RUNNING),
+        id="any reservation is no reservation by name",
+    ),
+    pytest.param(
+        {"name": "b", "status": "RUNNING", "statusMessage": "[GCE_STOCKOUT] long ago"},
+        NodePool(name=PoolName("b"), status=PoolStatus.RUNNING),
+        id="a running pool has not failed whatever its message says",
+    ),
+    pytest.param(
+        {
+            "name": "b",
+            "status": "ERROR",
+            "statusMessage": "no resources",
+            "conditions": [{"code": "GCE_STOCKOUT", "message": "no resources"}],
+        },
+        NodePool(
+            name=PoolName("b"),
+            status=PoolStatus.ERROR,
+            failure=Failure(kind=FailureKind.STOCKOUT, message="[GCE_STOCKOUT] no resources"),
+        ),
+        id="a condition's code tells a stockout, and nothing is said twice",
+    ),
+    pytest.param(
+        {
+            "name": "b",
+            "status": "ERROR",
+            "conditions": [{"code": "GCE_STOCKOUT", "message": "[GCE_STOCKOUT]: Instance 'x' creation failed"}],
+        },
+        NodePool(
+            name=PoolName("b"),
+            status=PoolStatus.ERROR,
+            failure=Failure(kind=FailureKind.STOCKOUT, message="[GCE_STOCKOUT]: Instance 'x' creation failed"),
+        ),
+        id="a condition's code that its message begins with is said once",
+    ),
+    pytest.param(
+        {
+            "name": "b",
+            "status": "ERROR",
+            "statusMessage": "Atomic resize failed with [GCE_STOCKOUT]",
+            "conditions": [{"code": "GCE_STOCKOUT"}],
+        },
+        NodePool(
+            name=PoolName("b"),
+            status=PoolStatus.ERROR,
+            failure=Failure(kind=FailureKind.STOCKOUT, message="Atomic resize failed with [GCE_STOCKOUT]"),
+        ),
+        id="a condition's code that the status message has is said once",
+    ),
+    pytest.param(
+        {
+            "name": "b",
+            "status": "ERROR",
+            "statusMessage": "[GCE_STOCKOUT]",
+            "config": {"reservationAffinity": {"key": "compute.googleapis.com/reservation-name", "values": ["r"]}},
+        },
+        NodePool(
+            name=PoolName("b"),
+            status=PoolStatus.ERROR,
+            reservation="r",
+            failure=Failure(kind=FailureKind.STOCKOUT, message="[GCE_STOCKOUT]"),
+        ),
+        id="a stockout of a reserved pool is one too",
+    ),
+    pytest.param(
+        {"name": "b", "status": "ERROR", "conditions": [{"canonicalCode": "PERMISSION_DENIED", "message": "hm"}]},
+        NodePool(
+            name=PoolName("b"),
+            status=PoolStatus.ERROR,
+            failure=Failure(kind=FailureKind.PERMISSION, message="hm"),
+        ),
+        id="a canonical code decides where the text says nothing",
+    ),
+    pytest.param(
+        {"name": "b", "status": "RUNNING_WITH_ERROR"},
+        NodePool(
+            name=PoolName("b"),
+            status=PoolStatus.RUNNING_WITH_ERROR,
+            failure=Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason."),
+        ),
+        id="a failed pool without any words says so",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "want"), POOLS)
+def test_pools_are_read(server: RecordingServer, client: GkeClient, body: dict[str, Any], want: NodePool) -> None:
+    """A pool reads the same from the list and alone."""
+    server.answer = lambda request: Answer(
+        body={"nodePools": [body]} if request.path.partition("?")[0].endswith("nodePools") else body
+    )
+    assert client.list_node_pools() == (want,)
+    assert client.get_node_pool(PoolName("x")) == want
+
+
+def test_bad_pool_does_not_hide_the_others(server: RecordingServer, client: GkeClient) -> None:
+    """A pool that cannot be read is listed as UNKNOWN, and the others as they are."""
+    bad = {"name": "bad", "status": "RUNNING", "initialNodeCount": {"what": "is this"}}
+    server.answer = Answer(body={"nodePools": [bad, "text", {"status": "RUNNING"}, FULL_POOL]})
+    assert client.list_node_pools() == (NodePool(name=PoolName("bad"), status=PoolStatus.UNKNOWN), FULL)
+
+
+def test_empty_list(server: RecordingServer, client: GkeClient) -> None:
+    """A cluster without pools has an empty list."""
+    server.answer = Answer(body={})
+    assert client.list_node_pools() == ()
+
+
+@pytest.mark.parametrize("body", [b"<html>hello</html>", [], {"nodePools": "many"}, b"\xff\xfe"])
+def test_answer_that_is_no_list_is_a_failure(server: RecordingServer, client: GkeClient, body: object) -> None:
+    """A good status with a strange body is never taken for an empty list."""
+    server.answer = Answer(body=body)
+    with pytest.raises(GkeError, match="list of node pools of cluster 'c'") as caught:
+        client.list_node_pools()
+    assert caught.value.failure.kind is FailureKind.UNAVAILABLE
+
+
+def test_a_list_parses_what_changed_and_keeps_the_rest(server: RecordingServer, client: GkeClient) -> None:
+    """A pool that is as it was is the same record; one that changed, came or went is seen."""
+    server.answer = Answer(body={"nodePools": [FULL_POOL, {"name": "b", "status": "RUNNING"}, {"name": "gone"}]})
+    before = client.list_node_pools()
+    server.answer = Answer(body={"nodePools": [{"name": "b", "status": "ERROR"}, {"name": "new"}, FULL_POOL]})
+    changed, new, same = client.list_node_pools()
+    assert same is before[0]
+    assert (changed.name, changed.status) == ("b", PoolStatus.ERROR)
+    assert new.name == "new"
+
+
+def test_list_is_one_call_with_a_field_mask(server: RecordingServer, client: GkeClient) -> None:
+    """However many pools there are, the list is one call that asks for what is needed and no more."""
+    server.answer = Answer(body={"nodePools": [{**FULL_POOL, "name": f"p{number}"} for number in range(200)]})
+    assert len(client.list_node_pools()) == 200
+    [sent] = server.requests
+    mask = sent.headers["x-goog-fieldmask"]
+    assert mask.split(",") == [f"nodePools.{field}" for field in translate.NODE_POOL_FIELDS]
+
+
+@pytest.mark.parametrize(
+    ("message", "fields"),
+    [
+        (container_v1.ListNodePoolsResponse, translate.LIST_FIELDS),
+        (container_v1.NodePool, translate.NODE_POOL_FIELDS),
+        (container_v1.Cluster, translate.CLUSTER_FIELDS),
+    ],
+    ids=["the list", "a pool", "the cluster"],
+)
+def test_field_masks_name_fields_of_the_api(message: Any, fields: tuple[str, ...]) -> None:
+    """Every path of a mask exists in the API's own description, for GKE refuses one that does not."""
+    for path in fields:
+        descriptor = message.pb(message()).DESCRIPTOR
+        for part in path.split("."):
+            assert part in descriptor.fields_by_camelcase_name, path
+            descriptor = descriptor.fields_by_camelcase_name[part].message_type
+
+
+OPERATIONS = [
+    pytest.param({"status": "RUNNING"}, False, None, id="running"),
+    pytest.param({"status": "ABORTING", "error": {"code": 1}}, False, None, id="aborting is not done"),
+    pytest.param({"status": "NEW_STATE"}, False, None, id="an unknown state is not done"),
+    pytest.param({"status": "DONE"}, True, None, id="done and well"),
+    pytest.param(
+        {"status": "DONE", "error": {"code": 8, "message": "[GCE_STOCKOUT]"}},
+        True,
+        Failure(kind=FailureKind.STOCKOUT, message="[GCE_STOCKOUT]"),
+        id="done with an error failed",
+    ),
+    pytest.param(
+        {"status": "DONE", "error": {"code": 13}},
+        True,
+        Failure(kind=FailureKind.UNAVAILABLE, message="The operation failed with code 13 and without a text."),
+        id="a bare code is a failure",
+    ),
+    pytest.param(
+        {"status": "DONE", "clusterConditions": [{"code": "GCE_STOCKOUT", "message": "none left"}]},
+        True,
+        Failure(kind=FailureKind.STOCKOUT, message="[GCE_STOCKOUT] none left"),
+        id="the older form of errors is read",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "done", "failure"), OPERATIONS)
+def test_operations(
+    server: RecordingServer, client: GkeClient, body: dict[str, Any], *, done: bool, failure: Failure | None
+) -> None:
+    """An operation is done or not, and DONE does not mean well."""
+    server.answer = Answer(body={"name": "operation-1", **body})
+    assert client.get_operation(OperationName("operation-1")) == Operation(
+        name=OperationName("operation-1"), done=done, failure=failure
+    )
+    assert server.requests[0].path.startswith("/v1/projects/p/locations/us-east5/operations/operation-1")
+
+
+def test_cluster(server: RecordingServer, client: GkeClient) -> None:
+    """The cluster is read with its certificate and all instance groups."""
+    server.answer = Answer(
+        body={
+            "name": "c",
+            "status": "RUNNING",
+            "releaseChannel": {"channel": "REGULAR"},
+            "masterAuth": {"clusterCaCertificate": base64.b64encode(b"PEM").decode()},
+            "instanceGroupUrls": ["g1"],
+            "nodePools": [{"instanceGroupUrls": ["g1", "g2"]}],
+            "autopilot": {"enabled": True},
+            "autoscaling": {
+                "enableNodeAutoprovisioning": True,
+                "resourceLimits": [
+                    {"resourceType": "cpu", "maximum": "64"},
+                    {"resourceType": "tpu-v6e-slice", "maximum": "16"},
+                    {"resourceType": "tpu-v5p-slice", "maximum": "0"},
+                ],
+            },
+            "workloadIdentityConfig": {"workloadPool": "p.svc.id.goog"},
+        }
+    )
+    assert client.get_cluster() == Cluster(
+        name="c",
+        status="RUNNING",
+        release_channel="REGULAR",
+        ca_certificate_pem=b"PEM",
+        instance_group_urls=("g1", "g2"),
+        autopilot=True,
+        auto_provisioned_tpus=("tpu-v6e-slice",),
+        workload_pool="p.svc.id.goog",
+    )
+    mask = server.requests[0].headers["x-goog-fieldmask"].split(",")
+    assert {"autopilot.enabled", "autoscaling.resourceLimits", "workloadIdentityConfig.workloadPool"} < set(mask)
+
+
+def test_auto_provisioning_that_is_off_buys_nothing(server: RecordingServer, client: GkeClient) -> None:
+    """GKE keeps its limits while it is off."""
+    limits = [{"resourceType": "tpu-v6e-slice", "maximum": "16"}]
+    server.answer = Answer(body={"name": "c", "autoscaling": {"resourceLimits": limits}})
+    assert client.get_cluster().auto_provisioned_tpus == ()
+
+
+def test_cluster_with_nothing(server: RecordingServer, client: GkeClient) -> None:
+    """What GKE leaves out or garbles is empty."""
+    server.answer = Answer(body={"name": "c", "status": 99, "masterAuth": {"clusterCaCertificate": "?"}})
+    assert client.get_cluster() == Cluster(name="c")
+
+
+POLICIES_PATH = "/compute/v1/projects/p/regions/us-east5/resourcePolicies"
+
+
+@pytest.mark.parametrize(
+    ("body", "want"),
+    [
+        pytest.param(
+            {
+                "kind": "compute#resourcePolicy",
+                "name": "w",
+                "status": "READY",
+                "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "4x4x4"},
+            },
+            WorkloadPolicy(name="w", topology="4x4x4"),
+            id="a workload policy",
+        ),
+        pytest.param(
+            {"name": "w", "status": "CREATING", "workloadPolicy": {"type": "HIGH_AVAILABILITY"}},
+            WorkloadPolicy(name="w", type="HIGH_AVAILABILITY", topology="", status="CREATING"),
+            id="one without a topology that is not ready",
+        ),
+        pytest.param(
+            {"name": "w", "status": "READY", "snapshotSchedulePolicy": {"schedule": {}}},
+            WorkloadPolicy(name="w", type="", topology=""),
+            id="a resource policy of another kind",
+        ),
+        pytest.param({}, WorkloadPolicy(name="", type="", topology="", status=""), id="nothing"),
+    ],
+)
+def test_workload_policies_are_read(
+    server: RecordingServer, client: GkeClient, body: dict[str, Any], want: WorkloadPolicy
+) -> None:
+    """A policy is read from Compute Engine's API, by name in the cluster's region, at the one address there is."""
+    server.answer = Answer(body=body)
+    assert client.get_workload_policy("w/../x") == want
+    [sent] = server.requests
+    assert (sent.method, sent.path) == ("GET", f"{POLICIES_PATH}/w%2F..%2Fx")
+
+
+def test_a_workload_policy_is_made(server: RecordingServer, client: GkeClient) -> None:
+    """The create of a policy is exactly this."""
+    server.answer = Answer(body={"kind": "compute#operation", "name": "operation-1", "status": "RUNNING"})
+    client.create_workload_policy(WorkloadPolicy(name="tpu-provisioner-4x4x4", topology="4x4x4"))
+    [sent] = server.requests
+    assert (sent.method, sent.path) == ("POST", POLICIES_PATH)
+    assert sent.json == {
+        "name": "tpu-provisioner-4x4x4",
+        "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "4x4x4"},
+    }
+
+
+@pytest.mark.parametrize("location", ["us-central1", "us-central1-c", "us-central1-ai1a"])
+def test_policies_are_of_the_region_of_the_cluster(server: RecordingServer, location: str) -> None:
+    """Of a zonal cluster, too, the region counts."""
+    client = GkeClient(project="p", location=location, cluster="c", endpoint=server.url)
+    server.answer = Answer(body={})
+    client.get_workload_policy("w")
+    client.close()
+    assert server.requests[0].path == "/compute/v1/projects/p/regions/us-central1/resourcePolicies/w"
+
+
+# --- Failures ---
+
+
+def kind_of(client: Gke, method: str) -> FailureKind:
+    """Return the kind of the failure of one call."""
+    calls = {
+        "list": client.list_node_pools,
+        "get": lambda: client.get_node_pool(PoolName("a")),
+        "create": lambda: client.create_node_pool(SMALLEST),
+        "delete": lambda: client.delete_node_pool(PoolName("a")),
+        "operation": lambda: client.get_operation(OperationName("o")),
+        "cluster": client.get_cluster,
+        "policy": lambda: client.get_workload_policy("w"),
+        "create policy": lambda: client.create_workload_policy(WorkloadPolicy(name="w", topology="4x4x4")),
+    }
+    with pytest.raises(GkeError) as caught:
+        calls[method]()
+    return caught.value.failure.kind
+
+
+METHODS = ("list", "get", "create", "delete", "operation", "cluster", "policy", "create policy")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("answer", "read", "change"),
+    [
+        pytest.param(Answer(hang_up=True), FailureKind.UNAVAILABLE, FailureKind.UNKNOWN_OUTCOME, id="a lost answer"),
+        pytest.param(
+            google_error(503, "UNAVAILABLE", "later"),
+            FailureKind.UNAVAILABLE,
+            FailureKind.UNKNOWN_OUTCOME,
+            id="a 503",
+        ),
+        pytest.param(
+            Answer(body=b"<html>", status=200),
+            FailureKind.UNAVAILABLE,
+            FailureKind.UNKNOWN_OUTCOME,
+            id="a page instead of JSON",
+        ),
+        pytest.param(
+            google_error(403, "PERMISSION_DENIED", "no"), FailureKind.PERMISSION, FailureKind.PERMISSION, id="a 403"
+        ),
+        pytest.param(
+            google_error(429, "RESOURCE_EXHAUSTED", "Too many operations: quota 5", reason="x"),
+            FailureKind.TOO_MANY_OPERATIONS,
+            FailureKind.TOO_MANY_OPERATIONS,
+            id="too many operations",
+        ),
+    ],
+)
+def test_failures_are_ours_and_calls_are_sent_once(
+    server: RecordingServer, client: GkeClient, method: str, answer: Answer, read: FailureKind, change: FailureKind
+) -> None:
+    """Every failure comes as GkeError of the right kind, and the client itself repeats nothing."""
+    server.answer = answer
+    assert kind_of(client, method) is (change if method in ("create", "delete", "create policy") else read)
+    assert len(server.requests) == 1
+
+
+def test_nothing_listens() -> None:
+    """A create that found nobody listening had no effect."""
+    with RecordingServer() as gone:
+        url = gone.url
+    client = GkeClient(project="p", location="l", cluster="c", endpoint=url)
+    assert kind_of(client, "create") is FailureKind.UNAVAILABLE
+    client.close()
+
+
+@pytest.mark.parametrize("method", ["create", "delete"])
+def test_time_out_of_a_change_is_an_unknown_outcome(server: RecordingServer, method: str) -> None:
+    """A change without an answer in time may have had its effect, and is not sent again."""
+    release = threading.Event()
+    server.answer = Answer(body={"name": "o"}, wait_for=release)
+    client = make_client(server, create_timeout_seconds=0.2, delete_timeout_seconds=0.2)
+    assert kind_of(client, method) is FailureKind.UNKNOWN_OUTCOME
+    release.set()
+    client.close()
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "seconds"),
+    [
+        pytest.param(lambda gke: gke.get_cluster(), 10.0, id="a read of the cluster"),
+        pytest.param(lambda gke: gke.list_node_pools(), 20.0, id="a list"),
+        pytest.param(lambda gke: gke.get_node_pool(PoolName("a")), 10.0, id="a read of a pool"),
+        pytest.param(lambda gke: gke.get_operation(OperationName("o")), 10.0, id="a read of an operation"),
+        pytest.param(lambda gke: gke.get_workload_policy("w"), 10.0, id="a read of a policy"),
+        pytest.param(lambda gke: gke.create_node_pool(SMALLEST), CALL_TIMEOUT_SECONDS, id="a create"),
+        pytest.param(lambda gke: gke.delete_node_pool(PoolName("a")), CALL_TIMEOUT_SECONDS, id="a delete"),
+        pytest.param(
+            lambda gke: gke.create_workload_policy(WorkloadPolicy(name="w", topology="4x4")),
+            CALL_TIMEOUT_SECONDS,
+            id="a policy's create",
+        ),
+    ],
+)
+def test_each_call_has_its_time_out(
+    client: GkeClient, monkeypatch: pytest.MonkeyPatch, call: Callable[[Gke], object], seconds: float
+) -> None:
+    """What changes something takes no longer than the controller wants to have of its lease."""
+    seen = []
+
+    def request(session: GkeSession, *args: object, timeout: float, **kwargs: object) -> None:
+        seen.append(timeout)
+        raise requests.ConnectionError("refused")
+
+    monkeypatch.setattr(GkeSession, "request", request)
+    with pytest.raises(GkeError):
+        call(client)
+    # The library takes off what it took itself.
+    assert seen == pytest.approx([seconds], abs=1.0)
+
+
+def test_error_names_call_object_and_gke_words(server: RecordingServer, client: GkeClient) -> None:
+    """The message of an error names the call, the object, and what GKE said."""
+    server.answer = google_error(400, "INVALID_ARGUMENT", "disk type is wrong")
+    with pytest.raises(GkeError) as caught:
+        client.create_node_pool(SMALLEST)
+    assert str(caught.value) == "create of node pool 'js-0123456789': disk type is wrong"
+    assert caught.value.failure == Failure(kind=FailureKind.INVALID, message="disk type is wrong")
+    assert caught.value.__cause__ is not None
+
+
+def compute_error(code: int, message: str, reason: str) -> Answer:
+    """Return an error as Compute Engine words it: without a status."""
+    errors = [{"message": message, "domain": "global", "reason": reason}]
+    return Answer(body={"error": {"code": code, "message": message, "errors": errors}}, status=code)
+
+
+@pytest.mark.parametrize(
+    ("answer", "read", "change"),
+    [
+        pytest.param(
+            compute_error(404, "The resource 'projects/p/regions/r/resourcePolicies/w' was not found", "notFound"),
+            FailureKind.NOT_FOUND,
+            FailureKind.INVALID,
+            id="a policy, or for a create a region, that is not there",
+        ),
+        pytest.param(
+            compute_error(
+                409, "The resource 'projects/p/regions/r/resourcePolicies/w' already exists", "alreadyExists"
+            ),
+            FailureKind.UNAVAILABLE,
+            FailureKind.ALREADY_EXISTS,
+            id="a policy that is there",
+        ),
+        pytest.param(
+            compute_error(403, "Required 'compute.resourcePolicies.get' permission for 'projects/p'", "forbidden"),
+            FailureKind.PERMISSION,
+            FailureKind.PERMISSION,
+            id="a missing permission",
+        ),
+        pytest.param(
+            compute_error(403, "Quota 'RESOURCE_POLICIES' exceeded. Limit: 10.0 in region r.", "quotaExceeded"),
+            FailureKind.QUOTA,
+            FailureKind.QUOTA,
+            id="a quota of policies",
+        ),
+        pytest.param(
+            compute_error(400, "Invalid value for field 'resource.name': 'W'.", "invalid"),
+            FailureKind.INVALID,
+            FailureKind.INVALID,
+            id="a bad name",
+        ),
+    ],
+)
+def test_errors_of_compute_engine(
+    server: RecordingServer, client: GkeClient, answer: Answer, read: FailureKind, change: FailureKind
+) -> None:
+    """Compute Engine's errors go through the one table, too."""
+    server.answer = answer
+    assert (kind_of(client, "policy"), kind_of(client, "create policy")) == (read, change)
+
+
+def test_a_forbidden_policy_names_the_optional_role(server: RecordingServer, client: GkeClient) -> None:
+    """Whoever reads the refusal learns which permissions make it work."""
+    server.answer = compute_error(403, "Required 'compute.resourcePolicies.create' permission", "forbidden")
+    with pytest.raises(GkeError, match=r"compute\.resourcePolicies\.get and compute\.resourcePolicies\.create"):
+        client.create_workload_policy(WorkloadPolicy(name="w", topology="4x4x4"))
+
+
+# --- Words of users in errors ---
+
+#: A request whose names say what they are not.
+NAMED_BADLY = replace(
+    SMALLEST,
+    service_account="gce-quota-exceeded@p.iam.gserviceaccount.com",
+    additional_networks=(Network(network="quota-not-exceeded", subnetwork="INVALID_RESERVATION"),),
+)
+ODD_WORDS = (
+    "Service account gce-quota-exceeded, network 'quota-not-exceeded', subnetwork INVALID_RESERVATION: not right."
+)
+
+
+def test_names_in_a_refused_create_decide_nothing(server: RecordingServer, client: GkeClient) -> None:
+    """The kind is that of the code, and the message is whole."""
+    server.answer = google_error(400, "INVALID_ARGUMENT", ODD_WORDS)
+    with pytest.raises(GkeError) as caught:
+        client.create_node_pool(NAMED_BADLY)
+    assert caught.value.failure == Failure(kind=FailureKind.INVALID, message=ODD_WORDS)
+
+
+def test_names_in_a_failed_operation_decide_nothing(server: RecordingServer, client: GkeClient) -> None:
+    """The client remembers what the create said whose operation it reads."""
+    server.answer = Answer(body={"name": "operation-1"})
+    client.create_node_pool(NAMED_BADLY)
+    failed = {"name": "operation-1", "status": "DONE", "error": {"code": 3, "message": ODD_WORDS}}
+    server.answer = Answer(body=failed)
+    assert client.get_operation(OperationName("operation-1")).failure == Failure(
+        kind=FailureKind.INVALID, message=ODD_WORDS
+    )
+
+
+def test_names_in_a_pool_in_error_decide_nothing(server: RecordingServer, client: GkeClient) -> None:
+    """The pool says its names itself."""
+    pool = {
+        "name": "b",
+        "status": "ERROR",
+        "conditions": [{"canonicalCode": "INVALID_ARGUMENT", "message": ODD_WORDS}],
+        "config": {"serviceAccount": "gce-quota-exceeded@p.iam.gserviceaccount.com"},
+        "networkConfig": {
+            "additionalNodeNetworkConfigs": [{"network": "quota-not-exceeded", "subnetwork": "INVALID_RESERVATION"}]
+        },
+    }
+    server.answer = Answer(body={"nodePools": [pool]})
+    (found,) = client.list_node_pools()
+    assert found.failure == Failure(kind=FailureKind.INVALID, message=ODD_WORDS)
+
+
+# --- Credentials and connections ---
+
+
+class SlowToken(auth_credentials.Credentials):
+    """Credentials whose token takes its time, by a clock of the test."""
+
+    def __init__(self, clock: list[float], seconds: float) -> None:
+        super().__init__()
+        self.clock = clock
+        self.seconds = seconds
+        self.refreshed = 0
+
+    def refresh(self, request: object) -> None:
+        """Take the time, then have a new token."""
+        self.clock[0] += self.seconds
+        self.refreshed += 1
+        self.token = f"token-{self.refreshed}"
+
+
+def test_create_is_not_sent_after_its_time(server: RecordingServer) -> None:
+    """A token that takes as long as the whole create keeps it from being sent at all."""
+    clock = [0.0]
+    client = make_client(server, credentials=SlowToken(clock, 11.0), monotonic=lambda: clock[0])
+    assert kind_of(client, "create") is FailureKind.UNAVAILABLE
+    assert server.requests == []
+    client.close()
+
+
+class TokenOverHttp(auth_credentials.Credentials):
+    """Credentials that fetch their token with the request they are given."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+
+    def refresh(self, request: Any) -> None:
+        """Fetch the token."""
+        self.token = json.loads(request(url=self.url, method="GET").data)["token"]
+
+
+def test_token_is_fetched_before_the_call(server: RecordingServer) -> None:
+    """A token is fetched first, and then the call is sent with it."""
+    server.answer = lambda one: Answer(body={"token": "fresh"} if one.path == "/token" else {"name": "o"})
+    client = make_client(server, credentials=TokenOverHttp(f"{server.url}/token"))
+    client.create_node_pool(SMALLEST)
+    assert [one.method for one in server.requests] == ["GET", "POST"]
+    assert server.requests[1].headers["authorization"] == "Bearer fresh"
+    client.close()
+
+
+def test_credentials_are_sent_and_renewed_once(server: RecordingServer) -> None:
+    """A refused token is renewed, once; then the refusal is the user's to mend."""
+    credentials = SlowToken([0.0], 0.0)
+    client = make_client(server, credentials=credentials)
+    server.answer = google_error(401, "UNAUTHENTICATED", "expired")
+    assert kind_of(client, "list") is FailureKind.PERMISSION
+    assert [one.headers["authorization"] for one in server.requests] == ["Bearer token-1", "Bearer token-2"]
+    client.close()
+
+
+def test_missing_default_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without credentials the client is not made, and the user learns the command."""
+
+    def none_found(**_: object) -> None:
+        raise auth_exceptions.DefaultCredentialsError("Your default credentials were not found.")
+
+    monkeypatch.setattr(google.auth, "default", none_found)
+    with pytest.raises(GkeError, match="gcloud auth application-default login") as caught:
+        GkeClient(project="p", location="l", cluster="c")
+    assert caught.value.failure.kind is FailureKind.PERMISSION
+
+
+def test_without_endpoint_it_is_gke_with_default_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an endpoint the address is Google's, and credentials are looked up once, without warnings."""
+    asked = []
+
+    def found(*, scopes: tuple[str, ...]) -> tuple[auth_credentials.Credentials, str]:
+        asked.append(scopes)
+        return auth_credentials.AnonymousCredentials(), "p"
+
+    monkeypatch.setattr(google.auth, "default", found)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        client = GkeClient(project="p", location="l", cluster="c")
+    assert asked == [("https://www.googleapis.com/auth/cloud-platform",)]
+    assert client._api.transport._host == "https://container.googleapis.com"
+    assert client._policies_url == "https://compute.googleapis.com/compute/v1/projects/p/regions/l/resourcePolicies"
+    client.close()
+
+
+def test_twenty_threads_keep_their_connections(server: RecordingServer, client: GkeClient) -> None:
+    """Twenty threads that call at once, and again, open twenty connections at most, and lose none."""
+    barrier = threading.Barrier(20)
+    server.answer = Answer(body={"name": "a"})
+
+    def call(_: int) -> None:
+        for _ in range(3):
+            barrier.wait(10)
+            client.get_node_pool(PoolName("a"))
+
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(call, range(20)))
+    assert len(server.requests) == 60
+    assert server.connections <= 20
+
+
+def test_change_is_not_repeated_after_a_connection_went_stale(server: RecordingServer, client: GkeClient) -> None:
+    """A kept connection that breaks under a create is an unknown outcome, and not a second create."""
+    server.answer = Answer(body={"name": "a"})
+    client.get_node_pool(PoolName("a"))
+    server.answer = Answer(hang_up=True)
+    assert kind_of(client, "create") is FailureKind.UNKNOWN_OUTCOME
+    assert [one.method for one in server.requests] == ["GET", "POST"]
+
+
+def test_refused_certificate_sent_nothing() -> None:
+    """A TLS peer that cannot be verified had no effect: nothing was sent to it."""
+    refused = ssl.SSLCertVerificationError("self-signed certificate")
+    error = requests.exceptions.SSLError(urllib3.exceptions.MaxRetryError(None, "/", refused))  # type: ignore[arg-type]
+    assert errors.to_gke_error(error, "create", call=errors.Call.CREATE).failure.kind is FailureKind.UNAVAILABLE
+
+
+# --- what is asked before anything is made
+
+
+def test_permissions_on_the_project(server: RecordingServer, client: GkeClient) -> None:
+    """Cloud Resource Manager is asked; what it adds of its own does not count."""
+    server.answer = Answer(body={"permissions": ["a.b.c", "x.y.z"]})
+    assert client.test_project_permissions(("a.b.c", "d.e.f")) == {"a.b.c"}
+    (request,) = server.requests
+    assert (request.method, request.path) == ("POST", "/v1/projects/p:testIamPermissions")
+    assert request.json == {"permissions": ["a.b.c", "d.e.f"]}
+
+
+def test_permissions_on_a_service_account(server: RecordingServer, client: GkeClient) -> None:
+    """IAM is asked for the account, whatever project it is of; nothing granted is an empty object."""
+    assert client.test_account_permissions("n@q.iam.gserviceaccount.com", ("a.b.c",)) == frozenset()
+    (request,) = server.requests
+    assert (request.method, request.path) == (
+        "POST",
+        "/v1/projects/-/serviceAccounts/n@q.iam.gserviceaccount.com:testIamPermissions",
+    )
+
+
+def test_a_reservation(server: RecordingServer, client: GkeClient) -> None:
+    """Compute Engine is asked, in the project and zone that the call names."""
+    server.answer = Answer(body={"name": "r1", "status": "READY", "specificReservationRequired": True})
+    assert client.get_reservation(project="q", zone="us-east5-b", name="r1") == Reservation(name="r1", status="READY")
+    (request,) = server.requests
+    assert (request.method, request.path) == ("GET", "/compute/v1/projects/q/zones/us-east5-b/reservations/r1")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda client: client.test_project_permissions(("a.b.c",)), id="project"),
+        pytest.param(lambda client: client.test_account_permissions("n@q", ("a.b.c",)), id="service account"),
+        pytest.param(lambda client: client.get_reservation(project="q", zone="z", name="r1"), id="reservation"),
+    ],
+)
+def test_refused_questions(server: RecordingServer, client: GkeClient, ask: Callable[[GkeClient], object]) -> None:
+    """An API that is not enabled is told in Google's words, without advice to grant what nobody lacks."""
+    words = "Cloud Resource Manager API has not been used in project 1 before or it is disabled."
+    server.answer = google_error(403, "PERMISSION_DENIED", words)
+    with pytest.raises(GkeError) as caught:
+        ask(client)
+    assert caught.value.failure.kind is FailureKind.PERMISSION
+    assert caught.value.failure.message.strip() == words
+    server.answer = Answer(body=["no", "object"])
+    with pytest.raises(GkeError) as caught:
+        ask(client)
+    assert caught.value.failure.kind is FailureKind.UNAVAILABLE

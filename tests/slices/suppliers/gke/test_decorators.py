@@ -1,0 +1,216 @@
+"""Metrics and retries around a `Gke`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from provisioner.model.capacity import FailureKind, NodePoolRequest, OperationName, PoolName, WorkloadPolicy, Zone
+from provisioner.slices.suppliers.gke.decorators import InstrumentedGke, RetryingGke
+from provisioner.slices.suppliers.gke.errors import GkeError
+from provisioner.slices.suppliers.gke.protocol import Gke
+from tests.fakes.fake_gke import METHODS, FakeGke, pool_of
+
+REQUEST = NodePoolRequest(name=PoolName("a"), zone=Zone("z"), machine_type="ct6e-standard-1t", node_count=1)
+CALLS: dict[str, Callable[[Gke], Any]] = {
+    "get_cluster": lambda gke: gke.get_cluster(),
+    "list_node_pools": lambda gke: gke.list_node_pools(),
+    "get_node_pool": lambda gke: gke.get_node_pool(PoolName("there")),
+    "create_node_pool": lambda gke: gke.create_node_pool(REQUEST),
+    "delete_node_pool": lambda gke: gke.delete_node_pool(PoolName("there")),
+    "get_operation": lambda gke: gke.get_operation(OperationName("operation-1")),
+    "get_workload_policy": lambda gke: gke.get_workload_policy("policy"),
+    "create_workload_policy": lambda gke: gke.create_workload_policy(WorkloadPolicy(name="new", topology="4x4x4")),
+}
+READS = tuple(method for method in METHODS if not method.startswith(("create", "delete")))
+
+
+def make_fake() -> FakeGke:
+    """Return a GKE with one pool, one operation and one workload policy."""
+    fake = FakeGke()
+    fake.set_policy(WorkloadPolicy(name="policy", topology="2x2x2"))
+    fake.create_node_pool(NodePoolRequest(name=PoolName("there"), zone=Zone("z"), machine_type="m", node_count=1))
+    fake.calls.clear()
+    return fake
+
+
+class Recorder:
+    """Metrics that remember."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, float, str | None]] = []
+
+    def observe_gke_call(self, method: str, *, seconds: float, error_kind: str | None) -> None:
+        """Remember."""
+        self.seen.append((method, seconds, error_kind))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_measured(method: str) -> None:
+    """Each method reports its duration once, and returns what GKE returned."""
+    ticks = iter([10.0, 12.5])
+    recorder = Recorder()
+    want = CALLS[method](make_fake())
+    assert CALLS[method](InstrumentedGke(make_fake(), recorder, monotonic=lambda: next(ticks))) == want
+    assert recorder.seen == [(method, 2.5, None)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_failures_are_counted_by_kind(method: str) -> None:
+    """A failed call reports the kind of its failure and passes it on."""
+    fake, recorder = make_fake(), Recorder()
+    fake.fail_next(method, FailureKind.QUOTA)
+    with pytest.raises(GkeError):
+        CALLS[method](InstrumentedGke(fake, recorder, monotonic=lambda: 0.0))
+    assert recorder.seen == [(method, 0.0, "quota")]
+
+
+def test_mistakes_are_counted_too() -> None:
+    """An exception that is no GkeError is passed on and counted as unexpected."""
+    recorder = Recorder()
+    with pytest.raises(AttributeError):
+        InstrumentedGke(object(), recorder).get_cluster()  # type: ignore[arg-type]
+    fake = make_fake()
+
+    def broken() -> Any:
+        raise ZeroDivisionError
+
+    fake.get_cluster = broken  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        InstrumentedGke(fake, recorder).get_cluster()
+    assert [kind for _, _, kind in recorder.seen] == ["unexpected"]
+
+
+def make_retrying(fake: FakeGke, slept: list[float]) -> RetryingGke:
+    """Return a retrying GKE that notes its sleeps."""
+    return RetryingGke(fake, sleep=slept.append, rng=random.Random(7))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_healthy_calls_are_made_once(method: str) -> None:
+    """A healthy GKE gets one call for one call."""
+    fake, slept = make_fake(), list[float]()
+    CALLS[method](make_retrying(fake, slept))
+    assert (fake.counts(), slept) == ({method: 1}, [])
+
+
+@pytest.mark.parametrize("method", READS)
+def test_reads_are_tried_three_times(method: str) -> None:
+    """A read survives two failures of GKE, waiting longer before each try."""
+    fake, slept = make_fake(), list[float]()
+    fake.fail_next(method, FailureKind.UNAVAILABLE, times=2)
+    CALLS[method](make_retrying(fake, slept))
+    assert fake.counts()[method] == 3
+    assert 0.15 <= slept[0] <= 0.45
+    assert 0.3 <= slept[1] <= 0.9
+
+
+@pytest.mark.parametrize("method", READS)
+def test_third_failure_is_told(method: str) -> None:
+    """The third failure in a row is the caller's."""
+    fake, slept = make_fake(), list[float]()
+    fake.fail_always(method, FailureKind.UNAVAILABLE)
+    with pytest.raises(GkeError):
+        CALLS[method](make_retrying(fake, slept))
+    assert (fake.counts()[method], len(slept)) == (3, 2)
+
+
+@pytest.mark.parametrize("kind", FailureKind)
+@pytest.mark.parametrize("method", [method for method in METHODS if method not in READS])
+def test_changes_are_never_repeated(method: str, kind: FailureKind) -> None:
+    """A create or delete is sent once, whatever its failure."""
+    fake, slept = make_fake(), list[float]()
+    fake.fail_always(method, kind)
+    with pytest.raises(GkeError):
+        CALLS[method](make_retrying(fake, slept))
+    assert (fake.counts()[method], slept) == (1, [])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.UNAVAILABLE])
+def test_other_failures_of_reads_are_told_at_once(kind: FailureKind) -> None:
+    """Only an unavailable GKE is worth asking again at once."""
+    fake, slept = make_fake(), list[float]()
+    fake.fail_always("list_node_pools", kind)
+    with pytest.raises(GkeError):
+        make_retrying(fake, slept).list_node_pools()
+    assert (fake.counts()["list_node_pools"], slept) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("wish", "calls", "slept_seconds"),
+    [
+        pytest.param(3.0, 2, [3.0], id="a short wish is followed"),
+        pytest.param(5.0, 2, [5.0], id="the longest wish that is"),
+        pytest.param(5.5, 1, [], id="a longer wish is left to the next round"),
+        pytest.param(60.0, 1, [], id="a long wish as well"),
+    ],
+)
+def test_wish_of_gke(wish: float, calls: int, slept_seconds: list[float]) -> None:
+    """GKE's own delay counts."""
+    fake, slept = make_fake(), list[float]()
+    fake.fail_next("list_node_pools", FailureKind.UNAVAILABLE, retry_after_seconds=wish)
+    gke = make_retrying(fake, slept)
+    if calls == 1:
+        with pytest.raises(GkeError):
+            gke.list_node_pools()
+    else:
+        gke.list_node_pools()
+    assert (fake.counts()["list_node_pools"], slept) == (calls, slept_seconds)
+
+
+class Spread(random.Random):
+    """A chance that always spreads as widely as it may."""
+
+    def uniform(self, a: float, b: float) -> float:
+        """Return the upper bound."""
+        return b
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    """Spread by half of each, and cut after that."""
+    fake, slept = make_fake(), list[float]()
+    fake.fail_always("list_node_pools", FailureKind.UNAVAILABLE)
+    with pytest.raises(GkeError):
+        RetryingGke(fake, tries=6, sleep=slept.append, rng=Spread()).list_node_pools()
+    assert slept == pytest.approx([0.45, 0.9, 1.8, 3.6, 5.0])
+
+
+def test_a_wish_shorter_than_the_pause_does_not_shorten_it() -> None:
+    """GKE's own delay is the least that is waited."""
+    fake, slept = make_fake(), list[float]()
+    fake.fail_next("list_node_pools", FailureKind.UNAVAILABLE, retry_after_seconds=0.1)
+    RetryingGke(fake, sleep=slept.append, rng=Spread()).list_node_pools()
+    assert slept == pytest.approx([0.45])
+
+
+def test_fake_lost_answer() -> None:
+    """The fake's lost answer has its effect, as the real thing's may."""
+    fake = FakeGke()
+    fake.fail_next("create_node_pool", FailureKind.UNKNOWN_OUTCOME, after_effect=True)
+    with pytest.raises(GkeError):
+        fake.create_node_pool(REQUEST)
+    assert dict(fake.pools) == {"a": pool_of(REQUEST)}
+    with pytest.raises(GkeError) as caught:
+        fake.create_node_pool(REQUEST)
+    assert caught.value.failure.kind is FailureKind.ALREADY_EXISTS
+
+
+def test_fake_life_of_a_pool() -> None:
+    """The fake's pool is made, deleted once, and gone, with its operations."""
+    fake = FakeGke()
+    create = fake.create_node_pool(REQUEST)
+    assert fake.get_operation(create).done is False
+    fake.finish_create("a")
+    assert fake.get_operation(create).done is True
+    delete = fake.delete_node_pool(PoolName("a"))
+    with pytest.raises(GkeError) as caught:
+        fake.delete_node_pool(PoolName("a"))
+    assert caught.value.failure.kind is FailureKind.OPERATION_IN_THE_WAY
+    fake.finish_delete("a")
+    assert fake.get_operation(delete).failure is None
+    with pytest.raises(GkeError) as caught:
+        fake.get_node_pool(PoolName("a"))
+    assert caught.value.failure.kind is FailureKind.NOT_FOUND

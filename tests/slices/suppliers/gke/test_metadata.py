@@ -1,0 +1,91 @@
+"""What the metadata server tells, and that its absence harms nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from provisioner.cli.start import inferred_words
+from provisioner.google.metadata import Surroundings, read_surroundings
+from tests.fakes.recording_server import Answer, Recorded, RecordingServer
+
+VALUES = {
+    "project/project-id": b"my-project",
+    "instance/zone": b"projects/123/zones/us-east5-b",
+    "instance/attributes/cluster-location": b"us-east5\n",
+    "instance/attributes/cluster-name": b"my-cluster",
+}
+
+
+@pytest.fixture
+def server() -> Iterator[RecordingServer]:
+    """Return a metadata server of a GKE node."""
+    with RecordingServer() as running:
+        running.answer = answer
+        yield running
+
+
+def answer(request: Recorded) -> Answer:
+    """Answer as the metadata server does."""
+    google = {"Metadata-Flavor": "Google"}
+    if request.headers.get("metadata-flavor") != "Google":
+        return Answer(status=403, headers=google, body=b"no")
+    value = VALUES.get(request.path.removeprefix("/computeMetadata/v1/"))
+    if value is None:
+        return Answer(status=404, headers=google, body=b"<html>" + b"x" * 2000)
+    return Answer(body=value, headers=google)
+
+
+def test_on_gke(server: RecordingServer) -> None:
+    """On a node of GKE everything is known."""
+    assert read_surroundings({"GCE_METADATA_HOST": server.host}) == Surroundings(
+        project="my-project", location="us-east5", zone="us-east5-b", cluster="my-cluster"
+    )
+
+
+def test_on_a_plain_machine(server: RecordingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that is in no cluster the rest is known."""
+    monkeypatch.delitem(VALUES, "instance/attributes/cluster-location")
+    monkeypatch.delitem(VALUES, "instance/attributes/cluster-name")
+    assert read_surroundings({"GCE_METADATA_HOST": server.host}) == Surroundings(
+        project="my-project", zone="us-east5-b"
+    )
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        pytest.param(Answer(body=b"welcome to my router"), id="something else that listens there"),
+        pytest.param(Answer(status=500, body=b"", headers={"Metadata-Flavor": "Google"}), id="a broken server"),
+        pytest.param(Answer(hang_up=True), id="a connection that breaks"),
+        pytest.param(Answer(body=b"\xff\xfe", headers={"Metadata-Flavor": "Google"}), id="no text"),
+        pytest.param(Answer(body=b"x" * 100_000, headers={"Metadata-Flavor": "Google"}), id="a very long text"),
+    ],
+)
+def test_strange_answers(server: RecordingServer, strange: Answer) -> None:
+    """Strange answers are nothing known, and nothing raised."""
+    server.answer = strange
+    assert read_surroundings({"GCE_METADATA_HOST": server.host}) == Surroundings()
+
+
+def test_slow_server_is_asked_once(server: RecordingServer) -> None:
+    """A server that does not answer is given up after one time-out."""
+    release = threading.Event()
+    server.answer = Answer(body=b"late", wait_for=release)
+    assert read_surroundings({"GCE_METADATA_HOST": server.host}, timeout_seconds=0.05) == Surroundings()
+    release.set()
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "127.0.0.1:nonsense"])
+def test_no_server(host: str) -> None:
+    """Where nobody listens nothing is known."""
+    assert read_surroundings({"GCE_METADATA_HOST": host}) == Surroundings()
+
+
+def test_what_is_inferred_is_told_in_words() -> None:
+    """Above all the zone: that of the controller's machine need not be that of the TPUs."""
+    (words,) = inferred_words({"GCP_ZONE": "us-east5-b", "GCP_CLUSTER": ""})
+    assert words.startswith("GCP_ZONE is not set; us-east5-b is taken, the zone of this machine: node pools are made")

@@ -1,0 +1,535 @@
+"""The client against the simulated GKE: two independent readings of one API must agree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from provisioner.model.capacity import (
+    CapacityKind,
+    Failure,
+    FailureKind,
+    NodePool,
+    NodePoolRequest,
+    Operation,
+    OperationName,
+    PoolName,
+    PoolStatus,
+    Taint,
+    WorkloadPolicy,
+    Zone,
+)
+from provisioner.simulators.gke.app import Simulator
+from provisioner.simulators.gke.capacity import FULL_RESERVATION_TEXTS
+from provisioner.simulators.gke.faults import Fault, FaultKind
+from provisioner.simulators.gke.names import ClusterName
+from provisioner.simulators.gke.nodes import node_object
+from provisioner.simulators.gke.settings import SimulatorSettings
+from provisioner.slices.planning.launch.specification import expected_pool, expected_view
+from provisioner.slices.suppliers.gke.client import GkeClient
+from provisioner.slices.suppliers.gke.errors import GkeError, says_missing
+from provisioner.slices.suppliers.gke.permissions import ACT_AS, PROJECT_PERMISSIONS, READ_RESERVATION
+
+SLICE = NodePoolRequest(
+    name=PoolName("js-0123456789"),
+    zone=Zone("us-east5-b"),
+    machine_type="ct6e-standard-4t",
+    node_count=4,
+    topology="4x4",
+    disk_type="hyperdisk-balanced",
+    # As the cluster's release channel demands.
+    auto_upgrade=True,
+    labels={"google.com/nodepool-manager": "tpu-provisioner", "team": "a"},
+    taints=(Taint(key="team", value="a"),),
+)
+SINGLE = replace(SLICE, machine_type="ct6e-standard-1t", node_count=1, topology="")
+#: Nothing that brings nodes later brings them where the pods do not tolerate the pool's own taints.
+UNTAINTED = replace(SLICE, taints=())
+IRONWOOD = replace(SLICE, machine_type="tpu7x-standard-4t", node_count=16, topology="", policy_name="w")
+
+
+@dataclass
+class Rehearsal:
+    """A client, its GKE, and the clock of that."""
+
+    now: list[datetime] = field(default_factory=lambda: [datetime(2026, 1, 1, tzinfo=UTC)])
+    simulator: Simulator = field(init=False)
+    client: GkeClient = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.simulator = Simulator(SimulatorSettings(workload_policies={"w": "4x4x4"}), clock=lambda: self.now[0])
+
+    def start(self) -> None:
+        """Open the port and make the client."""
+        self.simulator.start()
+        self.client = GkeClient(
+            project="p", location="us-east5", cluster="c", endpoint=self.simulator.url, create_timeout_seconds=5.0
+        )
+
+    def stop(self) -> None:
+        """End both."""
+        self.client.close()
+        self.simulator.stop()
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass for GKE."""
+        self.now[0] += timedelta(seconds=seconds)
+        self.simulator.world.advance()
+
+    def nodes(self) -> int:
+        """Return how many nodes the pools have."""
+        return sum(len(pool.nodes) for pool in self.simulator.pools)
+
+    def operation(self, name: OperationName) -> Operation:
+        """Return an operation."""
+        return self.client.get_operation(name)
+
+
+@pytest.fixture
+def gke() -> Iterator[Rehearsal]:
+    """Return a running rehearsal."""
+    rehearsal = Rehearsal()
+    rehearsal.start()
+    yield rehearsal
+    rehearsal.stop()
+
+
+def failure_of_create(gke: Rehearsal, request: NodePoolRequest) -> tuple[FailureKind, str]:
+    """Return how a create is refused."""
+    with pytest.raises(GkeError) as caught:
+        gke.client.create_node_pool(request)
+    return caught.value.failure.kind, caught.value.failure.message
+
+
+def test_a_cluster_with_its_features(gke: Rehearsal) -> None:
+    """Autopilot, node auto-provisioning and Workload Identity are read as they are set."""
+    plain = gke.client.get_cluster()
+    assert (plain.autopilot, plain.auto_provisioned_tpus, plain.workload_pool) == (False, (), "p.svc.id.goog")
+    gke.simulator.set(
+        autopilot=True, workload_identity=False, auto_provisioning_limits={"cpu": 64, "tpu-v6e-slice": 16}
+    )
+    told = gke.client.get_cluster()
+    assert (told.autopilot, told.auto_provisioned_tpus, told.workload_pool) == (True, ("tpu-v6e-slice",), "")
+
+
+def test_an_autopilot_cluster_takes_no_pools(gke: Rehearsal) -> None:
+    """In GKE's words."""
+    gke.simulator.set(autopilot=True)
+    kind, message = failure_of_create(gke, SLICE)
+    assert (kind, "Autopilot node pools cannot be" in message) == (FailureKind.INVALID, True)
+
+
+@pytest.mark.parametrize("request_", [SLICE, SINGLE, IRONWOOD], ids=["multi-host", "single-host", "workload policy"])
+def test_life_of_a_pool(gke: Rehearsal, request_: NodePoolRequest) -> None:
+    """A pool is provisioned, runs, is deleted and gone, and reads back as it was asked for."""
+    want = NodePool(
+        name=request_.name,
+        status=PoolStatus.PROVISIONING,
+        labels=request_.labels,
+        taints=request_.taints,
+        machine_type=request_.machine_type,
+        node_count=request_.node_count,
+        zones=(request_.zone,),
+        topology=request_.topology,
+        policy_name=request_.policy_name,
+        disk_type="hyperdisk-balanced",
+    )
+    create = gke.client.create_node_pool(request_)
+    assert gke.client.get_node_pool(request_.name) == want
+    assert want in gke.client.list_node_pools()
+    assert gke.operation(create) == Operation(name=create, done=False)
+
+    gke.wait(60)
+    assert gke.operation(create) == Operation(name=create, done=True)
+    assert gke.client.get_node_pool(request_.name) == replace(want, status=PoolStatus.RUNNING)
+
+    delete = gke.client.delete_node_pool(request_.name)
+    assert gke.client.get_node_pool(request_.name).status is PoolStatus.STOPPING
+    gke.wait(60)
+    assert gke.operation(delete) == Operation(name=delete, done=True)
+    assert request_.name not in {pool.name for pool in gke.client.list_node_pools()}
+    with pytest.raises(GkeError) as caught:
+        gke.client.get_node_pool(request_.name)
+    assert caught.value.failure.kind is FailureKind.NOT_FOUND
+
+
+@pytest.mark.parametrize("scopes", [(), ("https://www.googleapis.com/auth/cloud-platform",)], ids=["none", "ours"])
+def test_nodes_pull_private_images_only_with_a_scope(gke: Rehearsal, scopes: tuple[str, ...]) -> None:
+    """GKE gives none that allows it to a pool that names none."""
+    gke.client.create_node_pool(replace(SLICE, oauth_scopes=scopes))
+    (pool,) = gke.simulator.pools
+    assert pool.pulls_images is bool(scopes)
+
+
+def test_on_a_release_channel_pools_are_upgraded_or_refused(gke: Rehearsal) -> None:
+    """The client reads the channel, and a pool with auto-upgrade and the exclusion is what GKE takes there."""
+    assert gke.client.get_cluster().release_channel == "REGULAR"
+    gke.simulator.set(release_channel=None)
+    assert gke.client.get_cluster().release_channel == ""
+    gke.client.create_node_pool(replace(SLICE, name=PoolName("before"), auto_upgrade=False))
+    gke.simulator.set(release_channel="STABLE")
+    assert gke.client.get_cluster().release_channel == "STABLE"
+    kind, message = failure_of_create(gke, replace(SLICE, auto_upgrade=False))
+    assert kind is FailureKind.INVALID
+    assert "Auto_upgrade cannot be false when release_channel STABLE is set." in message
+    gke.client.create_node_pool(SLICE)
+    gke.client.create_node_pool(replace(SINGLE, name=PoolName("late"), flex_start=True))
+    assert {pool.name: pool.auto_upgrade for pool in gke.simulator.pools} == {
+        "before": False,
+        SLICE.name: True,
+        "late": True,
+    }
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(replace(UNTAINTED, flex_start=True, max_run_seconds=3600), id="flex-start"),
+        pytest.param(replace(SINGLE, taints=(), flex_start=True, max_run_seconds=600), id="flex-start of one host"),
+        pytest.param(
+            replace(IRONWOOD, taints=(), flex_start=True, max_run_seconds=604800),
+            id="flex-start with a workload policy",
+        ),
+    ],
+)
+def test_pools_that_are_made_empty(gke: Rehearsal, request_: NodePoolRequest) -> None:
+    """A flex-start pool is taken, begins without nodes, and reads back with those that it is to get."""
+    gke.client.create_node_pool(request_)
+    gke.wait(25)
+    pool = gke.client.get_node_pool(request_.name)
+    assert pool.status is PoolStatus.RUNNING
+    assert (pool.node_count, pool.max_node_count, pool.hosts) == (0, request_.node_count, request_.node_count)
+    assert pool.capacity is request_.capacity
+    assert gke.nodes() == 0
+    gke.wait(60)
+    assert gke.nodes() == request_.node_count
+
+
+def test_a_queued_pool_of_an_earlier_release_is_known_for_what_it_is(gke: Rehearsal) -> None:
+    """The list asks for the field that tells it, and GKE deletes it as any other."""
+    body = {
+        "name": "queued",
+        "initialNodeCount": 0,
+        "locations": ["us-east5-b"],
+        "autoscaling": {"enabled": True, "maxNodeCount": 4, "locationPolicy": "ANY"},
+        "queuedProvisioning": {"enabled": True},
+        "placementPolicy": {"type": "COMPACT", "tpuTopology": "4x4"},
+        "config": {
+            "machineType": "ct6e-standard-4t",
+            "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
+        },
+    }
+    gke.simulator.world.create_pool(ClusterName("p", "us-east5", "c"), body)
+    gke.wait(60)
+    (pool,) = gke.client.list_node_pools()
+    assert (pool.status, pool.capacity, pool.hosts) == (PoolStatus.RUNNING, CapacityKind.QUEUED, 4)
+    gke.client.delete_node_pool(pool.name)
+    gke.wait(60)
+    assert gke.client.list_node_pools() == ()
+
+
+SUB_BLOCK = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/s"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(SLICE, id="on demand"),
+        pytest.param(SINGLE, id="a single host"),
+        pytest.param(replace(SLICE, spot=True), id="spot"),
+        pytest.param(replace(UNTAINTED, flex_start=True), id="flex-start"),
+        pytest.param(replace(SLICE, reservation="r"), id="a reservation"),
+        pytest.param(replace(SLICE, reservation=SUB_BLOCK), id="a sub-block of a shared reservation"),
+        pytest.param(
+            replace(IRONWOOD, labels={"google.com/tpu-provisioner-topology": "4x4x4"}), id="a workload policy"
+        ),
+    ],
+)
+def test_nodes_are_what_planning_expects(gke: Rehearsal, request_: NodePoolRequest) -> None:
+    """Planning foresees the pool as it is listed, and no label that its nodes lack, and every taint that they have."""
+    gke.client.create_node_pool(request_)
+    assert gke.client.get_node_pool(request_.name) == expected_pool(request_)
+    gke.wait(60)
+    pool = gke.simulator.world.pool(ClusterName("p", "us-east5", "c"), request_.name)
+    node = node_object(pool, pool.nodes[0], version="1", life="life", ready=True)
+    view = expected_view(expected_pool(request_))
+    assert dict(view.labels).items() <= node["metadata"]["labels"].items()
+    assert {(taint["key"], taint["value"], taint["effect"]) for taint in node["spec"]["taints"]} <= {
+        (taint.key, taint.value, taint.effect) for taint in view.taints
+    }
+
+
+def test_spot_and_reservation_read_back(gke: Rehearsal) -> None:
+    """What a pool costs reads back as it was asked for."""
+    gke.client.create_node_pool(replace(SLICE, name=PoolName("s"), spot=True))
+    gke.client.create_node_pool(replace(SLICE, name=PoolName("r"), reservation="projects/q/reservations/r"))
+    block = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/s"
+    gke.client.create_node_pool(replace(SLICE, name=PoolName("b"), reservation=block))
+    pools = {pool.name: (pool.spot, pool.reservation) for pool in gke.client.list_node_pools()}
+    assert {name: pools[PoolName(name)] for name in ("s", "r", "b")} == {
+        "s": (True, ""),
+        "r": (False, "projects/q/reservations/r"),
+        "b": (False, block),
+    }
+
+
+@pytest.mark.parametrize(
+    ("fault", "want"),
+    [
+        pytest.param(FaultKind.STOCKOUT, FailureKind.STOCKOUT, id="a stockout"),
+        pytest.param(FaultKind.QUOTA_EXCEEDED, FailureKind.QUOTA, id="a quota"),
+    ],
+)
+def test_failed_creates(gke: Rehearsal, fault: FaultKind, want: FailureKind) -> None:
+    """A create that fails says why in its operation and in its pool alike."""
+    gke.simulator.inject(Fault(kind=fault))
+    create = gke.client.create_node_pool(SLICE)
+    gke.wait(7200)
+    operation = gke.operation(create)
+    pool = gke.client.get_node_pool(SLICE.name)
+    assert operation.done
+    assert pool.status is PoolStatus.ERROR
+    assert operation.failure is not None
+    assert pool.failure is not None
+    assert (operation.failure.kind, pool.failure.kind) == (want, want)
+
+
+def test_a_stockout_of_a_reservation_is_one(gke: Rehearsal) -> None:
+    """What others have of it now may be free later; the back-off is that reservation's alone."""
+    gke.simulator.inject(Fault(kind=FaultKind.STOCKOUT))
+    gke.client.create_node_pool(replace(SLICE, reservation="r"))
+    gke.wait(7200)
+    failure = gke.client.get_node_pool(SLICE.name).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.STOCKOUT
+
+
+@pytest.mark.parametrize("text", FULL_RESERVATION_TEXTS)
+def test_a_full_reservation_is_a_stockout_in_all_recorded_texts(gke: Rehearsal, text: str) -> None:
+    """As the end of a create, whatever code comes with it, and as HTTP 429 with the reason of a rate limit."""
+    gke.simulator.inject(Fault(kind=FaultKind.STOCKOUT, reservation="r", message=text))
+    gke.client.create_node_pool(replace(SLICE, reservation="r"))
+    gke.wait(7200)
+    failure = gke.client.get_node_pool(SLICE.name).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.STOCKOUT
+    gke.simulator.inject(Fault(kind=FaultKind.HTTP_ERROR, method="nodePools.create", code=429, message=text))
+    assert failure_of_create(gke, replace(SLICE, name=PoolName("next"), reservation="r"))[0] is FailureKind.STOCKOUT
+
+
+def test_a_block_without_its_reservations_full_path_is_not_found(gke: Rehearsal) -> None:
+    """The full path is."""
+    block = "reservations/r/reservationBlocks/b"
+    failure_of_create(gke, replace(SLICE, reservation=block.removeprefix("reservations/")))
+    gke.client.create_node_pool(replace(SLICE, reservation=f"projects/p/{block}"))
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        pytest.param("forbidden", "Grant the provisioner's identity roles/iam.serviceAccountUser", id="no actAs"),
+        pytest.param("missing", "Create it, or name another in GCP_NODE_SERVICE_ACCOUNT", id="no such account"),
+    ],
+)
+def test_a_service_account_that_cannot_be_used_is_a_permission(gke: Rehearsal, state: str, words: str) -> None:
+    """HTTP 400 for that account alone, until somebody mends it; the test of permissions says the same beforehand."""
+    account, other = "nodes@p-project.iam.gserviceaccount.com", "others@p-project.iam.gserviceaccount.com"
+    gke.simulator.set(service_accounts={account: state})
+    request = replace(SLICE, service_account=account)
+    assert gke.client.test_account_permissions(other, (ACT_AS,)) == {ACT_AS}
+    if state == "missing":
+        with pytest.raises(GkeError) as caught:
+            gke.client.test_account_permissions(account, (ACT_AS,))
+        assert caught.value.failure.kind is FailureKind.NOT_FOUND
+    else:
+        assert gke.client.test_account_permissions(account, (ACT_AS,)) == frozenset()
+    kind, message = failure_of_create(gke, request)
+    assert kind is FailureKind.PERMISSION
+    assert words in message
+    gke.client.create_node_pool(replace(SLICE, name=PoolName("other"), service_account=other))
+    gke.simulator.set(service_accounts={})
+    gke.client.create_node_pool(request)
+
+
+def test_who_may_act_as_no_service_account_can_make_no_pool(gke: Rehearsal) -> None:
+    """With Compute Engine's default account, too; the permission is named in GKE's words."""
+    gke.simulator.set(denied_permissions=[ACT_AS])
+    for account in ("", "nodes@p-project.iam.gserviceaccount.com"):
+        kind, message = failure_of_create(gke, replace(SLICE, service_account=account))
+        assert kind is FailureKind.PERMISSION
+        assert f'access to service account "{account}' in message
+        assert "Grant the provisioner's identity roles/iam.serviceAccountUser" in message
+
+
+def test_reservations_are_used_up_or_missing(gke: Rehearsal) -> None:
+    """A full one, or one that is not ready, is a stockout that may pass; one that is not there is a mistake."""
+    gke.simulator.set(reservations={"us-east5-b/r": "FULL", "us-east5-b/new": "CREATING", "us-east5-a/there": "READY"})
+    kind, message = failure_of_create(gke, replace(SLICE, reservation="there"))
+    assert kind is FailureKind.INVALID
+    assert "The resource 'projects/p/zones/us-east5-b/reservations/there' was not found" in message
+    assert gke.client.get_reservation(project="p", zone="us-east5-b", name="r").status == "READY"
+    for reservation in ("r", "new"):
+        gke.client.create_node_pool(replace(SLICE, name=PoolName(reservation), reservation=reservation))
+    gke.simulator.set(reservations={"us-east5-b/r": "READY"})
+    gke.client.create_node_pool(replace(SLICE, name=PoolName("next"), reservation="projects/p/reservations/r"))
+    gke.wait(60)
+    pools = {pool.name: pool for pool in gke.client.list_node_pools()}
+    assert [failure.kind for name in ("r", "new") if (failure := pools[PoolName(name)].failure) is not None] == [
+        FailureKind.STOCKOUT,
+        FailureKind.STOCKOUT,
+    ]
+    assert pools[PoolName("next")].status is PoolStatus.RUNNING
+
+
+def test_a_policy_of_the_organisation_is_a_refusal(gke: Rehearsal) -> None:
+    """HTTP 412 that names a constraint is not an operation in the way."""
+    text = "Constraint constraints/compute.requireShieldedVm violated for projects/p."
+    fault = Fault(kind=FaultKind.HTTP_ERROR, method="nodePools.create", code=412, message=text, count=1)
+    gke.simulator.inject(fault)
+    assert failure_of_create(gke, SLICE)[0] is FailureKind.INVALID
+    gke.simulator.inject(replace(fault, message="Etag mismatch"))
+    assert failure_of_create(gke, SLICE)[0] is FailureKind.OPERATION_IN_THE_WAY
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        pytest.param(replace(SLICE, name=PoolName("Bad_Name")), "Must be a match of regex", id="a bad name"),
+        pytest.param(replace(SINGLE, topology="1x1"), "single-host TPU slice pool", id="a topology on one host"),
+        pytest.param(replace(SLICE, topology="3x5"), "3x5", id="a topology that does not exist"),
+        pytest.param(replace(SLICE, disk_type="pd-balanced"), "pd-balanced", id="a disk that does not fit"),
+        pytest.param(replace(SLICE, labels={"a": "x" * 64}), "x" * 64, id="a label that is too long"),
+    ],
+)
+def test_invalid_requests(gke: Rehearsal, request_: NodePoolRequest, words: str) -> None:
+    """What GKE refuses for good is INVALID, in GKE's words."""
+    kind, message = failure_of_create(gke, request_)
+    assert kind is FailureKind.INVALID
+    assert words in message
+
+
+def test_wrong_placement_ends_in_an_invalid_pool(gke: Rehearsal) -> None:
+    """What GKE finds out later is INVALID in the pool."""
+    gke.client.create_node_pool(replace(IRONWOOD, policy_name="", topology="4x4x4"))
+    gke.wait(7200)
+    pool = gke.client.get_node_pool(SLICE.name)
+    assert pool.failure is not None
+    assert (pool.status, pool.failure.kind) == (PoolStatus.ERROR, FailureKind.INVALID)
+    assert "Use workload policy instead" in pool.failure.message
+
+
+def test_a_workload_policy_is_made_and_used(gke: Rehearsal) -> None:
+    """A policy that is missing is made, gets ready, and then serves a node pool that was refused before."""
+    policy = WorkloadPolicy(name="tpu-provisioner-2x2x2", topology="2x2x2")
+    request = replace(IRONWOOD, node_count=2, policy_name=policy.name, policy_topology=policy.topology)
+    with pytest.raises(GkeError) as missing:
+        gke.client.get_workload_policy(policy.name)
+    assert missing.value.failure.kind is FailureKind.NOT_FOUND
+    assert failure_of_create(gke, request)[0] is FailureKind.INVALID
+
+    gke.client.create_workload_policy(policy)
+    assert gke.client.get_workload_policy(policy.name) == replace(policy, status="CREATING")
+    with pytest.raises(GkeError) as again:
+        gke.client.create_workload_policy(policy)
+    assert again.value.failure.kind is FailureKind.ALREADY_EXISTS
+    gke.wait(5)
+    assert gke.client.get_workload_policy(policy.name) == policy
+    gke.client.create_node_pool(request)
+    assert gke.client.get_node_pool(request.name).policy_name == policy.name
+
+
+def test_a_missing_policy_is_told_apart(gke: Rehearsal) -> None:
+    """What GKE says of a policy that is not there is recognised, and of another mistake is not."""
+    request = replace(IRONWOOD, policy_name="nobody")
+    kind, message = failure_of_create(gke, request)
+    assert says_missing(Failure(kind=kind, message=message), "nobody")
+    kind, message = failure_of_create(gke, replace(IRONWOOD, disk_type="pd-balanced"))
+    assert not says_missing(Failure(kind=kind, message=message), "nobody")
+
+
+def test_conflicts(gke: Rehearsal) -> None:
+    """A name that is taken, and operations in the way, are told apart from mistakes."""
+    gke.client.create_node_pool(SLICE)
+    assert failure_of_create(gke, SLICE)[0] is FailureKind.ALREADY_EXISTS
+    with pytest.raises(GkeError) as creating:
+        gke.client.delete_node_pool(SLICE.name)
+    gke.wait(60)
+    gke.client.delete_node_pool(SLICE.name)
+    with pytest.raises(GkeError) as stopping:
+        gke.client.delete_node_pool(SLICE.name)
+    kinds = [one.value.failure.kind for one in (creating, stopping)]
+    assert kinds == [FailureKind.OPERATION_IN_THE_WAY] * 2
+
+
+def test_quota_of_operations(gke: Rehearsal) -> None:
+    """The quota of concurrent operations is no quota of chips."""
+    gke.simulator.set(operations_quota=1)
+    gke.client.create_node_pool(SLICE)
+    kind, _ = failure_of_create(gke, replace(SLICE, name=PoolName("second")))
+    assert kind is FailureKind.TOO_MANY_OPERATIONS
+
+
+def test_lost_answer_of_a_create(gke: Rehearsal) -> None:
+    """A create whose answer is lost is unknown, sent once, and found by its name."""
+    gke.simulator.inject(
+        Fault(kind=FaultKind.HTTP_ERROR, method="nodePools.create", code=0, before_effect=False, count=1)
+    )
+    assert failure_of_create(gke, SLICE)[0] is FailureKind.UNKNOWN_OUTCOME
+    assert gke.simulator.count("nodePools.create") == 1
+    assert gke.client.get_node_pool(SLICE.name).status is PoolStatus.PROVISIONING
+
+
+def test_missing_things(gke: Rehearsal) -> None:
+    """What is not there is NOT_FOUND."""
+    for call in (
+        lambda: gke.client.delete_node_pool(PoolName("nobody")),
+        lambda: gke.client.get_operation(OperationName("operation-1-nobody")),
+    ):
+        with pytest.raises(GkeError) as caught:
+            call()
+        assert caught.value.failure.kind is FailureKind.NOT_FOUND
+
+
+def test_cluster(gke: Rehearsal) -> None:
+    """The cluster is read, and its instance groups follow its pools."""
+    gke.client.create_node_pool(SLICE)
+    gke.wait(60)
+    cluster = gke.client.get_cluster()
+    assert (cluster.name, cluster.status) == ("c", "RUNNING")
+    assert any("/zones/us-east5-b/instanceGroupManagers/gke-c-" in url for url in cluster.instance_group_urls)
+
+
+def test_permissions_and_reservations(gke: Rehearsal) -> None:
+    """What the settings deny is missing in tests and refused in calls; reservations are there as they say."""
+    client = gke.client
+    assert client.test_project_permissions(PROJECT_PERMISSIONS) == set(PROJECT_PERMISSIONS)
+    assert client.get_reservation(project="q", zone="us-east5-b", name="any").status == "READY"
+    gke.simulator.set(
+        denied_permissions=["container.clusters.update", ACT_AS], reservations={"us-east5-b/r1": "CREATING"}
+    )
+    assert set(PROJECT_PERMISSIONS) - client.test_project_permissions(PROJECT_PERMISSIONS) == {
+        "container.clusters.update"
+    }
+    assert client.test_account_permissions("n@q.iam.gserviceaccount.com", (ACT_AS,)) == frozenset()
+    assert failure_of_create(gke, SLICE)[0] is FailureKind.PERMISSION
+    assert client.get_reservation(project="q", zone="us-east5-b", name="r1").status == "CREATING"
+    with pytest.raises(GkeError) as caught:
+        client.get_reservation(project="q", zone="us-east5-a", name="r1")
+    assert caught.value.failure.kind is FailureKind.NOT_FOUND
+    gke.simulator.set(denied_permissions=[READ_RESERVATION])
+    with pytest.raises(GkeError, match=re.escape(READ_RESERVATION)) as caught:
+        client.get_reservation(project="q", zone="us-east5-b", name="r1")
+    assert caught.value.failure.kind is FailureKind.PERMISSION
+
+
+@pytest.mark.parametrize("permissions", [("container.nodePools.create",), ("container.*",)], ids=["unknown", "pattern"])
+def test_permissions_that_do_not_exist(gke: Rehearsal, permissions: tuple[str, ...]) -> None:
+    """Nobody can have them, and nobody may ask for them."""
+    with pytest.raises(GkeError, match="is not valid for this resource"):
+        gke.client.test_project_permissions(permissions)
+    with pytest.raises(GkeError, match="is not valid for this resource"):
+        gke.client.test_account_permissions("n@q.iam.gserviceaccount.com", PROJECT_PERMISSIONS[:1])

@@ -1,0 +1,360 @@
+"""Acting: every call ends in an answer, and nothing is sent without enough of the lease."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from provisioner import constants, kube
+from provisioner.kube.protocol import object_path
+from provisioner.model.capacity import FailureKind, NodePool, NodePoolRequest, OperationName, PoolName, PoolStatus, Zone
+from provisioner.model.workloads import JobKey, JobSetUid, ObjectRef
+from provisioner.slices.act import CALL_TIMEOUT_SECONDS
+from provisioner.slices.demand import SliceId
+from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
+from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.plan import Create, LookUp, LookUpKind, Plan
+from tests.slices.kit import World, a_delete, jobset_path, raw_foreign_pod, raw_jobset, raw_node
+
+POOL = PoolName("train-pool")
+NODE = "gke-test-train-pool-0"
+REF = ObjectRef(kind="Pod", api_version="v1", namespace="research", name="p", uid="u")
+CREATE = Create(
+    slice_id=SliceId(jobset_uid=JobSetUid("u"), job_key=JobKey("k")),
+    request=NodePoolRequest(name=POOL, zone=Zone("us-central2-b"), machine_type="ct4p-hightpu-4t", node_count=1),
+    pod=REF,
+    jobset=REF,
+)
+
+
+@pytest.fixture
+def world() -> World:
+    """Nothing but the fakes."""
+    return World()
+
+
+def put_pool(world: World) -> None:
+    """Put the pool with one node."""
+    pool = NodePool(name=POOL, status=PoolStatus.RUNNING)
+    world.gke.set_pool(pool)
+    world.kube.put_object(object_path("nodes", NODE), raw_node(NODE, pool, world.clock))
+
+
+def carry_out(world: World, **plan: Any) -> list[Answer]:
+    """Carry a plan out; return the answers."""
+    world.actor.carry_out(Plan(memory=Memory(), **plan))
+    world.settle()
+    answers = []
+    while not world.actor.answers.empty():
+        answers.append(world.actor.answers.get_nowait())
+    return answers
+
+
+def test_a_create_that_gke_takes(world: World) -> None:
+    """The answer names the operation, and the loop is woken."""
+    (answer,) = carry_out(world, creates=(CREATE,))
+    assert answer == CreateAnswer(name=POOL, at=world.clock.now(), operation=OperationName("operation-1"))
+    assert world.wake.is_set()
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_a_create_that_gke_refuses(world: World, kind: FailureKind) -> None:
+    """Whatever GKE answers is handed on with its kind."""
+    world.gke.fail_next("create_node_pool", kind)
+    (answer,) = carry_out(world, creates=(CREATE,))
+    assert isinstance(answer, CreateAnswer)
+    assert answer.failure is not None
+    assert answer.failure.kind is kind
+
+
+def test_a_create_that_crashes_may_have_had_its_effect(world: World) -> None:
+    """A mistake of ours in the middle of a create leaves its outcome unknown, and is never lost."""
+    world.actor.gke = Broken()  # type: ignore[assignment]
+    (answer,) = carry_out(world, creates=(CREATE,))
+    assert isinstance(answer, CreateAnswer)
+    assert answer.failure is not None
+    assert answer.failure.kind is FailureKind.UNKNOWN_OUTCOME
+
+
+def test_a_delete_that_goes_through(world: World) -> None:
+    """The gate is passed, GKE is asked, the answer names the operation."""
+    put_pool(world)
+    (answer,) = carry_out(world, deletes=(a_delete(),))
+    assert isinstance(answer, DeleteAnswer)
+    assert (answer.result, answer.operation) == (DeleteResult.ACCEPTED, "operation-1")
+
+
+def test_a_delete_of_a_pool_that_is_gone(world: World) -> None:
+    """What GKE does not find is gone, which is what was wanted."""
+    (answer,) = carry_out(world, deletes=(a_delete(),))
+    assert isinstance(answer, DeleteAnswer)
+    assert answer.result is DeleteResult.GONE
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.NOT_FOUND])
+def test_a_delete_that_gke_refuses(world: World, kind: FailureKind) -> None:
+    """A refused delete has failed, with GKE's words."""
+    put_pool(world)
+    world.gke.fail_next("delete_node_pool", kind, message="not now")
+    (answer,) = carry_out(world, deletes=(a_delete(),))
+    assert isinstance(answer, DeleteAnswer)
+    assert answer.failure is not None
+    assert (answer.result, answer.failure.kind, answer.reason) == (DeleteResult.FAILED, kind, "not now")
+
+
+def test_a_delete_that_the_gate_stops(world: World) -> None:
+    """Nothing is sent to GKE for a pool that is in use, and the answer says who uses it."""
+    put_pool(world)
+    world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", NODE))
+    (answer,) = carry_out(world, deletes=(a_delete(),))
+    assert isinstance(answer, DeleteAnswer)
+    assert answer.result is DeleteResult.KEPT
+    assert "other/stray" in answer.reason
+    assert world.gke.names_of("delete_node_pool") == []
+
+
+def test_a_delete_whose_reason_is_gone(world: World) -> None:
+    """A JobSet that lives keeps its pool."""
+    put_pool(world)
+    world.kube.put_object(jobset_path("train"), raw_jobset("train", uid="uid-of-train"))
+    (answer,) = carry_out(world, deletes=(a_delete(),))
+    assert isinstance(answer, DeleteAnswer)
+    assert answer.result is DeleteResult.NEEDED
+
+
+def test_a_delete_while_kubernetes_fails(world: World) -> None:
+    """Without an answer from Kubernetes nothing is sent to GKE."""
+    put_pool(world)
+    world.kube.fail("GET", "/jobsets/", kube.Unavailable("no answer"))
+    (answer,) = carry_out(world, deletes=(a_delete(),))
+    assert isinstance(answer, DeleteAnswer)
+    assert answer.result is DeleteResult.FAILED
+    assert world.gke.names_of("delete_node_pool") == []
+
+
+def test_a_delete_that_crashes(world: World) -> None:
+    """A mistake of ours in the middle of a delete is an answer, too."""
+    put_pool(world)
+    world.actor.gke = Broken()  # type: ignore[assignment]
+    (answer,) = carry_out(world, deletes=(a_delete(),))
+    assert isinstance(answer, DeleteAnswer)
+    assert answer.failure is not None
+    assert answer.failure.kind is FailureKind.UNKNOWN_OUTCOME
+
+
+def test_without_enough_lease_nothing_is_sent(world: World) -> None:
+    """A lease that may end during a call permits neither creates nor deletes, and not even a cordon."""
+    put_pool(world)
+    world.lease_seconds = CALL_TIMEOUT_SECONDS
+    answers = carry_out(world, creates=(CREATE,), deletes=(a_delete(),))
+    failures = [answer.failure.kind for answer in answers if answer.failure is not None]
+    assert failures == [FailureKind.UNAVAILABLE, FailureKind.UNAVAILABLE]
+    assert world.gke.calls == []
+    assert world.calls("PATCH") == []
+
+
+def test_a_lease_that_ends_at_the_gate_stops_the_delete(world: World) -> None:
+    """The lease is looked at again after the gate, which may take long."""
+    put_pool(world)
+    left = iter([30.0, 5.0])
+    world.actor.lease_seconds = lambda: next(left)
+    (answer,) = carry_out(world, deletes=(a_delete(),))
+    assert isinstance(answer, DeleteAnswer)
+    assert answer.result is DeleteResult.FAILED
+    assert world.gke.names_of("delete_node_pool") == []
+
+
+LOOK_UP = LookUp(name=POOL, kind=LookUpKind.POOL)
+
+
+def test_a_pool_is_looked_up(world: World) -> None:
+    """A pool exists, or does not, or GKE does not say."""
+    (absent,) = carry_out(world, look_ups=(LOOK_UP,))
+    put_pool(world)
+    (present,) = carry_out(world, look_ups=(LOOK_UP,))
+    world.gke.fail_next("get_node_pool", FailureKind.UNAVAILABLE)
+    (unclear,) = carry_out(world, look_ups=(LOOK_UP,))
+    found = [
+        (each.exists, each.failure is None) for each in (absent, present, unclear) if isinstance(each, LookUpAnswer)
+    ]
+    assert found == [(False, True), (True, True), (False, False)]
+
+
+def test_an_operation_is_looked_up(world: World) -> None:
+    """An operation that failed tells why."""
+    world.gke.create_node_pool(CREATE.request)
+    world.gke.fail_pool(POOL, FailureKind.STOCKOUT)
+    look_up = LookUp(name=POOL, kind=LookUpKind.OPERATION, operation=OperationName("operation-1"))
+    (answer,) = carry_out(world, look_ups=(look_up,))
+    assert isinstance(answer, LookUpAnswer)
+    assert answer.operation is not None
+    assert answer.operation.failure is not None
+    assert answer.operation.failure.kind is FailureKind.STOCKOUT
+
+
+def test_an_operation_that_gke_has_forgotten(world: World) -> None:
+    """An operation that is not found is an answer without one."""
+    look_up = LookUp(name=POOL, kind=LookUpKind.OPERATION, operation=OperationName("operation-9"))
+    (answer,) = carry_out(world, look_ups=(look_up,))
+    assert isinstance(answer, LookUpAnswer)
+    assert (answer.operation, answer.failure) == (None, None)
+
+
+def test_a_look_up_that_crashes_is_only_logged(world: World) -> None:
+    """A crash in a thread ends neither the thread pool nor the count of calls under way."""
+    world.actor.gke = Broken()  # type: ignore[assignment]
+    assert carry_out(world, look_ups=(LOOK_UP,)) == []
+    assert world.actor.drain(timeout_seconds=1.0)
+
+
+def test_an_uncordon_is_done_once(world: World) -> None:
+    """Nodes of kept pools are opened; a failure is no more than a warning, and is tried again."""
+    put_pool(world)
+    kube.cordon(world.kube, NODE)
+    world.kube.fail("PATCH", NODE, kube.Unavailable("no answer"))
+    assert carry_out(world, uncordons=(NODE,)) == []
+    assert carry_out(world, uncordons=(NODE,)) == []
+    raw = world.kube.object(object_path("nodes", NODE))
+    assert raw is not None
+    assert raw["spec"].get("unschedulable") is None
+
+
+def test_a_node_is_released(world: World) -> None:
+    """Our taint comes off; others' stay."""
+    put_pool(world)
+    raw = world.kube.object(object_path("nodes", NODE))
+    assert raw is not None
+    others = raw["spec"].get("taints", [])
+    held = {"key": constants.HELD, "value": "true", "effect": "NoSchedule"}
+    world.kube.put_object(object_path("nodes", NODE), {**raw, "spec": {**raw["spec"], "taints": [*others, held]}})
+    assert carry_out(world, releases=(NODE,)) == []
+    raw = world.kube.object(object_path("nodes", NODE))
+    assert raw is not None
+    assert (raw["spec"].get("taints") or []) == others
+
+
+def test_a_node_that_is_being_changed_is_left_alone_until_then(world: World) -> None:
+    """Rounds come faster than answers: each decides the same, and it is done once."""
+    put_pool(world)
+    kube.cordon(world.kube, NODE)
+    before = len(world.calls("PATCH"))
+    entered, release = threading.Event(), threading.Event()
+    world.actor.gke = Slow(entered, release)  # type: ignore[assignment]
+    world.actor.carry_out(Plan(memory=Memory(), creates=(CREATE,)))
+    assert entered.wait(10)
+    for _ in range(3):
+        world.actor.carry_out(Plan(memory=Memory(), uncordons=(NODE,), releases=(NODE,)))
+    release.set()
+    world.settle()
+    assert len(world.calls("PATCH")) == before + 1
+    kube.cordon(world.kube, NODE)
+    carry_out(world, uncordons=(NODE,))
+    assert len(world.calls("PATCH")) == before + 3
+
+
+def test_deletes_are_sent_before_creates(world: World) -> None:
+    """Deletes give back what creates wait for."""
+    put_pool(world)
+    other = PoolName("other-pool")
+    request = NodePoolRequest(name=other, zone=Zone("us-central2-b"), machine_type="ct4p-hightpu-4t", node_count=1)
+    create = Create(slice_id=CREATE.slice_id, request=request, pod=REF, jobset=REF)
+    carry_out(world, creates=(create,), deletes=(a_delete(),))
+    assert [call.method for call in world.gke.calls] == ["delete_node_pool", "create_node_pool"]
+
+
+def test_draining_waits_for_what_is_under_way_and_drops_the_rest(world: World) -> None:
+    """At the end the call under way is finished, what has not begun is never sent."""
+    entered, release = threading.Event(), threading.Event()
+    world.actor.gke = Slow(entered, release)  # type: ignore[assignment]
+    world.actor.carry_out(Plan(memory=Memory(), creates=(CREATE, CREATE)))
+    assert entered.wait(10)
+    assert not world.actor.drain(timeout_seconds=0.05)
+    release.set()
+    assert world.actor.drain(timeout_seconds=10)
+    assert world.actor.gke.created == 1  # type: ignore[attr-defined]
+
+
+class Broken:
+    """A GKE client with a mistake in it."""
+
+    def __getattr__(self, method: str) -> Any:
+        def crash(*_: Any) -> Any:
+            raise TypeError(method)
+
+        return crash
+
+
+class Slow:
+    """A GKE client whose creates wait."""
+
+    def __init__(self, entered: threading.Event, release: threading.Event) -> None:
+        self._entered, self._release = entered, release
+        self.created = 0
+
+    def create_node_pool(self, request: NodePoolRequest) -> OperationName:
+        """Wait until released."""
+        self._entered.set()
+        assert self._release.wait(10)
+        self.created += 1
+        return OperationName("operation-1")
+
+
+class Exhausted:
+    """Threads that take no call, or take it and say that they did not, as a pool that cannot start a thread does."""
+
+    def __init__(self, *, queues: bool) -> None:
+        self._queues = queues
+        self.queued: list[Callable[[], None]] = []
+
+    def submit(self, call: Callable[..., None], *arguments: object) -> None:
+        """Raise what a pool of threads raises."""
+        if self._queues:
+            self.queued.append(lambda: call(*arguments))
+        raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("queues", [False, True], ids=["it is not queued", "it is queued all the same"])
+def test_a_call_that_cannot_be_submitted_is_answered_and_costs_no_other_its_turn(*, queues: bool) -> None:
+    """Creates still go out though no delete can; what was given up is not made later."""
+    world = World()
+    put_pool(world)
+    exhausted = Exhausted(queues=queues)
+    world.actor.slow_executor = exhausted  # type: ignore[assignment]
+    answers = carry_out(world, deletes=(a_delete("first-pool"), a_delete("second-pool")), creates=(CREATE,))
+    by_name = {each.name: each for each in answers if not isinstance(each, LookUpAnswer)}
+    assert sorted(by_name) == ["first-pool", "second-pool", "train-pool"]
+    failure = by_name[PoolName("first-pool")].failure
+    assert failure is not None
+    assert (failure.kind, "no thread" in failure.message) == (FailureKind.UNAVAILABLE, True)
+    for late in exhausted.queued:
+        late()
+    assert world.actor.answers.empty()
+    assert world.gke.names_of("delete_node_pool") == []
+    assert world.gke.names_of("create_node_pool") == [CREATE.request.name]
+    assert world.actor.drain(timeout_seconds=0)
+
+
+def test_a_call_is_live_until_its_answer_is_taken(world: World) -> None:
+    """Waiting for a thread, being made, answered and not yet read."""
+    world.actor.carry_out(Plan(memory=Memory(), creates=(CREATE,)))
+    assert world.actor.live_calls() == {CREATE.request.name}
+    world.settle()
+    assert world.actor.live_calls() == {CREATE.request.name}
+    assert world.actor.take_answer() is not None
+    assert world.actor.live_calls() == frozenset()
+    assert world.actor.take_answer() is None
+
+
+def test_a_call_that_crashes_without_an_answer_is_not_live(world: World) -> None:
+    """Nobody will tell of it."""
+
+    def broken() -> Any:
+        raise ValueError("no clock")
+
+    world.actor.clock = broken
+    world.actor.carry_out(Plan(memory=Memory(), creates=(CREATE,)))
+    world.settle()
+    assert world.actor.live_calls() == frozenset()

@@ -1,0 +1,101 @@
+"""Somebody sets the clock while the controller runs: what was to happen in a minute happens in a minute."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from provisioner.model.capacity import PoolStatus
+from tests.slices.kit import World, jobset_path
+
+
+class SetClock:
+    """A time of day that somebody sets, over a world's steady clock."""
+
+    def __init__(self, world: World) -> None:
+        self._now = world.clock.now
+        self.by = timedelta()
+        world.clock.now = lambda: self._now() + self.by  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        pytest.param(timedelta(hours=-2), id="set back by two hours"),
+        pytest.param(timedelta(hours=2), id="set forward by two hours"),
+    ],
+)
+def test_the_deletion_delay_is_as_long_as_ever(by: timedelta) -> None:
+    """A pool goes after its delay: not two hours later, and not at once."""
+    world = World()
+    clock = SetClock(world)
+    world.start()
+    pool = world.run_to_use()
+    world.remove_leader()
+    world.kube.remove_object(jobset_path("train"))
+    world.round(after_seconds=3)
+    clock.by = by
+    world.round(after_seconds=3)
+    world.round(after_seconds=3)
+    assert world.gke.pools[pool].status is PoolStatus.RUNNING
+    world.rounds(4, every_seconds=15)
+    assert world.gke.pools[pool].status is PoolStatus.STOPPING
+
+
+def test_a_list_of_pools_is_as_old_as_it_was() -> None:
+    """A clock that is set back does not make the last list look as if it came from the future."""
+    world = World()
+    clock = SetClock(world)
+    loop = world.start()
+    world.round()
+    clock.by = timedelta(hours=-2)
+    pause = world.round(after_seconds=70)
+    assert loop.pools.age_seconds(world.clock.now()) == pytest.approx(0.0, abs=1.0)
+    assert pause <= 60.0
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        pytest.param(timedelta(hours=-2), id="set back by two hours"),
+        pytest.param(timedelta(hours=2), id="set forward by two hours"),
+    ],
+)
+def test_a_clock_that_is_set_within_a_round_is_followed_once(by: timedelta) -> None:
+    """What is stamped with the new time in that very round is not moved along once more in the next."""
+    world = World()
+    clock = SetClock(world)
+    loop = world.start()
+    load = loop.store.load
+
+    def load_meanwhile() -> dict[str, str]:
+        clock.by = by
+        return load()
+
+    loop.store.load = load_meanwhile  # type: ignore[method-assign]
+    world.round()
+    assert clock.by == by
+    world.round(after_seconds=3)
+    assert 0.0 <= loop.pools.age_seconds(world.clock.now()) <= 60.0
+
+
+def test_what_is_stamped_before_the_change_is_noticed_is_stamped_by_the_old_clock() -> None:
+    """So that it can be moved along with everything else, once."""
+    world = World()
+    clock = SetClock(world)
+    before = world.time()
+    clock.by = timedelta(hours=2)
+    assert world.time() == before
+    assert world.time.follow() == timedelta(hours=2)
+    assert world.time() == before + timedelta(hours=2)
+    assert world.time.follow() == timedelta()
+
+
+def test_a_clock_that_is_nudged_was_not_set() -> None:
+    """Time servers do that all the while."""
+    world = World()
+    clock = SetClock(world)
+    clock.by = timedelta(milliseconds=300)
+    assert world.time.follow() == timedelta()
+    assert world.time() == world.clock.now()

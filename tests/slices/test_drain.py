@@ -1,0 +1,271 @@
+"""`tpu-provisioner drain`: what is left and why, and an exit code that an uninstall can go by."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from provisioner import constants
+from provisioner.cli import drain
+from provisioner.kube import errors
+from provisioner.kube.protocol import LEASES_ROOT, object_path
+from provisioner.kube.quantities import format_micro_time
+from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
+from provisioner.slices.observe import PoolList
+from provisioner.slices.suppliers.gke.identity_check import ClusterProof
+from tests.slices.kit import CERTIFICATE, NAMESPACE, OTHER_CERTIFICATE, World, jobset_path, raw_foreign_pod
+
+_OWN = "tpu-provisioner-system"
+_LEASE = object_path("leases", constants.LEASE_NAME, namespace=_OWN, root=LEASES_ROOT)
+
+
+@dataclass
+class Drained:
+    """What the command came to."""
+
+    code: int
+    text: str
+    #: How long it waited.
+    seconds: float = 0.0
+
+
+@dataclass
+class Person:
+    """Runs the command, and does something each time that it waits."""
+
+    world: World
+    #: What happens while it waits; after the last of these, the patience runs out.
+    meanwhile: list[Callable[[], object]] = field(default_factory=list)
+    certificate: bytes = CERTIFICATE
+
+    def __call__(self, *, patience_seconds: float = 0.0) -> Drained:
+        """Run it."""
+        world, lines = self.world, list[str]()
+        look = drain.Look(
+            settings=world.settings,
+            api=world.kube,
+            watches=world.watches,
+            pools=PoolList(gke=world.gke, clock=world.time),
+            proof=ClusterProof(
+                gke=world.gke, api=world.kube, trusted_ca_pem=self.certificate, assume=False, clock=world.time
+            ),
+            clock=world.time,
+        )
+        began, steps = world.clock(), list(self.meanwhile)
+
+        def wait(seconds: float) -> None:
+            world.clock.advance(seconds)
+            if steps:
+                steps.pop(0)()
+
+        code = drain.drain(look, patience_seconds=patience_seconds, say=lines.append, wait=wait, monotonic=world.clock)
+        return Drained(code, "\n".join(lines), world.clock() - began)
+
+
+def _lead(world: World, *, holder: str = "pod_1", age_seconds: float = 1.0) -> None:
+    world.clock.advance(age_seconds)
+    renewed = format_micro_time(world.clock.now().replace(microsecond=0))
+    world.clock.advance(age_seconds)
+    world.kube.put_object(_LEASE, {"spec": {"holderIdentity": holder, "renewTime": renewed}})
+
+
+@pytest.fixture
+def world() -> World:
+    """Give a cluster whose controller leads and makes no new pools."""
+    world = World(pause_creation=False)
+    _lead(world)
+    return world
+
+
+def _paused(world: World) -> World:
+    world.settings = replace(world.settings, pause_creation=True)
+    return world
+
+
+def test_nothing_left(world: World) -> None:
+    """It says where it looked, and ends with 0; pools of others do not count."""
+    world.gke.set_pool(NodePool(name=PoolName("default-pool"), status=PoolStatus.RUNNING))
+    done = Person(_paused(world))()
+    assert (done.code, done.text) == (
+        0,
+        "No node pool of the provisioner is left in project-1/us-central2/test.",
+    )
+
+
+def test_a_jobset_keeps_its_pool(world: World) -> None:
+    """A pool under a living JobSet is named with it, and the exit code says that it is there."""
+    pool = world.run_to_use()
+    done = Person(_paused(world))()
+    assert done.code == 1
+    assert done.text == (
+        f"1 node pool is left in project-1/us-central2/test:\n"
+        f"  {pool}  JobSet {NAMESPACE}/train needs it (in use); delete the JobSet, or let it end"
+    )
+    assert [call.method for call in world.gke.calls if call.method == "delete_node_pool"] == []
+
+
+def test_a_suspended_jobset_that_keeps_its_pool() -> None:
+    """It is named, and so is the setting; without the setting the pool goes."""
+    world = World(keep_suspended=True)
+    pool = world.run_to_use()
+    world.remove_leader()
+    world.change_jobset(spec={"suspend": True})
+    done = Person(_paused(world))()
+    assert done.code == 1
+    why = "is suspended and keeps it; delete the JobSet, or unset KEEP_POOLS_OF_SUSPENDED_JOBSETS"
+    assert f"  {pool}  JobSet {NAMESPACE}/train {why}" in done.text
+    world.settings = replace(world.settings, keep_suspended=False)
+    assert f"not needed (it was made for JobSet {NAMESPACE}/train)" in Person(_paused(world))().text
+
+
+def test_it_waits_until_the_last_pool_is_gone(world: World) -> None:
+    """JobSet deleted, pool idle, pool stopping, gone: each is told once, and the end is 0."""
+    world.run_to_use()
+
+    def end_the_jobset() -> None:
+        world.kube.remove_object(jobset_path("train"))
+        world.remove_leader()
+
+    person = Person(
+        _paused(world),
+        [
+            end_the_jobset,
+            world.round,
+            lambda: world.rounds(2, every_seconds=31),
+            world.finish_deletes,
+        ],
+    )
+    _lead(world)
+    done = person(patience_seconds=1800)
+    assert done.code == 0
+    assert done.text.count("needs it (in use)") == 1
+    assert f"not needed (it was made for JobSet {NAMESPACE}/train)" in done.text
+    assert "being deleted" in done.text
+    assert done.text.endswith("No node pool of the provisioner is left in project-1/us-central2/test.")
+
+
+def test_the_patience_is_over(world: World) -> None:
+    """It gives up at the moment that it was given, says so, and ends with 1; it repeats itself each minute."""
+    world.run_to_use()
+    done = Person(_paused(world))(patience_seconds=95)
+    assert done.code == 1
+    assert done.seconds == 95
+    assert done.text.endswith("Gave up waiting after 95 s.")
+    assert done.text.count("needs it (in use)") == 2
+
+
+def test_a_pod_of_nobodys_jobset(world: World) -> None:
+    """A pool that no JobSet needs and that somebody's pod is on is kept by the controller: the pod is named."""
+    pool = world.run_to_use()
+    world.kube.remove_object(jobset_path("train"))
+    world.remove_leader()
+    guest = raw_foreign_pod("notebook", f"gke-test-{pool}-0")
+    world.kube.put_object("/api/v1/namespaces/other/pods/notebook", guest)
+    done = Person(_paused(world))()
+    assert done.code == 1
+    assert "pod other/notebook asks for chips and runs on it" in done.text
+    world.kube.fail("GET", "pods", errors.Unavailable("down"))
+    assert "not needed (it was made for" in Person(_paused(world))().text
+
+
+def test_a_pool_that_is_about_to_be_made(world: World) -> None:
+    """With creation going on, a JobSet that waits is not nothing; with creation paused it is."""
+    world.put_jobset()
+    done = Person(world)()
+    assert done.code == 1
+    assert f"not made yet: JobSet {NAMESPACE}/train waits for it" in done.text
+    assert "PAUSE_CREATION is not set here" in done.text
+    assert f"kubectl --namespace={_OWN} set env deployment/tpu-provisioner PAUSE_CREATION=true" in done.text
+    assert Person(_paused(world))().code == 0
+
+
+def test_a_pool_that_failed(world: World) -> None:
+    """It is left as long as GKE lists it."""
+    world.put_jobset()
+    world.round()
+    (pool,) = world.gke.pools
+    world.gke.fail_pool(pool, FailureKind.STOCKOUT)
+    done = Person(_paused(world))()
+    assert done.code == 1
+    assert f"{pool}  failed; the controller deletes it" in done.text
+
+
+_NOBODY = (
+    ("nobody holds the Lease", "", 1.0, f"nobody holds Lease {_OWN}/tpu-provisioner"),
+    ("the holder died", "pod_1", 300.0, f"Lease {_OWN}/tpu-provisioner was last renewed at "),
+)
+
+
+@pytest.mark.parametrize(("name", "holder", "age_seconds", "words"), _NOBODY, ids=[case[0] for case in _NOBODY])
+def test_no_controller_runs(name: str, holder: str, age_seconds: float, words: str, world: World) -> None:
+    """Without a controller nothing deletes the pools: that is said, and what to do."""
+    world.run_to_use()
+    _lead(world, holder=holder, age_seconds=age_seconds)
+    done = Person(_paused(world))()
+    assert words in done.text
+    assert "scale deployment/tpu-provisioner --replicas=1" in done.text
+
+
+def test_the_lease_cannot_be_told(world: World) -> None:
+    """It is missing, or may not be read: the first is said, the second is no news."""
+    world.run_to_use()
+    world.kube.remove_object(_LEASE)
+    assert "does not exist" in Person(_paused(world))().text
+    world.kube.fail("GET", "leases", errors.Forbidden("no", status=403))
+    assert "scale deployment" not in Person(_paused(world))().text
+
+
+def test_another_cluster(world: World) -> None:
+    """That another cluster has no pools is no reason to uninstall from this one."""
+    done = Person(_paused(world), certificate=OTHER_CERTIFICATE)()
+    assert done.code == 1
+    assert "No node pool" not in done.text
+
+
+def test_gke_is_away(world: World) -> None:
+    """While it cannot be asked nothing is said to be empty; when it is back, the wait goes on."""
+    world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="down")
+    assert Person(_paused(world))().code == 1
+    done = Person(_paused(world), [world.gke.heal])(patience_seconds=60)
+    assert done.code == 0
+    assert "GKE does not list the node pools" in done.text
+
+
+def test_what_cannot_be_seen(world: World) -> None:
+    """Pools are told though JobSets are not seen; without pools, only paused creation makes it certain."""
+    world.jobsets.synced, world.jobsets.problem = False, "the JobSet CRD is not installed"
+    done = Person(world)()
+    assert done.code == 1
+    assert "cannot tell whether a JobSet waits for a node pool: the JobSet CRD is not installed" in done.text
+    assert Person(_paused(world))().code == 0
+    world.jobsets.synced = True
+    pool = world.run_to_use()
+    world.jobsets.synced = False
+    done = Person(_paused(world))()
+    assert done.code == 1
+    assert f"{pool}  cannot tell who needs it: the JobSet CRD is not installed" in done.text
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [([], (False, 0.0)), (["--wait", "--timeout=30m"], (True, 1800.0))],
+    ids=["once", "waiting"],
+)
+def test_flags(given: list[str], want: tuple[bool, float]) -> None:
+    """Durations are Go's, as in kubectl."""
+    parser = argparse.ArgumentParser()
+    drain.add_arguments(parser)
+    parsed = parser.parse_args(given)
+    assert (parsed.wait, parsed.timeout) == want
+
+
+def test_a_wrong_duration(capsys: pytest.CaptureFixture[str]) -> None:
+    """It says what a duration looks like."""
+    parser = argparse.ArgumentParser()
+    drain.add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--timeout=30"])
+    assert "is no duration" in capsys.readouterr().err

@@ -1,0 +1,372 @@
+"""The gate before a delete: the reason proven live, the nodes closed, nothing unfinished with chips on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner import constants, kube
+from provisioner.kube.protocol import JOBSETS_ROOT, object_path
+from provisioner.model.capacity import NodePool, PoolName, PoolStatus
+from provisioner.slices.demand import job_key
+from provisioner.slices.gate import KeptError, NeededError
+from provisioner.slices.planning.plan import Delete, DeleteReason
+from tests.kube.builders import job_reference
+from tests.slices.kit import (
+    NAMESPACE,
+    World,
+    a_delete,
+    jobset_path,
+    raw_foreign_pod,
+    raw_jobset,
+    raw_leader,
+    raw_node,
+    seconds_from,
+)
+
+NODE = "gke-test-train-pool-0"
+SECOND = "gke-test-train-pool-1"
+
+
+@pytest.fixture
+def world() -> World:
+    """A pool of two nodes, its JobSet gone."""
+    world = World()
+    pool = NodePool(name=PoolName("train-pool"), status=PoolStatus.RUNNING)
+    for name in (NODE, SECOND):
+        world.kube.put_object(object_path("nodes", name), raw_node(name, pool, world.clock))
+    return world
+
+
+def put_jobset(world: World, *, uid: str = "uid-of-train", **changes: Any) -> None:
+    """Put the JobSet that the pool was made for, or one of its name."""
+    world.kube.put_object(jobset_path("train"), raw_jobset("train", uid=uid, **changes))
+
+
+def put_pod(world: World, name: str = "stray", **changes: Any) -> None:
+    """Put a pod of somebody else on the first node."""
+    world.kube.put_object(object_path("pods", name, namespace="other"), raw_foreign_pod(name, NODE, **changes))
+
+
+def cordoned(world: World, node: str = NODE) -> tuple[bool, bool]:
+    """Return whether a node is cordoned, and whether the note says that it was us."""
+    raw = world.kube.object(object_path("nodes", node))
+    assert raw is not None
+    ours = constants.CORDONED in raw["metadata"].get("annotations", {})
+    return raw["spec"].get("unschedulable") is True, ours
+
+
+COMPLETED = {"status": {"terminalState": "Completed"}}
+FAILED = {"status": {"terminalState": "Failed"}}
+SUSPENDED = {"spec": {"suspend": True}}
+DELETING = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
+
+
+@pytest.mark.parametrize(
+    ("reason", "jobset"),
+    [
+        pytest.param(DeleteReason.JOBSET_GONE, None, id="gone, and there is none"),
+        pytest.param(DeleteReason.JOBSET_GONE, {"uid": "another"}, id="gone, and its name is used by another"),
+        pytest.param(DeleteReason.JOBSET_GONE, DELETING, id="gone, and it is being deleted"),
+        pytest.param(DeleteReason.JOBSET_FINISHED, COMPLETED, id="finished, and it is completed"),
+        pytest.param(DeleteReason.JOBSET_FINISHED, FAILED, id="finished, and it has failed"),
+        pytest.param(DeleteReason.JOBSET_FINISHED, None, id="finished, and meanwhile it is gone"),
+        pytest.param(DeleteReason.JOBSET_GONE, SUSPENDED, id="gone, and it is suspended"),
+        pytest.param(DeleteReason.JOBSET_GONE, COMPLETED, id="gone for who does not watch it, and it is completed"),
+        pytest.param(DeleteReason.JOBSET_FINISHED, SUSPENDED, id="finished, and made again it is suspended"),
+        pytest.param(DeleteReason.JOBSET_FINISHED, DELETING, id="finished, and it is being deleted"),
+        pytest.param(DeleteReason.JOBSET_SUSPENDED, SUSPENDED, id="suspended, and it is"),
+        pytest.param(DeleteReason.JOBSET_SUSPENDED, None, id="suspended, and meanwhile it is gone"),
+        pytest.param(DeleteReason.JOBSET_SUSPENDED, COMPLETED, id="suspended, and meanwhile it is completed"),
+        pytest.param(DeleteReason.SLICE_ELSEWHERE, {}, id="the slice is elsewhere, and the JobSet lives"),
+        pytest.param(DeleteReason.NOT_NEEDED, {}, id="not needed, and the JobSet lives"),
+        pytest.param(DeleteReason.POOL_FAILED, {}, id="failed, and the JobSet lives"),
+    ],
+)
+def test_a_confirmed_reason_goes_through(world: World, reason: DeleteReason, jobset: dict[str, Any] | None) -> None:
+    """A reason that the API server confirms lets the delete through, with all nodes cordoned by us."""
+    if jobset is not None:
+        put_jobset(world, **jobset)
+    world.gate.pass_through(a_delete(reason=reason))
+    assert [cordoned(world, node) for node in (NODE, SECOND)] == [(True, True), (True, True)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "jobset", "want"),
+    [
+        pytest.param(DeleteReason.JOBSET_GONE, {}, "lives", id="gone, but it lives"),
+        pytest.param(DeleteReason.JOBSET_FINISHED, {}, "lives", id="finished, but it lives"),
+        pytest.param(DeleteReason.JOBSET_SUSPENDED, {}, "lives", id="suspended, but it was resumed"),
+    ],
+)
+def test_a_reason_that_is_not_confirmed_keeps_the_pool(
+    world: World, reason: DeleteReason, jobset: dict[str, Any], want: str
+) -> None:
+    """Where the API server says otherwise, the pool is kept, its nodes untouched, and the message says what is so."""
+    put_jobset(world, **jobset)
+    with pytest.raises(NeededError, match=want):
+        world.gate.pass_through(a_delete(reason=reason))
+    assert cordoned(world) == (False, False)
+    assert world.calls("PATCH") == []
+
+
+@pytest.mark.parametrize("reason", [DeleteReason.JOBSET_GONE, DeleteReason.JOBSET_FINISHED])
+def test_a_suspended_jobset_that_keeps_its_pools_is_no_reason(world: World, reason: DeleteReason) -> None:
+    """As decided by who does not watch its namespace; one that has ended is one."""
+    gate = replace(world.gate, keep_suspended=True)
+    put_jobset(world, **SUSPENDED)
+    with pytest.raises(NeededError, match="is suspended and keeps it"):
+        gate.pass_through(a_delete(reason=reason))
+    assert cordoned(world) == (False, False)
+    put_jobset(world, **SUSPENDED, **COMPLETED)
+    gate.pass_through(a_delete(reason=reason))
+    assert cordoned(world) == (True, True)
+
+
+def test_a_pool_that_names_no_uid_goes_by_the_name(world: World) -> None:
+    """A pool of the Go provisioner is kept while any JobSet of the name lives."""
+    put_jobset(world, uid="any")
+    with pytest.raises(KeptError, match="lives"):
+        world.gate.pass_through(a_delete(jobset_uid=""))
+
+
+def test_a_jobset_whose_templates_nobody_can_read_can_end(world: World) -> None:
+    """What it asks for does not matter any more."""
+    spoilt = {"containers": [{"resources": {"requests": {constants.TPU_RESOURCE: "many"}}}]}
+    template = {"spec": {"template": {"spec": spoilt}}}
+    put_jobset(world, spec={"replicatedJobs": [{"name": "workers", "template": template}]}, **COMPLETED)
+    world.gate.pass_through(a_delete())
+    assert cordoned(world) == (True, True)
+
+
+def test_a_pool_that_names_no_namespace_is_kept(world: World) -> None:
+    """Without it every JobSet would seem to be gone."""
+    with pytest.raises(KeptError, match="in which namespace"):
+        world.gate.pass_through(a_delete(namespace=""))
+
+
+def put_helper(world: World, *, jobset: str = "train", uid: str = "uid-of-train", namespace: str = NAMESPACE) -> None:
+    """Put a pod without chips on the pool: a Job controls it, and it says which JobSet it is of."""
+    labels = {constants.JOBSET_NAME: jobset, constants.JOBSET_UID: uid}
+    metadata = {"namespace": namespace, "labels": labels, "ownerReferences": [job_reference("train-driver-0")]}
+    raw = raw_foreign_pod("driver", NODE, requests={"cpu": "1"}, metadata=metadata)
+    world.kube.put_object(object_path("pods", "driver", namespace=namespace), raw)
+
+
+LIVING = [DeleteReason.NOT_NEEDED, DeleteReason.SLICE_ELSEWHERE, DeleteReason.POOL_FAILED, DeleteReason.NO_READY_NODES]
+
+
+@pytest.mark.parametrize("reason", LIVING)
+def test_a_pod_without_chips_of_the_living_jobset_keeps_the_pool(world: World, reason: DeleteReason) -> None:
+    """Its driver may be pinned to the slice."""
+    put_jobset(world)
+    put_helper(world)
+    with pytest.raises(KeptError, match=f"{NAMESPACE}/driver on {NODE}"):
+        world.gate.pass_through(a_delete(reason=reason))
+    assert cordoned(world) == (False, False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"namespace": "elsewhere"}, id="of another namespace"),
+        pytest.param({"jobset": "other"}, id="of another JobSet"),
+        pytest.param({"uid": "uid-of-an-earlier-one"}, id="of an earlier JobSet of the name"),
+    ],
+)
+def test_a_pod_without_chips_of_anybody_else_keeps_nothing(world: World, changes: dict[str, str]) -> None:
+    """Daemons and copied labels are no reason."""
+    put_jobset(world)
+    put_helper(world, **changes)
+    world.gate.pass_through(a_delete(reason=DeleteReason.NOT_NEEDED))
+    assert cordoned(world) == (True, True)
+
+
+def test_a_pod_without_chips_of_an_ended_jobset_keeps_nothing(world: World) -> None:
+    """The work is over."""
+    put_jobset(world, **COMPLETED)
+    put_helper(world)
+    world.gate.pass_through(a_delete(reason=DeleteReason.JOBSET_FINISHED))
+
+
+TPU = {constants.TPU_RESOURCE: "4"}
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param({}, id="it runs"),
+        pytest.param({"phase": "Pending"}, id="it is bound and has not started"),
+        pytest.param({"phase": "Unknown"}, id="its kubelet is silent"),
+        pytest.param({"grace": 20.0}, id="it is terminating within its grace"),
+    ],
+)
+def test_an_unfinished_pod_with_chips_keeps_the_pool(world: World, pod: dict[str, Any]) -> None:
+    """Anybody's unfinished pod with chips stops the delete; the nodes are opened again and the pod is named."""
+    if "grace" in pod:
+        pod = {"metadata": {"deletionTimestamp": seconds_from(world.clock, pod["grace"])}}
+    put_pod(world, **pod)
+    with pytest.raises(KeptError, match=f"other/stray on {NODE}"):
+        world.gate.pass_through(a_delete())
+    assert [cordoned(world, node) for node in (NODE, SECOND)] == [(False, False), (False, False)]
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param({"phase": "Succeeded"}, id="it has succeeded"),
+        pytest.param({"phase": "Failed"}, id="it has failed"),
+        pytest.param({"requests": {"cpu": "1"}}, id="it has no chips"),
+        pytest.param({"grace": -5.0}, id="it is past its grace"),
+    ],
+)
+def test_other_pods_stop_nothing(world: World, pod: dict[str, Any]) -> None:
+    """Pods that have ended, that have no chips, or that should be gone do not keep a pool."""
+    if "grace" in pod:
+        pod = {"metadata": {"deletionTimestamp": seconds_from(world.clock, pod["grace"])}}
+    put_pod(world, **pod)
+    world.gate.pass_through(a_delete())
+    assert cordoned(world) == (True, True)
+
+
+def test_many_pods_are_counted(world: World) -> None:
+    """The message names three pods and counts the others."""
+    for index in range(5):
+        put_pod(world, f"stray-{index}")
+    with pytest.raises(KeptError, match="and 2 more"):
+        world.gate.pass_through(a_delete())
+
+
+def test_the_nodes_are_closed_before_the_pods_are_listed(world: World) -> None:
+    """No pod is listed before every node is cordoned, or one could be bound in between."""
+    world.gate.pass_through(a_delete())
+    steps = [
+        "cordon" if call.method == "PATCH" else "pods"
+        for call in world.kube.calls
+        if call.method == "PATCH" or call.path == "/api/v1/pods"
+    ]
+    assert steps == ["cordon", "cordon", "pods", "pods"]
+
+
+def test_a_cordon_of_somebody_else_is_left_alone(world: World) -> None:
+    """A node that somebody else cordoned is neither noted as ours nor opened when the pool is kept."""
+    world.kube.patch(object_path("nodes", NODE), {"spec": {"unschedulable": True}})
+    put_pod(world)
+    with pytest.raises(KeptError):
+        world.gate.pass_through(a_delete())
+    assert [cordoned(world, node) for node in (NODE, SECOND)] == [(True, False), (False, False)]
+
+
+def test_a_cordon_of_an_earlier_try_is_undone_when_the_pool_is_kept(world: World) -> None:
+    """A cordon that a crash left behind is ours, and is undone when a pod keeps the pool."""
+    kube.cordon(world.kube, NODE)
+    put_pod(world)
+    with pytest.raises(KeptError):
+        world.gate.pass_through(a_delete())
+    assert cordoned(world) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "times"),
+    [
+        pytest.param("GET", "/jobsets/", 1, id="the JobSet can't be read"),
+        pytest.param("GET", "/api/v1/nodes$", 1, id="the nodes can't be listed"),
+        pytest.param("PATCH", f"/nodes/{NODE}$", 1, id="the first node can't be cordoned"),
+        pytest.param("PATCH", f"/nodes/{SECOND}$", 1, id="the second node can't be cordoned"),
+        pytest.param("GET", "/api/v1/pods", 1, id="the pods can't be listed"),
+    ],
+)
+def test_a_failing_api_server_stops_the_delete(world: World, method: str, path: str, times: int) -> None:
+    """Where Kubernetes fails in the middle, the delete does not go through, and every cordon of ours is undone."""
+    world.kube.fail(method, path, kube.Unavailable("no answer"), times=times)
+    with pytest.raises(kube.Unavailable):
+        world.gate.pass_through(a_delete())
+    assert [cordoned(world, node) for node in (NODE, SECOND)] == [(False, False), (False, False)]
+
+
+def test_a_pod_that_cannot_be_read_stops_the_delete(world: World) -> None:
+    """A pod whose chips nobody can count is not skipped."""
+    put_pod(world, requests={constants.TPU_RESOURCE: "many"})
+    with pytest.raises(kube.ClusterError):
+        world.gate.pass_through(a_delete())
+    assert cordoned(world) == (False, False)
+
+
+def test_a_missing_jobset_kind_proves_nothing(world: World) -> None:
+    """Without the JobSet CRD every JobSet is 'not found': no reason for any delete."""
+    world.kube.uninstall(JOBSETS_ROOT)
+    with pytest.raises(kube.ClusterError):
+        world.gate.pass_through(a_delete())
+    assert world.calls("PATCH") == []
+
+
+def test_an_uncordon_that_fails_does_not_hide_why_the_pool_is_kept(world: World) -> None:
+    """The pool is kept for its pod even where the API server does not take the uncordon."""
+    put_pod(world)
+    world.kube.fail("PATCH", "/nodes/", kube.Unavailable("no answer"), times=0)
+    original = world.kube.patch
+
+    def only_cordons(path: str, body: dict[str, Any], **options: Any) -> dict[str, Any]:
+        if body["spec"]["unschedulable"] is None:
+            raise kube.Unavailable("no answer")
+        return original(path, body, **options)
+
+    world.kube.patch = only_cordons  # type: ignore[method-assign]
+    with pytest.raises(KeptError):
+        world.gate.pass_through(a_delete())
+
+
+def test_a_pool_without_nodes_goes(world: World) -> None:
+    """Where no node ever came, there is nothing to close and nothing to look at."""
+    world.gate.pass_through(a_delete(pool="another-pool"))
+    assert world.calls("PATCH") == []
+
+
+def test_the_jobset_is_read_in_its_namespace(world: World) -> None:
+    """A JobSet of the same name elsewhere is another one."""
+    other = object_path("jobsets", "train", namespace="elsewhere", root=JOBSETS_ROOT)
+    world.kube.put_object(other, raw_jobset("train", uid="uid-of-train"))
+    world.gate.pass_through(a_delete())
+    assert jobset_path("train") in world.calls("GET")
+    assert NAMESPACE in jobset_path("train")
+
+
+def put_job_pod(world: World, index: str, *, node: str) -> None:
+    """Put a pod of the job that the pool was made for: bound to a node, or unschedulable."""
+    raw = raw_leader("train", topology="2x2x2", uid="uid-of-train", node=node)
+    name = f"train-workers-0-{index}"
+    raw["metadata"] |= {"name": name, "uid": name}
+    raw["metadata"]["labels"][constants.COMPLETION_INDEX] = index
+    world.kube.put_object(object_path("pods", name, namespace=NAMESPACE), raw)
+
+
+def stuck_delete() -> Delete:
+    """Return the delete of a pool under a stuck slice."""
+    return a_delete(reason=DeleteReason.SLICE_STUCK, spared_job=job_key(NAMESPACE, "train-workers-0"))
+
+
+def test_the_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> None:
+    """That is what the setting asks for: the leader runs, its follower never will."""
+    put_job_pod(world, "0", node=NODE)
+    put_job_pod(world, "1", node="")
+    world.gate.pass_through(stuck_delete())
+    assert cordoned(world) == (True, True)
+
+
+def test_a_slice_that_is_not_stuck_any_more_keeps_its_pool(world: World) -> None:
+    """The follower found its place between the decision and the gate."""
+    put_job_pod(world, "0", node=NODE)
+    put_job_pod(world, "1", node=SECOND)
+    with pytest.raises(KeptError, match="no pod of the stuck slice is unschedulable"):
+        world.gate.pass_through(stuck_delete())
+    assert cordoned(world) == (False, False)
+
+
+def test_the_pods_of_others_keep_the_pool_of_a_stuck_slice(world: World) -> None:
+    """Only the stuck job's own pods are spared the question."""
+    put_job_pod(world, "1", node="")
+    put_pod(world)
+    with pytest.raises(KeptError, match="other/stray"):
+        world.gate.pass_through(stuck_delete())

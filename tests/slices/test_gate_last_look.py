@@ -1,0 +1,189 @@
+"""Nodes that register while the gate looks at the others: open for pods, so the delete has to wait."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+from provisioner.kube.live import PoolNode, list_nodes_of_pool
+from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Timeouts, collection_path
+from provisioner.model.capacity import NodePool, PoolName, PoolStatus
+from provisioner.slices.gate import Gate, KeptError
+from tests.kube.builders import FakeClock
+from tests.kube.fake_kube import FakeKube
+from tests.slices.kit import a_delete, raw_foreign_pod, raw_node
+
+T = TypeVar("T")
+R = TypeVar("R")
+POOL = NodePool(
+    name=PoolName("train-pool"), status=PoolStatus.PROVISIONING, node_count=2, machine_type="ct4p-hightpu-4t"
+)
+
+
+class BusyKube(FakeKube):
+    """An API server at which something happens after each list of pods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after_pods: Callable[[], None] = lambda: None
+        self.before_nodes: Callable[[], None] = lambda: None
+        self.on_call: Callable[[], None] = lambda: None
+
+    def list_page(
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        limit: int = PAGE_SIZE,
+        continue_token: str = "",
+        metadata_only: bool = False,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> Page:
+        """Return the page, then let it happen."""
+        self.on_call()
+        if path == collection_path("nodes"):
+            self.before_nodes()
+        page = super().list_page(
+            path,
+            query,
+            limit=limit,
+            continue_token=continue_token,
+            metadata_only=metadata_only,
+            timeouts=timeouts,
+        )
+        if path == collection_path("pods"):
+            self.after_pods()
+        return page
+
+    def patch(
+        self, path: str, body: JsonObject, *, strategic: bool = False, timeouts: Timeouts = DEFAULT_TIMEOUTS
+    ) -> JsonObject:
+        """Change the object."""
+        self.on_call()
+        return super().patch(path, body, strategic=strategic, timeouts=timeouts)
+
+
+class LargeKube(BusyKube):
+    """An API server with thousands of nodes: FakeKube looks at each object for each list of pods."""
+
+    def __init__(self, clock: FakeClock, *, nodes: int) -> None:
+        super().__init__()
+        #: By node.
+        self.pods: dict[str, JsonObject] = {}
+        self.on_call = lambda: clock.advance(LATENCY_SECONDS)
+        for index in range(nodes):
+            self.put_object(f"/api/v1/nodes/n{index}", raw_node(f"n{index}", POOL, clock))
+
+    def list_page(self, path: str, query: Mapping[str, str] | None = None, **options: Any) -> Page:
+        """Return the pods on one node."""
+        if path != collection_path("pods"):
+            return super().list_page(path, query, **options)
+        self.on_call()
+        node = (query or {})["fieldSelector"].split(",")[0].removeprefix("spec.nodeName=")
+        return Page(items=[self.pods[node]] if node in self.pods else [], resource_version="1")
+
+
+def closed(kube: FakeKube) -> list[bool]:
+    """Tell which nodes are closed."""
+    return [bool(raw["spec"].get("unschedulable")) for raw in kube.objects(collection_path("nodes"))]
+
+
+#: How long an API server takes for each call.
+LATENCY_SECONDS = 0.05
+
+
+class Lanes:
+    """Makes calls as so many threads would, on a clock that is set by hand."""
+
+    def __init__(self, clock: FakeClock, at_once: int) -> None:
+        self._clock = clock
+        self._at_once = at_once
+
+    def __call__(self, function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
+        """Let each call begin when the first of the lanes is free; go on when the last has ended."""
+        free = [self._clock.seconds] * self._at_once
+        results = []
+        for item in items:
+            self._clock.seconds = heapq.heappop(free)
+            results.append(function(item))
+            heapq.heappush(free, self._clock.seconds)
+        self._clock.seconds = max(free)
+        return results
+
+
+def test_a_pool_of_two_thousand_nodes_passes_in_time() -> None:
+    """Its calls are made sixteen at once, and the last look is one short call."""
+    clock = FakeClock()
+    kube = LargeKube(clock, nodes=2000)
+    began = clock.seconds
+    Gate(api=kube, clock=clock.now, monotonic=clock, for_each=Lanes(clock, 16)).pass_through(a_delete())
+    assert all(closed(kube))
+    # 2,000 cordons and 2,000 lists of pods: one after the other they would take 200 s.
+    assert clock.seconds - began == pytest.approx(4000 * LATENCY_SECONDS / 16, abs=1.0)
+    assert kube.calls[-1].query["fieldSelector"] == "spec.unschedulable=false"
+
+
+def test_cordons_of_a_large_pool_are_undone_as_fast() -> None:
+    """Where a pod keeps it."""
+    clock = FakeClock()
+    kube = LargeKube(clock, nodes=500)
+    kube.pods["n77"] = raw_foreign_pod("stray", "n77")
+    began = clock.seconds
+    with pytest.raises(KeptError, match="other/stray on n77"):
+        Gate(api=kube, clock=clock.now, monotonic=clock, for_each=Lanes(clock, 16)).pass_through(a_delete())
+    assert not any(closed(kube))
+    assert clock.seconds - began < 2000 * LATENCY_SECONDS / 16 + 1.0
+
+
+def make(kube: FakeKube, clock: FakeClock) -> Gate:
+    """Return the gate; one node of the pool is there."""
+    kube.put_object("/api/v1/nodes/first", raw_node("first", POOL, clock))
+    return Gate(api=kube, clock=clock.now, monotonic=clock)
+
+
+def test_a_node_that_registers_during_the_look_keeps_the_pool() -> None:
+    """It was not closed, so a pod may be on it by now; what was closed is open again."""
+    kube, clock = BusyKube(), FakeClock()
+    gate = make(kube, clock)
+    kube.after_pods = lambda: kube.put_object("/api/v1/nodes/second", raw_node("second", POOL, clock)) and None
+    with pytest.raises(KeptError, match="second has registered"):
+        gate.pass_through(a_delete())
+    assert closed(kube) == [False, False]
+
+
+@pytest.mark.parametrize(("slow", "goes"), [(4, True), (5, False)])
+def test_a_last_look_that_takes_long_is_repeated(*, slow: int, goes: bool) -> None:
+    """A process that was frozen in between looks again, three times: then it is the API server that is slow."""
+    kube, clock = BusyKube(), FakeClock()
+    gate = make(kube, clock)
+    # The first two lists are of the gate's beginning.
+    times = iter([3.0] * slow)
+    kube.before_nodes = lambda: clock.advance(next(times, 1.9))
+    if goes:
+        gate.pass_through(a_delete())
+    else:
+        with pytest.raises(KeptError, match="too long"):
+            gate.pass_through(a_delete())
+    assert closed(kube) == [goes]
+
+
+def test_a_last_look_that_always_takes_long_keeps_the_pool() -> None:
+    """What it saw may not be so any more."""
+    kube, clock = BusyKube(), FakeClock()
+    gate = make(kube, clock)
+    kube.before_nodes = lambda: clock.advance(3.0)
+    with pytest.raises(KeptError, match="too long"):
+        gate.pass_through(a_delete())
+    assert closed(kube) == [False]
+
+
+def test_a_pool_that_does_not_grow_goes() -> None:
+    """The same nodes at both looks, all closed."""
+    kube, clock = BusyKube(), FakeClock()
+    gate = make(kube, clock)
+    gate.pass_through(a_delete())
+    assert closed(kube) == [True]
+    assert list_nodes_of_pool(kube, POOL.name) == [PoolNode(name="first", open=False, marked=True)]

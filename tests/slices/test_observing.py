@@ -1,0 +1,137 @@
+"""The list of pools, the caches, and what one decision sees of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
+from provisioner.slices.observe import PoolList, Watches, distrust, make_watches, take_snapshot
+from tests.fakes.fake_gke import FakeGke
+from tests.kube.builders import FakeClock
+from tests.kube.fake_kube import FakeKube
+from tests.slices.kit import FakeWatch, World, settings
+
+POOL = NodePool(name=PoolName("a"), status=PoolStatus.RUNNING)
+
+
+def test_a_list_that_fails_is_tried_again_after_twice_the_pause_up_to_half_a_minute() -> None:
+    """The pause counts from the try, not from the last success, and one success ends it."""
+    clock, gke = FakeClock(), FakeGke()
+    pools = PoolList(gke=gke, clock=clock.now)
+    gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE)
+    pauses = []
+    for _ in range(14):
+        assert not pools.fetch()
+        pauses.append(pools.due_in_seconds(clock.now(), every_seconds=60.0))
+        clock.advance(pauses[-1])
+        assert pools.due_in_seconds(clock.now(), every_seconds=60.0) == pytest.approx(0.0)
+    assert pauses[:7] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert pauses[-1] == 30.0
+    gke.heal()
+    assert pools.fetch()
+    assert pools.due_in_seconds(clock.now(), every_seconds=60.0) == 60.0
+    gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE)
+    pools.fetch()
+    assert pools.due_in_seconds(clock.now(), every_seconds=60.0) == 1.0
+
+
+def test_a_list_is_as_old_as_the_request_for_it() -> None:
+    """GKE's answer shows the pools as they were at some moment after it was asked."""
+    clock, gke = FakeClock(), FakeGke()
+    gke.set_pool(POOL)
+    pools = PoolList(gke=gke, clock=clock.now)
+    assert (pools.age_seconds(clock.now()), pools.by_name()) == (float("inf"), {})
+    answer = gke.list_node_pools
+
+    def slow() -> tuple[NodePool, ...]:
+        clock.advance(4.0)
+        return answer()
+
+    gke.list_node_pools = slow  # type: ignore[method-assign]
+    assert pools.fetch()
+    assert (pools.age_seconds(clock.now()), pools.by_name()) == (4.0, {"a": POOL})
+    assert pools.due_in_seconds(clock.now(), every_seconds=60.0) == 56.0
+
+
+def test_an_old_list_is_kept_and_not_decided_on_while_new_ones_fail() -> None:
+    """The snapshot says why, and the problem goes with the first list that succeeds."""
+    world = World()
+    world.gke.set_pool(POOL)
+    pools = PoolList(gke=world.gke, clock=world.clock.now)
+    assert take_snapshot(world.watches, pools).distrust == ("the node pools are not listed yet",)
+    assert take_snapshot(world.watches, pools).pools_listed_at == datetime.min.replace(tzinfo=UTC)
+    pools.fetch()
+    listed_at = world.clock.now()
+    world.clock.advance(9)
+    world.gke.fail_next("list_node_pools", FailureKind.PERMISSION, message="Required 'list'.")
+    pools.fetch()
+    snapshot = take_snapshot(world.watches, pools)
+    assert (snapshot.pools, snapshot.pools_listed_at) == ((POOL,), listed_at)
+    (problem,) = snapshot.distrust
+    assert problem.startswith("GKE does not list the node pools: ")
+    assert "Required 'list'." in problem
+    pools.fetch()
+    assert take_snapshot(world.watches, pools).distrust == ()
+
+
+def test_a_clock_that_is_set_leaves_list_and_pause_as_they_were() -> None:
+    """Both moments move along, the second only where it counts."""
+    clock, gke = FakeClock(), FakeGke()
+    pools = PoolList(gke=gke, clock=clock.now)
+    by = timedelta(hours=2)
+    pools.clock_set(by)
+    assert pools.listed_at is None
+    pools.fetch()
+    clock.advance(5)
+    gke.fail_next("list_node_pools", FailureKind.UNAVAILABLE)
+    pools.fetch()
+    pools.clock_set(by)
+    assert pools.age_seconds(clock.now() + by) == 5.0
+    assert pools.due_in_seconds(clock.now() + by, every_seconds=60.0) == 1.0
+
+
+def test_which_watches_there_are_depends_on_the_opt_in_label() -> None:
+    """Namespaces are watched only where their labels decide."""
+    for changes, want in (
+        ({}, ["jobsets", "pods", "nodes"]),
+        ({"opt_in_label": ("team", "ml")}, ["jobsets", "pods", "nodes", "namespaces"]),
+    ):
+        assert list(make_watches(FakeKube(), settings(**changes), lambda: None).named()) == want
+
+
+def test_a_watch_says_itself_what_is_wrong_where_it_knows() -> None:
+    """Silence and a missing list have words of ours where it does not."""
+    world = World()
+    assert distrust(world.watches) == ()
+    world.jobsets.synced = False
+    world.pods.silent = True
+    world.nodes.silent, world.nodes.problem = True, "nodes is forbidden"
+    assert distrust(world.watches) == (
+        "the jobsets are not listed yet",
+        "nothing was heard of the pods for 150 s",
+        "nodes is forbidden",
+    )
+
+
+def test_a_snapshot_has_what_the_caches_have() -> None:
+    """JobSets by UID; of the deleted ones those that own a pool; the labels of namespaces where they are watched."""
+    world = World()
+    uid = world.put_jobset()
+    for owner in (uid, "seen", "unseen"):
+        world.gke.set_pool(replace(POOL, name=PoolName(owner), labels={constants.POOL_JOBSET_UID: owner}))
+    world.jobsets.deleted = {uid, "seen", "of no pool"}
+    world.loop.pools.fetch()
+    snapshot = take_snapshot(world.watches, world.loop.pools)
+    assert (list(snapshot.jobsets), snapshot.deleted_jobsets, len(snapshot.pods)) == ([uid], {"seen"}, 1)
+    namespaces = FakeWatch(lambda: {("", "research"): _Namespace()})
+    with_labels = Watches(jobsets=world.jobsets, pods=world.pods, nodes=world.nodes, namespaces=namespaces)  # type: ignore[arg-type]
+    assert take_snapshot(world.watches, world.loop.pools).namespace_labels == {}
+    assert take_snapshot(with_labels, world.loop.pools).namespace_labels == {"research": {"team": "ml"}}
+
+
+class _Namespace:
+    name, labels = "research", {"team": "ml"}

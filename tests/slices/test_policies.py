@@ -1,0 +1,284 @@
+"""Workload policies: made when missing, checked when there, never in the way of anything else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from provisioner import constants
+from provisioner.model.capacity import (
+    Failure,
+    FailureKind,
+    NodePoolRequest,
+    OperationName,
+    PoolName,
+    WorkloadPolicy,
+    Zone,
+)
+from provisioner.model.workloads import JobKey, JobSetUid, ObjectRef
+from provisioner.slices.act import CALL_TIMEOUT_SECONDS
+from provisioner.slices.demand import SliceId
+from provisioner.slices.planning.memory.answers import CreateAnswer
+from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.plan import Create, Plan
+from tests.slices.kit import World
+
+OWN, MINE = "tpu-provisioner-2x2x2", "my-policy"
+RIGHT = WorkloadPolicy(name=OWN, topology="2x2x2")
+REQUEST = NodePoolRequest(
+    name=PoolName("train-pool"),
+    zone=Zone("us-central1-c"),
+    machine_type="tpu7x-standard-4t",
+    node_count=2,
+    policy_name=OWN,
+    policy_topology="2x2x2",
+)
+#: A pod that names a policy itself: the label says so.
+NAMED = replace(REQUEST, policy_name=MINE, labels={constants.POOL_TOPOLOGY: "2x2x2"})
+COMMAND = (
+    "make it by hand: gcloud compute resource-policies create workload-policy {} --type=HIGH_THROUGHPUT "
+    "--accelerator-topology=2x2x2 --region=us-central1"
+)
+REF = ObjectRef(kind="Pod", api_version="v1", namespace="research", name="p", uid="u")
+
+
+@pytest.fixture
+def world() -> World:
+    """Nothing but the fakes."""
+    return World()
+
+
+def send(world: World, request: NodePoolRequest = REQUEST, **changes: Any) -> CreateAnswer:
+    """Carry one create out; return its answer."""
+    create = Create(
+        slice_id=SliceId(jobset_uid=JobSetUid("u"), job_key=JobKey("k")),
+        request=replace(request, **changes),
+        pod=REF,
+        jobset=REF,
+    )
+    world.actor.carry_out(Plan(memory=Memory(), creates=(create,)))
+    world.settle()
+    answer = world.actor.answers.get_nowait()
+    assert isinstance(answer, CreateAnswer)
+    return answer
+
+
+def refusal(world: World, request: NodePoolRequest = REQUEST) -> Failure:
+    """Carry a create out that never gets to GKE; return why."""
+    before = world.gke.counts()["create_node_pool"]
+    failure = send(world, request).failure
+    assert failure is not None
+    assert world.gke.counts()["create_node_pool"] == before
+    return failure
+
+
+def methods(world: World) -> list[str]:
+    """Return what was called."""
+    return [call.method for call in world.gke.calls]
+
+
+def test_a_pool_without_a_policy_needs_none(world: World) -> None:
+    """Nothing is looked at for pools that name no policy."""
+    assert send(world, policy_name="", policy_topology="").operation == OperationName("operation-1")
+    assert methods(world) == ["create_node_pool"]
+
+
+def test_a_missing_policy_of_ours_is_made(world: World) -> None:
+    """The policy is made with the topology of the slice, looked at, and then the pool is asked for."""
+    assert send(world).failure is None
+    assert world.gke.policies == {OWN: RIGHT}
+    assert methods(world) == [
+        "get_workload_policy",
+        "create_workload_policy",
+        "get_workload_policy",
+        "create_node_pool",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "request_"),
+    [
+        pytest.param(RIGHT, REQUEST, id="ours"),
+        pytest.param(replace(RIGHT, name=MINE), NAMED, id="one that the pod names"),
+    ],
+)
+def test_a_right_policy_is_looked_at_once(world: World, policy: WorkloadPolicy, request_: NodePoolRequest) -> None:
+    """What was found to be right is not asked for with every pool."""
+    world.gke.set_policy(policy)
+    assert send(world, request_).failure is None
+    assert send(world, request_, name=PoolName("second")).failure is None
+    assert methods(world) == ["get_workload_policy", "create_node_pool", "create_node_pool"]
+
+
+def test_a_missing_policy_that_the_pod_names_is_not_made(world: World) -> None:
+    """It is its owner's: the failure says how to make it."""
+    failure = refusal(world, NAMED)
+    assert failure.kind is FailureKind.INVALID
+    assert failure.message == f"Workload policy {MINE} in us-central1 does not exist; {COMMAND.format(MINE)}"
+    assert world.gke.policies == {}
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        pytest.param(
+            replace(RIGHT, topology="4x4x4"), "has type HIGH_THROUGHPUT and topology 4x4x4", id="another topology"
+        ),
+        pytest.param(
+            replace(RIGHT, type="HIGH_AVAILABILITY", topology=""),
+            "has type HIGH_AVAILABILITY and topology none",
+            id="another type",
+        ),
+        pytest.param(replace(RIGHT, type="HIGH_AVAILABILITY"), "has type HIGH_AVAILABILITY", id="another type alone"),
+        pytest.param(replace(RIGHT, type="", topology=""), "is no workload policy", id="another kind of policy"),
+    ],
+)
+def test_a_wrong_policy_is_refused(world: World, policy: WorkloadPolicy, words: str) -> None:
+    """The failure names the policy, what it has, what is needed, and what to do."""
+    world.gke.set_policy(policy)
+    failure = refusal(world)
+    assert failure.kind is FailureKind.INVALID
+    assert failure.message.startswith(f"Workload policy {OWN} in us-central1 {words}")
+    assert "but the pool needs type HIGH_THROUGHPUT and topology 2x2x2." in failure.message
+    assert f"selector {constants.PLACEMENT_POLICY}, or delete this one and {COMMAND.format(OWN)}" in failure.message
+
+
+def test_a_policy_that_is_not_ready_is_waited_for(world: World) -> None:
+    """Until it is READY the pool is tried again, quietly, and then it is asked for."""
+    world.gke.set_policy(replace(RIGHT, status="CREATING"))
+    failure = refusal(world)
+    assert failure.kind is FailureKind.OPERATION_IN_THE_WAY
+    assert failure.message == f"Workload policy {OWN} is CREATING yet."
+    world.gke.set_policy(RIGHT)
+    assert send(world).failure is None
+
+
+def test_a_policy_that_another_thread_makes_meanwhile(world: World) -> None:
+    """A policy that exists already, after all, is as good as one of our making."""
+    world.gke.fail_next("create_workload_policy", FailureKind.ALREADY_EXISTS, after_effect=True)
+    assert send(world).failure is None
+
+
+@pytest.mark.parametrize("method", ["get_workload_policy", "create_workload_policy"])
+@pytest.mark.parametrize(
+    ("kind", "want"),
+    [
+        pytest.param(FailureKind.UNAVAILABLE, FailureKind.UNAVAILABLE, id="unavailable"),
+        pytest.param(FailureKind.UNKNOWN_OUTCOME, FailureKind.UNAVAILABLE, id="a lost answer"),
+        pytest.param(FailureKind.TOO_MANY_OPERATIONS, FailureKind.UNAVAILABLE, id="too many requests"),
+        pytest.param(FailureKind.QUOTA, FailureKind.QUOTA, id="a quota"),
+        pytest.param(FailureKind.INVALID, FailureKind.INVALID, id="a bad name"),
+    ],
+)
+def test_failures_of_the_policy_do_not_read_as_the_pools(
+    world: World, method: str, kind: FailureKind, want: FailureKind
+) -> None:
+    """No doubt arises about a pool that was never asked for, nor about how many operations GKE takes."""
+    world.gke.fail_next(method, kind)
+    assert refusal(world).kind is want
+    assert send(world).failure is None
+
+
+def test_a_lost_answer_is_made_good(world: World) -> None:
+    """A policy whose create was answered by nobody is found with the next try."""
+    world.gke.fail_next("create_workload_policy", FailureKind.UNKNOWN_OUTCOME, after_effect=True)
+    assert refusal(world).kind is FailureKind.UNAVAILABLE
+    assert send(world).failure is None
+    assert world.gke.counts()["create_workload_policy"] == 1
+
+
+def test_a_made_policy_that_cannot_be_read_at_once(world: World) -> None:
+    """Compute Engine may not know yet what it has just been told to make."""
+    world.gke.fail_next("get_workload_policy", FailureKind.NOT_FOUND, times=2)
+    assert refusal(world).kind is FailureKind.UNAVAILABLE
+    assert send(world).failure is None
+
+
+def test_without_the_right_to_look(world: World) -> None:
+    """Policies may have been made by hand: a warning, once, and the pools are asked for."""
+    world.gke.fail_always("get_workload_policy", FailureKind.PERMISSION)
+    with capture_logs() as logs:
+        assert send(world).failure is None
+        assert send(world, name=PoolName("second")).failure is None
+    assert [log["event"] for log in logs if log["log_level"] == "warning"] == ["workload_policy.not_checked"]
+    world.gke.fail_next("create_node_pool", FailureKind.INVALID, message=f'Resource policy "{OWN}" is not found.')
+    failure = send(world, name=PoolName("third")).failure
+    assert failure is not None
+    assert (failure.kind, failure.message) == (
+        FailureKind.INVALID,
+        f'Resource policy "{OWN}" is not found; {COMMAND.format(OWN)}',
+    )
+
+
+def test_without_the_right_to_make_it(world: World) -> None:
+    """The failure says whose permission is missing and how to do without."""
+    world.gke.fail_next("create_workload_policy", FailureKind.PERMISSION, message="Required 'x'. Grant it.")
+    failure = refusal(world)
+    assert failure.kind is FailureKind.PERMISSION
+    assert failure.message == f"Required 'x'. Grant it. Or {COMMAND.format(OWN)}"
+
+
+def test_a_policy_that_somebody_deletes(world: World) -> None:
+    """What was right before is looked at again when GKE misses it, and made again; the slice is not refused for it."""
+    world.gke.set_policy(RIGHT)
+    send(world)
+    world.gke.fail_next("create_node_pool", FailureKind.INVALID, message=f'Resource policy "{OWN}" is not found.')
+    failure = send(world, name=PoolName("second")).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.OPERATION_IN_THE_WAY
+    assert send(world, name=PoolName("second")).failure is None
+    assert world.gke.counts()["get_workload_policy"] == 2
+
+
+def test_a_policy_that_gke_keeps_missing(world: World) -> None:
+    """GKE may take minutes to see a new policy; then its word counts, or the slice would wait for ever.
+
+    The minutes count anew once it was seen.
+    """
+    message = f'Resource policy "{OWN}" is not found.'
+    kinds = []
+    for minutes, misses in ((0, True), (4, True), (1, True), (1, False), (1, True)):
+        if misses:
+            world.gke.fail_next("create_node_pool", FailureKind.INVALID, message=message)
+        world.clock.advance(minutes * 60)
+        failure = send(world).failure
+        kinds.append(failure.kind if failure is not None else None)
+    waits = FailureKind.OPERATION_IN_THE_WAY
+    assert kinds == [waits, waits, FailureKind.INVALID, None, waits]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param("disk type is wrong", id="another mistake"),
+        pytest.param(f"{OWN} is of another size", id="another mistake of the policy"),
+        pytest.param("Network n is not found", id="another thing that is missing"),
+    ],
+)
+def test_other_refusals_stand(world: World, message: str) -> None:
+    """GKE's other words are handed on as they are."""
+    world.gke.fail_next("create_node_pool", FailureKind.INVALID, message=message)
+    assert send(world).failure == Failure(kind=FailureKind.INVALID, message=message)
+
+
+@pytest.mark.parametrize(
+    ("lease", "want"),
+    [
+        pytest.param([CALL_TIMEOUT_SECONDS], [], id="too short from the start"),
+        pytest.param([30, CALL_TIMEOUT_SECONDS], ["get_workload_policy"], id="too short to make the policy"),
+        pytest.param(
+            [30, 30, CALL_TIMEOUT_SECONDS],
+            ["get_workload_policy", "create_workload_policy", "get_workload_policy"],
+            id="too short to make the pool",
+        ),
+    ],
+)
+def test_nothing_is_changed_without_enough_lease(world: World, lease: list[float], want: list[str]) -> None:
+    """The lease is looked at before each call that changes something."""
+    left = iter(lease)
+    world.actor.lease_seconds = lambda: next(left)
+    assert refusal(world).kind is FailureKind.UNAVAILABLE
+    assert methods(world) == want

@@ -1,0 +1,246 @@
+"""The proof that the kubeconfig and GCP_CLUSTER are one cluster, and what is not done without it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from structlog.testing import capture_logs
+
+from provisioner import constants
+from provisioner.kube.protocol import object_path
+from provisioner.model.capacity import FailureKind
+from provisioner.slices.suppliers.gke.protocol import Cluster
+from tests.slices.kit import CERTIFICATE, OTHER_CERTIFICATE, World
+
+
+def test_a_proven_cluster_is_worked_on() -> None:
+    """With one certificate authority on both sides, work begins in the first round, and it is proven once."""
+    world = World()
+    world.put_jobset()
+    world.rounds(3, every_seconds=3)
+    assert world.gke.counts()["get_cluster"] == 1
+    assert world.gke.counts()["create_node_pool"] == 1
+    assert world.loop.problems() == ()
+
+
+def test_nothing_is_touched_while_the_clusters_differ() -> None:
+    """With another certificate authority, nothing is even listed, whatever there is to do, and readiness says why."""
+    world = World(ca_pem=OTHER_CERTIFICATE)
+    world.put_jobset()
+    world.rounds(10, every_seconds=20)
+    assert set(world.gke.counts()) == {"get_cluster"}
+    assert world.calls("PATCH") == world.calls("PUT") == world.calls("POST") == []
+    (problem,) = world.loop.problems()
+    assert "GCP_CLUSTER" in problem
+
+
+def test_the_proof_is_tried_again_now_and_then() -> None:
+    """A failed proof is tried again every half minute, and no more often, and the round says when."""
+    world = World(ca_pem=OTHER_CERTIFICATE)
+    pause = world.round()
+    assert pause == pytest.approx(15.0)
+    world.rounds(5, every_seconds=5)
+    assert world.gke.counts()["get_cluster"] == 1
+    world.round(after_seconds=10)
+    assert world.gke.counts()["get_cluster"] == 2
+
+
+def test_a_gke_that_does_not_answer_proves_nothing_until_it_does() -> None:
+    """A failing GKE is no proof, and its recovery is noticed."""
+    world = World()
+    world.put_jobset()
+    world.gke.fail_next("get_cluster", FailureKind.PERMISSION, message="no permission container.clusters.get")
+    world.round()
+    assert "container.clusters.get" in world.loop.problems()[0]
+    assert world.gke.counts()["create_node_pool"] == 0
+    world.round(after_seconds=31)
+    assert world.loop.problems() == ()
+    assert world.gke.counts()["create_node_pool"] == 1
+
+
+def test_where_public_roots_are_trusted_a_node_is_the_proof() -> None:
+    """Without a certificate authority to compare, a node that lies in the cluster's instance groups proves it."""
+    world = World(ca_pem=None)
+    world.gke.cluster = Cluster(
+        name="test",
+        ca_certificate_pem=CERTIFICATE,
+        instance_group_urls=(
+            "https://compute/projects/p/zones/us-central2-b/instanceGroupManagers/gke-test-default-1f-grp",
+        ),
+    )
+    world.round()
+    assert not world.loop.proof.proven
+    node = {"metadata": {"name": "n"}, "spec": {"providerID": "gce://p/us-central2-b/gke-test-default-1f-abcd"}}
+    world.kube.put_object(object_path("nodes", "n"), node)
+    world.round(after_seconds=31)
+    assert world.loop.proof.proven
+
+
+GROUP_URL = "https://compute/projects/p/zones/us-central2-b/instanceGroupManagers/gke-test-default-1f-grp"
+
+
+def put_numbered_nodes(world: World, count: int, *, provider_id: str = "", **labels: str) -> None:
+    """Register nodes whose names sort before that of the default pool's node."""
+    for number in range(count):
+        name = f"a-{len(labels)}-{number:05}"
+        given = provider_id or f"gce://p/us-central2-b/gke-tpu-{number:08x}-abcd"
+        node = {"metadata": {"name": name, "labels": labels}, "spec": {"providerID": given}}
+        world.kube.put_object(object_path("nodes", name), node)
+
+
+def world_without_ca() -> World:
+    """Return a world whose kubeconfig trusts public roots, as those of DNS endpoints and Connect gateways do."""
+    world = World(ca_pem=None)
+    world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, instance_group_urls=(GROUP_URL,))
+    node = {"metadata": {"name": "z"}, "spec": {"providerID": "gce://p/us-central2-b/gke-test-default-1f-abcd"}}
+    world.kube.put_object(object_path("nodes", "z"), node)
+    return world
+
+
+def test_nodes_with_tpus_are_passed_over() -> None:
+    """GKE names them gke-tpu-HASH-..., whatever their cluster and pool; a thousand of them hide no other node."""
+    world = world_without_ca()
+    put_numbered_nodes(world, 1000, **{constants.TPU_ACCELERATOR: "tpu-v6e-slice"})
+    assert world.loop.proof.attempt()
+    (asked,) = [call.query for call in world.kube.calls if call.path == "/api/v1/nodes"]
+    assert asked["labelSelector"] == f"!{constants.TPU_ACCELERATOR}"
+
+
+def test_all_pages_of_nodes_are_looked_at_until_one_tells() -> None:
+    """A node that tells the cluster may be on any page."""
+    world = world_without_ca()
+    put_numbered_nodes(world, 350, provider_id="kind://elsewhere")
+    assert world.loop.proof.attempt()
+    assert world.calls("GET").count("/api/v1/nodes") == 4
+    first = world_without_ca()
+    put_numbered_nodes(first, 1, provider_id="gce://p/us-central2-b/gke-test-default-1f-wxyz")
+    put_numbered_nodes(first, 350, provider_id="kind://elsewhere", app="web")
+    assert first.loop.proof.attempt()
+    assert first.calls("GET").count("/api/v1/nodes") == 1
+
+
+def test_the_pages_of_nodes_have_a_bound() -> None:
+    """A cluster of any size is asked for twenty pages at most, and the words count the nodes that were seen."""
+    world = world_without_ca()
+    put_numbered_nodes(world, 2001, provider_id="kind://elsewhere")
+    assert not world.loop.proof.attempt()
+    assert world.calls("GET").count("/api/v1/nodes") == 20
+    assert "none of the 2000 nodes without TPUs" in world.loop.proof.problem
+
+
+def test_the_next_try_is_due_half_a_minute_after_the_last_whatever_the_clock_says() -> None:
+    """At once before the first, never again once it is proven."""
+    world = World(ca_pem=OTHER_CERTIFICATE)
+    proof, by = world.loop.proof, timedelta(hours=2)
+    assert proof.due_in_seconds(world.clock.now()) == 0.0
+    proof.clock_set(by)
+    assert not proof.attempt()
+    world.clock.advance(12)
+    assert proof.due_in_seconds(world.clock.now()) == 18.0
+    proof.clock_set(by)
+    assert proof.due_in_seconds(world.clock.now() + by) == 18.0
+    proven = World().loop.proof
+    assert proven.attempt()
+    assert (proven.problem, proven.due_in_seconds(world.clock.now())) == ("", float("inf"))
+
+
+def test_a_round_without_a_proof_waits_until_the_next_try_is_due() -> None:
+    """But no longer than any round."""
+    world = World(ca_pem=OTHER_CERTIFICATE)
+    world.round()
+    assert world.round(after_seconds=25) == pytest.approx(5.0)
+    assert world.round(after_seconds=4.95) == pytest.approx(0.1)
+
+
+def test_nodes_are_listed_only_where_no_certificate_can_tell() -> None:
+    """The list is short, and strange nodes in it are no obstacle."""
+    world = World()
+    world.round()
+    assert world.calls("GET").count("/api/v1/nodes") == 0
+    public = World(ca_pem=None)
+    for name, raw in {"a": {}, "b": {"spec": []}, "c": {"spec": {"providerID": 7}}}.items():
+        public.kube.put_object(object_path("nodes", name), {"metadata": {"name": name, "labels": {}}, **raw})
+    public.loop.proof.attempt()
+    assert "none of the 0 nodes" in public.loop.proof.problem
+
+
+@pytest.mark.parametrize(
+    ("channel", "auto_upgrade", "want"),
+    [
+        pytest.param("RAPID", None, ["info"], id="a channel is told of"),
+        pytest.param("", None, [], id="no channel is as it should be"),
+        pytest.param("RAPID", False, ["warning"], id="pools without auto-upgrade on a channel"),
+        pytest.param("", True, ["warning"], id="pools with auto-upgrade on no channel"),
+        pytest.param("", False, [], id="pools without auto-upgrade on no channel"),
+    ],
+)
+def test_a_release_channel_is_told_of_once(channel: str, auto_upgrade: bool | None, want: list[str]) -> None:  # noqa: FBT001
+    """And warned of where GKE refuses what the settings ask for."""
+    world = World()
+    world.loop.proof.auto_upgrade = auto_upgrade
+    world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, release_channel=channel)
+    with capture_logs() as logs:
+        world.rounds(3, every_seconds=40)
+    told = [log for log in logs if log["event"] == "cluster.on_release_channel"]
+    assert [log["log_level"] for log in told] == want
+    assert all(log.get("advice", "set it to auto").endswith("set it to auto") for log in told)
+
+
+def test_a_release_channel_that_changes_is_noticed_within_minutes() -> None:
+    """The pools that are made from then on are those that GKE takes there; a read that fails changes nothing."""
+    world = World()
+    world.put_jobset()
+    world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE)
+    world.rounds(2, every_seconds=5)
+    assert [request.auto_upgrade for request in world.gke.requests.values()] == [False]
+    world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, release_channel="REGULAR")
+    world.gke.fail_next("get_cluster", FailureKind.PERMISSION)
+    world.round(after_seconds=605)
+    assert world.loop.proof.release_channel == ""
+    world.round(after_seconds=605)
+    world.put_jobset("late")
+    world.rounds(2, every_seconds=5)
+    assert {request.auto_upgrade for request in world.gke.requests.values()} == {False, True}
+    assert world.gke.counts()["get_cluster"] == 3
+
+
+def test_an_autopilot_cluster_is_refused() -> None:
+    """Whatever certificates say: nothing is listed, readiness says why, and the word of the user changes nothing."""
+    world = World()
+    world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, autopilot=True)
+    world.loop.proof.assume = True
+    world.put_jobset()
+    world.rounds(3, every_seconds=40)
+    assert set(world.gke.counts()) == {"get_cluster"}
+    (problem,) = world.loop.problems()
+    assert "'test' is an Autopilot cluster" in problem
+    assert "Standard" in problem
+
+
+def test_auto_provisioning_of_tpus_is_warned_of() -> None:
+    """Once: both would buy for the same pods."""
+    for tpus, want in ((("tpu-v6e-slice",), 1), ((), 0)):
+        world = World()
+        world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, auto_provisioned_tpus=tpus)
+        with capture_logs() as logs:
+            world.rounds(3, every_seconds=40)
+        assert [log["event"] for log in logs].count("cluster.auto_provisions_tpus") == want
+
+
+def test_the_word_of_the_user_is_enough() -> None:
+    """ASSUME_SAME_CLUSTER: where nothing can be compared."""
+    world = World(ca_pem=OTHER_CERTIFICATE)
+    world.loop.proof.assume = True
+    world.round()
+    assert world.loop.problems() == ()
+
+
+def test_a_follower_does_nothing_and_has_no_problem() -> None:
+    """Who does not lead asks GKE nothing, and is ready."""
+    world = World()
+    world.leading = False
+    world.put_jobset()
+    world.rounds(3, every_seconds=5)
+    assert world.gke.calls == []
+    assert world.loop.problems() == ()

@@ -1,0 +1,299 @@
+"""What people are told: the Events of a whole life on the right objects, verdicts, metrics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import structlog
+
+from provisioner import constants
+from provisioner.kube.protocol import object_path
+from provisioner.model.capacity import FailureKind, PoolStatus
+from tests.slices.kit import World, jobset_path, raw_foreign_pod
+
+
+@pytest.fixture
+def world() -> World:
+    """Nothing yet."""
+    return World()
+
+
+def metric(world: World, line: str) -> bool:
+    """Tell whether the exposition has a line."""
+    return f"tpu_provisioner_{line}\n" in world.metrics.exposition().decode()
+
+
+def test_the_events_of_a_whole_life(world: World) -> None:
+    """Creation is told on the leader pod, deletion on the JobSet while it exists, with the Go provisioner's reasons."""
+    pool = world.run_to_use()
+    world.change_jobset(status={"terminalState": "Completed"})
+    world.remove_leader()
+    world.rounds(8, every_seconds=5)
+    world.finish_deletes()
+    world.rounds(2, every_seconds=3)
+    assert world.recorder.reasons("Pod") == ["NodePoolCreationStarted", "NodePoolCreationSucceeded"]
+    assert world.recorder.reasons("JobSet") == ["NodePoolDeletionStarted", "NodePoolDeletionSucceeded"]
+    assert world.recorder.reasons("Node") == []
+    assert all(pool in each.message for each in world.recorder.told)
+    assert {each.kind for each in world.recorder.told} == {"Normal"}
+
+
+def test_deletion_is_told_on_a_node_when_the_jobset_is_gone(world: World) -> None:
+    """Without a JobSet there is only the node to tell it on."""
+    pool = world.run_to_use()
+    world.kube.remove_object(jobset_path("train"))
+    world.remove_leader()
+    world.rounds(8, every_seconds=5)
+    world.finish_deletes()
+    world.rounds(2, every_seconds=3)
+    assert world.recorder.reasons("Node") == ["NodePoolDeletionStarted", "NodePoolDeletionSucceeded"]
+    told = [each.ref.name for each in world.recorder.told if each.ref.kind == "Node"]
+    assert set(told) == {f"gke-test-{pool}-0"}
+
+
+def test_a_failed_pool_is_told_in_gke_words(world: World) -> None:
+    """A pool that ends in ERROR is told on the pod and the JobSet; so is the wait for the next try."""
+    world.put_jobset()
+    world.round()
+    (pool,) = world.gke.pools
+    world.gke.fail_pool(pool, FailureKind.STOCKOUT, message="GCE_STOCKOUT: no v4 in us-central2-b")
+    world.round(after_seconds=3)
+    world.finish_deletes()
+    world.rounds(3, every_seconds=3)
+    for kind in ("Pod", "JobSet"):
+        told = {each.reason: each.message for each in world.recorder.told if each.ref.kind == kind}
+        assert "GCE_STOCKOUT: no v4" in told["NodePoolCreationFailed"]
+        assert "GCE_STOCKOUT: no v4" in told["NodePoolCreationWaiting"]
+
+
+def test_a_refused_create_is_told_and_not_repeated(world: World) -> None:
+    """What GKE refuses as invalid is told in its words, and sent once."""
+    world.gke.fail_next("create_node_pool", FailureKind.INVALID, message="Machine type is not offered here.")
+    world.put_jobset()
+    world.rounds(20, every_seconds=10)
+    assert len(world.gke.names_of("create_node_pool")) == 1
+    failed = [each for each in world.recorder.told if each.reason == constants.CREATION_FAILED]
+    assert {each.ref.kind for each in failed} == {"Pod", "JobSet"}
+    assert all("Machine type is not offered here." in each.message and each.kind == "Warning" for each in failed)
+
+
+def test_an_impossible_slice_is_told_on_pod_and_jobset(world: World) -> None:
+    """A topology that is not sold is told with the value, on the pod and the JobSet, and nothing is sent."""
+    world.put_jobset(topology="2x2x3")
+    world.rounds(3, every_seconds=3)
+    told = [each for each in world.recorder.told if each.reason == constants.INVALID_REQUEST]
+    assert {each.ref.kind for each in told} == {"Pod", "JobSet"}
+    assert all("2x2x3" in each.message and each.kind == "Warning" for each in told)
+    assert world.gke.names_of("create_node_pool") == []
+
+
+def test_a_verdict_is_logged_once(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """A verdict that stays is one line in the log, however many rounds repeat it."""
+    world.put_jobset(topology="2x2x3")
+    world.rounds(10, every_seconds=3)
+    assert capsys.readouterr().out.count("slice.verdict") == 1
+
+
+def test_a_postponed_delete_is_told(world: World) -> None:
+    """A pool that must stay because of a pod is told with the pod's name, and counted as blocked."""
+    pool = world.run_to_use()
+    world.change_jobset(status={"terminalState": "Completed"})
+    world.remove_leader()
+    world.round(after_seconds=3)
+    node = f"gke-test-{pool}-0"
+    world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", node))
+    world.rounds(8, every_seconds=5)
+    failed = [each for each in world.recorder.told if each.reason == constants.DELETION_FAILED]
+    assert all("other/stray" in each.message and each.kind == "Warning" for each in failed)
+    assert len({each.key for each in failed}) == 1
+    assert metric(world, "deletes_blocked 1.0")
+
+
+def test_a_delete_that_a_pod_holds_up_for_long_is_an_alert_that_names_the_pod(world: World) -> None:
+    """After ten minutes a metric says so, for as long as it lasts."""
+    pool = world.run_to_use()
+    world.change_jobset(status={"terminalState": "Completed"})
+    world.remove_leader()
+    stray = object_path("pods", "stray", namespace="other")
+    world.kube.put_object(stray, raw_foreign_pod("stray", f"gke-test-{pool}-0"))
+    world.rounds(8, every_seconds=60)
+    assert not metric(world, 'alerts{kind="delete_held_up"} 1.0')
+    with structlog.testing.capture_logs() as logs:
+        world.rounds(8, every_seconds=60)
+    assert metric(world, 'alerts{kind="delete_held_up"} 1.0')
+    (alert,) = (line for line in logs if line["event"] == "alert.began")
+    assert "other/stray" in alert["problem"]
+    world.kube.remove_object(stray)
+    world.rounds(4, every_seconds=60)
+    assert metric(world, 'alerts{kind="delete_held_up"} 0.0')
+
+
+def test_a_pool_that_somebody_else_deletes_is_told(world: World) -> None:
+    """A pool that vanishes under its JobSet is told on the JobSet as not found."""
+    pool = world.run_to_use()
+    world.gke.remove_pool(pool)
+    world.remove_nodes(pool)
+    world.put_leader()
+    world.rounds(30, every_seconds=3)
+    assert constants.POOL_NOT_FOUND in world.recorder.reasons("JobSet")
+
+
+def test_metrics_of_a_life(world: World) -> None:
+    """Chips, pools, slices, creates and deletes are counted by state."""
+    world.run_to_use()
+    assert metric(world, 'chips{state="in_use"} 4.0')
+    assert metric(world, 'node_pools{phase="in_use"} 1.0')
+    assert metric(world, 'slices{phase="in_use"} 1.0')
+    assert metric(world, 'creates_total{result="ok"} 1.0')
+    assert metric(world, "leader 1.0")
+    assert metric(world, "cluster_proven 1.0")
+    assert metric(world, 'time_to_phase_seconds_count{phase="in_use"} 1.0')
+    world.change_jobset(status={"terminalState": "Completed"})
+    world.remove_leader()
+    world.rounds(8, every_seconds=5)
+    assert metric(world, 'deletes_total{reason="jobset_finished",result="ok"} 1.0')
+    world.finish_deletes()
+    world.rounds(2, every_seconds=3)
+    assert metric(world, 'chips{state="in_use"} 0.0')
+    assert metric(world, 'node_pools{phase="deleting"} 0.0')
+
+
+def test_the_time_to_each_phase_is_measured_from_when_the_slice_was_wanted(world: World) -> None:
+    """Made in the first round, ready three seconds later, in use three seconds after that."""
+    world.run_to_use()
+    assert metric(world, 'time_to_phase_seconds_sum{phase="ready"} 3.0')
+    assert metric(world, 'time_to_phase_seconds_sum{phase="in_use"} 6.0')
+
+
+def test_a_pool_that_is_ready_once_more_is_not_measured_once_more(world: World) -> None:
+    """Its leader is restarted on another day; only a pool made anew under that name would count again."""
+    world.run_to_use()
+    world.put_leader()
+    world.rounds(2, every_seconds=600)
+    assert metric(world, 'node_pools{phase="in_use"} 0.0')
+    world.put_leader(node=f"gke-test-{next(iter(world.gke.pools))}-0")
+    world.rounds(2, every_seconds=3)
+    assert metric(world, 'node_pools{phase="in_use"} 1.0')
+    assert metric(world, 'time_to_phase_seconds_count{phase="ready"} 1.0')
+    assert metric(world, 'time_to_phase_seconds_count{phase="in_use"} 1.0')
+
+
+def test_nothing_is_remembered_of_a_pool_that_is_gone(world: World) -> None:
+    """Or a controller of a year would hold every pool it ever made."""
+    world.run_to_use()
+    world.change_jobset(status={"terminalState": "Completed"})
+    world.remove_leader()
+    world.rounds(8, every_seconds=5)
+    world.finish_deletes()
+    world.rounds(2, every_seconds=3)
+    reporter = world.loop.reporter
+    kept = (reporter._creates, reporter._deletes, reporter._wanted_at, reporter._timed, reporter._states)
+    assert [each for each in kept if each] == []
+
+
+def test_chips_and_pools_are_counted_by_state(world: World) -> None:
+    """Of a pool in the making, one that is ready, one that nothing needs, and one that is deleted."""
+    world.put_jobset()
+    seen = []
+    for change in (
+        lambda: None,
+        world.finish_creates,
+        lambda: (world.change_jobset(status={"terminalState": "Completed"}), world.remove_leader()),
+        lambda: world.clock.advance(30),
+        lambda: None,
+    ):
+        change()
+        world.rounds(2, every_seconds=1)
+        counts = [
+            sample.labels["state"]
+            for family in world.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == "tpu_provisioner_chips" and sample.value == 4
+        ]
+        seen += [state for state in counts if state not in seen]
+    assert seen == ["provisioning", "ready", "idle", "deleting"]
+
+
+def test_a_slice_that_is_backed_off_from_has_no_pool_yet(world: World) -> None:
+    """What is only planned is a slice that waits, and no node pool."""
+    world.gke.fail_next("create_node_pool", FailureKind.STOCKOUT)
+    world.put_jobset()
+    world.rounds(2, every_seconds=1)
+    assert metric(world, 'creates_total{result="stockout"} 1.0')
+    assert metric(world, 'slices{phase="blocked"} 1.0')
+    assert metric(world, 'chips{state="wanted"} 4.0')
+    assert not metric(world, 'node_pools{phase="blocked"} 1.0')
+
+
+def test_a_refused_delete_is_counted_by_its_kind_and_told(world: World) -> None:
+    """With GKE's words, as a warning, and by the reason of the delete."""
+    pool = world.run_to_use()
+    world.change_jobset(status={"terminalState": "Completed"})
+    world.remove_leader()
+    world.gke.fail_always("delete_node_pool", FailureKind.PERMISSION, message="Required 'delete'.")
+    world.rounds(8, every_seconds=5)
+    assert 'deletes_total{reason="jobset_finished",result="permission"}' in world.metrics.exposition().decode()
+    told = {
+        (each.kind, each.message, each.key)
+        for each in world.recorder.told
+        if each.ref.kind == "JobSet" and each.reason == constants.DELETION_FAILED
+    }
+    want = ("Warning", f"Node pool {pool} is not deleted yet: Required 'delete'.", f"{pool} permission")
+    assert told == {want}
+    assert metric(world, "deletes_blocked 1.0")
+    assert world.recorder.reasons("JobSet") == [constants.DELETION_FAILED]
+
+
+def test_events_that_were_dropped_are_counted_once(world: World) -> None:
+    """The recorder counts from its start, the metric too."""
+    for dropped in (3, 3, 5):
+        world.recorder.dropped_total = dropped
+        world.round(after_seconds=1)
+    assert metric(world, "events_dropped_total 5.0")
+
+
+def test_a_verdict_that_comes_back_is_logged_again(world: World) -> None:
+    """One line when it begins, also the second time."""
+    with structlog.testing.capture_logs() as logs:
+        for topology in ("2x2x3", "2x2x1", "2x2x3"):
+            world.put_jobset(topology=topology)
+            world.rounds(2, every_seconds=3)
+    assert [line["event"] for line in logs].count("slice.verdict") == 2
+
+
+def test_an_alert_that_is_over_is_logged(world: World) -> None:
+    """Once, and not as an error."""
+    pool = world.run_to_use()
+    world.change_jobset(status={"terminalState": "Completed"})
+    world.remove_leader()
+    stray = object_path("pods", "stray", namespace="other")
+    world.kube.put_object(stray, raw_foreign_pod("stray", f"gke-test-{pool}-0"))
+    with structlog.testing.capture_logs() as logs:
+        world.rounds(16, every_seconds=60)
+        world.kube.remove_object(stray)
+        world.rounds(4, every_seconds=60)
+    alerts = [(line["event"], line["kind"]) for line in logs if line["event"].startswith("alert.")]
+    assert alerts == [("alert.began", "delete_held_up"), ("alert.ended", "delete_held_up")]
+
+
+def test_a_failed_pool_of_which_gke_says_nothing(world: World) -> None:
+    """Is told all the same."""
+    world.put_jobset()
+    world.round()
+    (pool,) = world.gke.pools
+    world.gke.set_pool(replace(world.gke.pools[pool], status=PoolStatus.ERROR))
+    world.round(after_seconds=3)
+    message = f"Node pool {pool} failed, it is deleted and replaced: GKE gives no reason"
+    told = [(each.ref.kind, each.kind, each.key) for each in world.recorder.told if each.message == message]
+    assert told == [("Pod", "Warning", pool), ("JobSet", "Warning", pool)]
+
+
+def test_back_off_is_a_metric(world: World) -> None:
+    """What is backed off from is counted by kind."""
+    world.put_jobset()
+    world.round()
+    (pool,) = world.gke.pools
+    world.gke.fail_pool(pool, FailureKind.QUOTA)
+    world.rounds(2, every_seconds=3)
+    assert metric(world, 'backoff_active{kind="quota"} 1.0')

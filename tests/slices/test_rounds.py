@@ -1,0 +1,216 @@
+"""What a round leaves behind besides its calls: pauses, metrics, hints."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.runtime.clock import FollowedClock
+from provisioner.slices.act import Actor
+from provisioner.slices.loop import Loop
+from provisioner.slices.planning.memory.answers import CreateAnswer
+from provisioner.slices.planning.memory.state import CallState
+from provisioner.slices.report import Reporter
+from tests.kube.builders import FakeClock
+from tests.slices.kit import OTHER_CERTIFICATE, World
+
+_STOCKOUT = Failure(kind=FailureKind.STOCKOUT, message="no v4")
+
+
+def metric(world: World, name: str, **labels: str) -> float | None:
+    """Return the value of a metric."""
+    return world.metrics.registry.get_sample_value(f"tpu_provisioner_{name}", labels)
+
+
+class Stop(threading.Event):
+    """An event that is set after so many waits, and remembers how long each would have been."""
+
+    def __init__(self, waits: int, clock: FakeClock) -> None:
+        super().__init__()
+        self._left, self._clock = waits, clock
+        self.waited: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Let the time pass."""
+        assert timeout is not None
+        self.waited.append(timeout)
+        self._clock.advance(timeout)
+        self._left -= 1
+        if self._left == 0:
+            self.set()
+        return self.is_set()
+
+
+def run(world: World, rounds: int) -> list[float]:
+    """Run the loop for some rounds without waiting; return how long it would have waited after each."""
+    stop, wake = Stop(rounds, world.clock), Stop(-1, world.clock)
+    world.loop.stopping, world.loop.wake = stop, wake
+    world.loop.run()
+    assert stop.waited == [0.05] * rounds
+    return wake.waited
+
+
+def test_rounds_are_apart_even_where_nothing_is_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gap is part of the pause that the round asked for."""
+    world = World()
+    pauses = iter([10.0, 0.0, 0.02])
+    monkeypatch.setattr(Loop, "round", lambda loop: next(pauses))
+    assert run(world, 3) == pytest.approx([9.95, 0.0, 0.0])
+
+
+def test_a_round_that_crashed_is_followed_by_another_in_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The crash is counted and does not stop the heartbeat."""
+    world = World()
+
+    def crash(loop: Loop) -> float:
+        world.clock.advance(3.0)
+        raise TypeError("a mistake")
+
+    monkeypatch.setattr(Loop, "round", crash)
+    assert run(world, 2) == pytest.approx([0.95, 0.95])
+    assert (metric(world, "rounds_total", result="crashed"), metric(world, "rounds_total", result="ok")) == (2.0, 0.0)
+    assert metric(world, "round_duration_seconds_sum") == pytest.approx(6.0)
+    assert world.loop.alive()
+
+
+def test_the_end_of_the_last_round_is_a_metric() -> None:
+    """In seconds since 1970, as alerts want it."""
+    world = World()
+    run(world, 1)
+    assert metric(world, "loop_last_round_timestamp_seconds") == pytest.approx(world.clock.now().timestamp(), abs=20)
+    assert metric(world, "rounds_total", result="ok") == 1.0
+
+
+def test_the_heartbeat_counts_from_the_start_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process whose first round hangs is dead five minutes after it began, and not before."""
+    world = World()
+    seen = []
+
+    def look(loop: Loop) -> float:
+        for seconds in (299.0, 1.0):
+            world.clock.advance(seconds)
+            seen.append(loop.alive())
+        return 1.0
+
+    monkeypatch.setattr(Loop, "round", look)
+    run(world, 1)
+    assert seen == [True, False]
+
+
+def test_the_state_of_the_process_is_in_the_metrics() -> None:
+    """Who leads, whether the cluster is proven, and how each watch is."""
+    world = World(ca_pem=OTHER_CERTIFICATE)
+    world.leading, world.pods.synced = False, False
+    assert world.round() == 15.0
+    assert metric(world, "leader") == 0.0
+    assert metric(world, "watch_synced", resource="pods") == 0.0
+    assert metric(world, "watch_synced", resource="nodes") == 1.0
+    assert metric(world, "watch_last_contact_age_seconds", resource="jobsets") == float("inf")
+    world.leading = True
+    world.round()
+    assert (metric(world, "leader"), metric(world, "cluster_proven")) == (1.0, 0.0)
+    assert world.loop.problems() != ()
+    world.leading = False
+    world.pods.synced = True
+    world.round()
+    assert world.loop.problems() == ()
+
+
+def test_a_round_waits_until_the_first_thing_is_due() -> None:
+    """A moment of the plan, the next list of pools, or the longest pause, whichever comes first."""
+    world = World()
+    plan = world.loop.last_plan
+    assert plan is None
+    world.round()
+    plan = world.loop.last_plan
+    assert plan is not None
+    now = world.time()
+    for seconds, want in ((None, 15.0), (70.0, 15.0), (4.0, 4.0), (-3.0, 0.0)):
+        wake_at = now + timedelta(seconds=seconds) if seconds is not None else None
+        assert world.loop._pause(replace(plan, wake_at=wake_at)) == pytest.approx(want)
+    assert world.loop._pause(replace(plan, poll_seconds=2.0)) == pytest.approx(2.0)
+
+
+def test_an_answer_from_before_the_clock_was_set_back_is_of_now() -> None:
+    """A moment yet to come would hold back what follows from it until then."""
+    world = World()
+    world.put_jobset()
+    world.round()
+    (name,) = world.gke.pools
+    before = world.time()
+    world.loop.actor.answers.put(CreateAnswer(name=name, at=before + timedelta(hours=2), failure=_STOCKOUT))
+    world.round(after_seconds=1)
+    (backoff,) = world.loop.memory.backoffs.values()
+    assert before < backoff.until < before + timedelta(minutes=10)
+
+
+def test_hints_are_written_two_seconds_apart() -> None:
+    """What changes in between is written with the next round after that; a failed write is repeated."""
+    world = World()
+    world.run_to_use()
+    writes = []
+    world.loop.store.save = lambda text: bool(writes.append((world.clock.seconds, dict(text))) or len(writes) != 2)  # type: ignore[method-assign]
+    world.change_jobset(status={"terminalState": "Completed"})
+    world.remove_leader()
+    begun = world.clock.seconds
+    world.round(after_seconds=2.5)
+    world.put_jobset("second")
+    world.gke.fail_next("create_node_pool", FailureKind.STOCKOUT)
+    for _ in range(8):
+        world.round(after_seconds=0.5)
+    assert [seconds - begun for seconds, _ in writes] == pytest.approx([2.5, 4.5, 6.5])
+    assert writes[0][1] != writes[1][1] == writes[2][1]
+
+
+@pytest.mark.parametrize(("seconds", "want"), [(0.9, 0.0), (1.0, 1.0), (-0.9, 0.0), (-1.0, -1.0)])
+def test_a_clock_that_is_off_by_a_second_was_set(seconds: float, want: float) -> None:
+    """By less it was not, forward and back."""
+    steady, by = FakeClock(), [0.0]
+    clock = FollowedClock(lambda: datetime.fromtimestamp(steady() + by[0], tz=UTC), steady)
+    by[0] = seconds
+    assert clock.follow().total_seconds() == want
+
+
+def test_the_machine_gives_the_time_of_day() -> None:
+    """Where no test gives another."""
+    clock = FollowedClock()
+    assert abs(clock() - datetime.now(tz=UTC)) < timedelta(minutes=10)
+    assert clock.follow() == timedelta()
+
+
+def test_what_cannot_be_told_keeps_nothing_from_being_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report that crashes is a line in the log."""
+    world = World()
+    world.put_jobset()
+
+    def crash(*_arguments: object) -> None:
+        raise ValueError("cannot tell")
+
+    monkeypatch.setattr(Reporter, "tell", crash)
+    monkeypatch.setattr(Reporter, "tell_answer", crash)
+    world.round()
+    world.round(after_seconds=3)
+    assert len(world.gke.pools) == 1
+    assert not any(call.state is CallState.UNDER_WAY for call in world.loop.memory.creates.values())
+
+
+def test_a_decision_that_was_not_carried_out_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The create is remembered as under way, and nobody makes it: after a minute it is looked up, and sent."""
+    world = World()
+    world.put_jobset()
+
+    def crash(*_arguments: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Actor, "carry_out", crash)
+        with pytest.raises(MemoryError):
+            world.round()
+    world.rounds(25, every_seconds=2)
+    assert not world.gke.pools
+    world.rounds(15, every_seconds=2)
+    assert len(world.gke.pools) == 1
