@@ -38,6 +38,7 @@ run: $(SETUP) ## The controller, against the kubeconfig's current context and GK
 
 .PHONY: test
 test: setup lint ## All checks and tests, the end-to-end ones included.
+	@$(BIN)/python -m provisioner.localcluster build --lws > /dev/null
 	@$(BIN)/pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered --cov-fail-under=90
 
 .PHONY: test-quick

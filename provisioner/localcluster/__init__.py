@@ -5,25 +5,30 @@
     with localcluster.start() as cluster:
         ...  # use cluster.kubeconfig
 
-etcd, kube-apiserver, kube-controller-manager, kube-scheduler and the JobSet controller are the real programs, built
-once from pinned sources. kwok plays the kubelets: every Node object that somebody registers becomes ready, and its
-pods run for as long as their annotations say. No container ever runs, and nothing is reachable from other machines.
+etcd, kube-apiserver, kube-controller-manager, kube-scheduler, the JobSet controller and, where it is asked for, the
+LeaderWorkerSet controller are the real programs, built once from pinned sources. kwok plays the kubelets: every Node
+object that somebody registers becomes ready, and its pods run for as long as their annotations say. No container ever
+runs, and nothing is reachable from other machines.
 """
 
 from provisioner.localcluster.binaries import Binaries, resolve_binaries
 from provisioner.localcluster.cluster import LocalCluster, start
 from provisioner.localcluster.errors import LocalClusterError
+from provisioner.localcluster.operators import JOBSET, LWS, Operator
 from provisioner.localcluster.progress import Progress, log_progress
 from provisioner.localcluster.stages import DEFAULT_RUN_SECONDS, FAIL_AFTER, KEEP_NOT_READY, RUN_FOR
 
 __all__ = [
     "DEFAULT_RUN_SECONDS",
     "FAIL_AFTER",
+    "JOBSET",
     "KEEP_NOT_READY",
+    "LWS",
     "RUN_FOR",
     "Binaries",
     "LocalCluster",
     "LocalClusterError",
+    "Operator",
     "Progress",
     "log_progress",
     "resolve_binaries",

@@ -12,6 +12,7 @@ from pathlib import Path
 from provisioner.localcluster.binaries import resolve_binaries
 from provisioner.localcluster.cluster import start
 from provisioner.localcluster.errors import LocalClusterError
+from provisioner.localcluster.operators import LWS
 
 _CHECK_SECONDS = 1.0
 
@@ -21,18 +22,18 @@ def _tell(text: str, /) -> None:
     sys.stderr.flush()
 
 
-def _build() -> int:
-    binaries = resolve_binaries(progress=_tell)
+def _build(*, lws: bool) -> int:
+    binaries = resolve_binaries(optional=[LWS.name] if lws else [], progress=_tell)
     for name, path in binaries.programs.items():
         sys.stdout.write(f"{name} {path}\n")
     return 0
 
 
-def _up(directory: Path | None, *, jobset: bool) -> int:
+def _up(directory: Path | None, *, jobset: bool, lws: bool) -> int:
     # An end by a service manager is to be as orderly as one by Ctrl-C, at any moment of the start.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with start(directory, progress=_tell, jobset=jobset) as cluster:
+        with start(directory, progress=_tell, jobset=jobset, lws=lws) as cluster:
             sys.stdout.write(f"export KUBECONFIG={cluster.kubeconfig}\n")
             sys.stdout.flush()
             _tell(
@@ -50,15 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m provisioner.localcluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("build", help="build or find all programs and print where they are")
+    build = commands.add_parser("build", help="build or find all programs and print where they are")
+    build.add_argument("--lws", action="store_true", help="the LeaderWorkerSet controller too")
     up = commands.add_parser("up", help="start a cluster, print its KUBECONFIG, run until Ctrl-C")
     up.add_argument("--directory", type=Path, help="a new or empty folder for its files (default: a temporary one)")
     up.add_argument("--no-jobset", action="store_true", help="leave the JobSet controller out")
+    up.add_argument("--lws", action="store_true", help="run the LeaderWorkerSet controller too")
     options = parser.parse_args(arguments)
     try:
         if options.command == "build":
-            return _build()
-        return _up(options.directory, jobset=not options.no_jobset)
+            return _build(lws=options.lws)
+        return _up(options.directory, jobset=not options.no_jobset, lws=options.lws)
     except LocalClusterError as error:
         _tell(f"error: {error}")
         return 1

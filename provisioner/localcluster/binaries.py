@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,18 +26,18 @@ from provisioner.localcluster.recipes import MODULES, RECIPES, Recipe, cache_key
 from provisioner.localcluster.toolchain import find_toolchain
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
-_MANIFESTS = "jobset-manifests"
+_MANIFESTS = "manifests"
 _SCRATCH_PREFIX = ".building-"
 _GO_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binaries:
-    """Programs ready to run, by name (see recipes), and JobSet's manifests."""
+    """Programs ready to run and the manifests of those that have some, by the program's name (see recipes)."""
 
     programs: Mapping[str, Path]
-    jobset_manifests: Path
-    """A folder with JobSet's config/components/crd and webhook."""
+    manifests: Mapping[str, Path]
+    """Folders with the crd and webhook folders of a program's source."""
 
     def __getitem__(self, name: str) -> Path:
         """Return the path of the program of that name."""
@@ -54,6 +54,7 @@ def cache_root(environment: Mapping[str, str]) -> Path:
 
 def resolve_binaries(
     *,
+    optional: Collection[str] = (),
     progress: Progress = log_progress,
     environment: Mapping[str, str] | None = None,
     modules: Path = MODULES,
@@ -61,23 +62,51 @@ def resolve_binaries(
 ) -> Binaries:
     """Return all programs, building what is neither in $KUBEBUILDER_ASSETS nor in the cache.
 
-    Raises LocalClusterError when a build fails. Two callers at once do the work once.
+    Optional programs are among them where they are named. Raises LocalClusterError when a build fails. Two callers at
+    once do the work once.
     """
     env = os.environ if environment is None else environment
     root = cache_root(env)
     machine = platform.machine()
     target = f"{sys.platform}/{_GO_ARCHITECTURES.get(machine, machine)}"
-    folder = root / cache_key(modules, platform=target)
     given = _given(env)
+    wanted = [
+        _Wanted(recipe=recipe, folder=root / cache_key(recipe.module, modules, platform=target))
+        for recipe in RECIPES
+        if not recipe.optional or recipe.name in optional
+    ]
     for name, path in given.items():
         progress(f"{name}: {path} (${ASSETS_VARIABLE})")
-    if missing := _missing(folder, given):
+    to_build = [one for one in wanted if one.recipe.name not in given]
+    if any(one.missing for one in to_build):
         with _locked(root, progress=progress, heartbeat_seconds=heartbeat_seconds):
             # Another process may have built them while this one waited.
-            if missing := _missing(folder, given):
-                _build(missing, folder, root, env, modules, progress=progress, heartbeat_seconds=heartbeat_seconds)
-    programs = {recipe.name: given.get(recipe.name, folder / recipe.name) for recipe in RECIPES}
-    return Binaries(programs=programs, jobset_manifests=folder / _MANIFESTS)
+            if missing := [one for one in to_build if one.missing]:
+                _build(missing, root, env, modules, progress=progress, heartbeat_seconds=heartbeat_seconds)
+    return Binaries(
+        programs={one.recipe.name: given.get(one.recipe.name, one.program) for one in wanted},
+        manifests={one.recipe.name: one.manifests for one in wanted if one.recipe.manifests},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """A program, and where the cache has it."""
+
+    recipe: Recipe
+    folder: Path
+
+    @property
+    def program(self) -> Path:
+        return self.folder / self.recipe.name
+
+    @property
+    def manifests(self) -> Path:
+        return self.folder / _MANIFESTS
+
+    @property
+    def missing(self) -> bool:
+        return not self.program.exists() or (bool(self.recipe.manifests) and not self.manifests.exists())
 
 
 def _given(environment: Mapping[str, str]) -> dict[str, Path]:
@@ -93,14 +122,8 @@ def _given(environment: Mapping[str, str]) -> dict[str, Path]:
     return {name: path for name, path in paths.items() if os.access(path, os.X_OK) and path.is_file()}
 
 
-def _missing(folder: Path, given: Mapping[str, Path]) -> list[str]:
-    wanted = [recipe.name for recipe in RECIPES if recipe.name not in given]
-    return [name for name in (*wanted, _MANIFESTS) if not (folder / name).exists()]
-
-
 def _build(
-    missing: list[str],
-    folder: Path,
+    missing: list[_Wanted],
     root: Path,
     environment: Mapping[str, str],
     modules: Path,
@@ -108,29 +131,31 @@ def _build(
     progress: Progress,
     heartbeat_seconds: float,
 ) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     # What a killed build left behind; the lock says that nobody writes there now.
-    for leftover in folder.glob(f"{_SCRATCH_PREFIX}*"):
+    for leftover in root.glob(f"{_SCRATCH_PREFIX}*"):
         shutil.rmtree(leftover, ignore_errors=True)
     toolchain = find_toolchain(root, environment=environment, progress=progress)
     runner = GoRunner(toolchain, progress=progress, heartbeat_seconds=heartbeat_seconds)
-    recipes: list[Recipe] = [recipe for recipe in RECIPES if recipe.name in missing]
-    if recipes:
+    programs = [one for one in missing if not one.program.exists()]
+    if programs:
         progress(
-            f"building {len(recipes)} programs with Go {toolchain.version} into {folder}; "
+            f"building {len(programs)} programs with Go {toolchain.version} into {root}; "
             "the first time takes 5 to 15 minutes"
         )
-    with tempfile.TemporaryDirectory(prefix=_SCRATCH_PREFIX, dir=folder) as scratch:
-        for index, recipe in enumerate(recipes, start=1):
+    # Below the root, so that what is finished gets its name without being copied.
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH_PREFIX, dir=root) as scratch:
+        for index, one in enumerate(programs, start=1):
+            one.folder.mkdir(exist_ok=True)
             runner.build(
-                recipe,
+                one.recipe,
                 modules=modules,
                 scratch=Path(scratch),
-                destination=folder / recipe.name,
-                position=f"{index}/{len(recipes)}",
+                destination=one.program,
+                position=f"{index}/{len(programs)}",
             )
-        if _MANIFESTS in missing:
-            runner.copy_jobset_manifests(modules=modules, scratch=Path(scratch), destination=folder / _MANIFESTS)
+        for one in missing:
+            if one.recipe.manifests and not one.manifests.exists():
+                runner.copy_manifests(one.recipe, modules=modules, scratch=Path(scratch), destination=one.manifests)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from pathlib import Path
 from provisioner.localcluster.errors import LocalClusterError
 from provisioner.localcluster.processes import bound_to_parent
 from provisioner.localcluster.progress import Progress
-from provisioner.localcluster.recipes import BUILD_FLAGS, JOBSET_MODULE, Recipe, linker_flags
+from provisioner.localcluster.recipes import BUILD_FLAGS, Recipe, linker_flags
 from provisioner.localcluster.toolchain import Toolchain
 
 HEARTBEAT_SECONDS = 10.0
@@ -65,18 +65,18 @@ class GoRunner:
         _publish(output, destination)
         self._progress(f"{label}: done in {self._clock() - started:.0f} s")
 
-    def copy_jobset_manifests(self, *, modules: Path, scratch: Path, destination: Path) -> None:
-        """Copy JobSet's CRD and webhooks out of its module, which Go's own cache may drop at any time."""
+    def copy_manifests(self, recipe: Recipe, *, modules: Path, scratch: Path, destination: Path) -> None:
+        """Copy a program's CRDs and webhooks out of its module, which Go's own cache may drop at any time."""
         answer = self._run(
-            ["mod", "download", "-json", JOBSET_MODULE],
-            directory=modules / "jobset",
-            label="reading JobSet's manifests",
+            ["mod", "download", "-json", recipe.source],
+            directory=modules / recipe.module,
+            label=f"reading the manifests of {recipe.name}",
         )
-        components = Path(json.loads(answer)["Dir"]) / "config" / "components"
-        copy = scratch / destination.name
+        source = Path(json.loads(answer)["Dir"]) / recipe.manifests
+        copy = scratch / f"{recipe.name}-{destination.name}"
         for part in ("crd", "webhook"):
             # Files in Go's module cache are read-only; copies of them could not be removed again.
-            shutil.copytree(components / part, copy / part, copy_function=shutil.copyfile)
+            shutil.copytree(source / part, copy / part, copy_function=shutil.copyfile)
         for folder in (copy, *copy.rglob("*/")):
             folder.chmod(0o755)
         copy.rename(destination)

@@ -10,18 +10,20 @@ import atexit
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from provisioner.localcluster import components, jobset, readiness, recipes
+from provisioner.localcluster import components, operators, readiness, recipes
 from provisioner.localcluster.api import ApiClient, ApiError
 from provisioner.localcluster.binaries import Binaries, resolve_binaries
 from provisioner.localcluster.component import Component
 from provisioner.localcluster.credentials import ADMIN, Credentials
 from provisioner.localcluster.errors import LocalClusterError
+from provisioner.localcluster.operators import JOBSET, LWS, Operator
 from provisioner.localcluster.ports import HOST
 from provisioner.localcluster.processes import stop_all, wait_until
 from provisioner.localcluster.progress import Progress, log_progress
@@ -38,23 +40,26 @@ class LocalCluster:
     """A Kubernetes control plane on this machine; made by start(), ended by stop() or as a context manager."""
 
     def __init__(
-        self, directory: Path, binaries: Binaries, *, with_jobset: bool, temporary: bool, timeout_seconds: float
+        self,
+        directory: Path,
+        binaries: Binaries,
+        *,
+        operators: Iterable[Operator],
+        temporary: bool,
+        timeout_seconds: float,
     ) -> None:
         self.directory = directory
         self.binaries = binaries
         self.kubeconfig = directory / "kubeconfig"
-        self._with_jobset = with_jobset
         self._temporary = temporary
         self._timeout_seconds = timeout_seconds
         for part in ("logs", "configuration"):
             (directory / part).mkdir()
         credentials = Credentials.create(directory / "credentials")
         self._credentials = credentials
-        site = components.Site(directory=directory, binaries=binaries, credentials=credentials)
-
-        def component(name: str, plan: Callable[[components.Site], components.Plan]) -> Component:
-            return Component(name, site, plan, timeout_seconds=timeout_seconds)
-
+        self._site = components.Site(directory=directory, binaries=binaries, credentials=credentials)
+        self._operators = tuple(operators)
+        component = self._new_component
         etcd = component(recipes.ETCD, components.etcd)
 
         def plan_apiserver(site: components.Site) -> components.Plan:
@@ -69,9 +74,15 @@ class LocalCluster:
                 component(recipes.KUBE_CONTROLLER_MANAGER, components.kube_controller_manager),
                 component(recipes.KUBE_SCHEDULER, components.kube_scheduler),
                 component(recipes.KWOK, components.kwok),
-                *([component(recipes.JOBSET, components.jobset)] if with_jobset else []),
+                *(self._new_operator(one) for one in self._operators),
             )
         }
+
+    def _new_component(self, name: str, plan: Callable[[components.Site], components.Plan]) -> Component:
+        return Component(name, self._site, plan, timeout_seconds=self._timeout_seconds)
+
+    def _new_operator(self, operator: Operator) -> Component:
+        return self._new_component(operator.name, partial(components.operator, operator=operator))
 
     @property
     def server_url(self) -> str:
@@ -137,6 +148,28 @@ class LocalCluster:
                     advice="The cluster is of no more use: stop it and start another.",
                 )
 
+    def add(self, operator: Operator, *, progress: Progress = log_progress) -> None:
+        """Install one more operator in the running cluster and wait until it works; do nothing where it is there.
+
+        It is built on first use. Kubernetes' garbage collector takes up to half a minute to notice the new kinds.
+        """
+        if operator.name in self._components:
+            return
+        self.binaries = resolve_binaries(optional={operator.name, *self.binaries.programs}, progress=progress)
+        self._site = replace(self._site, binaries=self.binaries)
+        started = time.monotonic()
+        api = self._api()
+        self._install_crds(api, operator)
+        served_since = time.monotonic()
+        component = self._components[operator.name] = self._new_operator(operator)
+        component.start()
+        component.await_ready()
+        self._install_webhooks(api, operator)
+        for what, condition in readiness.operator_conditions(api, operator):
+            self._wait(what, condition)
+        time.sleep(max(0.0, served_since + _NEW_KIND_SECONDS - time.monotonic()))
+        progress(f"{operator.title} works after {time.monotonic() - started:.1f} s")
+
     def _component(self, name: str) -> Component:
         try:
             return self._components[name]
@@ -145,7 +178,7 @@ class LocalCluster:
             raise LocalClusterError(f"This cluster has no component {name!r}.", advice=f"It has: {known}.") from None
 
     def _start(self, progress: Progress) -> None:
-        started = served_since = time.monotonic()
+        started = time.monotonic()
         etcd, apiserver = self._components[recipes.ETCD], self._components[recipes.KUBE_APISERVER]
         etcd.start()
         etcd.await_ready()
@@ -155,16 +188,12 @@ class LocalCluster:
         for client in trust.clients:
             path = self.kubeconfig if client == ADMIN else trust.directory / f"{client}.kubeconfig"
             trust.write_kubeconfig(path, client=client, server_url=self.server_url)
-        api = ApiClient(
-            apiserver.port, authority=trust.authority, certificate=trust.admin_certificate, key=trust.admin_key
-        )
-        if self._with_jobset:
+        api = self._api()
+        for operator in self._operators:
             # First of all, because JobSet looks for its CRD once, and if it isn't there only ten seconds later again,
             # and because the API server delays the first creates of a new kind.
-            manifests = self.binaries.jobset_manifests
-            self._wait("the API server to take JobSet's CRD", partial(jobset.install_crd, api, manifests))
-            self._wait("JobSet's CRD to be established", partial(jobset.established, api))
-            served_since = time.monotonic()
+            self._install_crds(api, operator)
+        served_since = time.monotonic()
         apiserver.await_ready()
         progress(f"the API server answers at {self.server_url} after {time.monotonic() - started:.1f} s")
         others = [one for one in self._components.values() if one not in {etcd, apiserver}]
@@ -172,14 +201,42 @@ class LocalCluster:
             component.start()
         for component in others:
             component.await_ready()
-        if self._with_jobset:
-            port = self._components[recipes.JOBSET].port
-            jobset.install_webhooks(api, self.binaries.jobset_manifests, port=port, authority_pem=trust.authority_pem)
-        for what, condition in readiness.conditions(api, with_jobset=self._with_jobset):
+        for operator in self._operators:
+            self._install_webhooks(api, operator)
+        for what, condition in readiness.conditions(api):
             self._wait(what, condition)
-        if self._with_jobset:
+        for operator in self._operators:
+            for what, condition in readiness.operator_conditions(api, operator):
+                self._wait(what, condition)
+        if self._operators:
             time.sleep(max(0.0, served_since + _NEW_KIND_SECONDS - time.monotonic()))
         progress(f"the local cluster works after {time.monotonic() - started:.1f} s")
+
+    def _api(self) -> ApiClient:
+        trust = self._credentials
+        return ApiClient(
+            self._components[recipes.KUBE_APISERVER].port,
+            authority=trust.authority,
+            certificate=trust.admin_certificate,
+            key=trust.admin_key,
+        )
+
+    def _install_crds(self, api: ApiClient, operator: Operator) -> None:
+        manifests = self.binaries.manifests[operator.name]
+        self._wait(
+            f"the API server to take the CRDs of {operator.title}",
+            partial(operators.install_crds, api, operator, manifests),
+        )
+        self._wait(f"the CRDs of {operator.title} to be established", partial(operators.established, api, operator))
+
+    def _install_webhooks(self, api: ApiClient, operator: Operator) -> None:
+        operators.install_webhooks(
+            api,
+            operator,
+            self.binaries.manifests[operator.name],
+            port=self._components[operator.name].port,
+            authority_pem=self._credentials.authority_pem,
+        )
 
     def _wait(self, what: str, condition: Callable[[], bool]) -> None:
         processes = [one.process for one in self._components.values() if one.started]
@@ -198,6 +255,7 @@ def start(
     *,
     progress: Progress = log_progress,
     jobset: bool = True,
+    lws: bool = False,
     timeout_seconds: float = START_TIMEOUT_SECONDS,
 ) -> LocalCluster:
     """Start a cluster and wait until it works.
@@ -205,8 +263,12 @@ def start(
     The directory must be new or empty and is kept; without one, a temporary directory is made and removed by stop().
     Programs are built on first use, which takes minutes. Raises LocalClusterError.
     """
-    binaries = resolve_binaries(progress=progress)
-    cluster = _create(directory, binaries, with_jobset=jobset, timeout_seconds=timeout_seconds)
+    chosen = tuple(operator for operator, wanted in ((JOBSET, jobset), (LWS, lws)) if wanted)
+    binaries = resolve_binaries(optional=[operator.name for operator in chosen], progress=progress)
+    home = _home(directory)
+    cluster = LocalCluster(
+        home, binaries, operators=chosen, temporary=directory is None, timeout_seconds=timeout_seconds
+    )
     # For callers that forget stop() where children do not die with their parent.
     atexit.register(cluster.stop)
     try:
@@ -217,17 +279,14 @@ def start(
     return cluster
 
 
-def _create(directory: Path | None, binaries: Binaries, *, with_jobset: bool, timeout_seconds: float) -> LocalCluster:
+def _home(directory: Path | None) -> Path:
     if directory is None:
-        home = Path(tempfile.mkdtemp(prefix="tpu-provisioner-"))
-    else:
-        home = directory.absolute()
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if any(home.iterdir()):
-            raise LocalClusterError(
-                f"The directory {home} is not empty.",
-                advice="Give one that is new or empty: a cluster can't be started again from its files.",
-            )
-    return LocalCluster(
-        home, binaries, with_jobset=with_jobset, temporary=directory is None, timeout_seconds=timeout_seconds
-    )
+        return Path(tempfile.mkdtemp(prefix="tpu-provisioner-"))
+    home = directory.absolute()
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if any(home.iterdir()):
+        raise LocalClusterError(
+            f"The directory {home} is not empty.",
+            advice="Give one that is new or empty: a cluster can't be started again from its files.",
+        )
+    return home

@@ -1,6 +1,6 @@
 """The command line of every program of the cluster, and when each is ready to be used by the next.
 
-Listeners are on 127.0.0.1 alone and ask for certificates, but for JobSet's health check.
+Listeners are on 127.0.0.1 alone and ask for certificates, but for the operators' health checks.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from provisioner.localcluster import recipes
 from provisioner.localcluster.api import answers
 from provisioner.localcluster.binaries import Binaries
 from provisioner.localcluster.credentials import SERVICE_NETWORK, Credentials
+from provisioner.localcluster.operators import Operator
 from provisioner.localcluster.ports import HOST, free_ports
 from provisioner.localcluster.stages import kwok_configuration
 
-# Those that can matter to JobSets and to programs that run in the cluster; leaving the others out saves start time
+# Those that can matter to workloads and to programs that run in the cluster; leaving the others out saves start time
 # and about 100 MB. No nodes are made, no volumes bound and no certificates signed here.
 _CONTROLLERS = (
     "clusterrole-aggregation-controller",
@@ -241,13 +242,13 @@ def kwok(site: Site) -> Plan:
     )
 
 
-def jobset(site: Site) -> Plan:
-    """Plan the JobSet controller; Plan.port is that of its webhooks."""
+def operator(site: Site, *, operator: Operator) -> Plan:
+    """Plan a controller of custom resources; Plan.port is that of its webhooks."""
     webhooks, health = free_ports(2)
     configuration = site.write_configuration(
-        recipes.JOBSET,
+        operator.name,
         {
-            "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+            "apiVersion": operator.configuration,
             "kind": "Configuration",
             "webhook": {"host": HOST, "port": webhooks, "certDir": str(site.credentials.webhook_directory)},
             "metrics": {"bindAddress": "0"},
@@ -259,8 +260,8 @@ def jobset(site: Site) -> Plan:
     )
     return Plan(
         command=(
-            str(site.binaries[recipes.JOBSET]),
-            f"--kubeconfig={site.kubeconfig('jobset')}",
+            str(site.binaries[operator.name]),
+            f"--kubeconfig={site.kubeconfig(operator.name)}",
             f"--config={configuration}",
             "--zap-devel=false",
         ),

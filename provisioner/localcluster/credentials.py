@@ -31,6 +31,7 @@ _CLIENTS = {
     "kube-scheduler": ("system:kube-scheduler", ()),
     "kwok": ("kwok", ("system:masters",)),
     "jobset": ("jobset-controller", ("system:masters",)),
+    "lws": ("lws-controller", ("system:masters",)),
 }
 
 
@@ -68,7 +69,7 @@ class Credentials:
         )
         webhooks = directory / "webhooks"
         webhooks.mkdir()
-        authority.server("jobset-webhooks", names=("localhost",), addresses=(HOST,)).write(webhooks, "tls")
+        authority.server("webhooks", names=("localhost",), addresses=(HOST,)).write(webhooks, "tls")
         private, public = service_account_keys()
         write_private(directory / "service-accounts.key", private)
         (directory / "service-accounts.pub").write_bytes(public)

@@ -1,8 +1,9 @@
-"""What is built for the local cluster: seven programs out of four pinned Go modules.
+"""What is built for the local cluster: eight programs out of five pinned Go modules.
 
 The versions live in modules/*/go.mod and go.sum alone; only version stamps that a program reports about itself are
-derived from them. The cache key covers everything that decides what is built, but not the version of the Go
-toolchain: any that is new enough gives programs that behave alike.
+derived from them. Each module has a cache key of its own, so that a new version of one program builds nothing else. It
+covers everything that decides what is built, but not the version of the Go toolchain: any that is new enough gives
+programs that behave alike.
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ KUBE_SCHEDULER = "kube-scheduler"
 KUBECTL = "kubectl"
 KWOK = "kwok"
 JOBSET = "jobset"
-
-JOBSET_MODULE = "sigs.k8s.io/jobset"
+LWS = "lws"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,12 @@ class Recipe:
 
     from_assets: bool = True
     """May $KUBEBUILDER_ASSETS provide it?"""
+
+    manifests: str = ""
+    """The folder of the source that holds its crd and webhook folders; empty where the program has neither."""
+
+    optional: bool = False
+    """Built only where it is asked for."""
 
 
 _KUBERNETES = "k8s.io/kubernetes"
@@ -81,11 +87,22 @@ RECIPES = (
     Recipe(
         name=JOBSET,
         module="jobset",
-        source=JOBSET_MODULE,
-        package=JOBSET_MODULE,
+        source="sigs.k8s.io/jobset",
+        package="sigs.k8s.io/jobset",
         version_variable="sigs.k8s.io/jobset/pkg/version.GitVersion",
         # Its CRD and webhooks are taken from the same module and must be of the same version.
         from_assets=False,
+        manifests="config/components",
+    ),
+    Recipe(
+        name=LWS,
+        module="lws",
+        source="sigs.k8s.io/lws",
+        package="sigs.k8s.io/lws/cmd",
+        version_variable="sigs.k8s.io/lws/pkg/version.GitVersion",
+        from_assets=False,
+        manifests="config",
+        optional=True,
     ),
 )
 
@@ -114,13 +131,15 @@ def linker_flags(recipe: Recipe, modules: Path) -> str:
     return flags
 
 
-def cache_key(modules: Path, *, platform: str, recipes: Sequence[Recipe] = RECIPES) -> str:
-    """Return the name of the cache folder: one per set of sources, flags and platform (such as linux/amd64)."""
+def cache_key(module: str, modules: Path, *, platform: str, recipes: Sequence[Recipe] = RECIPES) -> str:
+    """Return the name of a module's cache folder: one per set of sources, flags and platform (such as linux/amd64)."""
     digest = hashlib.sha256()
-    for path in sorted(modules.glob("*/go.*")):
-        digest.update(f"{path.parent.name}/{path.name}\0".encode())
+    for path in sorted((modules / module).glob("go.*")):
+        digest.update(f"{path.name}\0".encode())
         digest.update(path.read_bytes())
     for recipe in recipes:
-        digest.update(f"\0{recipe.name} {recipe.package} {linker_flags(recipe, modules)}".encode())
+        if recipe.module == module:
+            made = f"{recipe.name} {recipe.package} {recipe.manifests} {linker_flags(recipe, modules)}"
+            digest.update(f"\0{made}".encode())
     digest.update(f"\0{' '.join(BUILD_FLAGS)}\0{platform}".encode())
-    return digest.hexdigest()[:16]
+    return f"{module}-{digest.hexdigest()[:16]}"

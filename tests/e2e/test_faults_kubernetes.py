@@ -180,7 +180,7 @@ def test_the_jobset_kind_is_removed_and_put_back(alone: Ground) -> None:
         assert len(alone.living("before-")) == 1
         assert not any(node["spec"].get("unschedulable") for node in alone.nodes())
     finally:
-        manifests = running.binaries.jobset_manifests / "crd" / "bases"
+        manifests = running.binaries.manifests["jobset"] / "crd" / "bases"
         alone.rehearsal.kubectl("apply", "--server-side", "-f", str(manifests))
         alone.wait(lambda: _jobsets_are_served(alone), "the kind is back")
         # How long JobSet's own controller takes to notice is not the question here.

@@ -88,7 +88,7 @@ def test_without_the_jobset_kind_nothing_is_deleted(bare: Bare) -> None:
     await_round(bare.provisioner, bare.api, after=datetime.now(UTC) + timedelta(seconds=4))
     assert bare.gke.count("nodePools.delete") == 0
     assert "JobSet CRD is not installed" in bare.provisioner.tail(lines=200)
-    manifests = bare.cluster.binaries.jobset_manifests / "crd" / "bases"
+    manifests = bare.cluster.binaries.manifests["jobset"] / "crd" / "bases"
     _kubectl(bare, "apply", "--server-side", "-f", str(manifests))
     wait_for(lambda: _put_job(bare), "a JobSet is taken", 60)
     wait_for(lambda: [pool for pool in bare.gke.pools if pool.name.startswith("new-")], "it gets its pool", 60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import requests
 import yaml
 
 from provisioner import localcluster
+from provisioner.localcluster.recipes import RECIPES
 
 _FAKE_GO = """\
 #!/bin/sh
@@ -22,7 +23,7 @@ _FAKE_GO = """\
 echo "$*" >> "$FAKE_GO_CALLS"
 case "$1" in
   env) echo "{version}" ;;
-  mod) echo '{{"Dir": "{jobset}"}}' ;;
+  mod) echo '{{"Dir": "{sources}"}}' ;;
   build)
     for argument in "$@"; do
       if [ "$previous" = "-o" ]; then output=$argument; fi
@@ -64,19 +65,23 @@ class GoHome:
 
     def write_go(self, path: Path, *, version: str, build: str = 'echo built > "$output"; chmod +x "$output"') -> Path:
         """Write a fake go to any place."""
-        manifests = self.root / "jobset-module" / "config" / "components"
-        for part in ("crd", "webhook"):
-            (manifests / part).mkdir(parents=True, exist_ok=True)
-            (manifests / part / "file.yaml").write_text("kind: Something\n")
+        for recipe in RECIPES:
+            for part in ("crd", "webhook") if recipe.manifests else ():
+                manifests = self.root / "sources" / recipe.manifests / part
+                manifests.mkdir(parents=True, exist_ok=True)
+                (manifests / f"{recipe.name}.yaml").write_text("kind: Something\n")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_FAKE_GO.format(version=version, jobset=self.root / "jobset-module", build=build))
+        path.write_text(_FAKE_GO.format(version=version, sources=self.root / "sources", build=build))
         path.chmod(0o755)
         return path
 
-    def resolve(self, **more: str) -> localcluster.Binaries:
+    def resolve(self, *, optional: Sequence[str] = (), **more: str) -> localcluster.Binaries:
         """Resolve the binaries in this home; what progress says is kept."""
         return localcluster.resolve_binaries(
-            progress=self.said.append, environment=self.environment | more, heartbeat_seconds=0.05
+            optional=optional,
+            progress=self.said.append,
+            environment=self.environment | more,
+            heartbeat_seconds=0.05,
         )
 
     def builds(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from provisioner.localcluster import LocalClusterError, resolve_binaries
 from provisioner.localcluster.__main__ import main
 from provisioner.localcluster.binaries import cache_root
+from provisioner.localcluster.recipes import MODULES
 from tests.localcluster.kit import GoHome, process_is_alive, wait_for
 
 ALL = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok", "jobset"]
@@ -32,9 +34,33 @@ def test_everything_is_built_once_and_then_taken_from_the_cache(go_home: GoHome)
     first = go_home.resolve()
     assert go_home.builds() == ALL
     assert {path.read_text() for path in first.programs.values()} == {"built\n"}
-    assert (first.jobset_manifests / "crd" / "file.yaml").is_file()
+    assert (first.manifests["jobset"] / "crd" / "jobset.yaml").is_file()
     (go_home.root / "bin" / "go").unlink()
     assert go_home.resolve() == first
+
+
+def test_optional_programs_are_built_where_they_are_named_and_nothing_else_is_built_again(go_home: GoHome) -> None:
+    """Whoever does not ask for one neither waits for it nor gets it."""
+    go_home.install_go()
+    assert "lws" not in go_home.resolve().programs
+    binaries = go_home.resolve(optional=["lws"])
+    assert go_home.builds() == [*ALL, "lws"]
+    assert binaries["lws"].read_text() == "built\n"
+    assert (binaries.manifests["lws"] / "webhook" / "lws.yaml").is_file()
+    go_home.resolve(optional=["lws"])
+    assert go_home.builds() == [*ALL, "lws"]
+
+
+def test_a_new_version_of_one_program_builds_no_other(go_home: GoHome, tmp_path: Path) -> None:
+    """Each module has a cache folder of its own."""
+    go_home.install_go()
+    go_home.resolve()
+    modules = tmp_path / "modules"
+    shutil.copytree(MODULES, modules)
+    pin = modules / "kwok" / "go.sum"
+    pin.write_text(pin.read_text() + "\n")
+    resolve_binaries(progress=go_home.said.append, environment=go_home.environment, modules=modules)
+    assert go_home.builds() == [*ALL, "kwok"]
 
 
 def test_assets_come_before_the_cache_and_the_rest_is_built(go_home: GoHome, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from provisioner import localcluster
 from provisioner.localcluster import cluster
-from provisioner.localcluster.jobset import webhook_configurations
+from provisioner.localcluster.operators import JOBSET, webhook_configurations
 from provisioner.localcluster.recipes import RECIPES
 
 WEBHOOKS = """
@@ -43,9 +43,9 @@ def broken_etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text("#!/bin/sh\necho 'data directory is from the future'\nexit 7\n")
     program.chmod(0o755)
     binaries = localcluster.Binaries(
-        programs={recipe.name: program for recipe in RECIPES}, jobset_manifests=tmp_path / "manifests"
+        programs={recipe.name: program for recipe in RECIPES}, manifests={"jobset": tmp_path / "manifests"}
     )
-    monkeypatch.setattr(cluster, "resolve_binaries", lambda *, progress: binaries)
+    monkeypatch.setattr(cluster, "resolve_binaries", lambda *, optional, progress: binaries)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
@@ -78,13 +78,14 @@ def test_a_directory_with_something_in_it_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
-def test_webhooks_are_called_by_address_and_only_for_pods_of_jobsets(tmp_path: Path) -> None:
-    """JobSet's own patches are applied, and Services give way to addresses."""
+@pytest.mark.parametrize("patches", ["patches", "."])
+def test_webhooks_are_called_by_address_and_only_for_pods_of_jobsets(tmp_path: Path, patches: str) -> None:
+    """The patches of JobSet and LeaderWorkerSet are applied wherever they lie, and Services give way to addresses."""
     folder = tmp_path / "webhook"
-    (folder / "patches").mkdir(parents=True)
+    (folder / patches).mkdir(parents=True)
     (folder / "manifests.yaml").write_text(WEBHOOKS)
-    (folder / "patches" / "validating-patch.yaml").write_text(PATCH)
-    (found,) = webhook_configurations(tmp_path, port=1234, authority_pem=b"pem")
+    (folder / patches / "validating-patch.yaml").write_text(PATCH)
+    (found,) = webhook_configurations(JOBSET, tmp_path, port=1234, authority_pem=b"pem")
     assert found["metadata"]["name"] == "jobset-validating-webhook-configuration"
     assert [webhook["clientConfig"] for webhook in found["webhooks"]] == [
         {"url": f"https://127.0.0.1:1234/{path}", "caBundle": base64.b64encode(b"pem").decode()}

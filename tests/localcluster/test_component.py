@@ -36,7 +36,7 @@ def site(tmp_path: Path) -> Site:
     """Give a directory as a cluster has it."""
     (tmp_path / "logs").mkdir()
     credentials = Credentials.create(tmp_path / "credentials")
-    return Site(directory=tmp_path, binaries=Binaries(programs={}, jobset_manifests=tmp_path), credentials=credentials)
+    return Site(directory=tmp_path, binaries=Binaries(programs={}, manifests={}), credentials=credentials)
 
 
 @pytest.fixture

@@ -29,28 +29,28 @@ def _append(path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda modules: _append(modules / "etcd" / "go.sum"), id="the sums of a module"),
-        pytest.param(lambda modules: _append(modules / "kwok" / "go.mod"), id="the requirements of a module"),
-        pytest.param(lambda modules: (modules / "etcd").rename(modules / "etcd2"), id="where a module lies"),
+        pytest.param(lambda module: _append(module / "go.sum"), id="the sums"),
+        pytest.param(lambda module: _append(module / "go.mod"), id="the requirements"),
+        pytest.param(lambda module: (module / "go.sum").rename(module / "go.work.sum"), id="the name of a file"),
     ],
 )
 def test_the_cache_key_changes_with_the_sources(tmp_path: Path, change: Callable[[Path], object]) -> None:
-    """Every file that pins something counts."""
+    """Every file that pins something counts, for the programs of its module alone."""
     modules = tmp_path / "modules"
     shutil.copytree(MODULES, modules)
-    recipes = [recipe for recipe in RECIPES if recipe.module == "jobset"]
-    before = cache_key(modules, platform="linux/amd64", recipes=recipes)
-    assert before == cache_key(MODULES, platform="linux/amd64", recipes=recipes)
-    change(modules)
-    assert cache_key(modules, platform="linux/amd64", recipes=recipes) != before
+    before = {name: cache_key(name, modules, platform="linux/amd64") for name in ("etcd", "kwok")}
+    assert before["etcd"] == cache_key("etcd", MODULES, platform="linux/amd64")
+    change(modules / "etcd")
+    assert cache_key("etcd", modules, platform="linux/amd64") != before["etcd"]
+    assert cache_key("kwok", modules, platform="linux/amd64") == before["kwok"]
 
 
 def test_the_cache_key_changes_with_the_platform_and_the_programs() -> None:
     """A home folder may be shared by machines of several kinds."""
     keys = {
-        cache_key(MODULES, platform="linux/amd64"),
-        cache_key(MODULES, platform="linux/arm64"),
-        cache_key(MODULES, platform="linux/amd64", recipes=RECIPES[:-1]),
+        cache_key("etcd", MODULES, platform="linux/amd64"),
+        cache_key("etcd", MODULES, platform="linux/arm64"),
+        cache_key("etcd", MODULES, platform="linux/amd64", recipes=[]),
     }
     assert len(keys) == 3
 
