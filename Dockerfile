@@ -1,8 +1,8 @@
 # syntax=docker/dockerfile:1
-# The controller and its locked dependencies in a virtual environment, on a slim base, as a user without rights.
-# Builds for linux/amd64 and linux/arm64: nothing is compiled, every dependency comes as a wheel with a pinned hash.
-# The digest is that of the index of all platforms. It is written here, not in an ARG, because Dependabot renews it here
-# alone. Another base: make docker-build BASE=..., which takes this stage's place (docs/releasing.md).
+# The controller and its locked dependencies in a virtual environment, on a slim base, as an unprivileged user.
+# This builds for linux/amd64 and linux/arm64: nothing is compiled, every dependency is a wheel with a pinned hash.
+# The digest is that of the index of all platforms. It is written here, not in an ARG, because Dependabot updates it
+# only here. To use another base: make docker-build BASE=..., which replaces this stage (docs/releasing.md).
 FROM python:3.13-slim@sha256:70729b46c69b4f1e97c4822c1af3df53a1476cf5ddc6c087c0c10bc3a5678c2f AS base
 
 FROM base AS build
@@ -10,12 +10,13 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=igno
 WORKDIR /src
 RUN python -m venv --without-pip /opt/tpu-provisioner
 COPY requirements/run.txt deploy/build-requirements.txt ./
-# First what changes seldom. Wheels alone: no build script of a dependency is run. The asynchronous half of the Kubernetes
-# client is never imported.
+# Files that change seldom come first. Only wheels are installed, so no build script of a dependency runs. The
+# asynchronous half of the Kubernetes client is never imported.
 RUN python -m pip --python /opt/tpu-provisioner install --no-compile --require-hashes --only-binary=:all: -r run.txt \
  && rm -r /opt/tpu-provisioner/lib/python3.*/site-packages/kubernetes/aio
-# Byte code is made once, here, and not at each start: the process may write nowhere, and the base has none of the standard
-# library's. By hash, so that it is the same in each build, and unchecked, as nothing in the image changes.
+# Byte code is compiled once, here, and not at each start: the process may not write, and the base has no byte code of the
+# standard library. It is validated by hash, so that it is the same in each build, and unchecked, as nothing in the image
+# changes.
 RUN PYTHONPYCACHEPREFIX=/opt/tpu-provisioner/pycache python -m compileall -q --invalidation-mode unchecked-hash \
     -x '/(test|tests|idlelib|tkinter|turtledemo|ensurepip|lib2to3|site-packages|config-[^/]*)/' \
     "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
@@ -44,15 +45,15 @@ LABEL org.opencontainers.image.title="tpu-provisioner" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.created="${CREATED}" \
       org.opencontainers.image.source="${SOURCE}"
-# Root's, so that the process cannot change its own code even where the file system is not read-only.
+# Owned by root, so that the process cannot change its own code even if the file system is not read-only.
 COPY --from=build /opt/tpu-provisioner /opt/tpu-provisioner
-# Manifests of the Go provisioner start this; under this name the program is `tpu-provisioner run`.
+# Manifests of the Go provisioner start this name; it runs `tpu-provisioner run`.
 COPY --from=build /opt/tpu-provisioner/bin/tpu-provisioner /manager
 ENV PATH=/opt/tpu-provisioner/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONPYCACHEPREFIX=/opt/tpu-provisioner/pycache \
     PYTHONUNBUFFERED=1
-# A number, so that runAsNonRoot can be checked without /etc/passwd.
+# A number, so that Kubernetes can verify runAsNonRoot without /etc/passwd.
 USER 65532:65532
 WORKDIR /
 # 8080 metrics, 8081 /healthz and /readyz: Kubernetes probes them, so there is no HEALTHCHECK.

@@ -1,4 +1,4 @@
-# Everything that a user or developer does: `make help`.
+# All commands for users and developers: `make help` lists them.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -25,35 +25,35 @@ $(SETUP): requirements/dev.txt pyproject.toml
 	@touch $@
 
 .PHONY: setup
-setup: $(SETUP) ## Virtual environment, Go, the control plane's programs (minutes the first time, then nothing).
+setup: $(SETUP) ## Set up the virtual environment, Go, the control plane's programs (minutes the first time, then nothing).
 	@$(BIN)/python -m provisioner.localcluster build > /dev/null
 
 .PHONY: demo
-demo: setup ## A JobSet from creation to nothing left, on a local control plane. KEEP=1 stays up.
+demo: setup ## Run a JobSet until nothing is left, on a local control plane. KEEP=1 keeps everything running.
 	@$(BIN)/tpu-provisioner demo
 
 .PHONY: run
-run: $(SETUP) ## The controller, against the kubeconfig's current context and GKE.
+run: $(SETUP) ## Run the controller with the kubeconfig's current context and GKE.
 	@$(BIN)/tpu-provisioner run $(ARGS)
 
 .PHONY: test
-test: setup lint ## All checks and tests, the end-to-end ones included.
+test: setup lint ## Run all checks and tests, including the end-to-end tests.
 	@$(BIN)/python -m provisioner.localcluster build --lws > /dev/null
 	@$(BIN)/pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered --cov-fail-under=90
 
 .PHONY: test-quick
-test-quick: $(SETUP) ## The tests that need no control plane.
+test-quick: $(SETUP) ## Run the tests that need no control plane.
 	@$(BIN)/pytest -m 'not e2e'
 
 .PHONY: lint
-lint: $(SETUP) ## Style, types, layers.
+lint: $(SETUP) ## Check style, types and layers.
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
 .PHONY: format
-format: $(SETUP) ## Bring the code into its format.
+format: $(SETUP) ## Format the code.
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
@@ -69,21 +69,21 @@ SEED ?= 1
 GOAL ?= 95
 
 .PHONY: mutate
-mutate: $(SETUP) ## Try SAMPLE random mutations of the code, drawn by SEED: the tests must notice GOAL percent of them.
+mutate: $(SETUP) ## Try SAMPLE random mutations of the code, drawn by SEED: the tests must detect GOAL percent of them.
 	@$(BIN)/python -m tests.mutation --sample $(SAMPLE) --seed $(SEED) --goal $(GOAL)
 
 .PHONY: bench
-bench: setup ## The figures of docs/performance.md.
+bench: setup ## Measure the figures of docs/performance.md.
 	@$(BIN)/python -m benchmarks
 
 .PHONY: docs
-docs: $(SETUP) ## docs/settings.md, from the code.
+docs: $(SETUP) ## Generate docs/settings.md from the code.
 	@$(BIN)/python docs/settings_table.py > docs/settings.md
 
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" pyproject.toml
 
 .PHONY: lock
-lock: $(SETUP) ## Pin all dependencies anew.
+lock: $(SETUP) ## Update the pins of all dependencies.
 	@$(COMPILE) --output-file requirements/run.txt
 	@$(COMPILE) --extra demo --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
 	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --constraint requirements/dev.txt - --output-file deploy/build-requirements.txt

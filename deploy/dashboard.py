@@ -93,7 +93,7 @@ def dashboard() -> dict[str, Any]:
     return {
         "uid": "tpu-provisioner",
         "title": "TPU provisioner",
-        "description": "Chips, slices and node pools of tpu-provisioner, its calls to GKE, and how it is doing itself.",
+        "description": "Chips, slices and node pools of tpu-provisioner, its calls to GKE, and its own health.",
         "tags": ["tpu-provisioner", "tpu", "gke"],
         "schemaVersion": 39,
         "editable": True,
@@ -175,7 +175,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel(
                 "Leader",
-                "Replicas that lead: one in each installation. None: node pools are neither made nor deleted.",
+                "Replicas that lead: one in each installation. None: node pools are neither created nor deleted.",
                 ((f"sum({_series('leader')})", ""),),
                 kind="stat",
                 width=3,
@@ -185,7 +185,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Cluster proven",
                 "Whether the leader has proven that its kubeconfig and its GKE settings are of one cluster. Until then "
-                "it acts on nothing.",
+                "it creates and deletes nothing.",
                 ((f"min(max by (cluster, namespace) ({_series('cluster_proven')}))", ""),),
                 kind="stat",
                 width=3,
@@ -195,7 +195,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Since the last round",
-                "Time since the leader looked at the world and decided.",
+                "Time since the leader last observed and decided.",
                 (
                     (
                         f"time() - min(max by (cluster, namespace) ({_series('loop_last_round_timestamp_seconds')}))",
@@ -210,7 +210,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Alerts",
-                "What the operator has to look at; the log has it in words.",
+                "Alerts that the administrator must look at; the log describes them.",
                 ((_or_0(_gauge("alerts")), ""),),
                 kind="stat",
                 width=3,
@@ -219,8 +219,8 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Blocked slices",
-                "Slices that back-off, a limit or an invalid request keeps from getting a node pool. Events on their "
-                "pods say why.",
+                "Slices that get no node pool because of back-off, a limit or an invalid request. Events on their pods "
+                "say why.",
                 ((_or_0(_gauge("slices", matchers=('phase="blocked"',))), ""),),
                 kind="stat",
                 width=3,
@@ -237,7 +237,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Chips idle",
-                "Chips of node pools that nothing needs and whose deletion delay runs.",
+                "Chips of node pools that nothing needs, during their deletion delay.",
                 ((_gauge("chips", matchers=('state="idle"',)), ""),),
                 kind="stat",
                 width=3,
@@ -245,7 +245,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Releases",
-                "Replicas by release: two lines for longer than an upgrade takes are worth a look.",
+                "Replicas by release. Investigate two lines that stay longer than an upgrade takes.",
                 ((f"sum by (version) ({_series('build_info')})", "{{version}}"),),
                 kind="stat",
                 width=3,
@@ -258,19 +258,19 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel(
                 "Chips by state",
-                "From asked for to going away.",
+                "From requested to being deleted.",
                 ((_gauge("chips", "state"), "{{state}}"),),
                 stacked=True,
             ),
             Panel(
                 "Slices by phase",
-                "Slices that JobSets ask for.",
+                "Slices that JobSets request.",
                 ((_gauge("slices", "phase"), "{{phase}}"),),
                 stacked=True,
             ),
             Panel(
                 "Node pools by phase",
-                "Node pools that GKE has, or that are being made.",
+                "Node pools that GKE has, or that are being created.",
                 ((_gauge("node_pools", "phase"), "{{phase}}"),),
                 stacked=True,
             ),
@@ -287,7 +287,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Deletes by reason and result",
-                "Node pool deletes that were submitted: why, and ok or what was in the way.",
+                "Node pool deletes that were submitted: the reason, and ok or how they failed.",
                 ((_increase("deletes", "reason", "result"), "{{reason}}: {{result}}"),),
                 stacked=True,
             ),
@@ -299,18 +299,18 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Back-off by kind",
-                "Kinds of capacity of which the last try failed, for an hour after it may be tried again.",
+                "Kinds of capacity whose last attempt failed, until an hour after the next attempt is allowed.",
                 ((_gauge("backoff_active", "kind"), "{{kind}}"),),
                 stacked=True,
             ),
             Panel(
                 "Deletes blocked",
-                "Node pools that should go and may not, because unfinished pods are on them.",
+                "Node pools that should be deleted and are not, because unfinished pods are on them.",
                 ((_gauge("deletes_blocked"), "node pools"),),
             ),
             Panel(
                 "Alerts by kind",
-                "What the operator has to look at; docs/reliability.md says what each kind means.",
+                "Alerts that the administrator must look at; docs/reliability.md says what each kind means.",
                 ((_gauge("alerts", "kind"), "{{kind}}"),),
                 stacked=True,
             ),
@@ -321,19 +321,19 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel(
                 "Calls by method",
-                "Calls a second, failed ones too.",
+                "Calls a second, including failed ones.",
                 ((_rate("gke_request_duration_seconds_count", "method"), "{{method}}"),),
                 unit="reqps",
             ),
             Panel(
                 "Failed calls by method and kind",
-                "Calls a second that failed, by what the failure means.",
+                "Failed calls a second, by the kind of failure.",
                 ((_rate("gke_request_errors_total", "method", "kind"), "{{method}}: {{kind}}"),),
                 unit="reqps",
             ),
             Panel(
                 "Duration of calls",
-                "Of all methods; and the mean of each.",
+                "Quantiles over all methods, and the mean of each method.",
                 (
                     *_quantiles("gke_request_duration_seconds"),
                     (_mean("gke_request_duration_seconds", "method"), "{{method}} mean"),
@@ -347,13 +347,18 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel(
                 "Rounds by result",
-                "Rounds of observe, decide, act, a second. After a crashed one comes another; the log has its trace.",
+                "Rounds of observe, decide, act, a second. Another follows a crashed one; see its trace in the log.",
                 ((_rate("rounds_total", "result"), "{{result}}"),),
                 unit="ops",
             ),
-            Panel("Duration of rounds", "Of a whole round.", _quantiles("round_duration_seconds"), unit="s"),
             Panel(
-                "Duration of decisions", "Of the decision in a round.", _quantiles("decide_duration_seconds"), unit="s"
+                "Duration of rounds", "The duration of a whole round.", _quantiles("round_duration_seconds"), unit="s"
+            ),
+            Panel(
+                "Duration of decisions",
+                "The duration of the decision in a round.",
+                _quantiles("decide_duration_seconds"),
+                unit="s",
             ),
             Panel(
                 "Watches: since the last contact",
@@ -368,12 +373,12 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Watches without a complete picture",
-                "List-watches of each replica that have not listed everything; the leader decides on nothing less.",
+                "List-watches of each replica that have not listed everything; the leader needs complete lists.",
                 ((f"count by (pod, resource) ({_series('watch_synced')} == 0)", "{{pod}} {{resource}}"),),
             ),
             Panel(
                 "Events dropped, and who leads",
-                "Kubernetes Events a second that were not written: too many, or refused. The leading replica is 1.",
+                "Kubernetes Events a second that were not written: too many, or rejected. The leading replica is 1.",
                 (
                     (f"sum(rate({_series('events_dropped_total')}[$__rate_interval]))", "dropped a second"),
                     (f"max by (pod) ({_series('leader')})", "{{pod}} leads"),

@@ -53,19 +53,23 @@ class Choices:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make an overlay; return the exit code."""
-    parser = argparse.ArgumentParser(description="Make deploy/PROJECT_ID/CLUSTER_NAME from the example.")
+    parser = argparse.ArgumentParser(description="Create deploy/PROJECT_ID/CLUSTER_NAME from the example.")
     parser.add_argument("--project-id", required=True, help="the cluster's project")
     parser.add_argument("--cluster-name", required=True, help="the cluster's name")
     parser.add_argument("--location", default="", help="region or zone of the cluster; empty: inferred on GKE")
-    parser.add_argument("--zone", default="", help="where node pools are made; empty: inferred on GKE")
-    parser.add_argument("--node-service-account", default="", help="of the TPU nodes; empty: the project's default")
+    parser.add_argument("--zone", default="", help="zone in which node pools are created; empty: inferred on GKE")
     parser.add_argument(
-        "--google-service-account", default="", help="that the controller acts as; empty: a direct principal"
+        "--node-service-account", default="", help="service account of the TPU nodes; empty: the project's default"
+    )
+    parser.add_argument(
+        "--google-service-account",
+        default="",
+        help="Google service account that the controller acts as; empty: a direct principal",
     )
     parser.add_argument("--image", default="", help="the controller's image, with its tag or digest")
-    parser.add_argument("--folder", default="", help="where to make it; empty: deploy/PROJECT_ID/CLUSTER_NAME")
-    parser.add_argument("--remote", default="", help="the repository of deploy/base, for a folder of your own")
-    parser.add_argument("--ref", default="", help="its tag or commit")
+    parser.add_argument("--folder", default="", help="folder to create; empty: deploy/PROJECT_ID/CLUSTER_NAME")
+    parser.add_argument("--remote", default="", help="repository of deploy/base, for a folder in another repository")
+    parser.add_argument("--ref", default="", help="tag or commit of the repository")
     parser.add_argument("--deploy", type=Path, default=_DEPLOY, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     try:
@@ -90,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"cluster-overlay: {error}\n")
         return 1
     todo = "apply it" if given.image else f"set its image in {made / 'kustomization.yaml'}, then apply it"
-    sys.stdout.write(f"made {made}; {todo}:\n  kubectl apply --server-side -k {made}\n")
+    sys.stdout.write(f"created {made}; {todo}:\n  kubectl apply --server-side -k {made}\n")
     return 0
 
 
@@ -100,7 +104,7 @@ def make_overlay(deploy: Path, values: Mapping[str, str], choices: Choices | Non
     _check(values, choices)
     folder = choices.folder or deploy / values["GCP_PROJECT_ID"] / values["GCP_CLUSTER"]
     if folder.exists():
-        raise OverlayError(f"{folder} exists and is left as it is; edit it, or remove it first")
+        raise OverlayError(f"{folder} already exists and was not changed; edit it, or remove it first")
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Renamed into its place when it is whole.
     with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as scratch:
@@ -116,7 +120,7 @@ def _check(values: Mapping[str, str], choices: Choices) -> None:
     problems = []
     for variable, name in (("GCP_PROJECT_ID", "PROJECT_ID"), ("GCP_CLUSTER", "CLUSTER_NAME")):
         if not _FOLDER.fullmatch(values[variable]):
-            problems.append(f"{name}={values[variable]!r} is not a name")
+            problems.append(f"{name}={values[variable]!r} is not a valid name")
     # What is inferred on GKE need not be given here, so it must not count as missing.
     inferred = {"GCP_CLUSTER_LOCATION": "us-central2", "GCP_ZONE": "us-central2-b"}
     if values["GCP_CLUSTER_LOCATION"] and not values["GCP_ZONE"]:
@@ -157,7 +161,9 @@ def _check_remote(choices: Choices) -> list[str]:
     if not (choices.folder or choices.remote or choices.ref):
         return []
     if not (choices.folder and choices.remote and choices.ref):
-        return ["FOLDER, REMOTE and REF go together: a folder of your own names the repository that holds deploy/base"]
+        return [
+            "set FOLDER, REMOTE and REF together: your own folder must name the repository that contains deploy/base"
+        ]
     problems = []
     if not _REMOTE.fullmatch(choices.remote):
         problems.append(

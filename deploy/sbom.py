@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     ]
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(bill, indent=2) + "\n", encoding="utf-8")
-    sys.stdout.write(f"made {target}\n")
+    sys.stdout.write(f"created {target}\n")
     return 0
 
 

@@ -1,14 +1,14 @@
 # Image, overlay and bill of materials; included by the Makefile.
 IMG ?= controller:latest
 PLATFORMS ?= linux/amd64,linux/arm64
-# GKE's nodes are amd64 unless one asks otherwise; the machine that builds may be something else.
+# GKE's nodes are amd64 by default; the machine that builds may be another architecture.
 PLATFORM ?= linux/amd64
 SBOM ?= dist/sbom.cdx.json
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' provisioner/__init__.py)
 REVISION = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
-# That of the commit, so that the same commit gives the same labels.
+# The commit's time, so that the same commit gives the same labels.
 CREATED = $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
-# Only where it is one that others can reach, and without the credentials that some write into it.
+# Only an https address, which others can reach, and without credentials in it.
 SOURCE = $(or $(shell git remote get-url origin 2>/dev/null | sed -n 's|^https://\([^@/]*@\)\{0,1\}|https://|p'),unknown)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 IMAGE_ARGS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) --build-arg CREATED=$(CREATED) \
@@ -16,11 +16,11 @@ IMAGE_ARGS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) --b
   $(if $(BASE),--build-context base=docker-image://$(BASE))
 
 .PHONY: docker-build
-docker-build: ## The image, for PLATFORM (linux/amd64): IMG=...
+docker-build: ## Build the image, for PLATFORM (linux/amd64): IMG=...
 	docker build --platform=$(PLATFORM) $(IMAGE_ARGS) -t $(IMG) .
 
 .PHONY: docker-push
-docker-push: ## Push it: IMG=...
+docker-push: ## Push the image: IMG=...
 	docker push $(IMG)
 
 .PHONY: docker-buildx
@@ -29,7 +29,7 @@ docker-buildx: ## Build and push for all PLATFORMS, with bill of materials and p
 
 # Needs no virtual environment: it fills two files.
 .PHONY: cluster-overlay
-cluster-overlay: ## deploy/PROJECT_ID/CLUSTER_NAME from the example. [LOCATION= ZONE= NODE_SERVICE_ACCOUNT= IMG= GOOGLE_SERVICE_ACCOUNT= FOLDER= REMOTE= REF=]
+cluster-overlay: ## Create deploy/PROJECT_ID/CLUSTER_NAME from the example. [LOCATION= ZONE= NODE_SERVICE_ACCOUNT= IMG= GOOGLE_SERVICE_ACCOUNT= FOLDER= REMOTE= REF=]
 	@$(if $(PROJECT_ID),,$(error PROJECT_ID is not set: make cluster-overlay PROJECT_ID=... CLUSTER_NAME=...))
 	@$(if $(CLUSTER_NAME),,$(error CLUSTER_NAME is not set: make cluster-overlay PROJECT_ID=... CLUSTER_NAME=...))
 	@$(CHECK_PYTHON)
@@ -39,9 +39,9 @@ cluster-overlay: ## deploy/PROJECT_ID/CLUSTER_NAME from the example. [LOCATION= 
 	  --image='$(if $(filter-out file,$(origin IMG)),$(IMG))' --folder='$(FOLDER)' --remote='$(REMOTE)' --ref='$(REF)'
 
 .PHONY: sbom
-sbom: $(SETUP) ## dist/sbom.cdx.json: what the image's lock holds, as CycloneDX.
+sbom: $(SETUP) ## Write dist/sbom.cdx.json: the image's locked dependencies, as CycloneDX.
 	@$(BIN)/python -m deploy.sbom '$(SBOM)'
 
 .PHONY: chart
-chart: $(SETUP) ## The chart's values.schema.json, README and dashboard, from the code.
+chart: $(SETUP) ## Generate the chart's values.schema.json, README and dashboard from the code.
 	@$(BIN)/python -m deploy.chart

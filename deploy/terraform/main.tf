@@ -1,4 +1,4 @@
-# What the provisioner may do in Google Cloud: the least that works. Apply it where the cluster's project is managed.
+# The minimum permissions of the provisioner in Google Cloud. Apply this where you manage the cluster's project.
 terraform {
   required_version = ">= 1.5"
   required_providers {
@@ -14,7 +14,7 @@ variable "project_id" {
   description = "The cluster's project."
   validation {
     condition     = can(regex("^([a-z0-9.-]+:)?[a-z][-a-z0-9]{4,28}[a-z0-9]$", var.project_id))
-    error_message = "project_id is a project's id, such as my-project, not its number or name."
+    error_message = "project_id must be a project's id, such as my-project, not its number or name."
   }
 }
 
@@ -23,27 +23,27 @@ variable "node_service_account" {
   description = "E-mail address of the one service account that TPU nodes run as."
   validation {
     condition     = can(regex("^[^@[:space:]]+@[^@[:space:]]+\\.gserviceaccount\\.com$", var.node_service_account))
-    error_message = "node_service_account is an address such as tpu-nodes@my-project.iam.gserviceaccount.com."
+    error_message = "node_service_account must be an address such as tpu-nodes@my-project.iam.gserviceaccount.com."
   }
 }
 
 variable "google_service_account" {
   type        = string
   default     = ""
-  description = "E-mail address of a Google service account to act as, which is there already; empty: a direct principal."
+  description = "E-mail address of an existing Google service account to act as; empty: a direct principal."
   validation {
     condition     = var.google_service_account == "" || can(regex("^[^@[:space:]]+@[^@[:space:]]+\\.gserviceaccount\\.com$", var.google_service_account))
-    error_message = "google_service_account is empty, or an address such as tpu-provisioner@my-project.iam.gserviceaccount.com."
+    error_message = "google_service_account must be empty, or an address such as tpu-provisioner@my-project.iam.gserviceaccount.com."
   }
 }
 
 variable "google_service_account_id" {
   type        = string
   default     = ""
-  description = "Make a Google service account of this id in the project and act as it; empty: make none."
+  description = "Create a Google service account with this id in the project and act as it; empty: create none."
   validation {
     condition     = var.google_service_account_id == "" || can(regex("^[a-z][-a-z0-9]{4,28}[a-z0-9]$", var.google_service_account_id))
-    error_message = "google_service_account_id is empty, or 6 to 30 lower-case letters, digits and dashes, such as tpu-provisioner."
+    error_message = "google_service_account_id must be empty, or 6 to 30 lower-case letters, digits and dashes, such as tpu-provisioner."
   }
 }
 
@@ -53,24 +53,24 @@ variable "namespace" {
   description = "The namespace that the controller is installed in."
   validation {
     condition     = can(regex("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", var.namespace))
-    error_message = "namespace is the name of a Kubernetes namespace."
+    error_message = "namespace must be the name of a Kubernetes namespace."
   }
 }
 
 variable "role_suffix" {
   type        = string
   default     = ""
-  description = "Added to the roles' ids: for a second installation in the project, or after the roles were deleted, for 37 days."
+  description = "Suffix of the roles' ids, for a second installation in the project, or for 37 days after the roles were deleted."
   validation {
     condition     = can(regex("^[A-Za-z0-9_.]{0,40}$", var.role_suffix))
-    error_message = "role_suffix is letters, digits, underscores and dots."
+    error_message = "role_suffix must consist of letters, digits, underscores and dots."
   }
 }
 
 variable "tpu7x" {
   type        = bool
   default     = false
-  description = "Also let the controller make the workload policies that multi-host tpu7x pools name."
+  description = "Also let the controller create the workload policies that multi-host tpu7x pools name."
 }
 
 data "google_project" "this" {
@@ -94,12 +94,12 @@ resource "google_service_account" "controller" {
   display_name = "TPU provisioner"
 }
 
-# GKE has no permissions of its own for node pools: they are updates of the cluster.
+# GKE has no separate permissions for node pools: they are updates of the cluster.
 resource "google_project_iam_custom_role" "controller" {
   project     = var.project_id
   role_id     = "tpuProvisioner${var.role_suffix}"
   title       = "TPU provisioner"
-  description = "Make and delete node pools."
+  description = "Create and delete node pools."
   permissions = [
     "container.clusters.get",
     "container.clusters.update",
@@ -114,7 +114,7 @@ resource "google_project_iam_member" "controller" {
   member  = local.member
 }
 
-# On one service account, not on the project: whoever may act as an account has its rights.
+# On one service account, not on the project: an identity that may act as an account has its permissions.
 resource "google_project_iam_custom_role" "act_as" {
   project     = var.project_id
   role_id     = "tpuProvisionerActAs${var.role_suffix}"
@@ -143,7 +143,7 @@ resource "google_project_iam_member" "tpu7x" {
   member  = local.member
 }
 
-# Only with a Google service account: the Kubernetes one may act as it.
+# Only with a Google service account: the Kubernetes ServiceAccount may act as it.
 resource "google_service_account_iam_member" "workload_identity" {
   count              = local.acts_as ? 1 : 0
   service_account_id = "projects/-/serviceAccounts/${local.account}"
@@ -153,5 +153,5 @@ resource "google_service_account_iam_member" "workload_identity" {
 
 output "member" {
   value       = local.member
-  description = "Who makes the node pools, as it is named in audit logs and policies."
+  description = "The identity that creates the node pools, as it is named in audit logs and policies."
 }

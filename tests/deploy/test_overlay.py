@@ -192,14 +192,14 @@ def test_make_needs_nothing_installed(tmp_path: Path) -> None:
 
 
 def test_never_overwritten(deploy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder that exists is left as it is, and the command says so with exit code 1."""
+    """A folder that exists is not changed, and the command says so with exit code 1."""
     arguments = ["--project-id=a-project", "--cluster-name=a-cluster", f"--deploy={deploy}"]
     assert overlay.main(arguments) == 0
     assert "kubectl apply --server-side -k" in capsys.readouterr().out
     kept = deploy / "a-project" / "a-cluster" / "settings.env"
     kept.write_text("edited", encoding="utf-8")
     assert overlay.main(arguments) == 1
-    assert "exists and is left as it is" in capsys.readouterr().err
+    assert "already exists and was not changed" in capsys.readouterr().err
     assert kept.read_text(encoding="utf-8") == "edited"
 
 
