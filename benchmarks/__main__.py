@@ -7,21 +7,34 @@ import os
 import platform
 import statistics
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import pairwise
 
-from benchmarks import deciding
+from benchmarks import deciding, deleting
 from benchmarks.world import World, now, pause, world
 
 _POOL_SECONDS = 20.0
 _JOBSETS = 24
+_CROWD = 300
+#: As many users create JobSets at the same time.
+_HANDS = 24
 _QUOTA = 5
 
 
 def _say(figure: str, value: str, target: str = "") -> None:
     print(f"  {figure:<66} {value:>14}   {target}", flush=True)
+
+
+def decide() -> None:
+    """The pure decision."""
+    deciding.measure(_say)
+
+
+def gate() -> None:
+    """The proof before the delete of a pool of many hosts."""
+    deleting.measure(_say)
 
 
 def burst() -> None:
@@ -38,6 +51,25 @@ def burst() -> None:
         here.await_completed(120)
         here.await_empty()
         _say("  calls to GKE until nothing is left", str(here.total_calls()), "Go original: 202")
+
+
+def crowd() -> None:
+    """300 JobSets at once: the creates, from when the scheduler has found no node for the last leader."""
+    with world(NODEPOOL_DELETION_DELAY="600s") as here:
+        # No pool is ready before all are asked for: their nodes would cost what is not measured here.
+        here.rehearsal.gke.set(create_seconds=3600.0)
+        started = _create_at_once(here, {f"crowd-{index}": "1h" for index in range(_CROWD)})
+        here.wait(lambda: len(here.calls("nodePools.create")) >= _CROWD, "all creates are sent", 600)
+        creates, leaders = sorted(here.calls("nodePools.create")), sorted(here.unschedulable_since())
+        _say(
+            f"{_CROWD} JobSets at once: created to last leader unschedulable", f"{_seconds(started, leaders[-1]):.1f} s"
+        )
+        _say(
+            "  last leader unschedulable to last create request",
+            f"{_seconds(leaders[-1], creates[-1]):.1f} s",
+            "target: 10 s",
+        )
+        _say("  leaders unschedulable, create requests", f"{len(leaders)}, {len(creates)}")
 
 
 def quota() -> None:
@@ -129,15 +161,13 @@ def _alone(here: World) -> float:
 def _create_at_once(here: World, run_times: dict[str, str]) -> datetime:
     """Create JobSets by several hands, as their users would; one after the other would blur the start."""
     started = now()
-    hands = [
-        threading.Thread(target=here.create, args=(name,), kwargs={"run_for": run_for})
-        for name, run_for in run_times.items()
-    ]
-    for hand in hands:
-        hand.start()
-    for hand in hands:
-        hand.join()
+    with ThreadPoolExecutor(_HANDS) as hands:
+        list(hands.map(lambda item: here.create(item[0], run_for=item[1]), run_times.items()))
     return started
+
+
+def _seconds(begin: datetime, end: datetime) -> float:
+    return (end - begin).total_seconds()
 
 
 def _burst(here: World) -> tuple[datetime, datetime, list[datetime]]:
@@ -172,8 +202,10 @@ def _swapped(here: World) -> int:
 
 
 _ALL: dict[str, Callable[[], None]] = {
-    "decide": lambda: deciding.measure(_say),
+    "decide": decide,
+    "gate": gate,
     "burst": burst,
+    "crowd": crowd,
     "quota": quota,
     "latency": latency,
     "deletion": deletion,
@@ -189,7 +221,7 @@ def main() -> int:
     names = parser.parse_args().names or list(_ALL)
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
     for name in names:
-        print(f"{name}: {(_ALL[name].__doc__ or 'the pure decision').strip()}", flush=True)
+        print(f"{name}: {(_ALL[name].__doc__ or '').strip()}", flush=True)
         _ALL[name]()
     return 0
 

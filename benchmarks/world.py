@@ -67,6 +67,16 @@ class World:
         pods = self.rehearsal.objects("/api/v1/pods", labelSelector=constants.JOBSET_NAME)
         return sum(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods)
 
+    def unschedulable_since(self) -> list[datetime]:
+        """When the scheduler first found no node for each leader pod, in whole seconds, cut."""
+        leaders = self.rehearsal.objects("/api/v1/pods", labelSelector=f"{constants.COMPLETION_INDEX}=0")
+        conditions = [each for pod in leaders for each in pod["status"].get("conditions", ())]
+        return [
+            datetime.fromisoformat(each["lastTransitionTime"])
+            for each in conditions
+            if each["type"] == "PodScheduled" and each.get("reason") == "Unschedulable"
+        ]
+
     def await_running(self, jobsets: int, timeout_seconds: float) -> datetime:
         """Wait until all pods of so many JobSets run."""
         self.wait(lambda: self.running_pods() >= jobsets * _HOSTS, "all pods run", timeout_seconds)

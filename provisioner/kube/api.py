@@ -42,7 +42,8 @@ from provisioner.kube.wire import (
 
 _JSON = "application/json"
 #: What cannot be had so comes whole, which does no harm.
-_METADATA_ONLY = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
+_LIST_OF_METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
+_METADATA = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_JSON}"
 USER_AGENT = f"tpu-provisioner/{__version__}"
 #: Watches (a handful, or one a namespace), the worker threads, the lease, events and live reads, all at once.
 POOL_SIZE = 64
@@ -109,7 +110,7 @@ class KubeApi:
             "GET",
             path,
             query=asked,
-            accept=_METADATA_ONLY if metadata_only else _JSON,
+            accept=_LIST_OF_METADATA if metadata_only else _JSON,
             timeouts=timeouts,
             most_bytes=PAGE_BYTES if limit > 1 else ANSWER_BYTES,
         )
@@ -131,9 +132,16 @@ class KubeApi:
         strategic: bool = False,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> JsonObject:
-        """Change an object by a JSON merge patch, or a strategic one."""
+        """Change an object by a JSON merge patch, or a strategic one; return its metadata."""
         kind = "strategic-merge-patch" if strategic else "merge-patch"
-        return self._exchange("PATCH", path, body=body, content_type=f"application/{kind}+json", timeouts=timeouts)
+        return self._exchange(
+            "PATCH",
+            path,
+            body=body,
+            content_type=f"application/{kind}+json",
+            accept=_METADATA,
+            timeouts=timeouts,
+        )
 
     def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Delete an object, only the one with this uid where given."""
@@ -163,10 +171,13 @@ class KubeApi:
         *,
         query: Mapping[str, str] | None = None,
         body: JsonObject | None = None,
-        content_type: str = "application/json",
+        content_type: str = _JSON,
+        accept: str = _JSON,
         timeouts: Timeouts,
     ) -> JsonObject:
-        data = self._read(method, path, query=query, body=body, content_type=content_type, timeouts=timeouts)
+        data = self._read(
+            method, path, query=query, body=body, content_type=content_type, accept=accept, timeouts=timeouts
+        )
         return decode_object(f"{method} {path}", data)
 
     def _read(

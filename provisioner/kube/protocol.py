@@ -102,7 +102,7 @@ class Api(Protocol):
         strategic: bool = False,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> JsonObject:
-        """Change an object by a JSON merge patch, or a strategic one."""
+        """Change an object by a JSON merge patch, or a strategic one; return its metadata, and not always more."""
 
     def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Delete an object, only the one with this uid where given."""

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 
 import structlog
 
@@ -134,16 +135,10 @@ def build(
     )
     watches = make_watches(api, settings, wake.set)
     clock = FollowedClock()
-    gates = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="gate")
     actor = Actor(
         gke=gke,
         api=api,
-        gate=Gate(
-            api=api,
-            clock=clock,
-            keep_suspended=settings.keep_suspended,
-            for_each=Parallel(executor=gates, at_once=_AT_ONCE_PER_POOL),
-        ),
+        gate=make_gate(api, clock, keep_suspended=settings.keep_suspended),
         clock=clock,
         lease_seconds=elector.remaining_seconds if elector is not None else _forever,
         on_answer=wake.set,
@@ -187,6 +182,13 @@ def build(
         elector=elector,
         exit_process=exit_process,
     )
+
+
+def make_gate(api: kube.Api, clock: Callable[[], datetime], *, keep_suspended: bool = False) -> Gate:
+    """Return the gate before deletes, with threads of its own."""
+    gates = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="gate")
+    for_each = Parallel(executor=gates, at_once=_AT_ONCE_PER_POOL)
+    return Gate(api=api, clock=clock, keep_suspended=keep_suspended, for_each=for_each)
 
 
 def run(settings: Settings, addresses: Addresses, api: kube.KubeApi, client: Gke) -> int:

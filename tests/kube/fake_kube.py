@@ -202,9 +202,9 @@ class FakeKube:
         strategic: bool = False,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> JsonObject:
-        """Merge into an object."""
+        """Merge into an object; return its metadata."""
         with self._call("PATCH", path, body=body):
-            return copy.deepcopy(self._store(path, _merged(self._existing(path), body)))
+            return {"metadata": copy.deepcopy(self._store(path, _merged(self._existing(path), body))["metadata"])}
 
     def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Delete an object."""

@@ -223,6 +223,14 @@ def test_metadata_alone_can_be_asked_for(server: WireServer, api: KubeApi) -> No
     assert server.requests[0].headers["accept"] == accepted
 
 
+def test_of_a_patched_object_the_metadata_comes_back(server: WireServer, api: KubeApi) -> None:
+    """A node has 10 KB and more, which nobody reads."""
+    server.answer("PATCH /p", as_json({"metadata": {"resourceVersion": "9"}}))
+    assert api.patch("/p", {}) == {"metadata": {"resourceVersion": "9"}}
+    accepted = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+    assert server.requests[0].headers["accept"] == accepted
+
+
 def test_lines_arrive_while_the_stream_is_open_however_they_are_cut(server: WireServer, api: KubeApi) -> None:
     """A chunk is no line: one may hold several, or a part."""
     server.answer("GET /p", Answer(lines=[b'{"a"', b':1}\n{"b":2}\n\n{"c', b'":3}\n', HANG]))

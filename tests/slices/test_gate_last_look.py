@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -13,8 +14,8 @@ from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, P
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.slices.gate import Gate, KeptError
 from tests.kube.builders import FakeClock
-from tests.kube.fake_kube import FakeKube
-from tests.slices.kit import a_delete, raw_foreign_pod, raw_node
+from tests.kube.fake_kube import Call, FakeKube
+from tests.slices.kit import a_delete, jobset_path, raw_foreign_pod, raw_node
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -82,6 +83,7 @@ class LargeKube(BusyKube):
         if path != collection_path("pods"):
             return super().list_page(path, query, **options)
         self.on_call()
+        self.calls.append(Call(method="GET", path=path, query=dict(query or {})))
         node = (query or {})["fieldSelector"].split(",")[0].removeprefix("spec.nodeName=")
         return Page(items=[self.pods[node]] if node in self.pods else [], resource_version="1")
 
@@ -124,6 +126,21 @@ def test_a_pool_of_two_thousand_nodes_passes_in_time() -> None:
     # 2,000 cordons and 2,000 lists of pods: one after the other they would take 200 s.
     assert clock.seconds - began == pytest.approx(4000 * LATENCY_SECONDS / 16, abs=1.0)
     assert kube.calls[-1].query["fieldSelector"] == "spec.unschedulable=false"
+
+
+@pytest.mark.parametrize(("nodes", "node_lists"), [(0, 3), (1, 3), (256, 3), (501, 5)])
+def test_the_calls_for_a_pool_are_two_for_each_node_and_a_few(nodes: int, node_lists: int) -> None:
+    """Of the lists of nodes two have pages of 500; the last look has nothing to tell."""
+    kube = LargeKube(FakeClock(), nodes=nodes)
+    Gate(api=kube, clock=FakeClock().now).pass_through(a_delete())
+    made = Counter((call.method, call.path if call.method == "GET" else "/api/v1/nodes/NAME") for call in kube.calls)
+    want = {
+        ("GET", jobset_path("train")): 1,
+        ("GET", "/api/v1/nodes"): node_lists,
+        ("PATCH", "/api/v1/nodes/NAME"): nodes,
+        ("GET", "/api/v1/pods"): nodes,
+    }
+    assert made == Counter(want)
 
 
 def test_cordons_of_a_large_pool_are_undone_as_fast() -> None:
