@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from provisioner import constants
 from provisioner.model.capacity import Node, NodePool, PoolStatus, Taint, Zone
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import JobSet, JobSetUid, Pod, ReplicatedJob, Requirements, Toleration
+from provisioner.model.workloads import Pod, PodGroup, Requirements, Toleration, Workload, WorkloadUid
 from provisioner.settings import Settings
-from provisioner.slices.demand import job_key
+from provisioner.slices.demand import group_key
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.launch.specification import expected_pool, expected_view
 from provisioner.slices.planning.memory.state import Memory
@@ -46,32 +46,32 @@ def _burst(slices: int) -> Snapshot:
         node_selector={constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: "2x2x2"},
         tolerations=(Toleration(key=constants.TPU_RESOURCE, operator="Exists"),),
     )
-    jobsets, pods = {}, []
+    workloads, pods = {}, []
     for index in range(slices):
-        uid = JobSetUid(f"uid-{index}")
-        job = ReplicatedJob(name="w", replicas=1, parallelism=2, template=requirements)
-        jobsets[uid] = JobSet(namespace="default", name=f"js-{index}", uid=uid, replicated_jobs=(job,))
+        uid = WorkloadUid(f"uid-{index}")
+        job = PodGroup(name="w", replicas=1, parallelism=2, template=requirements)
+        workloads[uid] = Workload(namespace="default", name=f"js-{index}", uid=uid, groups=(job,))
         pods.append(
             Pod(
                 namespace="default",
                 name=f"js-{index}-w-0-0-x",
                 uid=f"pod-{index}",
-                jobset_name=f"js-{index}",
-                jobset_uid=uid,
-                job_key=job_key("default", f"js-{index}-w-0"),
+                workload_name=f"js-{index}",
+                workload_uid=uid,
+                group_key=group_key("default", f"js-{index}-w-0"),
                 completion_index=0,
                 requirements=requirements,
                 unschedulable_since=_NOW - timedelta(seconds=1),
             )
         )
-    return Snapshot(jobsets=jobsets, pods=tuple(pods), pools_listed_at=_NOW)
+    return Snapshot(workloads=workloads, pods=tuple(pods), pools_listed_at=_NOW)
 
 
 def _running(burst: Snapshot) -> Snapshot:
     pools, nodes, pods = [], [], []
-    by_key = {create.slice_id.job_key: create for create in decide(burst, Memory(), _SETTINGS, _NOW).creates}
+    by_key = {create.slice_id.group_key: create for create in decide(burst, Memory(), _SETTINGS, _NOW).creates}
     for pod in burst.pods:
-        create = by_key[pod.job_key]
+        create = by_key[pod.group_key]
         pool = expected_pool(create.request)
         pools.append(
             NodePool(
@@ -102,7 +102,7 @@ def _running(burst: Snapshot) -> Snapshot:
         ]
         pods += [_bound(pod, name, index) for index, name in enumerate(names)]
     return Snapshot(
-        jobsets=burst.jobsets, pods=tuple(pods), nodes=tuple(nodes), pools=tuple(pools), pools_listed_at=_NOW
+        workloads=burst.workloads, pods=tuple(pods), nodes=tuple(nodes), pools=tuple(pools), pools_listed_at=_NOW
     )
 
 
@@ -111,9 +111,9 @@ def _bound(pod: Pod, node: str, index: int) -> Pod:
         namespace=pod.namespace,
         name=f"{pod.name}-{index}",
         uid=f"{pod.uid}-{index}",
-        jobset_name=pod.jobset_name,
-        jobset_uid=pod.jobset_uid,
-        job_key=pod.job_key,
+        workload_name=pod.workload_name,
+        workload_uid=pod.workload_uid,
+        group_key=pod.group_key,
         completion_index=index,
         phase="Running",
         node_name=node,

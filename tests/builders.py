@@ -10,9 +10,9 @@ from typing import Any
 
 from provisioner import constants, tpu
 from provisioner.model.capacity import Node, NodePool, NodePoolRequest, PoolName, PoolStatus, Taint
-from provisioner.model.workloads import JobSet, JobSets, JobSetUid, Pod, ReplicatedJob, Requirements, Toleration
+from provisioner.model.workloads import Pod, PodGroup, Requirements, Toleration, Workload, Workloads, WorkloadUid
 from provisioner.settings import Settings
-from provisioner.slices.demand import Slice, find_slices, job_key
+from provisioner.slices.demand import Slice, find_slices, group_key
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.planning.launch.specification import expected_pool, expected_view, pool_request
 
@@ -69,22 +69,22 @@ def make_jobset(
     parallelism: int = 2,
     template: Requirements | None = None,
     **changes: Any,
-) -> JobSet:
+) -> Workload:
     """Return a JobSet of one replicated job "slice"; its UID follows from its name."""
-    job = ReplicatedJob(
+    job = PodGroup(
         name="slice",
         replicas=replicas,
         parallelism=parallelism,
         # GKE adds the toleration to pods; templates do not have it.
         template=template or make_requirements(tolerations=()),
     )
-    fields: dict[str, Any] = {"replicated_jobs": (job,)}
+    fields: dict[str, Any] = {"groups": (job,)}
     uid = uid or f"uid-of-{namespace}-{name}"
-    return JobSet(namespace=namespace, name=name, uid=JobSetUid(uid), **fields | changes)
+    return Workload(namespace=namespace, name=name, uid=WorkloadUid(uid), **fields | changes)
 
 
 def make_pod(
-    jobset: JobSet,
+    workload: Workload,
     *,
     job: int = 0,
     index: int = 0,
@@ -94,44 +94,44 @@ def make_pod(
     **changes: Any,
 ) -> Pod:
     """Return a pod of one child Job; the leader of a slice is unschedulable until it is bound."""
-    job_name = f"{jobset.name}-slice-{job}"
+    group_name = f"{workload.name}-slice-{job}"
     if requirements is None:
-        requirements = jobset.replicated_jobs[0].template
+        requirements = workload.groups[0].template
         requirements = replace(requirements, tolerations=(*requirements.tolerations, CHIP_TOLERATION))
     waits = unschedulable if unschedulable is not None else not node
     fields: dict[str, Any] = {
-        "name": f"{job_name}-{index}-abcde",
-        "uid": f"uid-of-{jobset.uid}-{job_name}-{index}",
-        "jobset_name": jobset.name,
-        "jobset_uid": jobset.uid,
-        "job_key": job_key(jobset.namespace, job_name),
+        "name": f"{group_name}-{index}-abcde",
+        "uid": f"uid-of-{workload.uid}-{group_name}-{index}",
+        "workload_name": workload.name,
+        "workload_uid": workload.uid,
+        "group_key": group_key(workload.namespace, group_name),
         "completion_index": index,
         "phase": "Running" if node else "Pending",
         "node_name": node,
         "unschedulable_since": NOW if waits else None,
         "unschedulable_message": UNSCHEDULABLE if waits else "",
     }
-    return Pod(namespace=jobset.namespace, requirements=requirements, **fields | changes)
+    return Pod(namespace=workload.namespace, requirements=requirements, **fields | changes)
 
 
 def make_pool(
-    jobset: JobSet, *, job: int = 0, attempt: int = 0, status: PoolStatus = PoolStatus.RUNNING, **changes: Any
+    workload: Workload, *, job: int = 0, attempt: int = 0, status: PoolStatus = PoolStatus.RUNNING, **changes: Any
 ) -> NodePool:
     """Return the pool that the provisioner makes for one child Job of a JobSet."""
-    request = make_request(jobset, job=job, attempt=attempt)
+    request = make_request(workload, job=job, attempt=attempt)
     return replace(expected_pool(request), status=status, **changes)
 
 
-def make_request(jobset: JobSet, *, job: int = 0, attempt: int = 0, **setting_changes: Any) -> NodePoolRequest:
+def make_request(workload: Workload, *, job: int = 0, attempt: int = 0, **setting_changes: Any) -> NodePoolRequest:
     """Return the request for the pool of one child Job of a JobSet."""
-    return pool_request(make_slice(jobset, job=job), settings(**setting_changes), attempt)
+    return pool_request(make_slice(workload, job=job), settings(**setting_changes), attempt)
 
 
-def make_slice(jobset: JobSet, *, job: int = 0, **pod_changes: Any) -> Slice:
+def make_slice(workload: Workload, *, job: int = 0, **pod_changes: Any) -> Slice:
     """Return one slice of a JobSet with its unschedulable leader."""
-    pod = make_pod(jobset, job=job, **pod_changes)
-    slices = find_slices(JobSets.of({jobset.uid: jobset}), [pod], ServingPolicy())
-    return next(each for each in slices.values() if each.id.job_key == pod.job_key)
+    pod = make_pod(workload, job=job, **pod_changes)
+    slices = find_slices(Workloads.of({workload.uid: workload}), [pod], ServingPolicy())
+    return next(each for each in slices.values() if each.id.group_key == pod.group_key)
 
 
 def make_node(pool: NodePool, index: int = 0, **changes: Any) -> Node:
@@ -168,13 +168,13 @@ def foreign_pool(name: str = "default-pool", **changes: Any) -> NodePool:
     return NodePool(name=PoolName(name), **fields | changes)
 
 
-def go_pool(jobset: JobSet, *, job: int = 0, status: PoolStatus = PoolStatus.RUNNING, **changes: Any) -> NodePool:
+def go_pool(workload: Workload, *, job: int = 0, status: PoolStatus = PoolStatus.RUNNING, **changes: Any) -> NodePool:
     """Return a pool as the Go provisioner makes it: without UID, job key and attempt, and COMPACT on one host too."""
-    selector = jobset.replicated_jobs[0].template.node_selector
+    selector = workload.groups[0].template.node_selector
     accelerator, topology = selector[constants.TPU_ACCELERATOR], selector[constants.TPU_TOPOLOGY]
-    chips = jobset.replicated_jobs[0].template.chips
+    chips = workload.groups[0].template.chips
     shape = tpu.resolve(accelerator, topology, chips)
-    job_name = f"{jobset.name}-slice-{job}"
+    group_name = f"{workload.name}-slice-{job}"
     by_policy = accelerator == "tpu7x"
     machine = shape.machine_type
     compact = not by_policy and machine.chips > 1 and (shape.multi_host or not machine.name.startswith("ct6e"))
@@ -188,15 +188,15 @@ def go_pool(jobset: JobSet, *, job: int = 0, status: PoolStatus = PoolStatus.RUN
         "labels": {
             constants.NODEPOOL_MANAGER: constants.MANAGER,
             constants.PARENT_KIND: "job",
-            constants.PARENT_NAME: job_name,
-            constants.PARENT_NAMESPACE: jobset.namespace,
-            constants.POOL_JOBSET_NAME: jobset.name,
-            constants.POOL_JOBSET_NAMESPACE: jobset.namespace,
+            constants.PARENT_NAME: group_name,
+            constants.PARENT_NAMESPACE: workload.namespace,
+            constants.POOL_JOBSET_NAME: workload.name,
+            constants.POOL_JOBSET_NAMESPACE: workload.namespace,
             constants.NODEPOOL_HASH: "6dbd5c8f9b",
             **{key: value for key, value in selector.items() if not key.startswith("cloud.google.com/")},
         },
     }
-    name = PoolName(f"{jobset.name[:34]}-{job_key(jobset.namespace, job_name)[:5]}")
+    name = PoolName(f"{workload.name[:34]}-{group_key(workload.namespace, group_name)[:5]}")
     return NodePool(name=name, status=status, **fields | changes)
 
 

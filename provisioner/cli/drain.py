@@ -193,7 +193,7 @@ def find_left(
 
 
 def _why(state: PoolState, guest: Callable[[PoolName], str]) -> str:
-    jobset = f"JobSet {state.namespace}/{state.jobset_name}"
+    jobset = f"JobSet {state.namespace}/{state.workload_name}"
     if state.phase is Phase.WANTED:
         return f"not made yet: {jobset} waits for it"
     if state.phase is Phase.DELETING:
@@ -204,9 +204,9 @@ def _why(state: PoolState, guest: Callable[[PoolName], str]) -> str:
         if pod := guest(state.name):
             return f"pod {pod} asks for chips and runs on it; delete the pod, or let it end"
         return f"not needed (it was made for {jobset}); the controller deletes it"
-    if state.jobset is None:
+    if state.workload is None:
         return f"pods that ask for chips run on it (it was made for {jobset}); delete them, or let them end"
-    if state.jobset.suspended:
+    if state.workload.suspended:
         return f"{jobset} is suspended and keeps it; delete the JobSet, or unset KEEP_POOLS_OF_SUSPENDED_JOBSETS"
     return f"{jobset} needs it ({state.phase.value.replace('_', ' ')}); delete the JobSet, or let it end"
 

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 from provisioner import constants
 from provisioner.kube import errors
 from provisioner.kube.paging import Pager
-from provisioner.kube.parse import MalformedObject, job_key_of, parse_jobset, parse_pod, requested_chips
+from provisioner.kube.parse import MalformedObject, group_key_of, parse_jobset, parse_pod, requested_chips
 from provisioner.kube.protocol import JOBSETS_ROOT, Api, JsonObject, collection_path, object_path
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.kube.watches import UNFINISHED
-from provisioner.model.workloads import JobKey, JobSet, Pod
+from provisioner.model.workloads import GroupKey, Pod, Workload
 
 T = TypeVar("T")
 
@@ -56,17 +56,17 @@ class BoundPod:
     name: str
     uid: str
     #: Of the Job that controls it; empty where none does.
-    job_key: JobKey
+    group_key: GroupKey
     #: By a label that whoever makes the pod can write; empty without it.
-    jobset_name: str
-    jobset_uid: str
+    workload_name: str
+    workload_uid: str
     chips: int
     finished: bool
     #: deletionTimestamp: the moment at which the grace ends; None while nobody deletes it.
     deletion_deadline: datetime | None
 
 
-def get_jobset(api: Api, namespace: str, name: str) -> JobSet | None:
+def get_jobset(api: Api, namespace: str, name: str) -> Workload | None:
     """Read a JobSet, without its replicated jobs; None where it does not exist.
 
     A cluster without the JobSet kind answers 404 too, but without a Status object that says NotFound: that is raised,
@@ -81,7 +81,7 @@ def get_jobset(api: Api, namespace: str, name: str) -> JobSet | None:
     return _read(raw, _without_templates)
 
 
-def _without_templates(raw: Any) -> JobSet:
+def _without_templates(raw: Any) -> Workload:
     """Read whether a JobSet lives; templates that cannot be read are no reason to keep a pool for ever."""
     spec = raw.get("spec")
     kept = {key: value for key, value in spec.items() if key != "replicatedJobs"} if isinstance(spec, dict) else {}
@@ -146,7 +146,7 @@ def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
     )
 
 
-def list_pods_of_jobset(api: Api, namespace: str, name: str) -> list[Pod]:
+def list_pods_of_workload(api: Api, namespace: str, name: str) -> list[Pod]:
     """List the pods that ask for chips and whose labels name a JobSet, finished ones too."""
     pods = _list(
         api,
@@ -267,7 +267,9 @@ def _bound_pod(raw: Any) -> BoundPod:
         metadata = raw["metadata"]
         namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
         labels = metadata.get("labels") or {}
-        jobset_name, jobset_uid = (str(labels.get(key, "")) for key in (constants.JOBSET_NAME, constants.JOBSET_UID))
+        workload_name, workload_uid = (
+            str(labels.get(key, "")) for key in (constants.JOBSET_NAME, constants.JOBSET_UID)
+        )
         spec = raw["spec"]
         phase = raw["status"].get("phase") if "status" in raw else None
         deletion = metadata.get("deletionTimestamp")
@@ -281,9 +283,9 @@ def _bound_pod(raw: Any) -> BoundPod:
         namespace=namespace,
         name=name,
         uid=uid,
-        job_key=job_key_of(namespace, metadata),
-        jobset_name=jobset_name,
-        jobset_uid=jobset_uid,
+        group_key=group_key_of(namespace, metadata),
+        workload_name=workload_name,
+        workload_uid=workload_uid,
         chips=requested_chips(what, spec),
         finished=phase in ("Succeeded", "Failed"),
         deletion_deadline=deadline,

@@ -20,15 +20,15 @@ from provisioner.model import bounds
 from provisioner.model.capacity import Node, PoolName, Taint
 from provisioner.model.workloads import (
     Expression,
-    JobKey,
-    JobSet,
-    JobSetUid,
+    GroupKey,
     Pod,
-    ReplicatedJob,
+    PodGroup,
     Requirements,
     Term,
     Toleration,
-    job_key,
+    Workload,
+    WorkloadUid,
+    group_key,
 )
 
 #: A selector term without requirements matches no node at all; the scheduler's rule, in the model's words.
@@ -59,8 +59,8 @@ def parse_pod(raw: object) -> Pod | None:
     def marked(key: str) -> str:
         return _name(labels.get(key)) or _name(annotations.get(key))
 
-    jobset_name = marked(constants.JOBSET_NAME)
-    if not jobset_name:
+    workload_name = marked(constants.JOBSET_NAME)
+    if not workload_name:
         return None
     spec = _dict(_dict(raw).get("spec"))
     namespace, name, uid = _identity("pod", metadata)
@@ -83,9 +83,9 @@ def parse_pod(raw: object) -> Pod | None:
         namespace=namespace,
         name=name,
         uid=uid,
-        jobset_name=jobset_name,
-        jobset_uid=marked(constants.JOBSET_UID),
-        job_key=job_key_of(namespace, metadata),
+        workload_name=workload_name,
+        workload_uid=marked(constants.JOBSET_UID),
+        group_key=group_key_of(namespace, metadata),
         completion_index=_index(marked(constants.COMPLETION_INDEX)),
         phase=phase,
         node_name=_name(spec.get("nodeName")),
@@ -97,7 +97,7 @@ def parse_pod(raw: object) -> Pod | None:
     )
 
 
-def parse_jobset(raw: object) -> JobSet:
+def parse_jobset(raw: object) -> Workload:
     """Read a JobSet of API version v1alpha2."""
     metadata = _dict(_dict(raw).get("metadata"))
     spec = _dict(_dict(raw).get("spec"))
@@ -115,7 +115,7 @@ def parse_jobset(raw: object) -> JobSet:
         template = _dict(job_spec.get("template"))
         template_reader = _reader_of_pod(within=reader)
         jobs.append(
-            ReplicatedJob(
+            PodGroup(
                 name=template_reader.text("the name of a replicated job", entry.get("name"), most=bounds.OBJECT_NAME),
                 replicas=_count(entry.get("replicas"), default=1),
                 parallelism=_count(job_spec.get("parallelism"), default=1),
@@ -127,11 +127,11 @@ def parse_jobset(raw: object) -> JobSet:
                 ),
             )
         )
-    return JobSet(
+    return Workload(
         namespace=namespace,
         name=name,
-        uid=JobSetUid(uid),
-        replicated_jobs=tuple(jobs),
+        uid=WorkloadUid(uid),
+        groups=tuple(jobs),
         suspended=spec.get("suspend") is True,
         terminal_state=_terminal_state(_dict(_dict(raw).get("status"))),
         deleting=metadata.get("deletionTimestamp") is not None,
@@ -143,7 +143,7 @@ def parse_jobset(raw: object) -> JobSet:
     )
 
 
-def _too_much_work(jobs: Iterable[ReplicatedJob]) -> str:
+def _too_much_work(jobs: Iterable[PodGroup]) -> str:
     """Say what there is too much of in a JobSet; child Jobs without chips are no work here."""
     with_chips = [job for job in jobs if job.template.chips > 0]
     for job in with_chips:
@@ -235,7 +235,7 @@ def pod_requests(what: str, spec: object, resource: str) -> Decimal:
     return total + _amount(what, "overhead", resource, _dict(fields.get("overhead")))
 
 
-def job_key_of(namespace: str, metadata: dict[str, Any]) -> JobKey:
+def group_key_of(namespace: str, metadata: dict[str, Any]) -> GroupKey:
     """Return the key of the Job that controls a pod; empty where no Job does.
 
     The labels say the same, but whoever makes a pod writes its labels; the reference is what the Job controller and the
@@ -244,8 +244,8 @@ def job_key_of(namespace: str, metadata: dict[str, Any]) -> JobKey:
     for reference in _dicts(metadata.get("ownerReferences")):
         if reference.get("controller") is True and (reference.get("apiVersion"), reference.get("kind")) == _JOB:
             name = _name(reference.get("name"))
-            return job_key(namespace, name) if name else JobKey("")
-    return JobKey("")
+            return group_key(namespace, name) if name else GroupKey("")
+    return GroupKey("")
 
 
 def requested_chips(what: str, spec: object) -> int:

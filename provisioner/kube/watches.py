@@ -17,7 +17,7 @@ from provisioner.kube.parse import kept_labels, parse_jobset, parse_node, parse_
 from provisioner.kube.protocol import JOBSETS_ROOT, Api, collection_path
 from provisioner.kube.reflector import Key
 from provisioner.model.capacity import Node
-from provisioner.model.workloads import JobSet, Pod
+from provisioner.model.workloads import Pod, Workload
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -166,7 +166,7 @@ def jobsets(
     on_change: Callable[[], None],
     namespaces: Sequence[str] = (),
     **options: Unpack[WatchOptions],
-) -> Watch[JobSet]:
+) -> Watch[Workload]:
     """Watch the JobSets, finished ones too; no namespaces means all."""
     return CombinedWatch(
         [

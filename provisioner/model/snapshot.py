@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from provisioner.model.capacity import Node, NodePool, PoolName
-from provisioner.model.workloads import JobSet, JobSetUid, Pod
+from provisioner.model.workloads import Pod, Workload, WorkloadUid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The caches of Kubernetes and the last list of node pools."""
 
-    jobsets: Mapping[JobSetUid, JobSet] = field(default_factory=dict)
+    workloads: Mapping[WorkloadUid, Workload] = field(default_factory=dict)
     #: Of the JobSets that pools were made for and that are not there: those that were seen to be deleted.
-    deleted_jobsets: frozenset[JobSetUid] = frozenset()
+    deleted_workloads: frozenset[WorkloadUid] = frozenset()
     pods: tuple[Pod, ...] = ()
     nodes: tuple[Node, ...] = ()
     #: All pools of the cluster, foreign ones too: their names are taken.

@@ -9,16 +9,16 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NewType
 
-JobSetUid = NewType("JobSetUid", str)
+WorkloadUid = NewType("WorkloadUid", str)
 #: SHA1 hex of "<namespace>/<job name>", as the JobSet controller labels it.
-JobKey = NewType("JobKey", str)
+GroupKey = NewType("GroupKey", str)
 
 
 @lru_cache(maxsize=65536)
-def job_key(namespace: str, job_name: str) -> JobKey:
+def group_key(namespace: str, group_name: str) -> GroupKey:
     """Compute the job key as the JobSet controller does: SHA1 of "<namespace>/<job name>"."""
-    text = f"{namespace}/{job_name}".encode("utf-8", "surrogatepass")
-    return JobKey(hashlib.sha1(text, usedforsecurity=False).hexdigest())
+    text = f"{namespace}/{group_name}".encode("utf-8", "surrogatepass")
+    return GroupKey(hashlib.sha1(text, usedforsecurity=False).hexdigest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +74,11 @@ class Pod:
     name: str
     uid: str
     #: By a label that whoever makes the pod can write.
-    jobset_name: str
+    workload_name: str
     #: Likewise; empty where the JobSet release does not label it.
-    jobset_uid: str = ""
+    workload_uid: str = ""
     #: Of the Job that controls the pod by its owner reference; empty where none does.
-    job_key: JobKey
+    group_key: GroupKey
     #: None where neither label nor annotation gives it.
     completion_index: int | None = None
     phase: str = "Pending"
@@ -100,7 +100,7 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicatedJob:
+class PodGroup:
     """One entry of spec.replicatedJobs."""
 
     name: str
@@ -110,13 +110,13 @@ class ReplicatedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSet:
+class Workload:
     """A JobSet."""
 
     namespace: str
     name: str
-    uid: JobSetUid
-    replicated_jobs: tuple[ReplicatedJob, ...] = ()
+    uid: WorkloadUid
+    groups: tuple[PodGroup, ...] = ()
     suspended: bool = False
     #: "Completed", "Failed" or "" while it lives.
     terminal_state: str = ""
@@ -147,27 +147,27 @@ class JobSet:
 
 
 @dataclass(frozen=True, slots=True)
-class JobSets:
+class Workloads:
     """The JobSets that are there, also by namespace and name: some pods and pools tell no more than these."""
 
-    by_uid: Mapping[JobSetUid, JobSet]
-    uid_of_name: Mapping[tuple[str, str], JobSetUid]
+    by_uid: Mapping[WorkloadUid, Workload]
+    uid_of_name: Mapping[tuple[str, str], WorkloadUid]
 
     @classmethod
-    def of(cls, by_uid: Mapping[JobSetUid, JobSet]) -> JobSets:
+    def of(cls, by_uid: Mapping[WorkloadUid, Workload]) -> Workloads:
         """Index them by name."""
-        return cls(by_uid, {(jobset.namespace, jobset.name): uid for uid, jobset in by_uid.items()})
+        return cls(by_uid, {(workload.namespace, workload.name): uid for uid, workload in by_uid.items()})
 
-    def uid_of(self, pod: Pod) -> JobSetUid | None:
+    def uid_of(self, pod: Pod) -> WorkloadUid | None:
         """Tell which JobSet a pod belongs to; None where it is not there, or is not the one that the pod names.
 
         Labels are claims: a JobSet has pods in its own namespace only, and those that name a UID name its own. Those
         that name none are not older than their JobSet: they are left from an earlier one of that name.
         """
-        uid = self.uid_of_name.get((pod.namespace, pod.jobset_name))
-        if uid is None or pod.jobset_uid == uid:
+        uid = self.uid_of_name.get((pod.namespace, pod.workload_name))
+        if uid is None or pod.workload_uid == uid:
             return uid
-        return uid if not pod.jobset_uid and pod.created_at >= self.by_uid[uid].created_at else None
+        return uid if not pod.workload_uid and pod.created_at >= self.by_uid[uid].created_at else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,12 +186,12 @@ def pod_ref(pod: Pod) -> ObjectRef:
     return ObjectRef(kind="Pod", api_version="v1", namespace=pod.namespace, name=pod.name, uid=pod.uid)
 
 
-def jobset_ref(jobset: JobSet) -> ObjectRef:
+def workload_ref(workload: Workload) -> ObjectRef:
     """Return the reference of a JobSet."""
     return ObjectRef(
         kind="JobSet",
         api_version="jobset.x-k8s.io/v1alpha2",
-        namespace=jobset.namespace,
-        name=jobset.name,
-        uid=jobset.uid,
+        namespace=workload.namespace,
+        name=workload.name,
+        uid=workload.uid,
     )

@@ -18,14 +18,14 @@ from datetime import datetime
 import structlog
 
 from provisioner import kube
-from provisioner.model.workloads import JobSet, Pod
+from provisioner.model.workloads import Pod, Workload
 from provisioner.runtime.parallel import ForEach, one_by_one
 from provisioner.slices.planning.plan import Delete, DeleteReason
 
 _log = structlog.get_logger(__name__)
 
 #: The JobSet needs no pool any more.
-_ENDED = frozenset({DeleteReason.JOBSET_GONE, DeleteReason.JOBSET_FINISHED, DeleteReason.JOBSET_SUSPENDED})
+_ENDED = frozenset({DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED, DeleteReason.WORKLOAD_SUSPENDED})
 #: How many pods a message names.
 _NAMED_PODS = 3
 
@@ -78,7 +78,7 @@ class Gate:
             self.for_each(self._uncordon, closed)
             raise
 
-    def _refuse_if_used(self, delete: Delete, nodes: list[str], living: JobSet | None) -> None:
+    def _refuse_if_used(self, delete: Delete, nodes: list[str], living: Workload | None) -> None:
         found = self.for_each(lambda node: self._blocking_pods(delete, node, living), nodes)
         blocking = [pod for pods in found for pod in pods]
         if blocking:
@@ -96,14 +96,14 @@ class Gate:
                 return
         raise KeptError("the API server takes too long to tell whether its nodes are closed")
 
-    def _prove(self, delete: Delete) -> JobSet | None:
+    def _prove(self, delete: Delete) -> Workload | None:
         """Make sure that the pool may go; return its JobSet where that lives all the same."""
         if not delete.namespace:
             raise KeptError("its labels do not say in which namespace its JobSet is; delete it by hand")
-        jobset = kube.get_jobset(self.api, delete.namespace, delete.jobset_name)
-        same = jobset is not None and delete.jobset_uid in ("", jobset.uid)
-        keeps = same and jobset is not None and jobset.keeps_pools(while_suspended=self.keep_suspended)
-        living = jobset if keeps else None
+        workload = kube.get_jobset(self.api, delete.namespace, delete.workload_name)
+        same = workload is not None and delete.workload_uid in ("", workload.uid)
+        keeps = same and workload is not None and workload.keeps_pools(while_suspended=self.keep_suspended)
+        living = workload if keeps else None
         if living is not None and delete.reason in _ENDED:
             # Whichever of these was decided, any of them is reason enough.
             raise NeededError(f"{_name(delete, living)} {'lives' if living.lives else 'is suspended and keeps it'}")
@@ -111,7 +111,7 @@ class Gate:
             raise KeptError("no pod of the stuck slice is unschedulable any more")
         return living
 
-    def _blocking_pods(self, delete: Delete, node: str, living: JobSet | None) -> list[str]:
+    def _blocking_pods(self, delete: Delete, node: str, living: Workload | None) -> list[str]:
         now = self.clock()
         return [
             f"{pod.namespace}/{pod.name} on {node}"
@@ -125,7 +125,7 @@ class Gate:
     def _still_stuck(self, delete: Delete) -> bool:
         return any(
             pod.unschedulable_since is not None and pod.deletion_deadline is None
-            for pod in kube.list_pods_of_jobset(self.api, delete.namespace, delete.jobset_name)
+            for pod in kube.list_pods_of_workload(self.api, delete.namespace, delete.workload_name)
             if _spared(delete, pod)
         )
 
@@ -139,17 +139,20 @@ class Gate:
 
 def _spared(delete: Delete, pod: kube.BoundPod | Pod) -> bool:
     """Whether the pod is of the stuck job that the pool is replaced for; only an explicit setting leads here."""
-    of_the_job = bool(delete.spared_job) and (pod.namespace, pod.job_key) == (delete.namespace, delete.spared_job)
-    return of_the_job and pod.jobset_uid in ("", delete.jobset_uid)
+    of_the_job = bool(delete.spared_group) and (pod.namespace, pod.group_key) == (delete.namespace, delete.spared_group)
+    return of_the_job and pod.workload_uid in ("", delete.workload_uid)
 
 
-def _is_of(living: JobSet | None, pod: kube.BoundPod) -> bool:
+def _is_of(living: Workload | None, pod: kube.BoundPod) -> bool:
     """Whether a pod, with chips or without, is the living JobSet's: of its namespace, its name, its UID and a Job."""
-    if living is None or not pod.job_key:
+    if living is None or not pod.group_key:
         return False
-    return (pod.namespace, pod.jobset_name) == (living.namespace, living.name) and pod.jobset_uid in ("", living.uid)
+    return (pod.namespace, pod.workload_name) == (living.namespace, living.name) and pod.workload_uid in (
+        "",
+        living.uid,
+    )
 
 
-def _name(delete: Delete, jobset: JobSet) -> str:
-    name = f"JobSet {delete.namespace}/{delete.jobset_name}"
-    return name if delete.jobset_uid else f"{name}, which has the name that the pool bears and UID {jobset.uid},"
+def _name(delete: Delete, workload: Workload) -> str:
+    name = f"JobSet {delete.namespace}/{delete.workload_name}"
+    return name if delete.workload_uid else f"{name}, which has the name that the pool bears and UID {workload.uid},"

@@ -13,7 +13,7 @@ import structlog
 from provisioner import constants, kube
 from provisioner.model.capacity import Node, NodePool, PoolName
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import JobSet, JobSetUid, Pod
+from provisioner.model.workloads import Pod, Workload, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Gke
@@ -31,7 +31,7 @@ _RELIST_CAP_SECONDS = 30.0
 class Watches:
     """The list-watches of one controller."""
 
-    jobsets: kube.Watch[JobSet]
+    jobsets: kube.Watch[Workload]
     pods: kube.Watch[Pod]
     nodes: kube.Watch[Node]
     #: Only where an opt-in label is set.
@@ -137,11 +137,11 @@ def take_snapshot(
     if pools.listed_at is None or pools.problem:
         reasons = (*reasons, pools.problem or "the node pools are not listed yet")
     namespaces = watches.namespaces.records() if watches.namespaces is not None else {}
-    jobsets = {jobset.uid: jobset for jobset in watches.jobsets.records().values()}
-    owners = {JobSetUid(pool.labels.get(constants.POOL_JOBSET_UID, "")) for pool in pools.pools}
+    jobsets = {workload.uid: workload for workload in watches.jobsets.records().values()}
+    owners = {WorkloadUid(pool.labels.get(constants.POOL_JOBSET_UID, "")) for pool in pools.pools}
     return Snapshot(
-        jobsets=MappingProxyType(jobsets),
-        deleted_jobsets=frozenset(uid for uid in owners - jobsets.keys() if watches.jobsets.seen_deleted(uid)),
+        workloads=MappingProxyType(jobsets),
+        deleted_workloads=frozenset(uid for uid in owners - jobsets.keys() if watches.jobsets.seen_deleted(uid)),
         pods=tuple(watches.pods.records().values()),
         nodes=tuple(watches.nodes.records().values()),
         pools=pools.pools,

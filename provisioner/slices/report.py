@@ -14,7 +14,7 @@ import structlog
 from provisioner import constants
 from provisioner.model.capacity import PoolName
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import JobSets, ObjectRef, jobset_ref, pod_ref
+from provisioner.model.workloads import ObjectRef, Workloads, pod_ref, workload_ref
 from provisioner.slices.demand import SliceId
 from provisioner.slices.demand.slices import slice_id_of
 from provisioner.slices.metrics import Metrics
@@ -187,35 +187,35 @@ class Reporter:
                 new.value, seconds=(transition.at - self._wanted_at[name]).total_seconds()
             )
         leader = leaders.get(transition.slice_id) if transition.slice_id is not None else None
-        jobset = jobset_ref(state.jobset) if state is not None and state.jobset is not None else None
+        workload = workload_ref(state.workload) if state is not None and state.workload is not None else None
         if new is Phase.READY and transition.old is Phase.PROVISIONING and leader is not None and state is not None:
             message = f"Node pool {name} is ready: {state.nodes} x {state.machine_type}"
             self.recorder.emit(leader, kind="Normal", reason=constants.CREATION_SUCCEEDED, message=message)
         if new is Phase.FAILED:
             why = state.note if state is not None and state.note else "GKE gives no reason"
             message = f"Node pool {name} failed, it is deleted and replaced: {why}"
-            for ref in (leader, jobset):
+            for ref in (leader, workload):
                 if ref is not None:
                     self.recorder.emit(ref, kind="Warning", reason=constants.CREATION_FAILED, message=message, key=name)
         if new is Phase.GONE:
-            self._tell_gone(transition, jobset)
+            self._tell_gone(transition, workload)
 
-    def _tell_gone(self, transition: Transition, jobset: ObjectRef | None) -> None:
+    def _tell_gone(self, transition: Transition, workload: ObjectRef | None) -> None:
         name = transition.pool
         self._wanted_at.pop(name, None)
         self._timed -= {(name, phase) for phase in _TIMED}
         if transition.old is Phase.DELETING:
             self._on_pool(name, constants.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
-        elif transition.old not in (*_UNBORN, Phase.CREATING) and jobset is not None:
+        elif transition.old not in (*_UNBORN, Phase.CREATING) and workload is not None:
             message = f"Node pool {name} is gone, and it was not the provisioner that deleted it"
-            self.recorder.emit(jobset, kind="Warning", reason=constants.POOL_NOT_FOUND, message=message)
+            self.recorder.emit(workload, kind="Warning", reason=constants.POOL_NOT_FOUND, message=message)
         self._deletes.pop(name, None)
         self._needed.discard(name)
 
     def _on_pool(self, name: PoolName, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
         """Record an Event about a pool that goes: on its JobSet while that exists, else on one of its nodes."""
         delete = self._deletes.get(name)
-        ref = (delete.jobset or delete.node) if delete is not None else None
+        ref = (delete.workload or delete.node) if delete is not None else None
         if ref is not None:
             self.recorder.emit(ref, kind="Warning" if warning else "Normal", reason=reason, message=message, key=key)
 
@@ -272,7 +272,7 @@ class Reporter:
         self.metrics.set_chips(chips)
         born = (state for state in plan.pools if state.phase not in _UNBORN)
         self.metrics.set_node_pools(Counter(state.phase.value for state in born))
-        slices = (state for state in plan.pools if state.slice_id is not None and state.jobset is not None)
+        slices = (state for state in plan.pools if state.slice_id is not None and state.workload is not None)
         self.metrics.set_slices(Counter(state.phase.value for state in slices))
         backoffs = (*plan.memory.backoffs.values(), *plan.memory.slice_backoffs.values())
         self.metrics.set_backoff(Counter(each.failure.kind.value for each in backoffs))
@@ -283,7 +283,7 @@ class Reporter:
 
 
 def _leaders(snapshot: Snapshot) -> dict[SliceId, ObjectRef]:
-    jobsets = JobSets.of(snapshot.jobsets)
+    jobsets = Workloads.of(snapshot.workloads)
     leaders = {}
     for pod in snapshot.pods:
         slice_id = slice_id_of(pod, jobsets)
@@ -313,8 +313,8 @@ def _describe(state: PoolState | None) -> dict[str, object]:
         "nodes": f"{state.ready_nodes}/{state.nodes}",
         "chips": state.chips,
     }
-    if state.jobset_name:
-        described |= {"namespace": state.namespace, "jobset": state.jobset_name, "job": state.job_name}
+    if state.workload_name:
+        described |= {"namespace": state.namespace, "jobset": state.workload_name, "job": state.group_name}
     if state.note:
         described["note"] = state.note
     return described

@@ -25,7 +25,7 @@ from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.kube.quantities import format_micro_time
 from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, ZONE
-from provisioner.slices.demand import job_key
+from provisioner.slices.demand import group_key
 from tests.deploy import mainjob, tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, REPOSITORY, kubeconfig_of_service_account, provisioner_as
 from tests.deploy.pages import read_blocks
@@ -124,7 +124,7 @@ def _original_pool(namespace: str, jobset: str, *, machine_type: str = "ct4p-hig
         constants.NODEPOOL_HASH: "0123456789",
     }
     return {
-        "name": f"{jobset[:34]}-{job_key(namespace, job)[:5]}",
+        "name": f"{jobset[:34]}-{group_key(namespace, job)[:5]}",
         "initialNodeCount": 1,
         "locations": [ZONE],
         "config": {"machineType": machine_type, "labels": labels},

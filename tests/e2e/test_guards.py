@@ -12,7 +12,7 @@ import pytest
 
 from provisioner import constants, kube, localcluster
 from provisioner.kube.protocol import JOBSETS_ROOT, collection_path
-from provisioner.model.workloads import job_key
+from provisioner.model.workloads import group_key
 from provisioner.rehearsal import ProvisionerProcess
 from provisioner.rehearsal.world import ZONE, wait_for
 from provisioner.simulators.gke.app import Simulator
@@ -120,7 +120,7 @@ def _put_job(bare: Bare) -> bool:
     labels = {
         constants.JOBSET_NAME: "new",
         constants.JOBSET_UID: made["metadata"]["uid"],
-        constants.JOB_KEY: job_key(NAMESPACE, "new-w-0"),
+        constants.JOB_KEY: group_key(NAMESPACE, "new-w-0"),
     }
     template = {**spec["template"], "metadata": {**spec["template"]["metadata"], "labels": labels}}
     job = {

@@ -19,8 +19,8 @@ from provisioner import constants
 from provisioner.kube.parse import MalformedObject, parse_jobset, parse_pod
 from provisioner.model.capacity import NodePool, Taint
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import JobSet, Pod
-from provisioner.slices.demand import job_key
+from provisioner.model.workloads import Pod, Workload
+from provisioner.slices.demand import group_key
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Plan
@@ -91,7 +91,7 @@ def raw_pod(*, job: int = 0) -> dict[str, Any]:
             "labels": {
                 constants.JOBSET_NAME: "evil",
                 constants.JOBSET_UID: "uid-of-evil",
-                constants.JOB_KEY: job_key("default", name),
+                constants.JOB_KEY: group_key("default", name),
                 constants.JOB_NAME: name,
                 constants.COMPLETION_INDEX: "0",
             },
@@ -127,10 +127,10 @@ def read(parse: Callable[[object], Any], raw: object) -> list[Any]:
     return [] if record is None else [record]
 
 
-def plan_for(jobsets: list[JobSet], pods: list[Pod], *, free: bool) -> Plan:
+def plan_for(jobsets: list[Workload], pods: list[Pod], *, free: bool) -> Plan:
     """Decide on the honest JobSet and others beside it, with free pools or without."""
     snapshot = Snapshot(
-        jobsets={each.uid: each for each in (HONEST, *jobsets)},
+        workloads={each.uid: each for each in (HONEST, *jobsets)},
         pods=(make_pod(HONEST), *pods),
         pools=POOLS if free else (),
         nodes=NODES if free else (),
@@ -141,9 +141,9 @@ def plan_for(jobsets: list[JobSet], pods: list[Pod], *, free: bool) -> Plan:
 
 def about_honest(plan: Plan) -> tuple[Any, ...]:
     """Return what a plan means for the honest JobSet."""
-    creates = tuple(each for each in plan.creates if each.jobset.name == "honest")
+    creates = tuple(each for each in plan.creates if each.workload.name == "honest")
     verdicts = tuple(each for each in plan.verdicts if any(ref.name.startswith("honest") for ref in each.objects))
-    states = tuple(each for each in plan.pools if each.jobset_name == "honest")
+    states = tuple(each for each in plan.pools if each.workload_name == "honest")
     return creates, verdicts, states, plan.deletes
 
 
@@ -294,12 +294,12 @@ CASES: dict[str, tuple[Change, str]] = {
 def test_a_pod_costs_what_it_weighs_and_changes_nothing_for_others(name: str) -> None:
     """In the JobSet's template and on the pod, each with all that it can hold."""
     change, words = CASES[name]
-    jobset, pod = raw_jobset(), raw_pod()
-    template = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    workload, pod = raw_jobset(), raw_pod()
+    template = workload["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     change(template["spec"], template["metadata"])
     change(pod["spec"], pod["metadata"])
-    assert all(len(json.dumps(raw, ensure_ascii=False)) < LIMIT_BYTES for raw in (jobset, pod))
-    _, plan = check([jobset], [pod])
+    assert all(len(json.dumps(raw, ensure_ascii=False)) < LIMIT_BYTES for raw in (workload, pod))
+    _, plan = check([workload], [pod])
     assert words in told(plan)
 
 
@@ -320,16 +320,16 @@ def test_a_jobset_costs_what_it_weighs_and_changes_nothing_for_others(
     job: dict[str, Any], count: int, words: str
 ) -> None:
     """What it asks for in numbers costs nothing."""
-    jobset = raw_jobset()
-    (only,) = jobset["spec"]["replicatedJobs"]
+    workload = raw_jobset()
+    (only,) = workload["spec"]["replicatedJobs"]
     only["name"], only["replicas"] = job.get("name", "slice"), job.get("replicas", 1)
     spec = only["template"]["spec"]
     spec["parallelism"] = job.get("parallelism", 4)
     spec["template"]["spec"]["containers"][0]["resources"]["limits"][constants.TPU_RESOURCE] = job.get("chips", "4")
-    jobset["spec"]["replicatedJobs"] = [
+    workload["spec"]["replicatedJobs"] = [
         {**only, "name": only["name"] + ("" if not n else str(n))} for n in range(count)
     ]
-    _, plan = check([jobset], [raw_pod()])
+    _, plan = check([workload], [raw_pod()])
     assert words in told(plan)
 
 
@@ -341,10 +341,10 @@ def test_pods_that_differ_are_compared_with_free_pools_within_the_budget() -> No
         put(affinity=required(*[[not_in(str(job))]] * 63, [not_in(*map(str, range(900)))]))(pod["spec"], {})
         put(tolerations=[{"key": f"k{index}"} for index in range(63)] + [{"operator": "Exists"}])(pod["spec"], {})
         pods.append(pod)
-    jobset = raw_jobset()
-    jobset["spec"]["replicatedJobs"][0]["replicas"] = len(pods)
-    plan, _ = check([jobset], pods)
-    assert sum(each.jobset_name == "evil" and each.phase.value == "ready" for each in plan.pools) == len(pods)
+    workload = raw_jobset()
+    workload["spec"]["replicatedJobs"][0]["replicas"] = len(pods)
+    plan, _ = check([workload], pods)
+    assert sum(each.workload_name == "evil" and each.phase.value == "ready" for each in plan.pools) == len(pods)
 
 
 # --- Made by chance ---
@@ -386,8 +386,8 @@ def plant(rng: random.Random, holder: Any, size: int) -> None:
 def test_objects_made_by_chance_cost_what_they_weigh_and_change_nothing_for_others(seed: int) -> None:
     """Bombs of all sizes at all places of a JobSet and its pod."""
     rng = random.Random(seed)
-    jobset, pod = raw_jobset(), raw_pod()
-    for raw in (jobset, pod):
+    workload, pod = raw_jobset(), raw_pod()
+    for raw in (workload, pod):
         for _ in range(rng.randint(0, 3)):
             plant(rng, raw, int(10 ** rng.uniform(1, 5)))
-    check([jobset], [pod])
+    check([workload], [pod])

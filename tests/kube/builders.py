@@ -25,9 +25,9 @@ class FakeClock:
         self.seconds += seconds
 
 
-def job_reference(job_name: str, **changes: Any) -> dict[str, Any]:
+def job_reference(group_name: str, **changes: Any) -> dict[str, Any]:
     """Return the owner reference that the Job controller puts on the pods of a Job."""
-    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": job_name, "uid": f"uid-of-{job_name}"}
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": group_name, "uid": f"uid-of-{group_name}"}
     return {**reference, "controller": True, **changes}
 
 

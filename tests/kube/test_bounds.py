@@ -9,7 +9,7 @@ import pytest
 from provisioner import constants
 from provisioner.kube.parse import parse_jobset, parse_node, parse_pod
 from provisioner.model import bounds
-from provisioner.model.workloads import JobSet, Requirements
+from provisioner.model.workloads import Requirements, Workload
 from tests.counting import counted, measured
 from tests.kube.builders import raw_jobset, raw_node, raw_pod
 
@@ -90,7 +90,7 @@ def test_what_a_pod_may_ask_for_has_bounds(fields: dict[str, Any], problem: str)
 
 def jobset_of(
     *, replicas: int = 1, parallelism: Any = 1, count: int = 1, chips: int = 4, name: str = "", **template: Any
-) -> JobSet:
+) -> Workload:
     """Return what is kept of a JobSet."""
     raw = raw_jobset()
     (job,) = raw["spec"]["replicatedJobs"]

@@ -230,9 +230,9 @@ def test_pods_of_a_jobset_are_listed_by_its_name(kube: FakeKube) -> None:
     """In its namespace only."""
     for namespace in ("one", "two"):
         kube.put_object(f"/api/v1/namespaces/{namespace}/pods/p", raw_pod("p", namespace=namespace))
-    pods = live.list_pods_of_jobset(kube, "one", "train")
+    pods = live.list_pods_of_workload(kube, "one", "train")
     assert [(pod.namespace, pod.name) for pod in pods] == [("one", "p")]
-    assert live.list_pods_of_jobset(kube, "one", "other") == []
+    assert live.list_pods_of_workload(kube, "one", "other") == []
 
 
 def test_a_cordon_is_noted_and_undone(kube: FakeKube) -> None:

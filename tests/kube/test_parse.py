@@ -98,7 +98,7 @@ def test_an_unschedulable_leader_is_read_whole() -> None:
         "train-slice-0-0-abcde",
         "uid-of-train-slice-0-0-abcde",
     )
-    assert (pod.jobset_name, pod.jobset_uid, pod.job_key) == ("train", "jobset-uid-1", JOB_KEY)
+    assert (pod.workload_name, pod.workload_uid, pod.group_key) == ("train", "jobset-uid-1", JOB_KEY)
     assert pod.completion_index == 0
     assert pod.requirements.chips == 4
     assert pod.unschedulable_since == datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC)
@@ -227,14 +227,14 @@ def test_the_job_of_a_pod_is_the_one_that_controls_it(references: object, want: 
     raw["metadata"]["labels"]["batch.kubernetes.io/job-name"] = "train-slice-0"
     pod = parse_pod(raw)
     assert pod is not None
-    assert want == pod.job_key
+    assert want == pod.group_key
 
 
 def test_the_job_is_one_of_the_pods_own_namespace() -> None:
     """References do not cross namespaces."""
     pod = parse_pod(raw_pod(namespace="other"))
     assert pod is not None
-    assert pod.job_key not in ("", JOB_KEY)
+    assert pod.group_key not in ("", JOB_KEY)
 
 
 def test_annotations_stand_in_for_labels() -> None:
@@ -253,8 +253,8 @@ def test_annotations_stand_in_for_labels() -> None:
     )
     pod = parse_pod(raw)
     assert pod is not None
-    assert (pod.jobset_name, pod.completion_index, pod.jobset_uid) == ("train", 3, "")
-    assert pod.job_key == JOB_KEY
+    assert (pod.workload_name, pod.completion_index, pod.workload_uid) == ("train", 3, "")
+    assert pod.group_key == JOB_KEY
     assert set(pod.requirements.annotations) == {
         "tpu-provisioner.cloud.google.com/copy-labels",
         "cloud.google.com/gke-tpu-slice-topology",
@@ -349,7 +349,7 @@ def test_a_jobset_is_read_whole() -> None:
     raw["spec"]["suspend"] = True
     raw["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
     jobset = parse_jobset(raw)
-    (job,) = jobset.replicated_jobs
+    (job,) = jobset.groups
     assert (job.name, job.replicas, job.parallelism, job.template.chips) == ("slice", 2, 4, 4)
     assert (jobset.suspended, jobset.deleting, jobset.finished) == (True, True, False)
     assert jobset.managed_by == "kueue.x-k8s.io/multikueue"
@@ -360,7 +360,7 @@ def test_absent_replicas_and_parallelism_are_one() -> None:
     """The API's defaults."""
     raw = raw_jobset()
     raw["spec"]["replicatedJobs"] = [{"name": "x"}, {"name": "y", "replicas": 0}]
-    assert [(job.replicas, job.parallelism) for job in parse_jobset(raw).replicated_jobs] == [(1, 1), (0, 1)]
+    assert [(job.replicas, job.parallelism) for job in parse_jobset(raw).groups] == [(1, 1), (0, 1)]
 
 
 @pytest.mark.parametrize(

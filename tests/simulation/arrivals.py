@@ -54,10 +54,10 @@ def _pending_leaders(process: Process) -> list[PodRun]:
         for pod in living
         if pod.uid in pending
         and pod.index == 0
-        and pod.jobset is not None
-        and pod.jobset.alive
-        and pod.jobset.uid in jobsets
-        and pod.job < max(job.replicas for job in jobsets[pod.jobset.uid].replicated_jobs)
+        and pod.workload is not None
+        and pod.workload.alive
+        and pod.workload.uid in jobsets
+        and pod.job < max(job.replicas for job in jobsets[pod.workload.uid].groups)
     ]
 
 

@@ -21,7 +21,7 @@ from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Plan
 from tests.simulation import arrivals
 from tests.simulation.objects import JobSetRun, PodRun
-from tests.simulation.pools import chips_asked, fits, fits_shape, hosts, is_ours, jobset_name, owner_of, same_kind
+from tests.simulation.pools import chips_asked, fits, fits_shape, hosts, is_ours, owner_of, same_kind, workload_name
 from tests.simulation.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -173,15 +173,18 @@ class Checker:
                 self.stage.violate(KEEP, f"{process.name} deletes {pool.name} under pod {pod.name}")
         if not self._healthy(pool) or any(self.simulation.cluster.pods_on_pool(pool.name)):
             return
-        for jobset, job in self._slices():
-            if jobset.gang and not self._complete(jobset):
+        for workload, job in self._slices():
+            if workload.gang and not self._complete(workload):
                 # What is only partly there is given back, and nobody is on it.
                 continue
-            if self._counts_on(jobset, job, pool) and self._unchanged_for(jobset, job, pool) > self._stale_seconds():
+            if (
+                self._counts_on(workload, job, pool)
+                and self._unchanged_for(workload, job, pool) > self._stale_seconds()
+            ):
                 self.stage.violate(
                     KEEP,
-                    f"{process.name} deletes {pool.name}, on which {jobset.job_name(job)} has counted for "
-                    f"{self._unchanged_for(jobset, job, pool):.0f} s",
+                    f"{process.name} deletes {pool.name}, on which {workload.group_name(job)} has counted for "
+                    f"{self._unchanged_for(workload, job, pool):.0f} s",
                 )
 
     def _stale_seconds(self) -> float:
@@ -201,18 +204,18 @@ class Checker:
         looked_at = process.looked_at.get(pool.name, float("inf"))
         return looked_at if self.stage.agenda.now - looked_at < _LOOK_TO_EFFECT_SECONDS else float("inf")
 
-    def _counts_on(self, jobset: JobSetRun, job: int, pool: Pool) -> bool:
+    def _counts_on(self, workload: JobSetRun, job: int, pool: Pool) -> bool:
         """Whether a living slice without a place has this pool and no other to go to."""
-        if self._pods_bound(jobset, job) or not fits(jobset, pool):
+        if self._pods_bound(workload, job) or not fits(workload, pool):
             return False
-        made_for = owner_of(pool.body["config"]["labels"]) == (jobset.uid, jobset.slice_id(job).job_key)
-        if not made_for and jobset.last_pool.get(job) != pool.name:
+        made_for = owner_of(pool.body["config"]["labels"]) == (workload.uid, workload.slice_id(job).group_key)
+        if not made_for and workload.last_pool.get(job) != pool.name:
             return False
         others = [each for each in self.simulation.cloud.pools.values() if each is not pool and is_ours(each)]
-        return not any(fits(jobset, other) and other.status in _UP for other in others)
+        return not any(fits(workload, other) and other.status in _UP for other in others)
 
-    def _unchanged_for(self, jobset: JobSetRun, job: int, pool: Pool) -> float:
-        changed = max(jobset.changed.get(job, 0.0), self.simulation.cluster.pool_changed.get(pool.name, 0.0))
+    def _unchanged_for(self, workload: JobSetRun, job: int, pool: Pool) -> float:
+        changed = max(workload.changed.get(job, 0.0), self.simulation.cluster.pool_changed.get(pool.name, 0.0))
         return self.stage.agenda.now - max(changed, self.simulation.disturbed_at)
 
     def _healthy(self, pool: Pool) -> bool:
@@ -240,11 +243,11 @@ class Checker:
         """Compare a new pool with what the JobSet that is charged for it has ever asked for."""
         owner = owner_of(pool.body["config"]["labels"])
         charged = [
-            jobset
-            for jobset in self.simulation.cluster.every_jobset
-            if jobset.uid == owner[0]
-            and any(jobset.slice_id(job).job_key == owner[1] for job in range(jobset.most_replicas))
-            and any(fits_shape(jobset, shape, pool) for shape in jobset.shapes)
+            workload
+            for workload in self.simulation.cluster.every_jobset
+            if workload.uid == owner[0]
+            and any(workload.slice_id(job).group_key == owner[1] for job in range(workload.most_replicas))
+            and any(fits_shape(workload, shape, pool) for shape in workload.shapes)
         ]
         if not charged and not self._is_namesakes(pool):
             self.stage.violate(
@@ -257,9 +260,9 @@ class Checker:
         Until the caches show that the JobSet was made again, its pods are taken for its namesake's.
         """
         return not self.simulation.labels_uid and any(
-            jobset.name == jobset_name(pool) and shape.topology == pool.plan.topology
-            for jobset in self.simulation.cluster.every_jobset
-            for shape in jobset.shapes
+            workload.name == workload_name(pool) and shape.topology == pool.plan.topology
+            for workload in self.simulation.cluster.every_jobset
+            for shape in workload.shapes
         )
 
     def _judge_create(self, process: Process, pool: Pool) -> None:
@@ -283,7 +286,7 @@ class Checker:
             ):
                 continue
             if any(
-                bound.jobset is None or (bound.jobset.uid, bound.jobset.slice_id(bound.job).job_key) != owner
+                bound.workload is None or (bound.workload.uid, bound.workload.slice_id(bound.job).group_key) != owner
                 for bound in self.simulation.cluster.pods_on_pool(other.name)
             ):
                 continue
@@ -312,8 +315,8 @@ class Checker:
             self.stage.violate(
                 LIMIT, f"{process.name} makes {pool.name}, which brings all to {chips} chips of {market.max_chips}"
             )
-        owner = jobset_name(pool)
-        pools = sum(jobset_name(each) == owner and not self._is_lent(each) for each in ours)
+        owner = workload_name(pool)
+        pools = sum(workload_name(each) == owner and not self._is_lent(each) for each in ours)
         if market.max_pools is not None and pools > market.max_pools:
             self.stage.violate(
                 LIMIT, f"{process.name} makes {pool.name}, which brings {owner} to {pools} pools of {market.max_pools}"
@@ -324,7 +327,7 @@ class Checker:
         uid = owner_of(pool.body["config"]["labels"])[0]
         pods = [pod for pod in self.simulation.cluster.pods_on_pool(pool.name) if not pod.finished]
         if pods:
-            return all(pod.jobset is None or pod.jobset.uid != uid for pod in pods)
+            return all(pod.workload is None or pod.workload.uid != uid for pod in pods)
         # They may have left since the create was decided.
         user, left_at = self.simulation.cluster.left_by.get(pool.name, (uid, 0.0))
         return user != uid and self.stage.agenda.now - left_at < STALE_SECONDS
@@ -336,18 +339,18 @@ class Checker:
 
     # --- all or nothing
 
-    def _complete(self, jobset: JobSetRun) -> bool:
+    def _complete(self, workload: JobSetRun) -> bool:
         """Whether every slice that has pods is bound, or has a whole pool made for it."""
         return all(
-            self._pods_bound(jobset, job)
+            self._pods_bound(workload, job)
             or any(
-                owner_of(pool.body["config"]["labels"]) == (jobset.uid, jobset.slice_id(job).job_key)
+                owner_of(pool.body["config"]["labels"]) == (workload.uid, workload.slice_id(job).group_key)
                 and self._healthy(pool)
                 and pool.status is PoolStatus.RUNNING
                 for pool in self.simulation.cloud.pools.values()
                 if is_ours(pool)
             )
-            for job in {job for job, _ in jobset.pods}
+            for job in {job for job, _ in workload.pods}
         )
 
     def _judge_release(self, process: Process, node: Node, taints: list[dict[str, str]]) -> None:
@@ -368,13 +371,13 @@ class Checker:
         if self.simulation.people.still_to_come:
             found.append((SERVE, "not everybody has come"))
         found += [
-            (SERVE, f"JobSet {jobset.name} has not ended")
-            for jobset in cluster.jobsets.values()
-            if jobset.deleting or (jobset.alive and jobset.fate != "forever" and self.can_end(jobset))
+            (SERVE, f"JobSet {workload.name} has not ended")
+            for workload in cluster.jobsets.values()
+            if workload.deleting or (workload.alive and workload.fate != "forever" and self.can_end(workload))
         ]
-        for jobset, job in self._slices():
-            if job not in jobset.ended_jobs and not self._served(jobset, job):
-                found.append((SERVE, f"slice {jobset.job_name(job)} ({jobset.uid}) neither runs nor is told why"))
+        for workload, job in self._slices():
+            if job not in workload.ended_jobs and not self._served(workload, job):
+                found.append((SERVE, f"slice {workload.group_name(job)} ({workload.uid}) neither runs nor is told why"))
         needed = self._needed_pools()
         for pool in self.simulation.cloud.pools.values():
             if not is_ours(pool):
@@ -391,40 +394,44 @@ class Checker:
                 ]
         return found
 
-    def can_end(self, jobset: JobSetRun) -> bool:
+    def can_end(self, workload: JobSetRun) -> bool:
         """Whether nothing keeps its slices from running that only its owner can change."""
-        return jobset.shape.feasible and jobset.name != self.simulation.singled.name
+        return workload.shape.feasible and workload.name != self.simulation.singled.name
 
-    def _served(self, jobset: JobSetRun, job: int) -> bool:
-        members = [pod for (owner, _), pod in jobset.pods.items() if owner == job]
-        if len(members) >= jobset.shape.parallelism and all(pod.node and pod.deadline is None for pod in members):
+    def _served(self, workload: JobSetRun, job: int) -> bool:
+        members = [pod for (owner, _), pod in workload.pods.items() if owner == job]
+        if len(members) >= workload.shape.parallelism and all(pod.node and pod.deadline is None for pod in members):
             return True
-        singled = jobset.name == self.simulation.singled.name
-        told = self._verdicts.get(jobset.uid, set()).union(*(self._verdicts.get(pod.uid, ()) for pod in members))
-        if jobset.shape.feasible and not singled:
-            return bool(told & _WAITING) and self._no_room(jobset)
+        singled = workload.name == self.simulation.singled.name
+        told = self._verdicts.get(workload.uid, set()).union(*(self._verdicts.get(pod.uid, ()) for pod in members))
+        if workload.shape.feasible and not singled:
+            return bool(told & _WAITING) and self._no_room(workload)
         # It may have been lucky with a pool that was made for another: then its followers' trouble is told later.
         waits = told & (_VERDICTS | _WAITING) if singled else told & _VERDICTS
         return bool(waits) or any(pod.node for pod in members)
 
-    def _no_room(self, jobset: JobSetRun) -> bool:
+    def _no_room(self, workload: JobSetRun) -> bool:
         """Whether the limits, or the stock, leave no room for one more slice of this kind."""
         market = self.simulation.market
         ours = (pool for pool in self.simulation.cloud.pools.values() if is_ours(pool))
         chips = sum(hosts(pool) * pool.plan.machine.chips for pool in ours)
-        wanted = jobset.shape.hosts * jobset.shape.chips * (jobset.replicas if jobset.gang else 1)
+        wanted = workload.shape.hosts * workload.shape.chips * (workload.replicas if workload.gang else 1)
         most = min((each for each in (market.max_chips, market.stock_chips) if each is not None), default=None)
         return most is not None and chips + wanted > most
 
     def _needed_pools(self) -> set[str]:
         needed = {pod.pool for pod in self.simulation.cluster.pods if pod.node and not pod.finished}
-        for jobset, job in self._slices():
-            if self._pods_bound(jobset, job):
+        for workload, job in self._slices():
+            if self._pods_bound(workload, job):
                 continue
-            owner = (jobset.uid, jobset.slice_id(job).job_key)
+            owner = (workload.uid, workload.slice_id(job).group_key)
             for pool in self.simulation.cloud.pools.values():
-                last = jobset.last_pool.get(job) == pool.name
-                if is_ours(pool) and (last or owner_of(pool.body["config"]["labels"]) == owner) and fits(jobset, pool):
+                last = workload.last_pool.get(job) == pool.name
+                if (
+                    is_ours(pool)
+                    and (last or owner_of(pool.body["config"]["labels"]) == owner)
+                    and fits(workload, pool)
+                ):
                     needed.add(pool.name)
         return needed
 
@@ -432,20 +439,20 @@ class Checker:
         """Whether the setting keeps a pool for a suspended JobSet."""
         uid, _ = owner_of(pool.body["config"]["labels"])
         return self.simulation.keeps_suspended and any(
-            jobset.suspended
-            and not (jobset.gone or jobset.deleting or jobset.terminal)
-            and (jobset.uid == uid or pool.name in jobset.last_pool.values())
-            for jobset in self.simulation.cluster.jobsets.values()
+            workload.suspended
+            and not (workload.gone or workload.deleting or workload.terminal)
+            and (workload.uid == uid or pool.name in workload.last_pool.values())
+            for workload in self.simulation.cluster.jobsets.values()
         )
 
     def _slices(self) -> list[tuple[JobSetRun, int]]:
         return [
-            (jobset, job)
-            for jobset in self.simulation.cluster.jobsets.values()
-            if jobset.alive
-            for job in range(jobset.replicas)
+            (workload, job)
+            for workload in self.simulation.cluster.jobsets.values()
+            if workload.alive
+            for job in range(workload.replicas)
         ]
 
     @staticmethod
-    def _pods_bound(jobset: JobSetRun, job: int) -> bool:
-        return any(owner == job and pod.node for (owner, _), pod in jobset.pods.items())
+    def _pods_bound(workload: JobSetRun, job: int) -> bool:
+        return any(owner == job and pod.node for (owner, _), pod in workload.pods.items())

@@ -40,11 +40,11 @@ class Neighbour:
         if not self.stage.stormy:
             return
         self.stage.agenda.after(rng.uniform(1.0, 15.0), self._act)
-        victims = [jobset for jobset in cluster.jobsets.values() if jobset.alive]
+        victims = [workload for workload in cluster.jobsets.values() if workload.alive]
         if not victims:
             return
         victim = rng.choice(victims)
-        claim = Claim(jobset=victim, job=rng.randrange(victim.replicas), of_a_job=rng.random() < 0.5)
-        self.stage.fault("hostile neighbour", "claims %s", victim.job_name(claim.job))
+        claim = Claim(workload=victim, job=rng.randrange(victim.replicas), of_a_job=rng.random() < 0.5)
+        self.stage.fault("hostile neighbour", "claims %s", victim.group_name(claim.job))
         node = rng.choice(("", _THEIR_NODE, *cluster.nodes))
         cluster.add_foreign(rng.choice(FEASIBLE), lasting_seconds=rng.uniform(10.0, 100.0), claim=claim, node=node)

@@ -8,7 +8,7 @@ from typing import Any
 from provisioner import constants
 from provisioner.kube.protocol import JOBSETS_ROOT, JsonObject, object_path
 from provisioner.kube.quantities import format_time
-from provisioner.model.workloads import JobSetUid, job_key
+from provisioner.model.workloads import WorkloadUid, group_key
 from provisioner.slices.demand import SliceId
 from tests.kube.builders import job_reference
 from tests.simulation.agenda import Agenda
@@ -44,7 +44,7 @@ class Shape:
 class Claim:
     """Whose pod a pod of another namespace says that it is."""
 
-    jobset: JobSetRun
+    workload: JobSetRun
     job: int
     #: A Job of the same name controls it, in its own namespace.
     of_a_job: bool
@@ -58,7 +58,7 @@ class PodRun:
     namespace: str = NAMESPACE
     uid: str
     #: None for a pod that no JobSet made.
-    jobset: JobSetRun | None
+    workload: JobSetRun | None
     claim: Claim | None = None
     job: int = 0
     index: int = 0
@@ -148,13 +148,13 @@ class JobSetRun:
         """Return its pods' annotations."""
         return {constants.NODE_SERVICE_ACCOUNT: self.service_account} if self.service_account else {}
 
-    def job_name(self, job: int) -> str:
+    def group_name(self, job: int) -> str:
         """Name a child Job."""
         return f"{self.name}-workers-{job}"
 
     def slice_id(self, job: int) -> SliceId:
         """Identify a slice as the provisioner does."""
-        return SliceId(jobset_uid=JobSetUid(self.uid), job_key=job_key(NAMESPACE, self.job_name(job)))
+        return SliceId(workload_uid=WorkloadUid(self.uid), group_key=group_key(NAMESPACE, self.group_name(job)))
 
     def touch(self, now: float, job: int | None = None) -> None:
         """Note that something happened to one slice, or all."""
@@ -164,24 +164,24 @@ class JobSetRun:
             self.changed[each] = now
 
 
-def raw_jobset(jobset: JobSetRun, agenda: Agenda) -> JsonObject:
+def raw_jobset(workload: JobSetRun, agenda: Agenda) -> JsonObject:
     """Return the object as the API server shows it."""
     metadata: dict[str, Any] = {
-        "name": jobset.name,
+        "name": workload.name,
         "namespace": NAMESPACE,
-        "uid": jobset.uid,
-        "creationTimestamp": format_time(agenda.wall(jobset.created - agenda.now)),
+        "uid": workload.uid,
+        "creationTimestamp": format_time(agenda.wall(workload.created - agenda.now)),
     }
-    if jobset.gang:
+    if workload.gang:
         metadata["annotations"] = {constants.ALL_OR_NOTHING: "true"}
-    if jobset.deleting:
+    if workload.deleting:
         metadata["deletionTimestamp"] = format_time(agenda.wall())
     template = {
         "spec": {
-            "parallelism": jobset.shape.parallelism,
+            "parallelism": workload.shape.parallelism,
             "template": {
-                "metadata": {"annotations": jobset.pod_annotations()},
-                "spec": {**_pod_spec(jobset.shape), "nodeSelector": jobset.selector()},
+                "metadata": {"annotations": workload.pod_annotations()},
+                "spec": {**_pod_spec(workload.shape), "nodeSelector": workload.selector()},
             },
         }
     }
@@ -189,13 +189,13 @@ def raw_jobset(jobset: JobSetRun, agenda: Agenda) -> JsonObject:
     return {
         "metadata": metadata,
         "spec": {
-            "suspend": jobset.suspended,
+            "suspend": workload.suspended,
             "replicatedJobs": [
-                {"name": "workers", "replicas": jobset.replicas, "template": template},
+                {"name": "workers", "replicas": workload.replicas, "template": template},
                 {"name": "coordinator", "replicas": 1, "template": helper},
             ],
         },
-        "status": {"terminalState": jobset.terminal} if jobset.terminal else {},
+        "status": {"terminalState": workload.terminal} if workload.terminal else {},
     }
 
 
@@ -207,14 +207,14 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
         "uid": pod.uid,
         "creationTimestamp": format_time(agenda.wall(pod.created - agenda.now)),
     }
-    if pod.jobset is not None:
-        metadata["labels"] = _labels(pod.jobset, pod.job, pod.index)
-        metadata["annotations"] = pod.jobset.pod_annotations()
-        metadata["ownerReferences"] = [job_reference(pod.jobset.job_name(pod.job))]
+    if pod.workload is not None:
+        metadata["labels"] = _labels(pod.workload, pod.job, pod.index)
+        metadata["annotations"] = pod.workload.pod_annotations()
+        metadata["ownerReferences"] = [job_reference(pod.workload.group_name(pod.job))]
     elif pod.claim is not None:
-        metadata["labels"] = _labels(pod.claim.jobset, pod.claim.job, pod.index)
+        metadata["labels"] = _labels(pod.claim.workload, pod.claim.job, pod.index)
         if pod.claim.of_a_job:
-            metadata["ownerReferences"] = [job_reference(pod.claim.jobset.job_name(pod.claim.job))]
+            metadata["ownerReferences"] = [job_reference(pod.claim.workload.group_name(pod.claim.job))]
     if pod.deadline is not None:
         metadata["deletionTimestamp"] = format_time(agenda.wall(pod.deadline - agenda.now))
     status: dict[str, Any] = {"phase": pod.phase}
@@ -235,15 +235,15 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
     return {"metadata": metadata, "spec": spec, "status": status}
 
 
-def _labels(jobset: JobSetRun, job: int, index: int) -> dict[str, str]:
+def _labels(workload: JobSetRun, job: int, index: int) -> dict[str, str]:
     labels = {
-        constants.JOBSET_NAME: jobset.name,
-        constants.JOB_KEY: jobset.slice_id(job).job_key,
-        constants.JOB_NAME: jobset.job_name(job),
+        constants.JOBSET_NAME: workload.name,
+        constants.JOB_KEY: workload.slice_id(job).group_key,
+        constants.JOB_NAME: workload.group_name(job),
         constants.COMPLETION_INDEX: str(index),
-        constants.RESTART_ATTEMPT: str(jobset.attempt),
+        constants.RESTART_ATTEMPT: str(workload.attempt),
     }
-    return labels | ({constants.JOBSET_UID: jobset.uid} if jobset.labels_uid else {})
+    return labels | ({constants.JOBSET_UID: workload.uid} if workload.labels_uid else {})
 
 
 def _pod_spec(shape: Shape) -> dict[str, Any]:

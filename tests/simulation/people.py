@@ -129,28 +129,28 @@ class People:
         if not jobsets or rng.random() < 0.3:
             self.create()
             return
-        jobset = rng.choice(jobsets)
+        workload = rng.choice(jobsets)
         match rng.choice(("delete", "delete", "again", "suspend", "suspend", "resize", "restart")):
             case "delete":
-                cluster.delete(jobset)
+                cluster.delete(workload)
             case "again":
-                cluster.delete(jobset)
-                self._again(jobset)
-            case "suspend" if not jobset.terminal:
-                cluster.suspend(jobset, suspended=not jobset.suspended)
-            case "resize" if not jobset.terminal and not jobset.restarting:
-                shape = jobset.shape
-                if jobset.suspended and not jobset.pods:
+                cluster.delete(workload)
+                self._again(workload)
+            case "suspend" if not workload.terminal:
+                cluster.suspend(workload, suspended=not workload.suspended)
+            case "resize" if not workload.terminal and not workload.restarting:
+                shape = workload.shape
+                if workload.suspended and not workload.pods:
                     shape = rng.choice(self.shapes)
-                cluster.resize(jobset, replicas=rng.choice((1, 2, 3)), shape=shape)
+                cluster.resize(workload, replicas=rng.choice((1, 2, 3)), shape=shape)
             case "restart":
-                cluster.restart(jobset, "somebody wants it")
+                cluster.restart(workload, "somebody wants it")
             case _:
                 pass
 
-    def _again(self, jobset: JobSetRun) -> None:
+    def _again(self, workload: JobSetRun) -> None:
         """Make it again under the same name as soon as it is gone."""
-        if jobset.gone:
-            self.create(jobset.name)
+        if workload.gone:
+            self.create(workload.name)
         elif self.stage.stormy:
-            self.stage.agenda.after(self.stage.rng.uniform(0.05, 2.0), lambda: self._again(jobset))
+            self.stage.agenda.after(self.stage.rng.uniform(0.05, 2.0), lambda: self._again(workload))

@@ -15,7 +15,7 @@ from typing import Any
 
 from provisioner.constants import HELD, JOB_KEY
 from provisioner.model.capacity import FailureKind, PoolStatus, Taint
-from provisioner.model.workloads import JobSetUid
+from provisioner.model.workloads import WorkloadUid
 
 #: A clock that has seen every grace end.
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
@@ -59,7 +59,7 @@ def _without_empty_pools(original: Any) -> Any:
 
 
 def _unless_no_jobset_is_named(original: Any) -> Any:
-    return lambda self, delete: original(self, delete) if delete.jobset_name else None
+    return lambda self, delete: original(self, delete) if delete.workload_name else None
 
 
 def _without_claims(original: Any) -> Any:
@@ -137,7 +137,7 @@ def _without_terminating_pods(original: Any) -> Any:
 
 
 def _name_of_first_attempt(original: Any) -> Any:
-    return lambda jobset_name, slice_id, _attempt: original(jobset_name, slice_id, 0)
+    return lambda workload_name, slice_id, _attempt: original(workload_name, slice_id, 0)
 
 
 def _best_choice_alone(original: Any) -> Any:
@@ -177,7 +177,7 @@ def _turns_never_come(original: Any) -> Any:
 
 def _by_label(_original: Any) -> Any:
     """Believes the UID on a pod, whatever namespace it is in, and the job key beside it."""
-    return lambda _self, pod: JobSetUid(pod.jobset_uid)
+    return lambda _self, pod: WorkloadUid(pod.workload_uid)
 
 
 def _key_by_label(original: Any) -> Any:
@@ -295,9 +295,9 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="pods-belong-by-label",
         description="A pod is believed to be of the JobSet and the Job that its labels name.",
-        where="provisioner.model.workloads:JobSets.uid_of",
+        where="provisioner.model.workloads:Workloads.uid_of",
         mutate=_by_label,
-        also=("provisioner.kube.parse:job_key_of", _key_by_label),
+        also=("provisioner.kube.parse:group_key_of", _key_by_label),
     ),
     Bug(
         name="lost-calls-stay-open",

@@ -14,7 +14,7 @@ def is_ours(pool: Pool) -> bool:
     return constants.POOL_JOBSET_NAME in pool.body.get("config", {}).get("labels", {})
 
 
-def jobset_name(pool: Pool) -> str:
+def workload_name(pool: Pool) -> str:
     """Return the name of the JobSet that a pool of ours was made for."""
     name: str = pool.body["config"]["labels"][constants.POOL_JOBSET_NAME]
     return name
@@ -25,12 +25,12 @@ def owner_of(labels: dict[str, Any]) -> tuple[str, str]:
     return labels.get(constants.POOL_JOBSET_UID, ""), labels.get(constants.POOL_JOB_KEY, "")
 
 
-def fits(jobset: JobSetRun, pool: Pool) -> bool:
+def fits(workload: JobSetRun, pool: Pool) -> bool:
     """Whether a pool is what the slices of a JobSet need."""
-    return fits_shape(jobset, jobset.shape, pool)
+    return fits_shape(workload, workload.shape, pool)
 
 
-def fits_shape(jobset: JobSetRun, shape: Shape, pool: Pool) -> bool:
+def fits_shape(workload: JobSetRun, shape: Shape, pool: Pool) -> bool:
     """Whether a pool is what the slices of a JobSet need, if they have that shape."""
     plan = pool.plan
     spot = bool(pool.body["config"].get("spot"))
@@ -39,7 +39,7 @@ def fits_shape(jobset: JobSetRun, shape: Shape, pool: Pool) -> bool:
         and plan.topology == shape.topology
         and hosts(pool) == shape.hosts
         and (spot == shape.spot or (spot and shape.tolerant))
-        and (not jobset.gang or separate_label(pool) == jobset.name)
+        and (not workload.gang or separate_label(pool) == workload.name)
     )
 
 

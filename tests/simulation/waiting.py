@@ -71,11 +71,11 @@ class Waiting:
     def taken_away(self, pool: Pool) -> str:
         """Take note of a delete; say what is wrong with it, empty for nothing."""
         owner = owner_of(pool.body["config"]["labels"])
-        for jobset, job in self._waiting():
-            if _key(jobset, job) == owner and pool.status in _UP and not self._simulation.stage.stormy:
+        for workload, job in self._waiting():
+            if _key(workload, job) == owner and pool.status in _UP and not self._simulation.stage.stormy:
                 self._taken_away[owner] += 1
                 if self._taken_away[owner] > _MOST_TAKEN_AWAY:
-                    return f"slice {jobset.job_name(job)} waits, and pool after pool is made for it and deleted"
+                    return f"slice {workload.group_name(job)} waits, and pool after pool is made for it and deleted"
         return ""
 
     # --- who waits for too long
@@ -84,46 +84,47 @@ class Waiting:
         """Say which slices have waited for too long for their creates; to be called every few seconds."""
         now, before = self._simulation.stage.agenda.now, self._since
         self._since = {}
-        for jobset, job in self._waiting():
-            key = _key(jobset, job)
-            within_seconds = self._within_seconds(jobset, key)
-            if within_seconds is None or self._on_its_way(jobset, key):
+        for workload, job in self._waiting():
+            key = _key(workload, job)
+            within_seconds = self._within_seconds(workload, key)
+            if within_seconds is None or self._on_its_way(workload, key):
                 continue
             self._since[key] = before.get(key, now)
             seconds = now - self._since[key]
             self.longest_seconds = max(self.longest_seconds, seconds)
             if seconds > within_seconds:
-                yield f"slice {jobset.job_name(job)} ({jobset.uid}) has waited for {seconds:.0f} s, no create was sent"
+                name = f"{workload.group_name(job)} ({workload.uid})"
+                yield f"slice {name} has waited for {seconds:.0f} s, no create was sent"
 
     def _waiting(self) -> Iterator[tuple[JobSetRun, int]]:
         """List the slices whose leaders are shown as unschedulable."""
-        for jobset in self._simulation.cluster.jobsets.values():
-            if jobset.alive and not jobset.restarting and jobset.shape.feasible and not jobset.gang:
-                for job in range(jobset.replicas):
-                    leader = jobset.pods.get((job, 0))
+        for workload in self._simulation.cluster.jobsets.values():
+            if workload.alive and not workload.restarting and workload.shape.feasible and not workload.gang:
+                for job in range(workload.replicas):
+                    leader = workload.pods.get((job, 0))
                     if leader is not None and leader.waiting_since is not None and leader.deadline is None:
-                        yield jobset, job
+                        yield workload, job
 
-    def _within_seconds(self, jobset: JobSetRun, key: _SliceKey) -> float | None:
+    def _within_seconds(self, workload: JobSetRun, key: _SliceKey) -> float | None:
         """Return within how long a create has to be sent, None where something excuses that it is not."""
         market, environment = self._simulation.market, self._simulation.environment
         excused = (
             market.scarce
             or market.max_pools is not None
-            or jobset.name == self._simulation.singled.name
+            or workload.name == self._simulation.singled.name
             or key in self._failed
-            or _kind_of(jobset.shape) in self._failed_kinds
+            or _kind_of(workload.shape) in self._failed_kinds
         )
         if excused or (key in self._refused and not environment.mended):
             return None
         return environment.again_within_seconds if key in self._refused else CREATE_WITHIN_SECONDS
 
-    def _on_its_way(self, jobset: JobSetRun, key: _SliceKey) -> bool:
+    def _on_its_way(self, workload: JobSetRun, key: _SliceKey) -> bool:
         """Whether a pool is being made for it, or one that it could have is empty."""
         return any(
             is_ours(pool)
             and pool.status in _UP
-            and fits(jobset, pool)
+            and fits(workload, pool)
             and (
                 owner_of(pool.body["config"]["labels"]) == key
                 or not any(not pod.finished for pod in self._simulation.cluster.pods_on_pool(pool.name))
@@ -132,8 +133,8 @@ class Waiting:
         )
 
 
-def _key(jobset: JobSetRun, job: int) -> _SliceKey:
-    return jobset.uid, jobset.slice_id(job).job_key
+def _key(workload: JobSetRun, job: int) -> _SliceKey:
+    return workload.uid, workload.slice_id(job).group_key
 
 
 def _owner(body: dict[str, Any]) -> _SliceKey:

@@ -47,140 +47,140 @@ class Cluster:
 
     # --- JobSets
 
-    def create(self, jobset: JobSetRun) -> None:
+    def create(self, workload: JobSetRun) -> None:
         """Create a JobSet."""
-        self.jobsets[jobset.name] = jobset
-        self.every_jobset.append(jobset)
-        jobset.touch(self.stage.agenda.now)
+        self.jobsets[workload.name] = workload
+        self.every_jobset.append(workload)
+        workload.touch(self.stage.agenda.now)
         self.stage.note(
             "user",
             "creates JobSet %s (%s, %d x %s, %s)",
-            jobset.name,
-            jobset.uid,
-            jobset.replicas,
-            jobset.shape.topology,
-            jobset.fate,
+            workload.name,
+            workload.uid,
+            workload.replicas,
+            workload.shape.topology,
+            workload.fate,
         )
-        self.write(jobset)
-        self.kick(jobset)
+        self.write(workload)
+        self.kick(workload)
 
-    def write(self, jobset: JobSetRun) -> None:
+    def write(self, workload: JobSetRun) -> None:
         """Bring the object up to date."""
-        self.stage.store.put(jobset.path, raw_jobset(jobset, self.stage.agenda))
+        self.stage.store.put(workload.path, raw_jobset(workload, self.stage.agenda))
 
-    def kick(self, jobset: JobSetRun) -> None:
+    def kick(self, workload: JobSetRun) -> None:
         """Let the JobSet controller look at it soon."""
-        if not jobset.sync_due and not jobset.gone:
-            jobset.sync_due = True
-            self.stage.agenda.after(self.stage.rng.uniform(0.02, 0.8), lambda: self._sync(jobset))
+        if not workload.sync_due and not workload.gone:
+            workload.sync_due = True
+            self.stage.agenda.after(self.stage.rng.uniform(0.02, 0.8), lambda: self._sync(workload))
 
-    def suspend(self, jobset: JobSetRun, *, suspended: bool) -> None:
+    def suspend(self, workload: JobSetRun, *, suspended: bool) -> None:
         """Suspend or resume."""
-        jobset.suspended = suspended
-        jobset.touch(self.stage.agenda.now)
-        self.stage.note("user", "%s JobSet %s", "suspends" if suspended else "resumes", jobset.name)
-        self.write(jobset)
-        self.kick(jobset)
+        workload.suspended = suspended
+        workload.touch(self.stage.agenda.now)
+        self.stage.note("user", "%s JobSet %s", "suspends" if suspended else "resumes", workload.name)
+        self.write(workload)
+        self.kick(workload)
 
-    def delete(self, jobset: JobSetRun) -> None:
+    def delete(self, workload: JobSetRun) -> None:
         """Delete in the foreground."""
-        jobset.deleting = True
-        jobset.touch(self.stage.agenda.now)
-        self.stage.note("user", "deletes JobSet %s (%s)", jobset.name, jobset.uid)
-        self.write(jobset)
-        self.kick(jobset)
+        workload.deleting = True
+        workload.touch(self.stage.agenda.now)
+        self.stage.note("user", "deletes JobSet %s (%s)", workload.name, workload.uid)
+        self.write(workload)
+        self.kick(workload)
 
-    def resize(self, jobset: JobSetRun, *, replicas: int, shape: Shape) -> None:
+    def resize(self, workload: JobSetRun, *, replicas: int, shape: Shape) -> None:
         """Change how many slices there are, or (while it is suspended) what they look like."""
-        for job in range(replicas, jobset.replicas):
-            for pod in [pod for (owner, _), pod in jobset.pods.items() if owner == job]:
+        for job in range(replicas, workload.replicas):
+            for pod in [pod for (owner, _), pod in workload.pods.items() if owner == job]:
                 self.terminate(pod)
-            jobset.ended_jobs.discard(job)
-        jobset.touch(self.stage.agenda.now)
-        jobset.replicas, jobset.shape = replicas, shape
-        jobset.touch(self.stage.agenda.now)
-        self.stage.note("user", "resizes JobSet %s to %d x %s", jobset.name, replicas, shape.topology)
-        if jobset.alive and not jobset.restarting and len(jobset.ended_jobs) >= replicas:
-            self._end(jobset, "Completed", "all jobs that are left have")
+            workload.ended_jobs.discard(job)
+        workload.touch(self.stage.agenda.now)
+        workload.replicas, workload.shape = replicas, shape
+        workload.touch(self.stage.agenda.now)
+        self.stage.note("user", "resizes JobSet %s to %d x %s", workload.name, replicas, shape.topology)
+        if workload.alive and not workload.restarting and len(workload.ended_jobs) >= replicas:
+            self._end(workload, "Completed", "all jobs that are left have")
             return
-        self.write(jobset)
-        self.kick(jobset)
+        self.write(workload)
+        self.kick(workload)
 
-    def restart(self, jobset: JobSetRun, why: str) -> None:
+    def restart(self, workload: JobSetRun, why: str) -> None:
         """A pod has failed: all pods again, or the end."""
-        if not jobset.alive or jobset.restarting:
+        if not workload.alive or workload.restarting:
             return
-        jobset.touch(self.stage.agenda.now)
-        if jobset.restarts_left == 0:
-            self._end(jobset, "Failed", why)
+        workload.touch(self.stage.agenda.now)
+        if workload.restarts_left == 0:
+            self._end(workload, "Failed", why)
             return
-        jobset.restarts_left -= 1
-        jobset.restarting = True
-        jobset.ended_jobs.clear()
-        self.stage.note("jobset", "restarts %s: %s", jobset.name, why)
-        self.kick(jobset)
+        workload.restarts_left -= 1
+        workload.restarting = True
+        workload.ended_jobs.clear()
+        self.stage.note("jobset", "restarts %s: %s", workload.name, why)
+        self.kick(workload)
 
-    def _end(self, jobset: JobSetRun, state: str, why: str) -> None:
-        jobset.terminal = state
-        jobset.touch(self.stage.agenda.now)
-        self.stage.note("jobset", "%s has ended: %s, %s", jobset.name, state, why)
-        self.write(jobset)
-        self.kick(jobset)
+    def _end(self, workload: JobSetRun, state: str, why: str) -> None:
+        workload.terminal = state
+        workload.touch(self.stage.agenda.now)
+        self.stage.note("jobset", "%s has ended: %s, %s", workload.name, state, why)
+        self.write(workload)
+        self.kick(workload)
 
-    def _sync(self, jobset: JobSetRun) -> None:
-        jobset.sync_due = False
-        if jobset.gone:
+    def _sync(self, workload: JobSetRun) -> None:
+        workload.sync_due = False
+        if workload.gone:
             return
-        if not jobset.alive or jobset.restarting:
-            for pod in list(jobset.pods.values()):
+        if not workload.alive or workload.restarting:
+            for pod in list(workload.pods.values()):
                 self.terminate(pod)
-            if jobset.pods:
+            if workload.pods:
                 return
-            if jobset.deleting:
-                jobset.gone = True
-                jobset.touch(self.stage.agenda.now)
-                if self.jobsets.get(jobset.name) is jobset:
-                    del self.jobsets[jobset.name]
-                self.stage.note("jobset", "%s (%s) is gone", jobset.name, jobset.uid)
-                self.stage.store.remove(jobset.path)
+            if workload.deleting:
+                workload.gone = True
+                workload.touch(self.stage.agenda.now)
+                if self.jobsets.get(workload.name) is workload:
+                    del self.jobsets[workload.name]
+                self.stage.note("jobset", "%s (%s) is gone", workload.name, workload.uid)
+                self.stage.store.remove(workload.path)
                 return
-            if not jobset.alive:
+            if not workload.alive:
                 return
-            jobset.restarting = False
-            jobset.attempt += 1
-        for job in range(jobset.replicas):
-            if job not in jobset.ended_jobs and not self._start(jobset, job) and jobset.ordered:
+            workload.restarting = False
+            workload.attempt += 1
+        for job in range(workload.replicas):
+            if job not in workload.ended_jobs and not self._start(workload, job) and workload.ordered:
                 break
 
-    def _start(self, jobset: JobSetRun, job: int) -> bool:
+    def _start(self, workload: JobSetRun, job: int) -> bool:
         """Make the pods of a child Job that are due; say whether all of them run."""
-        leader = jobset.pods.get((job, 0))
+        leader = workload.pods.get((job, 0))
         if leader is None:
-            if not any(owner == job for owner, _ in jobset.pods):
-                self._add(jobset, job, 0)
+            if not any(owner == job for owner, _ in workload.pods):
+                self._add(workload, job, 0)
             return False
         if not leader.node or leader.deadline is not None:
             return False
-        missing = [index for index in range(1, jobset.shape.parallelism) if (job, index) not in jobset.pods]
+        missing = [index for index in range(1, workload.shape.parallelism) if (job, index) not in workload.pods]
         for index in missing:
-            self._add(jobset, job, index, pool=leader.pool)
-        return not missing and all(pod.node for (owner, _), pod in jobset.pods.items() if owner == job)
+            self._add(workload, job, index, pool=leader.pool)
+        return not missing and all(pod.node for (owner, _), pod in workload.pods.items() if owner == job)
 
-    def _add(self, jobset: JobSetRun, job: int, index: int, *, pool: str = "") -> None:
-        selector = jobset.selector() | ({constants.NODE_POOL: pool} if pool else {})
+    def _add(self, workload: JobSetRun, job: int, index: int, *, pool: str = "") -> None:
+        selector = workload.selector() | ({constants.NODE_POOL: pool} if pool else {})
         self._numbers += 1
         pod = PodRun(
-            name=f"{jobset.job_name(job)}-{index}-{self._numbers:x}",
+            name=f"{workload.group_name(job)}-{index}-{self._numbers:x}",
             uid=self.stage.store.new_uid("pod"),
-            jobset=jobset,
+            workload=workload,
             job=job,
             index=index,
-            shape=jobset.shape,
+            shape=workload.shape,
             selector=selector,
             created=self.stage.agenda.now,
         )
-        jobset.pods[job, index] = pod
-        jobset.touch(self.stage.agenda.now, job)
+        workload.pods[job, index] = pod
+        workload.touch(self.stage.agenda.now, job)
         self._put(pod)
 
     def add_foreign(self, shape: Shape, *, lasting_seconds: float, claim: Claim | None = None, node: str = "") -> None:
@@ -193,7 +193,7 @@ class Cluster:
             name=f"bare-{self._numbers:x}",
             namespace="other",
             uid=self.stage.store.new_uid("pod"),
-            jobset=None,
+            workload=None,
             claim=claim,
             shape=shape,
             selector=shape.selector(),
@@ -242,7 +242,7 @@ class Cluster:
         for node in self.nodes.values():
             if self.fits(pod, node):
                 fitting.setdefault(node.pool_name, []).append(node)
-        free = [name for name in fitting if pod.jobset is None or not self._taken(name, pod)]
+        free = [name for name in fitting if pod.workload is None or not self._taken(name, pod)]
         if not free:
             return None
         return self.stage.rng.choice(fitting[self.stage.rng.choice(free)])
@@ -263,7 +263,7 @@ class Cluster:
     def _taken(self, pool: str, pod: PodRun) -> bool:
         """Whether exclusive placement keeps the pod off a pool."""
         return any(
-            other.jobset is not None and (other.jobset, other.job) != (pod.jobset, pod.job)
+            other.workload is not None and (other.workload, other.job) != (pod.workload, pod.job)
             for other in self.pods
             if other.pool == pool and not other.finished
         )
@@ -289,50 +289,50 @@ class Cluster:
         self._use(pod)
         self.stage.note("scheduler", "binds %s to %s of %s", pod.name, node.name, node.pool_name)
         self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
-        if pod.jobset is not None:
-            pod.jobset.last_pool[pod.job] = pod.pool
-            self.kick(pod.jobset)
-            self._maybe_running(pod.jobset, pod.job)
+        if pod.workload is not None:
+            pod.workload.last_pool[pod.job] = pod.pool
+            self.kick(pod.workload)
+            self._maybe_running(pod.workload, pod.job)
 
     def _use(self, pod: PodRun) -> None:
         now = self.stage.agenda.now
-        self.left_by[pod.pool] = (pod.jobset.uid if pod.jobset is not None else "", now)
+        self.left_by[pod.pool] = (pod.workload.uid if pod.workload is not None else "", now)
         self.pool_changed[pod.pool] = now
-        if pod.jobset is not None:
-            pod.jobset.touch(now, pod.job)
+        if pod.workload is not None:
+            pod.workload.touch(now, pod.job)
 
-    def _maybe_running(self, jobset: JobSetRun, job: int) -> None:
-        members = [pod for (owner, _), pod in jobset.pods.items() if owner == job]
-        if len(members) < jobset.shape.parallelism or not all(pod.node for pod in members):
+    def _maybe_running(self, workload: JobSetRun, job: int) -> None:
+        members = [pod for (owner, _), pod in workload.pods.items() if owner == job]
+        if len(members) < workload.shape.parallelism or not all(pod.node for pod in members):
             return
-        self.stage.note("kubelet", "all pods of %s run", jobset.job_name(job))
-        if jobset.fate != "forever":
-            attempt, seconds = jobset.attempt, jobset.run_seconds * self.stage.rng.uniform(0.7, 1.3)
-            self.stage.agenda.after(seconds, lambda: self._job_done(jobset, job, attempt))
+        self.stage.note("kubelet", "all pods of %s run", workload.group_name(job))
+        if workload.fate != "forever":
+            attempt, seconds = workload.attempt, workload.run_seconds * self.stage.rng.uniform(0.7, 1.3)
+            self.stage.agenda.after(seconds, lambda: self._job_done(workload, job, attempt))
 
-    def _job_done(self, jobset: JobSetRun, job: int, attempt: int) -> None:
-        members = [pod for (owner, _), pod in jobset.pods.items() if owner == job]
-        whole = len(members) >= jobset.shape.parallelism and all(pod.node and pod.deadline is None for pod in members)
-        if not jobset.alive or jobset.restarting or jobset.attempt != attempt or not whole:
+    def _job_done(self, workload: JobSetRun, job: int, attempt: int) -> None:
+        members = [pod for (owner, _), pod in workload.pods.items() if owner == job]
+        whole = len(members) >= workload.shape.parallelism and all(pod.node and pod.deadline is None for pod in members)
+        if not workload.alive or workload.restarting or workload.attempt != attempt or not whole:
             return
-        if jobset.fate == "fail":
-            if jobset.restarts_left == 0:
-                self._end(jobset, "Failed", "its pods fail")
+        if workload.fate == "fail":
+            if workload.restarts_left == 0:
+                self._end(workload, "Failed", "its pods fail")
             else:
-                self.restart(jobset, "its pods fail")
+                self.restart(workload, "its pods fail")
             return
         for pod in members:
             pod.phase = "Succeeded"
-            del jobset.pods[pod.job, pod.index]
+            del workload.pods[pod.job, pod.index]
             self._use(pod)
             self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
             self.stage.agenda.after(self.stage.rng.uniform(1.0, 60.0), functools.partial(self._remove, pod))
-        jobset.ended_jobs.add(job)
+        workload.ended_jobs.add(job)
         self.schedule_soon()
-        if len(jobset.ended_jobs) >= jobset.replicas:
-            self._end(jobset, "Completed", "all its jobs have")
+        if len(workload.ended_jobs) >= workload.replicas:
+            self._end(workload, "Completed", "all its jobs have")
         else:
-            self.kick(jobset)
+            self.kick(workload)
 
     # --- the end of pods and nodes
 
@@ -369,13 +369,13 @@ class Cluster:
         if pod.node:
             self.on_node.get(pod.node, {}).pop(pod, None)
             self._use(pod)
-        jobset = pod.jobset
-        if jobset is not None and jobset.pods.get((pod.job, pod.index)) is pod:
-            del jobset.pods[pod.job, pod.index]
-            jobset.touch(self.stage.agenda.now, pod.job)
-            if pod.node and not pod.finished and pod.job < jobset.replicas:
-                self.restart(jobset, f"pod {pod.name} is gone")
-            self.kick(jobset)
+        workload = pod.workload
+        if workload is not None and workload.pods.get((pod.job, pod.index)) is pod:
+            del workload.pods[pod.job, pod.index]
+            workload.touch(self.stage.agenda.now, pod.job)
+            if pod.node and not pod.finished and pod.job < workload.replicas:
+                self.restart(workload, f"pod {pod.name} is gone")
+            self.kick(workload)
         self.stage.store.remove(pod.path)
         self.schedule_soon()
 

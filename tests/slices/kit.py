@@ -14,7 +14,7 @@ from provisioner import constants, kube
 from provisioner.kube.protocol import JOBSETS_ROOT, collection_path, object_path
 from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus, Zone
-from provisioner.model.workloads import ObjectRef, job_key
+from provisioner.model.workloads import ObjectRef, group_key
 from provisioner.runtime.clock import FollowedClock
 from provisioner.settings import Settings
 from provisioner.slices.act import Actor
@@ -303,7 +303,7 @@ def raw_leader(name: str, *, topology: str, uid: str, node: str) -> dict[str, An
             "labels": {
                 constants.JOBSET_NAME: name,
                 constants.JOBSET_UID: uid,
-                constants.JOB_KEY: job_key(NAMESPACE, job),
+                constants.JOB_KEY: group_key(NAMESPACE, job),
                 constants.COMPLETION_INDEX: "0",
             },
             "ownerReferences": [job_reference(job)],
@@ -357,16 +357,16 @@ def _pod_spec(topology: str) -> dict[str, Any]:
     }
 
 
-def a_delete(pool: str = "train-pool", reason: DeleteReason = DeleteReason.JOBSET_GONE, **changes: Any) -> Delete:
+def a_delete(pool: str = "train-pool", reason: DeleteReason = DeleteReason.WORKLOAD_GONE, **changes: Any) -> Delete:
     """Return a delete of a pool made for the JobSet `train`."""
     values: dict[str, Any] = {
         "name": PoolName(pool),
         "reason": reason,
         "namespace": NAMESPACE,
-        "jobset_name": "train",
-        "jobset_uid": "uid-of-train",
+        "workload_name": "train",
+        "workload_uid": "uid-of-train",
         "slice_id": None,
-        "jobset": None,
+        "workload": None,
         "node": None,
     }
     return Delete(**(values | changes))

@@ -11,7 +11,7 @@ import pytest
 from provisioner import constants, kube
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, NodePool, NodePoolRequest, OperationName, PoolName, PoolStatus, Zone
-from provisioner.model.workloads import JobKey, JobSetUid, ObjectRef
+from provisioner.model.workloads import GroupKey, ObjectRef, WorkloadUid
 from provisioner.slices.act import CALL_TIMEOUT_SECONDS
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
@@ -23,10 +23,10 @@ POOL = PoolName("train-pool")
 NODE = "gke-test-train-pool-0"
 REF = ObjectRef(kind="Pod", api_version="v1", namespace="research", name="p", uid="u")
 CREATE = Create(
-    slice_id=SliceId(jobset_uid=JobSetUid("u"), job_key=JobKey("k")),
+    slice_id=SliceId(workload_uid=WorkloadUid("u"), group_key=GroupKey("k")),
     request=NodePoolRequest(name=POOL, zone=Zone("us-central2-b"), machine_type="ct4p-hightpu-4t", node_count=1),
     pod=REF,
-    jobset=REF,
+    workload=REF,
 )
 
 
@@ -260,7 +260,7 @@ def test_deletes_are_sent_before_creates(world: World) -> None:
     put_pool(world)
     other = PoolName("other-pool")
     request = NodePoolRequest(name=other, zone=Zone("us-central2-b"), machine_type="ct4p-hightpu-4t", node_count=1)
-    create = Create(slice_id=CREATE.slice_id, request=request, pod=REF, jobset=REF)
+    create = Create(slice_id=CREATE.slice_id, request=request, pod=REF, workload=REF)
     carry_out(world, creates=(create,), deletes=(a_delete(),))
     assert [call.method for call in world.gke.calls] == ["delete_node_pool", "create_node_pool"]
 

@@ -50,7 +50,7 @@ def pod(number: int, namespace: str = "flood") -> ObjectRef:
     )
 
 
-def jobset(number: int) -> ObjectRef:
+def workload(number: int) -> ObjectRef:
     """Return its JobSet."""
     return ObjectRef(
         kind="JobSet", api_version="jobset.x-k8s.io/v1alpha2", namespace="flood", name=f"j-{number}", uid=f"j{number}"
@@ -61,7 +61,7 @@ def waiting(slices: int, round_: int = 0) -> Plan:
     """Return a plan in which all wait for capacity, in words that change with each round."""
     verdicts = (
         Verdict(
-            objects=(pod(number), jobset(number)),
+            objects=(pod(number), workload(number)),
             reason=constants.CREATION_WAITING,
             message=f"node pool j-{number} waits: out of stock, next try in {round_} s",
             key=f"stockout j-{number}",
@@ -112,7 +112,8 @@ def test_one_jobset_of_many_slices_is_told_of_in_part_and_the_rest_is_counted() 
     recorder = EventRecorder(api, instance="i", clock=clock, now=clock.now)  # type: ignore[arg-type]
     reporter = Reporter(recorder=recorder, metrics=Metrics(version="test"), monotonic=clock)
     verdicts = tuple(
-        Verdict(objects=(pod(number), jobset(0)), reason="R", message=f"slice {number} waits") for number in range(800)
+        Verdict(objects=(pod(number), workload(0)), reason="R", message=f"slice {number} waits")
+        for number in range(800)
     )
     plan = Plan(memory=Memory(), verdicts=verdicts)
     with structlog.testing.capture_logs() as logs:
@@ -148,7 +149,7 @@ def test_two_slices_in_the_same_words_are_told_once() -> None:
     """In no round anew."""
     recorder = FakeRecorder()
     reporter = Reporter(recorder=recorder, metrics=Metrics(version="test"), monotonic=FakeClock())
-    same = Verdict(objects=(jobset(0),), reason="R", message="m")
+    same = Verdict(objects=(workload(0),), reason="R", message="m")
     with structlog.testing.capture_logs() as logs:
         for _ in range(5):
             reporter.tell(Plan(memory=Memory(), verdicts=(same, same)), SNAPSHOT)
@@ -160,7 +161,7 @@ def test_verdicts_that_are_over_are_not_kept_for_ever() -> None:
     reporter = Reporter(recorder=FakeRecorder(), metrics=Metrics(version="test"), monotonic=FakeClock())
     with structlog.testing.capture_logs():
         for number in range(4200):
-            verdict = Verdict(objects=(jobset(0),), reason="R", message=str(number))
+            verdict = Verdict(objects=(workload(0),), reason="R", message=str(number))
             reporter.tell(Plan(memory=Memory(), verdicts=(verdict,)), SNAPSHOT)
     assert len(reporter._past) == 4096
     assert len(reporter._told) == 1

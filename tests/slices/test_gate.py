@@ -10,7 +10,7 @@ import pytest
 from provisioner import constants, kube
 from provisioner.kube.protocol import JOBSETS_ROOT, object_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
-from provisioner.slices.demand import job_key
+from provisioner.slices.demand import group_key
 from provisioner.slices.gate import KeptError, NeededError
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from tests.kube.builders import job_reference
@@ -65,54 +65,54 @@ DELETING = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
 
 
 @pytest.mark.parametrize(
-    ("reason", "jobset"),
+    ("reason", "workload"),
     [
-        pytest.param(DeleteReason.JOBSET_GONE, None, id="gone, and there is none"),
-        pytest.param(DeleteReason.JOBSET_GONE, {"uid": "another"}, id="gone, and its name is used by another"),
-        pytest.param(DeleteReason.JOBSET_GONE, DELETING, id="gone, and it is being deleted"),
-        pytest.param(DeleteReason.JOBSET_FINISHED, COMPLETED, id="finished, and it is completed"),
-        pytest.param(DeleteReason.JOBSET_FINISHED, FAILED, id="finished, and it has failed"),
-        pytest.param(DeleteReason.JOBSET_FINISHED, None, id="finished, and meanwhile it is gone"),
-        pytest.param(DeleteReason.JOBSET_GONE, SUSPENDED, id="gone, and it is suspended"),
-        pytest.param(DeleteReason.JOBSET_GONE, COMPLETED, id="gone for who does not watch it, and it is completed"),
-        pytest.param(DeleteReason.JOBSET_FINISHED, SUSPENDED, id="finished, and made again it is suspended"),
-        pytest.param(DeleteReason.JOBSET_FINISHED, DELETING, id="finished, and it is being deleted"),
-        pytest.param(DeleteReason.JOBSET_SUSPENDED, SUSPENDED, id="suspended, and it is"),
-        pytest.param(DeleteReason.JOBSET_SUSPENDED, None, id="suspended, and meanwhile it is gone"),
-        pytest.param(DeleteReason.JOBSET_SUSPENDED, COMPLETED, id="suspended, and meanwhile it is completed"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, None, id="gone, and there is none"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, {"uid": "another"}, id="gone, and its name is used by another"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, DELETING, id="gone, and it is being deleted"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, COMPLETED, id="finished, and it is completed"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, FAILED, id="finished, and it has failed"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, None, id="finished, and meanwhile it is gone"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, SUSPENDED, id="gone, and it is suspended"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, COMPLETED, id="gone for who does not watch it, and it is completed"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, SUSPENDED, id="finished, and made again it is suspended"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, DELETING, id="finished, and it is being deleted"),
+        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, SUSPENDED, id="suspended, and it is"),
+        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, None, id="suspended, and meanwhile it is gone"),
+        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, COMPLETED, id="suspended, and meanwhile it is completed"),
         pytest.param(DeleteReason.SLICE_ELSEWHERE, {}, id="the slice is elsewhere, and the JobSet lives"),
         pytest.param(DeleteReason.NOT_NEEDED, {}, id="not needed, and the JobSet lives"),
         pytest.param(DeleteReason.POOL_FAILED, {}, id="failed, and the JobSet lives"),
     ],
 )
-def test_a_confirmed_reason_goes_through(world: World, reason: DeleteReason, jobset: dict[str, Any] | None) -> None:
+def test_a_confirmed_reason_goes_through(world: World, reason: DeleteReason, workload: dict[str, Any] | None) -> None:
     """A reason that the API server confirms lets the delete through, with all nodes cordoned by us."""
-    if jobset is not None:
-        put_jobset(world, **jobset)
+    if workload is not None:
+        put_jobset(world, **workload)
     world.gate.pass_through(a_delete(reason=reason))
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(True, True), (True, True)]
 
 
 @pytest.mark.parametrize(
-    ("reason", "jobset", "want"),
+    ("reason", "workload", "want"),
     [
-        pytest.param(DeleteReason.JOBSET_GONE, {}, "lives", id="gone, but it lives"),
-        pytest.param(DeleteReason.JOBSET_FINISHED, {}, "lives", id="finished, but it lives"),
-        pytest.param(DeleteReason.JOBSET_SUSPENDED, {}, "lives", id="suspended, but it was resumed"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, {}, "lives", id="gone, but it lives"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, {}, "lives", id="finished, but it lives"),
+        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, {}, "lives", id="suspended, but it was resumed"),
     ],
 )
 def test_a_reason_that_is_not_confirmed_keeps_the_pool(
-    world: World, reason: DeleteReason, jobset: dict[str, Any], want: str
+    world: World, reason: DeleteReason, workload: dict[str, Any], want: str
 ) -> None:
     """Where the API server says otherwise, the pool is kept, its nodes untouched, and the message says what is so."""
-    put_jobset(world, **jobset)
+    put_jobset(world, **workload)
     with pytest.raises(NeededError, match=want):
         world.gate.pass_through(a_delete(reason=reason))
     assert cordoned(world) == (False, False)
     assert world.calls("PATCH") == []
 
 
-@pytest.mark.parametrize("reason", [DeleteReason.JOBSET_GONE, DeleteReason.JOBSET_FINISHED])
+@pytest.mark.parametrize("reason", [DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED])
 def test_a_suspended_jobset_that_keeps_its_pools_is_no_reason(world: World, reason: DeleteReason) -> None:
     """As decided by who does not watch its namespace; one that has ended is one."""
     gate = replace(world.gate, keep_suspended=True)
@@ -129,7 +129,7 @@ def test_a_pool_that_names_no_uid_goes_by_the_name(world: World) -> None:
     """A pool of the Go provisioner is kept while any JobSet of the name lives."""
     put_jobset(world, uid="any")
     with pytest.raises(KeptError, match="lives"):
-        world.gate.pass_through(a_delete(jobset_uid=""))
+        world.gate.pass_through(a_delete(workload_uid=""))
 
 
 def test_a_jobset_whose_templates_nobody_can_read_can_end(world: World) -> None:
@@ -147,9 +147,9 @@ def test_a_pool_that_names_no_namespace_is_kept(world: World) -> None:
         world.gate.pass_through(a_delete(namespace=""))
 
 
-def put_helper(world: World, *, jobset: str = "train", uid: str = "uid-of-train", namespace: str = NAMESPACE) -> None:
+def put_helper(world: World, *, workload: str = "train", uid: str = "uid-of-train", namespace: str = NAMESPACE) -> None:
     """Put a pod without chips on the pool: a Job controls it, and it says which JobSet it is of."""
-    labels = {constants.JOBSET_NAME: jobset, constants.JOBSET_UID: uid}
+    labels = {constants.JOBSET_NAME: workload, constants.JOBSET_UID: uid}
     metadata = {"namespace": namespace, "labels": labels, "ownerReferences": [job_reference("train-driver-0")]}
     raw = raw_foreign_pod("driver", NODE, requests={"cpu": "1"}, metadata=metadata)
     world.kube.put_object(object_path("pods", "driver", namespace=namespace), raw)
@@ -172,7 +172,7 @@ def test_a_pod_without_chips_of_the_living_jobset_keeps_the_pool(world: World, r
     "changes",
     [
         pytest.param({"namespace": "elsewhere"}, id="of another namespace"),
-        pytest.param({"jobset": "other"}, id="of another JobSet"),
+        pytest.param({"workload": "other"}, id="of another JobSet"),
         pytest.param({"uid": "uid-of-an-earlier-one"}, id="of an earlier JobSet of the name"),
     ],
 )
@@ -188,7 +188,7 @@ def test_a_pod_without_chips_of_an_ended_jobset_keeps_nothing(world: World) -> N
     """The work is over."""
     put_jobset(world, **COMPLETED)
     put_helper(world)
-    world.gate.pass_through(a_delete(reason=DeleteReason.JOBSET_FINISHED))
+    world.gate.pass_through(a_delete(reason=DeleteReason.WORKLOAD_FINISHED))
 
 
 TPU = {constants.TPU_RESOURCE: "4"}
@@ -344,7 +344,7 @@ def put_job_pod(world: World, index: str, *, node: str) -> None:
 
 def stuck_delete() -> Delete:
     """Return the delete of a pool under a stuck slice."""
-    return a_delete(reason=DeleteReason.SLICE_STUCK, spared_job=job_key(NAMESPACE, "train-workers-0"))
+    return a_delete(reason=DeleteReason.SLICE_STUCK, spared_group=group_key(NAMESPACE, "train-workers-0"))
 
 
 def test_the_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> None:

@@ -126,7 +126,7 @@ def test_a_snapshot_has_what_the_caches_have() -> None:
     world.jobsets.deleted = {uid, "seen", "of no pool"}
     world.loop.pools.fetch()
     snapshot = take_snapshot(world.watches, world.loop.pools)
-    assert (list(snapshot.jobsets), snapshot.deleted_jobsets, len(snapshot.pods)) == ([uid], {"seen"}, 1)
+    assert (list(snapshot.workloads), snapshot.deleted_workloads, len(snapshot.pods)) == ([uid], {"seen"}, 1)
     namespaces = FakeWatch(lambda: {("", "research"): _Namespace()})
     with_labels = Watches(jobsets=world.jobsets, pods=world.pods, nodes=world.nodes, namespaces=namespaces)  # type: ignore[arg-type]
     assert take_snapshot(world.watches, world.loop.pools).namespace_labels == {}

@@ -18,7 +18,7 @@ from provisioner.model.capacity import (
     WorkloadPolicy,
     Zone,
 )
-from provisioner.model.workloads import JobKey, JobSetUid, ObjectRef
+from provisioner.model.workloads import GroupKey, ObjectRef, WorkloadUid
 from provisioner.slices.act import CALL_TIMEOUT_SECONDS
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.answers import CreateAnswer
@@ -54,10 +54,10 @@ def world() -> World:
 def send(world: World, request: NodePoolRequest = REQUEST, **changes: Any) -> CreateAnswer:
     """Carry one create out; return its answer."""
     create = Create(
-        slice_id=SliceId(jobset_uid=JobSetUid("u"), job_key=JobKey("k")),
+        slice_id=SliceId(workload_uid=WorkloadUid("u"), group_key=GroupKey("k")),
         request=replace(request, **changes),
         pod=REF,
-        jobset=REF,
+        workload=REF,
     )
     world.actor.carry_out(Plan(memory=Memory(), creates=(create,)))
     world.settle()

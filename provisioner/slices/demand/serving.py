@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from provisioner import constants
-from provisioner.model.workloads import JobSet, Requirements
+from provisioner.model.workloads import Requirements, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,38 +23,37 @@ class ServingPolicy:
     #: Labels of namespaces, known only where the opt-in label is set.
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
-    def serves(self, jobset: JobSet, requirements: Requirements) -> bool:
+    def serves(self, workload: Workload, requirements: Requirements) -> bool:
         """Whether a pod with these requirements may buy a pool."""
-        return not asks_for_slices(jobset) and self._is_for_us(jobset, requirements)
+        return not asks_for_slices(workload) and self._is_for_us(workload, requirements)
 
-    def leaves_to_slices(self, jobset: JobSet) -> bool:
+    def leaves_to_slices(self, workload: Workload) -> bool:
         """Whether a JobSet would be served, if it did not ask for Slice resources."""
-        return asks_for_slices(jobset) and any(
-            job.template.chips > 0 and self._is_for_us(jobset, job.template, dynamic=True)
-            for job in jobset.replicated_jobs
+        return asks_for_slices(workload) and any(
+            job.template.chips > 0 and self._is_for_us(workload, job.template, dynamic=True) for job in workload.groups
         )
 
-    def _is_for_us(self, jobset: JobSet, requirements: Requirements, *, dynamic: bool = False) -> bool:
+    def _is_for_us(self, workload: Workload, requirements: Requirements, *, dynamic: bool = False) -> bool:
         # Pods for dynamic slicing have their topology in an annotation.
         if not dynamic and constants.TPU_TOPOLOGY not in requirements.node_selector:
             return False
         if not dynamic and constants.SLICE_TOPOLOGY in requirements.annotations:
             return False
-        marked = (requirements.labels, requirements.annotations, jobset.labels, jobset.annotations)
+        marked = (requirements.labels, requirements.annotations, workload.labels, workload.annotations)
         if any(marks.get(constants.DISABLE) == "true" for marks in marked):
             return False
-        if self.namespaces and jobset.namespace not in self.namespaces:
+        if self.namespaces and workload.namespace not in self.namespaces:
             return False
         if self.opt_in_label is None:
             return True
         key, value = self.opt_in_label
-        namespace_labels = self.namespace_labels.get(jobset.namespace, {})
+        namespace_labels = self.namespace_labels.get(workload.namespace, {})
         return requirements.labels.get(key) == value or namespace_labels.get(key) == value
 
 
-def asks_for_slices(jobset: JobSet) -> bool:
+def asks_for_slices(workload: Workload) -> bool:
     """Whether a JobSet asks for Slice resources in place of node pools."""
     return (
-        jobset.labels.get(constants.SLICE_AUTOPROVISIONING) in ("sync", "async")
-        or jobset.annotations.get(constants.SLICE_AUTOPROVISIONING) == "true"
+        workload.labels.get(constants.SLICE_AUTOPROVISIONING) in ("sync", "async")
+        or workload.annotations.get(constants.SLICE_AUTOPROVISIONING) == "true"
     )

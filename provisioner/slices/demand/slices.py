@@ -18,15 +18,15 @@ from typing import NamedTuple
 from provisioner import constants, tpu
 from provisioner.model import bounds
 from provisioner.model.workloads import (
-    JobKey,
-    JobSet,
-    JobSets,
-    JobSetUid,
+    GroupKey,
     Pod,
-    ReplicatedJob,
+    PodGroup,
     Requirements,
     Toleration,
-    job_key,
+    Workload,
+    Workloads,
+    WorkloadUid,
+    group_key,
 )
 from provisioner.slices.demand.serving import ServingPolicy
 
@@ -40,11 +40,11 @@ _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
 class SliceId(NamedTuple):
     """Identifies a slice over restarts of its JobSet, and apart from an earlier JobSet of the same name."""
 
-    jobset_uid: JobSetUid
-    job_key: JobKey
+    workload_uid: WorkloadUid
+    group_key: GroupKey
 
     def __str__(self) -> str:
-        return f"{self.jobset_uid}/{self.job_key}"
+        return f"{self.workload_uid}/{self.group_key}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +52,9 @@ class Slice:
     """What one child Job needs."""
 
     id: SliceId
-    jobset: JobSet
+    workload: Workload
     #: Name of the child Job.
-    job_name: str
+    group_name: str
     #: The leader pod's requirements, else the template's.
     requirements: Requirements
     #: The unfinished leader pod that is not being deleted.
@@ -86,14 +86,14 @@ class Slice:
 class _Child:
     """One child Job that a JobSet's spec lists."""
 
-    job: ReplicatedJob
+    job: PodGroup
     #: Its place in the spec: of the replicated job, and of the child Job in it.
     place: tuple[int, int]
     name: str
 
 
 def find_slices(
-    jobsets: JobSets,
+    workloads: Workloads,
     pods: Iterable[Pod],
     policy: ServingPolicy,
     referred: Mapping[SliceId, str] | None = None,
@@ -110,22 +110,22 @@ def find_slices(
     A pod makes no slice by itself: its Job has to be one of those that the JobSet's spec lists. What other pods are
     bound to is still seen by the matching.
     """
-    wanted: dict[JobSetUid, dict[JobKey, _Wanted]] = defaultdict(dict)
+    wanted: dict[WorkloadUid, dict[GroupKey, _Wanted]] = defaultdict(dict)
     for slice_id, name in (referred or {}).items():
-        wanted[slice_id.jobset_uid][slice_id.job_key] = _Wanted(name)
+        wanted[slice_id.workload_uid][slice_id.group_key] = _Wanted(name)
     for pod in pods:
-        uid = None if pod.finished or not pod.job_key else jobsets.uid_of(pod)
+        uid = None if pod.finished or not pod.group_key else workloads.uid_of(pod)
         if uid is None:
             continue
-        entry = wanted[uid].get(pod.job_key)
+        entry = wanted[uid].get(pod.group_key)
         if entry is None:
-            entry = wanted[uid][pod.job_key] = _Wanted("")
+            entry = wanted[uid][pod.group_key] = _Wanted("")
         entry.name = entry.name or pod.requirements.labels.get(constants.JOB_NAME, "")
         entry.pods.append(pod)
     slices: dict[SliceId, Slice] = {}
-    for jobset in jobsets.by_uid.values():
-        if _runs_here(jobset) and jobset.keeps_pools(while_suspended=keep_suspended):
-            slices |= _slices_of(jobset, wanted[jobset.uid], policy)
+    for workload in workloads.by_uid.values():
+        if _runs_here(workload) and workload.keeps_pools(while_suspended=keep_suspended):
+            slices |= _slices_of(workload, wanted[workload.uid], policy)
     return slices
 
 
@@ -138,34 +138,34 @@ class _Wanted:
     pods: list[Pod] = field(default_factory=list)
 
 
-def _slices_of(jobset: JobSet, wanted: Mapping[JobKey, _Wanted], policy: ServingPolicy) -> dict[SliceId, Slice]:
-    children: list[tuple[JobKey, _Child]] = []
-    jobs = {job.name: (place, job) for place, job in enumerate(jobset.replicated_jobs)}
-    found = {key: _child_of_name(jobset, jobs, key, each.name) for key, each in wanted.items()}
+def _slices_of(workload: Workload, wanted: Mapping[GroupKey, _Wanted], policy: ServingPolicy) -> dict[SliceId, Slice]:
+    children: list[tuple[GroupKey, _Child]] = []
+    jobs = {job.name: (place, job) for place, job in enumerate(workload.groups)}
+    found = {key: _child_of_name(workload, jobs, key, each.name) for key, each in wanted.items()}
     if not all(found.values()):
         counts = tuple((name, job.replicas, job.template.chips > 0) for name, (_, job) in jobs.items())
-        by_key = _children_by_key(jobset.namespace, jobset.name, counts)
+        by_key = _children_by_key(workload.namespace, workload.name, counts)
         found |= {
-            key: _child_at(jobset, jobs, *by_key[key]) for key, child in found.items() if not child and key in by_key
+            key: _child_at(workload, jobs, *by_key[key]) for key, child in found.items() if not child and key in by_key
         }
     for key, each in wanted.items():
         child = found[key]
         # Chips that only a webhook adds show on the pods alone, and a suspended JobSet has none.
-        if child is not None and (child.job.template.chips > 0 or each.pods or jobset.suspended):
+        if child is not None and (child.job.template.chips > 0 or each.pods or workload.suspended):
             children.append((key, child))
     children.sort(key=lambda child: child[1].place)
     # Those without pods count as well: they will come.
     with_chips = sum(job.replicas for _, job in jobs.values() if job.template.chips > 0)
     others = sum(child.job.template.chips == 0 for _, child in children)
-    if len(children) - others < with_chips and not jobset.suspended:
-        children += _representatives(jobset, jobs, {key for key, _ in children})
+    if len(children) - others < with_chips and not workload.suspended:
+        children += _representatives(workload, jobs, {key for key, _ in children})
     siblings = with_chips + others
     slices: dict[SliceId, Slice] = {}
     for key, child in children:
-        slice_id = SliceId(jobset_uid=jobset.uid, job_key=key)
+        slice_id = SliceId(workload_uid=workload.uid, group_key=key)
         slices[slice_id] = _slice(
             slice_id,
-            jobset,
+            workload,
             child.name,
             child.job.template,
             child.job.parallelism,
@@ -177,33 +177,38 @@ def _slices_of(jobset: JobSet, wanted: Mapping[JobKey, _Wanted], policy: Serving
 
 
 def _child_of_name(
-    jobset: JobSet, jobs: Mapping[str, tuple[int, ReplicatedJob]], key: JobKey, job_name: str
+    workload: Workload, jobs: Mapping[str, tuple[int, PodGroup]], key: GroupKey, group_name: str
 ) -> _Child | None:
     """Find a child Job by its name; None where the spec has none of this name, or its key is another."""
-    name, index = _parts(jobset.name, job_name)
-    if index < 0 or name not in jobs or index >= jobs[name][1].replicas or job_key(jobset.namespace, job_name) != key:
+    name, index = _parts(workload.name, group_name)
+    if (
+        index < 0
+        or name not in jobs
+        or index >= jobs[name][1].replicas
+        or group_key(workload.namespace, group_name) != key
+    ):
         return None
-    return _child_at(jobset, jobs, name, index)
+    return _child_at(workload, jobs, name, index)
 
 
-def _child_at(jobset: JobSet, jobs: Mapping[str, tuple[int, ReplicatedJob]], name: str, index: int) -> _Child:
+def _child_at(workload: Workload, jobs: Mapping[str, tuple[int, PodGroup]], name: str, index: int) -> _Child:
     place, job = jobs[name]
-    return _Child(job, (place, index), _job_name(jobset.name, name, index))
+    return _Child(job, (place, index), _job_name(workload.name, name, index))
 
 
 @lru_cache(maxsize=16384)
-def _parts(jobset_name: str, job_name: str) -> tuple[str, int]:
+def _parts(workload_name: str, group_name: str) -> tuple[str, int]:
     """Take the name of a child Job apart: the replicated job's name, and the index; -1 for a text of another form."""
-    name, _, digits = job_name.removeprefix(f"{jobset_name}-").rpartition("-")
+    name, _, digits = group_name.removeprefix(f"{workload_name}-").rpartition("-")
     index = int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS else -1
     # What is taken apart has to come out the same again: "07" is no index.
-    return (name, index) if index >= 0 and job_name == _job_name(jobset_name, name, index) else (name, -1)
+    return (name, index) if index >= 0 and group_name == _job_name(workload_name, name, index) else (name, -1)
 
 
 @lru_cache(maxsize=128)
 def _children_by_key(
-    namespace: str, jobset_name: str, counts: tuple[tuple[str, int, bool], ...]
-) -> Mapping[JobKey, tuple[str, int]]:
+    namespace: str, workload_name: str, counts: tuple[tuple[str, int, bool], ...]
+) -> Mapping[GroupKey, tuple[str, int]]:
     """Index child Jobs by their keys, those with chips first, no more than a JobSet may have with chips.
 
     Needed only for what names no Job: pods without its label, and what the memory holds of slices without pods.
@@ -211,67 +216,71 @@ def _children_by_key(
     by_chips = sorted(counts, key=lambda each: not each[2])
     children = ((name, index) for name, replicas, _ in by_chips for index in range(replicas))
     return {
-        job_key(namespace, _job_name(jobset_name, name, index)): (name, index)
+        group_key(namespace, _job_name(workload_name, name, index)): (name, index)
         for name, index in itertools.islice(children, bounds.CHILD_JOBS)
     }
 
 
 def _representatives(
-    jobset: JobSet, jobs: Mapping[str, tuple[int, ReplicatedJob]], found: Collection[JobKey]
-) -> Iterator[tuple[JobKey, _Child]]:
+    workload: Workload, jobs: Mapping[str, tuple[int, PodGroup]], found: Collection[GroupKey]
+) -> Iterator[tuple[GroupKey, _Child]]:
     """Yield of each replicated job with chips the first child Job that is not among those found already."""
     for name, (_, job) in jobs.items():
-        if job.template.chips == 0 or jobset.problem:
+        if job.template.chips == 0 or workload.problem:
             continue
         for index in range(job.replicas):
-            job_name = _job_name(jobset.name, name, index)
-            key = job_key(jobset.namespace, job_name)
+            group_name = _job_name(workload.name, name, index)
+            key = group_key(workload.namespace, group_name)
             if key not in found:
-                yield key, _child_at(jobset, jobs, name, index)
+                yield key, _child_at(workload, jobs, name, index)
                 break
 
 
-def _job_name(jobset_name: str, replicated_job: str, index: int) -> str:
-    return f"{jobset_name}-{replicated_job}-{index}"
+def _job_name(workload_name: str, replicated_job: str, index: int) -> str:
+    return f"{workload_name}-{replicated_job}-{index}"
 
 
-def rejected(jobsets: JobSets, policy: ServingPolicy) -> list[JobSet]:
+def rejected(workloads: Workloads, policy: ServingPolicy) -> list[Workload]:
     """List the living JobSets that would be served, if they did not exceed a bound."""
     return [
-        jobset
-        for jobset in jobsets.by_uid.values()
-        if jobset.problem and _alive(jobset) and any(policy.serves(jobset, job.template) for job in _with_chips(jobset))
+        workload
+        for workload in workloads.by_uid.values()
+        if workload.problem
+        and _alive(workload)
+        and any(policy.serves(workload, job.template) for job in _with_chips(workload))
     ]
 
 
-def left_to_slices(jobsets: JobSets, policy: ServingPolicy) -> list[JobSet]:
+def left_to_slices(workloads: Workloads, policy: ServingPolicy) -> list[Workload]:
     """List the living JobSets that would be served, if they did not ask for Slice resources."""
-    return [jobset for jobset in jobsets.by_uid.values() if _alive(jobset) and policy.leaves_to_slices(jobset)]
+    return [
+        workload for workload in workloads.by_uid.values() if _alive(workload) and policy.leaves_to_slices(workload)
+    ]
 
 
-def _with_chips(jobset: JobSet) -> Iterator[ReplicatedJob]:
-    return (job for job in jobset.replicated_jobs if job.template.chips > 0)
+def _with_chips(workload: Workload) -> Iterator[PodGroup]:
+    return (job for job in workload.groups if job.template.chips > 0)
 
 
-def slice_id_of(pod: Pod, jobsets: JobSets) -> SliceId | None:
+def slice_id_of(pod: Pod, workloads: Workloads) -> SliceId | None:
     """Tell which slice a pod belongs to; None where its JobSet cannot be told, or no Job controls it."""
-    uid = jobsets.uid_of(pod)
-    return SliceId(jobset_uid=uid, job_key=pod.job_key) if uid and pod.job_key else None
+    uid = workloads.uid_of(pod)
+    return SliceId(workload_uid=uid, group_key=pod.group_key) if uid and pod.group_key else None
 
 
-def _alive(jobset: JobSet) -> bool:
+def _alive(workload: Workload) -> bool:
     """Whether a JobSet has work to run here."""
-    return _runs_here(jobset) and jobset.lives
+    return _runs_here(workload) and workload.lives
 
 
-def _runs_here(jobset: JobSet) -> bool:
-    return jobset.managed_by in ("", constants.JOBSET_CONTROLLER)
+def _runs_here(workload: Workload) -> bool:
+    return workload.managed_by in ("", constants.JOBSET_CONTROLLER)
 
 
 def _slice(
     slice_id: SliceId,
-    jobset: JobSet,
-    job_name: str,
+    workload: Workload,
+    group_name: str,
     template: Requirements,
     parallelism: int,
     siblings: int,
@@ -289,15 +298,15 @@ def _slice(
     shape, problem = (None, requirements.problem) if requirements.problem else _shape(requirements)
     return Slice(
         id=slice_id,
-        jobset=jobset,
-        job_name=job_name,
+        workload=workload,
+        group_name=group_name,
         requirements=requirements,
         leader=leader,
         pods=tuple(pods),
         parallelism=parallelism,
         siblings=siblings,
         # One that exceeds a bound is told once, on the JobSet (`rejected`), and not for each slice.
-        served=not jobset.problem and not jobset.suspended and policy.serves(jobset, requirements),
+        served=not workload.problem and not workload.suspended and policy.serves(workload, requirements),
         shape=shape,
         shape_problem=problem,
     )

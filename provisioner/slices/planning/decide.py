@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import JobSets
+from provisioner.model.workloads import Workloads
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, find_slices, left_to_slices, rejected
 from provisioner.slices.demand.serving import ServingPolicy
@@ -43,14 +43,14 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     pools = {pool.name: pool for pool in snapshot.pools}
     memory = answers.give_up_lost_calls(memory, snapshot.live_calls, pools, now)
     memory, look_ups = answers.confirm(memory, pools, snapshot.pools_listed_at, now)
-    jobsets = JobSets.of(snapshot.jobsets)
+    workloads = Workloads.of(snapshot.workloads)
     policy = _serving_policy(snapshot, settings)
     supply = find_supply(snapshot.pools, snapshot.nodes, memory, settings.namespaces, now)
     slices = find_slices(
-        jobsets,
+        workloads,
         snapshot.pods,
         policy,
-        referred(supply.values(), jobsets, memory),
+        referred(supply.values(), workloads, memory),
         keep_suspended=settings.keep_suspended,
     )
     owned = by_owner(slices, supply.values())
@@ -58,14 +58,14 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     turns = gangs.take_turns(
         slices, owned, lambda each: gang_problem(each, settings, memory, now), memory, settings, now
     )
-    one_zone = frozenset(each.jobset.uid for each in slices.values() if wishes.wants_one_zone(each, settings))
+    one_zone = frozenset(each.workload.uid for each in slices.values() if wishes.wants_one_zone(each, settings))
     matching = match(
         slices,
         supply,
         owned,
         snapshot.pods,
         snapshot.nodes,
-        jobsets,
+        workloads,
         memory.last_held,
         Restrictions(
             one_zone=one_zone,
@@ -85,12 +85,12 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
         matching,
         slices,
         made_for,
-        jobsets,
-        snapshot.deleted_jobsets,
+        workloads,
+        snapshot.deleted_workloads,
         _replaced(stuck, supply, settings),
         turns.giving_back,
         limits.in_the_way(
-            (each for each in matching.unserved if each.jobset.uid not in turns.sidelined),
+            (each for each in matching.unserved if each.workload.uid not in turns.sidelined),
             lambda each: not problem_of(each, settings, memory, matching.zones, now),
             turns.members,
             supply,
@@ -164,8 +164,8 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
             *buying.verdicts,
             *standing.verdicts,
             *(each.verdict for each in stuck),
-            *map(verdicts.too_large, rejected(jobsets, policy)),
-            *map(verdicts.left_to_slices, left_to_slices(jobsets, policy)),
+            *map(verdicts.too_large, rejected(workloads, policy)),
+            *map(verdicts.left_to_slices, left_to_slices(workloads, policy)),
         ),
         alerts=going.alerts,
         transitions=phases.transitions(steps, owners, now),

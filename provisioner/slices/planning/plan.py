@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import Enum
 
 from provisioner.model.capacity import NodePoolRequest, OperationName, PoolName
-from provisioner.model.workloads import JobKey, JobSet, JobSetUid, ObjectRef
+from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.memory.state import Memory
@@ -17,9 +17,9 @@ from provisioner.slices.planning.memory.state import Memory
 class DeleteReason(Enum):
     """Why a pool goes; each is proven live before the delete is sent."""
 
-    JOBSET_GONE = "jobset_gone"
-    JOBSET_FINISHED = "jobset_finished"
-    JOBSET_SUSPENDED = "jobset_suspended"
+    WORKLOAD_GONE = "jobset_gone"
+    WORKLOAD_FINISHED = "jobset_finished"
+    WORKLOAD_SUSPENDED = "jobset_suspended"
     POOL_FAILED = "pool_failed"
     #: GKE holds it for made, and it has been without all its nodes ready for too long.
     NO_READY_NODES = "no_ready_nodes"
@@ -41,7 +41,7 @@ class Create:
     request: NodePoolRequest
     #: The leader pod and the JobSet, for Events.
     pod: ObjectRef
-    jobset: ObjectRef
+    workload: ObjectRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +51,16 @@ class Delete:
     name: PoolName
     reason: DeleteReason
     namespace: str
-    jobset_name: str
+    workload_name: str
     #: UID of the JobSet that the pool was made for; empty where it does not say.
-    jobset_uid: JobSetUid
+    workload_uid: WorkloadUid
     slice_id: SliceId | None
     #: For Events while the JobSet exists.
-    jobset: ObjectRef | None
+    workload: ObjectRef | None
     #: A node of the pool, for Events after that.
     node: ObjectRef | None
     #: The job whose own pods do not keep the pool: it is stuck, and the settings say to replace its pool.
-    spared_job: JobKey = JobKey("")
+    spared_group: GroupKey = GroupKey("")
 
 
 class LookUpKind(Enum):
@@ -122,11 +122,11 @@ class PoolState:
     since: datetime
     #: The slice that holds or claims it; of several holders the first.
     slice_id: SliceId | None
-    jobset: JobSet | None
+    workload: Workload | None
     #: Of that slice; where there is none, of the one that the pool was made for.
     namespace: str
-    jobset_name: str
-    job_name: str
+    workload_name: str
+    group_name: str
     machine_type: str
     topology: str
     chips: int

@@ -9,9 +9,9 @@ from datetime import datetime
 
 from provisioner import constants, tpu
 from provisioner.model.capacity import LATE, CapacityKind, Node, NodePool, PoolName, PoolStatus
-from provisioner.model.workloads import JobKey, JobSets, JobSetUid
+from provisioner.model.workloads import GroupKey, Workloads, WorkloadUid
 from provisioner.settings import Settings
-from provisioner.slices.demand import Slice, SliceId, job_key
+from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.planning.launch.specification import expected_pool, expected_view, topology_of_pool
 from provisioner.slices.planning.match.fit import NodeView, misfit, room_misfit, view_of_node
 from provisioner.slices.planning.memory.state import CallState, Memory
@@ -83,12 +83,12 @@ class Supply:
         return int(text) if text.isascii() and text.isdigit() else 0
 
     @property
-    def jobset_uid(self) -> JobSetUid:
+    def workload_uid(self) -> WorkloadUid:
         """UID of the JobSet it was made for; empty on pools of the Go provisioner."""
-        return JobSetUid(self.pool.labels.get(constants.POOL_JOBSET_UID, ""))
+        return WorkloadUid(self.pool.labels.get(constants.POOL_JOBSET_UID, ""))
 
     @property
-    def jobset_name(self) -> tuple[str, str]:
+    def workload_name(self) -> tuple[str, str]:
         """Namespace and name of the JobSet it was made for."""
         return _namespace_of(self.pool), _jobset_of(self.pool)
 
@@ -176,33 +176,33 @@ def give_up(
 
 def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:
     """Group pools by the slice that they were made for; pools of the Go provisioner name the child Job instead."""
-    by_job = {(each.jobset.namespace, each.jobset.name, each.job_name): each.id for each in slices.values()}
+    by_job = {(each.workload.namespace, each.workload.name, each.group_name): each.id for each in slices.values()}
     owned: dict[SliceId, list[Supply]] = defaultdict(list)
     for each in supply:
         labels = each.pool.labels
         owner: SliceId | None
-        if each.jobset_uid:
-            owner = SliceId(jobset_uid=each.jobset_uid, job_key=JobKey(labels.get(constants.POOL_JOB_KEY, "")))
+        if each.workload_uid:
+            owner = SliceId(workload_uid=each.workload_uid, group_key=GroupKey(labels.get(constants.POOL_JOB_KEY, "")))
         else:
-            owner = by_job.get((*each.jobset_name, labels.get(constants.PARENT_NAME, "")))
+            owner = by_job.get((*each.workload_name, labels.get(constants.PARENT_NAME, "")))
         if owner is not None:
             owned[owner].append(each)
     return owned
 
 
-def referred(supply: Iterable[Supply], jobsets: JobSets, memory: Memory) -> dict[SliceId, str]:
+def referred(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> dict[SliceId, str]:
     """List the slices that pools or the memory refer to, with the name of the child Job where a pool tells it."""
     found = dict.fromkeys(
         (*memory.attempts, *memory.last_held, *(refusal.slice_id for refusal in memory.refusals.values())), ""
     )
     for each in supply:
         labels = each.pool.labels
-        job_name = labels.get(constants.PARENT_NAME, "")
-        if each.jobset_uid:
-            key = JobKey(labels.get(constants.POOL_JOB_KEY, ""))
-            found[SliceId(jobset_uid=each.jobset_uid, job_key=key)] = job_name
-        elif uid := jobsets.uid_of_name.get(each.jobset_name):
-            found[SliceId(jobset_uid=uid, job_key=job_key(each.jobset_name[0], job_name))] = job_name
+        group_name = labels.get(constants.PARENT_NAME, "")
+        if each.workload_uid:
+            key = GroupKey(labels.get(constants.POOL_JOB_KEY, ""))
+            found[SliceId(workload_uid=each.workload_uid, group_key=key)] = group_name
+        elif uid := workloads.uid_of_name.get(each.workload_name):
+            found[SliceId(workload_uid=uid, group_key=group_key(each.workload_name[0], group_name))] = group_name
     return found
 
 

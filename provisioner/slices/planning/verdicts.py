@@ -10,7 +10,7 @@ from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, NodePoolRequest, PoolName, PoolStatus
 from provisioner.model.choices import QUEUED_NOT_SERVED
-from provisioner.model.workloads import JobSet, JobSetUid, jobset_ref, pod_ref
+from provisioner.model.workloads import Workload, WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch.specification import expected_pool, expected_view
 from provisioner.slices.planning.match.assignment import Matching
@@ -27,26 +27,26 @@ _STUCK_SECONDS = 600.0
 def verdict(slice_: Slice, reason: str, message: str, *, key: str = "", warning: bool = True) -> Verdict:
     """Say something about a slice, on its leader pod and its JobSet."""
     leader = (pod_ref(slice_.leader),) if slice_.leader is not None else ()
-    objects = (*leader, jobset_ref(slice_.jobset))
+    objects = (*leader, workload_ref(slice_.workload))
     return Verdict(objects=objects, reason=reason, message=message, key=key, warning=warning)
 
 
-def too_large(jobset: JobSet) -> Verdict:
+def too_large(workload: Workload) -> Verdict:
     """Say that a JobSet asks for more than is read of one."""
-    message = f"No TPU node pools are made for this JobSet: {jobset.problem}"
-    return Verdict(objects=(jobset_ref(jobset),), reason=constants.INVALID_REQUEST, message=message)
+    message = f"No TPU node pools are made for this JobSet: {workload.problem}"
+    return Verdict(objects=(workload_ref(workload),), reason=constants.INVALID_REQUEST, message=message)
 
 
-def left_to_slices(jobset: JobSet) -> Verdict:
+def left_to_slices(workload: Workload) -> Verdict:
     """Say that a JobSet asks for Slice resources, which nobody makes here."""
-    marks = (*jobset.labels.items(), *jobset.annotations.items())
+    marks = (*workload.labels.items(), *workload.annotations.items())
     value = next(value for key, value in marks if key == constants.SLICE_AUTOPROVISIONING)
     message = (
         f"No TPU node pools are made for this JobSet: {constants.SLICE_AUTOPROVISIONING}={bounds.cut(value)} asks for "
         f"Slice resources, which this provisioner does not make yet; remove it to get node pools, or let the Go "
         f"provisioner (1.0 or later, with ENABLE_SLICE_CONTROLLER) serve this JobSet"
     )
-    return Verdict(objects=(jobset_ref(jobset),), reason=constants.SLICES_NOT_SERVED, message=message)
+    return Verdict(objects=(workload_ref(workload),), reason=constants.SLICES_NOT_SERVED, message=message)
 
 
 def underused(slice_: Slice) -> tuple[Verdict, ...]:
@@ -54,7 +54,7 @@ def underused(slice_: Slice) -> tuple[Verdict, ...]:
     if slice_.shape is None or not slice_.shape.multi_host or slice_.parallelism >= slice_.nodes:
         return ()
     message = (
-        f"job {slice_.job_name} has parallelism {slice_.parallelism}, its slice of topology {slice_.shape.topology} "
+        f"job {slice_.group_name} has parallelism {slice_.parallelism}, its slice of topology {slice_.shape.topology} "
         f"has {slice_.nodes} hosts: {slice_.nodes - slice_.parallelism} of them are paid for and not used"
     )
     return (verdict(slice_, constants.UNDERUSED, message),)
@@ -89,7 +89,7 @@ def not_separate(slice_: Slice) -> tuple[Verdict, ...]:
     Whichever leader pod fits is put there once our taint is off, and what pods are on is never given back: both would
     run in part. A selector of its own leaves it its own nodes alone.
     """
-    name = slice_.jobset.name
+    name = slice_.workload.name
     if name in slice_.requirements.node_selector.values():
         return ()
     message = (
@@ -116,7 +116,7 @@ def find_stuck(
     slices: Mapping[SliceId, Slice],
     supply: Mapping[PoolName, Supply],
     matching: Matching,
-    held: Collection[JobSetUid],
+    held: Collection[WorkloadUid],
     entries: Mapping[PoolName, PhaseEntry],
     now: datetime,
 ) -> tuple[Stuck, ...]:
@@ -130,7 +130,7 @@ def find_stuck(
     found = []
     for slice_id, name in place.items():
         slice_, pool, entry = slices.get(slice_id), supply.get(name), entries.get(name)
-        if slice_ is None or pool is None or entry is None or not slice_.served or slice_.jobset.uid in held:
+        if slice_ is None or pool is None or entry is None or not slice_.served or slice_.workload.uid in held:
             continue
         waiting = [pod for pod in slice_.pods if pod.unschedulable_since and pod.unschedulable_since <= limit]
         if not waiting or pool.pool.status is PoolStatus.PROVISIONING:
@@ -138,8 +138,8 @@ def find_stuck(
         if pool.ready and entry.since <= limit:
             first = min(waiting, key=lambda pod: pod.name)
             message = (
-                f"{len(waiting)} pod(s) of job {slice_.job_name} are unschedulable although node pool {name} is ready "
-                f"for them; the scheduler says of {first.name}: {first.unschedulable_message}"
+                f"{len(waiting)} pod(s) of job {slice_.group_name} are unschedulable although node pool {name} is "
+                f"ready for them; the scheduler says of {first.name}: {first.unschedulable_message}"
             )
             lacking = _lacking(slice_, pool)
             if lacking:
@@ -148,15 +148,15 @@ def find_stuck(
             found.append(Stuck(slice_id=slice_id, pool=name, ready=True, lacking=lacking, verdict=said))
         elif pool.unready_since is not None and pool.unready_since <= limit:
             message = (
-                f"job {slice_.job_name} waits for node pool {name}, which GKE calls {pool.pool.status.value}: only "
+                f"job {slice_.group_name} waits for node pool {name}, which GKE calls {pool.pool.status.value}: only "
                 f"{pool.ready_nodes} of {pool.pool.hosts} nodes are ready with all their chips"
             )
             said = verdict(slice_, constants.STUCK, message, key=f"unready {name}")
             found.append(Stuck(slice_id=slice_id, pool=name, ready=False, verdict=said))
         elif pool.pool.capacity is CapacityKind.QUEUED and not pool.nodes:
             message = (
-                f"job {slice_.job_name} waits for node pool {name}, which an earlier release made of queued capacity, "
-                f"and {QUEUED_NOT_SERVED}; then delete that node pool"
+                f"job {slice_.group_name} waits for node pool {name}, which an earlier release made of queued "
+                f"capacity, and {QUEUED_NOT_SERVED}; then delete that node pool"
             )
             said = verdict(slice_, constants.STUCK, message, key=f"queued {name}")
             found.append(Stuck(slice_id=slice_id, pool=name, ready=False, verdict=said))

@@ -8,8 +8,8 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.parse import parse_jobset, parse_pod
-from provisioner.model.workloads import JobSets
-from provisioner.slices.demand import Slice, find_slices, job_key
+from provisioner.model.workloads import Workloads
+from provisioner.slices.demand import Slice, find_slices, group_key
 from provisioner.slices.demand.serving import ServingPolicy
 from tests.kube.builders import raw_jobset, raw_pod
 
@@ -17,12 +17,12 @@ GATE = {"name": "kueue.x-k8s.io/topology"}
 LABELS = {
     "jobset.sigs.k8s.io/jobset-name": "train",
     "jobset.sigs.k8s.io/jobset-uid": "uid-of-train",
-    "jobset.sigs.k8s.io/job-key": job_key("default", "train-slice-0"),
+    "jobset.sigs.k8s.io/job-key": group_key("default", "train-slice-0"),
     "batch.kubernetes.io/job-completion-index": "0",
 }
 
 
-def jobset(**spec: Any) -> dict[str, Any]:
+def workload(**spec: Any) -> dict[str, Any]:
     """Return a JobSet that Kueue has under its queue."""
     raw = raw_jobset(metadata={"labels": {"kueue.x-k8s.io/queue-name": "tpus"}})
     raw["spec"].update(spec)
@@ -43,22 +43,22 @@ def first_slice(raw: dict[str, Any], *pods: dict[str, Any]) -> Slice | None:
     """Return the JobSet's first slice, None where it has none."""
     parsed = parse_jobset(raw)
     seen = [pod for each in pods if (pod := parse_pod(each)) is not None]
-    found = find_slices(JobSets.of({parsed.uid: parsed}), seen, ServingPolicy())
-    return next((each for each in found.values() if each.job_name == "train-slice-0"), None)
+    found = find_slices(Workloads.of({parsed.uid: parsed}), seen, ServingPolicy())
+    return next((each for each in found.values() if each.group_name == "train-slice-0"), None)
 
 
 @pytest.mark.parametrize(
     ("raw", "pods", "wanting"),
     [
-        pytest.param(jobset(suspend=True), [], False, id="a JobSet that waits for admission, without pods"),
+        pytest.param(workload(suspend=True), [], False, id="a JobSet that waits for admission, without pods"),
         pytest.param(
-            jobset(suspend=True),
+            workload(suspend=True),
             [leader(reason="Unschedulable")],
             False,
             id="one that was evicted while its pods are still there",
         ),
         pytest.param(
-            jobset(suspend=True),
+            workload(suspend=True),
             [
                 leader(
                     reason="Unschedulable",
@@ -69,25 +69,28 @@ def first_slice(raw: dict[str, Any], *pods: dict[str, Any]) -> Slice | None:
             id="one that was evicted and whose pods are ending",
         ),
         pytest.param(
-            jobset(suspend=False),
+            workload(suspend=False),
             [leader(reason="SchedulingGated", gates=(GATE,))],
             False,
             id="an admitted one whose pods have a gate",
         ),
-        pytest.param(jobset(), [leader(gates=(GATE,))], False, id="gated pods of which nothing is said yet"),
-        pytest.param(jobset(), [leader()], False, id="ungated pods that the scheduler has not looked at"),
-        pytest.param(jobset(), [leader(reason="Unschedulable")], True, id="ungated pods that find no node"),
+        pytest.param(workload(), [leader(gates=(GATE,))], False, id="gated pods of which nothing is said yet"),
+        pytest.param(workload(), [leader()], False, id="ungated pods that the scheduler has not looked at"),
+        pytest.param(workload(), [leader(reason="Unschedulable")], True, id="ungated pods that find no node"),
         pytest.param(
-            jobset(suspend=False), [leader(reason="Unschedulable")], True, id="an admitted one whose pods find no node"
+            workload(suspend=False),
+            [leader(reason="Unschedulable")],
+            True,
+            id="an admitted one whose pods find no node",
         ),
         pytest.param(
-            jobset(managedBy="kueue.x-k8s.io/multikueue"),
+            workload(managedBy="kueue.x-k8s.io/multikueue"),
             [leader(reason="Unschedulable")],
             False,
             id="one that MultiKueue runs in another cluster",
         ),
         pytest.param(
-            jobset(managedBy=constants.JOBSET_CONTROLLER),
+            workload(managedBy=constants.JOBSET_CONTROLLER),
             [leader(reason="Unschedulable")],
             True,
             id="one that names the JobSet controller of this cluster",
@@ -104,6 +107,6 @@ def test_what_kueue_adds_on_admission_is_what_is_asked_for() -> None:
     """A flavour puts node selectors on the JobSet's template, and so on its pods."""
     pod = leader(reason="Unschedulable")
     pod["spec"]["nodeSelector"][constants.RESERVATION_NAME] = "of-the-flavour"
-    found = first_slice(jobset(suspend=False), pod)
+    found = first_slice(workload(suspend=False), pod)
     assert found is not None
     assert found.requirements.node_selector[constants.RESERVATION_NAME] == "of-the-flavour"

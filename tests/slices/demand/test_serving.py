@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.workloads import JobSets
+from provisioner.model.workloads import Workloads
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.demand.slices import left_to_slices
 from tests.builders import make_jobset, make_requirements
@@ -18,7 +18,7 @@ OPT_IN = ("team", "ml")
 
 
 @pytest.mark.parametrize(
-    ("policy", "pod", "jobset", "want"),
+    ("policy", "pod", "workload", "want"),
     [
         pytest.param({}, {}, {}, True, id="a plain pod is served"),
         pytest.param({}, {"node_selector": {}}, {}, False, id="a pod without topology selector is not"),
@@ -58,13 +58,13 @@ OPT_IN = ("team", "ml")
         ),
     ],
 )
-def test_serving(*, policy: Mapping[str, Any], pod: Mapping[str, Any], jobset: Mapping[str, Any], want: bool) -> None:
+def test_serving(*, policy: Mapping[str, Any], pod: Mapping[str, Any], workload: Mapping[str, Any], want: bool) -> None:
     """One table for all rules."""
-    assert ServingPolicy(**policy).serves(make_jobset(**jobset), make_requirements(**pod)) is want
+    assert ServingPolicy(**policy).serves(make_jobset(**workload), make_requirements(**pod)) is want
 
 
 @pytest.mark.parametrize(
-    ("jobset", "policy", "told"),
+    ("workload", "policy", "told"),
     [
         pytest.param({"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}}, {}, True, id="sync is the Go release's"),
         pytest.param({"labels": {constants.SLICE_AUTOPROVISIONING: "async"}}, {}, True, id="so is async"),
@@ -91,13 +91,13 @@ def test_serving(*, policy: Mapping[str, Any], pod: Mapping[str, Any], jobset: M
 )
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_jobset_that_asks_for_slice_resources_gets_no_pools(
-    *, dynamic: bool, jobset: dict[str, Any], policy: dict[str, Any], told: bool
+    *, dynamic: bool, workload: dict[str, Any], policy: dict[str, Any], told: bool
 ) -> None:
     """Whether its pods have the selector of a pool or the annotation of dynamic slicing."""
     changes = {"node_selector": {}, "annotations": {constants.SLICE_TOPOLOGY: "4x4x4"}} if dynamic else {}
-    owner = make_jobset(template=make_requirements(**changes), **jobset)
+    owner = make_jobset(template=make_requirements(**changes), **workload)
     assert not ServingPolicy(**policy).serves(owner, make_requirements())
-    found = left_to_slices(JobSets.of({owner.uid: owner}), ServingPolicy(**policy))
+    found = left_to_slices(Workloads.of({owner.uid: owner}), ServingPolicy(**policy))
     assert found == ([owner] if told else [])
 
 
@@ -106,4 +106,4 @@ def test_another_value_of_the_label_asks_for_nothing(value: str) -> None:
     """Only the two modes do."""
     owner = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: value})
     assert ServingPolicy().serves(owner, make_requirements())
-    assert left_to_slices(JobSets.of({owner.uid: owner}), ServingPolicy()) == []
+    assert left_to_slices(Workloads.of({owner.uid: owner}), ServingPolicy()) == []

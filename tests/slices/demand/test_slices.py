@@ -13,34 +13,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner import constants
-from provisioner.model.workloads import JobKey, JobSet, JobSets, JobSetUid, Pod, ReplicatedJob
-from provisioner.slices.demand import Slice, SliceId, find_slices, job_key, rejected
+from provisioner.model.workloads import GroupKey, Pod, PodGroup, Workload, Workloads, WorkloadUid
+from provisioner.slices.demand import Slice, SliceId, find_slices, group_key, rejected
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.demand.slices import slice_id_of
 from tests.builders import CHIP_TOLERATION, after, make_jobset, make_pod, make_requirements
 from tests.counting import counted
 
 
-def slices_of(*jobsets: JobSet, pods: tuple[Pod, ...] = (), referred: dict[SliceId, str] | None = None) -> list[Slice]:
+def slices_of(
+    *workloads: Workload, pods: tuple[Pod, ...] = (), referred: dict[SliceId, str] | None = None
+) -> list[Slice]:
     """Return the slices in the order of their jobs."""
-    found = find_slices(JobSets.of({jobset.uid: jobset for jobset in jobsets}), pods, ServingPolicy(), referred)
-    return sorted(found.values(), key=lambda each: each.job_name)
+    found = find_slices(
+        Workloads.of({workload.uid: workload for workload in workloads}), pods, ServingPolicy(), referred
+    )
+    return sorted(found.values(), key=lambda each: each.group_name)
 
 
-def ids_of(jobset: JobSet) -> list[SliceId]:
+def ids_of(workload: Workload) -> list[SliceId]:
     """Return the ids of all child Jobs, with chips or without."""
     return [
-        SliceId(jobset_uid=jobset.uid, job_key=job_key(jobset.namespace, f"{jobset.name}-{job.name}-{index}"))
-        for job in jobset.replicated_jobs
+        SliceId(
+            workload_uid=workload.uid, group_key=group_key(workload.namespace, f"{workload.name}-{job.name}-{index}")
+        )
+        for job in workload.groups
         for index in range(job.replicas)
     ]
 
 
 def test_each_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
     """A slice exists from its JobSet's creation on; it wants nothing yet (dependsOn, startup order)."""
-    jobset = make_jobset(replicas=3)
-    found = slices_of(jobset, referred=dict.fromkeys(ids_of(jobset), ""))
-    assert [each.job_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
+    workload = make_jobset(replicas=3)
+    found = slices_of(workload, referred=dict.fromkeys(ids_of(workload), ""))
+    assert [each.group_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
     assert not any(each.wanting for each in found)
     assert all(CHIP_TOLERATION in each.requirements.tolerations for each in found)
     assert {each.nodes for each in found} == {2}
@@ -48,12 +54,12 @@ def test_each_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
 
 def test_of_child_jobs_that_nothing_refers_to_one_stands_for_all() -> None:
     """It says what the template asks for; the others cost nothing, and count as siblings all the same."""
-    jobset = make_jobset(replicas=2_000_000)
-    driver = ReplicatedJob(name="driver", replicas=2_000_000, parallelism=1, template=make_requirements(chips=0))
-    jobset = replace(jobset, replicated_jobs=(*jobset.replicated_jobs, driver))
-    pod = make_pod(jobset, requirements=make_requirements(labels={constants.JOB_NAME: "train-slice-0"}))
-    found, calls = counted(lambda: slices_of(jobset, pods=(pod,)))
-    assert [(each.job_name, each.siblings) for each in found] == [
+    workload = make_jobset(replicas=2_000_000)
+    driver = PodGroup(name="driver", replicas=2_000_000, parallelism=1, template=make_requirements(chips=0))
+    workload = replace(workload, groups=(*workload.groups, driver))
+    pod = make_pod(workload, requirements=make_requirements(labels={constants.JOB_NAME: "train-slice-0"}))
+    found, calls = counted(lambda: slices_of(workload, pods=(pod,)))
+    assert [(each.group_name, each.siblings) for each in found] == [
         ("train-slice-0", 2_000_000),
         ("train-slice-1", 2_000_000),
     ]
@@ -61,7 +67,7 @@ def test_of_child_jobs_that_nothing_refers_to_one_stands_for_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job_name", "want"),
+    ("group_name", "want"),
     [
         pytest.param("train-slice-7", ["train-slice-0", "train-slice-7"], id="by the name of its child Job"),
         pytest.param("", ["train-slice-0", "train-slice-7"], id="by its key alone"),
@@ -69,19 +75,19 @@ def test_of_child_jobs_that_nothing_refers_to_one_stands_for_all() -> None:
         pytest.param("train-slice-07", ["train-slice-0", "train-slice-7"], id="by its key where the name is odd"),
     ],
 )
-def test_a_slice_without_pods_is_listed_where_something_refers_to_it(job_name: str, want: list[str]) -> None:
+def test_a_slice_without_pods_is_listed_where_something_refers_to_it(group_name: str, want: list[str]) -> None:
     """A pool was made for it, or the memory knows where it ran."""
-    jobset = make_jobset(replicas=9)
-    found = slices_of(jobset, referred={ids_of(jobset)[7]: job_name})
-    assert [each.job_name for each in found] == want
+    workload = make_jobset(replicas=9)
+    found = slices_of(workload, referred={ids_of(workload)[7]: group_name})
+    assert [each.group_name for each in found] == want
 
 
-@pytest.mark.parametrize("key", [JobKey("0" * 40), JobKey(""), job_key("default", "train-slice-9")])
-def test_what_refers_to_no_child_job_makes_no_slice(key: JobKey) -> None:
+@pytest.mark.parametrize("key", [GroupKey("0" * 40), GroupKey(""), group_key("default", "train-slice-9")])
+def test_what_refers_to_no_child_job_makes_no_slice(key: GroupKey) -> None:
     """The JobSet was made smaller."""
-    jobset = make_jobset(replicas=9)
-    found = slices_of(jobset, referred={SliceId(jobset_uid=jobset.uid, job_key=key): "train-slice-9"})
-    assert [each.job_name for each in found] == ["train-slice-0"]
+    workload = make_jobset(replicas=9)
+    found = slices_of(workload, referred={SliceId(workload_uid=workload.uid, group_key=key): "train-slice-9"})
+    assert [each.group_name for each in found] == ["train-slice-0"]
 
 
 _JOBS = st.lists(
@@ -94,20 +100,18 @@ _JOBS = st.lists(
 @given(_JOBS, st.randoms(use_true_random=False))
 def test_what_is_listed_does_not_depend_on_what_else_is(jobs: list[tuple[str, int, bool]], rng: random.Random) -> None:
     """Every slice is the same whether few or all are listed, and whether pods and pools name their Jobs or not."""
-    jobset = replace(
+    workload = replace(
         make_jobset(),
-        replicated_jobs=tuple(
-            ReplicatedJob(
-                name=name, replicas=replicas, parallelism=2, template=make_requirements(chips=4 if chips else 0)
-            )
+        groups=tuple(
+            PodGroup(name=name, replicas=replicas, parallelism=2, template=make_requirements(chips=4 if chips else 0))
             for name, replicas, chips in jobs
         ),
     )
     names = {
         each: f"train-{job.name}-{index}"
         for each, (job, index) in zip(
-            ids_of(jobset),
-            ((job, index) for job in jobset.replicated_jobs for index in range(job.replicas)),
+            ids_of(workload),
+            ((job, index) for job in workload.groups for index in range(job.replicas)),
             strict=True,
         )
     }
@@ -115,52 +119,49 @@ def test_what_is_listed_does_not_depend_on_what_else_is(jobs: list[tuple[str, in
         make_pod(
             make_jobset(),
             name=f"{name}-0",
-            job_key=each.job_key,
+            group_key=each.group_key,
             requirements=make_requirements(labels={constants.JOB_NAME: name} if rng.random() < 0.5 else {}),
         )
         for each, name in names.items()
         if rng.random() < 0.5
     )
     some = {each: name if rng.random() < 0.5 else "" for each, name in names.items() if rng.random() < 0.5}
-    everything = {each.id: each for each in slices_of(jobset, pods=pods, referred=names)}
+    everything = {each.id: each for each in slices_of(workload, pods=pods, referred=names)}
     with_chips = {
-        f"train-{job.name}-{index}"
-        for job in jobset.replicated_jobs
-        if job.template.chips
-        for index in range(job.replicas)
+        f"train-{job.name}-{index}" for job in workload.groups if job.template.chips for index in range(job.replicas)
     }
-    assert {each.job_name for each in everything.values()} == with_chips | {pod.name[:-2] for pod in pods}
+    assert {each.group_name for each in everything.values()} == with_chips | {pod.name[:-2] for pod in pods}
     assert {each.siblings for each in everything.values()} <= {len(everything)}
-    listed = {each.id: each for each in slices_of(jobset, pods=pods, referred=some)}
+    listed = {each.id: each for each in slices_of(workload, pods=pods, referred=some)}
     assert listed.items() <= everything.items()
     assert listed.keys() >= {each.id for each in everything.values() if each.pods or each.id in some}
 
 
 def test_a_jobset_that_exceeds_a_bound_wants_nothing_and_is_listed_once() -> None:
     """Its pods count where they are bound, and it is told on the JobSet alone."""
-    jobset = make_jobset(replicas=3, problem="it is too large")
+    workload = make_jobset(replicas=3, problem="it is too large")
     ended = make_jobset("ended", problem="it is too large", terminal_state="Completed")
     driver = make_jobset("driver", problem="it is too large", template=make_requirements(chips=0))
-    found = slices_of(jobset, pods=(make_pod(jobset),))
-    assert [(each.job_name, each.wanting) for each in found] == [("train-slice-0", False)]
+    found = slices_of(workload, pods=(make_pod(workload),))
+    assert [(each.group_name, each.wanting) for each in found] == [("train-slice-0", False)]
     policy = ServingPolicy()
-    assert rejected(JobSets.of({each.uid: each for each in (jobset, ended, driver)}), policy) == [jobset]
-    assert rejected(JobSets.of({jobset.uid: jobset}), replace(policy, namespaces=frozenset({"other"}))) == []
+    assert rejected(Workloads.of({each.uid: each for each in (workload, ended, driver)}), policy) == [workload]
+    assert rejected(Workloads.of({workload.uid: workload}), replace(policy, namespaces=frozenset({"other"}))) == []
 
 
 def test_a_pod_that_exceeds_a_bound_wants_and_cannot_have() -> None:
     """Its owner is told why."""
-    jobset = make_jobset()
-    (found,) = slices_of(jobset, pods=(make_pod(jobset, requirements=make_requirements(problem="too much")),))
+    workload = make_jobset()
+    (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements(problem="too much")),))
     assert (found.wanting, found.shape, found.shape_problem) == (True, None, "too much")
 
 
 def test_child_jobs_without_chips_are_no_slices() -> None:
     """A driver on CPU nodes is served by others."""
-    driver = ReplicatedJob(name="driver", replicas=1, parallelism=1, template=make_requirements(chips=0))
-    jobset = make_jobset()
-    jobset = replace(jobset, replicated_jobs=(*jobset.replicated_jobs, driver))
-    assert [each.job_name for each in slices_of(jobset)] == ["train-slice-0"]
+    driver = PodGroup(name="driver", replicas=1, parallelism=1, template=make_requirements(chips=0))
+    workload = make_jobset()
+    workload = replace(workload, groups=(*workload.groups, driver))
+    assert [each.group_name for each in slices_of(workload)] == ["train-slice-0"]
 
 
 @pytest.mark.parametrize(
@@ -177,18 +178,18 @@ def test_child_jobs_without_chips_are_no_slices() -> None:
 )
 def test_only_living_jobsets_have_slices(*, changes: dict[str, Any], alive: bool) -> None:
     """Pods that are left over do not make a slice of a dead JobSet."""
-    jobset = make_jobset(**changes)
-    assert bool(slices_of(jobset, pods=(make_pod(jobset),))) is alive
+    workload = make_jobset(**changes)
+    assert bool(slices_of(workload, pods=(make_pod(workload),))) is alive
 
 
 def test_a_suspended_jobset_that_keeps_its_pools_has_the_slices_that_something_refers_to() -> None:
     """No others, for thousands may wait in a queue; they want nothing, though a leader may still be there."""
-    jobset = make_jobset(suspended=True, replicas=1000)
-    jobsets, leader = JobSets.of({jobset.uid: jobset}), make_pod(jobset, job=3)
-    pool_of, *_ = ids_of(jobset)
-    assert find_slices(jobsets, (), ServingPolicy(), keep_suspended=True) == {}
-    found = find_slices(jobsets, (leader,), ServingPolicy(), {pool_of: ""}, keep_suspended=True)
-    assert [(each.job_name, each.wanting) for each in found.values()] == [
+    workload = make_jobset(suspended=True, replicas=1000)
+    workloads, leader = Workloads.of({workload.uid: workload}), make_pod(workload, job=3)
+    pool_of, *_ = ids_of(workload)
+    assert find_slices(workloads, (), ServingPolicy(), keep_suspended=True) == {}
+    found = find_slices(workloads, (leader,), ServingPolicy(), {pool_of: ""}, keep_suspended=True)
+    assert [(each.group_name, each.wanting) for each in found.values()] == [
         ("train-slice-0", False),
         ("train-slice-3", False),
     ]
@@ -209,27 +210,27 @@ def test_a_suspended_jobset_that_keeps_its_pools_has_the_slices_that_something_r
 )
 def test_a_slice_wants_a_pool_when_its_leader_cannot_be_scheduled(*, changes: dict[str, Any], wanting: bool) -> None:
     """Only the leader asks."""
-    jobset = make_jobset()
-    (found,) = slices_of(jobset, pods=(make_pod(jobset, **changes),))
+    workload = make_jobset()
+    (found,) = slices_of(workload, pods=(make_pod(workload, **changes),))
     assert found.wanting is wanting
 
 
 def test_of_two_generations_of_leaders_the_waiting_one_is_served() -> None:
     """During a restart both may be seen for a moment."""
-    jobset = make_jobset()
-    old = make_pod(jobset, node="n", name="a", uid="old")
-    new = make_pod(jobset, name="b", uid="new")
-    (found,) = slices_of(jobset, pods=(old, new))
+    workload = make_jobset()
+    old = make_pod(workload, node="n", name="a", uid="old")
+    new = make_pod(workload, name="b", uid="new")
+    (found,) = slices_of(workload, pods=(old, new))
     assert found.leader == new
     assert found.pods == (old, new)
 
 
 def test_a_restart_keeps_the_slice() -> None:
     """The restart attempt is not part of what identifies it."""
-    jobset = make_jobset()
-    first = make_pod(jobset, requirements=make_requirements(labels={constants.RESTART_ATTEMPT: "0"}))
-    second = make_pod(jobset, requirements=make_requirements(labels={constants.RESTART_ATTEMPT: "1"}), uid="other")
-    (before,), (later,) = slices_of(jobset, pods=(first,)), slices_of(jobset, pods=(second,))
+    workload = make_jobset()
+    first = make_pod(workload, requirements=make_requirements(labels={constants.RESTART_ATTEMPT: "0"}))
+    second = make_pod(workload, requirements=make_requirements(labels={constants.RESTART_ATTEMPT: "1"}), uid="other")
+    (before,), (later,) = slices_of(workload, pods=(first,)), slices_of(workload, pods=(second,))
     assert before.id == later.id
 
 
@@ -237,7 +238,7 @@ def test_a_jobset_made_again_under_its_name_has_other_slices() -> None:
     """The UID tells them apart where the job key does not."""
     first, second = make_jobset(uid="one"), make_jobset(uid="two")
     (old,), (new,) = slices_of(first), slices_of(second)
-    assert old.id.job_key == new.id.job_key
+    assert old.id.group_key == new.id.group_key
     assert old.id != new.id
 
 
@@ -250,9 +251,9 @@ def test_pods_of_the_former_jobset_do_not_lead_the_new_one() -> None:
 
 def test_pods_without_jobset_uid_belong_to_the_jobset_of_their_name() -> None:
     """JobSet releases before 0.8 do not label it."""
-    jobset = make_jobset()
+    workload = make_jobset()
     (found,) = slices_of(
-        jobset, make_jobset(namespace="other", suspended=True), pods=(make_pod(jobset, jobset_uid=""),)
+        workload, make_jobset(namespace="other", suspended=True), pods=(make_pod(workload, workload_uid=""),)
     )
     assert found.wanting
 
@@ -260,52 +261,52 @@ def test_pods_without_jobset_uid_belong_to_the_jobset_of_their_name() -> None:
 def test_pods_without_jobset_uid_that_are_older_than_their_jobset_are_not_its() -> None:
     """They are left from an earlier JobSet of that name, and what they ask for is not what this one asks for."""
     made_at = datetime(2026, 1, 1, tzinfo=UTC)
-    jobset = make_jobset(created_at=made_at)
-    (old,) = slices_of(jobset, pods=(make_pod(jobset, jobset_uid="", created_at=made_at - timedelta(seconds=1)),))
-    (new,) = slices_of(jobset, pods=(make_pod(jobset, jobset_uid="", created_at=made_at),))
+    workload = make_jobset(created_at=made_at)
+    (old,) = slices_of(workload, pods=(make_pod(workload, workload_uid="", created_at=made_at - timedelta(seconds=1)),))
+    (new,) = slices_of(workload, pods=(make_pod(workload, workload_uid="", created_at=made_at),))
     assert (old.wanting, new.wanting) == (False, True)
 
 
 def test_pods_of_unknown_jobsets_make_no_slice() -> None:
     """What they are bound to is still seen by the matching."""
     known, unknown = make_jobset(), make_jobset("unknown")
-    nameless = make_pod(unknown, jobset_uid="")
-    assert len(slices_of(known, pods=(make_pod(unknown), nameless, make_pod(known, job_key=JobKey(""))))) == 1
+    nameless = make_pod(unknown, workload_uid="")
+    assert len(slices_of(known, pods=(make_pod(unknown), nameless, make_pod(known, group_key=GroupKey(""))))) == 1
 
 
 def test_the_job_key_is_the_sha1_of_namespace_and_job_name() -> None:
     """As the JobSet controller labels it."""
-    assert job_key("ns", "train-slice-0") == hashlib.sha1(b"ns/train-slice-0").hexdigest()
+    assert group_key("ns", "train-slice-0") == hashlib.sha1(b"ns/train-slice-0").hexdigest()
 
 
 def test_chips_that_only_a_webhook_adds_make_a_slice_with_the_jobs_parallelism() -> None:
     """The template does not show them; the pods do."""
-    jobset = make_jobset(parallelism=2, template=make_requirements(chips=0))
-    (found,) = slices_of(jobset, pods=(make_pod(jobset, requirements=make_requirements()),))
-    assert (found.job_name, found.parallelism, found.wanting) == ("train-slice-0", 2, True)
+    workload = make_jobset(parallelism=2, template=make_requirements(chips=0))
+    (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements()),))
+    assert (found.group_name, found.parallelism, found.wanting) == ("train-slice-0", 2, True)
 
 
 def test_a_job_that_the_jobset_does_not_list_is_no_slice() -> None:
     """The JobSet was made smaller, or somebody labelled the pods of a Job of their own: nothing is bought for it."""
-    jobset = make_jobset()
-    assert [each.job_name for each in slices_of(jobset, pods=(make_pod(jobset, job=7),))] == ["train-slice-0"]
+    workload = make_jobset()
+    assert [each.group_name for each in slices_of(workload, pods=(make_pod(workload, job=7),))] == ["train-slice-0"]
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         pytest.param({"namespace": "elsewhere"}, id="it is in another namespace"),
-        pytest.param({"jobset_name": "other"}, id="it names another JobSet"),
-        pytest.param({"jobset_uid": "other"}, id="it names another UID"),
-        pytest.param({"job_key": JobKey("")}, id="no Job controls it"),
+        pytest.param({"workload_name": "other"}, id="it names another JobSet"),
+        pytest.param({"workload_uid": "other"}, id="it names another UID"),
+        pytest.param({"group_key": GroupKey("")}, id="no Job controls it"),
     ],
 )
 def test_a_pod_that_only_claims_to_be_a_jobsets_is_not(changes: dict[str, str]) -> None:
     """Labels can be copied by anybody: name, UID, namespace and controlling Job have to agree."""
-    jobset = make_jobset()
-    claim = replace(make_pod(jobset), **changes)  # type: ignore[arg-type]
-    assert slice_id_of(claim, JobSets.of({jobset.uid: jobset})) is None
-    (found,) = slices_of(jobset, pods=(claim,))
+    workload = make_jobset()
+    claim = replace(make_pod(workload), **changes)  # type: ignore[arg-type]
+    assert slice_id_of(claim, Workloads.of({workload.uid: workload})) is None
+    (found,) = slices_of(workload, pods=(claim,))
     assert found.pods == ()
 
 
@@ -319,8 +320,8 @@ def test_a_pod_that_only_claims_to_be_a_jobsets_is_not(changes: dict[str, str]) 
 )
 def test_an_invalid_request_is_a_slice_without_shape_that_says_why(selector: dict[str, str], words: list[str]) -> None:
     """It wants, and cannot have."""
-    jobset = make_jobset()
-    (found,) = slices_of(jobset, pods=(make_pod(jobset, requirements=make_requirements(node_selector=selector)),))
+    workload = make_jobset()
+    (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements(node_selector=selector)),))
     assert found.wanting
     assert found.shape is None
     assert found.nodes == 0
@@ -329,6 +330,6 @@ def test_an_invalid_request_is_a_slice_without_shape_that_says_why(selector: dic
 
 def test_a_slice_id_prints_its_parts() -> None:
     """It is a key in the hints."""
-    jobset = make_jobset(uid="u")
-    (found,) = slices_of(jobset)
-    assert str(found.id) == f"{JobSetUid('u')}/{found.id.job_key}"
+    workload = make_jobset(uid="u")
+    (found,) = slices_of(workload)
+    assert str(found.id) == f"{WorkloadUid('u')}/{found.id.group_key}"

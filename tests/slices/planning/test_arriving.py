@@ -40,9 +40,9 @@ def test_a_leader_that_the_scheduler_has_not_judged_holds_what_it_fits(
     """For a minute from its creation, and no longer."""
     world = idle_world(namespaces=() if served else ("another",))
     template = make_requirements(topology=topology, tolerations=())
-    jobset = make_jobset(parallelism=4 if topology == "2x2x4" else 2, template=template)
-    world.jobsets[jobset.uid] = jobset
-    world.put(make_pod(jobset, unschedulable=False, created_at=world.now))
+    workload = make_jobset(parallelism=4 if topology == "2x2x4" else 2, template=template)
+    world.workloads[workload.uid] = workload
+    world.put(make_pod(workload, unschedulable=False, created_at=world.now))
     assert len(world.look().deletes) == (0 if want_held else 1)
     if want_held:
         assert world.plans[-1].wake_at == after(60)
@@ -54,10 +54,10 @@ def test_a_leader_that_the_scheduler_has_not_judged_holds_what_it_fits(
 
 def test_a_leader_that_was_judged_holds_what_becomes_idle_for_a_moment() -> None:
     """The scheduler looks at it once more; that it counts on another pool does not tell where it goes."""
-    jobset = make_jobset()
+    workload = make_jobset()
     world = idle_world()
-    world.add(jobset)
-    world.put_pool(make_pool(jobset))
+    world.add(workload)
+    world.put_pool(make_pool(workload))
     assert world.look().deletes == ()
     world.pass_time(61)
     assert [delete.name for delete in world.look().deletes] == [make_pool(make_jobset("gone")).name]
@@ -68,18 +68,18 @@ def test_a_pool_that_failed_is_held_for_nobody() -> None:
     world = World()
     pool = make_pool(make_jobset("gone"), status=PoolStatus.ERROR)
     world.put(pool, make_node(pool, 0))
-    jobset = make_jobset()
-    world.jobsets[jobset.uid] = jobset
-    world.put(make_pod(jobset, unschedulable=False, created_at=world.now))
+    workload = make_jobset()
+    world.workloads[workload.uid] = workload
+    world.put(make_pod(workload, unschedulable=False, created_at=world.now))
     assert len(world.look().deletes) == 1
 
 
 def test_a_leader_that_is_created_in_the_future_holds_no_longer_than_any() -> None:
     """Clocks differ."""
     world = idle_world()
-    jobset = make_jobset()
-    world.jobsets[jobset.uid] = jobset
-    leader = make_pod(jobset, unschedulable=False, created_at=after(7200))
+    workload = make_jobset()
+    world.workloads[workload.uid] = workload
+    leader = make_pod(workload, unschedulable=False, created_at=after(7200))
     world.put(leader)
     world.look()
     assert world.plans[-1].wake_at == after(60)
@@ -99,10 +99,10 @@ def test_a_leader_that_is_created_in_the_future_holds_no_longer_than_any() -> No
 def test_leaders_that_never_come_do_not_hold_a_pool_for_ever(created: Callable[[float], float]) -> None:
     """Of a scheduler that nobody runs, or with a gate that nobody opens: the pool costs its owner's money."""
     world = idle_world()
-    jobset = make_jobset()
-    world.jobsets[jobset.uid] = jobset
+    workload = make_jobset()
+    world.workloads[workload.uid] = workload
     for seconds in range(0, 630, 30):
-        world.put(make_pod(jobset, unschedulable=False, created_at=after(created(seconds))))
+        world.put(make_pod(workload, unschedulable=False, created_at=after(created(seconds))))
         plan = world.look()
         assert len(plan.deletes) == (1 if seconds == 600 else 0)
         world.pass_time(30)
@@ -115,10 +115,10 @@ def test_pods_that_ask_for_different_amounts_cost_little_for_each_idle_pool() ->
         world = World(settings_=settings(keep_suspended=True))
         for number in range(pools):
             kept = make_jobset(f"kept-{number}")
-            world.jobsets[kept.uid] = replace(kept, suspended=True)
+            world.workloads[kept.uid] = replace(kept, suspended=True)
             world.put_pool(make_pool(kept))
         greedy = make_jobset("greedy", replicas=100)
-        world.jobsets[greedy.uid] = greedy
+        world.workloads[greedy.uid] = greedy
         for job in range(100):
             asked = replace(make_requirements(), cpu_millicores=10**7 + job)
             world.put(replace(make_pod(greedy, job=job, unschedulable_since=world.now), requirements=asked))

@@ -8,7 +8,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import Network, NodePoolRequest, Taint
-from provisioner.model.workloads import JobSet
+from provisioner.model.workloads import Workload
 from provisioner.slices.planning.launch.specification import expected_pool, expected_view
 from provisioner.slices.planning.match.fit import misfit
 from tests.builders import CHIP_TOLERATION, SPOT_TOLERATION, go_pool, make_jobset, make_pod, make_requirements
@@ -17,7 +17,7 @@ from tests.slices.planning.world import World
 PRIORITY = "job-priority"
 
 
-def axlearn_jobset(*, tier: str = "spot", uid: str = "", **changes: Any) -> JobSet:
+def axlearn_jobset(*, tier: str = "spot", uid: str = "", **changes: Any) -> Workload:
     """Return a JobSet as axlearn makes it: one host network, labels and selectors of its bastion's scheduler."""
     terms = {constants.SPOT: "true"} if tier == "spot" else {constants.RESERVATION_NAME: "tpu-reservation"}
     fields: dict[str, Any] = {
@@ -35,9 +35,9 @@ def axlearn_jobset(*, tier: str = "spot", uid: str = "", **changes: Any) -> JobS
     return make_jobset(uid=uid, parallelism=4, template=make_requirements(**fields | changes))
 
 
-def bought(jobset: JobSet) -> NodePoolRequest:
+def bought(workload: Workload) -> NodePoolRequest:
     """Return what is bought for a JobSet; its leader lands there and its pods run."""
-    world = World(jobset)
+    world = World(workload)
     (create,) = world.step().creates
     world.finish_creates()
     world.schedule()
@@ -127,29 +127,29 @@ def test_a_jobset_of_axlearn_gets_the_pool_that_it_asks_for(
     changes: dict[str, Any], labels: dict[str, str], request_fields: dict[str, Any]
 ) -> None:
     """Unchanged manifests, and pods that fit what they get."""
-    jobset = axlearn_jobset(**changes)
-    made = bought(jobset)
+    workload = axlearn_jobset(**changes)
+    made = bought(workload)
     copied = {key: value for key, value in made.labels.items() if key not in constants.OWNER_LABELS}
     # axlearn looks its pools up by the first; nodes carry the second because it is a selector.
     reserved = {constants.RESERVATION_AFFINITY: "specific"} if made.reservation else {}
     assert copied == {constants.LEGACY_POOL_ID: "train", PRIORITY: "5", **reserved, **labels}
     assert {field: getattr(made, field) for field in request_fields} == request_fields
-    leader = make_pod(jobset).requirements
+    leader = make_pod(workload).requirements
     assert CHIP_TOLERATION in leader.tolerations
     assert misfit(leader, expected_view(expected_pool(made))) == ""
 
 
 def test_a_jobset_of_axlearn_goes_on_with_its_go_pool() -> None:
     """The selector is on the old pool as a label; a restart returns to it."""
-    jobset = axlearn_jobset()
-    world = World(jobset)
-    pool = world.put_pool(go_pool(jobset, spot=True))
+    workload = axlearn_jobset()
+    world = World(workload)
+    pool = world.put_pool(go_pool(workload, spot=True))
     world.run(3)
     world.schedule()
     world.run(3)
-    world.end_pods(jobset)
+    world.end_pods(workload)
     world.run(3)
-    world.start_pods(jobset)
+    world.start_pods(workload)
     world.run(3)
     world.schedule()
     world.run(100)
@@ -180,7 +180,7 @@ def test_a_pool_that_axlearn_deletes_itself_is_no_failure() -> None:
     world.remove_jobset(first)
     world.step()
     world.remove_pool(made)
-    world.jobsets[second.uid] = second
+    world.workloads[second.uid] = second
     world.start_pods(second)
     world.run(3)
     assert len(world.created) == 2

@@ -126,8 +126,8 @@ def test_success_forgets() -> None:
 
 def test_pools_and_requests_of_one_capacity_have_one_key() -> None:
     """Zone, machine type, shape, capacity type."""
-    jobset = make_jobset()
-    assert backoff.capacity_key(make_pool(jobset)) == backoff.capacity_key(make_request(jobset)) == KEY
+    workload = make_jobset()
+    assert backoff.capacity_key(make_pool(workload)) == backoff.capacity_key(make_request(workload)) == KEY
 
 
 def test_a_shape_of_another_size_is_another_capacity() -> None:

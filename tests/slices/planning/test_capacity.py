@@ -11,7 +11,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import CapacityKind, Failure, FailureKind, NodePoolRequest, PoolStatus, Zone
 from provisioner.model.choices import CapacityChoice, parse_choices, parse_zones
-from provisioner.model.workloads import JobSet, Toleration
+from provisioner.model.workloads import Toleration, Workload
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch.capacity import choice_of, choices_of
 from provisioner.slices.planning.launch.specification import HELD_TAINT, expected_pool, expected_view, pool_request
@@ -44,7 +44,7 @@ def jobset_of(
     accelerator: str = V5P,
     pod_annotations: dict[str, str] | None = None,
     **template: Any,
-) -> JobSet:
+) -> Workload:
     """Return a JobSet whose pods tolerate every kind of capacity."""
     asked = make_requirements(
         accelerator=accelerator,
@@ -318,10 +318,10 @@ def test_a_choice_that_cannot_be_is_left_out_and_told(
 ) -> None:
     """The others are tried, and the owner learns of it with the pool that is bought."""
     accelerator = changes.pop("accelerator", V5P)
-    jobset = jobset_of(annotations={constants.CAPACITY: capacity}, accelerator=accelerator)
-    choices = choices_of(make_slice(jobset), settings(**changes))
+    workload = jobset_of(annotations={constants.CAPACITY: capacity}, accelerator=accelerator)
+    choices = choices_of(make_slice(workload), settings(**changes))
     assert [str(each) for each in choices.open] == [f"{each} in us-central2-b" for each in want]
-    plan = World(jobset, settings_=settings(**changes)).look()
+    plan = World(workload, settings_=settings(**changes)).look()
     assert str(choice_of(plan.creates[0].request)) == f"{want[0]} in us-central2-b"
     (verdict,) = plan.verdicts
     assert verdict.reason == constants.INVALID_REQUEST
@@ -346,8 +346,8 @@ def test_a_choice_that_the_pod_does_not_tolerate_is_skipped() -> None:
 
 def test_where_no_choice_fits_all_reasons_are_told() -> None:
     """Each is a way out."""
-    jobset = jobset_of(tolerations=(CHIP_TOLERATION,), selector={constants.PROVISIONING: "standard"})
-    (verdict,) = World(jobset, settings_=settings(capacity="spot, flex-start")).look().verdicts
+    workload = jobset_of(tolerations=(CHIP_TOLERATION,), selector={constants.PROVISIONING: "standard"})
+    (verdict,) = World(workload, settings_=settings(capacity="spot, flex-start")).look().verdicts
     assert verdict.reason == constants.INVALID_REQUEST
     assert f"the node has {constants.PROVISIONING}=spot" in verdict.message
     assert f"the node has {constants.PROVISIONING}=flex-start" in verdict.message
@@ -367,7 +367,7 @@ def test_an_annotation_that_cannot_be_read_is_told_and_costs_no_other_its_turn(k
     """With its key and value, on the pod and the JobSet."""
     world = World(jobset_of("bad", annotations={key: text}, replicas=2), jobset_of("good"), settings_=settings())
     plan = world.look()
-    assert [create.jobset.name for create in plan.creates] == ["good"]
+    assert [create.workload.name for create in plan.creates] == ["good"]
     assert len(plan.verdicts) == 2
     for verdict in plan.verdicts:
         assert verdict.reason == constants.INVALID_REQUEST
@@ -597,9 +597,9 @@ def test_a_refused_choice_gives_way_to_the_next_and_is_not_held_against_it() -> 
 def test_what_gke_refuses_one_slice_is_no_obstacle_to_another() -> None:
     """Each asks for itself."""
     world = World(jobset_of("one"), jobset_of("two"), settings_=settings(capacity="on-demand, spot"))
-    world.refuse_create = lambda create: failure(FailureKind.INVALID) if create.jobset.name == "one" else None
+    world.refuse_create = lambda create: failure(FailureKind.INVALID) if create.workload.name == "one" else None
     world.run(3)
-    assert [create.jobset.name for plan in world.plans for create in plan.creates] == ["one", "two", "one"]
+    assert [create.workload.name for plan in world.plans for create in plan.creates] == ["one", "two", "one"]
     assert bought(world) == ["on-demand in us-central2-b"]
 
 
@@ -649,8 +649,8 @@ def zones_bought(world: World) -> list[str]:
 @pytest.mark.parametrize("by_annotation", [True, False])
 def test_all_pools_of_a_jobset_are_in_the_zone_of_the_first(*, by_annotation: bool) -> None:
     """Also when that zone is out of stock for the rest: they wait, and are told."""
-    jobset = jobset_of(replicas=3, annotations={constants.SAME_ZONE: "true"} if by_annotation else {})
-    world = World(jobset, settings_=settings(zones="us-central2-a, us-central2-b", same_zone=not by_annotation))
+    workload = jobset_of(replicas=3, annotations={constants.SAME_ZONE: "true"} if by_annotation else {})
+    world = World(workload, settings_=settings(zones="us-central2-a, us-central2-b", same_zone=not by_annotation))
 
     def one_in_each(create: Create) -> Failure | None:
         return STOCKOUT if create.request.zone in {pool.zones[0] for pool in world.pools.values()} else None
@@ -664,7 +664,7 @@ def test_all_pools_of_a_jobset_are_in_the_zone_of_the_first(*, by_annotation: bo
     world.refuse_create = lambda _: None
     world.live(100)
     assert zones_bought(world) == ["us-central2-a"] * 3
-    assert world.bound(jobset) == 3
+    assert world.bound(workload) == 3
 
 
 def test_a_jobset_goes_to_the_next_zone_as_a_whole() -> None:
@@ -689,8 +689,8 @@ def test_without_same_zone_the_slices_spread() -> None:
 
 def test_a_free_pool_of_another_zone_is_not_taken() -> None:
     """One of the same zone is."""
-    jobset, gone = jobset_of(replicas=2), jobset_of("gone", replicas=2)
-    world = World(jobset, settings_=settings(zones="us-central2-a, us-central2-b", same_zone=True))
+    workload, gone = jobset_of(replicas=2), jobset_of("gone", replicas=2)
+    world = World(workload, settings_=settings(zones="us-central2-a, us-central2-b", same_zone=True))
     slow = {"deletion_delay_seconds": 3600.0}
     world.settings = replace(world.settings, **slow)
     near = world.put_pool(replace(make_pool(gone), zones=(Zone("us-central2-a"),)))
@@ -704,9 +704,9 @@ def test_a_free_pool_of_another_zone_is_not_taken() -> None:
 
 def test_a_pod_that_selects_another_zone_than_its_siblings_is_told() -> None:
     """It can never be with them."""
-    jobset = jobset_of(replicas=2)
+    workload = jobset_of(replicas=2)
     world = World(settings_=settings(zones="us-central2-a, us-central2-b", same_zone=True))
-    world.add(jobset)
+    world.add(workload)
     pinned = next(pod for pod in world.pods.values() if "slice-1" in pod.name)
     selector = {**pinned.requirements.node_selector, constants.ZONE: "us-central2-b"}
     world.put(replace(pinned, requirements=replace(pinned.requirements, node_selector=selector)))
@@ -718,21 +718,21 @@ def test_a_pod_that_selects_another_zone_than_its_siblings_is_told() -> None:
 # --- Capacity that comes late ---
 
 
-def flex_world(**changes: Any) -> tuple[World, JobSet, Any]:
+def flex_world(**changes: Any) -> tuple[World, Workload, Any]:
     """Return a world with one flex-start pool that GKE calls up, without nodes."""
-    jobset = jobset_of()
-    world = World(jobset, settings_=settings(capacity="flex-start", **changes))
+    workload = jobset_of()
+    world = World(workload, settings_=settings(capacity="flex-start", **changes))
     world.run(2)
     world.finish_creates()
     world.run(2)
     (name,) = world.created
     assert world.pools[name].status is PoolStatus.RUNNING
-    return world, jobset, name
+    return world, workload, name
 
 
 def test_a_flex_start_pool_without_nodes_waits_for_hours_and_has_not_failed() -> None:
     """It is neither replaced nor told of, and used when its nodes come."""
-    world, jobset, name = flex_world()
+    world, workload, name = flex_world()
     world.run(12 * 60, seconds=60)
     assert (world.created, world.deleted) == ([name], [])
     assert world.told() == []
@@ -741,14 +741,14 @@ def test_a_flex_start_pool_without_nodes_waits_for_hours_and_has_not_failed() ->
     assert world.states()[name] == "provisioning"
     world.bring_nodes(name)
     world.live(2)
-    assert world.bound(jobset) == 1
+    assert world.bound(workload) == 1
     assert world.states()[name] == "in_use"
 
 
 def test_a_flex_start_pool_without_nodes_serves_the_next_slice_of_its_shape() -> None:
     """It keeps its place in Google's queue."""
-    world, jobset, name = flex_world()
-    world.finish(jobset)
+    world, workload, name = flex_world()
+    world.finish(workload)
     world.add(jobset_of("next"))
     world.run(60)
     assert (world.created, world.deleted) == ([name], [])
@@ -767,11 +767,11 @@ def test_a_flex_start_pool_with_a_part_of_its_nodes_unready_is_replaced_as_other
 
 def test_a_flex_start_pool_goes_with_its_jobset() -> None:
     """Nodes or none."""
-    world, jobset, name = flex_world()
-    world.remove_jobset(jobset)
+    world, workload, name = flex_world()
+    world.remove_jobset(workload)
     world.run(40)
     assert world.deleted == [name]
-    assert [each.reason for plan in world.plans for each in plan.deletes] == [DeleteReason.JOBSET_GONE]
+    assert [each.reason for plan in world.plans for each in plan.deletes] == [DeleteReason.WORKLOAD_GONE]
 
 
 def test_a_stockout_of_late_capacity_is_known_by_its_own_name() -> None:
@@ -794,8 +794,8 @@ def test_the_choice_of_a_pool_is_the_choice_it_was_bought_as() -> None:
 
 def test_a_choice_that_another_project_does_not_grant_costs_the_next_one_no_try() -> None:
     """Not even where the wait is over again and again."""
-    jobset = make_jobset(annotations={constants.CAPACITY: "reservation/r1, reservation/r2, on-demand"})
-    world = World(jobset)
+    workload = make_jobset(annotations={constants.CAPACITY: "reservation/r1, reservation/r2, on-demand"})
+    world = World(workload)
     tried: list[str] = []
 
     def refuse(create: Create) -> Failure | None:

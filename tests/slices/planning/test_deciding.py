@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
-from provisioner.slices.demand import job_key
+from provisioner.slices.demand import group_key
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.memory import checkpoint
 from provisioner.slices.planning.memory.answers import CreateAnswer
@@ -40,14 +40,14 @@ def stocked_out(world: World, name: str) -> None:
 
 def test_one_jobset_lives_and_leaves_nothing_behind() -> None:
     """Bought, run, given back."""
-    jobset = make_jobset()
-    world = World(jobset)
+    workload = make_jobset()
+    world = World(workload)
     world.run(2)
     world.finish_creates()
     world.run(1)
     world.schedule()
     world.run(2)
-    world.remove_jobset(jobset)
+    world.remove_jobset(workload)
     world.run(35)
     world.finish_deletes()
     world.run(1)
@@ -55,7 +55,7 @@ def test_one_jobset_lives_and_leaves_nothing_behind() -> None:
     assert steps == ["wanted", "creating", "provisioning", "ready", "in_use", "idle", "deleting", "gone"]
     gone = world.plans[-1].transitions[-1]
     assert gone.slice_id is not None
-    assert gone.slice_id.jobset_uid == jobset.uid
+    assert gone.slice_id.workload_uid == workload.uid
     assert (world.plans[-1].pools, world.pools) == ((), {})
     assert replace(world.memory, operations=Memory().operations, pace=Memory().pace) == Memory()
 
@@ -95,9 +95,9 @@ def test_a_jobset_made_again_while_its_old_pool_stops_gets_a_new_name_at_once() 
 
 def test_a_slice_whose_own_pool_stops_gets_the_next_attempt_at_once() -> None:
     """Suspended and resumed, or deleted by hand: a replacement waits for nobody."""
-    jobset = make_jobset()
-    world = World(jobset)
-    world.put_pool(make_pool(jobset, attempt=4, status=PoolStatus.STOPPING))
+    workload = make_jobset()
+    world = World(workload)
+    world.put_pool(make_pool(workload, attempt=4, status=PoolStatus.STOPPING))
     (create,) = world.look().creates
     assert create.request.labels[constants.POOL_ATTEMPT] == "5"
 
@@ -113,8 +113,8 @@ def test_a_jobset_made_again_takes_its_old_pool_while_that_is_idle() -> None:
 
 def test_a_jobset_that_asks_for_slice_resources_is_told_and_nothing_is_bought() -> None:
     """The newest Go release serves it by other means, and so must nobody's pools."""
-    jobset = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: "sync"})
-    plan = World(jobset).step()
+    workload = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: "sync"})
+    plan = World(workload).step()
     assert (plan.creates, plan.deletes) == ((), ())
     (said,) = plan.verdicts
     assert said.reason == "SliceAutoprovisioningNotServed"
@@ -124,35 +124,35 @@ def test_a_jobset_that_asks_for_slice_resources_is_told_and_nothing_is_bought() 
 
 def test_suspending_gives_the_pool_back_and_resuming_buys_again() -> None:
     """In between nothing is paid for."""
-    jobset = make_jobset()
-    world = World(jobset)
-    pool = world.put_pool(make_pool(jobset))
-    world.end_pods(jobset)
-    world.jobsets[jobset.uid] = replace(jobset, suspended=True)
+    workload = make_jobset()
+    world = World(workload)
+    pool = world.put_pool(make_pool(workload))
+    world.end_pods(workload)
+    world.workloads[workload.uid] = replace(workload, suspended=True)
     world.run(40)
     assert world.deleted == [pool.name]
-    world.jobsets[jobset.uid] = jobset
-    world.start_pods(jobset)
+    world.workloads[workload.uid] = workload
+    world.start_pods(workload)
     world.run(2)
-    assert world.created == [make_pool(jobset, attempt=1).name]
+    assert world.created == [make_pool(workload, attempt=1).name]
 
 
 def test_a_jobset_made_smaller_gives_back_what_it_does_not_need() -> None:
     """And keeps the rest."""
-    jobset = make_jobset(replicas=3)
-    world = World(jobset)
-    pools = [world.put_pool(make_pool(jobset, job=job)) for job in range(3)]
-    world.end_pods(jobset)
-    (job,) = jobset.replicated_jobs
-    world.jobsets[jobset.uid] = replace(jobset, replicated_jobs=(replace(job, replicas=1),))
+    workload = make_jobset(replicas=3)
+    world = World(workload)
+    pools = [world.put_pool(make_pool(workload, job=job)) for job in range(3)]
+    world.end_pods(workload)
+    (job,) = workload.groups
+    world.workloads[workload.uid] = replace(workload, groups=(replace(job, replicas=1),))
     world.run(40)
     assert sorted(world.deleted) == sorted(pool.name for pool in pools[1:])
 
 
 def test_a_failed_pool_is_deleted_and_replaced_after_its_back_off() -> None:
     """With the next attempt, and the reason on the pod and the JobSet."""
-    jobset = make_jobset()
-    world = World(jobset)
+    workload = make_jobset()
+    world = World(workload)
     world.run(2)
     (name,) = world.created
     stocked_out(world, name)
@@ -165,7 +165,7 @@ def test_a_failed_pool_is_deleted_and_replaced_after_its_back_off() -> None:
     world.run(20)
     assert world.created == [name]
     world.run(15)
-    assert world.created == [name, make_pool(jobset, attempt=1).name]
+    assert world.created == [name, make_pool(workload, attempt=1).name]
     failed = [transition.new.value for each in world.plans for transition in each.transitions]
     assert failed.count("failed") == 1
 
@@ -188,8 +188,8 @@ def test_a_pool_that_fails_as_invalid_is_not_made_again_until_something_changes(
 
 def test_a_failed_pool_that_stays_listed_counts_once() -> None:
     """Its delete is refused for half an hour; the back-off does not grow by that."""
-    jobset = make_jobset()
-    world = World(jobset)
+    workload = make_jobset()
+    world = World(workload)
     world.refuse_delete = lambda _: failure(FailureKind.OPERATION_IN_THE_WAY)
     world.run(2)
     stocked_out(world, world.created[0])
@@ -208,11 +208,11 @@ def test_a_stockout_is_shared_by_all_slices_of_its_capacity_and_by_no_other() ->
     world.run(2)
     stocked_out(world, world.created[0])
     second, other = make_jobset("second"), make_jobset("other", template=v5e)
-    for jobset in (second, other):
-        world.jobsets[jobset.uid] = jobset
-        world.start_pods(jobset)
+    for workload in (second, other):
+        world.workloads[workload.uid] = workload
+        world.start_pods(workload)
     plan = world.step()
-    assert [create.jobset.name for create in plan.creates] == ["other"]
+    assert [create.workload.name for create in plan.creates] == ["other"]
     assert len(plan.verdicts) == 2
 
 
@@ -236,7 +236,7 @@ def test_an_old_pool_that_loses_a_node_does_not_end_the_back_off() -> None:
     world = World(running)
     pool = world.put_pool(make_pool(running))
     world.run(2)
-    world.jobsets[waiting.uid] = waiting
+    world.workloads[waiting.uid] = waiting
     world.start_pods(waiting)
     world.run(2)
     stocked_out(world, world.created[0])
@@ -249,8 +249,8 @@ def test_an_old_pool_that_loses_a_node_does_not_end_the_back_off() -> None:
 
 def test_a_pool_with_errors_and_without_all_its_hosts_is_replaced_with_back_off() -> None:
     """Not before NODEPOOL_READY_TIMEOUT, for GKE may be repairing it; and not over and over."""
-    jobset = make_jobset()
-    world = World(jobset)
+    workload = make_jobset()
+    world = World(workload)
     world.run(2)
     (name,) = world.created
     pool = replace(world.pools[name], status=PoolStatus.RUNNING_WITH_ERROR)
@@ -281,8 +281,8 @@ def test_a_pool_that_gke_repairs_is_waited_for() -> None:
 
 def test_a_pool_whose_delete_failed_half_way_is_replaced_at_once() -> None:
     """Nothing brings back the nodes that the delete took."""
-    jobset = make_jobset()
-    world = World(jobset)
+    workload = make_jobset()
+    world = World(workload)
     world.run(2)
     (name,) = world.created
     half = replace(world.pools[name], status=PoolStatus.RUNNING_WITH_ERROR)
@@ -297,8 +297,8 @@ def test_a_pool_whose_delete_failed_half_way_is_replaced_at_once() -> None:
 
 def test_a_pool_with_a_strange_taint_is_not_bought_twice_but_told() -> None:
     """Something taints every new node: a runaway would buy the zone empty."""
-    jobset = make_jobset()
-    world = World(jobset)
+    workload = make_jobset()
+    world = World(workload)
     world.run(2)
     pool = replace(next(iter(world.pools.values())), status=PoolStatus.RUNNING)
     taints = (*make_node(pool).taints, strange_taint())
@@ -315,10 +315,10 @@ def test_a_pool_with_a_strange_taint_is_not_bought_twice_but_told() -> None:
 
 def test_followers_that_stay_unschedulable_beside_their_leader_are_told() -> None:
     """In the scheduler's words, after ten minutes."""
-    jobset = make_jobset()
-    world = World(jobset)
-    pool = world.put_pool(make_pool(jobset))
-    world.put(make_pod(jobset, node=make_node(pool).name), make_pod(jobset, index=1, unschedulable=True))
+    workload = make_jobset()
+    world = World(workload)
+    pool = world.put_pool(make_pool(workload))
+    world.put(make_pod(workload, node=make_node(pool).name), make_pod(workload, index=1, unschedulable=True))
     world.look()
     world.pass_time(599)
     assert world.look().verdicts == ()
@@ -329,10 +329,10 @@ def test_followers_that_stay_unschedulable_beside_their_leader_are_told() -> Non
 
 def stuck_world(**changes: Any) -> World:
     """Return a world in which a leader runs and its follower has been unschedulable for long."""
-    jobset = make_jobset()
-    world = World(jobset, settings_=builders.settings(**changes))
-    pool = world.put_pool(make_pool(jobset))
-    world.put(make_pod(jobset, node=make_node(pool).name), make_pod(jobset, index=1, unschedulable=True))
+    workload = make_jobset()
+    world = World(workload, settings_=builders.settings(**changes))
+    pool = world.put_pool(make_pool(workload))
+    world.put(make_pod(workload, node=make_node(pool).name), make_pod(workload, index=1, unschedulable=True))
     world.look()
     world.pass_time(601)
     return world
@@ -349,14 +349,14 @@ def test_a_stuck_slice_is_replaced_where_the_settings_say_so() -> None:
     """Its own pods do not keep the pool."""
     (delete,) = stuck_world(replace_stuck_slices=True).look().deletes
     assert delete.reason is DeleteReason.SLICE_STUCK
-    assert delete.spared_job == job_key("default", "train-slice-0")
+    assert delete.spared_group == group_key("default", "train-slice-0")
 
 
 def test_a_stuck_slice_is_not_replaced_under_the_pods_of_another() -> None:
     """Nobody asked them."""
     world = stuck_world(replace_stuck_slices=True)
     other = make_jobset("other")
-    world.jobsets[other.uid] = other
+    world.workloads[other.uid] = other
     (name,) = world.pools
     world.put(make_pod(other, node=next(node.name for node in world.nodes.values() if node.pool_name == name)))
     assert world.look().deletes == ()
@@ -364,9 +364,9 @@ def test_a_stuck_slice_is_not_replaced_under_the_pods_of_another() -> None:
 
 def test_a_slice_that_waits_for_nodes_that_do_not_come_is_told() -> None:
     """GKE says RUNNING; the chips do not show."""
-    jobset = make_jobset()
-    world = World(jobset)
-    world.put_pool(make_pool(jobset), allocatable_chips=0)
+    workload = make_jobset()
+    world = World(workload)
+    world.put_pool(make_pool(workload), allocatable_chips=0)
     world.look()
     world.pass_time(601)
     (verdict,) = world.look().verdicts
@@ -376,8 +376,8 @@ def test_a_slice_that_waits_for_nodes_that_do_not_come_is_told() -> None:
 @pytest.mark.parametrize("changes", [{"labels": {constants.DISABLE: "true"}}, {}], ids=["unserved", "provisioning"])
 def test_nobody_is_told_of_what_is_not_ours_or_not_late(changes: dict[str, Any]) -> None:
     """Unserved pods get no Event; pools in the making take their time."""
-    jobset = make_jobset(**changes)
-    world = World(jobset)
+    workload = make_jobset(**changes)
+    world = World(workload)
     status = PoolStatus.RUNNING if changes else PoolStatus.PROVISIONING
     world.put_pool(make_pool(make_jobset(), status=status))
     world.look()
@@ -390,7 +390,7 @@ def test_an_invalid_pod_costs_no_other_its_turn() -> None:
     bad = make_jobset("bad", template=make_requirements(topology="3x3x3"))
     world = World(bad, make_jobset("a"), make_jobset("z"))
     plan = world.look()
-    assert [create.jobset.name for create in plan.creates] == ["a", "z"]
+    assert [create.workload.name for create in plan.creates] == ["a", "z"]
     (verdict,) = plan.verdicts
     assert verdict.reason == constants.INVALID_REQUEST
     assert "3x3x3" in verdict.message
@@ -445,9 +445,9 @@ def test_a_crash_between_call_and_record_buys_nothing_twice() -> None:
 
 def test_a_crash_does_not_lose_which_name_was_sent() -> None:
     """The first pool is gone by now; the create of the second may still have its effect."""
-    jobset = make_jobset()
-    world = World(jobset)
-    world.put_pool(make_pool(jobset, status=PoolStatus.STOPPING))
+    workload = make_jobset()
+    world = World(workload)
+    world.put_pool(make_pool(workload, status=PoolStatus.STOPPING))
     (create,) = world.look().creates
     world.finish_deletes()
     world.memory = checkpoint.from_text(checkpoint.to_text(world.memory))
@@ -472,9 +472,9 @@ def test_a_back_off_from_a_wrong_clock_blocks_nothing_for_ever() -> None:
 
 def test_a_pool_that_vanishes_and_is_wanted_again_is_gone_in_between() -> None:
     """Its name may be the same."""
-    jobset = make_jobset()
-    world = World(jobset)
-    pool = world.put_pool(make_pool(jobset))
+    workload = make_jobset()
+    world = World(workload)
+    pool = world.put_pool(make_pool(workload))
     world.run(2)
     world.remove_pool(pool.name)
     plan = world.look()
@@ -484,8 +484,8 @@ def test_a_pool_that_vanishes_and_is_wanted_again_is_gone_in_between() -> None:
 
 def test_the_list_is_polled_as_often_as_something_may_change() -> None:
     """Idle worlds are left alone."""
-    jobset = make_jobset()
-    world = World(jobset)
+    workload = make_jobset()
+    world = World(workload)
     assert world.look().poll_seconds == 2
     assert World().look().poll_seconds == 60
     full = World(make_jobset(replicas=4))
@@ -498,19 +498,19 @@ def test_the_list_is_polled_as_often_as_something_may_change() -> None:
 
 def test_the_next_decision_is_due_when_the_first_thing_is() -> None:
     """Not when the last is: two pools that nothing needs, one of them for ten seconds longer."""
-    jobsets = make_jobset("first"), make_jobset("second")
-    world = World(*jobsets)
-    for jobset in jobsets:
-        world.put_pool(make_pool(jobset))
+    workloads = make_jobset("first"), make_jobset("second")
+    world = World(*workloads)
+    for workload in workloads:
+        world.put_pool(make_pool(workload))
     world.schedule()
-    world.remove_jobset(jobsets[0])
+    world.remove_jobset(workloads[0])
     assert world.look().wake_at == after(30)
     world.pass_time(10)
-    world.remove_jobset(jobsets[1])
+    world.remove_jobset(workloads[1])
     assert world.look().wake_at == after(30)
     world.pass_time(20)
     plan = world.look()
-    assert ([delete.name for delete in plan.deletes], plan.wake_at) == ([make_pool(jobsets[0]).name], after(40))
+    assert ([delete.name for delete in plan.deletes], plan.wake_at) == ([make_pool(workloads[0]).name], after(40))
 
 
 def test_deletes_go_before_creates_where_operations_are_few() -> None:
@@ -575,12 +575,12 @@ _EVENTS = st.lists(
 @given(_EVENTS)
 def test_whatever_happens_no_used_pool_is_deleted_and_all_are_given_back(events: list[tuple[str, int]]) -> None:
     """The two promises, over worlds of six JobSets and any order of events."""
-    jobsets = [make_jobset(f"job{index}") for index in range(6)]
-    world = World(*jobsets)
+    workloads = [make_jobset(f"job{index}") for index in range(6)]
+    world = World(*workloads)
     for event, which in events:
-        happen(world, jobsets[which].uid, event)
+        happen(world, workloads[which].uid, event)
         check(world)
-    world.jobsets.clear()
+    world.workloads.clear()
     world.pods.clear()
     for _ in range(60):
         world.step(seconds=20)
@@ -592,7 +592,7 @@ def test_whatever_happens_no_used_pool_is_deleted_and_all_are_given_back(events:
 
 def happen(world: World, uid: Any, event: str) -> None:
     """Let one thing happen to one JobSet, or to all pools."""
-    jobset = world.jobsets.get(uid)
+    workload = world.workloads.get(uid)
     match event:
         case "step":
             world.step()
@@ -610,20 +610,20 @@ def happen(world: World, uid: Any, event: str) -> None:
             free = [name for name, pool in world.pools.items() if pool.status is PoolStatus.PROVISIONING]
             if free:
                 stocked_out(world, free[0])
-        case _ if jobset is not None:
-            happen_to(world, jobset, event)
+        case _ if workload is not None:
+            happen_to(world, workload, event)
 
 
-def happen_to(world: World, jobset: Any, event: str) -> None:
+def happen_to(world: World, workload: Any, event: str) -> None:
     """Let one thing happen to one JobSet."""
-    world.end_pods(jobset)
+    world.end_pods(workload)
     match event:
         case "remove":
-            world.remove_jobset(jobset)
+            world.remove_jobset(workload)
         case "suspend":
-            world.jobsets[jobset.uid] = replace(jobset, suspended=not jobset.suspended)
-        case "restart" if not jobset.suspended:
-            world.start_pods(jobset)
+            world.workloads[workload.uid] = replace(workload, suspended=not workload.suspended)
+        case "restart" if not workload.suspended:
+            world.start_pods(workload)
 
 
 def check(world: World) -> None:
@@ -649,36 +649,36 @@ def test_a_thousand_slices_are_decided_in_one_go_with_a_thousand_names() -> None
     """One JobSet, one burst."""
     plan = World(make_jobset("t" * 60, replicas=1000)).look()
     assert len({create.request.name for create in plan.creates}) == 1000
-    assert job_key("default", f"{'t' * 60}-slice-999") in {create.slice_id.job_key for create in plan.creates}
+    assert group_key("default", f"{'t' * 60}-slice-999") in {create.slice_id.group_key for create in plan.creates}
 
 
 @pytest.mark.parametrize("state", [CallState.UNDER_WAY, CallState.ACCEPTED])
 def test_a_name_is_not_used_again_while_a_delete_of_it_is_open(state: CallState) -> None:
     """The delete would count as the new pool's, whose slice would then buy another, and might even hit it."""
-    jobset = make_jobset()
-    world = World(jobset)
-    world.memory = replace(world.memory, deletes={make_pool(jobset).name: DeleteCall(state=state, since=after(1))})
+    workload = make_jobset()
+    world = World(workload)
+    world.memory = replace(world.memory, deletes={make_pool(workload).name: DeleteCall(state=state, since=after(1))})
     world.run(4)
-    assert world.created == [make_pool(jobset, attempt=1).name]
+    assert world.created == [make_pool(workload, attempt=1).name]
 
 
 def test_a_name_is_not_used_again_while_nodes_of_an_earlier_pool_are_seen() -> None:
     """Another slice's pods on them would count as on the new pool, whose own slice would then buy another."""
-    jobset, other = make_jobset(), make_jobset("other")
-    world = World(jobset)
-    world.jobsets[other.uid] = other
-    left = make_node(make_pool(jobset))
+    workload, other = make_jobset(), make_jobset("other")
+    world = World(workload)
+    world.workloads[other.uid] = other
+    left = make_node(make_pool(workload))
     world.put(left, make_pod(other, node=left.name))
     world.run(4)
-    assert world.created == [make_pool(jobset, attempt=1).name]
+    assert world.created == [make_pool(workload, attempt=1).name]
 
 
 def test_nobody_counts_on_a_new_pool_because_it_had_an_earlier_one_of_that_name() -> None:
     """Where a slice last ran is forgotten with the pool, so that the slice whose name it is keeps the next one."""
-    jobset, other = make_jobset(), make_jobset("other")
-    world = World(jobset)
-    world.jobsets[other.uid] = other
-    lent = world.put_pool(make_pool(jobset))
+    workload, other = make_jobset(), make_jobset("other")
+    world = World(workload)
+    world.workloads[other.uid] = other
+    lent = world.put_pool(make_pool(workload))
     world.pods.clear()
     world.put(make_pod(other, node=make_node(lent).name))
     world.run(2)
@@ -687,7 +687,7 @@ def test_nobody_counts_on_a_new_pool_because_it_had_an_earlier_one_of_that_name(
     world.end_pods(other)
     world.run(2)
     assert world.memory.last_held == {}
-    world.start_pods(jobset)
+    world.start_pods(workload)
     world.run(4)
     assert world.created == [lent.name]
 
@@ -696,8 +696,8 @@ def test_a_given_up_pool_that_is_used_again_keeps_no_other_from_being_replaced()
     """One share of replacements must not be taken up for ever by what nobody replaces any more."""
     used, other = make_jobset("used"), make_jobset("other")
     world = World(used, other)
-    for jobset in (used, other):
-        pool = make_pool(jobset)
+    for workload in (used, other):
+        pool = make_pool(workload)
         world.put(pool, make_node(pool, 0))
     world.memory = replace(
         world.memory,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from provisioner import constants
 from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
 from provisioner.model.choices import parse_choices
-from provisioner.model.workloads import JobSet, ReplicatedJob
-from provisioner.slices.demand import job_key
+from provisioner.model.workloads import PodGroup, Workload
+from provisioner.slices.demand import group_key
 from provisioner.slices.planning.launch.specification import HELD_TAINT
 from provisioner.slices.planning.memory.state import Gang
 from provisioner.slices.planning.plan import Create, DeleteReason
@@ -29,16 +29,16 @@ STOCKOUT = failure(FailureKind.STOCKOUT, "No v4 left.")
 SHARED = make_requirements(tolerations=())
 
 
-def gang(name: str = "train", replicas: int = 2, **changes: Any) -> JobSet:
+def gang(name: str = "train", replicas: int = 2, **changes: Any) -> Workload:
     """Return a JobSet whose slices start together, on nodes that no other one's pods select."""
     asked = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: name})
     fields = {"template": asked, "annotations": {constants.ALL_OR_NOTHING: "true"}}
     return make_jobset(name, replicas=replicas, **fields | changes)
 
 
-def world_of(*jobsets: JobSet, pools: float = float("inf"), **changes: Any) -> World:
+def world_of(*workloads: Workload, pools: float = float("inf"), **changes: Any) -> World:
     """Return a world whose zone has room for so many pools."""
-    world = World(*jobsets, settings_=settings(**{"partial_hold_seconds": HOLD} | changes))
+    world = World(*workloads, settings_=settings(**{"partial_hold_seconds": HOLD} | changes))
     world.refuse_create = room_for(world, pools)
     return world
 
@@ -63,23 +63,23 @@ def reasons(world: World) -> list[DeleteReason]:
 
 def test_a_slice_that_is_there_is_held_until_the_other_is() -> None:
     """Its leader is not bound; then both are, and both nodes of both pools are let go."""
-    jobset = gang()
-    world = world_of(jobset, pools=1)
+    workload = gang()
+    world = world_of(workload, pools=1)
     world.live(100)
-    assert (len(world.pools), world.bound(jobset)) == (1, 0)
+    assert (len(world.pools), world.bound(workload)) == (1, 0)
     assert held(world) == set(world.pools)
     assert not any(plan.releases for plan in world.plans)
     world.refuse_create = lambda _: None
     world.live(200)
-    assert world.bound(jobset) == 2
+    assert world.bound(workload) == 2
     assert [len(plan.releases) for plan in world.plans if plan.releases] == [4]
     assert (held(world), world.deleted, world.memory.gangs) == (set(), [], {})
 
 
 def test_that_a_slice_is_held_is_told_under_one_key() -> None:
     """However long it lasts and however many others come; it is no warning, and nobody is called stuck."""
-    jobset = gang(replicas=3)
-    world = world_of(jobset, pools=1, partial_hold_seconds=7200.0)
+    workload = gang(replicas=3)
+    world = world_of(workload, pools=1, partial_hold_seconds=7200.0)
     world.live(100)
     world.refuse_create = room_for(world, 2)
     world.live(150, seconds=10)
@@ -104,26 +104,26 @@ def test_that_a_slice_is_held_is_told_under_one_key() -> None:
 def test_only_who_asks_for_it_is_held(*, setting: bool, annotation: str | None, replicas: int, together: bool) -> None:
     """Pools of all others come without the taint."""
     annotations = {constants.ALL_OR_NOTHING: annotation} if annotation else {}
-    jobset = make_jobset(replicas=replicas, annotations=annotations)
-    world = world_of(jobset, pools=1, all_or_nothing=setting)
+    workload = make_jobset(replicas=replicas, annotations=annotations)
+    world = world_of(workload, pools=1, all_or_nothing=setting)
     world.live(10)
     assert [HELD_TAINT in pool.taints for pool in world.pools.values()] == [together]
-    assert world.bound(jobset) == (0 if together else 1)
+    assert world.bound(workload) == (0 if together else 1)
 
 
 def test_slices_that_come_later_do_not_hold_the_others() -> None:
     """Under dependsOn the JobSet controller makes their pods when the first ones run."""
-    jobset = gang()
-    (first,) = jobset.replicated_jobs
-    later = ReplicatedJob(name="later", replicas=1, parallelism=2, template=first.template)
-    jobset = replace(jobset, replicated_jobs=(first, later))
-    world = world_of(jobset)
+    workload = gang()
+    (first,) = workload.groups
+    later = PodGroup(name="later", replicas=1, parallelism=2, template=first.template)
+    workload = replace(workload, groups=(first, later))
+    world = world_of(workload)
     world.live(5)
-    assert world.bound(jobset) == 2
+    assert world.bound(workload) == 2
     name = "train-later-0"
-    world.put(make_pod(jobset, name=f"{name}-0-abcde", uid=name, job_key=job_key("default", name)))
+    world.put(make_pod(workload, name=f"{name}-0-abcde", uid=name, group_key=group_key("default", name)))
     world.live(5)
-    assert world.bound(jobset) == 3
+    assert world.bound(workload) == 3
     assert (len(world.created), world.deleted) == (3, [])
 
 
@@ -132,8 +132,8 @@ def test_slices_that_come_later_do_not_hold_the_others() -> None:
 
 def test_what_is_there_is_given_back_when_no_further_slice_comes() -> None:
     """At once when its time is over, not before; then the JobSet waits as long again, is told so, and tries anew."""
-    jobset = gang()
-    world = world_of(jobset, pools=1, deletion_delay_seconds=3600.0)
+    workload = gang()
+    world = world_of(workload, pools=1, deletion_delay_seconds=3600.0)
     world.live(2)
     world.live(120, seconds=10)
     assert world.deleted == []
@@ -148,24 +148,24 @@ def test_what_is_there_is_given_back_when_no_further_slice_comes() -> None:
     assert world.plans[-1].wake_at is not None
     world.refuse_create = lambda _: None
     world.live(200, seconds=10)
-    assert world.bound(jobset) == 2
+    assert world.bound(workload) == 2
 
 
 def test_a_further_slice_begins_the_time_anew() -> None:
     """As long as they come, there is hope."""
-    jobset = gang(replicas=4)
-    world = world_of(jobset, pools=1)
+    workload = gang(replicas=4)
+    world = world_of(workload, pools=1)
     for pools in (1, 2, 3, 4):
         world.refuse_create = room_for(world, pools)
         world.live(40, seconds=10)
     world.live(40, seconds=10)
-    assert (world.deleted, world.bound(jobset)) == ([], 4)
+    assert (world.deleted, world.bound(workload)) == ([], 4)
 
 
 def test_a_slice_in_the_making_is_waited_for_however_long_gke_takes() -> None:
     """It may be there in a moment; when it fails instead, the time is over."""
-    jobset = gang(replicas=3)
-    world = world_of(jobset)
+    workload = gang(replicas=3)
+    world = world_of(workload)
     world.run(2)
     first, second, third = world.created
     world.put_pool(replace(world.pools[first], status=PoolStatus.RUNNING))
@@ -182,8 +182,8 @@ def test_a_slice_in_the_making_is_waited_for_however_long_gke_takes() -> None:
 
 def test_a_node_that_comes_and_goes_does_not_begin_the_time_anew() -> None:
     """It is no further slice."""
-    jobset = gang()
-    world = world_of(jobset, pools=1)
+    workload = gang()
+    world = world_of(workload, pools=1)
     world.live(2)
     node = next(iter(world.nodes.values()))
     for _ in range(15):
@@ -196,8 +196,8 @@ def test_a_node_that_comes_and_goes_does_not_begin_the_time_anew() -> None:
 
 def test_each_turn_without_all_slices_doubles_the_wait() -> None:
     """Up to a bound: each try costs the pools that come."""
-    jobset = gang()
-    world = world_of(jobset, pools=1)
+    workload = gang()
+    world = world_of(workload, pools=1)
     moments = []
     while len(moments) < 7:
         plan = world.live(1, seconds=60)
@@ -218,61 +218,61 @@ def test_jobsets_that_queue_together_wait_longer_with_each_turn_too() -> None:
 
 def test_no_pod_that_is_bound_is_ever_touched() -> None:
     """A slice of a complete JobSet loses its pool and gets no other: those that run go on."""
-    jobset = gang(replicas=3)
-    world = world_of(jobset)
+    workload = gang(replicas=3)
+    world = world_of(workload)
     world.live(5)
     lost, *others = sorted(world.pools)
     world.refuse_create = room_for(world, 2)
     world.remove_pool(lost)
     world.pods = {uid: pod for uid, pod in world.pods.items() if not pod.node_name.startswith(f"gke-{lost}")}
-    job = next(index for index in range(3) if make_pool(jobset, job=index).name == lost)
-    world.put(make_pod(jobset, job=job, unschedulable_since=world.now))
+    job = next(index for index in range(3) if make_pool(workload, job=index).name == lost)
+    world.put(make_pod(workload, job=job, unschedulable_since=world.now))
     world.live(200, seconds=60)
-    assert (world.bound(jobset), world.deleted, sorted(world.pools)) == (2, [], others)
+    assert (world.bound(workload), world.deleted, sorted(world.pools)) == (2, [], others)
     world.refuse_create = lambda _: None
     world.live(60, seconds=60)
-    assert world.bound(jobset) == 3
+    assert world.bound(workload) == 3
     assert held(world) == set()
 
 
 def test_all_slices_find_their_places_again_after_a_restart() -> None:
     """The taint is off by then."""
-    jobset = gang()
-    world = world_of(jobset)
+    workload = gang()
+    world = world_of(workload)
     world.live(5)
-    world.end_pods(jobset)
-    world.start_pods(jobset)
+    world.end_pods(workload)
+    world.start_pods(workload)
     world.live(5)
-    assert (world.bound(jobset), len(world.created), world.deleted) == (2, 2, [])
+    assert (world.bound(workload), len(world.created), world.deleted) == (2, 2, [])
 
 
 @pytest.mark.parametrize(
     ("end", "reason"),
     [
-        pytest.param("delete", DeleteReason.JOBSET_GONE, id="deleted"),
-        pytest.param("suspend", DeleteReason.JOBSET_SUSPENDED, id="suspended"),
+        pytest.param("delete", DeleteReason.WORKLOAD_GONE, id="deleted"),
+        pytest.param("suspend", DeleteReason.WORKLOAD_SUSPENDED, id="suspended"),
     ],
 )
 def test_a_jobset_that_ends_while_its_slices_are_held_leaves_nothing(end: str, reason: DeleteReason) -> None:
     """Its pools go as others do."""
-    jobset = gang()
-    world = world_of(jobset, pools=1)
+    workload = gang()
+    world = world_of(workload, pools=1)
     world.live(20)
     if end == "delete":
-        world.remove_jobset(jobset)
+        world.remove_jobset(workload)
     else:
-        world.end_pods(jobset)
-        world.jobsets[jobset.uid] = replace(jobset, suspended=True)
+        world.end_pods(workload)
+        world.workloads[workload.uid] = replace(workload, suspended=True)
     world.live(40)
     assert (world.pools, reasons(world), world.memory.gangs) == ({}, [reason], {})
 
 
 def test_a_held_pool_that_nobody_needs_serves_a_jobset_that_does_not_wait() -> None:
     """Its taint comes off as soon as the other counts on it."""
-    jobset, other = gang(), make_jobset("other")
-    world = world_of(jobset, pools=1, deletion_delay_seconds=3600.0)
+    workload, other = gang(), make_jobset("other")
+    world = world_of(workload, pools=1, deletion_delay_seconds=3600.0)
     world.live(20)
-    world.remove_jobset(jobset)
+    world.remove_jobset(workload)
     world.live(2)
     world.add(other)
     world.live(3)
@@ -281,10 +281,10 @@ def test_a_held_pool_that_nobody_needs_serves_a_jobset_that_does_not_wait() -> N
 
 def test_a_held_pool_that_nobody_needs_is_held_for_the_next_that_waits() -> None:
     """It counts as one of its slices, where nothing keeps the two apart."""
-    jobset, other = gang("first", template=SHARED), gang("second", template=SHARED)
-    world = world_of(jobset, pools=1, deletion_delay_seconds=3600.0)
+    workload, other = gang("first", template=SHARED), gang("second", template=SHARED)
+    world = world_of(workload, pools=1, deletion_delay_seconds=3600.0)
     world.live(20)
-    world.remove_jobset(jobset)
+    world.remove_jobset(workload)
     world.live(2)
     world.add(other)
     world.live(10)
@@ -297,19 +297,19 @@ def test_a_held_pool_that_nobody_needs_is_held_for_the_next_that_waits() -> None
 # --- Buy all or none ---
 
 
-def with_pod(world: World, jobset: JobSet, job: int, **requirements: Any) -> None:
+def with_pod(world: World, workload: Workload, job: int, **requirements: Any) -> None:
     """Let the leader of one slice ask for something else."""
-    world.put(make_pod(jobset, job=job, requirements=make_requirements(**requirements)))
+    world.put(make_pod(workload, job=job, requirements=make_requirements(**requirements)))
 
 
 def test_a_jobset_with_one_impossible_slice_buys_nothing_and_says_why() -> None:
     """Each slice is told in its own terms; JobSets that do not start together buy what they can."""
     together, apart = gang("together"), make_jobset("apart", replicas=2)
     world = world_of(together, apart)
-    for jobset in (together, apart):
-        with_pod(world, jobset, 1, topology="3x3x3")
+    for workload in (together, apart):
+        with_pod(world, workload, 1, topology="3x3x3")
     plan = world.look()
-    assert [create.jobset.name for create in plan.creates] == ["apart"]
+    assert [create.workload.name for create in plan.creates] == ["apart"]
     said = {verdict.objects[0].name.removesuffix("-0-abcde"): verdict for verdict in plan.verdicts}
     assert said.keys() == {"together-slice-0", "together-slice-1", "apart-slice-1"}
     assert said["together-slice-1"].reason == constants.INVALID_REQUEST
@@ -327,11 +327,11 @@ def test_a_choice_that_one_slice_cannot_have_is_not_the_end_of_all() -> None:
 
 def test_a_slice_that_gke_refuses_for_good_ends_the_buying_of_the_others() -> None:
     """They would be held for nothing, over and over."""
-    jobset = gang()
-    world = world_of(jobset)
-    refused = job_key("default", "train-slice-1")
+    workload = gang()
+    world = world_of(workload)
+    refused = group_key("default", "train-slice-1")
     world.refuse_create = lambda create: (
-        failure(FailureKind.INVALID, "Gang size is 8.") if create.slice_id.job_key == refused else None
+        failure(FailureKind.INVALID, "Gang size is 8.") if create.slice_id.group_key == refused else None
     )
     world.live(300, seconds=60)
     assert len(world.created) == 1
@@ -354,7 +354,7 @@ def test_limits_that_cannot_hold_all_slices_let_none_be_bought(changes: dict[str
     """The limit is named, and another JobSet that fits is served."""
     world = world_of(gang("a", replicas=3), gang("b"), **changes)
     plan = world.look()
-    assert [create.jobset.name for create in plan.creates] == ["b", "b"]
+    assert [create.workload.name for create in plan.creates] == ["b", "b"]
     assert all(f"start together: {limit} allows" in verdict.message for verdict in plan.verdicts[:3])
 
 
@@ -376,29 +376,29 @@ def test_a_limit_that_ends_by_itself_wakes_the_loop() -> None:
 def test_flex_start_pools_without_nodes_are_waited_for_however_long() -> None:
     """Nothing is there that could be given back; once one is there, the other has its time to come."""
     template = make_requirements(accelerator="tpu-v5p-slice", tolerations=())
-    jobset = gang(template=template)
-    world = world_of(jobset, capacity=parse_choices("flex-start"))
+    workload = gang(template=template)
+    world = world_of(workload, capacity=parse_choices("flex-start"))
     world.live(600, seconds=60)
     assert (len(world.created), world.deleted) == (2, [])
     world.bring_nodes(world.created[0])
     world.live(19, seconds=60)
-    assert (world.bound(jobset), world.deleted) == (0, [])
+    assert (world.bound(workload), world.deleted) == (0, [])
     world.bring_nodes(world.created[1])
     world.live(3, seconds=60)
-    assert (world.bound(jobset), world.deleted) == (2, [])
+    assert (world.bound(workload), world.deleted) == (2, [])
 
 
 # --- Turns ---
 
 
-def half_served(*jobsets: JobSet, pools: int, **changes: Any) -> World:
+def half_served(*workloads: Workload, pools: int, **changes: Any) -> World:
     """Return a world in which each JobSet has got one slice, and no more are to be had."""
-    world = world_of(*jobsets, **changes)
+    world = world_of(*workloads, **changes)
     world.refuse_create = lambda create: (
-        None if create.slice_id.job_key == job_key("default", f"{create.jobset.name}-slice-0") else STOCKOUT
+        None if create.slice_id.group_key == group_key("default", f"{create.workload.name}-slice-0") else STOCKOUT
     )
     world.live(2)
-    assert len(world.pools) == len(jobsets)
+    assert len(world.pools) == len(workloads)
     world.refuse_create = room_for(world, pools)
     return world
 
@@ -410,7 +410,7 @@ def test_of_two_half_served_jobsets_the_older_gets_all_and_the_younger_follows()
     world.pass_time(30)
     world.add(younger)
     world.refuse_create = lambda create: (
-        None if create.slice_id.job_key == job_key("default", f"{create.jobset.name}-slice-0") else STOCKOUT
+        None if create.slice_id.group_key == group_key("default", f"{create.workload.name}-slice-0") else STOCKOUT
     )
     world.live(2)
     assert len(world.pools) == 2
@@ -441,7 +441,7 @@ def test_newcomers_wait_while_another_tries_for_all_its_slices() -> None:
     assert "2 of 3 are" in words["first"]
     world.refuse_create = room_for(world, 3)
     world.live(70, seconds=10)
-    assert [world.bound(jobset) for jobset in (first, second, other)] == [3, 0, 0]
+    assert [world.bound(workload) for workload in (first, second, other)] == [3, 0, 0]
     assert world.deleted == [], "what the second gave back served the first"
 
 
@@ -494,14 +494,14 @@ def test_no_leader_of_another_jobset_takes_a_place_that_was_let_go() -> None:
 
 def test_a_slice_that_has_ended_is_not_told_that_it_is_held() -> None:
     """Its JobSet keeps the pool for a restart, and another slice of it waits for a pool."""
-    jobset = gang()
-    world = world_of(jobset)
+    workload = gang()
+    world = world_of(workload)
     world.live(5)
-    assert world.bound(jobset) == 2
-    lost = make_pool(jobset, job=1).name
+    assert world.bound(workload) == 2
+    lost = make_pool(workload, job=1).name
     world.remove_pool(lost)
     world.pods = {}
-    world.put(make_pod(jobset, job=1, unschedulable_since=world.now))
+    world.put(make_pod(workload, job=1, unschedulable_since=world.now))
     plan = world.look()
     assert [create.request.name for create in plan.creates] == [lost]
     assert constants.HELD_FOR_OTHERS not in {each.reason for each in plan.verdicts}
@@ -510,8 +510,8 @@ def test_a_slice_that_has_ended_is_not_told_that_it_is_held() -> None:
 def test_jobsets_that_start_together_are_told_when_others_fit_their_nodes() -> None:
     """The scheduler puts any leader that fits on nodes that were let go."""
     shared = make_jobset("shared", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"})
-    for jobset, want in ((shared, 2), (gang("separate"), 0)):
-        plan = World(jobset).step()
+    for workload, want in ((shared, 2), (gang("separate"), 0)):
+        plan = World(workload).step()
         told = [each for each in plan.verdicts if each.reason == constants.NOT_SEPARATE]
         assert len(told) == want
         assert all(f"nodeSelector {constants.LEGACY_POOL_ID}: shared" in each.message for each in told)
@@ -541,20 +541,20 @@ class Market:
     def round(self, number: int, seconds: float) -> None:
         """Let everybody do something."""
         world = self.world
-        world.add(*(jobset for after, jobset in self.coming if after == number))
+        world.add(*(workload for after, workload in self.coming if after == number))
         world.step(seconds=seconds)
         self.bring_up()
         world.finish_deletes()
         world.schedule(order=str)
         half = 0
-        for uid, jobset in list(world.jobsets.items()):
-            size = jobset.replicated_jobs[0].replicas
-            bound = world.bound(jobset)
+        for uid, workload in list(world.workloads.items()):
+            size = workload.groups[0].replicas
+            bound = world.bound(workload)
             assert bound in (0, size), "a JobSet runs in part"
             if bound:
                 self.left[uid] = self.left.get(uid, 10) - 1
                 if not self.left[uid]:
-                    self.go(jobset)
+                    self.go(workload)
                 continue
             ready = {node.pool_name for node in world.nodes.values() if node.ready and HELD_TAINT in node.taints}
             there = sum(world.pools[name].labels[constants.POOL_JOBSET_UID] == uid for name in ready)
@@ -571,12 +571,12 @@ class Market:
                     world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
                     del self.ages[name]
 
-    def go(self, jobset: JobSet) -> None:
+    def go(self, workload: Workload) -> None:
         """End a JobSet with its pools; what is left of them for others is not looked at here."""
         world = self.world
-        used = {world.nodes[pod.node_name].pool_name for pod in world.pods.values() if pod.jobset_uid == jobset.uid}
-        self.done.add(jobset.uid)
-        world.remove_jobset(jobset)
+        used = {world.nodes[pod.node_name].pool_name for pod in world.pods.values() if pod.workload_uid == workload.uid}
+        self.done.add(workload.uid)
+        world.remove_jobset(workload)
         for name in used:
             world.remove_pool(name)
 
@@ -617,8 +617,8 @@ def test_who_can_never_be_served_takes_no_turns(impossible: FailureKind | None, 
     world = world_of(first, **limits)
 
     def refuse(create: Create) -> Failure | None:
-        mine = create.slice_id.jobset_uid == first.uid
-        last = create.slice_id.job_key == job_key("default", "first-slice-2")
+        mine = create.slice_id.workload_uid == first.uid
+        last = create.slice_id.group_key == group_key("default", "first-slice-2")
         if mine and last and impossible is not None:
             return failure(impossible)
         return None

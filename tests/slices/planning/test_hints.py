@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.model.capacity import FailureKind, PoolName
-from provisioner.model.workloads import JobKey, JobSetUid
+from provisioner.model.workloads import GroupKey, WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory import checkpoint
 from provisioner.slices.planning.memory.state import Backoff, CallState, CreateCall, Memory
 from tests.builders import NOW, after, make_jobset, make_request
 from tests.slices.planning.world import failure
 
-SLICE = SliceId(jobset_uid=JobSetUid("uid"), job_key=JobKey("a" * 40))
+SLICE = SliceId(workload_uid=WorkloadUid("uid"), group_key=GroupKey("a" * 40))
 
 
 def test_hints_come_back_as_they_were() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from provisioner import constants, tpu
 from provisioner.model.capacity import FailureKind, NodePool, OperationName, PoolName, PoolStatus
-from provisioner.model.workloads import JobSet
+from provisioner.model.workloads import Workload
 from provisioner.slices.planning.launch.specification import expected_pool
 from provisioner.slices.planning.memory import checkpoint
 from provisioner.slices.planning.memory.answers import CreateAnswer
@@ -27,7 +27,7 @@ CHIPS = 8
 V4, V5P = "tpu-v4-podslice", "tpu-v5p-slice"
 
 
-def jobset_of(name: str, *, topology: str = "2x2x2", accelerator: str = V4, **changes: Any) -> JobSet:
+def jobset_of(name: str, *, topology: str = "2x2x2", accelerator: str = V4, **changes: Any) -> Workload:
     """Return a JobSet of slices of one shape."""
     template = make_requirements(accelerator=accelerator, topology=topology, tolerations=())
     hosts = tpu.resolve(accelerator, topology, 4).nodes(1)
@@ -36,7 +36,7 @@ def jobset_of(name: str, *, topology: str = "2x2x2", accelerator: str = V4, **ch
 
 def creates(plan: Plan) -> list[str]:
     """Return the JobSets for which pools are made."""
-    return [create.jobset.name for create in plan.creates]
+    return [create.workload.name for create in plan.creates]
 
 
 def limited(**changes: Any) -> Any:
@@ -110,8 +110,8 @@ def limited(**changes: Any) -> Any:
 )
 def test_a_limit_stops_what_goes_beyond_it(changes: dict[str, Any], want: list[str], limit: str, words: str) -> None:
     """The longest waiting first; the others are told the limit's name on the pod and the JobSet."""
-    jobsets = [jobset_of(name, namespace="team") for name in "abc"]
-    world = World(*jobsets, jobset_of("d", namespace="zoo", accelerator=V5P), settings_=settings(**changes))
+    workloads = [jobset_of(name, namespace="team") for name in "abc"]
+    world = World(*workloads, jobset_of("d", namespace="zoo", accelerator=V5P), settings_=settings(**changes))
     plan = world.look()
     assert creates(plan) == want
     assert len(plan.verdicts) == 4 - len(want)
@@ -144,8 +144,8 @@ def test_a_pool_that_others_took_is_not_counted_against_its_jobset(user: str, wa
     owner, thief = make_jobset("owner", replicas=2), make_jobset("thief")
     world = World(owner, thief, settings_=settings(max_pools_per_jobset=1))
     pool = world.put_pool(make_pool(owner))
-    jobset = thief if user == "thief" else owner
-    world.put(*(make_pod(jobset, index=index, node=make_node(pool, index).name) for index in range(2)))
+    workload = thief if user == "thief" else owner
+    world.put(*(make_pod(workload, index=index, node=make_node(pool, index).name) for index in range(2)))
     assert creates(world.look()).count("owner") == want
 
 
@@ -324,15 +324,15 @@ def test_creates_are_counted_over_a_restart() -> None:
 
 def test_a_name_that_is_used_again_counts_again() -> None:
     """A JobSet that is suspended and resumed over and over gets the same names."""
-    jobset = make_jobset()
+    workload = make_jobset()
     quick = {"deletion_delay_seconds": 0.0, "node_min_lifespan_seconds": 0.0}
-    world = World(jobset, settings_=settings(max_creates_per_hour=3, **quick))
+    world = World(workload, settings_=settings(max_creates_per_hour=3, **quick))
     for _ in range(10):
         world.live(4)
-        world.end_pods(jobset)
-        world.jobsets[jobset.uid] = replace(jobset, suspended=True)
+        world.end_pods(workload)
+        world.workloads[workload.uid] = replace(workload, suspended=True)
         world.live(4)
-        world.add(jobset)
+        world.add(workload)
     assert len(world.created) == 3
 
 
@@ -355,7 +355,7 @@ def idle_world(*shapes: str, idle_seconds: float = 60.0, **changes: Any) -> tupl
         topology, _, accelerator = shape.partition(" ")
         gone = jobset_of(f"gone-{index}", topology=topology, accelerator=accelerator or V4)
         names.append(world.put_pool(make_pool(gone)).name)
-        world.deleted_jobsets.add(gone.uid)
+        world.deleted_workloads.add(gone.uid)
         world.step(seconds=idle_seconds)
     return world, names
 
@@ -366,7 +366,7 @@ def test_idle_pools_in_the_way_of_a_limited_slice_go_before_their_delay() -> Non
     world.add(make_jobset("a"))
     plan = world.step()
     assert [delete.name for delete in plan.deletes] == names[:2]
-    assert [delete.reason for delete in plan.deletes] == [DeleteReason.JOBSET_GONE] * 2
+    assert [delete.reason for delete in plan.deletes] == [DeleteReason.WORKLOAD_GONE] * 2
     world.live(4)
     assert world.bound(make_jobset("a")) == 1
     assert set(names[2:]) <= set(world.pools)
@@ -414,7 +414,7 @@ def test_no_idle_pool_goes_for_a_slice_that_would_not_be_bought_then(
     used = jobset_of("used", topology="2x2x1")
     world, names = idle_world("2x2x1", "2x2x1", "2x2x1", **changes)
     pool = world.put_pool(make_pool(used))
-    world.jobsets[used.uid] = used
+    world.workloads[used.uid] = used
     world.put(make_pod(used, node=f"gke-{pool.name}-0"))
     world.add(jobset_of("a", topology=name, namespace=namespace))
     world.live(20)
@@ -452,8 +452,8 @@ def test_a_jobset_that_starts_together_makes_no_room_for_a_part_of_it() -> None:
 
 def test_no_idle_pool_goes_for_a_jobset_whose_turn_it_is_not() -> None:
     """It gave back what it had, and waits."""
-    jobset = make_jobset("a", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"})
-    world = World(jobset, settings_=limited(max_chips=2 * CHIPS, partial_hold_seconds=600.0))
+    workload = make_jobset("a", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"})
+    world = World(workload, settings_=limited(max_chips=2 * CHIPS, partial_hold_seconds=600.0))
     world.refuse_create = lambda _: failure(FailureKind.STOCKOUT) if world.pools else None
     world.live(14, seconds=60)
     (given_back,) = world.deleted
@@ -463,7 +463,7 @@ def test_no_idle_pool_goes_for_a_jobset_whose_turn_it_is_not() -> None:
     world.refuse_create = lambda _: None
     world.live(8, seconds=60)
     assert world.deleted == [given_back, idle.name]
-    assert world.bound(jobset) == 2
+    assert world.bound(workload) == 2
 
 
 @pytest.mark.parametrize("max_chips", [None, CHIPS])
@@ -471,11 +471,11 @@ def test_a_warm_pool_serves_the_next_slice_of_its_shape_at_once(max_chips: int |
     """Without a create, within an hour, limit or none."""
     world = World(settings_=limited(max_chips=max_chips))
     for index in range(5):
-        jobset = make_jobset(f"run-{index}")
-        world.add(jobset)
+        workload = make_jobset(f"run-{index}")
+        world.add(workload)
         world.live(3)
-        assert world.bound(jobset) == 1
-        world.finish(jobset)
+        assert world.bound(workload) == 1
+        world.finish(workload)
         world.live(3, seconds=300)
     assert (len(world.created), world.deleted) == (1, [])
     world.live(61, seconds=60)
@@ -540,8 +540,8 @@ class LimitedWorld(World):
                 self.finish_deletes()
             case "schedule":
                 self.schedule()
-            case "finish" if self.jobsets:
-                self.finish(self.jobsets[sorted(self.jobsets)[what % len(self.jobsets)]])
+            case "finish" if self.workloads:
+                self.finish(self.workloads[sorted(self.workloads)[what % len(self.workloads)]])
             case "fail" if pool is not None and pool.status is PoolStatus.PROVISIONING:
                 self.fail_pool(pool.name, failure(FailureKind.STOCKOUT))
             case "vanish" if pool is not None:

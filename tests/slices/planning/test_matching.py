@@ -10,7 +10,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import NodePool, PoolStatus, Taint
-from provisioner.model.workloads import JobSet
+from provisioner.model.workloads import Workload
 from tests.builders import (
     after,
     foreign_pool,
@@ -39,7 +39,7 @@ def pool_of_another(**changes: Any) -> NodePool:
 def test_a_slice_holds_the_pool_that_its_pods_are_bound_to_whatever_the_labels_say() -> None:
     """And the pool made for it is given up."""
     world = World(make_jobset("a"), make_jobset("b"))
-    a, b = world.jobsets.values()
+    a, b = world.workloads.values()
     pool_a, pool_b = world.put_pool(make_pool(a)), world.put_pool(make_pool(b))
     world.put(make_pod(a, node=make_node(pool_b).name), make_pod(b, node=make_node(pool_a).name))
     world.run(120)
@@ -50,8 +50,8 @@ def test_a_slice_holds_the_pool_that_its_pods_are_bound_to_whatever_the_labels_s
 @pytest.mark.parametrize("seed", range(6))
 def test_twelve_jobsets_of_one_shape_on_each_others_pools_lose_none_while_it_is_used(seed: int) -> None:
     """The Go original killed 6 of 12 running jobs here."""
-    jobsets = [make_jobset(f"job{index}") for index in range(12)]
-    world = World(*jobsets)
+    workloads = [make_jobset(f"job{index}") for index in range(12)]
+    world = World(*workloads)
     world.run(2)
     assert len(world.created) == 12
     # Pools come up one after another, and leaders take whichever is there.
@@ -61,8 +61,8 @@ def test_twelve_jobsets_of_one_shape_on_each_others_pools_lose_none_while_it_is_
         world.run(3)
         assert world.deleted == []
         assert sum(bool(pod.node_name) and pod.completion_index == 0 for pod in world.pods.values()) == index + 1
-    for jobset in sorted(jobsets, key=lambda each: shuffled(seed, each.name)):
-        world.remove_jobset(jobset)
+    for workload in sorted(workloads, key=lambda each: shuffled(seed, each.name)):
+        world.remove_jobset(workload)
         world.run(40)
         busy = {world.nodes[pod.node_name].pool_name for pod in world.pods.values()}
         assert busy.isdisjoint(world.deleted)
@@ -103,15 +103,15 @@ def test_which_free_pools_a_waiting_slice_takes(
     *, pool: dict[str, Any], nodes: dict[str, Any] | None, taken: bool
 ) -> None:
     """What the scheduler would take; everything else is bought anew."""
-    jobset = make_jobset()
-    world = World(jobset)
+    workload = make_jobset()
+    world = World(workload)
     other = pool_of_another(**pool)
     world.put(other)
     if nodes is not None:
         world.put_pool(other, **nodes)
     plan = world.look()
     assert (len(plan.pools) == 1) is taken
-    owner = {state.name: state.jobset_name for state in plan.pools}[other.name]
+    owner = {state.name: state.workload_name for state in plan.pools}[other.name]
     assert owner == ("train" if taken else "gone")
 
 
@@ -135,7 +135,7 @@ def test_a_pool_with_pods_of_an_unknown_slice_is_taken_by_nobody() -> None:
     """Whose they are cannot be told; that they run can."""
     world = World(make_jobset())
     pool = world.put_pool(pool_of_another())
-    world.put(make_pod(make_jobset("nobody"), jobset_uid="", node=make_node(pool).name))
+    world.put(make_pod(make_jobset("nobody"), workload_uid="", node=make_node(pool).name))
     assert len(world.step().creates) == 1
     world.run(100)
     assert pool.name not in world.deleted
@@ -144,13 +144,13 @@ def test_a_pool_with_pods_of_an_unknown_slice_is_taken_by_nobody() -> None:
 @pytest.mark.parametrize("node", ["", "their-node"], ids=["it waits", "it is bound to a node of others"])
 def test_labels_copied_in_another_namespace_buy_nothing_and_take_nothing(node: str) -> None:
     """A pod that poses as a JobSet's leader gets no pool for it, and the JobSet's new pool stays."""
-    jobset = make_jobset()
-    world = World(jobset)
+    workload = make_jobset()
+    world = World(workload)
     (pool,) = (create.request.name for create in world.step().creates)
     asks_more = make_requirements(topology="4x4x4")
-    fake = make_pod(jobset, job=1, uid="fake", requirements=asks_more, node=node)
+    fake = make_pod(workload, job=1, uid="fake", requirements=asks_more, node=node)
     world.put(replace(fake, namespace="elsewhere"))
-    fake = make_pod(jobset, uid="fake too", name="a", requirements=asks_more, node=node)
+    fake = make_pod(workload, uid="fake too", name="a", requirements=asks_more, node=node)
     world.put(replace(fake, namespace="elsewhere"))
     world.run(100)
     assert world.created == [pool]
@@ -160,15 +160,15 @@ def test_labels_copied_in_another_namespace_buy_nothing_and_take_nothing(node: s
 def test_the_smallest_ready_pool_is_taken_first() -> None:
     """Single-host pools may be larger than asked."""
     asked = make_requirements(topology="2x2x1")
-    jobset = make_jobset(parallelism=1, template=asked)
+    workload = make_jobset(parallelism=1, template=asked)
     gone = make_jobset("gone", replicas=4, parallelism=1, template=asked)
-    world = World(jobset)
+    world = World(workload)
     world.put(make_pool(gone, job=0, status=PoolStatus.PROVISIONING))
     world.put_pool(make_pool(gone, job=1, node_count=3))
     small = world.put_pool(make_pool(gone, job=2, node_count=2))
     plan = world.look()
     assert plan.creates == ()
-    assert [state.name for state in plan.pools if state.jobset_name == "train"] == [small.name]
+    assert [state.name for state in plan.pools if state.workload_name == "train"] == [small.name]
 
 
 def test_a_single_host_pool_too_small_is_not_taken() -> None:
@@ -191,10 +191,10 @@ def test_who_waits_longest_takes_the_free_pool() -> None:
     """The other buys."""
     world = World(make_jobset("late"), make_jobset("early"))
     world.put_pool(pool_of_another())
-    early = next(pod for pod in world.pods.values() if pod.jobset_name == "early")
+    early = next(pod for pod in world.pods.values() if pod.workload_name == "early")
     world.put(replace(early, unschedulable_since=after(-60)))
     (create,) = world.look().creates
-    assert create.jobset.name == "late"
+    assert create.workload.name == "late"
 
 
 def test_each_pool_is_claimed_once() -> None:
@@ -206,22 +206,22 @@ def test_each_pool_is_claimed_once() -> None:
     assert len(world.look().creates) == 1
 
 
-def restarting(jobset: JobSet, world: World, pool: NodePool, *, deadline_seconds: float) -> None:
+def restarting(workload: Workload, world: World, pool: NodePool, *, deadline_seconds: float) -> None:
     """Let the pods on a pool terminate while the new leader waits."""
     for index in range(2):
         node = make_node(pool, index).name
         world.put(
-            make_pod(jobset, index=index, node=node, uid=f"old{index}", deletion_deadline=after(deadline_seconds))
+            make_pod(workload, index=index, node=node, uid=f"old{index}", deletion_deadline=after(deadline_seconds))
         )
-    world.put(make_pod(jobset, name="train-slice-0-0-newer"))
+    world.put(make_pod(workload, name="train-slice-0-0-newer"))
 
 
 def test_a_slice_that_restarts_waits_for_its_own_pods_to_end() -> None:
     """Its pool is about to be free; no second one is bought."""
-    jobset = make_jobset()
-    world = World(jobset)
-    pool = world.put_pool(make_pool(jobset))
-    restarting(jobset, world, pool, deadline_seconds=30)
+    workload = make_jobset()
+    world = World(workload)
+    pool = world.put_pool(make_pool(workload))
+    restarting(workload, world, pool, deadline_seconds=30)
     world.run(5)
     assert world.created == []
 
@@ -233,15 +233,15 @@ def test_pods_that_terminate_on_a_pool_keep_others_off_it() -> None:
     pool = world.put_pool(make_pool(first))
     world.put(make_pod(first, node=make_node(pool).name, deletion_deadline=after(-600)))
     (create,) = world.look().creates
-    assert create.jobset.name == "second"
+    assert create.workload.name == "second"
 
 
 def test_pods_past_their_grace_hold_no_pool_for_ever() -> None:
     """Their node does not answer; without this an idle pool would be paid for until somebody looks."""
-    jobset = make_jobset()
+    workload = make_jobset()
     world = World()
-    pool = world.put_pool(make_pool(jobset))
-    world.put(make_pod(jobset, node=make_node(pool).name, deletion_deadline=after(60)))
+    pool = world.put_pool(make_pool(workload))
+    world.put(make_pod(workload, node=make_node(pool).name, deletion_deadline=after(60)))
     world.run(50)
     assert world.deleted == []
     world.run(60)
@@ -250,57 +250,57 @@ def test_pods_past_their_grace_hold_no_pool_for_ever() -> None:
 
 def test_a_restart_returns_to_the_pool_that_the_slice_last_had() -> None:
     """Even one made for another, and even with a node missing just then, which is why jobs restart."""
-    jobset = make_jobset()
-    world = World(jobset)
+    workload = make_jobset()
+    world = World(workload)
     pool = world.put_pool(pool_of_another())
-    world.put(make_pod(jobset, node=make_node(pool).name))
+    world.put(make_pod(workload, node=make_node(pool).name))
     world.run(2)
-    world.end_pods(jobset)
+    world.end_pods(workload)
     del world.nodes[make_node(pool, 1).name]
     world.run(100)
     assert world.states() == {pool.name: "provisioning"}
-    world.start_pods(jobset)
+    world.start_pods(workload)
     world.run(2)
     assert world.created == world.deleted == []
 
 
 def test_a_finished_child_job_keeps_its_pool_while_its_jobset_lives() -> None:
     """It may be restarted."""
-    jobset = make_jobset(replicas=2)
-    world = World(jobset)
-    pools = [world.put_pool(make_pool(jobset, job=job)) for job in range(2)]
-    world.put(make_pod(jobset, job=0, node=make_node(pools[0]).name))
-    world.put(make_pod(jobset, job=1, node=make_node(pools[1]).name, phase="Succeeded"))
+    workload = make_jobset(replicas=2)
+    world = World(workload)
+    pools = [world.put_pool(make_pool(workload, job=job)) for job in range(2)]
+    world.put(make_pod(workload, job=0, node=make_node(pools[0]).name))
+    world.put(make_pod(workload, job=1, node=make_node(pools[1]).name, phase="Succeeded"))
     world.run(100)
     assert world.deleted == []
 
 
 def test_a_slice_that_runs_on_foreign_nodes_gives_its_own_pool_back() -> None:
     """A static pool came free first; 256 idle chips are not kept for that."""
-    jobset = make_jobset()
-    world = World(jobset)
-    pool = world.put_pool(make_pool(jobset))
-    world.put(make_pod(jobset, node="static-node"))
+    workload = make_jobset()
+    world = World(workload)
+    pool = world.put_pool(make_pool(workload))
+    world.put(make_pod(workload, node="static-node"))
     world.run(40)
     assert world.deleted == [pool.name]
 
 
 def test_a_pool_whose_nodes_are_not_all_seen_is_not_given_back() -> None:
     """The unknown node may be one of them."""
-    jobset = make_jobset()
-    world = World(jobset)
-    pool = make_pool(jobset)
-    world.put(pool, make_node(pool, 0), make_pod(jobset, node=make_node(pool, 1).name))
+    workload = make_jobset()
+    world = World(workload)
+    pool = make_pool(workload)
+    world.put(pool, make_node(pool, 0), make_pod(workload, node=make_node(pool, 1).name))
     world.run(100)
     assert world.deleted == []
 
 
 def test_pools_of_the_go_provisioner_are_taken_over() -> None:
     """They name namespace, JobSet and Job, and no UID."""
-    jobset = make_jobset(replicas=2)
-    world = World(jobset)
-    world.put_pool(go_pool(jobset, job=0))
-    world.put_pool(go_pool(jobset, job=1))
+    workload = make_jobset(replicas=2)
+    world = World(workload)
+    world.put_pool(go_pool(workload, job=0))
+    world.put_pool(go_pool(workload, job=1))
     world.put_pool(go_pool(make_jobset(namespace="elsewhere")))
     world.run(70)
     assert world.created == []
@@ -319,9 +319,9 @@ def test_a_pool_of_a_look_alike_in_another_namespace_is_not_the_slices_own() -> 
 
 def test_settings_that_force_on_demand_do_not_touch_running_pools() -> None:
     """Only what is bought changes."""
-    jobset = make_jobset()
-    world = World(jobset, settings_=settings(force_on_demand=True))
-    pool = world.put_pool(make_pool(jobset, spot=True))
-    world.put(make_pod(jobset, node=make_node(pool).name))
+    workload = make_jobset()
+    world = World(workload, settings_=settings(force_on_demand=True))
+    pool = world.put_pool(make_pool(workload, spot=True))
+    world.put(make_pod(workload, node=make_node(pool).name))
     world.run(50)
     assert world.deleted == []

@@ -7,12 +7,12 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.model.workloads import JobKey, JobSetUid
-from provisioner.slices.demand import SliceId, job_key
+from provisioner.model.workloads import GroupKey, WorkloadUid
+from provisioner.slices.demand import SliceId, group_key
 from provisioner.slices.planning.launch.names import pool_name
 
 VALID = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
-SLICE = SliceId(jobset_uid=JobSetUid("uid"), job_key=JobKey("a" * 40))
+SLICE = SliceId(workload_uid=WorkloadUid("uid"), group_key=GroupKey("a" * 40))
 
 
 @given(
@@ -36,8 +36,8 @@ def test_the_name_begins_with_that_of_the_jobset() -> None:
 
 def test_equal_inputs_give_the_equal_name_and_nothing_else_does() -> None:
     """JobSet UID, job key and attempt all count."""
-    other_uid = SliceId(jobset_uid=JobSetUid("other"), job_key=SLICE.job_key)
-    other_key = SliceId(jobset_uid=SLICE.jobset_uid, job_key=JobKey("b" * 40))
+    other_uid = SliceId(workload_uid=WorkloadUid("other"), group_key=SLICE.group_key)
+    other_key = SliceId(workload_uid=SLICE.workload_uid, group_key=GroupKey("b" * 40))
     names = [pool_name("train", each, 0) for each in (SLICE, other_uid, other_key)] + [pool_name("train", SLICE, 1)]
     assert len(set(names)) == 4
     assert pool_name("train", SLICE, 0) == names[0]
@@ -45,7 +45,7 @@ def test_equal_inputs_give_the_equal_name_and_nothing_else_does() -> None:
 
 def test_a_hundred_thousand_names_do_not_collide() -> None:
     """The Go provisioner's five digits collide in 38 of 100 JobSets of 1,000 slices."""
-    uid = JobSetUid("uid")
-    ids = (SliceId(jobset_uid=uid, job_key=job_key("ns", f"train-slice-{index}")) for index in range(1000))
+    uid = WorkloadUid("uid")
+    ids = (SliceId(workload_uid=uid, group_key=group_key("ns", f"train-slice-{index}")) for index in range(1000))
     names = {pool_name("t" * 50, each, attempt) for each in ids for attempt in range(100)}
     assert len(names) == 100_000

@@ -9,7 +9,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import Node
-from provisioner.model.workloads import Expression, JobSet
+from provisioner.model.workloads import Expression, Workload
 from provisioner.slices.planning.match.fit import NodeView, misfit, trusted
 from provisioner.slices.planning.plan import Plan
 from tests.builders import make_jobset, make_requirements, settings
@@ -18,7 +18,7 @@ from tests.slices.planning.world import World
 _STRANGE = "cloud.google.com/gke-of-tomorrow"
 
 
-def _jobset(name: str = "train", **selector: str) -> JobSet:
+def _jobset(name: str = "train", **selector: str) -> Workload:
     return make_jobset(name, template=make_requirements(selector=selector, tolerations=()))
 
 
@@ -51,9 +51,9 @@ def test_what_gke_is_known_to_set_is_predicted(key: str, value: str) -> None:
 
 def test_the_boot_disk_is_predicted_where_it_is_set() -> None:
     """Where GKE chooses it, nobody knows; the list of pools says it later."""
-    jobset = _jobset(**{constants.BOOT_DISK: "pd-ssd"})
+    workload = _jobset(**{constants.BOOT_DISK: "pd-ssd"})
     for setting, creates, warnings in (("pd-ssd", 1, 0), ("pd-balanced", 0, 0), ("", 1, 1)):
-        plan = World(jobset, settings_=settings(node_disk_type=setting)).step()
+        plan = World(workload, settings_=settings(node_disk_type=setting)).step()
         assert (len(plan.creates), len(_told(plan, constants.UNKNOWN_SELECTOR))) == (creates, warnings)
 
 

@@ -152,7 +152,7 @@ def test_a_look_up_that_failed_or_found_it_changes_nothing() -> None:
     look_up_answer(world, look_up, exists=True)
     look_up_answer(world, look_up, failure=failure(FailureKind.UNAVAILABLE))
     assert world.look().creates == ()
-    world.put(make_pool(next(iter(world.jobsets.values())), status=PoolStatus.PROVISIONING))
+    world.put(make_pool(next(iter(world.workloads.values())), status=PoolStatus.PROVISIONING))
     assert world.look().creates == ()
     assert world.memory.creates == {}
 
@@ -171,11 +171,11 @@ def test_an_answer_to_an_old_look_up_does_not_undo_a_newer_create() -> None:
 
 def test_already_exists_adopts_the_pool_once_the_list_shows_it() -> None:
     """A crash between the call and its record ends here."""
-    jobset = make_jobset()
-    world = World(jobset)
+    workload = make_jobset()
+    world = World(workload)
     name = asked(world)
     create_answer(world, name, FailureKind.ALREADY_EXISTS)
-    world.put_pool(make_pool(jobset))
+    world.put_pool(make_pool(workload))
     assert world.look().creates == ()
     assert world.states() == {name: "ready"}
 
@@ -234,12 +234,12 @@ def test_a_create_that_vanishes_is_explained_by_its_operation(*, listed_first: b
 
 def test_an_answer_that_comes_after_the_list_still_counts() -> None:
     """Its operation explains a failure later, and what kept all creates back is over."""
-    jobset = make_jobset()
-    world = World(jobset)
+    workload = make_jobset()
+    world = World(workload)
     create_answer(world, asked(world), FailureKind.OPERATION_IN_THE_WAY)
     world.pass_time(2)
     name = asked(world)
-    world.put(make_pool(jobset, status=PoolStatus.PROVISIONING))
+    world.put(make_pool(workload, status=PoolStatus.PROVISIONING))
     world.look()
     create_answer(world, name)
     assert world.memory.in_making[name].operation == OPERATION

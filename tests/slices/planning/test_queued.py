@@ -10,7 +10,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import CapacityKind, NodePool, PoolStatus
 from provisioner.model.choices import parse_choices
-from provisioner.model.workloads import JobSet, Toleration
+from provisioner.model.workloads import Toleration, Workload
 from provisioner.slices.planning.launch.specification import expected_view
 from provisioner.slices.planning.match.fit import misfit
 from provisioner.slices.planning.plan import DeleteReason
@@ -29,7 +29,7 @@ def jobset_of(
     annotations: dict[str, str] | None = None,
     pod_annotations: dict[str, str] | None = None,
     selector: dict[str, str] | None = None,
-) -> JobSet:
+) -> Workload:
     """Return a JobSet of one slice whose pods tolerate queued nodes."""
     asked = make_requirements(
         accelerator="tpu-v5p-slice", tolerations=TOLERATIONS, annotations=pod_annotations or {}, selector=selector
@@ -37,9 +37,9 @@ def jobset_of(
     return make_jobset(name, replicas=1, template=asked, annotations=annotations or {})
 
 
-def queued_pool(jobset: JobSet) -> NodePool:
+def queued_pool(workload: Workload) -> NodePool:
     """Return the pool that an earlier release made for a JobSet: up, and without nodes."""
-    plain = make_pool(jobset_of(jobset.name))
+    plain = make_pool(jobset_of(workload.name))
     return replace(
         plain,
         labels={**plain.labels, constants.QUEUED: "true"},
@@ -49,10 +49,10 @@ def queued_pool(jobset: JobSet) -> NodePool:
     )
 
 
-def world_with_a_queued_pool(jobset: JobSet, **changes: Any) -> tuple[World, NodePool]:
+def world_with_a_queued_pool(workload: Workload, **changes: Any) -> tuple[World, NodePool]:
     """Return a world as a new release finds it."""
-    pool = queued_pool(jobset)
-    world = World(jobset, settings_=settings(**changes))
+    pool = queued_pool(workload)
+    world = World(workload, settings_=settings(**changes))
     world.put(pool)
     return world, pool
 
@@ -111,7 +111,7 @@ def test_who_asks_for_queued_capacity_gets_no_pool_and_is_told_why(
     """On the pod and the JobSet: the value, why it is not served, and both ways out. Others are served."""
     world = World(jobset_of("asks", **asked), jobset_of("other"), settings_=settings(**changes))
     plan = world.step()
-    assert [create.jobset.name for create in plan.creates] == ["other"]
+    assert [create.workload.name for create in plan.creates] == ["other"]
     (told,) = plan.verdicts
     assert (told.reason, told.warning) == (constants.INVALID_REQUEST, True)
     assert [(each.kind, each.name.partition("-")[0]) for each in told.objects] == [("Pod", "asks"), ("JobSet", "asks")]
@@ -136,8 +136,8 @@ def test_who_only_tolerates_queued_nodes_is_served() -> None:
 
 def test_a_jobset_that_is_marked_is_left_to_kueue_without_a_word() -> None:
     """As the message says."""
-    jobset = replace(jobset_of(annotations=ASKED), labels={constants.DISABLE: "true"})
-    plan = World(jobset).step()
+    workload = replace(jobset_of(annotations=ASKED), labels={constants.DISABLE: "true"})
+    plan = World(workload).step()
     assert (plan.creates, plan.verdicts) == ((), ())
 
 
@@ -147,37 +147,37 @@ def test_a_jobset_that_is_marked_is_left_to_kueue_without_a_word() -> None:
 @pytest.mark.parametrize("end", [World.finish, World.remove_jobset], ids=["completes", "is deleted"])
 def test_a_queued_pool_of_an_earlier_release_goes_when_its_jobset(end: Any) -> None:
     """It is ours, whether or not it has nodes."""
-    jobset = jobset_of(annotations=ASKED)
-    world, pool = world_with_a_queued_pool(jobset)
+    workload = jobset_of(annotations=ASKED)
+    world, pool = world_with_a_queued_pool(workload)
     assert is_ours(pool)
     world.run(60)
     assert (world.created, world.deleted) == ([], [])
-    end(world, jobset)
+    end(world, workload)
     world.run(40)
     assert (world.created, world.deleted) == ([], [pool.name])
     (reason,) = {each.reason for plan in world.plans for each in plan.deletes}
-    assert reason in (DeleteReason.JOBSET_GONE, DeleteReason.JOBSET_FINISHED)
+    assert reason in (DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED)
 
 
 @pytest.mark.parametrize("asked", [{"annotations": ASKED}, {"selector": SELECTED}], ids=["annotation", "selector"])
 def test_a_queued_pool_of_an_earlier_release_serves_its_jobset_to_the_end(asked: dict[str, Any]) -> None:
     """An upgrade takes no pool from pods that run, nor from those that come back after a restart."""
-    jobset = jobset_of(**asked)
-    world, pool = world_with_a_queued_pool(jobset)
+    workload = jobset_of(**asked)
+    world, pool = world_with_a_queued_pool(workload)
     world.bring_nodes(pool.name)
     world.live(60)
-    assert world.bound(jobset) == 1
-    world.end_pods(jobset)
-    world.start_pods(jobset)
+    assert world.bound(workload) == 1
+    world.end_pods(workload)
+    world.start_pods(workload)
     world.live(60)
-    assert world.bound(jobset) == 1
+    assert world.bound(workload) == 1
     assert (world.created, world.deleted, world.told()) == ([], [], [])
 
 
 def test_who_waits_for_a_queued_pool_of_an_earlier_release_is_told_to_delete_it() -> None:
     """The pool may be in a queue: nobody but its owner knows that its nodes will not come."""
-    jobset = jobset_of(annotations=ASKED)
-    world, pool = world_with_a_queued_pool(jobset, replace_stuck_slices=True)
+    workload = jobset_of(annotations=ASKED)
+    world, pool = world_with_a_queued_pool(workload, replace_stuck_slices=True)
     world.run(60, seconds=60)
     told = world.told(constants.STUCK)
     assert {each.message for each in told} == {world.told()[0].message}
@@ -185,7 +185,7 @@ def test_who_waits_for_a_queued_pool_of_an_earlier_release_is_told_to_delete_it(
     assert told[0].message.endswith("; then delete that node pool")
     assert (world.created, world.deleted) == ([], [])
     # As told.
-    world.jobsets[jobset.uid] = replace(jobset, annotations={constants.CAPACITY: "flex-start"})
+    world.workloads[workload.uid] = replace(workload, annotations={constants.CAPACITY: "flex-start"})
     world.remove_pool(pool.name)
     world.run(2)
     (made,) = world.created
@@ -213,4 +213,4 @@ def test_a_queued_pool_keeps_off_who_does_not_tolerate_its_taint() -> None:
     assert pool.status is PoolStatus.RUNNING
     intolerant = make_requirements(accelerator="tpu-v5p-slice")
     assert f"the taint {constants.QUEUED}=true" in misfit(intolerant, expected_view(pool))
-    assert misfit(jobset_of().replicated_jobs[0].template, expected_view(pool)) == ""
+    assert misfit(jobset_of().groups[0].template, expected_view(pool)) == ""

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from provisioner import constants
-from provisioner.model.workloads import JobSet, ReplicatedJob
-from provisioner.slices.demand import job_key
+from provisioner.model.workloads import PodGroup, Workload
+from provisioner.slices.demand import group_key
 from tests.builders import CHIP_TOLERATION, make_jobset, make_pod, make_requirements, settings
 from tests.slices.planning.test_starvation import Market, jobset_of
 from tests.slices.planning.world import World
@@ -57,18 +57,18 @@ def test_who_is_kept_out_by_another_limit_too_reserves_nothing(obstacle: dict[st
     assert not closed(world)
 
 
-def mixed(name: str) -> JobSet:
+def mixed(name: str) -> Workload:
     """Return a JobSet that starts all together: 32 chips of one accelerator, and 32 of another."""
     jobs = tuple(
-        ReplicatedJob(
-            name=job_name,
+        PodGroup(
+            name=group_name,
             replicas=1,
             parallelism=8,
             template=make_requirements(accelerator=accelerator, topology="2x4x4", tolerations=()),
         )
-        for job_name, accelerator in (("slice", "tpu-v4-podslice"), ("other", "tpu-v5p-slice"))
+        for group_name, accelerator in (("slice", "tpu-v4-podslice"), ("other", "tpu-v5p-slice"))
     )
-    return make_jobset(name, annotations={constants.ALL_OR_NOTHING: "true"}, replicated_jobs=jobs)
+    return make_jobset(name, annotations={constants.ALL_OR_NOTHING: "true"}, groups=jobs)
 
 
 def test_slices_of_two_accelerators_count_only_in_the_limit_of_their_own() -> None:
@@ -79,10 +79,10 @@ def test_slices_of_two_accelerators_count_only_in_the_limit_of_their_own() -> No
     wait(market, minutes=1)
     gang = mixed("gang")
     world.add(gang)
-    other = replace(gang.replicated_jobs[1].template, tolerations=(CHIP_TOLERATION,))
+    other = replace(gang.groups[1].template, tolerations=(CHIP_TOLERATION,))
     leader = make_pod(gang, requirements=other, unschedulable_since=world.now)
-    key = job_key("default", "gang-other-0")
-    world.put(replace(leader, name="gang-other-0-0-abcde", uid="uid-of-other", job_key=key))
+    key = group_key("default", "gang-other-0")
+    world.put(replace(leader, name="gang-other-0-0-abcde", uid="uid-of-other", group_key=key))
     wait(market, minutes=11)
     (reservation,) = world.memory.reservations.values()
     assert reservation.missing_chips == 8 + 32 - 36
@@ -99,14 +99,14 @@ def test_no_more_pools_are_closed_when_the_first_of_them_are_free() -> None:
     first = closed(world)
     assert len(first) == 8
     on_closed = {
-        pod.jobset_uid for pod in world.pods.values() if pod.node_name and _pool(world, pod.node_name) in first
+        pod.workload_uid for pod in world.pods.values() if pod.node_name and _pool(world, pod.node_name) in first
     }
     for uid in sorted(uid for uid in on_closed if uid is not None)[:6]:
-        world.remove_jobset(world.jobsets[uid])
+        world.remove_jobset(world.workloads[uid])
     wait(market, minutes=1)
     assert closed(world) == first
-    for uid in sorted(uid for uid in on_closed if uid in world.jobsets):
-        world.remove_jobset(world.jobsets[uid])
+    for uid in sorted(uid for uid in on_closed if uid in world.workloads):
+        world.remove_jobset(world.workloads[uid])
     wait(market, minutes=3)
     assert "large" in market.ran_at
     assert not closed(world)

@@ -57,7 +57,7 @@ def test_a_request_says_whose_pool_it_is() -> None:
         constants.POOL_JOBSET_NAME: "train",
         constants.POOL_JOBSET_NAMESPACE: "default",
         constants.POOL_JOBSET_UID: "uid-of-default-train",
-        constants.POOL_JOB_KEY: slice_.id.job_key,
+        constants.POOL_JOB_KEY: slice_.id.group_key,
         constants.NODEPOOL_HASH: labels[constants.NODEPOOL_HASH],
         constants.POOL_ATTEMPT: "3",
     }

@@ -12,7 +12,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
-from provisioner.model.workloads import JobSet
+from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.state import OperationLimit
 from provisioner.slices.planning.plan import Create
 from tests.builders import SPOT_TOLERATION, make_jobset, make_requirements, settings
@@ -22,7 +22,7 @@ from tests.slices.planning.world import World, failure
 HOSTS = {"2x2x1": 1, "2x2x2": 2, "2x2x4": 4, "2x4x4": 8, "4x4x4": 16}
 
 
-def jobset_of(name: str, topology: str, *, replicas: int = 1, namespace: str = "default") -> JobSet:
+def jobset_of(name: str, topology: str, *, replicas: int = 1, namespace: str = "default") -> Workload:
     """Return a JobSet of v4 slices."""
     template = make_requirements(topology=topology, tolerations=())
     return make_jobset(name, namespace=namespace, replicas=replicas, parallelism=HOSTS[topology], template=template)
@@ -58,9 +58,9 @@ class Market:
         world.step(seconds=seconds)
         world.finish_deletes()
         world.schedule()
-        for jobset in world.jobsets.values():
-            if world.bound(jobset) == jobset.replicated_jobs[0].replicas:
-                self.ran_at.setdefault(jobset.name, world.now)
+        for workload in world.workloads.values():
+            if world.bound(workload) == workload.groups[0].replicas:
+                self.ran_at.setdefault(workload.name, world.now)
 
 
 #: What GKE may say to every create for one JobSet, and to no other.
@@ -177,9 +177,9 @@ def test_a_stream_of_newcomers_keeps_nobody_from_trying_again() -> None:
     for second in range(0, 3600, 10):
         if second % 40 == 0:
             world.add(jobset_of(f"new{second}", "2x2x2"))
-        for jobset in list(world.jobsets.values()):
-            if jobset.name != "old" and len(world.jobsets) > 8:
-                world.remove_jobset(jobset)
+        for workload in list(world.workloads.values()):
+            if workload.name != "old" and len(world.workloads) > 8:
+                world.remove_jobset(workload)
                 break
         market.step(seconds=10)
         if "old" in market.ran_at:
@@ -263,10 +263,10 @@ def stream(world: World, market: Market, *, seconds: int, every: int = 10, run_s
     for second in range(0, seconds, 5):
         if second % every == 0:
             world.add(jobset_of(f"small{second}", "2x2x1"))
-        for jobset in list(world.jobsets.values()):
-            ran_at = market.ran_at.get(jobset.name)
-            if jobset.name.startswith("small") and ran_at and world.now - ran_at > timedelta(seconds=run_seconds):
-                world.remove_jobset(jobset)
+        for workload in list(world.workloads.values()):
+            ran_at = market.ran_at.get(workload.name)
+            if workload.name.startswith("small") and ran_at and world.now - ran_at > timedelta(seconds=run_seconds):
+                world.remove_jobset(workload)
         market.step(seconds=5)
         if "large" in market.ran_at:
             return

@@ -28,11 +28,11 @@ from tests.slices.planning.world import World, failure
 
 def due_world(**jobset_changes: Any) -> World:
     """Return a world with one JobSet without pods whose pool runs."""
-    jobset = make_jobset()
-    world = World(jobset)
-    world.end_pods(jobset)
-    world.put_pool(make_pool(jobset))
-    world.jobsets[jobset.uid] = replace(jobset, **jobset_changes)
+    workload = make_jobset()
+    world = World(workload)
+    world.end_pods(workload)
+    world.put_pool(make_pool(workload))
+    world.workloads[workload.uid] = replace(workload, **jobset_changes)
     return world
 
 
@@ -46,12 +46,12 @@ def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"terminal_state": "Completed"}, DeleteReason.JOBSET_FINISHED),
-        ({"terminal_state": "Failed"}, DeleteReason.JOBSET_FINISHED),
-        ({"suspended": True}, DeleteReason.JOBSET_SUSPENDED),
-        ({"deleting": True}, DeleteReason.JOBSET_GONE),
+        ({"terminal_state": "Completed"}, DeleteReason.WORKLOAD_FINISHED),
+        ({"terminal_state": "Failed"}, DeleteReason.WORKLOAD_FINISHED),
+        ({"suspended": True}, DeleteReason.WORKLOAD_SUSPENDED),
+        ({"deleting": True}, DeleteReason.WORKLOAD_GONE),
         ({"managed_by": "another"}, DeleteReason.NOT_NEEDED),
-        ({"replicated_jobs": ()}, DeleteReason.NOT_NEEDED),
+        ({"groups": ()}, DeleteReason.NOT_NEEDED),
     ],
 )
 def test_a_pool_goes_with_what_its_jobset_has_become(changes: dict[str, Any], reason: DeleteReason) -> None:
@@ -67,12 +67,12 @@ def test_a_living_jobset_keeps_its_pool() -> None:
 def test_a_jobset_that_is_not_there_gives_its_pool_up() -> None:
     """The delete carries what the live proof needs."""
     world = due_world()
-    (jobset,) = world.jobsets.values()
-    world.remove_jobset(jobset)
-    assert reasons(world) == [DeleteReason.JOBSET_GONE]
+    (workload,) = world.workloads.values()
+    world.remove_jobset(workload)
+    assert reasons(world) == [DeleteReason.WORKLOAD_GONE]
     (delete,) = world.plans[-1].deletes
-    assert (delete.namespace, delete.jobset_name, delete.jobset_uid) == ("default", "train", jobset.uid)
-    assert delete.jobset is None
+    assert (delete.namespace, delete.workload_name, delete.workload_uid) == ("default", "train", workload.uid)
+    assert delete.workload is None
     assert delete.node is not None
     assert delete.node.kind == "Node"
 
@@ -81,7 +81,7 @@ def test_a_pool_without_nodes_goes_too() -> None:
     """The Go original leaks it: its deletion looks at Node objects."""
     world = World()
     world.put(make_pool(make_jobset()))
-    assert reasons(world) == [DeleteReason.JOBSET_GONE]
+    assert reasons(world) == [DeleteReason.WORKLOAD_GONE]
     assert world.plans[-1].deletes[0].node is None
 
 
@@ -89,24 +89,24 @@ def test_a_pool_whose_creation_outlived_its_jobset_goes() -> None:
     """Finished or not."""
     world = World()
     world.put(make_pool(make_jobset(), status=PoolStatus.PROVISIONING))
-    assert reasons(world) == [DeleteReason.JOBSET_GONE]
+    assert reasons(world) == [DeleteReason.WORKLOAD_GONE]
 
 
 def test_a_slice_that_sits_elsewhere_gives_its_own_pool_up() -> None:
     """It holds another."""
-    jobset = make_jobset()
-    world = World(jobset)
-    world.put_pool(make_pool(jobset))
+    workload = make_jobset()
+    world = World(workload)
+    world.put_pool(make_pool(workload))
     other = world.put_pool(make_pool(make_jobset("gone")))
-    world.put(make_pod(jobset, node=make_node(other).name))
+    world.put(make_pod(workload, node=make_node(other).name))
     assert reasons(world) == [DeleteReason.SLICE_ELSEWHERE]
 
 
 def test_of_two_pools_of_one_slice_the_newer_stays() -> None:
     """Both ready; one is enough."""
-    jobset = make_jobset()
-    world = World(jobset)
-    old, new = world.put_pool(make_pool(jobset)), world.put_pool(make_pool(jobset, attempt=1))
+    workload = make_jobset()
+    world = World(workload)
+    old, new = world.put_pool(make_pool(workload)), world.put_pool(make_pool(workload, attempt=1))
     # Until then the scheduler may be binding its leader to either.
     assert reasons(world, BINDING_SECONDS) == [DeleteReason.NOT_NEEDED]
     assert world.plans[-1].deletes[0].name == old.name
@@ -125,29 +125,29 @@ def test_a_failed_pool_stays_while_pods_run_on_it() -> None:
     """Whatever GKE says."""
     world = due_world()
     (pool,) = world.pools.values()
-    (jobset,) = world.jobsets.values()
-    world.put(replace(pool, status=PoolStatus.ERROR), make_pod(jobset, node=make_node(pool).name))
+    (workload,) = world.workloads.values()
+    world.put(replace(pool, status=PoolStatus.ERROR), make_pod(workload, node=make_node(pool).name))
     assert reasons(world, 10_000) == []
 
 
 def test_a_pool_without_all_its_nodes_ready_for_a_quarter_of_an_hour_is_replaced() -> None:
     """All its spot VMs were taken, or the chips never show: nobody else would notice."""
-    jobset = make_jobset()
-    world = World(jobset)
-    pool = world.put_pool(make_pool(jobset), ready=False)
+    workload = make_jobset()
+    world = World(workload)
+    pool = world.put_pool(make_pool(workload), ready=False)
     world.run(14, seconds=60)
     assert world.created == world.deleted == []
     world.run(4, seconds=60)
     assert world.deleted == [pool.name]
     assert [delete.reason for plan in world.plans for delete in plan.deletes] == [DeleteReason.NO_READY_NODES]
-    assert world.created == [make_pool(jobset, attempt=1).name]
+    assert world.created == [make_pool(workload, attempt=1).name]
 
 
 def test_the_loop_is_woken_when_a_pool_has_been_unready_for_too_long() -> None:
     """Nothing else happens then; and once it is given up there is nothing to wait for, nor a reason to spin."""
-    jobset = make_jobset()
-    world = World(jobset, settings_=settings(ready_timeout_seconds=100.0))
-    world.put_pool(make_pool(jobset), ready=False)
+    workload = make_jobset()
+    world = World(workload, settings_=settings(ready_timeout_seconds=100.0))
+    world.put_pool(make_pool(workload), ready=False)
     assert world.look().wake_at == after(100)
     world.pass_time(100)
     assert (world.look().wake_at, world.plans[-1].deletes) == (after(100), ())
@@ -159,10 +159,10 @@ def test_the_loop_is_woken_when_a_pool_has_been_unready_for_too_long() -> None:
 
 def test_no_more_than_a_share_of_the_pools_is_replaced_at_once() -> None:
     """When all pools are unready, it is hardly the pools that are broken."""
-    jobsets = [make_jobset(f"train-{index}") for index in range(10)]
-    world = World(*jobsets, settings_=settings(replaced_share_percent=20))
-    for jobset in jobsets:
-        world.put_pool(make_pool(jobset), ready=False)
+    workloads = [make_jobset(f"train-{index}") for index in range(10)]
+    world = World(*workloads, settings_=settings(replaced_share_percent=20))
+    for workload in workloads:
+        world.put_pool(make_pool(workload), ready=False)
     world.refuse_delete = lambda _: failure(FailureKind.UNAVAILABLE)
     world.run(60, seconds=60)
     assert len({delete.name for plan in world.plans for delete in plan.deletes}) == 2
@@ -170,12 +170,12 @@ def test_no_more_than_a_share_of_the_pools_is_replaced_at_once() -> None:
 
 def test_a_pool_with_pods_on_it_is_not_replaced_however_unready() -> None:
     """Work that runs on half of its nodes is for its owner to judge."""
-    jobset = make_jobset()
-    world = World(jobset)
-    pool = world.put_pool(make_pool(jobset), ready=False)
+    workload = make_jobset()
+    world = World(workload)
+    pool = world.put_pool(make_pool(workload), ready=False)
     world.put(
         make_pod(
-            jobset,
+            workload,
             node_name=next(node.name for node in world.nodes.values() if node.pool_name == pool.name),
             phase="Running",
         )
@@ -186,14 +186,14 @@ def test_a_pool_with_pods_on_it_is_not_replaced_however_unready() -> None:
 
 def vanished(count: int, *, pools: int, seen: bool = False) -> World:
     """Return a world with so many pools, of which so many have lost their JobSets."""
-    jobsets = [make_jobset(f"train-{index}") for index in range(pools)]
-    world = World(*jobsets)
-    for jobset in jobsets:
-        world.put_pool(make_pool(jobset))
-    for jobset in jobsets[:count]:
-        del world.jobsets[jobset.uid]
+    workloads = [make_jobset(f"train-{index}") for index in range(pools)]
+    world = World(*workloads)
+    for workload in workloads:
+        world.put_pool(make_pool(workload))
+    for workload in workloads[:count]:
+        del world.workloads[workload.uid]
         if seen:
-            world.deleted_jobsets.add(jobset.uid)
+            world.deleted_workloads.add(workload.uid)
     world.pods.clear()
     return world
 
@@ -248,9 +248,9 @@ def test_a_delete_that_is_held_up_for_ten_minutes_is_an_alert() -> None:
 @pytest.mark.parametrize("changes", [{"node_count": 0}, {"status": PoolStatus.PROVISIONING}], ids=["flex", "in making"])
 def test_a_pool_that_waits_for_capacity_is_not_given_up(changes: dict[str, Any]) -> None:
     """It has had no node to lose."""
-    jobset = make_jobset(parallelism=0, template=make_requirements(topology="2x2x1", tolerations=()))
-    world = World(jobset)
-    world.put(make_pool(jobset, **changes))
+    workload = make_jobset(parallelism=0, template=make_requirements(topology="2x2x1", tolerations=()))
+    world = World(workload)
+    world.put(make_pool(workload, **changes))
     world.run(60, seconds=60)
     assert DeleteReason.NO_READY_NODES not in [delete.reason for plan in world.plans for delete in plan.deletes]
 
@@ -282,10 +282,10 @@ def test_the_deletion_delay_runs_from_when_nothing_needs_the_pool() -> None:
     world.settings = settings(deletion_delay_seconds=100.0)
     assert reasons(world, 99) == []
     assert world.plans[-1].wake_at == after(100)
-    (jobset,) = world.jobsets.values()
-    world.jobsets[jobset.uid] = replace(jobset, suspended=False)
+    (workload,) = world.workloads.values()
+    world.workloads[workload.uid] = replace(workload, suspended=False)
     world.look()
-    world.jobsets[jobset.uid] = jobset
+    world.workloads[workload.uid] = workload
     assert reasons(world, 99) == []
     world.pass_time(1)
     assert len(world.look().deletes) == 1
@@ -304,7 +304,7 @@ def test_a_refused_delete_waits_for_its_next_try_or_for_another_status_of_its_po
     plan = world.look()
     assert (plan.deletes, plan.wake_at) == ((), retry_at)
     changed = World(settings_=world.settings)
-    changed.jobsets, changed.memory, changed.now = world.jobsets, world.memory, world.now
+    changed.workloads, changed.memory, changed.now = world.workloads, world.memory, world.now
     changed.put_pool(replace(world.pools[name], status=PoolStatus.RECONCILING))
     assert len(changed.look().deletes) == 1
     world.now = retry_at
@@ -336,8 +336,8 @@ def test_a_pool_that_is_wanted_again_is_uncordoned() -> None:
     (pool,) = world.pools.values()
     world.put(make_node(pool, 0, cordoned=True, cordoned_by_us=True), make_node(pool, 1, cordoned=True))
     assert world.look().uncordons == ()
-    (jobset,) = world.jobsets.values()
-    world.jobsets[jobset.uid] = replace(jobset, suspended=False)
+    (workload,) = world.workloads.values()
+    world.workloads[workload.uid] = replace(workload, suspended=False)
     assert world.look().uncordons == (make_node(pool, 0).name,)
 
 
@@ -350,14 +350,14 @@ def test_a_pool_that_is_being_deleted_is_not_deleted_twice() -> None:
 
 def test_a_pool_in_the_making_that_nothing_needs_any_more_goes_when_it_is_listed() -> None:
     """Not before: there may be nothing to delete."""
-    jobset = make_jobset()
-    world = World(jobset)
+    workload = make_jobset()
+    world = World(workload)
     (create,) = world.look().creates
-    world.remove_jobset(jobset)
+    world.remove_jobset(workload)
     assert reasons(world, 100) == []
-    world.put(make_pool(jobset, status=PoolStatus.PROVISIONING))
+    world.put(make_pool(workload, status=PoolStatus.PROVISIONING))
     assert create.request.name in world.pools
-    assert reasons(world) == [DeleteReason.JOBSET_GONE]
+    assert reasons(world) == [DeleteReason.WORKLOAD_GONE]
 
 
 def narrowed_world(count: int = 1) -> World:
@@ -442,13 +442,13 @@ def test_those_that_are_held_up_do_not_keep_the_vanished_waiting() -> None:
 
 def test_a_jobset_that_is_not_opted_in_any_more_keeps_its_pool_until_it_ends() -> None:
     """OPT_IN_LABEL says who may buy; what is there is used and goes as ever."""
-    jobset = make_jobset()
+    workload = make_jobset()
     world = due_world()
     world.settings = settings(opt_in_label=("team", "a"))
     assert reasons(world, 100) == []
-    world.jobsets[jobset.uid] = replace(jobset, terminal_state="Completed")
-    world.end_pods(jobset)
-    assert reasons(world) == [DeleteReason.JOBSET_FINISHED]
+    world.workloads[workload.uid] = replace(workload, terminal_state="Completed")
+    world.end_pods(workload)
+    assert reasons(world) == [DeleteReason.WORKLOAD_FINISHED]
 
 
 def test_vanished_pools_that_are_not_due_yet_wake_nobody() -> None:

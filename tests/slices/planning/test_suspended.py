@@ -10,7 +10,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, NodePool, PoolStatus
-from provisioner.model.workloads import JobSet, ReplicatedJob
+from provisioner.model.workloads import PodGroup, Workload
 from provisioner.slices.planning.plan import DeleteReason
 from tests.builders import go_pool, make_jobset, make_node, make_pod, make_pool, make_requirements, settings
 from tests.slices.planning.world import World, failure
@@ -18,30 +18,30 @@ from tests.slices.planning.world import World, failure
 _LONG = 100_000
 
 
-def world_of(*jobsets: JobSet, **changes: Any) -> World:
+def world_of(*workloads: Workload, **changes: Any) -> World:
     """Return a world in which suspended JobSets keep their pools."""
-    return World(*jobsets, settings_=settings(**{"keep_suspended": True} | changes))
+    return World(*workloads, settings_=settings(**{"keep_suspended": True} | changes))
 
 
-def suspend(world: World, jobset: JobSet, **changes: Any) -> None:
+def suspend(world: World, workload: Workload, **changes: Any) -> None:
     """Suspend a JobSet, as the JobSet controller does: its pods go."""
-    world.end_pods(jobset)
-    world.jobsets[jobset.uid] = replace(jobset, suspended=True, **changes)
+    world.end_pods(workload)
+    world.workloads[workload.uid] = replace(workload, suspended=True, **changes)
 
 
-def resume(world: World, jobset: JobSet) -> None:
+def resume(world: World, workload: Workload) -> None:
     """Resume a JobSet."""
-    world.jobsets[jobset.uid] = jobset
-    world.start_pods(jobset)
+    world.workloads[workload.uid] = workload
+    world.start_pods(workload)
 
 
-def suspended_world(jobset: JobSet | None = None, **changes: Any) -> tuple[World, JobSet, NodePool]:
+def suspended_world(workload: Workload | None = None, **changes: Any) -> tuple[World, Workload, NodePool]:
     """Return a world with a suspended JobSet whose pool runs."""
-    jobset = jobset or make_jobset()
-    world = world_of(jobset, **changes)
-    pool = world.put_pool(make_pool(jobset))
-    suspend(world, jobset)
-    return world, jobset, pool
+    workload = workload or make_jobset()
+    world = world_of(workload, **changes)
+    pool = world.put_pool(make_pool(workload))
+    suspend(world, workload)
+    return world, workload, pool
 
 
 def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
@@ -53,64 +53,64 @@ def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
 
 def test_a_suspended_jobset_keeps_its_pools_and_takes_them_when_it_is_resumed() -> None:
     """However long that takes; no other is made."""
-    jobset = make_jobset(replicas=3)
-    world = world_of(jobset)
+    workload = make_jobset(replicas=3)
+    world = world_of(workload)
     world.live(5)
-    suspend(world, jobset)
+    suspend(world, workload)
     world.run(3, seconds=_LONG)
     assert set(world.states().values()) == {"ready"}
-    assert all(state.jobset == world.jobsets[jobset.uid] for state in world.plans[-1].pools)
-    resume(world, jobset)
+    assert all(state.workload == world.workloads[workload.uid] for state in world.plans[-1].pools)
+    resume(world, workload)
     world.live(5)
-    assert (world.bound(jobset), len(world.created), world.deleted) == (3, 3, [])
+    assert (world.bound(workload), len(world.created), world.deleted) == (3, 3, [])
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        pytest.param({"terminal_state": "Completed"}, DeleteReason.JOBSET_FINISHED, id="completed"),
-        pytest.param({"terminal_state": "Failed"}, DeleteReason.JOBSET_FINISHED, id="failed"),
-        pytest.param({"deleting": True}, DeleteReason.JOBSET_GONE, id="being deleted"),
-        pytest.param({"replicated_jobs": ()}, DeleteReason.NOT_NEEDED, id="without the child Job"),
+        pytest.param({"terminal_state": "Completed"}, DeleteReason.WORKLOAD_FINISHED, id="completed"),
+        pytest.param({"terminal_state": "Failed"}, DeleteReason.WORKLOAD_FINISHED, id="failed"),
+        pytest.param({"deleting": True}, DeleteReason.WORKLOAD_GONE, id="being deleted"),
+        pytest.param({"groups": ()}, DeleteReason.NOT_NEEDED, id="without the child Job"),
     ],
 )
 def test_the_pools_of_a_suspended_jobset_go_when_it_ends(changes: dict[str, Any], reason: DeleteReason) -> None:
     """Suspended or not; and those of a child Job that its spec lists no more."""
-    world, jobset, _ = suspended_world()
+    world, workload, _ = suspended_world()
     assert reasons(world, _LONG) == []
-    world.jobsets[jobset.uid] = replace(jobset, suspended=True, **changes)
+    world.workloads[workload.uid] = replace(workload, suspended=True, **changes)
     assert reasons(world) == [reason]
 
 
 def test_the_pools_of_a_suspended_jobset_that_is_not_there_any_more_go() -> None:
     """It was deleted."""
-    world, jobset, _ = suspended_world()
-    world.remove_jobset(jobset)
-    assert reasons(world) == [DeleteReason.JOBSET_GONE]
+    world, workload, _ = suspended_world()
+    world.remove_jobset(workload)
+    assert reasons(world) == [DeleteReason.WORKLOAD_GONE]
 
 
 def test_a_suspended_jobset_keeps_a_pool_that_is_still_being_made() -> None:
     """It is ready when the JobSet is resumed."""
-    jobset = make_jobset()
-    world = world_of(jobset)
+    workload = make_jobset()
+    world = world_of(workload)
     world.step()
-    suspend(world, jobset)
+    suspend(world, workload)
     world.run(3, seconds=_LONG)
     assert (set(world.states().values()), world.deleted) == ({"provisioning"}, [])
 
 
 def test_a_suspended_jobset_keeps_a_pool_of_the_go_provisioner() -> None:
     """It names the child Job and no UID."""
-    jobset = make_jobset()
-    world = world_of(jobset)
-    world.put_pool(go_pool(jobset))
-    suspend(world, jobset)
+    workload = make_jobset()
+    world = world_of(workload)
+    world.put_pool(go_pool(workload))
+    suspend(world, workload)
     assert reasons(world, _LONG) == []
 
 
-def _changed(jobset: JobSet, **changes: Any) -> JobSet:
-    job = jobset.replicated_jobs[0]
-    return replace(jobset, replicated_jobs=(replace(job, template=make_requirements(tolerations=(), **changes)),))
+def _changed(workload: Workload, **changes: Any) -> Workload:
+    job = workload.groups[0]
+    return replace(workload, groups=(replace(job, template=make_requirements(tolerations=(), **changes)),))
 
 
 @pytest.mark.parametrize(
@@ -123,22 +123,22 @@ def _changed(jobset: JobSet, **changes: Any) -> JobSet:
 )
 def test_what_the_template_asks_for_meanwhile_does_not_matter(template: dict[str, Any]) -> None:
     """A queue takes its selectors out of the template when it suspends, and puts them in when it admits again."""
-    world, jobset, _ = suspended_world()
-    world.jobsets[jobset.uid] = replace(_changed(jobset, **template), suspended=True)
+    world, workload, _ = suspended_world()
+    world.workloads[workload.uid] = replace(_changed(workload, **template), suspended=True)
     assert reasons(world, _LONG) == []
-    resume(world, jobset)
+    resume(world, workload)
     world.live(3)
-    assert (world.bound(jobset), world.created, world.deleted) == (1, [], [])
+    assert (world.bound(workload), world.created, world.deleted) == (1, [], [])
 
 
 def test_of_two_pools_of_one_slice_the_one_that_it_ran_on_stays() -> None:
     """One is enough, as while it is not suspended."""
-    jobset = make_jobset()
-    world = world_of(jobset)
-    old, new = world.put_pool(make_pool(jobset)), world.put_pool(make_pool(jobset, attempt=1))
-    world.put(make_pod(jobset, node=make_node(old).name))
+    workload = make_jobset()
+    world = world_of(workload)
+    old, new = world.put_pool(make_pool(workload)), world.put_pool(make_pool(workload, attempt=1))
+    world.put(make_pod(workload, node=make_node(old).name))
     world.look()
-    suspend(world, jobset)
+    suspend(world, workload)
     assert reasons(world) == [DeleteReason.NOT_NEEDED]
     assert world.plans[-1].deletes[0].name == new.name
 
@@ -177,23 +177,23 @@ def test_a_pool_that_is_given_up_goes_though_its_jobset_is_suspended() -> None:
 
 def test_a_leader_that_is_still_there_buys_nothing_for_a_suspended_jobset() -> None:
     """The JobSet controller is about to delete it."""
-    jobset = make_jobset(suspended=True)
-    world = world_of(jobset)
+    workload = make_jobset(suspended=True)
+    world = world_of(workload)
     world.run(5)
     assert world.created == []
 
 
 def test_a_slice_that_waits_takes_the_pool_of_a_suspended_jobset() -> None:
     """The scheduler puts its pods there anyhow; the suspended one gets another when it is resumed."""
-    world, jobset, pool = suspended_world()
+    world, workload, pool = suspended_world()
     other = make_jobset("other")
     world.add(other)
     assert (world.look().creates, world.states()[pool.name]) == ((), "ready")
     world.live(3)
     assert (world.bound(other), world.created, world.deleted) == (1, [], [])
-    resume(world, jobset)
+    resume(world, workload)
     world.live(3)
-    assert (world.bound(jobset), len(world.created)) == (1, 1)
+    assert (world.bound(workload), len(world.created)) == (1, 1)
 
 
 def test_a_pool_that_was_lent_is_kept_again_when_the_other_has_ended() -> None:
@@ -218,43 +218,43 @@ def test_what_a_suspended_jobset_keeps_counts_for_the_limits_and_makes_no_room()
     assert "MAX_CHIPS allows all pools together 16 chips, 8 are there" in said.message
 
 
-def _complete(world: World, jobset: JobSet) -> None:
-    world.put_pool(make_pool(jobset, job=1))
+def _complete(world: World, workload: Workload) -> None:
+    world.put_pool(make_pool(workload, job=1))
 
 
 @pytest.mark.parametrize("arrange", [lambda *_: None, _complete], ids=["some slices are there", "all are"])
 def test_slices_that_start_together_stay_held_while_they_are_suspended(
-    arrange: Callable[[World, JobSet], None],
+    arrange: Callable[[World, Workload], None],
 ) -> None:
     """Resumed, they start together with what was kept."""
     asked = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: "train"})
-    jobset = make_jobset(replicas=2, template=asked, annotations={constants.ALL_OR_NOTHING: "true"})
-    world = world_of(jobset)
+    workload = make_jobset(replicas=2, template=asked, annotations={constants.ALL_OR_NOTHING: "true"})
+    world = world_of(workload)
     world.refuse_create = lambda _: failure(FailureKind.STOCKOUT) if world.pools else None
     world.live(20)
-    suspend(world, jobset)
-    arrange(world, jobset)
+    suspend(world, workload)
+    arrange(world, workload)
     there = set(world.pools)
     world.live(40, seconds=600)
     assert (set(world.pools), [plan.releases for plan in world.plans if plan.releases]) == (there, [])
     world.refuse_create = lambda _: None
-    resume(world, jobset)
+    resume(world, workload)
     world.live(50)
-    assert (world.bound(jobset), len(world.pools), world.deleted) == (2, 2, [])
+    assert (world.bound(workload), len(world.pools), world.deleted) == (2, 2, [])
 
 
 def test_a_jobset_that_another_controller_runs_keeps_nothing() -> None:
     """Its pods are elsewhere."""
-    world, jobset, _ = suspended_world()
-    world.jobsets[jobset.uid] = replace(jobset, suspended=True, managed_by="kueue.x-k8s.io/multikueue")
+    world, workload, _ = suspended_world()
+    world.workloads[workload.uid] = replace(workload, suspended=True, managed_by="kueue.x-k8s.io/multikueue")
     assert reasons(world) == [DeleteReason.NOT_NEEDED]
 
 
 def test_a_suspended_jobset_without_pools_costs_nothing() -> None:
     """Thousands of them may wait in a queue."""
-    driver = ReplicatedJob(name="driver", replicas=1, parallelism=1, template=make_requirements(chips=0))
-    jobset = make_jobset(suspended=True, replicas=1000)
+    driver = PodGroup(name="driver", replicas=1, parallelism=1, template=make_requirements(chips=0))
+    workload = make_jobset(suspended=True, replicas=1000)
     world = world_of()
-    world.jobsets[jobset.uid] = replace(jobset, replicated_jobs=(*jobset.replicated_jobs, driver))
+    world.workloads[workload.uid] = replace(workload, groups=(*workload.groups, driver))
     plan = world.look()
     assert (plan.pools, plan.verdicts, plan.wake_at) == ((), (), None)

@@ -8,7 +8,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import NodePool, PoolStatus
-from provisioner.model.workloads import JobSet
+from provisioner.model.workloads import Workload
 from tests.builders import after, go_pool, make_jobset, make_node, make_pod, make_requirements, strange_taint
 from tests.slices.planning.world import World
 
@@ -16,14 +16,14 @@ from tests.slices.planning.world import World
 OLD_RELEASE = {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_NAMESPACE}
 
 
-def old_go_pool(jobset: JobSet) -> NodePool:
+def old_go_pool(workload: Workload) -> NodePool:
     """Return a pool of a release that knew a JobSet by the selector `provisioner-nodepool-id` alone."""
-    pool = go_pool(jobset)
+    pool = go_pool(workload)
     labels = {key: value for key, value in pool.labels.items() if key not in OLD_RELEASE}
-    return replace(pool, labels={**labels, constants.LEGACY_POOL_ID: jobset.name})
+    return replace(pool, labels={**labels, constants.LEGACY_POOL_ID: workload.name})
 
 
-def tied_jobset(name: str) -> JobSet:
+def tied_jobset(name: str) -> Workload:
     """Return a JobSet whose pods select its own pools alone, as those of axlearn do."""
     asked = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: name})
     return make_jobset(name, template=asked)
@@ -31,7 +31,7 @@ def tied_jobset(name: str) -> JobSet:
 
 def owner_of(world: World, pool: NodePool) -> str:
     """Return the JobSet that counts on a pool."""
-    return {state.name: state.jobset_name for state in world.plans[-1].pools}[pool.name]
+    return {state.name: state.workload_name for state in world.plans[-1].pools}[pool.name]
 
 
 @pytest.mark.parametrize(
@@ -57,16 +57,16 @@ def test_the_pool_of_a_jobset_is_used_by_it_and_collected_after_it(
 ) -> None:
     """From the first look to the end: nothing is bought, and nothing stays."""
     asked = make_requirements(accelerator=accelerator, topology=topology, chips=chips, tolerations=())
-    jobset = make_jobset(parallelism=hosts, template=asked)
-    world = World(jobset)
-    pool = world.put_pool(go_pool(jobset))
+    workload = make_jobset(parallelism=hosts, template=asked)
+    world = World(workload)
+    pool = world.put_pool(go_pool(workload))
     world.run(3)
     assert owner_of(world, pool) == "train"
     world.schedule()
     world.run(100)
     assert (world.created, world.deleted) == ([], [])
     assert world.states() == {pool.name: "in_use"}
-    world.remove_jobset(jobset)
+    world.remove_jobset(workload)
     world.run(40)
     assert world.deleted == [pool.name]
 
@@ -81,9 +81,9 @@ def test_the_pool_of_a_jobset_is_used_by_it_and_collected_after_it(
 )
 def test_whatever_its_name_a_pool_is_known_by_its_labels(name: str, want: str) -> None:
     """Two of its names may be alike for two slices; the labels are not."""
-    jobset = make_jobset(name, replicas=2)
-    world = World(jobset)
-    pools = [world.put_pool(go_pool(jobset, job=job)) for job in range(2)]
+    workload = make_jobset(name, replicas=2)
+    world = World(workload)
+    pools = [world.put_pool(go_pool(workload, job=job)) for job in range(2)]
     assert all(pool.name.startswith(want) for pool in pools)
     world.run(3)
     world.schedule()
@@ -94,9 +94,9 @@ def test_whatever_its_name_a_pool_is_known_by_its_labels(name: str, want: str) -
 
 def test_a_pool_in_the_making_is_waited_for() -> None:
     """The Go provisioner was stopped while GKE was at work."""
-    jobset = make_jobset()
-    world = World(jobset)
-    world.put(go_pool(jobset, status=PoolStatus.PROVISIONING))
+    workload = make_jobset()
+    world = World(workload)
+    world.put(go_pool(workload, status=PoolStatus.PROVISIONING))
     world.run(5)
     world.finish_creates()
     world.schedule()
@@ -116,10 +116,10 @@ def test_a_jobset_made_again_under_its_name_goes_on_with_the_pool() -> None:
 
 def test_a_jobset_between_two_restarts_keeps_its_pool() -> None:
     """At the takeover it has no pods, and this provisioner has never seen where they were."""
-    jobset = make_jobset()
-    world = World(jobset)
-    pool = world.put_pool(go_pool(jobset))
-    world.end_pods(jobset)
+    workload = make_jobset()
+    world = World(workload)
+    pool = world.put_pool(go_pool(workload))
+    world.end_pods(workload)
     world.run(100)
     assert (world.created, world.deleted) == ([], [])
     assert owner_of(world, pool) == "train"
@@ -130,10 +130,10 @@ def test_a_pool_is_for_the_jobset_that_it_was_made_for_before_one_that_waits_lon
     early, late = make_jobset("early"), make_jobset("late")
     world = World(late)
     pool = world.put_pool(go_pool(late))
-    world.jobsets[early.uid] = early
+    world.workloads[early.uid] = early
     world.put(make_pod(early, unschedulable_since=after(-600)))
     (create,) = world.step().creates
-    assert create.jobset.name == "early"
+    assert create.workload.name == "early"
     assert owner_of(world, pool) == "late"
 
 
@@ -169,9 +169,9 @@ def test_a_pool_tied_to_its_jobset_goes_to_no_other() -> None:
 )
 def test_a_broken_pool_is_replaced(*, status: PoolStatus, nodes: bool) -> None:
     """By one under a name of ours, so that nothing waits for the old one to go."""
-    jobset = make_jobset()
-    world = World(jobset)
-    pool = go_pool(jobset, status=status)
+    workload = make_jobset()
+    world = World(workload)
+    pool = go_pool(workload, status=status)
     world.put(pool)
     if nodes:
         world.put_pool(pool)
@@ -200,18 +200,18 @@ def test_a_broken_pool_is_replaced(*, status: PoolStatus, nodes: bool) -> None:
 )
 def test_a_pool_with_unfinished_work_on_it_is_never_touched(status: PoolStatus, left: str) -> None:
     """Whatever else is said of it."""
-    jobset = make_jobset()
-    world = World(jobset)
+    workload = make_jobset()
+    world = World(workload)
     taints = {"taints": (strange_taint(),)} if left == "tainted" else {}
-    pool = world.put_pool(go_pool(jobset, status=status), **taints)
-    world.put(*(make_pod(jobset, index=index, node=make_node(pool, index).name) for index in range(2)))
+    pool = world.put_pool(go_pool(workload, status=status), **taints)
+    world.put(*(make_pod(workload, index=index, node=make_node(pool, index).name) for index in range(2)))
     match left:
         case "deleted":
-            del world.jobsets[jobset.uid]
+            del world.workloads[workload.uid]
         case "suspended":
-            world.jobsets[jobset.uid] = replace(jobset, suspended=True)
+            world.workloads[workload.uid] = replace(workload, suspended=True)
         case "finished":
-            world.jobsets[jobset.uid] = replace(jobset, terminal_state="Failed")
+            world.workloads[workload.uid] = replace(workload, terminal_state="Failed")
         case _:
             pass
     world.run(50, seconds=60)
@@ -220,11 +220,11 @@ def test_a_pool_with_unfinished_work_on_it_is_never_touched(status: PoolStatus, 
 
 def test_a_pool_of_an_old_release_is_used_and_collected() -> None:
     """Its label `provisioner-nodepool-id` is its JobSet's name; the Go provisioner still reads it."""
-    jobset = tied_jobset("train")
-    world = World(jobset)
-    pool = world.put_pool(old_go_pool(jobset))
+    workload = tied_jobset("train")
+    world = World(workload)
+    pool = world.put_pool(old_go_pool(workload))
     world.run(3)
     assert (world.created, owner_of(world, pool)) == ([], "train")
-    world.remove_jobset(jobset)
+    world.remove_jobset(workload)
     world.run(40)
     assert world.deleted == [pool.name]

@@ -19,7 +19,7 @@ from provisioner.model.capacity import (
     PoolStatus,
 )
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import JobSet, JobSetUid, Pod
+from provisioner.model.workloads import Pod, Workload, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.launch.specification import expected_pool
@@ -39,10 +39,10 @@ def failure(kind: FailureKind, message: str = "GKE's own words.") -> Failure:
 class World:
     """JobSets, pods, nodes and pools, and a provisioner that looks at them when told."""
 
-    def __init__(self, *jobsets: JobSet, settings_: Settings | None = None) -> None:
+    def __init__(self, *workloads: Workload, settings_: Settings | None = None) -> None:
         self.settings = settings_ or settings()
-        self.jobsets: dict[JobSetUid, JobSet] = {}
-        self.deleted_jobsets: set[JobSetUid] = set()
+        self.workloads: dict[WorkloadUid, Workload] = {}
+        self.deleted_workloads: set[WorkloadUid] = set()
         self.pods: dict[str, Pod] = {}
         self.pools: dict[PoolName, NodePool] = {}
         self.nodes: dict[str, Node] = {}
@@ -56,18 +56,18 @@ class World:
         self.refuse_delete: Callable[[Delete], Failure | None] = lambda _: None
         #: In which order the scheduler looks at leaders, by UID.
         self.order: Callable[[str], Any] | None = None
-        self.add(*jobsets)
+        self.add(*workloads)
 
-    def add(self, *jobsets: JobSet) -> None:
+    def add(self, *workloads: Workload) -> None:
         """Add JobSets with their pods."""
-        for jobset in jobsets:
-            self.jobsets[jobset.uid] = jobset
-            self.start_pods(jobset)
+        for workload in workloads:
+            self.workloads[workload.uid] = workload
+            self.start_pods(workload)
 
-    def start_pods(self, jobset: JobSet) -> None:
+    def start_pods(self, workload: Workload) -> None:
         """Make the leader pods of a JobSet, unschedulable."""
-        for job in range(jobset.replicated_jobs[0].replicas):
-            self.put(make_pod(jobset, job=job, unschedulable_since=self.now))
+        for job in range(workload.groups[0].replicas):
+            self.put(make_pod(workload, job=job, unschedulable_since=self.now))
 
     def put(self, *things: Pod | NodePool | Node) -> None:
         """Add or replace objects."""
@@ -118,15 +118,15 @@ class World:
             leader = self.pods[uid]
             if leader.node_name or leader.finished or leader.completion_index != 0:
                 continue
-            jobset = self.jobsets.get(leader.jobset_uid)  # type: ignore[call-overload]
+            workload = self.workloads.get(leader.workload_uid)  # type: ignore[call-overload]
             place = self._free_pool(leader)
-            if jobset is None or not place:
+            if workload is None or not place:
                 continue
             bound = {"node_name": place[0].name, "phase": "Running", "unschedulable_since": None}
             self.put(replace(leader, **bound))  # type: ignore[arg-type]
             job = int(leader.name.split("-")[-3])
             for index, node in enumerate(place[1:], start=1):
-                self.put(make_pod(jobset, job=job, index=index, node=node.name))
+                self.put(make_pod(workload, job=job, index=index, node=node.name))
 
     def _free_pool(self, leader: Pod) -> list[Node]:
         busy = {self.nodes[pod.node_name].pool_name for pod in self.pods.values() if pod.node_name in self.nodes}
@@ -143,19 +143,19 @@ class World:
                 return nodes
         return []
 
-    def finish(self, jobset: JobSet) -> None:
+    def finish(self, workload: Workload) -> None:
         """Complete a JobSet."""
-        self.jobsets[jobset.uid] = replace(jobset, terminal_state="Completed")
-        self.end_pods(jobset)
+        self.workloads[workload.uid] = replace(workload, terminal_state="Completed")
+        self.end_pods(workload)
 
-    def end_pods(self, jobset: JobSet) -> None:
+    def end_pods(self, workload: Workload) -> None:
         """Remove all pods of a JobSet."""
-        self.pods = {uid: pod for uid, pod in self.pods.items() if pod.jobset_uid != jobset.uid}
+        self.pods = {uid: pod for uid, pod in self.pods.items() if pod.workload_uid != workload.uid}
 
-    def remove_jobset(self, jobset: JobSet) -> None:
+    def remove_jobset(self, workload: Workload) -> None:
         """Delete a JobSet with its pods."""
-        del self.jobsets[jobset.uid]
-        self.end_pods(jobset)
+        del self.workloads[workload.uid]
+        self.end_pods(workload)
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass."""
@@ -164,8 +164,8 @@ class World:
     def snapshot(self, **changes: Any) -> Snapshot:
         """Return what the provisioner sees."""
         fields: dict[str, Any] = {
-            "jobsets": self.jobsets,
-            "deleted_jobsets": frozenset(self.deleted_jobsets),
+            "workloads": self.workloads,
+            "deleted_workloads": frozenset(self.deleted_workloads),
             "pods": tuple(self.pods.values()),
             "nodes": tuple(self.nodes.values()),
             "pools": tuple(self.pools.values()),
@@ -232,9 +232,9 @@ class World:
         """Return all that was said so far, for one reason or for any."""
         return [each for plan in self.plans for each in plan.verdicts if reason in ("", each.reason)]
 
-    def bound(self, jobset: JobSet) -> int:
+    def bound(self, workload: Workload) -> int:
         """Count the slices of a JobSet whose leader is bound."""
-        leaders = (pod for pod in self.pods.values() if pod.jobset_uid == jobset.uid and pod.completion_index == 0)
+        leaders = (pod for pod in self.pods.values() if pod.workload_uid == workload.uid and pod.completion_index == 0)
         return sum(bool(leader.node_name) for leader in leaders)
 
     def _create(self, create: Create) -> CreateAnswer:

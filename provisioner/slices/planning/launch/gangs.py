@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
-from provisioner.model.workloads import JobSetUid
+from provisioner.model.workloads import WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch import wishes
@@ -39,15 +39,15 @@ class Turns:
     """Whose turn it is."""
 
     #: The slices of each JobSet that starts with all of them or not at all.
-    members: Mapping[JobSetUid, list[Slice]]
+    members: Mapping[WorkloadUid, list[Slice]]
     #: Those that may neither take nor buy a pool now, and why.
-    sidelined: Mapping[JobSetUid, str]
+    sidelined: Mapping[WorkloadUid, str]
     #: Those that gave back what they had, and that can never have all: they take nothing, and keep nobody waiting.
-    hopeless: frozenset[JobSetUid]
+    hopeless: frozenset[WorkloadUid]
     #: Those whose turn it is while others wait for them.
-    awaited: frozenset[JobSetUid]
+    awaited: frozenset[WorkloadUid]
     #: Those that are sidelined after they gave back what they had.
-    giving_back: frozenset[JobSetUid]
+    giving_back: frozenset[WorkloadUid]
     #: When the next turn begins.
     wake_at: tuple[datetime, ...]
 
@@ -57,11 +57,11 @@ class Standing:
     """What has become of the JobSets that start together."""
 
     #: For `Memory.gangs`.
-    gangs: Mapping[JobSetUid, Gang]
+    gangs: Mapping[WorkloadUid, Gang]
     #: Nodes whose taint is to be taken off.
     releases: tuple[str, ...]
     #: JobSets of which some slices are ready and held back for the others.
-    held: frozenset[JobSetUid]
+    held: frozenset[WorkloadUid]
     verdicts: tuple[Verdict, ...]
     wake_at: tuple[datetime, ...]
 
@@ -82,8 +82,8 @@ def take_turns(
     hold = timedelta(seconds=settings.partial_hold_seconds)
     queued = {uid: gang for uid, gang in memory.gangs.items() if uid in members and gang.turns > 0}
     hopeless = frozenset(uid for uid in queued if problem_of(members[uid]))
-    sidelined: dict[JobSetUid, str] = {}
-    awaited: set[JobSetUid] = set()
+    sidelined: dict[WorkloadUid, str] = {}
+    awaited: set[WorkloadUid] = set()
     wake_at: list[datetime] = []
     for accelerator, uids in _by_accelerator(members).items():
         queue = sorted(
@@ -97,7 +97,7 @@ def take_turns(
         if begins > now:
             wake_at.append(begins)
             sidelined[head] = f"what was there of its slices was given back, next try {begins:%H:%M:%S} UTC"
-        name = members[head][0].jobset.name
+        name = members[head][0].workload.name
         for place, uid in enumerate(rest, start=2):
             sidelined[uid] = f"place {place} of the JobSets that wait for all their {accelerator} slices, after {name}"
         # Before its turn begins, those that have not tried yet may.
@@ -130,8 +130,8 @@ def stand(
     """See which JobSets have all their slices, and which have waited too long for the rest."""
     hold = timedelta(seconds=settings.partial_hold_seconds)
     place = {slice_id: name for name, slice_id in matching.claimed.items()}
-    gangs: dict[JobSetUid, Gang] = {}
-    partial: dict[JobSetUid, tuple[int, int]] = {}
+    gangs: dict[WorkloadUid, Gang] = {}
+    partial: dict[WorkloadUid, tuple[int, int]] = {}
     wake_at: list[datetime] = []
     for uid, members in turns.members.items():
         there = sum(_is_there(each, place, supply, matching) for each in members)
@@ -163,17 +163,17 @@ def stand(
     )
 
 
-def _members(slices: Mapping[SliceId, Slice], settings: Settings) -> dict[JobSetUid, list[Slice]]:
+def _members(slices: Mapping[SliceId, Slice], settings: Settings) -> dict[WorkloadUid, list[Slice]]:
     """List the slices that start together, by JobSet: those that have pods to run, not those that come later."""
-    members: dict[JobSetUid, list[Slice]] = defaultdict(list)
+    members: dict[WorkloadUid, list[Slice]] = defaultdict(list)
     for each in slices.values():
         if each.served and each.pods and wishes.wants_all_or_nothing(each, settings):
-            members[each.jobset.uid].append(each)
+            members[each.workload.uid].append(each)
     return dict(members)
 
 
-def _by_accelerator(members: Mapping[JobSetUid, list[Slice]]) -> dict[str, set[JobSetUid]]:
-    found: dict[str, set[JobSetUid]] = defaultdict(set)
+def _by_accelerator(members: Mapping[WorkloadUid, list[Slice]]) -> dict[str, set[WorkloadUid]]:
+    found: dict[str, set[WorkloadUid]] = defaultdict(set)
     for uid, slices in members.items():
         for each in slices:
             if each.shape is not None:
@@ -181,7 +181,7 @@ def _by_accelerator(members: Mapping[JobSetUid, list[Slice]]) -> dict[str, set[J
     return found
 
 
-def _order(uid: JobSetUid, gang: Gang, members: Iterable[Slice]) -> tuple[int, float, str]:
+def _order(uid: WorkloadUid, gang: Gang, members: Iterable[Slice]) -> tuple[int, float, str]:
     waits = [each.leader.unschedulable_since for each in members if each.leader is not None]
     oldest = min((since.timestamp() for since in waits if since is not None), default=0.0)
     return gang.turns, oldest, uid
@@ -223,15 +223,15 @@ def _releases(
     supply: Mapping[PoolName, Supply],
     matching: Matching,
     place: Mapping[SliceId, PoolName],
-    partial: Iterable[JobSetUid],
+    partial: Iterable[WorkloadUid],
 ) -> Iterable[str]:
     waiting = set(partial)
     used = [(slice_id, name) for slice_id, name in place.items()]
     used += [(slice_id, name) for slice_id, names in matching.held.items() for name in names]
     for slice_id, name in used:
-        if slice_id not in slices or slice_id.jobset_uid in waiting or name not in supply:
+        if slice_id not in slices or slice_id.workload_uid in waiting or name not in supply:
             continue
-        if slices[slice_id].jobset.suspended:
+        if slices[slice_id].workload.suspended:
             # Nobody knows whether all are there before it is resumed.
             continue
         for node in supply[name].nodes:
@@ -243,12 +243,12 @@ def _verdicts(
     slices: Mapping[SliceId, Slice],
     supply: Mapping[PoolName, Supply],
     place: Mapping[SliceId, PoolName],
-    partial: Mapping[JobSetUid, tuple[int, int]],
+    partial: Mapping[WorkloadUid, tuple[int, int]],
 ) -> Iterable[Verdict]:
     for slice_id, name in place.items():
         waits = slice_id in slices and slices[slice_id].wanting
-        if waits and slice_id.jobset_uid in partial and supply[name].ready:
-            there, wanted = partial[slice_id.jobset_uid]
+        if waits and slice_id.workload_uid in partial and supply[name].ready:
+            there, wanted = partial[slice_id.workload_uid]
             message = (
                 f"Node pool {name} is ready and is held until all slices of the JobSet are: {there} of {wanted} are"
             )

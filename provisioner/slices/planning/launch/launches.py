@@ -10,7 +10,7 @@ from datetime import datetime
 
 from provisioner import constants
 from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus, Zone
-from provisioner.model.workloads import JobSetUid, jobset_ref, pod_ref
+from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch import allowlists, blockers, limits, wishes
@@ -46,9 +46,9 @@ class Buying:
     #: By the scope of the limit.
     reservations: dict[str, Reservation] = field(default_factory=dict)
     #: JobSets for which chips may be kept next, likewise; longest waiting first. Only where it is nobody's turn.
-    candidates: dict[str, list[JobSetUid]] = field(default_factory=dict)
+    candidates: dict[str, list[WorkloadUid]] = field(default_factory=dict)
     keeping_turns: Mapping[str, KeepingTurn] = field(default_factory=dict)
-    turns_in_vain: Mapping[JobSetUid, int] = field(default_factory=dict)
+    turns_in_vain: Mapping[WorkloadUid, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +75,11 @@ class Shop:
     memory: Memory
     settings: Settings
     #: The zone of JobSets whose pools are all to be in one.
-    zones: Mapping[JobSetUid, Zone] = field(default_factory=dict)
+    zones: Mapping[WorkloadUid, Zone] = field(default_factory=dict)
     #: JobSets whose turn it is not, and why.
-    queued: Mapping[JobSetUid, str] = field(default_factory=dict)
+    queued: Mapping[WorkloadUid, str] = field(default_factory=dict)
     #: JobSets of which all slices are bought or none.
-    gangs: Collection[JobSetUid] = ()
+    gangs: Collection[WorkloadUid] = ()
     budget: Budget
     #: How many operations may be started; None: any number.
     slots: int | None
@@ -98,10 +98,10 @@ def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
     budget = shop.budget.copy()
     unserved = _by_turn(unserved, shop)
     hopeless = _hopeless(unserved, shop, zones)
-    members: dict[JobSetUid, list[Slice]] = defaultdict(list)
+    members: dict[WorkloadUid, list[Slice]] = defaultdict(list)
     for slice_ in unserved:
-        if slice_.jobset.uid in shop.gangs:
-            members[slice_.jobset.uid].append(slice_)
+        if slice_.workload.uid in shop.gangs:
+            members[slice_.workload.uid].append(slice_)
     for slice_ in unserved:
         attempt, name = _free_name(slice_, shop, names)
         try:
@@ -111,14 +111,14 @@ def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
             offer = obstacle or _offer(slice_, name, attempt, choices, probes, shop)
             if _out_for_long(slice_, refusal, hopeless, shop):
                 offered = functools.partial(_offer, slice_, name, attempt, choices, probes, shop)
-                _reserve(slice_, members.get(slice_.jobset.uid, (slice_,)), offered, budget, buying, shop)
+                _reserve(slice_, members.get(slice_.workload.uid, (slice_,)), offered, budget, buying, shop)
         except UnmeetableError as error:
             buying.verdicts.append(verdict(slice_, constants.INVALID_REQUEST, f"No TPU node pool is made: {error}"))
             buying.wanted.append(_wanted(slice_, name, Phase.BLOCKED, shop.now, str(error)))
             continue
-        waits = slice_.jobset.uid in hopeless and slice_.id not in hopeless[slice_.jobset.uid].first
+        waits = slice_.workload.uid in hopeless and slice_.id not in hopeless[slice_.workload.uid].first
         if not isinstance(offer, Obstacle) and waits:
-            offer = _for_the_others(slice_, name, hopeless[slice_.jobset.uid])
+            offer = _for_the_others(slice_, name, hopeless[slice_.workload.uid])
         if isinstance(offer, Obstacle):
             buying.wanted.append(_wanted(slice_, name, Phase.BLOCKED, shop.now, offer.note))
             buying.verdicts += [offer.verdict] if offer.verdict is not None else []
@@ -139,14 +139,14 @@ def buy(unserved: Iterable[Slice], shop: Shop) -> Buying:
             buying.verdicts += not_separate(slice_) if is_held(offer) else ()
             names.add(name)
             probes.add(offer)
-            zones.setdefault(slice_.jobset.uid, offer.zone)
+            zones.setdefault(slice_.workload.uid, offer.zone)
             budget.take(slice_)
     buying.keeping_turns, buying.turns_in_vain = pass_turns(
-        shop.memory, buying.reservations, buying.candidates, {each.jobset.uid for each in unserved}, shop.now
+        shop.memory, buying.reservations, buying.candidates, {each.workload.uid for each in unserved}, shop.now
     )
     # A turn that begins now has its effect in the next decision.
     buying.wake_at += [
-        shop.now if turn.jobset_uid is not None and turn.began_at == shop.now else turn.until
+        shop.now if turn.workload_uid is not None and turn.began_at == shop.now else turn.until
         for turn in buying.keeping_turns.values()
     ]
     return buying
@@ -161,9 +161,9 @@ def _reserve(
     shop: Shop,
 ) -> None:
     """Keep what becomes free for slices if it is their JobSet's turn; note that they wait for one if it is nobody's."""
-    scope, uid = budget.scope_to_reserve(together), slice_.jobset.uid
+    scope, uid = budget.scope_to_reserve(together), slice_.workload.uid
     turn = shop.memory.keeping_turns.get(scope)
-    is_theirs = turn is not None and turn.jobset_uid == uid and turn.until > shop.now
+    is_theirs = turn is not None and turn.workload_uid == uid and turn.until > shop.now
     if not scope or not (is_theirs or is_open(turn, shop.now)):
         return
     try:
@@ -175,7 +175,7 @@ def _reserve(
     if is_theirs:
         missing = budget.reserve(scope, together)
         since = turn_of(slice_, shop.memory)
-        buying.reservations[scope] = Reservation(jobset_uid=uid, since=since, missing_chips=missing)
+        buying.reservations[scope] = Reservation(workload_uid=uid, since=since, missing_chips=missing)
     else:
         buying.candidates.setdefault(scope, []).append(uid)
 
@@ -195,12 +195,12 @@ def _by_turn(unserved: Iterable[Slice], shop: Shop) -> list[Slice]:
     latest: dict[tuple[object, ...], datetime] = {}
     for each in unserved:
         failed_at = memory.last_failure_at.get(each.id)
-        alike: tuple[object, ...] = (each.jobset.uid, each.shape, each.nodes)
+        alike: tuple[object, ...] = (each.workload.uid, each.shape, each.nodes)
         if failed_at is None or turns[each.id] < failed_at:
             groups[each.id] = (alike,)
             continue
         if _paced_until(each, memory.pace, memory) is not None:
-            groups[each.id] = ((each.jobset.namespace,), (each.jobset.namespace, each.jobset.uid))
+            groups[each.id] = ((each.workload.namespace,), (each.workload.namespace, each.workload.uid))
         else:
             groups[each.id] = (alike,)
         for group in groups[each.id]:
@@ -215,7 +215,7 @@ def _by_turn(unserved: Iterable[Slice], shop: Shop) -> list[Slice]:
 
 
 def problem_of(
-    slice_: Slice, settings: Settings, memory: Memory, zones: Mapping[JobSetUid, Zone], now: datetime
+    slice_: Slice, settings: Settings, memory: Memory, zones: Mapping[WorkloadUid, Zone], now: datetime
 ) -> str:
     """Say why no pool can be had for a slice, whatever there is in stock; empty where one can."""
     problems: dict[str, None] = {}
@@ -242,41 +242,43 @@ def gang_problem(slices: Iterable[Slice], settings: Settings, memory: Memory, no
     for each in slices:
         problem = problem_of(each, settings, memory, {}, now)
         if problem:
-            return f"slice {each.job_name}: {problem}"
+            return f"slice {each.group_name}: {problem}"
     return limits.problem_of(slices, settings)
 
 
-def _choices(slice_: Slice, settings: Settings, zones: Mapping[JobSetUid, Zone]) -> Choices:
+def _choices(slice_: Slice, settings: Settings, zones: Mapping[WorkloadUid, Zone]) -> Choices:
     """Return what may be tried; raise UnmeetableError where that is nothing."""
     wishes.check(slice_, settings)
     check_shape(slice_)
-    problem = allowlists.namespace_problem(slice_.jobset.namespace, settings)
+    problem = allowlists.namespace_problem(slice_.workload.namespace, settings)
     if problem:
         raise UnmeetableError(problem)
     choices = choices_of(slice_, settings)
-    zone = zones.get(slice_.jobset.uid) if wishes.wants_one_zone(slice_, settings) else None
+    zone = zones.get(slice_.workload.uid) if wishes.wants_one_zone(slice_, settings) else None
     if zone is None:
         return choices
     there = tuple(choice for choice in choices.open if choice.zone == zone)
     if not there:
         raise UnmeetableError(
-            f"all pools of JobSet {slice_.jobset.name} are to be in one zone, {zone}, and this slice may be in "
+            f"all pools of JobSet {slice_.workload.name} are to be in one zone, {zone}, and this slice may be in "
             f"{', '.join(sorted({choice.zone for choice in choices.open}))} only"
         )
     return Choices(open=there, left_out=choices.left_out)
 
 
-def _hopeless(unserved: Collection[Slice], shop: Shop, zones: Mapping[JobSetUid, Zone]) -> dict[JobSetUid, _Hopeless]:
+def _hopeless(
+    unserved: Collection[Slice], shop: Shop, zones: Mapping[WorkloadUid, Zone]
+) -> dict[WorkloadUid, _Hopeless]:
     """Say why of some JobSets that start together not all slices can be had: none is bought then."""
-    found: dict[JobSetUid, _Hopeless] = {}
-    budgets: dict[JobSetUid, Budget] = {}
+    found: dict[WorkloadUid, _Hopeless] = {}
+    budgets: dict[WorkloadUid, Budget] = {}
     for slice_ in unserved:
-        uid = slice_.jobset.uid
+        uid = slice_.workload.uid
         if uid not in shop.gangs or uid in found:
             continue
         problem = problem_of(slice_, shop.settings, shop.memory, zones, shop.now)
         if problem:
-            found[uid] = _Hopeless(why=f"slice {slice_.job_name} can be had nowhere: {problem}")
+            found[uid] = _Hopeless(why=f"slice {slice_.group_name} can be had nowhere: {problem}")
             continue
         budget = budgets.get(uid) or budgets.setdefault(uid, shop.budget.copy())
         refusal = budget.refusal(slice_)
@@ -285,10 +287,10 @@ def _hopeless(unserved: Collection[Slice], shop: Shop, zones: Mapping[JobSetUid,
         budget.take(slice_)
     refused = {refusal.slice_id for refusal in shop.memory.refusals.values()}
     for slice_ in unserved:
-        uid = slice_.jobset.uid
+        uid = slice_.workload.uid
         if slice_.id in refused and uid in shop.gangs and (uid not in found or found[uid].first):
             first = (found[uid].first if uid in found else frozenset()) | {slice_.id}
-            found[uid] = _Hopeless(why=f"slice {slice_.job_name}, which GKE refused before, tries first", first=first)
+            found[uid] = _Hopeless(why=f"slice {slice_.group_name}, which GKE refused before, tries first", first=first)
     return found
 
 
@@ -297,16 +299,18 @@ def _order(shop: Shop) -> Callable[[Slice], datetime]:
 
     A JobSet that starts all together and holds some of its slices goes on with the others: it gives them back in time.
     """
-    begun = {slice_id.jobset_uid for slice_id, pools in shop.owned.items() if pools} & set(shop.gangs)
+    begun = {slice_id.workload_uid for slice_id, pools in shop.owned.items() if pools} & set(shop.gangs)
     nothing = replace(shop.memory, last_failure_at={})
-    return lambda each: turn_of(each, nothing if each.jobset.uid in begun else shop.memory)
+    return lambda each: turn_of(each, nothing if each.workload.uid in begun else shop.memory)
 
 
-def _out_for_long(slice_: Slice, refusal: Refusal | None, hopeless: Mapping[JobSetUid, _Hopeless], shop: Shop) -> bool:
+def _out_for_long(
+    slice_: Slice, refusal: Refusal | None, hopeless: Mapping[WorkloadUid, _Hopeless], shop: Shop
+) -> bool:
     """Whether limits alone have kept a slice, or one that it starts together with, out for too long."""
-    if not is_due(shop.now - turn_of(slice_, shop.memory)) or slice_.jobset.uid in shop.queued:
+    if not is_due(shop.now - turn_of(slice_, shop.memory)) or slice_.workload.uid in shop.queued:
         return False
-    gang = hopeless.get(slice_.jobset.uid)
+    gang = hopeless.get(slice_.workload.uid)
     return refusal is not None if gang is None else gang.limited
 
 
@@ -322,7 +326,7 @@ def _too_much(slice_: Slice, name: PoolName, refusal: Refusal) -> Obstacle:
 
 
 def _queued(slice_: Slice, name: PoolName, shop: Shop) -> Obstacle | None:
-    turn = shop.queued.get(slice_.jobset.uid)
+    turn = shop.queued.get(slice_.workload.uid)
     if turn is None:
         return None
     said = verdict(slice_, constants.CREATION_WAITING, f"Node pool {name} waits: {turn}", key=f"queue {name}")
@@ -331,7 +335,9 @@ def _queued(slice_: Slice, name: PoolName, shop: Shop) -> Obstacle | None:
 
 def _for_the_others(slice_: Slice, name: PoolName, found: _Hopeless) -> Obstacle:
     """Tell that a slice could be had, and another one of its JobSet could not."""
-    message = f"Node pool {name} is not made, for the slices of JobSet {slice_.jobset.name} start together: {found.why}"
+    message = (
+        f"Node pool {name} is not made, for the slices of JobSet {slice_.workload.name} start together: {found.why}"
+    )
     said = verdict(slice_, constants.CREATION_WAITING, message, key=f"together {name}")
     return Obstacle(note=message, verdict=said, until=found.until)
 
@@ -422,7 +428,7 @@ def _free_name(slice_: Slice, shop: Shop, names: set[PoolName]) -> tuple[int, Po
     """Return the attempt to make and its pool's name: one of which nothing is left."""
     listed = max((each.attempt + 1 for each in shop.owned.get(slice_.id, ())), default=0)
     attempt = max(listed, shop.memory.attempts.get(slice_.id, 0))
-    while (name := pool_name(slice_.jobset.name, slice_.id, attempt)) in names:
+    while (name := pool_name(slice_.workload.name, slice_.id, attempt)) in names:
         # Something is left of an earlier pool of that name, or somebody made one by hand.
         attempt += 1
     return attempt, name
@@ -431,7 +437,9 @@ def _free_name(slice_: Slice, shop: Shop, names: set[PoolName]) -> tuple[int, Po
 def _create(slice_: Slice, request: NodePoolRequest) -> Create:
     if slice_.leader is None:
         raise ValueError(f"slice {slice_.id} has no leader pod and cannot be wanting")
-    return Create(slice_id=slice_.id, request=request, pod=pod_ref(slice_.leader), jobset=jobset_ref(slice_.jobset))
+    return Create(
+        slice_id=slice_.id, request=request, pod=pod_ref(slice_.leader), workload=workload_ref(slice_.workload)
+    )
 
 
 def _wanted(slice_: Slice, name: PoolName, phase: Phase, now: datetime, note: str) -> PoolState:
@@ -441,10 +449,10 @@ def _wanted(slice_: Slice, name: PoolName, phase: Phase, now: datetime, note: st
         phase=phase,
         since=now,
         slice_id=slice_.id,
-        jobset=slice_.jobset,
-        namespace=slice_.jobset.namespace,
-        jobset_name=slice_.jobset.name,
-        job_name=slice_.job_name,
+        workload=slice_.workload,
+        namespace=slice_.workload.namespace,
+        workload_name=slice_.workload.name,
+        group_name=slice_.group_name,
         machine_type=shape.machine_type.name if shape is not None else "",
         topology=str(shape.topology) if shape is not None else "",
         chips=shape.machine_type.chips * slice_.nodes if shape is not None else 0,

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from provisioner import tpu
 from provisioner.model.capacity import PoolName, PoolStatus
-from provisioner.model.workloads import JobSet, JobSetUid
+from provisioner.model.workloads import Workload, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.settings.forms import OTHERS
 from provisioner.slices.demand import Slice, SliceId
@@ -52,7 +52,7 @@ class Budget:
     #: Chips by scope.
     chips: Counter[str] = field(default_factory=Counter)
     #: Chips by scope and the JobSet that has them.
-    chips_of_jobsets: Counter[tuple[str, JobSetUid]] = field(default_factory=Counter)
+    chips_of_workloads: Counter[tuple[str, WorkloadUid]] = field(default_factory=Counter)
     #: Pools by namespace and name of their JobSet.
     pools: Counter[tuple[str, str]] = field(default_factory=Counter)
     #: The creates of the last hour, oldest first.
@@ -75,10 +75,10 @@ class Budget:
         for each in supply if budget._counts else ():
             # One that only others' pods are on is not had by the JobSet that it was made for.
             lent = _is_lent(each, holders.get(each.name, frozenset()))
-            budget._count(*each.jobset_name, each.pool.machine_type, each.pool.hosts, pools=0 if lent else 1)
-            users = {slice_id.jobset_uid for slice_id in holders.get(each.name, ()) if slice_id is not None}
-            for uid in users or {each.jobset_uid}:
-                budget.chips_of_jobsets.update(dict.fromkeys(((scope, uid) for scope in scopes_of(each)), each.chips))
+            budget._count(*each.workload_name, each.pool.machine_type, each.pool.hosts, pools=0 if lent else 1)
+            users = {slice_id.workload_uid for slice_id in holders.get(each.name, ()) if slice_id is not None}
+            for uid in users or {each.workload_uid}:
+                budget.chips_of_workloads.update(dict.fromkeys(((scope, uid) for scope in scopes_of(each)), each.chips))
         return budget
 
     @property
@@ -96,7 +96,7 @@ class Budget:
         return replace(
             self,
             chips=self.chips.copy(),
-            chips_of_jobsets=self.chips_of_jobsets.copy(),
+            chips_of_workloads=self.chips_of_workloads.copy(),
             pools=self.pools.copy(),
             created=self.created.copy(),
             reserved=self.reserved.copy(),
@@ -112,7 +112,7 @@ class Budget:
         for limit, scope, most in self._limits_on_chips(slice_):
             if self.chips[scope] + chips > most:
                 return _too_many_chips(limit, scope, most, self.chips[scope], self.reserved.get(scope, 0), chips)
-        return self._refusal_of_others(slice_.jobset)
+        return self._refusal_of_others(slice_.workload)
 
     def missing(self, slice_: Slice) -> dict[str, int]:
         """Return how many chips have to go, by scope, before a pool for this slice is allowed."""
@@ -130,7 +130,7 @@ class Budget:
         for each limit. And not where that would be of no use: where another limit keeps them out too, or where a limit
         allows their JobSet no more than it has. Empty where nothing is to be kept.
         """
-        if any(self._refusal_of_others(each.jobset) for each in slices):
+        if any(self._refusal_of_others(each.workload) for each in slices):
             return ""
         asked: Counter[str] = Counter()
         own: Counter[str] = Counter()
@@ -139,7 +139,7 @@ class Budget:
             for _, scope, most in self._limits_on_chips(each):
                 limits[scope] = most
                 asked[scope] += _chips_of(each)
-                own[scope] = self.chips_of_jobsets[scope, each.jobset.uid]
+                own[scope] = self.chips_of_workloads[scope, each.workload.uid]
         if any(asked[scope] + own[scope] > most for scope, most in limits.items()):
             return ""
         refusing = [scope for scope, most in limits.items() if self.chips[scope] + asked[scope] > most]
@@ -159,7 +159,7 @@ class Budget:
 
     def _limits_on_chips(self, slice_: Slice) -> Iterable[tuple[str, str, int]]:
         """Yield setting, scope and number."""
-        settings, namespace = self.settings, slice_.jobset.namespace
+        settings, namespace = self.settings, slice_.workload.namespace
         if settings.max_chips is not None:
             yield "MAX_CHIPS", _ALL, settings.max_chips
         most = _amount(settings.max_chips_per_namespace, namespace)
@@ -172,37 +172,38 @@ class Budget:
 
     def take(self, slice_: Slice) -> None:
         """Count a create that has been decided."""
-        jobset, shape = slice_.jobset, slice_.shape
+        workload, shape = slice_.workload, slice_.shape
         if shape is not None and self._counts:
-            self._count(jobset.namespace, jobset.name, shape.machine_type.name, slice_.nodes, pools=1)
-            for scope in scopes(jobset.namespace, shape.accelerator.label):
-                self.chips_of_jobsets[scope, jobset.uid] += _chips_of(slice_)
+            self._count(workload.namespace, workload.name, shape.machine_type.name, slice_.nodes, pools=1)
+            for scope in scopes(workload.namespace, shape.accelerator.label):
+                self.chips_of_workloads[scope, workload.uid] += _chips_of(slice_)
         self.created.append(self.now)
 
     def give_back(self, each: Supply) -> None:
         """Count a pool no more."""
-        self._count(*each.jobset_name, each.pool.machine_type, -each.pool.hosts, pools=-1)
+        self._count(*each.workload_name, each.pool.machine_type, -each.pool.hosts, pools=-1)
 
-    def _count(self, namespace: str, jobset_name: str, machine_type: str, nodes: int, *, pools: int) -> None:
+    def _count(self, namespace: str, workload_name: str, machine_type: str, nodes: int, *, pools: int) -> None:
         known = tpu.machine_type(machine_type)
         if known is not None:
             for scope in scopes(namespace, known[0].label):
                 self.chips[scope] += nodes * known[1].chips
-        self.pools[namespace, jobset_name] += pools
+        self.pools[namespace, workload_name] += pools
 
-    def _refusal_of_others(self, jobset: JobSet) -> Refusal | None:
+    def _refusal_of_others(self, workload: Workload) -> Refusal | None:
         """Return what forbids one more pool besides the limits on chips."""
         if self.settings.pause_creation:
             return _PAUSED
-        return self._too_many_pools(jobset) or self._too_many_creates()
+        return self._too_many_pools(workload) or self._too_many_creates()
 
-    def _too_many_pools(self, jobset: JobSet) -> Refusal | None:
-        most, there = self.settings.max_pools_per_jobset, self.pools[jobset.namespace, jobset.name]
+    def _too_many_pools(self, workload: Workload) -> Refusal | None:
+        most, there = self.settings.max_pools_per_jobset, self.pools[workload.namespace, workload.name]
         if most is None or there < most:
             return None
         return Refusal(
             limit="MAX_POOLS_PER_JOBSET",
-            message=f"MAX_POOLS_PER_JOBSET allows a JobSet {most} node pools, and {there} of {jobset.name} are there.",
+            message=f"MAX_POOLS_PER_JOBSET allows a JobSet {most} node pools, and {there} of {workload.name} are "
+            f"there.",
         )
 
     def _too_many_creates(self) -> Refusal | None:
@@ -232,7 +233,7 @@ def problem_of(slices: Iterable[Slice], settings: Settings) -> str:
 def in_the_way(
     unserved: Iterable[Slice],
     possible: Callable[[Slice], bool],
-    gangs: Collection[JobSetUid],
+    gangs: Collection[WorkloadUid],
     supply: Mapping[PoolName, Supply],
     idle_since: Mapping[PoolName, datetime],
     budget: Budget,
@@ -246,7 +247,7 @@ def in_the_way(
         return frozenset()
     together: dict[Hashable, list[Slice]] = defaultdict(list)
     for slice_ in unserved:
-        uid = slice_.jobset.uid
+        uid = slice_.workload.uid
         together[uid if uid in gangs else slice_.id].append(slice_)
     room = budget.copy()
     for each in supply.values():
@@ -289,7 +290,7 @@ def _make_room(
 def scopes_of(each: Supply) -> tuple[str, str, str]:
     """Return the scopes of limits in which the chips of a pool count."""
     known = tpu.machine_type(each.pool.machine_type)
-    return scopes(each.jobset_name[0], known[0].label if known else "")
+    return scopes(each.workload_name[0], known[0].label if known else "")
 
 
 def scopes(namespace: str, accelerator: str) -> tuple[str, str, str]:
@@ -341,7 +342,7 @@ def _too_many_chips(limit: str, scope: str, most: int, counted: int, reserved: i
 
 def _is_lent(each: Supply, holders: Collection[SliceId | None]) -> bool:
     """Whether pods are on a pool, and none of the JobSet that it was made for."""
-    return bool(holders) and all(slice_id is None or slice_id.jobset_uid != each.jobset_uid for slice_id in holders)
+    return bool(holders) and all(slice_id is None or slice_id.workload_uid != each.workload_uid for slice_id in holders)
 
 
 def _amount(amounts: Iterable[tuple[str, int]], name: str) -> int | None:

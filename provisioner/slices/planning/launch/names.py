@@ -20,11 +20,11 @@ _PREFIX_LENGTH = _MAX_LENGTH - _HASH_DIGITS - 1
 
 
 @lru_cache(maxsize=65536)
-def pool_name(jobset_name: str, slice_id: SliceId, attempt: int) -> PoolName:
+def pool_name(workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
     """Return the name of the pool for one attempt of a slice: equal inputs, equal name."""
-    seed = f"{slice_id.jobset_uid}/{slice_id.job_key}/{attempt}"
+    seed = f"{slice_id.workload_uid}/{slice_id.group_key}/{attempt}"
     digest = hashlib.sha256(seed.encode()).hexdigest()[:_HASH_DIGITS]
-    readable = re.sub(r"[^a-z0-9]+", "-", jobset_name.lower()).strip("-")
+    readable = re.sub(r"[^a-z0-9]+", "-", workload_name.lower()).strip("-")
     if not readable[:1].isalpha():
         readable = f"js-{readable}"
     return PoolName(f"{readable[:_PREFIX_LENGTH].rstrip('-')}-{digest}")

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from provisioner.model.capacity import PoolName, PoolStatus
-from provisioner.model.workloads import JobSetUid
+from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch import limits
 from provisioner.slices.planning.match.assignment import Matching
@@ -34,16 +34,16 @@ def is_due(waited: timedelta) -> bool:
 
 def is_open(turn: KeepingTurn | None, now: datetime) -> bool:
     """Whether somebody may be given the next turn now: it is nobody's, and the pause after the last one is over."""
-    return turn is None or (turn.jobset_uid is None and turn.until <= now)
+    return turn is None or (turn.workload_uid is None and turn.until <= now)
 
 
 def pass_turns(
     memory: Memory,
     kept: Collection[str],
-    candidates: Mapping[str, Iterable[JobSetUid]],
-    unserved: Collection[JobSetUid],
+    candidates: Mapping[str, Iterable[WorkloadUid]],
+    unserved: Collection[WorkloadUid],
     now: datetime,
-) -> tuple[dict[str, KeepingTurn], dict[JobSetUid, int]]:
+) -> tuple[dict[str, KeepingTurn], dict[WorkloadUid, int]]:
     """Return whose turn it is within each limit from now on, and how many turns in vain each JobSet had.
 
     `kept` are the limits within which chips are kept now, by the turns of the memory; `candidates` those that wait for
@@ -56,17 +56,17 @@ def pass_turns(
     in_vain = dict(memory.turns_in_vain)
     for scope in sorted({*memory.keeping_turns, *candidates}):
         turn = memory.keeping_turns.get(scope)
-        if turn is not None and turn.jobset_uid is not None and (scope not in kept or turn.until <= now):
-            in_vain[turn.jobset_uid] = in_vain.get(turn.jobset_uid, 0) + 1
+        if turn is not None and turn.workload_uid is not None and (scope not in kept or turn.until <= now):
+            in_vain[turn.workload_uid] = in_vain.get(turn.workload_uid, 0) + 1
             lasted = min(now, turn.until) - turn.began_at
-            turn = KeepingTurn(jobset_uid=None, began_at=now, until=now + max(lasted, _SHORTEST_PAUSE))
+            turn = KeepingTurn(workload_uid=None, began_at=now, until=now + max(lasted, _SHORTEST_PAUSE))
         waiting = tuple(candidates.get(scope, ()))
         if turn is not None and turn.until > now:
             turns[scope] = turn
         elif waiting:
             chosen = min(waiting, key=lambda uid: in_vain.get(uid, 0))
             length = _FIRST_TURN * 2 ** min(in_vain.get(chosen, 0), _MOST_DOUBLINGS)
-            turns[scope] = KeepingTurn(jobset_uid=chosen, began_at=now, until=now + length)
+            turns[scope] = KeepingTurn(workload_uid=chosen, began_at=now, until=now + length)
     return turns, {uid: count for uid, count in in_vain.items() if uid in unserved}
 
 
@@ -122,8 +122,8 @@ def closing(
 def _yields(slice_: Slice, memory: Memory) -> bool:
     turn = turn_of(slice_, memory)
     accelerator = slice_.shape.accelerator.label if slice_.shape is not None else ""
-    found = (memory.reservations.get(scope) for scope in limits.scopes(slice_.jobset.namespace, accelerator))
-    return any(each is not None and each.since < turn and each.jobset_uid != slice_.jobset.uid for each in found)
+    found = (memory.reservations.get(scope) for scope in limits.scopes(slice_.workload.namespace, accelerator))
+    return any(each is not None and each.since < turn and each.workload_uid != slice_.workload.uid for each in found)
 
 
 def _settled(each: Supply, matching: Matching, slices: Mapping[SliceId, Slice], reservation: Reservation) -> bool:
@@ -131,7 +131,7 @@ def _settled(each: Supply, matching: Matching, slices: Mapping[SliceId, Slice], 
     holders = matching.holders.get(each.name, frozenset())
     return bool(holders) and all(
         slice_id is not None
-        and slice_id.jobset_uid != reservation.jobset_uid
+        and slice_id.workload_uid != reservation.workload_uid
         and slice_id in slices
         and sum(bool(pod.node_name) for pod in slices[slice_id].pods) >= slices[slice_id].parallelism
         and all(pod.node_name for pod in slices[slice_id].pods)

@@ -60,7 +60,7 @@ def pool_request(
     if policy_name not in ("", _default_policy(shape)):
         labels[constants.POOL_TOPOLOGY] = str(shape.topology)
     request = NodePoolRequest(
-        name=pool_name(slice_.jobset.name, slice_.id, attempt),
+        name=pool_name(slice_.workload.name, slice_.id, attempt),
         zone=choice.zone,
         machine_type=shape.machine_type.name,
         node_count=slice_.nodes,
@@ -108,8 +108,8 @@ def check_shape(slice_: Slice) -> tpu.Shape:
         raise UnmeetableError(slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
         raise UnmeetableError(
-            f"job {slice_.job_name} has parallelism {slice_.parallelism}, but a slice of topology {shape.topology} has "
-            f"{slice_.nodes} hosts with one pod each; set parallelism to {slice_.nodes} or choose a larger topology"
+            f"job {slice_.group_name} has parallelism {slice_.parallelism}, but a slice of topology {shape.topology} "
+            f"has {slice_.nodes} hosts with one pod each; set parallelism to {slice_.nodes} or choose a larger topology"
         )
     return shape
 
@@ -263,7 +263,7 @@ def _labels(slice_: Slice, settings: Settings, choice: CapacityChoice) -> dict[s
     pod_labels = slice_.requirements.labels
     asked = _asked_labels(slice_) - _withheld_labels(slice_, settings)
     named = (selected.keys() | asked) - set(settings.pod_to_node_labels) - set(_COPIED_SELECTORS)
-    if selected.get(constants.LEGACY_POOL_ID) == slice_.jobset.name:
+    if selected.get(constants.LEGACY_POOL_ID) == slice_.workload.name:
         # It only says whose pool it is.
         named -= {constants.LEGACY_POOL_ID}
     _refuse(allowlists.label_problem(named, settings))
@@ -280,16 +280,16 @@ def _labels(slice_: Slice, settings: Settings, choice: CapacityChoice) -> dict[s
             f"label {forbidden[0]} says whose pool it is and cannot be copied from a pod; remove it from the "
             f"annotation {constants.COPY_LABELS} and from GCP_POD_TO_NODE_LABELS"
         )
-    jobset = slice_.jobset
+    workload = slice_.workload
     return copied | {
         constants.NODEPOOL_MANAGER: constants.MANAGER,
         constants.PARENT_KIND: "job",
-        constants.PARENT_NAME: _label_value(slice_.job_name),
-        constants.PARENT_NAMESPACE: jobset.namespace,
-        constants.POOL_JOBSET_NAME: _label_value(jobset.name),
-        constants.POOL_JOBSET_NAMESPACE: jobset.namespace,
-        constants.POOL_JOBSET_UID: jobset.uid,
-        constants.POOL_JOB_KEY: slice_.id.job_key,
+        constants.PARENT_NAME: _label_value(slice_.group_name),
+        constants.PARENT_NAMESPACE: workload.namespace,
+        constants.POOL_JOBSET_NAME: _label_value(workload.name),
+        constants.POOL_JOBSET_NAMESPACE: workload.namespace,
+        constants.POOL_JOBSET_UID: workload.uid,
+        constants.POOL_JOB_KEY: slice_.id.group_key,
     }
 
 

@@ -74,11 +74,11 @@ def check(slice_: Slice, settings: Settings) -> None:
 
 def annotation_of(slice_: Slice, key: str) -> str:
     """Return an annotation of the pod, else of the JobSet, else nothing."""
-    return slice_.requirements.annotations.get(key) or slice_.jobset.annotations.get(key, "")
+    return slice_.requirements.annotations.get(key) or slice_.workload.annotations.get(key, "")
 
 
 def _asked(slice_: Slice, key: str, read: Callable[[str], _T], default: _T) -> _T:
-    if not (slice_.requirements.annotations or slice_.jobset.annotations):
+    if not (slice_.requirements.annotations or slice_.workload.annotations):
         return default
     text = annotation_of(slice_, key)
     if not text.strip():

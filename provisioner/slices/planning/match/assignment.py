@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner.model.capacity import Node, NodePool, PoolName, Zone
-from provisioner.model.workloads import JobSets, JobSetUid, Pod
+from provisioner.model.workloads import Pod, Workloads, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
 from provisioner.slices.planning.match import node_labels
@@ -36,7 +36,7 @@ class Matching:
     #: Slices that want a pool and have none, longest waiting first.
     unserved: tuple[Slice, ...]
     #: The zone of each JobSet whose pools are all to be in one zone and of which there are some.
-    zones: Mapping[JobSetUid, Zone]
+    zones: Mapping[WorkloadUid, Zone]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +44,9 @@ class Restrictions:
     """What slices may not take, although it would fit."""
 
     #: JobSets that take no pool of a second zone.
-    one_zone: Collection[JobSetUid] = ()
+    one_zone: Collection[WorkloadUid] = ()
     #: JobSets that take no pool at all.
-    sidelined: Collection[JobSetUid] = ()
+    sidelined: Collection[WorkloadUid] = ()
     #: Slices that take no pool that was made for another: what becomes free is kept for one that has waited longer.
     yielding: Collection[SliceId] = ()
 
@@ -68,20 +68,20 @@ def match(
     owned: Mapping[SliceId, Sequence[Supply]],
     pods: Iterable[Pod],
     nodes: Iterable[Node],
-    jobsets: JobSets,
+    workloads: Workloads,
     last_held: Mapping[SliceId, PoolName],
     restrictions: Restrictions,
     now: datetime,
 ) -> Matching:
     """Match slices with pools; each pool serves one slice at most."""
-    use = _use(pods, nodes, jobsets, now)
+    use = _use(pods, nodes, workloads, now)
     usable = {name: each for name, each in supply.items() if each.usable}
     claims: dict[SliceId, PoolName] = {}
     claimed: dict[PoolName, SliceId] = {}
-    zones: dict[JobSetUid, Zone] = {}
+    zones: dict[WorkloadUid, Zone] = {}
     waiting = sorted((each for each in slices.values() if not use.held.get(each.id)), key=_queue_order)
 
-    def settle(uid: JobSetUid, pool: NodePool) -> None:
+    def settle(uid: WorkloadUid, pool: NodePool) -> None:
         if uid in restrictions.one_zone and pool.zones:
             zones.setdefault(uid, pool.zones[0])
 
@@ -89,7 +89,7 @@ def match(
         if candidate is not None:
             claims[slice_.id] = candidate.name
             claimed[candidate.name] = slice_.id
-            settle(slice_.jobset.uid, candidate.pool)
+            settle(slice_.workload.uid, candidate.pool)
 
     def returns_to(slice_: Slice, candidate: Supply | None) -> bool:
         """Whether a slice may count on a pool that it had, or that was made for it."""
@@ -101,7 +101,7 @@ def match(
         # Where all hosts are known, the slice's pods are on none of them: it found a place among foreign nodes.
         gone = slice_.id in use.elsewhere and len(candidate.nodes) >= candidate.pool.hosts
         # What a suspended JobSet's pods will ask for is not known: a queue changes their template before and after.
-        return not gone and (slice_.jobset.suspended or serves(candidate, slice_))
+        return not gone and (slice_.workload.suspended or serves(candidate, slice_))
 
     def return_home(slices: Sequence[Slice]) -> None:
         for slice_ in slices:
@@ -114,9 +114,11 @@ def match(
 
     for slice_id, names in use.held.items():
         for name in sorted(names & supply.keys()):
-            settle(slice_id.jobset_uid, supply[name].pool)
-    suspended = [each for each in waiting if each.jobset.suspended]
-    eligible = [each for each in waiting if each.jobset.uid not in restrictions.sidelined and not each.jobset.suspended]
+            settle(slice_id.workload_uid, supply[name].pool)
+    suspended = [each for each in waiting if each.workload.suspended]
+    eligible = [
+        each for each in waiting if each.workload.uid not in restrictions.sidelined and not each.workload.suspended
+    ]
     return_home(eligible)
     # Only who waits for a pool takes one that was made for another; who merely might need one again does not.
     free = _Free(
@@ -127,7 +129,7 @@ def match(
     )
     for slice_ in eligible:
         if slice_.wanting and slice_.id not in claims and slice_.id not in restrictions.yielding:
-            claim(slice_, free.take(slice_, zones.get(slice_.jobset.uid)))
+            claim(slice_, free.take(slice_, zones.get(slice_.workload.uid)))
     # The scheduler puts whatever fits on the nodes that a suspended JobSet keeps: it is the last to count on them.
     return_home(suspended)
     return Matching(
@@ -183,7 +185,7 @@ def _demand_key(slice_: Slice) -> Hashable:
     return slice_.nodes, multi_host, demand_key(slice_.requirements)
 
 
-def _use(pods: Iterable[Pod], nodes: Iterable[Node], jobsets: JobSets, now: datetime) -> _Use:
+def _use(pods: Iterable[Pod], nodes: Iterable[Node], workloads: Workloads, now: datetime) -> _Use:
     pool_of_node = {node.name: node.pool_name for node in nodes}
     holders: dict[PoolName, set[SliceId | None]] = defaultdict(set)
     occupants: dict[PoolName, set[SliceId | None]] = defaultdict(set)
@@ -192,7 +194,7 @@ def _use(pods: Iterable[Pod], nodes: Iterable[Node], jobsets: JobSets, now: date
     for pod in pods:
         if not pod.node_name or pod.finished:
             continue
-        slice_id = slice_id_of(pod, jobsets)
+        slice_id = slice_id_of(pod, workloads)
         name = pool_of_node.get(pod.node_name)
         if name is None:
             if slice_id is not None and pod.deletion_deadline is None:
@@ -218,9 +220,9 @@ def _queue_order(slice_: Slice) -> tuple[bool, float, str, str, str]:
     return (
         not slice_.wanting,
         since.timestamp() if since is not None else 0.0,
-        slice_.jobset.namespace,
-        slice_.jobset.name,
-        slice_.job_name,
+        slice_.workload.namespace,
+        slice_.workload.name,
+        slice_.group_name,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind, PoolName
-from provisioner.model.workloads import JobKey, JobSetUid
+from provisioner.model.workloads import GroupKey, WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.state import Backoff, Memory
 
@@ -98,10 +98,10 @@ def _attempt(number: Any) -> int:
 
 
 def _slice_id(text: str) -> SliceId:
-    uid, separator, job_key = text.partition("/")
+    uid, separator, group_key = text.partition("/")
     if not separator:
         raise ValueError(text)
-    return SliceId(jobset_uid=JobSetUid(uid), job_key=JobKey(job_key))
+    return SliceId(workload_uid=WorkloadUid(uid), group_key=GroupKey(group_key))
 
 
 def _backoff_out(each: Backoff) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import Enum
 
 from provisioner.model.capacity import Failure, NodePoolRequest, OperationName, PoolName, PoolStatus
-from provisioner.model.workloads import JobSetUid
+from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.lifecycle import Phase
 
@@ -98,7 +98,7 @@ class Refusal:
 class Reservation:
     """Who is kept out by a limit on chips for too long, and gets what becomes free before all that came later."""
 
-    jobset_uid: JobSetUid
+    workload_uid: WorkloadUid
     #: Since when it has waited.
     since: datetime
     #: How many chips have to become free for it.
@@ -109,7 +109,7 @@ class Reservation:
 class KeepingTurn:
     """Whose turn it is to have chips kept within one limit; of None nobody's: what is free is for all meanwhile."""
 
-    jobset_uid: JobSetUid | None
+    workload_uid: WorkloadUid | None
     began_at: datetime
     until: datetime
 
@@ -190,10 +190,10 @@ class Memory:
     #: The pool that a slice's pods were last bound to: where a restart will find its place again.
     last_held: Mapping[SliceId, PoolName] = field(default_factory=dict)
     phases: Mapping[PoolName, PhaseEntry] = field(default_factory=dict)
-    gangs: Mapping[JobSetUid, Gang] = field(default_factory=dict)
+    gangs: Mapping[WorkloadUid, Gang] = field(default_factory=dict)
     #: By the scope of the limit.
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
     keeping_turns: Mapping[str, KeepingTurn] = field(default_factory=dict)
     #: How many turns ended in vain for JobSets that wait.
-    turns_in_vain: Mapping[JobSetUid, int] = field(default_factory=dict)
+    turns_in_vain: Mapping[WorkloadUid, int] = field(default_factory=dict)
     operations: OperationLimit = field(default_factory=OperationLimit)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from provisioner.model.capacity import Node, PoolName, PoolStatus
-from provisioner.model.workloads import JobKey, JobSet, JobSets, JobSetUid, ObjectRef, jobset_ref
+from provisioner.model.workloads import GroupKey, ObjectRef, Workload, Workloads, WorkloadUid, workload_ref
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.match.assignment import Matching
@@ -54,10 +54,10 @@ def find_surplus(
     matching: Matching,
     slices: Mapping[SliceId, Slice],
     made_for: Mapping[PoolName, SliceId],
-    jobsets: JobSets,
-    seen_deleted: Collection[JobSetUid],
+    workloads: Workloads,
+    seen_deleted: Collection[WorkloadUid],
     stuck: Mapping[PoolName, SliceId],
-    giving_back: Collection[JobSetUid],
+    giving_back: Collection[WorkloadUid],
     in_the_way: Collection[PoolName],
     arriving: Mapping[PoolName, datetime],
     memory: Memory,
@@ -93,7 +93,7 @@ def find_surplus(
         since[each.name] = min(now, memory.surplus_since.get(each.name, now))
         if each.leaving:
             continue
-        back = owner is not None and owner.jobset_uid in giving_back and owner in slices
+        back = owner is not None and owner.workload_uid in giving_back and owner in slices
         at_once = failed or given_up is not None or back or each.name in in_the_way
         due = _due(each, since[each.name], memory.deletes.get(each.name), settings, now, at_once=at_once)
         if not failed:
@@ -101,14 +101,14 @@ def find_surplus(
         if due > now:
             due_at.append(due)
             continue
-        delete = _delete(each, given_up, owner, slices, jobsets, matching, settings)
+        delete = _delete(each, given_up, owner, slices, workloads, matching, settings)
         if back and delete.reason is DeleteReason.NOT_NEEDED:
             delete = replace(delete, reason=DeleteReason.GIVEN_BACK)
         deletes.append(delete)
     vanished = {
         each.name
         for each in supply
-        if each.name in since and not each.leaving and _vanished(each, jobsets, seen_deleted)
+        if each.name in since and not each.leaving and _vanished(each, workloads, seen_deleted)
     }
     # A JobSet that nobody watches may live for ever, and keeps its pool: that is no trouble.
     unwatched = {each.name for each in supply if each.unwatched}
@@ -136,15 +136,15 @@ def find_surplus(
     )
 
 
-def _vanished(each: Supply, jobsets: JobSets, seen_deleted: Collection[JobSetUid]) -> bool:
+def _vanished(each: Supply, workloads: Workloads, seen_deleted: Collection[WorkloadUid]) -> bool:
     """Whether its JobSet is not there, and was seen neither to be deleted nor to be replaced by a namesake.
 
     Of a namespace that is not watched none is there, and that is no wonder.
     """
     if each.unwatched:
         return False
-    there = each.jobset_uid in jobsets.by_uid or each.jobset_name in jobsets.uid_of_name
-    return not there and each.jobset_uid not in seen_deleted and each.pool.status is not PoolStatus.ERROR
+    there = each.workload_uid in workloads.by_uid or each.workload_name in workloads.uid_of_name
+    return not there and each.workload_uid not in seen_deleted and each.pool.status is not PoolStatus.ERROR
 
 
 def _failures(memory: Memory, delete: Delete) -> int:
@@ -186,32 +186,34 @@ def _delete(
     given_up: SliceId | None,
     owner: SliceId | None,
     slices: Mapping[SliceId, Slice],
-    jobsets: JobSets,
+    workloads: Workloads,
     matching: Matching,
     settings: Settings,
 ) -> Delete:
-    jobset = jobsets.by_uid.get(each.jobset_uid or jobsets.uid_of_name.get(each.jobset_name, JobSetUid("")))
+    workload = workloads.by_uid.get(each.workload_uid or workloads.uid_of_name.get(each.workload_name, WorkloadUid("")))
     if each.pool.status is PoolStatus.ERROR:
         reason = DeleteReason.POOL_FAILED
     elif given_up is not None:
         # It may be a pool that was made for another.
-        jobset, owner, reason = slices[given_up].jobset, given_up, DeleteReason.SLICE_STUCK
+        workload, owner, reason = slices[given_up].workload, given_up, DeleteReason.SLICE_STUCK
     else:
-        reason = _reason(each, jobset, owner, matching, settings)
-    namespace, jobset_name = each.jobset_name
-    jobset_uid = each.jobset_uid
-    if reason is DeleteReason.SLICE_STUCK and jobset is not None:
-        namespace, jobset_name, jobset_uid = jobset.namespace, jobset.name, jobset.uid
+        reason = _reason(each, workload, owner, matching, settings)
+    namespace, workload_name = each.workload_name
+    workload_uid = each.workload_uid
+    if reason is DeleteReason.SLICE_STUCK and workload is not None:
+        namespace, workload_name, workload_uid = workload.namespace, workload.name, workload.uid
     return Delete(
         name=each.name,
         reason=reason,
         namespace=namespace,
-        jobset_name=jobset_name,
-        jobset_uid=jobset_uid,
+        workload_name=workload_name,
+        workload_uid=workload_uid,
         slice_id=owner if owner in slices else None,
-        jobset=jobset_ref(jobset) if jobset is not None else None,
+        workload=workload_ref(workload) if workload is not None else None,
         node=_node_ref(each.nodes),
-        spared_job=given_up.job_key if given_up is not None and reason is DeleteReason.SLICE_STUCK else JobKey(""),
+        spared_group=given_up.group_key
+        if given_up is not None and reason is DeleteReason.SLICE_STUCK
+        else GroupKey(""),
     )
 
 
@@ -241,14 +243,14 @@ def _due(
 
 
 def _reason(
-    each: Supply, jobset: JobSet | None, owner: SliceId | None, matching: Matching, settings: Settings
+    each: Supply, workload: Workload | None, owner: SliceId | None, matching: Matching, settings: Settings
 ) -> DeleteReason:
-    if jobset is None or jobset.deleting:
-        return DeleteReason.JOBSET_GONE
-    if jobset.finished:
-        return DeleteReason.JOBSET_FINISHED
-    if not jobset.keeps_pools(while_suspended=settings.keep_suspended):
-        return DeleteReason.JOBSET_SUSPENDED
+    if workload is None or workload.deleting:
+        return DeleteReason.WORKLOAD_GONE
+    if workload.finished:
+        return DeleteReason.WORKLOAD_FINISHED
+    if not workload.keeps_pools(while_suspended=settings.keep_suspended):
+        return DeleteReason.WORKLOAD_SUSPENDED
     if each.lost:
         return DeleteReason.NO_READY_NODES
     if owner is not None and (matching.held.get(owner) or owner in matching.elsewhere):
