@@ -13,7 +13,7 @@ ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
 SPOT = CapacityChoice(kind=CapacityKind.SPOT)
 #: Why, and both ways out.
 NOT_SERVED = (
-    "queued capacity is not served: Kueue starts a JobSet only after its ProvisioningRequest is provisioned",
+    "queued capacity is not supported: Kueue starts a JobSet only after its ProvisioningRequest is provisioned",
     "use flex-start, or set up node pool and Kueue by hand",
     "disable-autoprovisioning=true",
 )
@@ -74,13 +74,13 @@ def test_choices_that_are_understood(text: str, want: tuple[CapacityChoice, ...]
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        pytest.param("cheap", ["'cheap'", "none of on-demand, spot, flex-start, reservation/NAME"], id="no kind"),
+        pytest.param("cheap", ["'cheap'", "not one of on-demand, spot, flex-start, reservation/NAME"], id="no kind"),
         pytest.param("queued", ["has 'queued'", *NOT_SERVED], id="queued capacity"),
         pytest.param("spot, queued@us-east5-a", ["has 'queued@us-east5-a'", *NOT_SERVED], id="queued in a zone"),
         pytest.param("on-demand, Spot", ["'Spot'", "spot"], id="capitals"),
         pytest.param("on demand", ["'on demand'", "on-demand"], id="a blank within"),
         pytest.param("spot on-demand", ["'spot on-demand'"], id="a comma forgotten"),
-        pytest.param("spot/r1", ["'spot/r1'", "none of"], id="only reservations have names"),
+        pytest.param("spot/r1", ["'spot/r1'", "not one of"], id="only reservations have names"),
         pytest.param("spot, on-demand, spot", ["'spot' twice"], id="one choice twice"),
         pytest.param("reservation/r1, reservation/r1", ["'reservation/r1' twice"], id="one reservation twice"),
         pytest.param("spot@us-east5-a, spot @us-east5-a", ["'spot @us-east5-a' twice"], id="twice in one zone"),
@@ -93,16 +93,16 @@ def test_choices_that_are_understood(text: str, want: tuple[CapacityChoice, ...]
             ["reservations/r1'", "not of the form", "reservation/PROJECT/NAME"],
             id="the path of the API",
         ),
-        pytest.param("reservation/R1", ["'reservation/R1'", "'R1' is no name of a reservation"], id="a bad name"),
+        pytest.param("reservation/R1", ["'reservation/R1'", "'R1' is not the name of a reservation"], id="a bad name"),
         pytest.param("reservation/r1-", ["'r1-'"], id="a name that ends in a dash"),
         pytest.param("reservation/" + "r" * 64, ["r" * 64], id="a name that is too long"),
-        pytest.param("reservation/r1/b1", ["'r1' is no project id", "PROJECT/NAME"], id="a block needs a project"),
-        pytest.param("reservation/other-project/r1/B", ["'B' is no name"], id="a bad block"),
+        pytest.param("reservation/r1/b1", ["'r1' is not a project id", "PROJECT/NAME"], id="a block needs a project"),
+        pytest.param("reservation/other-project/r1/B", ["'B' is not the name"], id="a bad block"),
         pytest.param("spot@", ["'spot@'", "''", "us-east5-b"], id="an empty zone"),
-        pytest.param("spot@us-east5", ["'us-east5' is no zone"], id="a region is no zone"),
-        pytest.param("spot@us-east5-a@us-east5-b", ["'us-east5-a@us-east5-b' is no zone"], id="two zones"),
-        pytest.param("@us-east5-a", ["'@us-east5-a'", "none of"], id="a zone alone"),
-        pytest.param("spot@us-east\u0665-b", ["no zone"], id="a digit of another script"),
+        pytest.param("spot@us-east5", ["'us-east5' is not a zone"], id="a region is no zone"),
+        pytest.param("spot@us-east5-a@us-east5-b", ["'us-east5-a@us-east5-b' is not a zone"], id="two zones"),
+        pytest.param("@us-east5-a", ["'@us-east5-a'", "not one of"], id="a zone alone"),
+        pytest.param("spot@us-east\u0665-b", ["is not a zone"], id="a digit of another script"),
         pytest.param(",".join(["spot"] * 33), ["has 33 choices, and at most 32 are read"], id="too many choices"),
         pytest.param("x" * 50_000, ["'" + "x" * 79 + "…'"], id="a text of any length is quoted in part"),
     ],

@@ -107,7 +107,7 @@ def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings({"GCP_ZONE": "nowhere", "CONCURRENCY": "0", "NODE_MIN_LIFESPAN": "10"})
     text = str(caught.value)
-    assert text.startswith("6 settings are missing or wrong:")
+    assert text.startswith("6 settings are missing or invalid:")
     for word in ("GCP_PROJECT_ID is not set", "GCP_CLUSTER is not set", "GCP_CLUSTER_LOCATION is not set"):
         assert word in text
     for word in ("GCP_ZONE='nowhere'", "CONCURRENCY='0' is not a whole number from 1 to 64", "NODE_MIN_LIFESPAN='10'"):
@@ -243,17 +243,17 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
         ("PROVIDER", "mock", "GKE_ENDPOINT=http://127.0.0.1:8085"),
         ("PROVIDER", "aws", "is not one of gke"),
         ("POD_RESOURCE_TYPE", "nvidia.com/gpu", "is not one of google.com/tpu"),
-        ("GCP_ZONE", "us-central2", "is a region; set a zone of it, such as us-central2-b"),
+        ("GCP_ZONE", "us-central2", "is a region; set a zone in it, such as us-central2-b"),
         ("GCP_ZONE", "us-east5-a", "is not in GCP_CLUSTER_LOCATION='us-central2'"),
-        ("ZONES", "us-central2", "has 'us-central2', which is no zone such as"),
-        ("ZONES", "us-east5-a", "is not in GCP_CLUSTER_LOCATION='us-central2'; name zones of us-central2 alone"),
-        ("CAPACITY", "cheap", "has 'cheap', which is none of on-demand, spot"),
-        ("CAPACITY", "spot, queued", "has 'queued', and queued capacity is not served: Kueue starts a JobSet"),
+        ("ZONES", "us-central2", "has 'us-central2', which is not a zone such as"),
+        ("ZONES", "us-east5-a", "is not in GCP_CLUSTER_LOCATION='us-central2'; name only zones in us-central2."),
+        ("CAPACITY", "cheap", "has 'cheap', which is not one of on-demand, spot"),
+        ("CAPACITY", "spot, queued", "has 'queued', and queued capacity is not supported: Kueue starts a JobSet"),
         ("CAPACITY", "spot, spot", "has 'spot' twice"),
         ("SAME_ZONE", "maybe", "is neither true nor false"),
-        ("MAX_RUN_DURATION", "1d", "is no duration"),
+        ("MAX_RUN_DURATION", "1d", "is not a duration"),
         ("ALL_OR_NOTHING", "yes", "is neither true nor false"),
-        ("PARTIAL_HOLD", "20", "is no duration"),
+        ("PARTIAL_HOLD", "20", "is not a duration"),
         ("MAX_CHIPS", "-1", "is not a whole number from 0"),
         ("MAX_CHIPS", "many", "is not a whole number from 0"),
         ("MAX_CHIPS_PER_NAMESPACE", "512", "has '512', which is not a namespace name (or \"*\" for all others)"),
@@ -300,7 +300,7 @@ def test_a_mistake_names_the_variable_its_value_and_what_is_wrong(variable: str,
 def test_an_endpoint_that_may_hold_a_password_is_refused_and_never_shown(text: str) -> None:
     """The problem names the variable and what to write, without the value."""
     (found,) = problems(GKE_ENDPOINT=text)
-    assert found.startswith("GKE_ENDPOINT is not an address of scheme, host and port alone")
+    assert found.startswith("GKE_ENDPOINT is not an address of only scheme, host and port,")
     assert "pa55word" not in found
     assert "gke.example.com" not in found
 
@@ -376,7 +376,7 @@ def test_doors_that_stand_open_are_warned_of(environment: dict[str, str], words:
 
 def test_one_mistake_is_told_in_the_singular() -> None:
     """Grammar."""
-    with pytest.raises(SettingsError, match=r"^1 setting is missing or wrong:"):
+    with pytest.raises(SettingsError, match=r"^1 setting is missing or invalid:"):
         read_settings(REQUIRED | {"LOG_LEVEL": "loud"})
 
 
@@ -410,7 +410,7 @@ def test_durations_are_read_as_go_reads_them(text: str, seconds: float) -> None:
 )
 def test_other_texts_are_no_durations(text: str) -> None:
     """Negative and endless delays would keep or lose pools."""
-    with pytest.raises(ValueError, match=r"is no duration|longer than any duration"):
+    with pytest.raises(ValueError, match=r"is not a duration|longer than any duration"):
         go_duration_seconds(text)
 
 

@@ -23,9 +23,11 @@ _SETTINGS, _KUBECONFIG, _CREDENTIALS = "settings", "kubeconfig", "credentials fo
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("--kubeconfig", help="path; default: in-cluster, else $KUBECONFIG, else ~/.kube/config")
     parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="default: text, one line a check"
+        "--kubeconfig", help="kubeconfig file (default: in-cluster, else $KUBECONFIG, else ~/.kube/config)"
+    )
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="output format (default: text)"
     )
 
 
@@ -79,7 +81,7 @@ def as_json(finding: Finding) -> dict[str, str]:
 
 def _judge_settings(tried: Attempt, environment: Mapping[str, str]) -> Finding:
     if tried.settings is None:
-        return preflight.failed(_SETTINGS, " ".join(tried.settings_problems), "docs/settings.md has all of them.")
+        return preflight.failed(_SETTINGS, " ".join(tried.settings_problems), "See docs/settings.md for all settings.")
     effective = tried.settings
     place = f"{effective.project_id}/{effective.cluster_location}/{effective.cluster}, zone {effective.zone}"
     if warnings := (*settings.warnings_about_environment(environment), *settings.warnings_about(effective)):

@@ -26,7 +26,7 @@ _STANDSTILL_SECONDS = 120.0
 _EXAMPLE = "jobset.yaml"
 _STEPS = (
     ("decided", "wanted", "creating"),
-    ("made", "creating", "ready"),
+    ("created", "creating", "ready"),
     ("bound", "ready", "in_use"),
     ("used", "in_use", "idle"),
     ("kept", "idle", "deleting"),
@@ -36,19 +36,23 @@ _STEPS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="manifests to apply (the example JobSet)")
     parser.add_argument(
-        "--create-seconds", type=float, default=12.0, help="how long GKE takes to make a pool (%(default)s)"
+        "files", nargs="*", type=Path, metavar="FILE", help="manifests to apply (default: the example JobSet)"
     )
     parser.add_argument(
-        "--delete-seconds", type=float, default=4.0, help="how long GKE takes to delete a pool (%(default)s)"
+        "--create-seconds", type=float, default=12.0, help="time that GKE takes to create a pool (default: %(default)s)"
     )
-    parser.add_argument("--operations-quota", type=int, help="node pool operations that GKE runs at once (no limit)")
+    parser.add_argument(
+        "--delete-seconds", type=float, default=4.0, help="time that GKE takes to delete a pool (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--operations-quota", type=int, help="maximum number of concurrent node pool operations (default: no limit)"
+    )
     parser.add_argument(
         "--keep",
         action="store_true",
         default=os.environ.get("KEEP", "") not in ("", "0", "false"),
-        help="stay up afterwards, to play with (also KEEP=1)",
+        help="keep everything running afterwards (also KEEP=1)",
     )
 
 
@@ -83,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
             delay = os.environ.get("NODEPOOL_DELETION_DELAY", "5s")
             process = rehearsal.provisioner(environment={"NODEPOOL_DELETION_DELAY": delay})
             process.start()
-            narrator.tell(f"the provisioner decides; GKE is simulated at {rehearsal.gke.url}")
+            narrator.tell(f"the provisioner runs; GKE is simulated at {rehearsal.gke.url}")
             for file in files:
                 rehearsal.kubectl("apply", "--server-side", "-f", str(file))
             story = Story(rehearsal, process)
@@ -128,9 +132,9 @@ def _watch(
             narrator.tell(line)
             last_news, begun = time.monotonic(), True
         if story.invalid:
-            raise RehearsalError("no pool can be made:\n" + "\n".join(story.invalid))
+            raise RehearsalError("no pool can be created:\n" + "\n".join(story.invalid))
         if story.failed:
-            raise RehearsalError(f"JobSet {', '.join(story.failed)} failed; its pods say why")
+            raise RehearsalError(f"JobSet {', '.join(story.failed)} failed; see its pods for the reason")
         nodes = rehearsal.objects("/api/v1/nodes")
         if begun and not story.unfinished and not rehearsal.gke.pools and not nodes and _all_gone(story):
             narrator.tell("nothing is left: no node pool, no node")
@@ -140,7 +144,7 @@ def _watch(
                 f"nothing has happened for {time.monotonic() - last_news:.0f} s.\n"
                 f"JobSets that have not ended: {', '.join(story.unfinished) or 'none'}\n"
                 f"node pools: {', '.join(pool.name for pool in rehearsal.gke.pools) or 'none'}\n"
-                f"the provisioner's last words:\n{process.tail()}"
+                f"the end of the provisioner's log:\n{process.tail()}"
             )
         interrupted.wait(_LOOK_SECONDS)
 
@@ -169,7 +173,7 @@ def _summarise(console: Console, story: Story, rehearsal: Rehearsal) -> None:
     total = sum(sum(by_status.values()) for by_status in counts.values())
     calls.add_row("total", str(total), style="bold")
     console.print(calls)
-    console.print(f"{sum(times.chips for times in made)} chips in {len(made)} node pools, made and given back.")
+    console.print(f"{sum(times.chips for times in made)} chips in {len(made)} node pools, created and deleted.")
 
 
 def _row(times: PoolTimes) -> list[str]:
@@ -179,7 +183,7 @@ def _row(times: PoolTimes) -> list[str]:
 
 def _stay(console: Console, rehearsal: Rehearsal, process: ProvisionerProcess, interrupted: threading.Event) -> None:
     console.print(
-        f"\nEverything stays up until Ctrl-C:\n"
+        f"\nEverything keeps running until Ctrl-C:\n"
         f"  export KUBECONFIG={rehearsal.cluster.kubeconfig}\n"
         f"  kubectl                  {rehearsal.cluster.binaries['kubectl']}\n"
         f"  simulated GKE            {rehearsal.gke.url}  (state: {rehearsal.gke.url}/simulator/v1/state)\n"

@@ -51,9 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_duration,
         default=0.0,
         metavar="DURATION",
-        help='give up waiting after this, such as "30m" (default: never)',
+        help='give up waiting after this time, such as "30m" (default: never)',
     )
-    parser.add_argument("--kubeconfig", help="path; default: in-cluster, else $KUBECONFIG, else ~/.kube/config")
+    parser.add_argument(
+        "--kubeconfig", help="kubeconfig file (default: in-cluster, else $KUBECONFIG, else ~/.kube/config)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -159,13 +161,13 @@ class Look:
         advice = []
         if not self.settings.pause_creation:
             advice.append(
-                "PAUSE_CREATION is not set here: unless the controller has it, it goes on making node pools. To set "
-                f"it: {_SET.format(namespace)}"
+                "PAUSE_CREATION is not set here. Unless it is set for the controller, the controller continues to "
+                f"create node pools. To set it: {_SET.format(namespace)}"
             )
         idle = _why_nobody_leads(self.api, namespace, self.clock())
         if idle:
             advice.append(
-                f"{idle}: unless one runs without --leader-elect, nothing deletes node pools. To start it: "
+                f"{idle}. Unless a controller runs without --leader-elect, nothing deletes node pools. To start it: "
                 f"kubectl --namespace={namespace} scale deployment/tpu-provisioner --replicas=1"
             )
         return tuple(advice)
@@ -195,17 +197,17 @@ def find_left(
 def _why(state: PoolState, guest: Callable[[PoolName], str]) -> str:
     jobset = f"JobSet {state.namespace}/{state.workload_name}"
     if state.phase is Phase.WANTED:
-        return f"not made yet: {jobset} waits for it"
+        return f"not created yet: {jobset} waits for it"
     if state.phase is Phase.DELETING:
         return "being deleted"
     if state.phase is Phase.FAILED:
         return "failed; the controller deletes it"
     if state.phase is Phase.IDLE:
         if pod := guest(state.name):
-            return f"pod {pod} asks for chips and runs on it; delete the pod, or let it end"
-        return f"not needed (it was made for {jobset}); the controller deletes it"
+            return f"pod {pod} requests chips and runs on it; delete the pod, or let it end"
+        return f"not needed (it was created for {jobset}); the controller deletes it"
     if state.workload is None:
-        return f"pods that ask for chips run on it (it was made for {jobset}); delete them, or let them end"
+        return f"pods that request chips run on it (it was created for {jobset}); delete them, or let them end"
     if state.workload.suspended:
         return f"{jobset} is suspended and keeps it; delete the JobSet, or unset KEEP_POOLS_OF_SUSPENDED_JOBSETS"
     return f"{jobset} needs it ({state.phase.value.replace('_', ' ')}); delete the JobSet, or let it end"
@@ -262,7 +264,7 @@ def _why_nobody_leads(api: kube.Api, namespace: str, now: datetime) -> str:
         return ""
     spec = raw.get("spec")
     if not isinstance(spec, dict) or not spec.get("holderIdentity"):
-        return f"nobody holds {lease}"
+        return f"no process holds {lease}"
     renewed = parse_timestamp(spec.get("renewTime"))
     if renewed is not None and (now - renewed).total_seconds() > _LEASE_SECONDS:
         return f"{lease} was last renewed at {renewed:%Y-%m-%d %H:%M:%S} UTC"

@@ -28,11 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"tpu-provisioner {provisioner.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("run", help="run the controller (settings come from the environment)")
-    check = commands.add_parser("check", help="say whether run would work here, and what to do; changes nothing")
-    drain = commands.add_parser("drain", help="say which node pools are left, and wait until none is")
-    demo = commands.add_parser("demo", help="rehearse a JobSet on a local control plane with a simulated GKE")
-    simulator = commands.add_parser("simulator", help="run the simulated GKE alone")
-    topologies = commands.add_parser("topologies", help="print which slices there are, and what each is made of")
+    check = commands.add_parser("check", help="check whether run would work here, and say what to do; changes nothing")
+    drain = commands.add_parser("drain", help="list the node pools that are left, or wait until none is left")
+    demo = commands.add_parser("demo", help="run a JobSet on a local control plane with a simulated GKE")
+    simulator = commands.add_parser("simulator", help="run only the simulated GKE")
+    topologies = commands.add_parser("topologies", help="list the slices that exist, and what each consists of")
     chosen = given[:1]
     if chosen == ["check"]:
         from provisioner.cli import check as check_command  # noqa: PLC0415

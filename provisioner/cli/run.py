@@ -95,18 +95,20 @@ def parse_flags(arguments: Sequence[str]) -> Flags:
         description="Run the controller. Its settings come from the environment; see docs/settings.md.",
         allow_abbrev=False,
     )
-    parser.add_argument("--metrics-bind-address", default=":8080", help='where /metrics is served; "0" for nowhere')
+    parser.add_argument("--metrics-bind-address", default=":8080", help='address of /metrics; "0" disables it')
     parser.add_argument(
-        "--health-probe-bind-address", default=":8081", help='where /healthz and /readyz are served; "0" for nowhere'
+        "--health-probe-bind-address", default=":8081", help='address of /healthz and /readyz; "0" disables it'
     )
-    _boolean(parser, "--leader-elect", "elect one leader among several replicas by a Lease")
-    parser.add_argument("--kubeconfig", help="path; default: in-cluster, else $KUBECONFIG, else ~/.kube/config")
+    _boolean(parser, "--leader-elect", "elect one leader among several replicas, by a Lease")
+    parser.add_argument(
+        "--kubeconfig", help="kubeconfig file (default: in-cluster, else $KUBECONFIG, else ~/.kube/config)"
+    )
     zap = parser.add_argument_group("flags of the Go provisioner's logger")
-    _boolean(zap, "--zap-devel", "log at level debug, for people")
-    zap.add_argument("--zap-encoder", choices=("json", "console"), help="json for JSON also on a terminal")
+    _boolean(zap, "--zap-devel", "log at level debug")
+    zap.add_argument("--zap-encoder", choices=("json", "console"), help="json: write JSON on a terminal too")
     zap.add_argument("--zap-log-level", help="debug, info, warn, error, or a number above 0 for debug")
     for name in _ZAP_IGNORED:
-        zap.add_argument(f"--{name}", help="no effect")
+        zap.add_argument(f"--{name}", help="accepted, but without effect")
     given = parser.parse_args([_two_dashes(argument) for argument in arguments])
     level = "debug" if given.zap_devel else None
     if given.zap_log_level is not None:

@@ -23,8 +23,8 @@ _INFERRED = {
 
 _MEANING = {
     "GCP_PROJECT_ID": "the project of this machine.",
-    "GCP_CLUSTER_LOCATION": "where the cluster of this machine is.",
-    "GCP_ZONE": "the zone of this machine: node pools are made there. Set it where the TPUs are in another zone.",
+    "GCP_CLUSTER_LOCATION": "the location of the cluster of this machine.",
+    "GCP_ZONE": "the zone of this machine. Node pools are created there. Set it if the TPUs are in another zone.",
     "GCP_CLUSTER": "the cluster of this machine.",
 }
 
@@ -113,9 +113,7 @@ def attempt(kubeconfig: str | None, environment: Mapping[str, str]) -> Attempt:
 def inferred_words(inferred: Mapping[str, str]) -> tuple[str, ...]:
     """Say in words what was taken from where this runs; the zone above all, for TPUs may be in another."""
     return tuple(
-        f"{variable} is not set; {value} is taken, {_MEANING[variable]}"
-        for variable, value in inferred.items()
-        if value
+        f"{variable} is not set; using {value}, {_MEANING[variable]}" for variable, value in inferred.items() if value
     )
 
 

@@ -18,7 +18,7 @@ _HEAD = (
     "CHIPS",
     "MACHINE TYPE",
     "HOSTS",
-    "CHIPS A POD",
+    "CHIPS PER POD",
     "KIND",
     "BOOT DISK",
     "FLEX-START",
@@ -29,10 +29,10 @@ _HEAD = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument(
-        "accelerator", nargs="?", metavar="ACCELERATOR", help=f"one value of {constants.TPU_ACCELERATOR} (all of them)"
+        "accelerator", nargs="?", metavar="ACCELERATOR", help=f"one value of {constants.TPU_ACCELERATOR} (default: all)"
     )
     parser.add_argument(
-        "--all", action="store_true", help="also the topologies that only follow Google's rule and are on no list"
+        "--all", action="store_true", help="also list topologies that follow Google's rule but are not on its lists"
     )
 
 
@@ -65,18 +65,18 @@ def _page(offers: Sequence[Accelerator], *, everything: bool) -> Iterator[str]:
             rows.extend(_rows(offer, topology))
         if len(shown) < len(topologies):
             notes.append(
-                f"{offer.label}: {len(topologies) - len(shown)} more topologies are on no list of Google's but follow "
+                f"{offer.label}: {len(topologies) - len(shown)} more topologies are not on Google's lists but follow "
                 f"its rule: whole 4x4x4 cubes, at most {offer.max_cubes}, dimensions in ascending order. --all shows "
                 f"them."
             )
         notes.extend(
-            f"{machine.name} makes the same slices as {_twin(offer, machine)}; only pods get it that select "
+            f"{machine.name} has the same slices as {_twin(offer, machine)}; it is used only if the pod selects "
             f"{constants.INSTANCE_TYPE}={machine.name}."
             for machine in offer.machine_types
             if machine.only_on_request
         )
     if any("*" in cell for row in rows for cell in row):
-        notes.append(f"* only where the pod selects {constants.INSTANCE_TYPE}; else another machine type is taken.")
+        notes.append(f"* only if the pod selects {constants.INSTANCE_TYPE}; otherwise another machine type is used.")
     yield from _aligned(rows)
     if notes:
         yield ""

@@ -26,9 +26,9 @@ _MOST_PARTS = 4
 _RESERVATION_FORM = "reservation/NAME or reservation/PROJECT/NAME[/BLOCK[/SUB-BLOCK]]"
 #: What who asks for queued capacity is told.
 QUEUED_NOT_SERVED = (
-    "queued capacity is not served: Kueue starts a JobSet only after its ProvisioningRequest is provisioned, which "
-    "needs the node pool to exist, and a node pool is only made for a JobSet that has started; use flex-start, or set "
-    f"up node pool and Kueue by hand and mark the JobSet with the label {constants.DISABLE}=true"
+    "queued capacity is not supported: Kueue starts a JobSet only after its ProvisioningRequest is provisioned, which "
+    "needs the node pool to exist, and a node pool is created only for a JobSet that has started; use flex-start, or "
+    f"set up node pool and Kueue by hand and set the label {constants.DISABLE}=true on the JobSet"
 )
 
 
@@ -54,7 +54,7 @@ def parse_choices(text: str) -> tuple[CapacityChoice, ...]:
     for part in comma_items(text, what="choices", most=bounds.CHOICES):
         choice = _choice(part)
         if choice in choices:
-            raise ValueError(f"has {bounds.quoted(part)} twice; name each choice once, the best first")
+            raise ValueError(f"has {bounds.quoted(part)} twice; name each choice once, best first")
         choices[choice] = None
     return tuple(choices)
 
@@ -64,7 +64,7 @@ def parse_zones(text: str) -> tuple[Zone, ...]:
     zones = comma_items(text, what="zones", most=bounds.ZONES)
     for zone in zones:
         if not ZONE.fullmatch(zone):
-            raise ValueError(f"has {bounds.quoted(zone)}, which is no zone such as us-east5-b")
+            raise ValueError(f"has {bounds.quoted(zone)}, which is not a zone such as us-east5-b")
     return tuple(Zone(zone) for zone in dict.fromkeys(zones))
 
 
@@ -97,7 +97,7 @@ def _choice(text: str) -> CapacityChoice:
     words, separator, zone = text.partition("@")
     words, zone = words.strip(), zone.strip()
     if separator and not ZONE.fullmatch(zone):
-        raise ValueError(f"has {bounds.quoted(text)}, where {bounds.quoted(zone)} is no zone such as us-east5-b")
+        raise ValueError(f"has {bounds.quoted(text)}, where {bounds.quoted(zone)} is not a zone such as us-east5-b")
     name, slash, rest = words.partition("/")
     kinds = {kind.value: kind for kind in CapacityKind}
     kind = kinds.get(name)
@@ -108,7 +108,7 @@ def _choice(text: str) -> CapacityChoice:
     if kind is None or slash:
         not_listed = (CapacityKind.RESERVATION.value, CapacityKind.QUEUED.value)
         valid = ", ".join(value for value in kinds if value not in not_listed)
-        raise ValueError(f"has {bounds.quoted(text)}, which is none of {valid}, {_RESERVATION_FORM}")
+        raise ValueError(f"has {bounds.quoted(text)}, which is not one of {valid}, {_RESERVATION_FORM}")
     return CapacityChoice(kind=kind, zone=Zone(zone))
 
 
@@ -120,13 +120,13 @@ def _reservation(rest: str, text: str) -> str:
     project, names = ("", parts) if len(parts) == 1 else (parts[0], parts[1:])
     if project and not PROJECT.fullmatch(project):
         raise ValueError(
-            f"has {bounds.quoted(text)}, where {bounds.quoted(project)} is no project id; the form is "
+            f"has {bounds.quoted(text)}, where {bounds.quoted(project)} is not a project id; the form is "
             f"{_RESERVATION_FORM}"
         )
     for name in names:
         if not _NAME.fullmatch(name):
             raise ValueError(
-                f"has {bounds.quoted(text)}, where {bounds.quoted(name)} is no name of a reservation or block"
+                f"has {bounds.quoted(text)}, where {bounds.quoted(name)} is not the name of a reservation or block"
             )
     name, block, sub_block = (*names, "", "")[:3]
     return reservation_path(name, project=project, block=block, sub_block=sub_block)

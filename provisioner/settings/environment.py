@@ -11,15 +11,15 @@ _NAMES = tuple(option.variable for option in OPTIONS)
 #: Shorter names are near too much.
 _SHORTEST = 5
 _NEAR = 2
-_NO_SLICES = "Slice resources are not served"
+_NO_SLICES = "Slice resources are not supported"
 _NO_WEBHOOKS = "there are no webhooks"
-_NO_STATIC_POOLS = "static node pools are not made"
-_OWN_BACKOFF = "the back-off is fixed and grows by itself"
+_NO_STATIC_POOLS = "static node pools are not supported"
+_OWN_BACKOFF = "the back-off is fixed and grows automatically"
 #: Variables of Go releases that have no counterpart, by name or by the beginning of the name.
 _OF_THE_GO_PROVISIONER = {
     "ENABLE_SLICE_CONTROLLER": _NO_SLICES,
     "ENABLE_WEBHOOKS": _NO_WEBHOOKS,
-    "ENABLE_IMAGE_STREAMING": "image streaming is not asked for",
+    "ENABLE_IMAGE_STREAMING": "image streaming is not requested",
     "STATIC_NODEPOOL_": _NO_STATIC_POOLS,
     "SLICE_": _NO_SLICES,
     "BACKOFF_": _OWN_BACKOFF,
@@ -43,7 +43,7 @@ def _unread(environment: Mapping[str, str]) -> Iterator[str]:
         if known:
             yield f"{name} is an option of the Go provisioner and has no effect here: {known}. Remove it."
         elif near := _nearest(name):
-            yield f"{name} is no option and has no effect; did you mean {near}?"
+            yield f"{name} is not an option and has no effect; did you mean {near}?"
 
 
 def _is(name: str, key: str) -> bool:

@@ -55,7 +55,7 @@ def go_duration_seconds(text: str) -> float:
     body = text.removeprefix("+")
     parts = _GO_DURATION.findall(body)
     if not parts or "".join(number + unit for number, unit in parts) != body:
-        raise ValueError('is no duration; write it as in Go: "30s", "1m30s", "2h"')
+        raise ValueError('is not a duration; use the format of Go: "30s", "1m30s", "2h"')
     seconds = float(sum(float(number) * _SECONDS[unit] for number, unit in parts))
     if seconds >= _LONGEST_SECONDS:
         raise ValueError("is longer than any duration in Go, 292 years")
@@ -80,7 +80,7 @@ def parse_networks(text: str) -> tuple[Network, ...]:
             raise ValueError(f'has {bounds.quoted(part)}, which is not of the form "vpc:subnet"')
         for what, pattern, name in (("network", _NETWORK, network), ("subnetwork", _SUBNETWORK, subnetwork)):
             if not pattern.fullmatch(name):
-                raise ValueError(f"has {bounds.quoted(part)}, where {bounds.quoted(name)} is no name of a {what}")
+                raise ValueError(f"has {bounds.quoted(part)}, where {bounds.quoted(name)} is not the name of a {what}")
         networks.append(Network(network=network, subnetwork=subnetwork))
     return tuple(networks)
 
@@ -149,7 +149,7 @@ def provider(text: str) -> str:
     """Read who supplies the capacity."""
     if text.lower() == "mock":
         raise ValueError(
-            "asks for the mock provider, which does not exist any more: run `tpu-provisioner simulator` and set "
+            "requests the mock provider, which is not supported any more: run `tpu-provisioner simulator` and set "
             "GKE_ENDPOINT=http://127.0.0.1:8085"
         )
     return choice("gke")(text)
@@ -169,12 +169,12 @@ def endpoint(text: str) -> str:
     match = _ENDPOINT.fullmatch(text)
     if match is None or int(match["port"] or 0) > _HIGHEST_PORT:
         raise SecretValueError(
-            "is not an address of scheme, host and port alone, such as http://127.0.0.1:8085 (its value is not shown, "
-            "because it may hold a password); remove user information, path, query and fragment"
+            "is not an address of only scheme, host and port, such as http://127.0.0.1:8085 (the value is not shown, "
+            "because it may contain a password); remove user information, path, query and fragment"
         )
     if match["scheme"].lower() == "http" and not is_loopback(match["v6"] or match["host"]):
         raise ValueError(
-            "sends everything over the network in clear; use https, or http to an address of this machine such as "
+            "sends everything over the network in clear text; use https, or http to an address of this machine such as "
             "http://127.0.0.1:8085"
         )
     return text.rstrip("/")

@@ -38,71 +38,72 @@ OPTIONS: tuple[Option, ...] = (
         field="project_id",
         read=forms.matching(choices.PROJECT, "a Google Cloud project id"),
         default=None,
-        description="The project of the cluster, e.g. my-project. On Google Cloud machines it is inferred.",
+        description="The project of the cluster, e.g. my-project. Inferred on Google Cloud machines.",
     ),
     Option(
         variable="GCP_CLUSTER_LOCATION",
         field="cluster_location",
         read=forms.matching(forms.LOCATION, "a region such as us-central2 or a zone such as us-central2-b"),
         default=None,
-        description="Region of a regional cluster, zone of a zonal one, e.g. us-central2. On GKE it is inferred.",
+        description="The region of a regional cluster or the zone of a zonal one, e.g. us-central2. Inferred on GKE.",
     ),
     Option(
         variable="GCP_ZONE",
         field="zone",
         read=forms.matching(forms.LOCATION, "a zone such as us-central2-b"),
         default=None,
-        description="The zone in which node pools are made, e.g. us-central2-b. On Google Cloud it is inferred.",
+        description="The zone in which node pools are created, e.g. us-central2-b. Inferred on Google Cloud.",
     ),
     Option(
         variable="GCP_CLUSTER",
         field="cluster",
         read=forms.matching(forms.CLUSTER, "a GKE cluster name"),
         default=None,
-        description="The cluster's name, e.g. my-cluster. On GKE it is inferred.",
+        description="The name of the cluster, e.g. my-cluster. Inferred on GKE.",
     ),
     Option(
         variable="GCP_NODE_SERVICE_ACCOUNT",
         field="node_service_account",
         read=forms.matching(forms.ACCOUNT, "the e-mail address of a service account"),
         default="",
-        description="Service account of the nodes; empty for the project's Compute Engine default.",
+        description="The service account of the nodes. Empty: the project's Compute Engine default.",
     ),
     Option(
         variable="GCP_NODE_OAUTH_SCOPES",
         field="node_oauth_scopes",
         read=forms.list_of(forms.SCOPE, f"an OAuth scope such as {forms.SCOPE_PREFIX}cloud-platform"),
         default=f"{forms.SCOPE_PREFIX}cloud-platform",
-        description="Comma list of OAuth scopes of the nodes. cloud-platform leaves it to IAM what the nodes' service "
-        "account may do; without it, or devstorage.read_only, nodes cannot pull private images.",
+        description="Comma-separated OAuth scopes of the nodes. With cloud-platform, IAM alone decides what the "
+        "nodes' service account may do. Without it and without devstorage.read_only, nodes cannot pull private "
+        "images.",
     ),
     Option(
         variable="GCP_NODE_TAGS",
         field="node_tags",
         read=forms.list_of(forms.NETWORK_TAG, "a network tag"),
         default="",
-        description="Comma list of network tags of the nodes.",
+        description="Comma-separated network tags of the nodes.",
     ),
     Option(
         variable="GCP_POD_TO_NODE_LABELS",
         field="pod_to_node_labels",
         read=forms.list_of(forms.LABEL_KEY, "a label key"),
         default="",
-        description="Comma list of pod labels that are copied to the nodes.",
+        description="Comma-separated pod labels to copy to the nodes.",
     ),
     Option(
         variable="GCP_NODE_SECONDARY_DISK",
         field="node_secondary_disk",
         read=str,
         default="",
-        description="Disk image of a secondary boot disk with cached container images; empty for none.",
+        description="The disk image of a secondary boot disk with cached container images. Empty: none.",
     ),
     Option(
         variable="GCP_NODE_SECURE_BOOT",
         field="node_secure_boot",
         read=forms.go_bool,
         default="true",
-        description="Shielded nodes with secure boot.",
+        description="Create shielded nodes with secure boot.",
     ),
     Option(
         variable="GCP_NODE_ADDITIONAL_NETWORKS",
@@ -116,29 +117,30 @@ OPTIONS: tuple[Option, ...] = (
         field="node_disk_type",
         read=forms.matching(re.compile(r"[a-z0-9-]*"), "a disk type such as pd-balanced"),
         default="",
-        description="Boot disk type; empty for what the machine type needs. Where a machine type does not accept it, "
-        "the pod is told so.",
+        description="The boot disk type. Empty: the type that the machine type needs. If a machine type does not "
+        "accept it, an Event on the pod says so.",
     ),
     Option(
         variable="GCP_NODE_CONFIDENTIAL_STORAGE",
         field="node_confidential_storage",
         read=forms.go_bool,
         default="false",
-        description="Confidential mode for hyperdisks.",
+        description="Use confidential mode for hyperdisks.",
     ),
     Option(
         variable="GCP_NODE_BOOT_DISK_KMS_KEY",
         field="node_boot_disk_kms_key",
         read=str,
         default="",
-        description="Customer-managed encryption key of the boot disks, as a full resource name.",
+        description="The customer-managed encryption key of the boot disks, as a full resource name.",
     ),
     Option(
         variable="GCP_FORCE_ON_DEMAND",
         field="force_on_demand",
         read=forms.go_bool,
         default="false",
-        description="Never make spot pools nor use reservations. A pod that insists by nodeSelector is told so.",
+        description="Never create spot pools and never use reservations. If a pod selects them by nodeSelector, an "
+        "Event on the pod says so.",
     ),
     Option(
         variable="NODE_MIN_LIFESPAN",
@@ -152,40 +154,40 @@ OPTIONS: tuple[Option, ...] = (
         field="deletion_delay_seconds",
         read=forms.go_duration_seconds,
         default="30s",
-        description="How long nothing must need a pool before it is deleted. The Go provisioner ignores it.",
+        description="A pool is deleted after nothing has needed it for this time. The Go provisioner ignores it.",
     ),
     Option(
         variable="KEEP_POOLS_OF_SUSPENDED_JOBSETS",
         field="keep_suspended",
         read=forms.go_bool,
         default="false",
-        description="The pools of a suspended JobSet stay until it completes, fails or is deleted, as with the Go "
-        "provisioner. They are paid for and count for the limits, and other JobSets' pods may be scheduled there. "
-        "Without this they go after NODEPOOL_DELETION_DELAY.",
+        description="Keep the pools of a suspended JobSet until it completes, fails or is deleted, as the Go "
+        "provisioner does. These pools cost money and count for the limits, and other JobSets' pods may be scheduled "
+        "there. Without this setting they are deleted after NODEPOOL_DELETION_DELAY.",
     ),
     Option(
         variable="NODEPOOL_READY_TIMEOUT",
         field="ready_timeout_seconds",
         read=forms.go_duration_seconds,
         default="15m",
-        description="A pool that GKE calls up, and that no pod is on, is replaced when it is without all its nodes "
-        "ready, with all their chips, for longer than this.",
+        description="Replace a pool that is up for GKE, and that no pod is on, when not all of its nodes have been "
+        "ready with all their chips for longer than this.",
     ),
     Option(
         variable="NODEPOOL_REPLACED_SHARE",
         field="replaced_share_percent",
         read=forms.whole_number(1, 100),
         default="20",
-        description="So many percent of the pools, but at least one, are replaced for that at once, not more.",
+        description="At most this percentage of the pools, but at least one, is replaced for that reason at once.",
     ),
     Option(
         variable="NODEPOOL_AUTO_UPGRADE",
         field="auto_upgrade",
         read=forms.auto_upgrade,
         default="auto",
-        description="auto, on or off. On a cluster with a release channel GKE takes no node pool without auto-upgrade: "
-        "auto makes pools there with auto-upgrade on and excluded from maintenance until their version's end of "
-        "support, and with auto-upgrade off elsewhere. on and off send the one or the other whatever the cluster is.",
+        description="auto, on or off. On a cluster with a release channel GKE accepts no node pool without "
+        "auto-upgrade. auto creates pools there with auto-upgrade on and excluded from maintenance until the end of "
+        "support of their version, and elsewhere with auto-upgrade off. on and off set it regardless of the cluster.",
     ),
     Option(
         variable="REPLACE_STUCK_SLICES",
@@ -193,90 +195,92 @@ OPTIONS: tuple[Option, ...] = (
         read=forms.go_bool,
         default="false",
         description="Replace a pool that is ready while pods of its slice stay unschedulable for ten minutes. The "
-        "slice's own pods that do run there end with it. Without this, an Event tells of it and nothing is touched.",
+        "slice's own pods that run there end with it. Without this setting, an Event reports it and nothing is "
+        "changed.",
     ),
     Option(
         variable="POD_RESOURCE_TYPE",
         field="",
         read=forms.choice(constants.TPU_RESOURCE),
         default=constants.TPU_RESOURCE,
-        description="The resource that counts chips; only google.com/tpu, for no other counts the chips of a TPU node.",
+        description="The resource that counts chips. Only google.com/tpu, because no other resource counts the chips "
+        "of a TPU node.",
     ),
     Option(
         variable="CONCURRENCY",
         field="concurrency",
         read=forms.number_up_to(MOST_CONCURRENCY),
         default="16",
-        description="Requests to GKE at once, creates and deletes each. None waits for an operation, so this does not "
-        "limit pools in the making. At most 64; more counts as 64.",
+        description="The number of concurrent requests to GKE, separately for creates and deletes. No request waits "
+        "for an operation, so this does not limit concurrent pool creations. At most 64; a higher value counts as 64.",
     ),
     Option(
         variable="GKE_MAX_PODS_PER_NODE",
         field="max_pods_per_node",
         read=forms.whole_number(8, _MAX_PODS),
         default="15",
-        description="Sizes the pod address range of each node.",
+        description="The maximum number of pods on a node. It determines the size of each node's pod address range.",
     ),
     Option(
         variable="PROVIDER",
         field="",
         read=forms.provider,
         default="gke",
-        description="Who supplies the capacity; only gke.",
+        description="The supplier of capacity; only gke.",
     ),
     Option(
         variable="GKE_ENDPOINT",
         field="gke_endpoint",
         read=forms.endpoint,
         default="",
-        description="Address of another GKE, used without credentials: the simulator's http://127.0.0.1:8085. "
-        "Elsewhere than on this machine only https. Empty for Google's.",
+        description="The address of another GKE, which is used without credentials, e.g. the simulator's "
+        "http://127.0.0.1:8085. Other machines need https. Empty: Google's address.",
     ),
     Option(
         variable="SERVED_NAMESPACES",
         field="namespaces",
         read=forms.list_of(forms.NAMESPACE, "a namespace name"),
         default="",
-        description="Comma list of the namespaces whose JobSets are served; empty for all.",
+        description="Comma-separated namespaces whose JobSets are served. Empty: all.",
     ),
     Option(
         variable="OPT_IN_LABEL",
         field="opt_in_label",
         read=forms.label,
         default="",
-        description='Serve only pods that carry this label ("key=value"), or whose namespace does; empty: serve all. '
-        "For clusters where something else provisions TPUs too.",
+        description='Serve only pods that have this label ("key=value") or whose namespace has it. Empty: serve all. '
+        "For clusters where something else also provisions TPUs.",
     ),
     Option(
         variable="ZONES",
         field="zones",
         read=choices.parse_zones,
         default="",
-        description="Comma list of zones in the cluster's region, best first, in which pools may be made; empty for "
-        "GCP_ZONE alone. A pod's own zone selector, and the annotation of the same name, take precedence.",
+        description="Comma-separated zones in the cluster's region in which pools may be created, best first. Empty: "
+        "only GCP_ZONE. A pod's own zone selector and the annotation of the same name take precedence.",
     ),
     Option(
         variable="CAPACITY",
         field="capacity",
         read=choices.parse_choices,
         default="",
-        description='Comma list of capacity choices, best first, for pods that pin none: "reservation/r1, on-demand, '
-        'spot, flex-start". Each is tried when those before it are out of stock; "@zone" ties one to a zone. '
-        "Empty: on-demand. The annotation of the same name takes precedence.",
+        description='Comma-separated choices of capacity, best first, for pods that select none: "reservation/r1, '
+        'on-demand, spot, flex-start". Each is tried when those before it are out of stock. "@zone" restricts a '
+        "choice to one zone. Empty: on-demand. The annotation of the same name takes precedence.",
     ),
     Option(
         variable="SAME_ZONE",
         field="same_zone",
         read=forms.go_bool,
         default="false",
-        description="Make all pools of one JobSet in one zone. The annotation of the same name takes precedence.",
+        description="Create all pools of one JobSet in one zone. The annotation of the same name takes precedence.",
     ),
     Option(
         variable="MAX_RUN_DURATION",
         field="max_run_seconds",
         read=forms.go_duration_seconds,
         default="0s",
-        description="Google takes the nodes of flex-start pools away after this; 10 minutes to 7 days. 0: Google's own "
+        description="Google removes the nodes of flex-start pools after this time; 10 minutes to 7 days. 0: Google's "
         "default, 7 days. The annotation of the same name takes precedence.",
     ),
     Option(
@@ -284,129 +288,132 @@ OPTIONS: tuple[Option, ...] = (
         field="all_or_nothing",
         read=forms.go_bool,
         default="false",
-        description="A JobSet's slices start together: nodes keep a taint until every slice of the JobSet that wants "
-        "a pool has a ready one. What is only partly there is given back after PARTIAL_HOLD. The annotation of "
-        "the same name takes precedence.",
+        description="Start the slices of a JobSet together: nodes have a taint until every slice of the JobSet that "
+        "wants a pool has a ready one. If only some slices are up, they are given back after PARTIAL_HOLD. The "
+        "annotation of the same name takes precedence.",
     ),
     Option(
         variable="PARTIAL_HOLD",
         field="partial_hold_seconds",
         read=forms.go_duration_seconds,
         default="20m",
-        description="Under ALL_OR_NOTHING: when no further slice of a JobSet has come for this long, and none is "
-        "being made, those that are there are given back, and the JobSet queues.",
+        description="Under ALL_OR_NOTHING: when no further slice of a JobSet has come up for this time, and none is "
+        "being created, those that are up are given back, and the JobSet queues.",
     ),
     Option(
         variable="MAX_CHIPS",
         field="max_chips",
         read=forms.whole_number(0, forms.MOST),
         default="",
-        description="No pool is made that would bring the chips of all pools of the provisioner above this.",
+        description="No pool is created that would raise the number of chips of all the provisioner's pools above "
+        "this.",
     ),
     Option(
         variable="MAX_CHIPS_PER_NAMESPACE",
         field="max_chips_per_namespace",
         read=forms.amounts(forms.NAMESPACE, "a namespace name"),
         default="",
-        description='Likewise for the pools of one namespace: "team-a=512, team-b=64, *=16"; * is each other one.',
+        description='The same for the pools of one namespace: "team-a=512, team-b=64, *=16"; * is every other '
+        "namespace.",
     ),
     Option(
         variable="MAX_CHIPS_PER_ACCELERATOR",
         field="max_chips_per_accelerator",
         read=forms.amounts(_ACCELERATOR, "an accelerator label"),
         default="",
-        description='Likewise for the pools of one accelerator: "tpu-v5p-slice=1024, *=0".',
+        description='The same for the pools of one accelerator: "tpu-v5p-slice=1024, *=0".',
     ),
     Option(
         variable="MAX_POOLS_PER_JOBSET",
         field="max_pools_per_jobset",
         read=forms.whole_number(0, forms.MOST),
         default="",
-        description="No pool is made for a JobSet that has this many.",
+        description="No pool is created for a JobSet that has this many.",
     ),
     Option(
         variable="MAX_CREATES_PER_HOUR",
         field="max_creates_per_hour",
         read=forms.whole_number(0, forms.MOST),
         default="",
-        description="No more pools than this are made within any hour.",
+        description="At most this many pools are created within any hour.",
     ),
     Option(
         variable="ALLOWED_NAMESPACES",
         field="allowed_namespaces",
         read=forms.allowed(forms.NAME_OR_PREFIX, "a namespace name, or its beginning and *"),
         default="",
-        description="Comma list of the namespaces whose JobSets may have pools; all others are told so by an Event. "
-        '"team-*" allows all names that begin so. Empty: all namespaces.',
+        description="Comma-separated namespaces whose JobSets may have pools. For all others an Event says so. "
+        '"team-*" allows all names that begin with "team-". Empty: all namespaces.',
     ),
     Option(
         variable="ALLOWED_RESERVATIONS",
         field="allowed_reservations",
         read=forms.allowed(forms.NAME_OR_PREFIX, "a reservation"),
         default="",
-        description='Comma list of the reservations that a pod or JobSet may name, as "r1" or "project/r1"; "none" for '
-        "none at all; empty: whatever IAM allows. Those in CAPACITY are always allowed.",
+        description='Comma-separated reservations that a pod or JobSet may name, as "r1" or "project/r1". "none": '
+        "none at all. Empty: everything that IAM allows. Those in CAPACITY are always allowed.",
     ),
     Option(
         variable="ALLOWED_SERVICE_ACCOUNTS",
         field="allowed_service_accounts",
         read=forms.allowed(forms.NAME_OR_PREFIX, "a service account"),
         default="",
-        description='Likewise for the node service accounts that a pod may name; "none" for none at all; empty: '
-        "whatever IAM allows. GCP_NODE_SERVICE_ACCOUNT is always allowed.",
+        description='The same for the node service accounts that a pod may name. "none": none at all. Empty: '
+        "everything that IAM allows. GCP_NODE_SERVICE_ACCOUNT is always allowed.",
     ),
     Option(
         variable="ALLOWED_NETWORKS",
         field="allowed_networks",
         read=forms.allowed(forms.NAME_OR_PREFIX, "a network"),
         default="",
-        description='Likewise for the additional networks that a pod may name, as "vpc" or "vpc:subnet"; "none" for '
-        "none at all; empty: whatever IAM allows.",
+        description='The same for the additional networks that a pod may name, as "vpc" or "vpc:subnet". "none": none '
+        "at all. Empty: everything that IAM allows.",
     ),
     Option(
         variable="ALLOWED_LABEL_KEYS",
         field="allowed_label_keys",
         read=forms.allowed(forms.NAME_OR_PREFIX, "a label key"),
         default="",
-        description='Likewise for the keys of node labels that a pod may set by selector or copy-labels; "none" for '
-        "none at all; empty: all. Those in GCP_POD_TO_NODE_LABELS are always allowed.",
+        description='The same for the keys of node labels that a pod may set by selector or copy-labels. "none": none '
+        "at all. Empty: all. Those in GCP_POD_TO_NODE_LABELS are always allowed.",
     ),
     Option(
         variable="PAUSE_CREATION",
         field="pause_creation",
         read=forms.go_bool,
         default="false",
-        description="Make no new pools. Those that are there are used, watched over and deleted as ever.",
+        description="Create no new pools. Existing pools are used, monitored and deleted as usual.",
     ),
     Option(
         variable="SINGLE_HOST_PLACEMENT",
         field="single_host_placement",
         read=forms.placement,
         default="none",
-        description="none or compact: COMPACT placement with topology on single-host pools. GKE refuses it by its "
-        "documents; the Go provisioner sends it.",
+        description="none or compact: COMPACT placement with topology on single-host pools. According to its "
+        "documents GKE rejects it; the Go provisioner sends it.",
     ),
     Option(
         variable="ASSUME_SAME_CLUSTER",
         field="assume_same_cluster",
         read=forms.go_bool,
         default="false",
-        description="Your word, where it cannot be proven, that the kubeconfig and GCP_CLUSTER are one cluster (a "
-        "proxy with its own certificates, or public ones and no node yet). Wrong, it costs another cluster its pools.",
+        description="Skip the check that the kubeconfig and GCP_CLUSTER are one cluster, if it cannot be proven (a "
+        "proxy with its own certificates, or public ones and no node yet). If they are not one cluster, another "
+        "cluster's pools are deleted.",
     ),
     Option(
         variable="POD_NAMESPACE",
         field="own_namespace",
         read=forms.matching(forms.NAMESPACE, "a namespace name"),
         default=constants.DEFAULT_NAMESPACE,
-        description="Where the provisioner keeps its Lease and its hints.",
+        description="The namespace of the provisioner's Lease and hints.",
     ),
     Option(
         variable="POD_NAME",
         field="own_name",
         read=str,
         default="",
-        description="The provisioner's identity in the Lease; empty for host name and process.",
+        description="The provisioner's identity in the Lease. Empty: host name and process.",
     ),
     Option(
         variable="LOG_LEVEL",

@@ -14,13 +14,13 @@ _PULLING_SCOPES = ("/cloud-platform", "/devstorage.read_only", "/devstorage.read
 
 
 class SettingsError(ValueError):
-    """Some settings are missing or wrong; the message lists every problem and how to mend it."""
+    """Some settings are missing or invalid; the message lists every problem and how to fix it."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
         count = len(self.problems)
         lines = "\n".join(f"  - {problem}" for problem in self.problems)
-        super().__init__(f"{count} setting{'s are' if count > 1 else ' is'} missing or wrong:\n{lines}")
+        super().__init__(f"{count} setting{'s are' if count > 1 else ' is'} missing or invalid:\n{lines}")
 
 
 def read_settings(environment: Mapping[str, str], *, inferred: Mapping[str, str] | None = None) -> Settings:
@@ -59,20 +59,20 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
     zone, location = values.get("zone"), values.get("cluster_location")
     problems = []
     if zone and zone == region_of(zone):
-        problems.append(f"GCP_ZONE={zone!r} is a region; set a zone of it, such as {zone}-b.")
+        problems.append(f"GCP_ZONE={zone!r} is a region; set a zone in it, such as {zone}-b.")
     elif zone and location and region_of(zone) != region_of(location):
         problems.append(
-            f"GCP_ZONE={zone!r} is not in GCP_CLUSTER_LOCATION={location!r}; set a zone of {region_of(location)}."
+            f"GCP_ZONE={zone!r} is not in GCP_CLUSTER_LOCATION={location!r}; set a zone in {region_of(location)}."
         )
     if location:
         problems += [
-            f"ZONES={each!r} is not in GCP_CLUSTER_LOCATION={location!r}; name zones of {region_of(location)} alone."
+            f"ZONES={each!r} is not in GCP_CLUSTER_LOCATION={location!r}; name only zones in {region_of(location)}."
             for each in values.get("zones", ())
             if region_of(each) != region_of(location)
         ]
         problems += [
-            f"CAPACITY names {choice}, which is not in GCP_CLUSTER_LOCATION={location!r}; name zones of "
-            f"{region_of(location)} alone."
+            f"CAPACITY names {choice}, which is not in GCP_CLUSTER_LOCATION={location!r}; name only "
+            f"zones in {region_of(location)}."
             for choice in values.get("capacity", ())
             if choice.zone and region_of(choice.zone) != region_of(location)
         ]
@@ -97,16 +97,16 @@ def warnings_about(settings: Settings) -> tuple[str, ...]:
     warnings = []
     if open_doors:
         warnings.append(
-            f"{', '.join(open_doors)} not set: whoever may make a JobSet may name any of these that IAM allows for the "
-            f'provisioner. Set each to a list, or to "none".'
+            f"{', '.join(open_doors)} not set: anybody who may create a JobSet may name any of these that IAM allows "
+            f'the provisioner. Set each to a list, or to "none".'
         )
     if settings.max_chips is None:
-        warnings.append("MAX_CHIPS is not set: whoever may make a JobSet may spend without limit.")
+        warnings.append("MAX_CHIPS is not set: anybody who may create a JobSet may spend without limit.")
     if not any(scope.endswith(_PULLING_SCOPES) for scope in settings.node_oauth_scopes):
         warnings.append(
             f"GCP_NODE_OAUTH_SCOPES has none of {', '.join(scope[1:] for scope in _PULLING_SCOPES)}: nodes cannot pull "
             f"private images."
         )
     if settings.pause_creation:
-        warnings.append("PAUSE_CREATION is set: no node pools are made.")
+        warnings.append("PAUSE_CREATION is set: no node pools are created.")
     return tuple(warnings)

@@ -49,8 +49,8 @@ class Shape:
         if self.documented:
             return ""
         return (
-            f"no list of Google's names topology {self.topology} for {self.accelerator.label}; it follows the rule for "
-            f"slices of whole 4x4x4 cubes, and GKE decides whether it is made"
+            f"topology {self.topology} for {self.accelerator.label} is not on Google's lists; it follows the rule for "
+            f"slices of whole 4x4x4 cubes, and GKE decides whether it creates the slice"
         )
 
     @cached_property
@@ -123,14 +123,14 @@ def _resolved(accelerator: str, topology: str, chips_per_pod: int, machine_type:
     ]
     if not possible:
         makers = ", ".join(dict.fromkeys(shape.machine_type.name for shape in shapes))
-        raise ShapeError(f"topology {grid} of {accelerator} cannot be made of {machine_type}, only of {makers}")
+        raise ShapeError(f"topology {grid} of {accelerator} cannot consist of {machine_type}, only of {makers}")
     for shape in possible:
         if shape.chips_per_pod == chips_per_pod:
             return shape
     valid = sorted({shape.chips_per_pod for shape in possible}, key=lambda chips: abs(chips - chips_per_pod))
     raise ShapeError(
-        f"a pod that asks for {chips_per_pod} chips fits no host of a {accelerator} slice of topology {grid}; "
-        f"nearest valid: {', '.join(map(str, valid[:_SUGGESTIONS]))} chips a pod"
+        f"a pod that requests {chips_per_pod} chips fits no host of a {accelerator} slice of topology {grid}; "
+        f"nearest valid: {', '.join(map(str, valid[:_SUGGESTIONS]))} chips per pod"
     )
 
 
@@ -165,11 +165,11 @@ def _valid_topology(offer: Accelerator, text: str) -> Topology:
     elif offer.max_cubes:
         below = ", ".join(offer.listed_topologies)
         why = (
-            f"Google makes {below}, and above those only slices with dimensions that are multiples of 4, up to "
+            f"Google offers {below}, and above those only slices with dimensions that are multiples of 4, up to "
             f"{LONGEST_AXIS}, in ascending order"
         )
     else:
-        why = "it is not among the sizes that Google makes"
+        why = "it is not among the sizes that Google offers"
     raise ShapeError(
         f"topology {text} is not valid for {offer.label}: {why}{_nearest_topologies(offer, grid.dimensions)}"
     )

@@ -95,7 +95,7 @@ def test_strange_neighbours(ground: Ground, provisioner: ProvisionerProcess) -> 
         lambda: constants.INVALID_REQUEST in ground.reasons("Pod", "no-accelerator"), "so is the missing selector"
     )
     ground.wait(lambda: told(ground, constants.INVALID_REQUEST, "queueing"), "so is capacity that is not served")
-    assert "queued capacity is not served" in told(ground, constants.INVALID_REQUEST, "queueing")[0]
+    assert "queued capacity is not supported" in told(ground, constants.INVALID_REQUEST, "queueing")[0]
     assert not ground.reasons("Pod", "no-chips")
     assert not ground.reasons("Pod", namespace=strange)
     ground.await_gone("good-")

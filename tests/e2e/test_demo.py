@@ -42,7 +42,7 @@ def test_the_demo_shows_a_whole_life_and_ends_well() -> None:
         r"nothing is left: no node pool, no node",
         r"Time in each step",
         r"nodePools.create +\W+2",
-        r"16 chips in 2 node pools, made and given back",
+        r"16 chips in 2 node pools, created and deleted",
     ]
     place = 0
     for line in story:

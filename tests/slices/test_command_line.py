@@ -130,7 +130,7 @@ def test_wrong_settings_are_refused_in_one_message() -> None:
     wrong = {"GCP_ZONE": "us-east1-b", "CONCURRENCY": "0", "NODE_MIN_LIFESPAN": "10", "KUBECONFIG": "/nowhere/config"}
     done = command("run", "--metrics-bind-address=8080", **(COMPLETE | wrong))
     assert done.returncode == 1
-    assert done.stderr.count("missing or wrong") == 1
+    assert done.stderr.count("missing or invalid") == 1
     assert all(name in done.stderr for name in ("GCP_ZONE", "CONCURRENCY", "NODE_MIN_LIFESPAN"))
     assert all(name in done.stderr for name in ("/nowhere/config", "'8080'"))
     assert "Traceback" not in done.stderr

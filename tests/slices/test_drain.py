@@ -118,7 +118,7 @@ def test_a_suspended_jobset_that_keeps_its_pool() -> None:
     why = "is suspended and keeps it; delete the JobSet, or unset KEEP_POOLS_OF_SUSPENDED_JOBSETS"
     assert f"  {pool}  JobSet {NAMESPACE}/train {why}" in done.text
     world.settings = replace(world.settings, keep_suspended=False)
-    assert f"not needed (it was made for JobSet {NAMESPACE}/train)" in Person(_paused(world))().text
+    assert f"not needed (it was created for JobSet {NAMESPACE}/train)" in Person(_paused(world))().text
 
 
 def test_it_waits_until_the_last_pool_is_gone(world: World) -> None:
@@ -142,7 +142,7 @@ def test_it_waits_until_the_last_pool_is_gone(world: World) -> None:
     done = person(patience_seconds=1800)
     assert done.code == 0
     assert done.text.count("needs it (in use)") == 1
-    assert f"not needed (it was made for JobSet {NAMESPACE}/train)" in done.text
+    assert f"not needed (it was created for JobSet {NAMESPACE}/train)" in done.text
     assert "being deleted" in done.text
     assert done.text.endswith("No node pool of the provisioner is left in project-1/us-central2/test.")
 
@@ -166,9 +166,9 @@ def test_a_pod_of_nobodys_jobset(world: World) -> None:
     world.kube.put_object("/api/v1/namespaces/other/pods/notebook", guest)
     done = Person(_paused(world))()
     assert done.code == 1
-    assert "pod other/notebook asks for chips and runs on it" in done.text
+    assert "pod other/notebook requests chips and runs on it" in done.text
     world.kube.fail("GET", "pods", errors.Unavailable("down"))
-    assert "not needed (it was made for" in Person(_paused(world))().text
+    assert "not needed (it was created for" in Person(_paused(world))().text
 
 
 def test_a_pool_that_is_about_to_be_made(world: World) -> None:
@@ -176,7 +176,7 @@ def test_a_pool_that_is_about_to_be_made(world: World) -> None:
     world.put_jobset()
     done = Person(world)()
     assert done.code == 1
-    assert f"not made yet: JobSet {NAMESPACE}/train waits for it" in done.text
+    assert f"not created yet: JobSet {NAMESPACE}/train waits for it" in done.text
     assert "PAUSE_CREATION is not set here" in done.text
     assert f"kubectl --namespace={_OWN} set env deployment/tpu-provisioner PAUSE_CREATION=true" in done.text
     assert Person(_paused(world))().code == 0
@@ -194,7 +194,7 @@ def test_a_pool_that_failed(world: World) -> None:
 
 
 _NOBODY = (
-    ("nobody holds the Lease", "", 1.0, f"nobody holds Lease {_OWN}/tpu-provisioner"),
+    ("nobody holds the Lease", "", 1.0, f"no process holds Lease {_OWN}/tpu-provisioner"),
     ("the holder died", "pod_1", 300.0, f"Lease {_OWN}/tpu-provisioner was last renewed at "),
 )
 
@@ -268,4 +268,4 @@ def test_a_wrong_duration(capsys: pytest.CaptureFixture[str]) -> None:
     drain.add_arguments(parser)
     with pytest.raises(SystemExit):
         parser.parse_args(["--timeout=30"])
-    assert "is no duration" in capsys.readouterr().err
+    assert "is not a duration" in capsys.readouterr().err

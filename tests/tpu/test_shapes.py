@@ -189,7 +189,9 @@ def test_a_machine_type_is_used_that_only_a_pod_may_ask_for() -> None:
         pytest.param(V5E, "2x2x2", 4, "", ["2 dimensions", "nearest valid: 2x4"], id="three dimensions for v5e"),
         pytest.param(V4, "4x2x2", 4, "", ["ascending", "nearest valid: 2x2x4"], id="out of order"),
         pytest.param(V5E, "4x2", 4, "", ["ascending", "nearest valid: 2x4"], id="out of order in two dimensions"),
-        pytest.param(V4, "1x2x2", 4, "", ["Google makes 2x2x1", "nearest valid: 2x2x1"], id="the flat one on its side"),
+        pytest.param(
+            V4, "1x2x2", 4, "", ["Google offers 2x2x1", "nearest valid: 2x2x1"], id="the flat one on its side"
+        ),
         pytest.param(V4, "4x4x6", 4, "", ["multiples of 4", "nearest valid: 4x4x4, 4x4x8"], id="no multiple of 4"),
         pytest.param(V5P, "4x4x260", 4, "", ["4x4x260", "up to 256"], id="too long an axis"),
         pytest.param(
@@ -200,10 +202,10 @@ def test_a_machine_type_is_used_that_only_a_pod_may_ask_for() -> None:
         pytest.param(V5E, "2x8", 4, "", ["not among the sizes", "nearest valid: 4x4"], id="no such rectangle"),
         pytest.param(V5E, "16x32", 4, "", ["256 chips", "512", "nearest valid: 16x16"], id="more than a v5e pod"),
         pytest.param(V5E, "1x2", 1, "", ["1x2", "nearest valid: 1x1"], id="two chips"),
-        pytest.param(V4, "2x2x2", 3, "", ["3 chips", "nearest valid: 4 chips a pod"], id="three chips a pod"),
-        pytest.param(V4, "2x2x2", 0, "", ["0 chips", "4 chips a pod"], id="no chips a pod"),
-        pytest.param(V4, "2x2x2", -4, "", ["-4 chips", "4 chips a pod"], id="chips below zero"),
-        pytest.param(V5E, "4x4", 8, "", ["8 chips", "nearest valid: 4 chips a pod"], id="eight chips on many hosts"),
+        pytest.param(V4, "2x2x2", 3, "", ["3 chips", "nearest valid: 4 chips per pod"], id="three chips a pod"),
+        pytest.param(V4, "2x2x2", 0, "", ["0 chips", "4 chips per pod"], id="no chips a pod"),
+        pytest.param(V4, "2x2x2", -4, "", ["-4 chips", "4 chips per pod"], id="chips below zero"),
+        pytest.param(V5E, "4x4", 8, "", ["8 chips", "nearest valid: 4 chips per pod"], id="eight chips on many hosts"),
         pytest.param(V6E, "2x4", 5, "", ["5 chips", "nearest valid: 4, "], id="five chips a pod"),
         pytest.param(V4, "9" * 64, 4, "", ["has 64 characters, and at most 63 are read"], id="a long topology"),
         pytest.param("v" * 64, "2x2x2", 4, "", ["has 64 characters, and at most 63"], id="a long accelerator"),
@@ -214,7 +216,7 @@ def test_a_machine_type_is_used_that_only_a_pod_may_ask_for() -> None:
             "4x4",
             4,
             "ct5lp-hightpu-8t",
-            ["4x4", "cannot be made of ct5lp-hightpu-8t, only of ct5lp-hightpu-4t"],
+            ["4x4", "cannot consist of ct5lp-hightpu-8t, only of ct5lp-hightpu-4t"],
             id="a machine type that does not make it",
         ),
         pytest.param(

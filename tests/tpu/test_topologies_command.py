@@ -27,7 +27,7 @@ def test_one_accelerator(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert len(rows) == 9
     (note,) = notes
-    assert "* only where the pod selects node.kubernetes.io/instance-type" in note
+    assert "* only if the pod selects node.kubernetes.io/instance-type" in note
 
 
 def test_every_accelerator_is_there_when_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,7 +52,7 @@ def test_a_machine_type_that_must_be_asked_for_is_a_note(capsys: pytest.CaptureF
     """It makes the same slices as another: no second row for each."""
     rows, notes = table(capsys, "tpu7x")
     assert {row[4] for row in rows} == {"tpu7x-standard-1t", "tpu7x-standard-4t"}
-    assert "tpu7x-ultranet-4t makes the same slices as tpu7x-standard-4t" in notes[-1]
+    assert "tpu7x-ultranet-4t has the same slices as tpu7x-standard-4t" in notes[-1]
 
 
 def test_an_unknown_accelerator_is_named_with_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:

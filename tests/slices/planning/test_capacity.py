@@ -261,7 +261,7 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
         pytest.param(
             {"pod_annotations": {constants.ZONES: "us-central2"}},
             {},
-            [f"annotation {constants.ZONES}='us-central2'", "no zone such as"],
+            [f"annotation {constants.ZONES}='us-central2'", "not a zone such as"],
             id="zones that cannot be read",
         ),
         pytest.param(

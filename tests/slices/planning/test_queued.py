@@ -116,7 +116,7 @@ def test_who_asks_for_queued_capacity_gets_no_pool_and_is_told_why(
     assert (told.reason, told.warning) == (constants.INVALID_REQUEST, True)
     assert [(each.kind, each.name.partition("-")[0]) for each in told.objects] == [("Pod", "asks"), ("JobSet", "asks")]
     assert words in told.message
-    assert "queued capacity is not served: Kueue starts a JobSet only after" in told.message
+    assert "queued capacity is not supported: Kueue starts a JobSet only after" in told.message
     assert "use flex-start, or set up node pool and Kueue by hand" in told.message
     assert f"{constants.DISABLE}=true" in told.message
     assert len(told.message) < 1024

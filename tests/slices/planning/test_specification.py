@@ -217,13 +217,13 @@ def test_capacity(
         pytest.param(
             {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "Out of stock:s"}},
             {},
-            "'Out of stock' is no name of a network",
+            "'Out of stock' is not the name of a network",
             id="a network with a text for a name",
         ),
         pytest.param(
             {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "v:projects/p-project/regions/r/s"}},
             {},
-            "is no name of a subnetwork",
+            "is not the name of a subnetwork",
             id="a subnetwork with a path of another form",
         ),
         pytest.param(

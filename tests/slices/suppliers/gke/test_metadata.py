@@ -88,4 +88,4 @@ def test_no_server(host: str) -> None:
 def test_what_is_inferred_is_told_in_words() -> None:
     """Above all the zone: that of the controller's machine need not be that of the TPUs."""
     (words,) = inferred_words({"GCP_ZONE": "us-east5-b", "GCP_CLUSTER": ""})
-    assert words.startswith("GCP_ZONE is not set; us-east5-b is taken, the zone of this machine: node pools are made")
+    assert words.startswith("GCP_ZONE is not set; using us-east5-b, the zone of this machine. Node pools are created")
