@@ -25,7 +25,7 @@ All of Go's forms are accepted: one dash or two, `-leader-elect=false`, `--metri
 | `--metrics-bind-address` | `:8080` | the address of `/metrics`; `0` disables it |
 | `--health-probe-bind-address` | `:8081` | the address of `/healthz` and `/readyz`; `0` disables it |
 | `--leader-elect` | `false` | elect one leader among several replicas, by a Lease in `POD_NAMESPACE` |
-| `--kubeconfig` | in-cluster, else `$KUBECONFIG`, else `~/.kube/config` | the kubeconfig file, with its current context |
+| `--kubeconfig` | in-cluster, else `$KUBECONFIG`, else `~/.kube/config` | kubeconfig file, with its current context |
 | `--zap-devel`, `--zap-log-level`, `--zap-encoder` | | level debug; the level; `json`: JSON on a terminal too |
 | `--zap-stacktrace-level`, `--zap-time-encoding` | | accepted, but without effect |
 """
