@@ -74,7 +74,7 @@ class _Answer(io.RawIOBase):
         left = _left_seconds()
         if left is not None:
             if left <= 0:
-                raise TimeoutError("the time for the answer is up")
+                raise TimeoutError("the time limit for the answer is over")
             self._sock.settimeout(left)
         return self._raw.readinto(buffer)
 
@@ -132,7 +132,7 @@ class _KeepsTime(HTTPConnection):
             super().connect()
         except TimeoutError as error:
             # urllib3 takes a handshake that is too slow for an answer that is too slow.
-            raise ConnectTimeoutError(self, f"the connection did not come to stand in time: {error}") from error
+            raise ConnectTimeoutError(self, f"the connection was not established in time: {error}") from error
         self._time_to_send()
         self._stands = True
 
@@ -167,8 +167,10 @@ class _KeepsTime(HTTPConnection):
         left = _left_seconds()
         if left is not None and left <= 0:
             if self._begun:
-                raise TimeoutError("the time was up while the request was being sent")
-            raise ConnectTimeoutError(self, "the time was up before the connection stood; nothing was sent")
+                raise TimeoutError("the time limit ended while the request was being sent")
+            raise ConnectTimeoutError(
+                self, "the time limit ended before the connection was established; nothing was sent"
+            )
         return left
 
 

@@ -68,7 +68,7 @@ class GkeSession(auth_requests.AuthorizedSession):
             self.credentials.before_request(self._fetch_token(budget), method, url, {})
             left = deadline.left_seconds()
             if left <= 0:
-                raise requests.ConnectTimeout("the time was used up by fetching a token; nothing was sent")
+                raise requests.ConnectTimeout("fetching a token used up the time limit; nothing was sent")
             response: requests.Response = super().request(  # type: ignore[no-untyped-call]
                 method,
                 url,

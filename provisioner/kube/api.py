@@ -308,8 +308,8 @@ def _connect_in_cluster(configuration: Configuration, environment: Mapping[str, 
         ca_pem = Path(incluster_config.SERVICE_CERT_FILENAME).read_bytes()
     except _LOAD_ERRORS as error:
         raise errors.KubeconfigError(
-            f"the pod's service account can't be used: {_wrong_with(error)}. Let the pod mount its service account "
-            "token, or give a kubeconfig."
+            f"the pod's service account can't be used: {_wrong_with(error)}. Mount the service account token in the "
+            "pod, or specify a kubeconfig."
         ) from error
     return KubeApi(ApiClient(configuration), context_name="in-cluster", ca_pem=ca_pem)
 
@@ -320,7 +320,7 @@ def _connect_by_kubeconfig(configuration: Configuration, kubeconfig: str, contex
     existing = [str(path) for path in paths if path.exists()]
     if not existing:
         raise errors.KubeconfigError(
-            f"there is no kubeconfig at {kubeconfig}: give the path of one, set KUBECONFIG, or run "
+            f"there is no kubeconfig at {kubeconfig}: specify its path, set KUBECONFIG, or run "
             "`gcloud container clusters get-credentials CLUSTER --location LOCATION`"
         )
     try:
@@ -342,7 +342,7 @@ def _connect_by_kubeconfig(configuration: Configuration, kubeconfig: str, contex
         ca_pem = _trusted_ca(configuration)
     except _LOAD_ERRORS as error:
         raise errors.KubeconfigError(
-            f"kubeconfig {kubeconfig} can't be used: {_wrong_with(error)}. Repair it, or name another file or context."
+            f"kubeconfig {kubeconfig} can't be used: {_wrong_with(error)}. Fix it, or specify another file or context."
         ) from error
     return KubeApi(ApiClient(configuration), context_name=name, ca_pem=ca_pem)
 
@@ -353,12 +353,12 @@ def _wrong_with(error: Exception) -> str:
         return str(error).removeprefix("Invalid kube-config file. ").removeprefix("Invalid kube-config. ").rstrip(".")
     if isinstance(error, yaml.YAMLError):
         mark = getattr(error, "problem_mark", None)
-        return f"line {mark.line + 1}, column {mark.column + 1} is no valid YAML" if mark else "it is no valid YAML"
+        return f"line {mark.line + 1}, column {mark.column + 1} is not valid YAML" if mark else "it is not valid YAML"
     if isinstance(error, UnicodeError):
-        return "it is no text in UTF-8"
+        return "it is not UTF-8 text"
     if isinstance(error, OSError):
         return _plain(error)
-    return "it has no clusters, contexts and users in the form that kubectl writes"
+    return "it does not have clusters, contexts and users in the format of kubectl"
 
 
 def _plain(error: BaseException) -> str:

@@ -41,7 +41,7 @@ class HintsStore:
         if data is None:
             return {}
         if not isinstance(data, dict):
-            _log.warning("hints.load_failed", namespace=self._namespace, error="data is no map")
+            _log.warning("hints.load_failed", namespace=self._namespace, error="data is not a map")
             return {}
         return {key: value for key, value in data.items() if isinstance(key, str) and isinstance(value, str)}
 

@@ -249,5 +249,5 @@ def _in_words(error: errors.ClusterError, namespace: str) -> str:
             f"{namespace} ({error.message})"
         )
     if isinstance(error, errors.NotFound):
-        return f"the lease can't be made: does namespace {namespace} exist? ({error.message})"
+        return f"the lease can't be created: does namespace {namespace} exist? ({error.message})"
     return f"the lease could not be read or renewed: {error}"

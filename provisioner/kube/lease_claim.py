@@ -82,17 +82,17 @@ class LeaseClaim:
             waiting = self._seconds_to_wait(spec) if holder else 0.0
             if waiting > 0:
                 self.confirmed_at = None
-                who = "the Go original of this provisioner" if self._must_exist else "another instance"
+                who = "the Go provisioner" if self._must_exist else "another instance"
                 return (
-                    f"lease {self.namespace}/{self.name} is held by {who}, {str(holder)[:100]}: waiting for it to "
-                    "end, or to leave its lease unrenewed"
+                    f"lease {self.namespace}/{self.name} is held by {who}, {str(holder)[:100]}: waiting until it ends "
+                    "or stops renewing the lease"
                 )
         try:
             self._write(current, taking=holder != self._identity, before_success=before_success)
         except (errors.Conflict, errors.NotFound):
             if holder != self._identity:
                 self.confirmed_at = None
-            return f"lease {self.namespace}/{self.name}: somebody else wrote it at the same moment; trying again"
+            return f"lease {self.namespace}/{self.name}: another process wrote it at the same time; retrying"
         return None
 
     def release(self) -> None:
@@ -138,7 +138,7 @@ class LeaseClaim:
             )
         except errors.Conflict:
             self.confirmed_at = None
-            return f"lease {self.namespace}/{self.name}: somebody else made it at the same moment; trying again"
+            return f"lease {self.namespace}/{self.name}: another process created it at the same time; retrying"
         self._confirm(sent, before_success)
         return None
 

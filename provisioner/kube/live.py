@@ -278,7 +278,7 @@ def _bound_pod(raw: Any) -> BoundPod:
     what = f"pod {namespace}/{name}"
     deadline = parse_timestamp(deletion)
     if deletion is not None and deadline is None:
-        raise MalformedObject(f"{what}: deletionTimestamp {str(deletion)[:40]!r} is no RFC 3339 time")
+        raise MalformedObject(f"{what}: deletionTimestamp {str(deletion)[:40]!r} is not an RFC 3339 time")
     return BoundPod(
         namespace=namespace,
         name=name,

@@ -157,7 +157,7 @@ def _too_much_work(jobs: Iterable[PodGroup]) -> str:
     children = sum(job.replicas for job in with_chips)
     if children > bounds.CHILD_JOBS:
         return (
-            f"it has {children:,} child Jobs that ask for chips, and at most {bounds.CHILD_JOBS:,} are served; split "
+            f"it has {children:,} child Jobs that request chips, and at most {bounds.CHILD_JOBS:,} are served; split "
             f"it into several JobSets"
         )
     return ""
@@ -175,7 +175,7 @@ def parse_node(raw: object) -> Node | None:
     if not name or created_at is None:
         raise MalformedObject(
             f"node {name or '?'} of pool {pool_name}: it has no name, or creationTimestamp "
-            f"{_show(metadata.get('creationTimestamp'))} is no RFC 3339 time"
+            f"{_show(metadata.get('creationTimestamp'))} is not an RFC 3339 time"
         )
     spec = _dict(_dict(raw).get("spec"))
     status = _dict(_dict(raw).get("status"))
@@ -252,7 +252,7 @@ def requested_chips(what: str, spec: object) -> int:
     """Return the chips that a pod asks for; MalformedObject where they are no whole number."""
     chips = pod_requests(what, spec, constants.TPU_RESOURCE)
     if chips != chips.to_integral_value():
-        raise MalformedObject(f"{what}: {constants.TPU_RESOURCE} is {chips}: chips are whole; ask for a whole number")
+        raise MalformedObject(f"{what}: {constants.TPU_RESOURCE} is {chips}; request a whole number of chips")
     return int(chips)
 
 
@@ -275,7 +275,9 @@ def _amount(what: str, role: str, resource: str, amounts: dict[str, Any]) -> Dec
         return Decimal(0)
     value = parse_quantity(raw)
     if value is None:
-        raise MalformedObject(f"{what}: {role} {resource} is {_show(raw)}: no quantity; write it like 4, 1500m or 2Gi")
+        raise MalformedObject(
+            f"{what}: {role} {resource} is {_show(raw)}, which is not a quantity; use a form such as 4, 1500m or 2Gi"
+        )
     return value
 
 
@@ -371,7 +373,7 @@ def _deletion(what: str, metadata: dict[str, Any]) -> datetime | None:
         return None
     deadline = parse_timestamp(raw)
     if deadline is None:
-        raise MalformedObject(f"{what}: deletionTimestamp {_show(raw)} is no RFC 3339 time")
+        raise MalformedObject(f"{what}: deletionTimestamp {_show(raw)} is not an RFC 3339 time")
     return deadline
 
 

@@ -124,5 +124,5 @@ def collection_path(resource: str, *, namespace: str = "", root: str = "/api/v1"
 def object_path(resource: str, name: str, *, namespace: str = "", root: str = "/api/v1") -> str:
     """Return the address of one object; an empty name would address the collection, so it is refused."""
     if not name or name in (".", ".."):
-        raise ValueError(f"{name!r} is no name of an object in {resource}: give the object's name")
+        raise ValueError(f"{name!r} is not the name of an object in {resource}: specify the object's name")
     return f"{collection_path(resource, namespace=namespace, root=root)}/{quote(name, safe='')}"

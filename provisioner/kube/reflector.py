@@ -204,7 +204,7 @@ class Reflector(Generic[T]):
         """Take the page that was asked for; return what to ask for next, None after the last one."""
         listing = self._listing
         if listing is None:
-            raise ValueError(f"list of {self.name}: a page that was not asked for")
+            raise ValueError(f"list of {self.name}: a page that was not requested")
         for raw in page.items:
             key, uid = _identity(raw)
             listing.seen.add(key)
@@ -216,7 +216,7 @@ class Reflector(Generic[T]):
             self._listed(listing, page.resource_version)
             return None
         if page.continue_token == listing.continue_token:
-            raise errors.Malformed(f"list of {self.name}: the server gives the same page again and again")
+            raise errors.Malformed(f"list of {self.name}: the server returns the same page repeatedly")
         listing.continue_token = page.continue_token
         return self._page_request(page.continue_token)
 
@@ -345,7 +345,7 @@ class Reflector(Generic[T]):
             # A dead watch is a controller that sees nothing.
             _log.error("watch.step_failed", watch=self.name, exc_info=error)
             self._resource_version = ""
-            self._set_problem(f"the {self.name} watch failed: {error!r}; listing anew")
+            self._set_problem(f"the {self.name} watch failed: {error!r}; listing again")
             return self._backoff.next_seconds()
         if isinstance(error, errors.Gone):
             _log.info("watch.expired", watch=self.name, error=str(error))
@@ -357,8 +357,8 @@ class Reflector(Generic[T]):
         if isinstance(error, errors.Forbidden):
             resource = self.path.rsplit("/", 1)[-1]
             return self._absent(
-                f"RBAC does not allow to {verb} {resource}: grant get, list and watch on {resource} ({error.message}), "
-                "retrying"
+                f"RBAC does not allow the provisioner to {verb} {resource}: grant get, list and watch on {resource} "
+                f"({error.message}), retrying"
             )
         problem = f"{verb} of {self.name} failed: {error}"
         if verb == "watch":

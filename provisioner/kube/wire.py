@@ -91,7 +91,7 @@ class LineStream:
         except Urllib3TimeoutError as error:
             if self._closed.is_set():
                 return b""
-            raise errors.Unavailable(f"{self._what}: nothing was heard for {self._read_seconds:g} s") from error
+            raise errors.Unavailable(f"{self._what}: nothing was received for {self._read_seconds:g} s") from error
         except (*TRANSPORT_ERRORS, AttributeError) as error:
             # AttributeError: http.client and ssl drop their inner objects when close() comes in between.
             if self._closed.is_set():
@@ -121,9 +121,9 @@ def decode_object(what: str, data: bytes) -> JsonObject:
     try:
         decoded = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise errors.Malformed(f"{what}: the answer is no JSON: {_excerpt(data)}") from error
+        raise errors.Malformed(f"{what}: the answer is not JSON: {_excerpt(data)}") from error
     if not isinstance(decoded, dict):
-        raise errors.Malformed(f"{what}: the answer is no JSON object: {_excerpt(data)}")
+        raise errors.Malformed(f"{what}: the answer is not a JSON object: {_excerpt(data)}")
     return decoded
 
 
@@ -134,7 +134,7 @@ def page_of(what: str, body: JsonObject) -> Page:
     if items is None and "items" in body:
         items = []
     if not isinstance(metadata, dict) or not isinstance(items, list):
-        raise errors.Malformed(f"{what}: the answer is no list: it lacks items or metadata")
+        raise errors.Malformed(f"{what}: the answer is not a list: it lacks items or metadata")
     version = metadata.get("resourceVersion")
     token = metadata.get("continue") or ""
     if not isinstance(version, str) or not version or not isinstance(token, str):

@@ -74,7 +74,7 @@ def parse_address(text: str) -> Address | None:
         return None
     match = re.fullmatch(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]/ ]*)):(?P<port>[0-9]{1,5})", text)
     if match is None or int(match["port"]) > 65535:
-        raise ServerError(f'address {text!r}: write ":8080", "127.0.0.1:8080", "[::1]:8080", or "0" for not serving it')
+        raise ServerError(f'address {text!r}: write ":8080", "127.0.0.1:8080", "[::1]:8080", or "0" to disable it')
     return Address(host=match["v6"] or match["host"] or "", port=int(match["port"]))
 
 
@@ -364,7 +364,7 @@ class _Handler(BaseHTTPRequestHandler):
         make = self.server.pages.get(self.path.partition("?")[0])
         if make is None:
             paths = " ".join(sorted(self.server.pages))
-            page = Page(404, _TEXT, f"not found; there is {paths}\n".encode())
+            page = Page(404, _TEXT, f"not found; available: {paths}\n".encode())
         else:
             try:
                 page = make()

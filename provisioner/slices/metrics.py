@@ -42,7 +42,7 @@ class Metrics:
             "gke_request_duration_seconds", "Duration of calls to GKE.", _CALL_BUCKETS, "method"
         )
         self._gke_errors = self._counter(
-            "gke_request_errors", "Calls to GKE that failed, by what the failure means.", "method", "kind"
+            "gke_request_errors", "Calls to GKE that failed, by kind of failure.", "method", "kind"
         )
 
         self._rounds = self._counter("rounds", "Rounds of observe, decide, act, by result.", "result")
@@ -54,7 +54,7 @@ class Metrics:
             "loop_last_round_timestamp_seconds", "When the last round ended, in seconds since 1970."
         )
 
-        self._slices = _Picture(self._gauge("slices", "Slices that JobSets ask for, by phase.", "phase"))
+        self._slices = _Picture(self._gauge("slices", "Slices that JobSets request, by phase.", "phase"))
         self._node_pools = _Picture(self._gauge("node_pools", "Node pools of the provisioner, by phase.", "phase"))
         self._chips = _Picture(self._gauge("chips", "TPU chips, by state.", "state"))
         self._chips.replace(dict.fromkeys(CHIP_STATES, 0))
@@ -64,7 +64,7 @@ class Metrics:
             "deletes", "Node pool deletes that were submitted, by reason and result.", "reason", "result"
         )
         self._deletes_blocked = self._gauge(
-            "deletes_blocked", "Node pools that should go and may not, for unfinished pods are on them."
+            "deletes_blocked", "Node pools that should be deleted and are not, because unfinished pods are on them."
         )
         self._phase_seconds = self._histogram(
             "time_to_phase_seconds",
@@ -72,11 +72,11 @@ class Metrics:
             _PHASE_BUCKETS,
             "phase",
         )
-        self._alerts = _Picture(self._gauge("alerts", "What the operator has to look at, by kind.", "kind"))
+        self._alerts = _Picture(self._gauge("alerts", "Alerts that the administrator must look at, by kind.", "kind"))
         self._backoff = _Picture(
             self._gauge(
                 "backoff_active",
-                "Kinds of capacity of which the last try failed, for an hour after it may be tried again.",
+                "Kinds of capacity whose last attempt failed, until an hour after the next attempt is allowed.",
                 "kind",
             )
         )
@@ -90,7 +90,7 @@ class Metrics:
             "cluster_proven", "1 when kubeconfig and GKE settings are proven to be of one cluster."
         )
         self._events_dropped = self._counter(
-            "events_dropped", "Kubernetes Events that were not written: too many, or refused."
+            "events_dropped", "Kubernetes Events that were not written: too many, or rejected."
         )
         self._begin_at_zero()
 

@@ -223,7 +223,7 @@ def test_over_and_back(
         assert beside["template"]["spec"]["containers"][0]["image"] == "controller:old"
         assert rehearsal.api.get(f"{_DEPLOYMENTS}/tpu-provisioner")
         process.launch()
-        ground.wait(lambda: "is held by the Go original" in process.tail(lines=50), "ours says whom it waits for")
+        ground.wait(lambda: "is held by the Go provisioner" in process.tail(lines=50), "ours says whom it waits for")
         renewed = rehearsal.api.get(_LEASE)["spec"]["renewTime"]
         ground.apply("next", run_for="1s")
         ground.wait(

@@ -121,7 +121,7 @@ def test_the_go_provisioner_leads(alone: Ground) -> None:
     try:
         process = alone.provisioner(arguments=ELECT, wait=False)
         alone.apply("patient", run_for="1s")
-        alone.wait(lambda: "Go original" in process.tail(), "the log says who leads")
+        alone.wait(lambda: "is held by the Go provisioner" in process.tail(), "the log says who leads")
         alone.wait(lambda: alone.leader("patient") is not None, "the JobSet has a pod")
         assert not logged(process, "cluster.proven")
         # What `run` finds out about its surroundings is read from GKE; nothing is changed there.

@@ -306,7 +306,7 @@ def test_a_pod_costs_what_it_weighs_and_changes_nothing_for_others(name: str) ->
 @pytest.mark.parametrize(
     ("job", "count", "words"),
     [
-        pytest.param({"replicas": 500_000}, 1, "it has 500,000 child Jobs that ask for chips", id="half a million"),
+        pytest.param({"replicas": 500_000}, 1, "it has 500,000 child Jobs that request chips", id="half a million"),
         pytest.param({"replicas": 4_096}, 1, "", id="as many child Jobs as are served"),
         pytest.param({"replicas": 10**4000}, 1, "it has 2,147,483,647 child Jobs", id="more than can be counted"),
         pytest.param({"replicas": 10**6, "chips": "0"}, 1, "", id="a million without chips"),

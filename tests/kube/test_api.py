@@ -256,7 +256,7 @@ def test_a_stream_that_ends_is_just_over(server: WireServer, api: KubeApi) -> No
         pytest.param([b'{"a":1}\n{"b"', DROP], "broke", id="cut off in a line"),
         pytest.param([b'{"a":1}\n', DROP], "broke", id="cut off between lines"),
         pytest.param([b'{"a":1}\n{"b"'], "middle of a line", id="ended in a line"),
-        pytest.param([b'{"a":1}\n', HANG], "nothing was heard for 0.3 s", id="hung"),
+        pytest.param([b'{"a":1}\n', HANG], "nothing was received for 0.3 s", id="hung"),
     ],
 )
 def test_a_stream_that_breaks_is_unavailable_after_its_whole_lines(

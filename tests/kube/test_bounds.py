@@ -108,7 +108,7 @@ def jobset_of(
     [
         pytest.param({"replicas": 4096}, "", id="as many child Jobs as are served"),
         pytest.param(
-            {"replicas": 4097}, "it has 4,097 child Jobs that ask for chips, and at most 4,096", id="one more"
+            {"replicas": 4097}, "it has 4,097 child Jobs that request chips, and at most 4,096", id="one more"
         ),
         pytest.param({"replicas": 17, "count": 256}, "it has 4,352 child Jobs", id="of several replicated jobs"),
         pytest.param({"replicas": 10**6, "chips": 0}, "", id="a million child Jobs without chips"),

@@ -260,5 +260,5 @@ def test_a_node_that_is_gone_needs_no_cordon(kube: FakeKube) -> None:
 
 def test_an_empty_name_never_addresses_a_collection(kube: FakeKube) -> None:
     """A PATCH or DELETE of a collection would hit everything."""
-    with pytest.raises(ValueError, match="no name"):
+    with pytest.raises(ValueError, match="is not the name of an object"):
         live.cordon(kube, "")

@@ -368,7 +368,7 @@ def test_a_live_original_is_waited_for_then_its_lease_is_held_too(kube: FakeKube
     kube.put_object(ORIGINAL, held_by("go-pod"))
     candidate = Candidate(kube, clock).step()
     assert not candidate.leads
-    assert "the Go original of this provisioner, go-pod" in str(candidate.elector.problem)
+    assert "is held by the Go provisioner, go-pod" in str(candidate.elector.problem)
     clock.advance(10)
     candidate.step()
     clock.advance(5)

@@ -174,7 +174,7 @@ def test_a_server_that_repeats_a_page_does_not_catch_us_in_a_loop() -> None:
         harness.watch._api = KubeApi(ApiClient(configuration))
         assert harness.watch.step() > 0
         assert len(server.requests) == 2
-    assert "again and again" in str(harness.watch.problem)
+    assert "returns the same page repeatedly" in str(harness.watch.problem)
 
 
 @pytest.mark.parametrize(
@@ -458,7 +458,11 @@ def test_missing_permission_names_verb_and_resource(harness: Harness) -> None:
     harness.kube.fail("WATCH", THINGS, errors.Forbidden("things is forbidden", status=403))
     assert 0 < harness.watch.step() <= 10
     assert not harness.watch.synced
-    for words in ("RBAC does not allow to watch things", "get, list and watch on things", "things is forbidden"):
+    for words in (
+        "RBAC does not allow the provisioner to watch things",
+        "get, list and watch on things",
+        "things is forbidden",
+    ):
         assert words in str(harness.watch.problem)
 
 

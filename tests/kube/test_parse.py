@@ -171,7 +171,9 @@ def test_cpu_and_memory_round_up_and_include_overhead_and_the_pod_level() -> Non
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        pytest.param(raw_pod(spec={"containers": [_chips("500m")]}), "chips are whole", id="half a chip"),
+        pytest.param(
+            raw_pod(spec={"containers": [_chips("500m")]}), "request a whole number of chips", id="half a chip"
+        ),
         pytest.param(raw_pod(spec={"containers": [_chips("four")]}), "'four'", id="chips in words"),
         pytest.param(raw_pod(spec={"containers": [_chips([4])]}), "a list", id="chips in a list"),
         pytest.param(raw_pod(metadata={"uid": None}), "uid is missing", id="no uid"),

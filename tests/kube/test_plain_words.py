@@ -25,10 +25,10 @@ def _closed_port() -> int:
     ("content", "words"),
     [
         pytest.param(b"", "file is empty", id="nothing"),
-        pytest.param(b"- a", "has no clusters, contexts and users", id="a list"),
-        pytest.param(b"hello", "has no clusters, contexts and users", id="a word"),
-        pytest.param(b"a: [", "line 1, column 5 is no valid YAML", id="no YAML"),
-        pytest.param(b"\xff\xfe\x00\x01", "no text in UTF-8", id="no text"),
+        pytest.param(b"- a", "does not have clusters, contexts and users", id="a list"),
+        pytest.param(b"hello", "does not have clusters, contexts and users", id="a word"),
+        pytest.param(b"a: [", "line 1, column 5 is not valid YAML", id="no YAML"),
+        pytest.param(b"\xff\xfe\x00\x01", "it is not UTF-8 text", id="no text"),
         pytest.param(b"kind: Config", "Expected key current-context", id="no context"),
     ],
 )

@@ -102,9 +102,9 @@ def test_two_addresses(serve: Serve) -> None:
     server = serve(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
     metrics, probes = server.ports
     assert ask(metrics, "/metrics")[0] == 200
-    assert ask(metrics, "/healthz") == (404, "not found; there is /metrics\n")
+    assert ask(metrics, "/healthz") == (404, "not found; available: /metrics\n")
     assert ask(probes, "/readyz")[0] == 200
-    assert ask(probes, "/metrics") == (404, "not found; there is /healthz /readyz\n")
+    assert ask(probes, "/metrics") == (404, "not found; available: /healthz /readyz\n")
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ REQUEST = NodePoolRequest(
 #: A pod that names a policy itself: the label says so.
 NAMED = replace(REQUEST, policy_name=MINE, labels={constants.POOL_TOPOLOGY: "2x2x2"})
 COMMAND = (
-    "make it by hand: gcloud compute resource-policies create workload-policy {} --type=HIGH_THROUGHPUT "
+    "create it by hand: gcloud compute resource-policies create workload-policy {} --type=HIGH_THROUGHPUT "
     "--accelerator-topology=2x2x2 --region=us-central1"
 )
 REF = ObjectRef(kind="Pod", api_version="v1", namespace="research", name="p", uid="u")
@@ -133,7 +133,7 @@ def test_a_missing_policy_that_the_pod_names_is_not_made(world: World) -> None:
             id="another type",
         ),
         pytest.param(replace(RIGHT, type="HIGH_AVAILABILITY"), "has type HIGH_AVAILABILITY", id="another type alone"),
-        pytest.param(replace(RIGHT, type="", topology=""), "is no workload policy", id="another kind of policy"),
+        pytest.param(replace(RIGHT, type="", topology=""), "is not a workload policy", id="another kind of policy"),
     ],
 )
 def test_a_wrong_policy_is_refused(world: World, policy: WorkloadPolicy, words: str) -> None:
@@ -151,7 +151,7 @@ def test_a_policy_that_is_not_ready_is_waited_for(world: World) -> None:
     world.gke.set_policy(replace(RIGHT, status="CREATING"))
     failure = refusal(world)
     assert failure.kind is FailureKind.OPERATION_IN_THE_WAY
-    assert failure.message == f"Workload policy {OWN} is CREATING yet."
+    assert failure.message == f"Workload policy {OWN} is not ready yet: CREATING."
     world.gke.set_policy(RIGHT)
     assert send(world).failure is None
 

@@ -82,7 +82,7 @@ def run_checks(
         if serves:
             yield from _check_kubernetes(api, subject, one)
         else:
-            yield from (unknown(name, "the API server is of no use") for name in _OF_API_SERVER)
+            yield from (unknown(name, "the API server cannot be used") for name in _OF_API_SERVER)
     if gke is not None:
         yield from _check_cluster(gke, api if serves else None, subject, one)
         yield one(in_google.NODE_POOLS, lambda: in_google.check_node_pools(gke))

@@ -44,11 +44,11 @@ _ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
 def check_status(found: Cluster) -> Finding:
     """Judge GKE's word for the cluster."""
     if found.status in _HEALTHY:
-        return ok(CLUSTER, f"GKE knows {found.name!r}, {found.status}")
+        return ok(CLUSTER, f"GKE reports that {found.name!r} is {found.status}")
     return warning(
         CLUSTER,
-        f"GKE calls {found.name!r} {found.status or 'nothing that is known'}",
-        f"See what is wrong with it: gcloud container clusters describe {found.name}",
+        f"GKE reports that {found.name!r} is {found.status or 'in an unknown status'}",
+        f"Find out what is wrong with it: gcloud container clusters describe {found.name}",
     )
 
 
@@ -65,7 +65,7 @@ def check_channel(found: Cluster, *, auto_upgrade: bool | None) -> Finding:
         return warning(CHANNEL, channel, f"{problem[0].upper()}{problem[1:]}.")
     if found.release_channel:
         return ok(CHANNEL, f"{channel}: {CHANNEL_CONSEQUENCE}")
-    return ok(CHANNEL, f"{channel}: node pools are made with auto-upgrade off")
+    return ok(CHANNEL, f"{channel}: node pools are created with auto-upgrade off")
 
 
 def check_autopilot(found: Cluster) -> Finding:
@@ -76,8 +76,8 @@ def check_autopilot(found: Cluster) -> Finding:
 def check_auto_provisioning(found: Cluster) -> Finding:
     """Judge whether node auto-provisioning buys TPUs too."""
     if found.auto_provisioned_tpus:
-        return warning(AUTO_PROVISIONING, "it buys TPUs too.", auto_provisioning_advice(found))
-    return ok(AUTO_PROVISIONING, "makes no node pools with TPUs")
+        return warning(AUTO_PROVISIONING, "it creates node pools with TPUs too.", auto_provisioning_advice(found))
+    return ok(AUTO_PROVISIONING, "creates no node pools with TPUs")
 
 
 def check_workload_identity(found: Cluster) -> Finding:
@@ -86,8 +86,8 @@ def check_workload_identity(found: Cluster) -> Finding:
         return ok(WORKLOAD_IDENTITY, f"on: {found.workload_pool}")
     return warning(
         WORKLOAD_IDENTITY,
-        "off: a controller that is installed in the cluster has the rights of its node, if any.",
-        f"Switch it on: gcloud container clusters update {found.name} --workload-pool=PROJECT_ID.svc.id.goog",
+        "off: a controller that is installed in the cluster has the permissions of its node, if any.",
+        f"Enable it: gcloud container clusters update {found.name} --workload-pool=PROJECT_ID.svc.id.goog",
     )
 
 
@@ -102,10 +102,10 @@ def check_node_pools(gke: Gke) -> Finding:
         return warning(
             NODE_POOLS,
             f"{len(strange)} of {len(pools)} cannot be read: {', '.join(strange[:5])}",
-            "They are left alone; a newer release of the provisioner may know what GKE says of them.",
+            "They are not changed; a newer release of the provisioner may be able to read them.",
         )
     ours = sum(is_ours(pool) for pool in pools)
-    return ok(NODE_POOLS, f"{len(pools)} are listed, {ours} of them the provisioner's")
+    return ok(NODE_POOLS, f"{len(pools)} are listed, {ours} of them belong to the provisioner")
 
 
 def check_permissions(inspector: Inspector, project: str) -> Finding:
@@ -131,12 +131,12 @@ def check_node_account(inspector: Inspector, settings: Settings) -> Finding:
     except GkeError as error:
         if error.failure.kind is FailureKind.NOT_FOUND:
             return failed(
-                NODE_ACCOUNT, f"{account} does not exist: {error}", "Make it, or change GCP_NODE_SERVICE_ACCOUNT."
+                NODE_ACCOUNT, f"{account} does not exist: {error}", "Create it, or change GCP_NODE_SERVICE_ACCOUNT."
             )
         return unknown(NODE_ACCOUNT, str(error), _ask_by_gcloud(error, project, "iam.googleapis.com"))
     if ACT_AS in granted:
         return ok(NODE_ACCOUNT, f"{ACT_AS} on {account}")
-    return failed(NODE_ACCOUNT, f"{ACT_AS} missing on {account}, so GKE refuses every node pool", grant)
+    return failed(NODE_ACCOUNT, f"{ACT_AS} missing on {account}, so GKE rejects every node pool", grant)
 
 
 def _check_default_account(inspector: Inspector, project: str) -> Finding:
@@ -152,8 +152,8 @@ def _check_default_account(inspector: Inspector, project: str) -> Finding:
         return ok(NODE_ACCOUNT, f"{default}; {ACT_AS} on project {project}")
     return unknown(
         NODE_ACCOUNT,
-        f"{default}, and whether {ACT_AS} is granted on it cannot be told.",
-        "Set GCP_NODE_SERVICE_ACCOUNT to an account with few rights, and grant the permission on that.",
+        f"{default}, and whether {ACT_AS} is granted on it cannot be determined.",
+        "Set GCP_NODE_SERVICE_ACCOUNT to an account with few permissions, and grant the permission on that account.",
     )
 
 
@@ -224,7 +224,7 @@ def check_reservation(inspector: Inspector, named: NamedReservation) -> Finding:
     if not states:
         return failed(
             subject,
-            f"project {project} has none of this name in {', '.join(named.zones)}",
+            f"project {project} has no reservation of this name in {', '.join(named.zones)}",
             "Correct its name, project or zone in CAPACITY or ALLOWED_RESERVATIONS.",
         )
     where = ", ".join(f"{status or 'of an unknown status'} in {zone}" for zone, status in states.items())

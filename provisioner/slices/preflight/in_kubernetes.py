@@ -32,19 +32,21 @@ def check_api_server(api: kube.Api, server: str) -> Finding:
             "Get a new kubeconfig: gcloud container clusters get-credentials CLUSTER --location LOCATION",
         )
     except kube.Forbidden as error:
-        return unknown(API_SERVER, f"{server} answers and does not tell its version: {error}")
+        return unknown(API_SERVER, f"{server} answers, but does not report its version: {error}")
     version = str(answer.get("gitVersion", ""))
     numbers = re.match(r"v(\d+)\.(\d+)", version)
     if numbers is None:
         return failed(
             API_SERVER,
-            f"{server} answers, and not as a Kubernetes API server does",
+            f"{server} answers, but not as a Kubernetes API server",
             "Check the server's address in the kubeconfig.",
         )
     if (int(numbers[1]), int(numbers[2])) < _OLDEST:
         oldest = ".".join(str(number) for number in _OLDEST)
         return warning(
-            API_SERVER, f"{server} runs Kubernetes {version}", f"Upgrade it: versions before {oldest} were never tried."
+            API_SERVER,
+            f"{server} runs Kubernetes {version}",
+            f"Upgrade it: versions before {oldest} were never tested.",
         )
     return ok(API_SERVER, f"{server} runs Kubernetes {version}")
 
@@ -77,10 +79,10 @@ def check_rights(api: kube.Api, settings: Settings) -> Finding:
     if missing:
         return failed(
             RIGHTS,
-            f"{len(missing)} of {len(used)} rights are missing: {', '.join(missing)}",
+            f"{len(missing)} of {len(used)} permissions are missing: {', '.join(missing)}",
             "Grant them to the kubeconfig's identity, as deploy/base/cluster-role.yaml and role.yaml do.",
         )
-    return ok(RIGHTS, f"all {len(used)} that are used are granted")
+    return ok(RIGHTS, f"all {len(used)} permissions that are used are granted")
 
 
 def check_go_provisioner(api: kube.Api, namespace: str, now: datetime) -> Finding:
@@ -91,18 +93,18 @@ def check_go_provisioner(api: kube.Api, namespace: str, now: datetime) -> Findin
     except kube.NotFound:
         return ok(GO_PROVISIONER, f"there is no Lease {name}")
     except kube.Forbidden as error:
-        return unknown(GO_PROVISIONER, str(error), f"Grant the right to get Lease {name}.")
+        return unknown(GO_PROVISIONER, str(error), f"Grant permission to get Lease {name}.")
     spec = lease.get("spec")
     holder = spec.get("holderIdentity") if isinstance(spec, dict) else None
     renewed = parse_timestamp(spec.get("renewTime")) if isinstance(spec, dict) else None
     if not holder:
-        return ok(GO_PROVISIONER, f"nobody holds Lease {name}")
+        return ok(GO_PROVISIONER, f"no process holds Lease {name}")
     if renewed is None or (now - renewed).total_seconds() > _LEASE_SECONDS:
-        return ok(GO_PROVISIONER, f"Lease {name} was held by {str(holder)[:100]}, who does not renew it any more")
+        return ok(GO_PROVISIONER, f"Lease {name} was held by {str(holder)[:100]}, which does not renew it any more")
     return warning(
         GO_PROVISIONER,
-        f"it still runs: {str(holder)[:100]} holds Lease {name}. With --leader-elect the provisioner waits for its "
-        "end; without, both would act.",
+        f"it still runs: {str(holder)[:100]} holds Lease {name}. With --leader-elect the provisioner waits until it "
+        "ends; without --leader-elect both would act.",
         f"Scale it down first: kubectl --namespace={namespace} scale deployment "
         "tpu-provisioner-controller-manager --replicas=0",
     )

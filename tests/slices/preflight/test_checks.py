@@ -78,11 +78,11 @@ CASES = [
     ),
     pytest.param(
         lambda world: world.kube.fail("GET", "^/version$", errors.Forbidden("no", status=403)),
-        "API server", WARNING, "does not tell its version", id="the API server keeps its version",
+        "API server", WARNING, "does not report its version", id="the API server keeps its version",
     ),
     pytest.param(
         lambda world: world.kube.put_object("/version", {"hello": "world"}),
-        "API server", FAILED, "not as a Kubernetes API server", id="something else answers",
+        "API server", FAILED, "but not as a Kubernetes API server", id="something else answers",
     ),
     pytest.param(
         lambda world: world.kube.put_object("/version", {"gitVersion": "v1.29.9"}),
@@ -98,7 +98,8 @@ CASES = [
     pytest.param(
         lambda world: world.kube.denied.update({("patch", "nodes"), ("create", "leases")}),
         "rights in Kubernetes", FAILED,
-        "2 of 18 rights are missing: patch nodes, create leases in tpu-provisioner-system. Grant", id="missing rights",
+        "2 of 18 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
+        id="missing rights",
     ),
     pytest.param(
         lambda world: world.kube.fail("POST", "selfsubject", errors.Unavailable("away")),
@@ -107,10 +108,10 @@ CASES = [
     # Go provisioner
     pytest.param(_lease(age_seconds=3), "Go provisioner", WARNING, "go_1 holds Lease", id="the Go provisioner runs"),
     pytest.param(_lease(age_seconds=300), "Go provisioner", OK, "does not renew it", id="the Go provisioner ended"),
-    pytest.param(_lease(age_seconds=3, holder=""), "Go provisioner", OK, "nobody", id="the Go provisioner gave up"),
+    pytest.param(_lease(age_seconds=3, holder=""), "Go provisioner", OK, "no process", id="the Go provisioner gave up"),
     pytest.param(
         lambda world: world.kube.fail("GET", "ecaf1259", errors.Forbidden("no", status=403)),
-        "Go provisioner", WARNING, "Grant the right to get Lease", id="the Lease may not be read",
+        "Go provisioner", WARNING, "Grant permission to get Lease", id="the Lease may not be read",
     ),
     # the cluster
     pytest.param(_cluster(status="DEGRADED"), "cluster", WARNING, "DEGRADED", id="a degraded cluster"),
@@ -213,8 +214,8 @@ def _reserved(*reservations: str, zone: str = "", **more: object) -> dict[str, o
     [
         pytest.param({("p", "us-central2-b"): "READY"}, OK, "READY in us-central2-b", id="ready in one of its zones"),
         pytest.param({("p", "us-central2-b"): "CREATING"}, WARNING, "not READY", id="not ready yet"),
-        pytest.param({("p", "us-central2-c"): "READY"}, FAILED, "none of this name in", id="in another zone"),
-        pytest.param({}, FAILED, "project p has none", id="nowhere"),
+        pytest.param({("p", "us-central2-c"): "READY"}, FAILED, "no reservation of this name in", id="in another zone"),
+        pytest.param({}, FAILED, "project p has no reservation", id="nowhere"),
     ],
 )
 def test_a_reservation(there: dict[tuple[str, str], str], status: Status, words: str) -> None:

@@ -100,7 +100,7 @@ def test_what_failed_is_told_with_what_to_do(machine: Machine) -> None:
     assert told["reservation r1"] == {
         "name": "reservation r1",
         "status": "failed",
-        "message": "project project-1 has none of this name in us-central2-b",
+        "message": "project project-1 has no reservation of this name in us-central2-b",
         "advice": "Correct its name, project or zone in CAPACITY or ALLOWED_RESERVATIONS.",
     }
     machine.gke.set(reservations=None)

@@ -221,7 +221,7 @@ class GkeClient:
             response = self._session.request(
                 "POST", url, json={"permissions": list(permissions)}, timeout=self._get_timeout_seconds
             )
-            granted = _object_of(response.content, "answer to a test of permissions").get("permissions", [])
+            granted = _object_of(response.content, "result of a test of permissions").get("permissions", [])
         return frozenset(each for each in permissions if isinstance(granted, list) and each in granted)
 
     def get_reservation(self, *, project: str, zone: str, name: str) -> Reservation:
@@ -279,14 +279,14 @@ def _object_of(body: bytes, what: str) -> dict[str, object]:
     except ValueError as error:
         raise _UnreadableAnswerError("The answer is not JSON; is GKE_ENDPOINT the address of GKE?") from error
     if not isinstance(answer, dict):
-        raise _UnreadableAnswerError(f"The answer is no {what}; is GKE_ENDPOINT the address of GKE?")
+        raise _UnreadableAnswerError(f"The answer is not a valid {what}; is GKE_ENDPOINT the address of GKE?")
     return answer
 
 
 def _node_pools_of(body: bytes) -> list[dict[str, object]]:
     pools = _object_of(body, "list of node pools").get("nodePools", [])
     if not isinstance(pools, list):
-        raise _UnreadableAnswerError("The answer is no list of node pools; is GKE_ENDPOINT the address of GKE?")
+        raise _UnreadableAnswerError("The answer is not a list of node pools; is GKE_ENDPOINT the address of GKE?")
     # A pool without a name could be neither matched nor deleted.
     return [pool for pool in pools if isinstance(pool, dict) and pool.get("name")]
 

@@ -158,11 +158,11 @@ _TEXTS = (
 _REMEDIES = (
     (
         re.compile(_ACT_AS, re.IGNORECASE),
-        "Grant the provisioner's identity roles/iam.serviceAccountUser on that service account; it is tried again.",
+        "Grant the provisioner's identity roles/iam.serviceAccountUser on that service account; the create is retried.",
     ),
     (
         re.compile(_NO_SUCH_ACCOUNT, re.IGNORECASE),
-        "Create it, or name another in GCP_NODE_SERVICE_ACCOUNT or the pod's annotation; it is tried again.",
+        "Create it, or name another in GCP_NODE_SERVICE_ACCOUNT or the pod's annotation; the create is retried.",
     ),
 )
 
@@ -339,7 +339,7 @@ def _read_answer(error: api_exceptions.GoogleAPICallError) -> _Answer:
         words = str(error.message or "") or (response.text if isinstance(response, requests.Response) else "")
         return _Answer(
             code=int(code) if code is not None else 0,
-            message=words.strip() or f"HTTP {code} without a text",
+            message=words.strip() or f"HTTP {code} without a message",
             status="",
             reasons=frozenset(),
             retry_after_seconds=retry_after,
@@ -354,7 +354,7 @@ def _read_answer(error: api_exceptions.GoogleAPICallError) -> _Answer:
                 retry_after = retry_after or _seconds(str(entry.get("retryDelay", "")).removesuffix("s"))
     return _Answer(
         code=int(error.code or 0),
-        message=str(detail.get("message") or f"HTTP {error.code} without a text"),
+        message=str(detail.get("message") or f"HTTP {error.code} without a message"),
         status=str(detail.get("status") or ""),
         reasons=frozenset(reasons),
         retry_after_seconds=retry_after,

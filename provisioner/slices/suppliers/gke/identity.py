@@ -21,7 +21,7 @@ _GROUP = re.compile(
 _PROVIDER_ID = re.compile(r"gce://(?P<project>[^/]+)/(?P<zone>[^/]+)/(?P<prefix>gke-[^/]+)-[a-z0-9]{4}")
 _ADVICE = (
     "Check GCP_PROJECT_ID, GCP_CLUSTER_LOCATION and GCP_CLUSTER against the current context of the kubeconfig; if they "
-    "do name one cluster, set ASSUME_SAME_CLUSTER=true."
+    "name the same cluster, set ASSUME_SAME_CLUSTER=true."
 )
 
 
@@ -52,13 +52,13 @@ def prove_same_cluster(
     else:
         node = _node_of_groups(node_provider_ids, cluster.instance_group_urls)
         if node is not None:
-            return Proof(proven=True, why=f"Node {node} lies in an instance group of {name}.")
+            return Proof(proven=True, why=f"Node {node} is in an instance group of {name}.")
         doubt = (
             f"No certificate authority to compare with {name}, and none of the {len(node_provider_ids)} nodes "
-            f"without TPUs that Kubernetes lists lies in one of its {len(cluster.instance_group_urls)} instance groups."
+            f"without TPUs that Kubernetes lists is in one of its {len(cluster.instance_group_urls)} instance groups."
         )
     if assume:
-        return Proof(proven=True, why=f"Assumed because ASSUME_SAME_CLUSTER says so. {doubt}")
+        return Proof(proven=True, why=f"Assumed because ASSUME_SAME_CLUSTER is set. {doubt}")
     return Proof(proven=False, why=f"{doubt} {_ADVICE}")
 
 

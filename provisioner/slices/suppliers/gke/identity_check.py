@@ -21,8 +21,8 @@ _RETRY_SECONDS = 30.0
 _LOOK_AGAIN_SECONDS = 600.0
 #: What a release channel means for node pools under NODEPOOL_AUTO_UPGRADE=auto.
 CHANNEL_CONSEQUENCE = (
-    "node pools are made with auto-upgrade on and excluded from maintenance until the end of support of their version, "
-    "so that GKE does not upgrade them under their jobs before"
+    "node pools are created with auto-upgrade on and excluded from maintenance until the end of support of their "
+    "version, so that GKE does not upgrade them earlier while their jobs run"
 )
 
 
@@ -40,7 +40,7 @@ class ClusterProof:
     clock: Callable[[], datetime]
     proven: bool = False
     #: Why it is not proven, in words.
-    problem: str = "not tried yet to prove that the kubeconfig and GCP_CLUSTER are one cluster"
+    problem: str = "the controller has not tried yet to prove that the kubeconfig and GCP_CLUSTER are one cluster"
     tried_at: datetime | None = None
     #: The setting NODEPOOL_AUTO_UPGRADE; None: as the release channel demands.
     auto_upgrade: bool | None = None
@@ -112,8 +112,8 @@ class ClusterProof:
 def autopilot_refusal(name: str) -> str:
     """Say why nothing can be done on an Autopilot cluster."""
     return (
-        f"cluster {name!r} is an Autopilot cluster: GKE makes the nodes there by itself and refuses node pools of "
-        "others. Run the provisioner on a Standard cluster; on Autopilot, TPU pods need none."
+        f"cluster {name!r} is an Autopilot cluster: GKE creates the nodes there itself and rejects all other node "
+        "pools. Run the provisioner on a Standard cluster; on Autopilot, TPU pods do not need it."
     )
 
 
@@ -121,7 +121,7 @@ def auto_provisioning_advice(found: Cluster) -> str:
     """Say what to do about node auto-provisioning that may buy TPUs too."""
     return (
         f"Node auto-provisioning has limits for {', '.join(found.auto_provisioned_tpus)} and acts on the same pods, so "
-        "both may buy a slice for one job. Set these limits to 0, or take the TPU limits out of auto-provisioning."
+        "both may create a slice for one job. Set these limits to 0, or remove the TPU limits from auto-provisioning."
     )
 
 
@@ -129,13 +129,13 @@ def channel_problem(release_channel: str, *, auto_upgrade: bool | None) -> str:
     """Say what is wrong with NODEPOOL_AUTO_UPGRADE on a cluster of this release channel; empty for nothing."""
     if release_channel and auto_upgrade is False:
         return (
-            "NODEPOOL_AUTO_UPGRADE=off, and GKE refuses node pools without auto-upgrade on a release channel; set it "
+            "NODEPOOL_AUTO_UPGRADE=off, but GKE rejects node pools without auto-upgrade on a release channel; set it "
             "to auto"
         )
     if not release_channel and auto_upgrade:
         return (
-            "NODEPOOL_AUTO_UPGRADE=on, and the cluster is on no release channel, where GKE may refuse the maintenance "
-            "exclusion that keeps it from upgrading nodes under their jobs; set it to auto"
+            "NODEPOOL_AUTO_UPGRADE=on, but the cluster has no release channel. GKE may then reject the maintenance "
+            "exclusion that prevents upgrades of nodes while their jobs run; set it to auto"
         )
     return ""
 

@@ -108,19 +108,19 @@ class Policies:
 
     def _judge(self, request: NodePoolRequest, found: WorkloadPolicy) -> Failure | None:
         if found.type != HIGH_THROUGHPUT or found.topology != request.policy_topology:
-            found_to_be = "is no workload policy"
+            found_to_be = "is not a workload policy"
             if found.type:
                 found_to_be = f"has type {found.type} and topology {found.topology or 'none'}"
             return _invalid(
                 request,
                 f"{found_to_be}, but the pool needs type {HIGH_THROUGHPUT} and topology {request.policy_topology}. "
-                f"Name another one by the selector {constants.PLACEMENT_POLICY}, or delete this one and "
+                f"Specify another one by the selector {constants.PLACEMENT_POLICY}, or delete this one and "
                 f"{_by_hand(request)}",
             )
         if found.status != _READY:
             return Failure(
                 kind=FailureKind.OPERATION_IN_THE_WAY,
-                message=f"Workload policy {request.policy_name} is {found.status or 'in no known state'} yet.",
+                message=f"Workload policy {request.policy_name} is not ready yet: {found.status or 'unknown status'}.",
             )
         with self._lock:
             self._right.add((request.policy_name, request.policy_topology))
@@ -134,7 +134,7 @@ class Policies:
                 "workload_policy.not_checked",
                 policy=request.policy_name,
                 error=str(error),
-                advice="node pools are asked for without the check; policies that are missing are not made",
+                advice="node pools are requested without the check; missing policies are not created",
             )
 
 
@@ -145,6 +145,6 @@ def _invalid(request: NodePoolRequest, words: str) -> Failure:
 
 def _by_hand(request: NodePoolRequest) -> str:
     return (
-        f"make it by hand: gcloud compute resource-policies create workload-policy {request.policy_name} "
+        f"create it by hand: gcloud compute resource-policies create workload-policy {request.policy_name} "
         f"--type={HIGH_THROUGHPUT} --accelerator-topology={request.policy_topology} --region={region_of(request.zone)}"
     )

@@ -182,7 +182,7 @@ def _operation_failure(message: Any, values: Iterable[str]) -> Failure | None:
         return None
     return Failure(
         kind=errors.classify_message(code, text, values),
-        message=text or f"The operation failed with code {code} and without a text.",
+        message=text or f"The operation failed with code {code} and without a message.",
     )
 
 

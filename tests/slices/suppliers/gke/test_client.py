@@ -476,7 +476,7 @@ OPERATIONS = [
     pytest.param(
         {"status": "DONE", "error": {"code": 13}},
         True,
-        Failure(kind=FailureKind.UNAVAILABLE, message="The operation failed with code 13 and without a text."),
+        Failure(kind=FailureKind.UNAVAILABLE, message="The operation failed with code 13 and without a message."),
         id="a bare code is a failure",
     ),
     pytest.param(

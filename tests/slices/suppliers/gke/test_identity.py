@@ -101,7 +101,7 @@ def test_assumed() -> None:
     """The user's word is the last resort, and the doubt is told all the same."""
     proof = prove_same_cluster(kubernetes_ca_pem=None, cluster=Cluster(name="c"), node_provider_ids=(), assume=True)
     assert proof.proven is True
-    assert proof.why.startswith("Assumed because ASSUME_SAME_CLUSTER says so.")
+    assert proof.why.startswith("Assumed because ASSUME_SAME_CLUSTER is set.")
     certain = prove_same_cluster(
         kubernetes_ca_pem=pem(OURS),
         cluster=Cluster(name="c", ca_certificate_pem=pem(OURS)),
