@@ -16,7 +16,7 @@ import structlog
 from provisioner import settings
 from provisioner.cli.start import inferred_words, prepare, refuse, subject_of
 from provisioner.runtime import logs
-from provisioner.runtime.server import ServerError, parse_address
+from provisioner.runtime.http import ServerError, parse_address
 from provisioner.slices import app, preflight
 
 _log = structlog.get_logger(__name__)

@@ -16,7 +16,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 #: Libraries that tell at INFO what is noise for an operator, and at DEBUG whole requests with their credentials: the
 #: first is heard at the level debug only, the second never.
-_CHATTY = ("google", "urllib3", "kubernetes", "requests")
+_CHATTY = ("google", "urllib3", "kubernetes", "requests", "asyncio")
 
 
 #: Keys whose text says what an event is about, the fullest first.

@@ -16,8 +16,9 @@ import structlog
 import provisioner
 from provisioner import kube
 from provisioner.runtime.clock import FollowedClock
+from provisioner.runtime.http import HttpServer
 from provisioner.runtime.parallel import Parallel
-from provisioner.runtime.server import StatusServer
+from provisioner.runtime.status import make_status_server
 from provisioner.settings import Settings
 from provisioner.slices.act import Actor
 from provisioner.slices.gate import Gate
@@ -59,7 +60,7 @@ class Controller:
     loop: Loop
     actor: Actor
     recorder: kube.EventRecorder
-    server: StatusServer
+    server: HttpServer
     #: None where no leader is elected.
     elector: kube.LeaseElector | None
     #: Ends the process at once, with an exit code.
@@ -166,7 +167,8 @@ def build(
         wake=wake,
         stopping=stopping,
     )
-    server = StatusServer(
+    server = make_status_server(
+        name="tpu-provisioner",
         metrics_address=addresses.metrics,
         probe_address=addresses.probes,
         exposition=metrics.exposition,

@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,21 +23,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    """Leave logging as it was."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    libraries = [logging.getLogger(name) for name in logs._CHATTY]
-    before = [(library.level, library.propagate) for library in libraries]
-    yield
-    logging.captureWarnings(False)
-    structlog.reset_defaults()
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    for library, (old_level, old_propagate) in zip(libraries, before, strict=True):
-        library.setLevel(old_level)
-        library.propagate = old_propagate
+pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from provisioner.runtime.server import Address, ServerError, StatusServer, parse_address
+from provisioner.runtime.http import Address, HttpServer, ServerError, parse_address
+from provisioner.runtime.status import make_status_server
 
 
 @pytest.mark.parametrize(
@@ -38,13 +39,13 @@ def test_bad_address(text: str) -> None:
     assert repr(text) in str(caught.value)
 
 
-Serve = Callable[..., StatusServer]
+Serve = Callable[..., HttpServer]
 
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     """Return a function that starts servers, which end with the test."""
-    started: list[StatusServer] = []
+    started: list[HttpServer] = []
 
     def start(
         metrics_address: str = "127.0.0.1:0",
@@ -53,8 +54,9 @@ def serve() -> Iterator[Serve]:
         exposition: Callable[[], bytes] = lambda: b"m 1\n",
         alive: Callable[[], bool] = lambda: True,
         problems: Callable[[], Sequence[str]] = lambda: (),
-    ) -> StatusServer:
-        server = StatusServer(
+    ) -> HttpServer:
+        server = make_status_server(
+            name="a-controller",
             metrics_address=metrics_address,
             probe_address=probe_address,
             exposition=exposition,

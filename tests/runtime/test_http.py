@@ -1,0 +1,286 @@
+"""The generic server with small apps of its own: hostile clients, failing apps, starts and stops, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from structlog.testing import capture_logs
+
+from provisioner.runtime import logs
+from provisioner.runtime.http import Address, HttpServer, Limits, ServerError
+
+#: As long as a busy machine may take for anything.
+_PATIENCE_SECONDS = 10.0
+_ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+Serve = Callable[..., HttpServer]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Return a function that starts servers, which end with the test."""
+    started: list[HttpServer] = []
+
+    def start(app: ASGIApp, *more: ASGIApp, **limits: float) -> HttpServer:
+        apps = {Address(f"127.0.0.{number}", 0): each for number, each in enumerate((app, *more), 1)}
+        server = HttpServer(apps, name="a-server", limits=Limits(**limits))  # type: ignore[arg-type]
+        started.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+async def hello(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer whatever is asked."""
+    await PlainTextResponse("hello")(scope, receive, send)
+
+
+async def echo(request: Request) -> Response:
+    """Answer with the size of the body."""
+    return PlainTextResponse(str(len(await request.body())))
+
+
+ECHO = Starlette(routes=[Route("/", echo, methods=["POST"])])
+
+
+def answer(port: int, request: bytes, *, half_close: bool = False) -> bytes:
+    """Send bytes, and read until the server ends the connection."""
+    with socket.create_connection(("127.0.0.1", port), _PATIENCE_SECONDS) as client:
+        client.sendall(request)
+        if half_close:
+            client.shutdown(socket.SHUT_WR)
+        return _read_all(client)
+
+
+def _read_all(client: socket.socket) -> bytes:
+    read = b""
+    while piece := client.recv(65536):
+        read += piece
+    return read
+
+
+def test_headers_of_an_answer(serve: Serve) -> None:
+    """The server says its name and the date, and nothing of the library."""
+    [port] = serve(hello).ports
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE_SECONDS)
+    connection.request("GET", "/")
+    response = connection.getresponse()
+    assert response.read() == b"hello"
+    assert response.getheader("Server") == "a-server"
+    assert response.getheader("Date", "").endswith("GMT")
+    connection.close()
+
+
+def test_an_answer_is_sent_without_delay(serve: Serve) -> None:
+    """Its second piece does not wait until the client has acknowledged the first."""
+    server = serve(hello)
+    with socket.create_connection(("127.0.0.1", server.ports[0]), _PATIENCE_SECONDS) as client:
+        client.sendall(_ASK)
+        assert client.recv(12) == b"HTTP/1.1 200"
+        [connection] = server._connections()
+        served = connection.transport.get_extra_info("socket")
+        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+def test_two_apps_share_one_thread(serve: Serve) -> None:
+    """Each address has its own app; all of them are served by one thread."""
+    before = set(threading.enumerate())
+    first, second = serve(hello, ECHO).ports
+    assert set(threading.enumerate()) - before != set()
+    assert len(set(threading.enumerate()) - before) == 1
+    assert b"hello" in answer(first, b"GET / HTTP/1.0\r\n\r\n")
+    with socket.create_connection(("127.0.0.2", second), _PATIENCE_SECONDS) as client:
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 405"
+
+
+_SIZED = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: "
+_CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x07" * 200, 400, id="a TLS hello"),
+        pytest.param(b"GET\r\n\r\n", 400, id="no HTTP version"),
+        pytest.param(b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n", 400, id="bytes that are not ASCII"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", 400, id="no host"),
+        pytest.param(_SIZED + b"5\r\nContent-Length: 6\r\n\r\n", 400, id="two sizes of one body"),
+        pytest.param(_CHUNKED + b"ZZ\r\n", 400, id="a chunk without a size, while the app waits for it"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 5000 + b"\r\n", 431, id="long headers at once"),
+        pytest.param(_SIZED + b"101\r\n\r\n", 413, id="a long body, declared"),
+        pytest.param(_CHUNKED + b"a\r\n0123456789\r\n" * 11, 413, id="a long body, in chunks"),
+    ],
+)
+def test_what_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str], request_: bytes, status: int) -> None:
+    """It gets one answer, its connection ends, nothing is logged or printed, and the next client is served."""
+    [port] = serve(ECHO, body_bytes=100).ports
+    capfd.readouterr()
+    with capture_logs() as lines:
+        answered = answer(port, request_)
+    assert answered.startswith(f"HTTP/1.1 {status} ".encode())
+    assert answered.count(b"HTTP/1.1") == 1
+    assert lines == []
+    assert answer(port, b"POST / HTTP/1.0\r\nContent-Length: 2\r\n\r\nab").endswith(b"\r\n\r\n2")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_longest_body(serve: Serve) -> None:
+    """A body of just the limit reaches the app whole, as large as an admission review can be."""
+    size = 3 * 2**20
+    [port] = serve(ECHO, body_bytes=size).ports
+    request = f"POST / HTTP/1.0\r\nContent-Length: {size}\r\n\r\n".encode() + b"x" * size
+    assert answer(port, request).endswith(str(size).encode())
+
+
+def test_a_body_that_no_app_reads_ends_the_connection(serve: Serve) -> None:
+    """Else a client could have it read on and on."""
+    [port] = serve(hello, request_seconds=60.0).ports
+    answered = answer(port, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc")
+    assert b"connection: close" in answered
+    assert answered.endswith(b"hello")
+
+
+def test_pipelined_requests_are_answered_in_turn(serve: Serve) -> None:
+    """Each gets its answer, and what is wrong behind them ends the connection."""
+    [port] = serve(hello).ports
+    answered = answer(port, _ASK * 50 + b"garbage\r\n\r\n")
+    assert answered.count(b"HTTP/1.1 200") == 50
+    assert answered.count(b"HTTP/1.1 400") == 1
+
+
+def test_a_client_that_closes_its_half_gets_its_answer(serve: Serve) -> None:
+    """Also where the app answers only afterwards."""
+    [port] = serve(hello).ports
+    assert answer(port, _ASK, half_close=True).endswith(b"hello")
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET / HT", _SIZED + b"3\r\n\r\na"], ids=["nothing", "half a request", "half a body"]
+)
+def test_a_client_that_leaves(serve: Serve, sent: bytes) -> None:
+    """One that closes its half before its request is whole gets nothing, and no log line."""
+    [port] = serve(ECHO, request_seconds=60.0).ports
+    with capture_logs() as lines:
+        assert answer(port, sent, half_close=True) == b""
+    assert lines == []
+
+
+def test_answers_that_are_never_taken_are_made_once(serve: Serve) -> None:
+    """A client that asks a thousand times and reads nothing costs one answer in memory, and its connection ends."""
+    made = 0
+
+    async def large(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal made
+        made += 1
+        await Response(b"x" * 20_000_000)(scope, receive, send)
+
+    server = serve(large, request_seconds=0.5)
+    [port] = server.ports
+    with socket.create_connection(("127.0.0.1", port), _PATIENCE_SECONDS) as client:
+        client.sendall(_ASK * 1000)
+        pause = threading.Event()
+        assert any(not server._connections() or pause.wait(0.05) for _ in range(200))
+        with contextlib.suppress(ConnectionResetError):
+            assert len(_read_all(client)) < 20_000_000
+    # The second waits until the first is taken.
+    assert made == 2
+
+
+def test_a_failing_app_is_a_500(serve: Serve) -> None:
+    """And one log line, which says what was asked."""
+
+    async def fail(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise ZeroDivisionError
+
+    [port] = serve(fail).ports
+    with capture_logs() as lines:
+        answered = answer(port, b"GET /a HTTP/1.0\r\n\r\n")
+    assert answered.startswith(b"HTTP/1.1 500 ")
+    assert answered.endswith(b"internal error; see the log\n")
+    assert [(each["event"], each["path"]) for each in lines] == [("http_request.failed", "/a")]
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_every_line_is_ours(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    """At the level debug too, whatever is written from start to stop is JSON in our form."""
+    logs.configure("debug", force_json=True)
+    server = serve(hello)
+    [port] = server.ports
+    answer(port, _ASK + b"garbage\r\n\r\n")
+    server.stop()
+    written, errors = capsys.readouterr()
+    assert errors == ""
+    assert {json.loads(line)["event"] for line in written.splitlines()} == {"http_server.started"}
+
+
+def test_stop_does_not_wait_for_clients_or_apps(serve: Serve) -> None:
+    """An app that hangs, a client that reads nothing, one that says nothing: stop ends them all within its bound."""
+    entered = threading.Event()
+
+    async def hang(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/large":
+            await Response(b"x" * 20_000_000)(scope, receive, send)
+            return
+        entered.set()
+        await asyncio.Event().wait()
+
+    server = serve(hang, request_seconds=60.0)
+    [port] = server.ports
+    clients = [socket.create_connection(("127.0.0.1", port), _PATIENCE_SECONDS) for _ in range(3)]
+    clients[1].sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+    clients[2].sendall(_ASK)
+    assert entered.wait(_PATIENCE_SECONDS)
+    started = time.monotonic()
+    server.stop()
+    assert time.monotonic() - started < 5
+    for client in clients:
+        with contextlib.suppress(ConnectionResetError):
+            _read_all(client)
+        client.close()
+
+
+def test_nothing_is_left_of_servers_that_stopped(serve: Serve) -> None:
+    """No thread and no socket, however often."""
+
+    def once() -> None:
+        server = serve(hello)
+        answer(server.ports[0], _ASK, half_close=True)
+        server.stop()
+
+    once()
+    gc.collect()
+    before = _resources()
+    for _ in range(5):
+        once()
+    gc.collect()
+    assert _resources() == before
+
+
+def _resources() -> tuple[int, int]:
+    return threading.active_count(), sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_a_host_that_cannot_be_a_name() -> None:
+    """It is named, as any other host that cannot be served."""
+    host = "a" * 64
+    with pytest.raises(ServerError, match=f"'{host}:0' cannot be served"):
+        HttpServer({Address(host, 0): hello}, name="a-server").start()
