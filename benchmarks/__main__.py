@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import pairwise
 
-from benchmarks import deciding, deleting
+from benchmarks import deciding, deleting, serving
 from benchmarks.world import World, now, pause, world
 
 _POOL_SECONDS = 20.0
@@ -30,6 +30,11 @@ def _say(figure: str, value: str, target: str = "") -> None:
 def decide() -> None:
     """The pure decision."""
     deciding.measure(_say)
+
+
+def http() -> None:
+    """Metrics and probes: what serving them costs."""
+    serving.measure(_say)
 
 
 def gate() -> None:
@@ -204,6 +209,7 @@ def _swapped(here: World) -> int:
 _ALL: dict[str, Callable[[], None]] = {
     "decide": decide,
     "gate": gate,
+    "http": http,
     "burst": burst,
     "crowd": crowd,
     "quota": quota,

@@ -1,0 +1,97 @@
+"""What serving metrics and probes costs: imports, memory, and a scrape."""
+
+from __future__ import annotations
+
+import http.client
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from provisioner.runtime import logs
+from provisioner.runtime.status import make_status_server
+from provisioner.slices.metrics import Metrics
+
+_STARTS = 7
+_SCRAPES = 200
+_SLICES = 1000
+#: What else a start imports goes first.
+_IMPORTS = """
+import sys, time
+def memory():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS")) / 1024
+import provisioner.kube, provisioner.slices.loop, provisioner.slices.suppliers.gke.client, provisioner.runtime.logs
+before, started = memory(), time.process_time()
+import provisioner.runtime.status
+print((time.process_time() - started) * 1000, memory() - before)
+"""
+
+
+def measure(say: Callable[..., None]) -> None:
+    """Measure the imports in fresh processes, then scrapes over one connection and over new ones."""
+    starts = [_start() for _ in range(_STARTS)]
+    say("http: processor time of the imports for serving", f"{statistics.median(each[0] for each in starts):.0f} ms")
+    say("http: memory of these imports", f"{statistics.median(each[1] for each in starts):.1f} MiB")
+    logs.configure("info")
+    metrics = _metrics()
+    server = make_status_server(
+        name="benchmark",
+        metrics_address="127.0.0.1:0",
+        probe_address="127.0.0.1:0",
+        exposition=metrics.exposition,
+        alive=lambda: True,
+        problems=lambda: (),
+    )
+    server.start()
+    [port] = server.ports
+    try:
+        size = len(metrics.exposition()) / 1024
+        made = statistics.median(_timed(metrics.exposition) for _ in range(_SCRAPES))
+        say(f"http: to make the exposition of {_SLICES} slices, {size:.0f} KiB", f"{made:.2f} ms")
+        for path, what in (("/metrics", "a scrape of it"), ("/healthz", "a probe")):
+            say(f"http: {what}, on a new connection", f"{_median(port, path, keep=False):.2f} ms")
+            say(f"http: {what}, on one that is kept", f"{_median(port, path, keep=True):.2f} ms")
+    finally:
+        server.stop()
+
+
+def _start() -> tuple[float, float]:
+    done = subprocess.run([sys.executable, "-c", _IMPORTS], capture_output=True, text=True, check=True)
+    milliseconds, mebibytes = done.stdout.split()
+    return float(milliseconds), float(mebibytes)
+
+
+def _metrics() -> Metrics:
+    """Return metrics as they are after a thousand slices have come, run and gone on."""
+    metrics = Metrics(version="benchmark")
+    for method in ("get", "list", "create", "delete", "operation"):
+        for kind in (None, "quota", "stockout", "unknown"):
+            metrics.observe_gke_call(method, seconds=0.2, error_kind=kind)
+    metrics.set_slices({"provisioning": _SLICES // 2, "in_use": _SLICES // 2})
+    metrics.set_node_pools({"provisioning": _SLICES // 2, "in_use": _SLICES // 2})
+    metrics.set_chips({"provisioning": 4 * _SLICES, "in_use": 4 * _SLICES})
+    metrics.observe_round(seconds=0.1, result="ok", ended_at_seconds=0.0)
+    metrics.observe_decide(seconds=0.1)
+    return metrics
+
+
+def _median(port: int, path: str, *, keep: bool) -> float:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+
+    def ask() -> None:
+        connection.request("GET", path)
+        connection.getresponse().read()
+        if not keep:
+            connection.close()
+
+    try:
+        return statistics.median(_timed(ask) for _ in range(_SCRAPES))
+    finally:
+        connection.close()
+
+
+def _timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return (time.perf_counter() - started) * 1000
