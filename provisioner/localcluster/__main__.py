@@ -37,7 +37,7 @@ def _up(directory: Path | None, *, jobset: bool, lws: bool) -> int:
             sys.stdout.write(f"export KUBECONFIG={cluster.kubeconfig}\n")
             sys.stdout.flush()
             _tell(
-                f"kubectl: {cluster.binaries['kubectl']}; logs: {cluster.directory / 'logs'}; Ctrl-C ends the cluster"
+                f"kubectl: {cluster.binaries['kubectl']}; logs: {cluster.directory / 'logs'}; Ctrl-C stops the cluster"
             )
             while True:
                 time.sleep(_CHECK_SECONDS)
@@ -51,12 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m provisioner.localcluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    build = commands.add_parser("build", help="build or find all programs and print where they are")
-    build.add_argument("--lws", action="store_true", help="the LeaderWorkerSet controller too")
+    build = commands.add_parser("build", help="build or find all programs and print their paths")
+    build.add_argument("--lws", action="store_true", help="include the LeaderWorkerSet controller")
     up = commands.add_parser("up", help="start a cluster, print its KUBECONFIG, run until Ctrl-C")
-    up.add_argument("--directory", type=Path, help="a new or empty folder for its files (default: a temporary one)")
-    up.add_argument("--no-jobset", action="store_true", help="leave the JobSet controller out")
-    up.add_argument("--lws", action="store_true", help="run the LeaderWorkerSet controller too")
+    up.add_argument(
+        "--directory", type=Path, help="a new or empty folder for the cluster's files (default: a temporary one)"
+    )
+    up.add_argument("--no-jobset", action="store_true", help="do not run the JobSet controller")
+    up.add_argument("--lws", action="store_true", help="also run the LeaderWorkerSet controller")
     options = parser.parse_args(arguments)
     try:
         if options.command == "build":

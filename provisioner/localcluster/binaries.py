@@ -116,7 +116,7 @@ def _given(environment: Mapping[str, str]) -> dict[str, Path]:
     if not Path(assets).is_dir():
         raise LocalClusterError(
             f"{ASSETS_VARIABLE} is {assets!r}, which is not a folder.",
-            advice=f"Point it at a folder that holds etcd, kube-apiserver and kubectl, or unset {ASSETS_VARIABLE}.",
+            advice=f"Set it to a folder that contains etcd, kube-apiserver and kubectl, or unset {ASSETS_VARIABLE}.",
         )
     paths = {recipe.name: Path(assets).absolute() / recipe.name for recipe in RECIPES if recipe.from_assets}
     return {name: path for name, path in paths.items() if os.access(path, os.X_OK) and path.is_file()}

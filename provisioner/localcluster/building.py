@@ -31,7 +31,7 @@ _TAIL_LINES = 25
 _PACKAGE = re.compile(r"[\w.\-]+(?:/[\w.\-~]+)*")
 _ADVICE = (
     "The first build fetches Go modules (GOPROXY is respected) and needs about 6 GB on disk for Go's caches; "
-    "run it again once that is given: what was built is kept."
+    "run it again when these are available: finished programs are kept."
 )
 
 

@@ -145,7 +145,7 @@ class LocalCluster:
                 raise LocalClusterError(
                     f"{component.name} ended with exit code {component.process.exit_code}.",
                     output=component.process.tail(20),
-                    advice="The cluster is of no more use: stop it and start another.",
+                    advice="The cluster cannot be used any more: stop it and start another.",
                 )
 
     def add(self, operator: Operator, *, progress: Progress = log_progress) -> None:
@@ -246,7 +246,7 @@ class LocalCluster:
             raise LocalClusterError(
                 f"Waiting for {what} failed: {error}.",
                 output=self._components[recipes.KUBE_APISERVER].process.tail(20),
-                advice="Start the cluster again; if this stays, the programs and the manifests may not fit together.",
+                advice="Start the cluster again; if this persists, the programs and the manifests may be incompatible.",
             ) from error
 
 
@@ -287,6 +287,6 @@ def _home(directory: Path | None) -> Path:
     if any(home.iterdir()):
         raise LocalClusterError(
             f"The directory {home} is not empty.",
-            advice="Give one that is new or empty: a cluster can't be started again from its files.",
+            advice="Specify one that is new or empty: a cluster can't be started again from its files.",
         )
     return home

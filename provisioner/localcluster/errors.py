@@ -20,6 +20,6 @@ class LocalClusterError(RuntimeError):
         self.output = tuple(output)
         parts = [what]
         if self.output:
-            parts.append("The last lines it wrote:\n" + "\n".join(f"    {line}" for line in self.output))
+            parts.append("The last lines of its output:\n" + "\n".join(f"    {line}" for line in self.output))
         parts.append(advice)
         super().__init__("\n".join(parts))

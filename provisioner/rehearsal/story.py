@@ -16,10 +16,10 @@ from provisioner.rehearsal.world import ProvisionerProcess, Rehearsal, read_reco
 
 #: What a phase means to somebody who watches. Phases that are not here are of no interest.
 _PHASE_WORDS = {
-    "creating": "asks GKE for node pool {node_pool}: {nodes} of {machine_type}, {chips} chips, for job {job}",
-    "provisioning": "node pool {node_pool}: GKE makes it",
+    "creating": "requests node pool {node_pool} from GKE: {nodes} of {machine_type}, {chips} chips, for job {job}",
+    "provisioning": "node pool {node_pool}: GKE creates it",
     "ready": "node pool {node_pool} is ready, {nodes} nodes",
-    "in_use": "node pool {node_pool} runs job {job}",
+    "in_use": "job {job} runs on node pool {node_pool}",
     "idle": "node pool {node_pool} is not needed any more",
     "deleting": "deletes node pool {node_pool}",
     "failed": "node pool {node_pool} failed: {note}",

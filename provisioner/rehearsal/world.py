@@ -247,7 +247,7 @@ def wait_for(
     deadline = time.monotonic() + timeout_seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise RehearsalError(f"waited {timeout_seconds:.0f} s in vain: {what}\n{picture()}")
+            raise RehearsalError(f"timed out after {timeout_seconds:.0f} s, waiting for: {what}\n{picture()}")
         time.sleep(poll_seconds)
 
 

@@ -91,7 +91,7 @@ class Admin:
         if not path:
             self._world.faults.clear()
         elif not self._world.faults.remove("/".join(path)):
-            raise ApiError("NOT_FOUND", f"no fault {'/'.join(path)!r}; GET {PREFIX}faults lists those in force")
+            raise ApiError("NOT_FOUND", f"no fault {'/'.join(path)!r}; GET {PREFIX}faults lists the active ones")
         self._world.release()
         return {}
 
@@ -109,7 +109,7 @@ class Admin:
         status, message = body.get("status"), body.get("message", "")
         known = [item.value for item in PoolStatus]
         if status not in known:
-            raise ApiError("INVALID_ARGUMENT", f"status: {status!r} is none of {', '.join(known)}")
+            raise ApiError("INVALID_ARGUMENT", f"status: {status!r} is not one of {', '.join(known)}")
         if not isinstance(message, str):
             raise ApiError("INVALID_ARGUMENT", f"message: {message!r} is not a text")
         self._world.set_status(pool, PoolStatus(status), message=message)

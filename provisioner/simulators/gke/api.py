@@ -164,7 +164,7 @@ class Api:
         output = _Output(request, "Operation")
         sent = schema.read(schema.message("UpdateNodePoolRequest"), request.body)
         if "labels" not in sent or not sent.keys() <= _UPDATABLE:
-            raise ApiError("UNIMPLEMENTED", "The simulator updates a node pool's labels and nothing else.")
+            raise ApiError("UNIMPLEMENTED", "The simulator updates only a node pool's labels.")
         wanted = sent["labels"].get("labels", {})
         operation = self._world.update_labels(found.cluster, found.parts["pool"], wanted)
         return output.render(wire.operation_body(operation))
@@ -253,7 +253,7 @@ class _Output:
         if form != "json":
             raise ApiError(
                 "INVALID_ARGUMENT",
-                f'Invalid value "{alt}" for parameter alt: the simulator speaks json.',
+                f'Invalid value "{alt}" for parameter alt: the simulator supports only json.',
                 violations=(FieldViolation(path="alt", description=alt),),
             )
         self.numbers = "enum-encoding=int" in options

@@ -211,26 +211,28 @@ class Simulator:
 def cli_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     defaults = SimulatorSettings()
-    parser.add_argument("--port", type=int, default=8085, help="port to listen on, 0 for a free one (%(default)s)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=8085, help="port to listen on; 0: a free port (default: %(default)s)"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--kubeconfig", type=Path, help="register Nodes in this cluster")
-    parser.add_argument("--project", help="serve this project only (any)")
-    parser.add_argument("--location", help="serve this zone or region only (any)")
-    parser.add_argument("--cluster", help="serve this cluster only (any)")
+    parser.add_argument("--project", help="serve only this project (default: any)")
+    parser.add_argument("--location", help="serve only this zone or region (default: any)")
+    parser.add_argument("--cluster", help="serve only this cluster (default: any)")
     parser.add_argument(
         "--create-seconds",
         type=float,
         default=defaults.create_seconds,
-        help="how long the create of a pool takes (%(default)s)",
+        help="time that the create of a pool takes (default: %(default)s)",
     )
     parser.add_argument(
         "--delete-seconds",
         type=float,
         default=defaults.delete_seconds,
-        help="how long the delete of a pool takes (%(default)s)",
+        help="time that the delete of a pool takes (default: %(default)s)",
     )
     parser.add_argument(
-        "--operations-quota", type=int, help="refuse more concurrent operations in a cluster than this (no limit)"
+        "--operations-quota", type=int, help="maximum number of concurrent operations in a cluster (default: no limit)"
     )
 
 
@@ -263,7 +265,7 @@ def run_from_args(args: argparse.Namespace) -> int:
     url = simulator.url
     sys.stdout.write(
         f"GKE simulator on {url}: set GKE_ENDPOINT={url} for the provisioner, or "
-        f"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER={url}/ for gcloud; look at {url}/simulator/v1/state\n"
+        f"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER={url}/ for gcloud; {url}/simulator/v1/state shows the state\n"
     )
     sys.stdout.flush()
     ended.wait()

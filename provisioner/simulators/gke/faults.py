@@ -120,10 +120,10 @@ class Fault:
         problems = [f"{name}: no such field; known are {', '.join(known)}" for name in raw if name not in known]
         kinds = [kind.value for kind in FaultKind]
         if raw.get("kind") not in kinds:
-            problems.append(f"kind: {raw.get('kind')!r} is none of {', '.join(kinds)}")
+            problems.append(f"kind: {raw.get('kind')!r} is not one of {', '.join(kinds)}")
         capacities = [capacity.value for capacity in Capacity]
         if isinstance(raw.get("capacity"), str) and raw["capacity"] not in capacities:
-            problems.append(f"capacity: {raw['capacity']!r} is none of {', '.join(capacities)}")
+            problems.append(f"capacity: {raw['capacity']!r} is not one of {', '.join(capacities)}")
         problems += [
             f"{name}: {raw[name]!r} is not of type {known[name]}"
             for name in known
@@ -133,7 +133,7 @@ class Fault:
             try:
                 re.compile(raw["pool"])
             except re.error as error:
-                problems.append(f"pool: {raw['pool']!r} is no regular expression: {error}")
+                problems.append(f"pool: {raw['pool']!r} is not a regular expression: {error}")
         if problems:
             raise FaultError("; ".join(problems))
         return cls(**{**raw, "kind": FaultKind(raw["kind"])})

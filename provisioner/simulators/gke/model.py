@@ -404,5 +404,5 @@ class World:
     def _named(self, pool_name: str) -> list[Pool]:
         found = [pool for pool in self._all_pools() if pool.name == pool_name]
         if not found:
-            raise ApiError("NOT_FOUND", f"no node pool {pool_name!r}; see /simulator/v1/state for those there are")
+            raise ApiError("NOT_FOUND", f"no node pool {pool_name!r}; see /simulator/v1/state for the existing ones")
         return found

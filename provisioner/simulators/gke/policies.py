@@ -110,7 +110,9 @@ def _read(raw: object) -> tuple[str, Mapping[str, Any]]:
         raise _invalid("name", name, f"Must be a match of regex '{_NAME.pattern}'")
     body = sent.get("workloadPolicy")
     if not isinstance(body, dict):
-        raise _invalid("workloadPolicy", body, "The simulator makes workload policies and no other resource policies.")
+        raise _invalid(
+            "workloadPolicy", body, "The simulator creates only workload policies and no other resource policies."
+        )
     _check_fields("workloadPolicy", body)
     if body.get("type") not in _TYPES:
         raise _invalid("workloadPolicy.type", body.get("type"), f"Must be one of {', '.join(_TYPES)}.")

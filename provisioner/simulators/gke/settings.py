@@ -127,7 +127,9 @@ class SimulatorSettings:
             if state not in ("forbidden", "missing")
         ]
         if self.release_channel not in (None, *CHANNELS):
-            problems.append(f"release_channel: {self.release_channel!r} is none of {', '.join(CHANNELS)}; null is none")
+            problems.append(
+                f"release_channel: {self.release_channel!r} is not one of {', '.join(CHANNELS)}; null means no channel"
+            )
         if problems:
             raise SettingsError("; ".join(problems))
 
@@ -144,7 +146,7 @@ class SimulatorSettings:
             if name not in known:
                 problems.append(f"{name}: no such setting; known are {', '.join(sorted(known))}")
             elif name in FIXED_SETTINGS and value != getattr(self, name):
-                problems.append(f"{name}: can be set at the start only")
+                problems.append(f"{name}: can be set only at startup")
             elif (problem := _type_problem(name, value, str(known[name].type))) is not None:
                 problems.append(problem)
         if problems:
@@ -180,7 +182,7 @@ def _range_problems(settings: SimulatorSettings) -> list[str]:
         if item.name.endswith("_seconds") and value is not None and not 0 <= value < 1e7:
             problems.append(f"{item.name}: {value!r} is not a number of seconds from 0 to 10,000,000")
     if settings.operations_quota is not None and settings.operations_quota < 1:
-        problems.append(f"operations_quota: {settings.operations_quota} is less than 1; null turns it off")
+        problems.append(f"operations_quota: {settings.operations_quota} is less than 1; null disables it")
     problems += [
         f"{name}: {getattr(settings, name)} is less than 1"
         for name in ("operations_kept", "calls_kept")
@@ -191,7 +193,7 @@ def _range_problems(settings: SimulatorSettings) -> list[str]:
 
 def _policy_problems(policies: Mapping[str, object]) -> list[str]:
     return [
-        f"workload_policies: {name!r} has {topology!r}, which is no topology such as 4x4x4"
+        f"workload_policies: {name!r} has {topology!r}, which is not a topology such as 4x4x4"
         for name, topology in policies.items()
         if not isinstance(topology, str) or parse_topology(topology) is None
     ]
@@ -200,7 +202,7 @@ def _policy_problems(policies: Mapping[str, object]) -> list[str]:
 def _reservation_problems(reservations: Mapping[str, object]) -> list[str]:
     states = ", ".join(_RESERVATION_STATES)
     return [f"reservations: {name!r} is not ZONE/NAME" for name in reservations if name.count("/") != 1] + [
-        f"reservations: {name!r} has {state!r}, which is none of {states}"
+        f"reservations: {name!r} has {state!r}, which is not one of {states}"
         for name, state in reservations.items()
         if state not in _RESERVATION_STATES
     ]

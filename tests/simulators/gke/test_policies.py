@@ -78,7 +78,7 @@ def test_policies_that_were_made_by_hand(make_world: MakeWorld) -> None:
     world.create_pool(CLUSTER, ironwood())
     world.change_settings({"workload_policies": {"mine": "4x4x4"}})
     assert world.policy(ELSEWHERE, "mine")["workloadPolicy"]["acceleratorTopology"] == "4x4x4"
-    with pytest.raises(SettingsError, match="'mine' has 'big', which is no topology"):
+    with pytest.raises(SettingsError, match="'mine' has 'big', which is not a topology"):
         world.change_settings({"workload_policies": {"mine": "big"}})
 
 
@@ -88,7 +88,7 @@ def test_policies_that_were_made_by_hand(make_world: MakeWorld) -> None:
         pytest.param(None, "'resource.name': ''", id="no body"),
         pytest.param({**BODY, "name": "Bad_Name"}, "'resource.name': 'Bad_Name'. Must be a match", id="a bad name"),
         pytest.param({**BODY, "shape": 1}, 'Unknown name "shape"', id="an unknown field"),
-        pytest.param({"name": "a"}, "makes workload policies and no other", id="a policy of another kind"),
+        pytest.param({"name": "a"}, "creates only workload policies and no other", id="a policy of another kind"),
         pytest.param(
             {"name": "a", "workloadPolicy": {"size": 1}}, 'Unknown name "size" at', id="an unknown inner field"
         ),

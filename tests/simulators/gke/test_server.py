@@ -301,16 +301,21 @@ def test_the_simulators_own_api(gke: Simulator, call: Client) -> None:
         pytest.param("settings", {"speed": 1}, "speed: no such setting", id="an unknown setting"),
         pytest.param("settings", {"create_seconds": "x"}, "'x' is not of type float", id="a wrong type"),
         pytest.param("settings", {"create_seconds": -1}, "create_seconds: -1 is not a number", id="a negative time"),
-        pytest.param("settings", {"project": "x"}, "project: can be set at the start only", id="a fixed setting"),
+        pytest.param("settings", {"project": "x"}, "project: can be set only at startup", id="a fixed setting"),
         pytest.param("settings", {"operations_quota": 0}, "operations_quota: 0 is less than 1", id="a quota of none"),
         pytest.param("settings", {"reservations": {"r": "READY"}}, "'r' is not ZONE/NAME", id="no zone"),
-        pytest.param("settings", {"reservations": {"z/r": "GONE"}}, "'GONE', which is none of CREATING", id="a state"),
+        pytest.param(
+            "settings", {"reservations": {"z/r": "GONE"}}, "'GONE', which is not one of CREATING", id="a state"
+        ),
         pytest.param("settings", [], "must be a JSON object", id="a list"),
-        pytest.param("faults", {"kind": "boom"}, "kind: 'boom' is none of stockout", id="an unknown fault"),
-        pytest.param("faults", {"kind": "hang", "pool": "("}, "is no regular expression", id="a broken pattern"),
+        pytest.param("faults", {"kind": "boom"}, "kind: 'boom' is not one of stockout", id="an unknown fault"),
+        pytest.param("faults", {"kind": "hang", "pool": "("}, "is not a regular expression", id="a broken pattern"),
         pytest.param("faults", {"kind": "hang", "count": True}, "count: True is not of type", id="a truth for a count"),
         pytest.param(
-            "faults", {"kind": "stockout", "capacity": "cheap"}, "capacity: 'cheap' is none of", id="no such capacity"
+            "faults",
+            {"kind": "stockout", "capacity": "cheap"},
+            "capacity: 'cheap' is not one of",
+            id="no such capacity",
         ),
         pytest.param("faults", {"kind": "hang", "speed": 1}, "speed: no such field", id="an unknown field"),
     ],

@@ -461,7 +461,7 @@ def test_a_reservation_that_is_not_there_is_refused(reservation: str) -> None:
 
 def test_a_release_channel_that_does_not_exist_is_refused() -> None:
     """The simulator's own settings are checked."""
-    with pytest.raises(SettingsError, match="release_channel: 'SLOW' is none of RAPID"):
+    with pytest.raises(SettingsError, match="release_channel: 'SLOW' is not one of RAPID"):
         SimulatorSettings(release_channel="SLOW")
 
 
