@@ -14,7 +14,8 @@ from provisioner.model.workloads import Pod, PodGroup, Requirements, Toleration,
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, find_slices, group_key
 from provisioner.slices.demand.serving import ServingPolicy
-from provisioner.slices.planning.launch.specification import expected_pool, expected_view, pool_request
+from provisioner.slices.planning.launch.candidates import pool_request
+from provisioner.slices.planning.launch.specification import expected_pool, expected_view
 
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")

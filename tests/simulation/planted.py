@@ -1,22 +1,42 @@
 """Bugs planted on purpose, each a small mutation of the real code: every one must be found, or the checker is blind.
 
 Some are the defects of the Go original, some are what this simulation found, some are what a tired person would write.
-A mutation replaces one attribute, named as module:path, by what `mutate` makes of the original.
+A mutation replaces one attribute of a module or class, wherever it was imported, by what `mutate` makes of it.
 """
 
 from __future__ import annotations
 
-import importlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from provisioner.constants import HELD, JOB_KEY
+from provisioner import kube
+from provisioner.constants import HELD, JOB_KEY, POOL_JOB_KEY, POOL_JOBSET_NAME, POOL_JOBSET_UID
+from provisioner.kube import parse, reflector
+from provisioner.kube.lease import LeaseElector
+from provisioner.kube.reflector import Reflector
 from provisioner.model.capacity import FailureKind, PoolStatus, Taint
-from provisioner.model.workloads import WorkloadUid
+from provisioner.model.workloads import Workloads, WorkloadUid
+from provisioner.runtime.clock import FollowedClock
+from provisioner.slices import act
+from provisioner.slices.demand import SliceId
+from provisioner.slices.gate import Gate
+from provisioner.slices.planning import supply
+from provisioner.slices.planning.launch import capacity, gangs, specification
+from provisioner.slices.planning.launch.limits import Budget
+from provisioner.slices.planning.launch.names import pool_name
+from provisioner.slices.planning.launch.specification import Specification
+from provisioner.slices.planning.match import assignment
+from provisioner.slices.planning.memory import answers, backoff, open_calls
+from provisioner.slices.planning.retire import arriving, unneeded
+from provisioner.slices.planning.supply import Supply
+from provisioner.slices.suppliers.gke import errors, identity_check, translate
 
+#: A module or class, and the name of one of its attributes.
+At = tuple[Any, str]
 #: A clock that has seen every grace end.
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
@@ -27,10 +47,10 @@ class Bug:
 
     name: str
     description: str
-    #: module:attribute.attribute
-    where: str
+    #: A module or class, and the attribute of it that is replaced.
+    at: At
     mutate: Callable[[Any], Any]
-    also: tuple[str, Callable[[Any], Any]] | None = None
+    also: tuple[At, Callable[[Any], Any]] | None = None
     #: The seed from which it is searched for: what takes a rare coincidence shows once in many hundreds.
     search_from: int = 0
 
@@ -42,9 +62,8 @@ def _doing_nothing(_original: Any) -> Any:
 def _of_labels_only(original: Any) -> Any:
     """Holds a pool only through its labels, as the Go original does."""
 
-    def use(pods: Any, nodes: Any, jobsets: Any, now: Any) -> Any:
-        found = original(pods, nodes, jobsets, now)
-        return replace(found, held={}, holders={}, occupants={})
+    def use(round_: Any) -> Any:
+        return replace(original(round_), held={}, holders={}, occupants={})
 
     return use
 
@@ -52,8 +71,8 @@ def _of_labels_only(original: Any) -> Any:
 def _without_empty_pools(original: Any) -> Any:
     """Looks at pools only through their nodes."""
 
-    def find(supply: Any, *rest: Any) -> Any:
-        return original([each for each in supply if each.nodes], *rest)
+    def find(round_: Any, *rest: Any) -> Any:
+        return original(replace(round_, supply={n: each for n, each in round_.supply.items() if each.nodes}), *rest)
 
     return find
 
@@ -63,8 +82,8 @@ def _unless_no_jobset_is_named(original: Any) -> Any:
 
 
 def _without_claims(original: Any) -> Any:
-    def find(supply: Any, matching: Any, *rest: Any) -> Any:
-        return original(supply, replace(matching, claimed={}), *rest)
+    def find(round_: Any, matching: Any, *rest: Any) -> Any:
+        return original(round_, replace(matching, claimed={}), *rest)
 
     return find
 
@@ -109,9 +128,8 @@ def _refused_for_good(original: Any) -> Any:
 def _never_idle_for_long(original: Any) -> Any:
     """Begins the deletion delay anew in every round."""
 
-    def find(*arguments: Any) -> Any:
-        *front, memory, settings, now = arguments
-        return original(*front, replace(memory, surplus_since={}), settings, now)
+    def find(round_: Any, *rest: Any) -> Any:
+        return original(replace(round_, memory=replace(round_.memory, surplus_since={})), *rest)
 
     return find
 
@@ -133,11 +151,21 @@ def _failed_is_left_alone(original: Mapping[int, PoolStatus]) -> Any:
 
 
 def _without_terminating_pods(original: Any) -> Any:
-    return lambda pods, *rest: original([pod for pod in pods if pod.deletion_deadline is None], *rest)
+
+    def use(round_: Any) -> Any:
+        pods = tuple(pod for pod in round_.snapshot.pods if pod.deletion_deadline is None)
+        return original(replace(round_, snapshot=replace(round_.snapshot, pods=pods)))
+
+    return use
 
 
 def _name_of_first_attempt(original: Any) -> Any:
-    return lambda workload_name, slice_id, _attempt: original(workload_name, slice_id, 0)
+
+    def stamped(self: Any, name: Any, attempt: int) -> Any:
+        key = SliceId(WorkloadUid(self.labels[POOL_JOBSET_UID]), self.labels[POOL_JOB_KEY])
+        return original(self, pool_name(self.labels[POOL_JOBSET_NAME], key, 0), attempt)
+
+    return stamped
 
 
 def _best_choice_alone(original: Any) -> Any:
@@ -154,8 +182,8 @@ def _counting_what_is_up(original: Any) -> Any:
     """Counts towards the limits what one decision buys, and forgets it in the next until it is up."""
     counted = original.__func__ if hasattr(original, "__func__") else original
 
-    def of(cls: Any, supply: Any, *rest: Any) -> Any:
-        return counted(cls, [each for each in supply if each.ready], *rest)
+    def of(cls: Any, round_: Any, *rest: Any) -> Any:
+        return counted(cls, replace(round_, supply={n: each for n, each in round_.supply.items() if each.ready}), *rest)
 
     return classmethod(of)
 
@@ -243,259 +271,259 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="all-are-paced",
         description="What paces those that failed holds up those that did not.",
-        where="provisioner.slices.planning.memory.backoff:paced_until",
+        at=(backoff, "paced_until"),
         mutate=_paced_alike,
     ),
     Bug(
         name="arrivals-hold-no-pool",
         description="A pool goes to which the scheduler may be binding a pod that it has just looked at.",
-        where="provisioner.slices.planning.retire.arriving:held_for_arrivals",
+        at=(arriving, "held_for_arrivals"),
         mutate=lambda _original: lambda *_args: {},
         search_from=44,
     ),
     Bug(
         name="gate-trusts-the-cache",
         description="The gate does not list the pods on the nodes: what was decided on caches is believed.",
-        where="provisioner.slices.gate:Gate._refuse_if_used",
+        at=(Gate, "_refuse_if_used"),
         mutate=_doing_nothing,
     ),
     Bug(
         name="gate-without-cordon",
         description="Nodes stay open for pods between the look at them and the delete.",
-        where="provisioner.kube:cordon",
+        at=(kube, "cordon"),
         mutate=_doing_nothing,
     ),
     Bug(
         name="gate-looks-at-nodes-once",
         description="A node that registers while the gate looks at the others is overlooked, and open for pods.",
-        where="provisioner.slices.gate:Gate._refuse_if_growing",
+        at=(Gate, "_refuse_if_growing"),
         mutate=_doing_nothing,
         search_from=1232,
     ),
     Bug(
         name="terminating-pods-do-not-count",
         description="Pods that are being deleted are overlooked, although their grace is not over.",
-        where="provisioner.slices.gate:Gate._blocking_pods",
+        at=(Gate, "_blocking_pods"),
         mutate=lambda original: lambda self, *rest: original(replace(self, clock=lambda: _END_OF_TIME), *rest),
-        also=("provisioner.slices.planning.match.assignment:_use", _without_terminating_pods),
+        also=((assignment, "_use"), _without_terminating_pods),
     ),
     Bug(
         name="cordon-is-never-undone",
         description="A pool that is kept after all stays closed.",
-        where="provisioner.kube:uncordon",
+        at=(kube, "uncordon"),
         mutate=_doing_nothing,
         search_from=40,
     ),
     Bug(
         name="pools-belong-by-label",
         description="Go original: a slice has the pool that was made for it, wherever its pods are.",
-        where="provisioner.slices.planning.match.assignment:_use",
+        at=(assignment, "_use"),
         mutate=_of_labels_only,
     ),
     Bug(
         name="pods-belong-by-label",
         description="A pod is believed to be of the JobSet and the Job that its labels name.",
-        where="provisioner.model.workloads:Workloads.uid_of",
+        at=(Workloads, "uid_of"),
         mutate=_by_label,
-        also=("provisioner.kube.parse:group_key_of", _key_by_label),
+        also=((parse, "group_key_of"), _key_by_label),
     ),
     Bug(
         name="lost-calls-stay-open",
         description="What was decided and never sent counts as under way for ever.",
-        where="provisioner.slices.planning.memory.answers:give_up_lost_calls",
+        at=(open_calls, "give_up_lost_calls"),
         mutate=lambda _original: lambda memory, *_rest: memory,
     ),
     Bug(
         name="claims-keep-no-pool",
         description="Only pods keep a pool: one that a slice waits for, or had before its restart, is surplus.",
-        where="provisioner.slices.planning.retire.unneeded:find_surplus",
+        at=(unneeded, "find_unneeded"),
         mutate=_without_claims,
     ),
     Bug(
         name="pools-without-nodes-are-not-seen",
         description="Go original: deletion starts from nodes, so that a pool without nodes is never deleted.",
-        where="provisioner.slices.planning.retire.unneeded:find_surplus",
+        at=(unneeded, "find_unneeded"),
         mutate=_without_empty_pools,
     ),
     Bug(
         name="failed-pools-are-left-alone",
         description="Go original: a pool in ERROR is never deleted while its JobSet lives.",
-        where="provisioner.slices.suppliers.gke.translate:_POOL_STATUSES",
+        at=(translate, "_POOL_STATUSES"),
         mutate=_failed_is_left_alone,
     ),
     Bug(
         name="operation-error-is-not-read",
         description="Go original: how an operation ended is never looked up.",
-        where="provisioner.slices.planning.memory.answers:_look_up_due",
+        at=(open_calls, "_look_up_due"),
         mutate=lambda _original: lambda *_args, **_options: False,
     ),
     Bug(
         name="every-replica-acts",
         description="Go original: garbage collection is not gated by leader election.",
-        where="provisioner.kube.lease:LeaseElector.remaining_seconds",
+        at=(LeaseElector, "remaining_seconds"),
         mutate=lambda _original: lambda _self: float("inf"),
     ),
     Bug(
         name="lease-is-not-looked-at-before-a-call",
         description="A call is sent however little is left of the lease.",
-        where="provisioner.slices.act:CALL_TIMEOUT_SECONDS",
+        at=(act, "CALL_TIMEOUT_SECONDS"),
         mutate=lambda _original: float("-inf"),
         search_from=348,
     ),
     Bug(
         name="name-without-attempt",
         description="A replacement has the name of the pool that it replaces.",
-        where="provisioner.slices.planning.launch.specification:pool_name",
+        at=(Specification, "stamped"),
         mutate=_name_of_first_attempt,
     ),
     Bug(
         name="new-name-after-unknown-outcome",
         description="A create whose answer was lost is sent again under another name.",
-        where="provisioner.slices.planning.memory.answers:_created",
+        at=(answers, "_created"),
         mutate=_new_name_after_unknown_outcome,
     ),
     Bug(
         name="creates-under-way-are-forgotten",
         description="A pool is bought again as long as GKE does not list the first one.",
-        where="provisioner.slices.planning.supply:_unlisted",
+        at=(supply, "_unlisted"),
         mutate=lambda _original: lambda _memory, _listed: (),
     ),
     Bug(
         name="back-off-never-lets-go",
         description="After one failure nothing is tried again.",
-        where="provisioner.slices.planning.memory.backoff:wait_seconds",
+        at=(backoff, "wait_seconds"),
         mutate=_waiting_for_ever,
     ),
     Bug(
         name="outage-is-an-invalid-request",
         description="After a 429 or 503 the slice counts as refused for good.",
-        where="provisioner.slices.suppliers.gke.errors:_kind_of_answer",
+        at=(errors, "_kind_of_answer"),
         mutate=_invalid,
-        also=("provisioner.slices.planning.memory.backoff:refused", _refused_for_good),
+        also=((backoff, "refused"), _refused_for_good),
     ),
     Bug(
         name="refused-for-good",
         description="What GKE has refused once is not sent again, whoever mends the reason.",
-        where="provisioner.slices.planning.memory.backoff:refused",
+        at=(backoff, "refused"),
         mutate=_refused_for_good,
         search_from=30,
     ),
     Bug(
         name="missing-act-as-is-an-invalid-request",
         description="HTTP 400 for a service account counts as a mistake in the request, and is not asked again soon.",
-        where="provisioner.slices.suppliers.gke.errors:_kind_of_answer",
+        at=(errors, "_kind_of_answer"),
         mutate=_misread(FailureKind.PERMISSION, FailureKind.INVALID),
         search_from=719,
     ),
     Bug(
         name="full-reservation-is-a-rate-limit",
         description="A full reservation, answered with 429, is asked again and again, and nothing else is tried.",
-        where="provisioner.slices.suppliers.gke.errors:_SURER_THAN_REASONS",
+        at=(errors, "_SURER_THAN_REASONS"),
         mutate=_without_surer_texts,
         search_from=40,
     ),
     Bug(
         name="auto-upgrade-is-off-on-a-channel",
         description="Node pools are asked for as on a cluster without a release channel.",
-        where="provisioner.slices.suppliers.gke.translate:node_pool_message",
+        at=(translate, "node_pool_message"),
         mutate=_asking(auto_upgrade=False),
     ),
     Bug(
         name="nodes-have-no-scopes",
         description="Go original: no OAuth scopes are sent, so that nodes cannot pull private images.",
-        where="provisioner.slices.suppliers.gke.translate:node_pool_message",
+        at=(translate, "node_pool_message"),
         mutate=_asking(oauth_scopes=()),
     ),
     Bug(
         name="late-capacity-is-held-by-any-taint",
         description="Flex-start pools carry a taint that keeps the autoscaler from ever bringing nodes.",
-        where="provisioner.slices.planning.launch.specification:HELD_LATE_TAINT",
+        at=(specification, "HELD_LATE_TAINT"),
         mutate=lambda _original: Taint(key=HELD, value="true"),
         search_from=7,
     ),
     Bug(
         name="repaired-pools-are-given-up",
         description="A pool that GKE repairs is replaced at once.",
-        where="provisioner.slices.planning.supply:Supply.broken",
+        at=(Supply, "broken"),
         mutate=_giving_up_what_is_repaired,
         search_from=3504,
     ),
     Bug(
         name="deletion-delay-starts-anew",
         description="Nothing is ever idle for long.",
-        where="provisioner.slices.planning.retire.unneeded:find_surplus",
+        at=(unneeded, "find_unneeded"),
         mutate=_never_idle_for_long,
     ),
     Bug(
         name="quota-is-never-probed-again",
         description="Once GKE has too many operations under way, no more are started.",
-        where="provisioner.slices.planning.memory.backoff:learn",
+        at=(backoff, "learn"),
         mutate=_no_slot_again,
     ),
     Bug(
         name="manager-label-is-enough",
         description="A pool of others that bears our manager label counts as ours.",
-        where="provisioner.slices.planning.supply:is_ours",
+        at=(supply, "is_ours"),
         mutate=lambda _original: lambda pool: pool.labels.get("google.com/nodepool-manager") == "tpu-provisioner",
-        also=("provisioner.slices.gate:Gate._prove", _unless_no_jobset_is_named),
+        also=((Gate, "_prove"), _unless_no_jobset_is_named),
     ),
     Bug(
         name="cluster-is-not-proven",
         description="Kubeconfig and GCP_CLUSTER are believed to be one cluster.",
-        where="provisioner.slices.suppliers.gke.identity_check:prove_same_cluster",
+        at=(identity_check, "prove_same_cluster"),
         mutate=lambda original: lambda **options: original(**{**options, "kubernetes_ca_pem": None, "assume": True}),
         search_from=14,
     ),
     Bug(
         name="best-choice-alone",
         description="Capacity that is out of stock is waited for, although there is another choice.",
-        where="provisioner.slices.planning.launch.launches:choices_of",
+        at=(capacity, "choices_of"),
         mutate=_best_choice_alone,
     ),
     Bug(
         name="limits-count-what-is-up",
         description="Pools in the making do not count towards the limit on chips.",
-        where="provisioner.slices.planning.launch.limits:Budget.of",
+        at=(Budget, "of"),
         mutate=_counting_what_is_up,
     ),
     Bug(
         name="turns-never-come",
         description="A JobSet that starts all together gives back what it has, and never tries again.",
-        where="provisioner.slices.planning.launch.gangs:_begins",
+        at=(gangs, "_begins"),
         mutate=_turns_never_come,
         search_from=148,
     ),
     Bug(
         name="held-for-ever",
         description="The taint of slices that wait for others is never taken off.",
-        where="provisioner.slices.planning.launch.gangs:_releases",
+        at=(gangs, "_releases"),
         mutate=lambda _original: lambda *_args: (),
     ),
     Bug(
         name="relist-keeps-old-records",
         description="What changed while the list-watch was cut off is not taken from the new list.",
-        where="provisioner.kube.reflector:_same_or_new",
+        at=(reflector, "_same_or_new"),
         mutate=lambda _original: lambda before, record: before if before is not None and before != record else record,
         search_from=24,
     ),
     Bug(
         name="relist-forgets-nothing",
         description="What was deleted while the list-watch was cut off stays.",
-        where="provisioner.kube.reflector:Reflector._listed",
+        at=(Reflector, "_listed"),
         mutate=_merging,
         search_from=18,
     ),
     Bug(
         name="watch-begins-late",
         description="What is written between a list and its watch is missed.",
-        where="provisioner.kube.reflector:Reflector._listed",
+        at=(Reflector, "_listed"),
         mutate=_ahead_of_the_list,
         search_from=48,
     ),
     Bug(
         name="clock-that-was-set-stops-everything",
         description="What is remembered by the time of day is not moved along when the clock is set back.",
-        where="provisioner.runtime.clock:FollowedClock.follow",
+        at=(FollowedClock, "follow"),
         mutate=_following_without_a_word,
         search_from=50,
     ),
@@ -510,21 +538,23 @@ def planted(name: str) -> Iterator[None]:
         return
     bug = next(each for each in BUGS if each.name == name)
     with ExitStack() as stack:
-        for where, mutate in ((bug.where, bug.mutate), *((bug.also,) if bug.also is not None else ())):
-            stack.enter_context(_replaced(where, mutate))
+        for at, mutate in ((bug.at, bug.mutate), *((bug.also,) if bug.also is not None else ())):
+            stack.enter_context(_replaced(at, mutate))
         yield
 
 
 @contextmanager
-def _replaced(where: str, mutate: Callable[[Any], Any]) -> Iterator[None]:
-    module, _, path = where.partition(":")
-    owner: Any = importlib.import_module(module)
-    *parents, attribute = path.split(".")
-    for parent in parents:
-        owner = getattr(owner, parent)
+def _replaced(at: At, mutate: Callable[[Any], Any]) -> Iterator[None]:
+    owner, attribute = at
     original = vars(owner)[attribute]
-    setattr(owner, attribute, mutate(original))
+    mutated = mutate(original)
+    # What a module defines may have been imported by name into others.
+    modules = [each for name, each in sys.modules.items() if name.startswith("provisioner.")]
+    places = [owner, *(each for each in modules if each is not owner and vars(each).get(attribute) is original)]
+    for place in places:
+        setattr(place, attribute, mutated)
     try:
         yield
     finally:
-        setattr(owner, attribute, original)
+        for place in places:
+            setattr(place, attribute, original)

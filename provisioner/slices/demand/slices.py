@@ -29,6 +29,7 @@ from provisioner.model.workloads import (
     group_key,
 )
 from provisioner.slices.demand.serving import ServingPolicy
+from provisioner.slices.demand.wishes import Wishes, read_wishes
 
 #: Of an index: counts are int32 in the API.
 _MOST_DIGITS = 10
@@ -62,8 +63,9 @@ class Slice:
     #: All unfinished pods of the child Job, oldest incarnation included.
     pods: tuple[Pod, ...]
     parallelism: int
-    #: Slices of its JobSet, itself included.
+    #: Slices of its workload, itself included.
     siblings: int = 1
+    wishes: Wishes = Wishes()
     #: May buy.
     served: bool
     #: None where the request is no valid slice.
@@ -305,6 +307,7 @@ def _slice(
         pods=tuple(pods),
         parallelism=parallelism,
         siblings=siblings,
+        wishes=read_wishes(requirements.annotations, workload.annotations),
         # One that exceeds a bound is told once, on the JobSet (`rejected`), and not for each slice.
         served=not workload.problem and not workload.suspended and policy.serves(workload, requirements),
         shape=shape,

@@ -10,7 +10,6 @@ from datetime import datetime
 from provisioner import constants, tpu
 from provisioner.model.capacity import LATE, CapacityKind, Node, NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import GroupKey, Workloads, WorkloadUid
-from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.planning.launch.specification import expected_pool, expected_view, topology_of_pool
 from provisioner.slices.planning.match.fit import NodeView, misfit, room_misfit, view_of_node
@@ -147,31 +146,6 @@ def find_supply(
             view=view,
         )
     return supply
-
-
-def give_up(
-    supply: Mapping[PoolName, Supply], holders: Mapping[PoolName, object], memory: Memory, settings: Settings
-) -> frozenset[PoolName]:
-    """Name the pools that are up by GKE's word and unready for too long, as many as may be replaced at once.
-
-    Never one that pods are on. GKE repairs nodes by itself, and what is wrong with many pools at once is hardly the
-    pools: with a zone or a device plugin out of order, replacing everything would make it worse.
-    """
-    # One that is used again after all is nobody's to replace, and must not keep others from being replaced.
-    still = {name for name in memory.given_up if name in supply and not supply[name].ready and not holders.get(name)}
-    waiting = sorted(
-        (each.unready_since, name)
-        for name, each in supply.items()
-        if each.unready_since is not None
-        and each.unready_seconds >= settings.ready_timeout_seconds
-        and each.pool.hosts > 0
-        and not holders.get(name)
-        and not each.leaving
-        and name not in still
-    )
-    listed = sum(each.listed for each in supply.values())
-    most = max(1, listed * settings.replaced_share_percent // 100)
-    return frozenset(still | {name for _, name in waiting[: max(0, most - len(still))]})
 
 
 def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:

@@ -13,7 +13,8 @@ from provisioner.model.choices import parse_choices
 from provisioner.settings import Settings, read_settings
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import allowlists
-from provisioner.slices.planning.launch.specification import UnmeetableError, pool_request
+from provisioner.slices.planning.launch.candidates import pool_request
+from provisioner.slices.planning.launch.wishes import UnmeetableError
 from tests.builders import make_jobset, make_requirements, make_slice, settings
 from tests.slices.planning.world import World
 

@@ -13,8 +13,9 @@ from provisioner.model.capacity import CapacityKind, Failure, FailureKind, NodeP
 from provisioner.model.choices import CapacityChoice, parse_choices, parse_zones
 from provisioner.model.workloads import Toleration, Workload
 from provisioner.slices.demand import Slice
+from provisioner.slices.planning.launch.candidates import pool_request
 from provisioner.slices.planning.launch.capacity import choice_of, choices_of
-from provisioner.slices.planning.launch.specification import HELD_TAINT, expected_pool, expected_view, pool_request
+from provisioner.slices.planning.launch.specification import HELD_TAINT, expected_pool, expected_view
 from provisioner.slices.planning.launch.wishes import UnmeetableError
 from provisioner.slices.planning.match.fit import misfit
 from provisioner.slices.planning.plan import Create, DeleteReason

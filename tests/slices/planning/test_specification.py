@@ -10,15 +10,15 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import Network, NodePool, NodePoolRequest, PoolName, PoolStatus, Taint
 from provisioner.slices.demand import Slice
+from provisioner.slices.planning.launch.candidates import pool_request
 from provisioner.slices.planning.launch.specification import (
-    UnmeetableError,
     expected_pool,
     expected_view,
     fingerprint,
     labels_left_out,
-    pool_request,
     topology_of_pool,
 )
+from provisioner.slices.planning.launch.wishes import UnmeetableError
 from provisioner.slices.planning.match.fit import misfit
 from provisioner.slices.planning.memory.backoff import capacity_key
 from tests.builders import CHIP_TOLERATION, SPOT_TOLERATION, make_jobset, make_requirements, make_slice, settings

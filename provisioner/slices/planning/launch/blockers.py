@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from provisioner import constants
-from provisioner.model.capacity import Failure, FailureKind, NodePoolRequest, PoolName
+from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.model.choices import CapacityChoice
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.memory import backoff
@@ -23,7 +23,7 @@ _WORDS_OF_EACH = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Obstacle:
+class Blocker:
     """Why a create has to wait."""
 
     note: str
@@ -55,26 +55,26 @@ def of_capacity(
     return _waits(choice, last, probe=probe) if last is not None and probe is not None else None
 
 
-def of_request(choice: CapacityChoice, request: NodePoolRequest, memory: Memory, now: datetime) -> InTheWay | None:
-    """Return the refusal of an equal request, None where GKE has refused none lately."""
-    refusal = memory.refusals.get(request.labels[constants.NODEPOOL_HASH])
+def of_request(choice: CapacityChoice, digest: str, memory: Memory, now: datetime) -> InTheWay | None:
+    """Return the refusal of an equal request, known by its digest; None where GKE has refused none lately."""
+    refusal = memory.refusals.get(digest)
     if refusal is None or refusal.wait.until <= now:
         return None
     return InTheWay(choice=choice, failure=refusal.wait.failure, until=refusal.wait.until)
 
 
-def of_failed_pool(choice: CapacityChoice, request: NodePoolRequest, memory: Memory, now: datetime) -> InTheWay | None:
+def of_failed_pool(choice: CapacityChoice, digest: str, memory: Memory, now: datetime) -> InTheWay | None:
     """Return why a pool of an equal request failed lately, for a reason that says nothing of its capacity."""
-    failed = memory.backoffs.get(request.labels[constants.NODEPOOL_HASH])
+    failed = memory.backoffs.get(digest)
     return _waits(choice, failed, until=failed.until) if failed is not None and failed.until > now else None
 
 
-def combined(slice_: Slice, name: PoolName, found: Sequence[InTheWay], now: datetime) -> Obstacle:
+def combined(slice_: Slice, name: PoolName, found: Sequence[InTheWay], now: datetime) -> Blocker:
     """Tell the owner of a slice what is in the way of all its choices."""
     distinct = list({(each.failure, each.until, each.probe): each for each in found}.values())
     message = _one(name, distinct[0]) if len(distinct) == 1 else _several(name, distinct)
     until = min((each.until for each in found if each.until is not None), default=None)
-    return Obstacle(note=message, verdict=_verdict(slice_, name, distinct, message, now), until=until)
+    return Blocker(note=message, verdict=_verdict(slice_, name, distinct, message, now), until=until)
 
 
 def _waits(

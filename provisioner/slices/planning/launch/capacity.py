@@ -17,7 +17,6 @@ from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import allowlists
 from provisioner.slices.planning.launch.wishes import (
     UnmeetableError,
-    annotation_of,
     capacity_of,
     selected_zone,
     zones_of,
@@ -52,7 +51,7 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
         listed: tuple[CapacityChoice, ...] = (_ON_DEMAND,)
     else:
         listed = (pinned,) if pinned is not None else capacity_of(slice_, settings) or (_ON_DEMAND,)
-    own = pinned is not None or bool(annotation_of(slice_, constants.CAPACITY))
+    own = pinned is not None or bool(slice_.wishes.capacity)
     possible: list[CapacityChoice] = []
     left_out: list[str] = []
     for choice in listed:

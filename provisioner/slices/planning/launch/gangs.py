@@ -10,7 +10,7 @@ each other for ever.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -20,9 +20,11 @@ from provisioner.model.workloads import WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch import wishes
+from provisioner.slices.planning.launch.feasibility import problem_of_all
 from provisioner.slices.planning.match.assignment import Matching
-from provisioner.slices.planning.memory.state import Gang, Memory
+from provisioner.slices.planning.memory.state import Gang
 from provisioner.slices.planning.plan import Verdict
+from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
 from provisioner.slices.planning.verdicts import verdict
 
@@ -43,7 +45,7 @@ class Turns:
     #: Those that may neither take nor buy a pool now, and why.
     sidelined: Mapping[WorkloadUid, str]
     #: Those that gave back what they had, and that can never have all: they take nothing, and keep nobody waiting.
-    hopeless: frozenset[WorkloadUid]
+    unsatisfiable: frozenset[WorkloadUid]
     #: Those whose turn it is while others wait for them.
     awaited: frozenset[WorkloadUid]
     #: Those that are sidelined after they gave back what they had.
@@ -66,28 +68,19 @@ class Standing:
     wake_at: tuple[datetime, ...]
 
 
-def take_turns(
-    slices: Mapping[SliceId, Slice],
-    owned: Mapping[SliceId, list[Supply]],
-    problem_of: Callable[[Sequence[Slice]], str],
-    memory: Memory,
-    settings: Settings,
-    now: datetime,
-) -> Turns:
-    """Decide which JobSets may take and buy pools.
-
-    `problem_of` says why the slices of one JobSet can never be had all together: such a JobSet takes no turns.
-    """
-    members = _members(slices, settings)
+def take_turns(round_: Round) -> Turns:
+    """Decide which workloads may take and buy pools; one whose slices can never be had all together takes no turns."""
+    settings, memory, now, owned = round_.settings, round_.memory, round_.now, round_.owned
+    members = _members(round_.slices, settings)
     hold = timedelta(seconds=settings.partial_hold_seconds)
     queued = {uid: gang for uid, gang in memory.gangs.items() if uid in members and gang.turns > 0}
-    hopeless = frozenset(uid for uid in queued if problem_of(members[uid]))
+    unsatisfiable = frozenset(uid for uid in queued if problem_of_all(round_, members[uid]))
     sidelined: dict[WorkloadUid, str] = {}
     awaited: set[WorkloadUid] = set()
     wake_at: list[datetime] = []
     for accelerator, uids in _by_accelerator(members).items():
         queue = sorted(
-            (uid for uid in uids if uid in queued and uid not in hopeless),
+            (uid for uid in uids if uid in queued and uid not in unsatisfiable),
             key=lambda uid: _order(uid, queued[uid], members[uid]),
         )
         if not queue:
@@ -101,9 +94,8 @@ def take_turns(
         for place, uid in enumerate(rest, start=2):
             sidelined[uid] = f"place {place} of the JobSets that wait for all their {accelerator} slices, after {name}"
         # Before its turn begins, those that have not tried yet may.
-        newcomers = (
-            [] if begins > now else [uid for uid in uids - set(queue) - hopeless if not _begun(members[uid], owned)]
-        )
+        others = uids - set(queue) - unsatisfiable if begins <= now else set()
+        newcomers = [uid for uid in others if not _begun(members[uid], owned)]
         for uid in newcomers:
             sidelined[uid] = f"JobSet {name} waits longer for all its {accelerator} slices"
         if rest or newcomers:
@@ -112,23 +104,16 @@ def take_turns(
         members=members,
         sidelined=sidelined,
         awaited=frozenset(awaited),
-        hopeless=hopeless,
-        giving_back=frozenset(queued.keys() & sidelined.keys()) | hopeless,
+        unsatisfiable=unsatisfiable,
+        giving_back=frozenset(queued.keys() & sidelined.keys()) | unsatisfiable,
         wake_at=tuple(wake_at),
     )
 
 
-def stand(
-    slices: Mapping[SliceId, Slice],
-    supply: Mapping[PoolName, Supply],
-    matching: Matching,
-    turns: Turns,
-    memory: Memory,
-    settings: Settings,
-    now: datetime,
-) -> Standing:
-    """See which JobSets have all their slices, and which have waited too long for the rest."""
-    hold = timedelta(seconds=settings.partial_hold_seconds)
+def stand(round_: Round, turns: Turns, matching: Matching) -> Standing:
+    """See which workloads have all their slices, and which have waited too long for the rest."""
+    slices, supply, memory, now = round_.slices, round_.supply, round_.memory, round_.now
+    hold = timedelta(seconds=round_.settings.partial_hold_seconds)
     place = {slice_id: name for name, slice_id in matching.claimed.items()}
     gangs: dict[WorkloadUid, Gang] = {}
     partial: dict[WorkloadUid, tuple[int, int]] = {}
@@ -142,7 +127,7 @@ def stand(
         waiting = [supply[place[each.id]] for each in members if each.id in place and not matching.held.get(each.id)]
         # A pool whose nodes come and go holds its chips all the time.
         holds = any(each.ready or each.unready_since is not None for each in waiting)
-        if uid in turns.sidelined or uid in turns.hopeless or not (holds or uid in turns.awaited):
+        if uid in turns.sidelined or uid in turns.unsatisfiable or not (holds or uid in turns.awaited):
             gangs[uid] = replace(before, there=0, since=None)
             continue
         since = before.since if before.since is not None and there <= before.there else now
@@ -197,7 +182,7 @@ def _begins(gang: Gang, hold: timedelta, *, alone: bool) -> datetime:
     return gave_back_at + max(hold, _SHORTEST_TURN) * float(2 ** min(gang.turns - 1, _MOST_DOUBLINGS))
 
 
-def _begun(members: Iterable[Slice], owned: Mapping[SliceId, list[Supply]]) -> bool:
+def _begun(members: Iterable[Slice], owned: Mapping[SliceId, Sequence[Supply]]) -> bool:
     return any(owned.get(each.id) or any(pod.node_name for pod in each.pods) for each in members)
 
 

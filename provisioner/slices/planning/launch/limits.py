@@ -6,17 +6,19 @@ yet.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from provisioner import tpu
-from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.model.capacity import PoolName
 from provisioner.model.workloads import Workload, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.settings.forms import OTHERS
 from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.planning.match.assignment import Matching
+from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
 
 _HOUR = timedelta(hours=1)
@@ -61,18 +63,12 @@ class Budget:
     reserved: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        supply: Iterable[Supply],
-        holders: Mapping[PoolName, frozenset[SliceId | None]],
-        created_at: Mapping[PoolName, datetime],
-        settings: Settings,
-        now: datetime,
-    ) -> Budget:
-        """Count what there is; `holders` are the slices with pods on each pool."""
+    def of(cls, round_: Round, matching: Matching) -> Budget:
+        """Count what there is."""
+        settings, now, holders = round_.settings, round_.now, matching.holders
         budget = cls(settings=settings, now=now)
-        budget.created = sorted(moment for moment in created_at.values() if moment > now - _HOUR)
-        for each in supply if budget._counts else ():
+        budget.created = sorted(moment for moment in round_.memory.created_at.values() if moment > now - _HOUR)
+        for each in round_.supply.values() if budget._counts else ():
             # One that only others' pods are on is not had by the JobSet that it was made for.
             lent = _is_lent(each, holders.get(each.name, frozenset()))
             budget._count(*each.workload_name, each.pool.machine_type, each.pool.hosts, pools=0 if lent else 1)
@@ -228,63 +224,6 @@ def problem_of(slices: Iterable[Slice], settings: Settings) -> str:
             return f"{refusal.limit} does not allow all of them at once"
         empty.take(each)
     return ""
-
-
-def in_the_way(
-    unserved: Iterable[Slice],
-    possible: Callable[[Slice], bool],
-    gangs: Collection[WorkloadUid],
-    supply: Mapping[PoolName, Supply],
-    idle_since: Mapping[PoolName, datetime],
-    budget: Budget,
-) -> frozenset[PoolName]:
-    """Choose idle pools, the longest idle first, whose chips a slice waits for that the limits keep from its own.
-
-    What is on its way out already makes room first. No pool goes for slices that would not be bought all the same: none
-    that is `possible`, or not all those of one JobSet of `gangs`.
-    """
-    if not idle_since:
-        return frozenset()
-    together: dict[Hashable, list[Slice]] = defaultdict(list)
-    for slice_ in unserved:
-        uid = slice_.workload.uid
-        together[uid if uid in gangs else slice_.id].append(slice_)
-    room = budget.copy()
-    for each in supply.values():
-        if each.leaving or each.pool.status is PoolStatus.STOPPING:
-            room.give_back(each)
-    idle = [supply[name] for name in sorted(idle_since, key=lambda name: (idle_since[name], name))]
-    chosen: set[PoolName] = set()
-    for slices in together.values():
-        if _make_room(slices, (), budget) is not None or not all(map(possible, slices)):
-            continue
-        found = _make_room(slices, [each for each in idle if each.name not in chosen], room)
-        if found is not None:
-            going, room = found
-            chosen |= going
-    return frozenset(chosen)
-
-
-def _make_room(
-    slices: Iterable[Slice], idle: Iterable[Supply], room: Budget
-) -> tuple[frozenset[PoolName], Budget] | None:
-    """Choose the pools that go for some slices, and count all of them; None where it would be of no use."""
-    room = room.copy()
-    left = {each.name: each for each in idle}
-    going: set[PoolName] = set()
-    for slice_ in slices:
-        for name, each in tuple(left.items()):
-            missing = room.missing(slice_)
-            if not missing:
-                break
-            if missing.keys() & set(scopes_of(each)):
-                room.give_back(each)
-                going.add(name)
-                del left[name]
-        if room.refusal(slice_) is not None:
-            return None
-        room.take(slice_)
-    return frozenset(going), room
 
 
 def scopes_of(each: Supply) -> tuple[str, str, str]:

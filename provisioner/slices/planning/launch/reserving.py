@@ -17,6 +17,7 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch import limits
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory.state import KeepingTurn, Memory, Reservation
+from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
 
 #: How long a slice waits before what becomes free is kept for it.
@@ -85,12 +86,7 @@ def yielding(slices: Iterable[Slice], memory: Memory) -> frozenset[SliceId]:
     return frozenset(each.id for each in slices if each.wanting and _yields(each, memory))
 
 
-def closing(
-    supply: Iterable[Supply],
-    matching: Matching,
-    slices: Mapping[SliceId, Slice],
-    reservations: Mapping[str, Reservation],
-) -> frozenset[PoolName]:
+def closing(round_: Round, matching: Matching, reservations: Mapping[str, Reservation]) -> frozenset[PoolName]:
     """Choose the pools that take no new pods, so that they are free once the pods on them have ended.
 
     Only pools whose slices have all their pods bound: a follower must always reach its leader. Those that are closed
@@ -99,7 +95,9 @@ def closing(
     chosen: set[PoolName] = set()
     if not reservations:
         return frozenset()
-    pools = sorted(supply, key=lambda each: (not any(node.cordoned_by_us for node in each.nodes), each.name))
+    pools = sorted(
+        round_.supply.values(), key=lambda each: (not any(node.cordoned_by_us for node in each.nodes), each.name)
+    )
     for scope, reservation in reservations.items():
         missing = reservation.missing_chips
         in_use: list[Supply] = []
@@ -109,7 +107,7 @@ def closing(
             idle = not matching.holders.get(each.name) and each.name not in matching.claimed
             if idle or each.leaving or each.pool.status is PoolStatus.STOPPING or each.name in chosen:
                 missing -= each.chips
-            elif _settled(each, matching, slices, reservation):
+            elif _settled(each, matching, round_.slices, reservation):
                 in_use.append(each)
         for each in in_use:
             if missing <= 0:

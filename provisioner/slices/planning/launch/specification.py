@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
-from provisioner.model.capacity import LATE, CapacityKind, Network, NodePool, NodePoolRequest, PoolStatus, Taint
+from provisioner.model.capacity import (
+    LATE,
+    CapacityKind,
+    Network,
+    NodePool,
+    NodePoolRequest,
+    PoolName,
+    PoolStatus,
+    Taint,
+)
 from provisioner.model.choices import CapacityChoice, comma_items
 from provisioner.settings import Settings, forms, parse_networks
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import allowlists, wishes
-from provisioner.slices.planning.launch.capacity import choices_of
-from provisioner.slices.planning.launch.names import pool_name
 from provisioner.slices.planning.launch.wishes import UnmeetableError
 from provisioner.slices.planning.match import node_labels
-from provisioner.slices.planning.match.fit import NodeView, misfit
+from provisioner.slices.planning.match.fit import NodeView, demand_key, misfit
 
 #: config.labels of the GKE API: "supports up to 1,024 total characters in a single request".
 _MAX_LABEL_CHARACTERS = 1024
@@ -39,28 +46,75 @@ _COPYABLE_LABELS = frozenset({*_COPIED_SELECTORS, constants.AUTO_RESTART})
 _WORKLOAD_POLICY_PREFIX = "tpu-provisioner-"
 
 
-_REQUEST_FIELDS = tuple(each.name for each in fields(NodePoolRequest))
-_content_of = attrgetter(*_REQUEST_FIELDS)
+#: What the digest of a request is over, in this order.
+_DIGEST_FIELDS = tuple(sorted(each.name for each in fields(NodePoolRequest)))
+_content_of = attrgetter(*_DIGEST_FIELDS)
+_LABELS_AT = _DIGEST_FIELDS.index("labels")
+#: Labels that differ from slice to slice.
+_OWN_KEYS = frozenset({*constants.OWNER_LABELS, constants.NODE_POOL})
+#: Labels that say how often a slice was tried, and what was asked for: not part of what is asked for.
+_STAMPS = frozenset({constants.POOL_ATTEMPT, constants.NODEPOOL_HASH})
 
 
-def pool_request(
-    slice_: Slice, settings: Settings, attempt: int, choice: CapacityChoice | None = None
-) -> NodePoolRequest:
-    """Specify the node pool for one attempt of a slice; raise UnmeetableError where none would serve it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """What a node pool is asked to be, apart from what says whose it is: slices that ask for the same share it."""
 
-    `choice` is one of the slice's own; None: the best. A pool is only ever specified when the leader pod would fit its
-    nodes: what can't be used is not bought.
+    #: Without a name, and with the labels that do not say whose it is.
+    request: NodePoolRequest
+    #: The digest's text before and after the labels.
+    digest_text: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Specification:
+    """What a node pool for one slice is asked to be; what is left is its name and its attempt."""
+
+    blueprint: Blueprint
+    #: All but those that are stamped.
+    labels: Mapping[str, str]
+    #: Equal digests ask GKE for the same thing.
+    digest: str
+
+    def stamped(self, name: PoolName, attempt: int) -> NodePoolRequest:
+        """Return the request of one attempt; raise UnmeetableError where GKE would not take its labels."""
+        labels = {**self.labels, constants.NODEPOOL_HASH: self.digest, constants.POOL_ATTEMPT: str(attempt)}
+        _check_labels(labels)
+        return replace(self.blueprint.request, name=name, labels=labels)
+
+
+def blueprint_key(slice_: Slice, choice: CapacityChoice, copied: Mapping[str, str]) -> Hashable:
+    """Return what a blueprint depends on beside the settings: equal keys, equal blueprints.
+
+    Wishes and shapes are read once, and are the same objects where they are equal.
     """
+    asked = slice_.requirements
+    # What looks at the labels that say whose a pool is fits the slice's own pool at most.
+    own = slice_.id if asked.affinity_terms or not _OWN_KEYS.isdisjoint(asked.node_selector) else None
+    return (
+        choice,
+        id(slice_.shape),
+        id(slice_.wishes),
+        slice_.nodes,
+        slice_.siblings > 1,
+        demand_key(asked),
+        asked.annotations.get(constants.NODE_SERVICE_ACCOUNT),
+        asked.annotations.get(constants.ADDITIONAL_NODE_NETWORKS),
+        frozenset(copied.items()),
+        own,
+    )
+
+
+def blueprint(slice_: Slice, settings: Settings, choice: CapacityChoice, copied: Mapping[str, str]) -> Blueprint:
+    """Specify a node pool of a choice of capacity; raise UnmeetableError where there is none."""
     shape = check_shape(slice_)
-    selector = slice_.requirements.node_selector
-    choice = choice or choices_of(slice_, settings).open[0]
     spot, flex_start = choice.kind is CapacityKind.SPOT, choice.kind is CapacityKind.FLEX_START
-    policy_name = _workload_policy(shape, selector)
-    labels = _labels(slice_, settings, choice)
+    policy_name = _workload_policy(shape, slice_.requirements.node_selector)
+    labels = dict(copied)
     if policy_name not in ("", _default_policy(shape)):
         labels[constants.POOL_TOPOLOGY] = str(shape.topology)
     request = NodePoolRequest(
-        name=pool_name(slice_.workload.name, slice_.id, attempt),
+        name=PoolName(""),
         zone=choice.zone,
         machine_type=shape.machine_type.name,
         node_count=slice_.nodes,
@@ -85,15 +139,21 @@ def pool_request(
         confidential_storage=settings.node_confidential_storage,
         boot_disk_kms_key=settings.node_boot_disk_kms_key,
     )
-    digest = fingerprint(request)
-    labels = {**labels, constants.NODEPOOL_HASH: digest, constants.POOL_ATTEMPT: str(attempt)}
-    _check_labels(labels)
-    request = replace(request, labels=labels)
+    return Blueprint(request=request, digest_text=_digest_text(request))
+
+
+def specify(slice_: Slice, plan: Blueprint) -> Specification:
+    """Say whose the pool of a blueprint is to be."""
+    labels = {**plan.request.labels, **_owner_labels(slice_)}
+    return Specification(blueprint=plan, labels=labels, digest=_digest(plan.digest_text, labels))
+
+
+def check_fit(slice_: Slice, request: NodePoolRequest, settings: Settings) -> None:
+    """Raise UnmeetableError where no node of the pool would take the slice's pods: what can't be used is not bought."""
     reason = misfit(slice_.requirements, expected_view(expected_pool(request)))
     if reason:
         hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else ""
         raise UnmeetableError(f"no node of a pool in {request.zone} would take the pod: {reason}{hint}")
-    return request
 
 
 def is_held(request: NodePoolRequest) -> bool:
@@ -116,14 +176,21 @@ def check_shape(slice_: Slice) -> tpu.Shape:
 
 def fingerprint(request: NodePoolRequest) -> str:
     """Digest all of a request but its name and attempt: equal digests ask GKE for the same thing."""
-    content = dict(zip(_REQUEST_FIELDS, _content_of(request), strict=True))
-    content["name"] = ""
-    content["labels"] = sorted(
-        (key, value)
-        for key, value in request.labels.items()
-        if key not in (constants.POOL_ATTEMPT, constants.NODEPOOL_HASH)
-    )
-    return hashlib.sha256(repr(sorted(content.items())).encode()).hexdigest()[:16]
+    return _digest(_digest_text(request), request.labels)
+
+
+def _digest_text(request: NodePoolRequest) -> tuple[str, str]:
+    content = [*_content_of(request)]
+    content[_DIGEST_FIELDS.index("name")] = ""
+    items = [repr(item) for item in zip(_DIGEST_FIELDS, content, strict=True)]
+    before, after = ", ".join(items[:_LABELS_AT]), ", ".join(items[_LABELS_AT + 1 :])
+    return f"[{before}, ('labels', ", f"), {after}]"
+
+
+def _digest(text: tuple[str, str], labels: Mapping[str, str]) -> str:
+    kept = sorted([item for item in labels.items() if item[0] not in _STAMPS])
+    before, after = text
+    return hashlib.sha256(f"{before}{kept!r}{after}".encode()).hexdigest()[:16]
 
 
 def expected_pool(request: NodePoolRequest) -> NodePool:
@@ -254,34 +321,42 @@ def _refuse(problem: str) -> None:
         raise UnmeetableError(problem)
 
 
-def _labels(slice_: Slice, settings: Settings, choice: CapacityChoice) -> dict[str, str]:
+def copied_labels(slice_: Slice, settings: Settings, choice: CapacityChoice) -> dict[str, str]:
+    """Return the labels that a pool of a choice gets from the pod; raise UnmeetableError for those it may not set."""
+    requirements = slice_.requirements
     selected = {
         key: value
-        for key, value in slice_.requirements.node_selector.items()
+        for key, value in requirements.node_selector.items()
         if key in _COPIED_SELECTORS or not node_labels.is_system(key)
     }
-    pod_labels = slice_.requirements.labels
-    asked = _asked_labels(slice_) - _withheld_labels(slice_, settings)
-    named = (selected.keys() | asked) - set(settings.pod_to_node_labels) - set(_COPIED_SELECTORS)
-    if selected.get(constants.LEGACY_POOL_ID) == slice_.workload.name:
-        # It only says whose pool it is.
-        named -= {constants.LEGACY_POOL_ID}
-    _refuse(allowlists.label_problem(named, settings))
+    pod_labels = requirements.labels
+    asked = _asked_labels(slice_)
+    if selected or asked:
+        asked = asked - _withheld_labels(slice_, settings)
+        named = (selected.keys() | asked) - set(settings.pod_to_node_labels) - set(_COPIED_SELECTORS)
+        if selected.get(constants.LEGACY_POOL_ID) == slice_.workload.name:
+            # It only says whose pool it is.
+            named -= {constants.LEGACY_POOL_ID}
+        _refuse(allowlists.label_problem(named, settings))
     keys = (*settings.pod_to_node_labels, *sorted(asked))
     copied = selected | {key: pod_labels[key] for key in keys if key in pod_labels}
     # Of these GKE labels nodes only where the creator of the pool asks for it.
     if choice.reservation:
         copied[constants.RESERVATION_AFFINITY] = "specific"
-    if choice.kind is CapacityKind.FLEX_START and constants.MAX_RUN_SECONDS in slice_.requirements.node_selector:
-        copied[constants.MAX_RUN_SECONDS] = slice_.requirements.node_selector[constants.MAX_RUN_SECONDS]
-    forbidden = sorted(copied.keys() & constants.OWNER_LABELS)
+    if choice.kind is CapacityKind.FLEX_START and constants.MAX_RUN_SECONDS in requirements.node_selector:
+        copied[constants.MAX_RUN_SECONDS] = requirements.node_selector[constants.MAX_RUN_SECONDS]
+    forbidden = sorted(copied.keys() & constants.OWNER_LABELS) if copied else ()
     if forbidden:
         raise UnmeetableError(
             f"label {forbidden[0]} says whose pool it is and cannot be copied from a pod; remove it from the "
             f"annotation {constants.COPY_LABELS} and from GCP_POD_TO_NODE_LABELS"
         )
+    return copied
+
+
+def _owner_labels(slice_: Slice) -> dict[str, str]:
     workload = slice_.workload
-    return copied | {
+    return {
         constants.NODEPOOL_MANAGER: constants.MANAGER,
         constants.PARENT_KIND: "job",
         constants.PARENT_NAME: _label_value(slice_.group_name),

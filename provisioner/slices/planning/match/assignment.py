@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
-from provisioner.model.capacity import Node, NodePool, PoolName, Zone
-from provisioner.model.workloads import Pod, Workloads, WorkloadUid
+from provisioner.model.capacity import NodePool, PoolName, Zone
+from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
 from provisioner.slices.planning.match import node_labels
 from provisioner.slices.planning.match.fit import demand_key
+from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply, serves, takes
 
 
@@ -62,19 +62,10 @@ class _Use:
     elsewhere: frozenset[SliceId]
 
 
-def match(
-    slices: Mapping[SliceId, Slice],
-    supply: Mapping[PoolName, Supply],
-    owned: Mapping[SliceId, Sequence[Supply]],
-    pods: Iterable[Pod],
-    nodes: Iterable[Node],
-    workloads: Workloads,
-    last_held: Mapping[SliceId, PoolName],
-    restrictions: Restrictions,
-    now: datetime,
-) -> Matching:
+def match(round_: Round, restrictions: Restrictions) -> Matching:
     """Match slices with pools; each pool serves one slice at most."""
-    use = _use(pods, nodes, workloads, now)
+    slices, supply, owned, last_held = round_.slices, round_.supply, round_.owned, round_.memory.last_held
+    use = _use(round_)
     usable = {name: each for name, each in supply.items() if each.usable}
     claims: dict[SliceId, PoolName] = {}
     claimed: dict[PoolName, SliceId] = {}
@@ -185,13 +176,14 @@ def _demand_key(slice_: Slice) -> Hashable:
     return slice_.nodes, multi_host, demand_key(slice_.requirements)
 
 
-def _use(pods: Iterable[Pod], nodes: Iterable[Node], workloads: Workloads, now: datetime) -> _Use:
-    pool_of_node = {node.name: node.pool_name for node in nodes}
+def _use(round_: Round) -> _Use:
+    workloads, now = round_.workloads, round_.now
+    pool_of_node = {node.name: node.pool_name for node in round_.snapshot.nodes}
     holders: dict[PoolName, set[SliceId | None]] = defaultdict(set)
     occupants: dict[PoolName, set[SliceId | None]] = defaultdict(set)
     held: dict[SliceId, set[PoolName]] = defaultdict(set)
     elsewhere: set[SliceId] = set()
-    for pod in pods:
+    for pod in round_.snapshot.pods:
         if not pod.node_name or pod.finished:
             continue
         slice_id = slice_id_of(pod, workloads)

@@ -1,36 +1,21 @@
-"""What GKE's answers teach: folding them, and the next list of pools, into the memory."""
+"""What GKE's answers teach: folding them into the memory."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import TypeVar
 
-from provisioner import constants
-from provisioner.model.capacity import Failure, FailureKind, NodePool, Operation, OperationName, PoolName, PoolStatus
-from provisioner.settings import Settings
-from provisioner.slices.demand import SliceId
+from provisioner.model.capacity import Failure, FailureKind, NodePool, Operation, OperationName, PoolName
 from provisioner.slices.planning.launch.specification import fingerprint
 from provisioner.slices.planning.memory import backoff
-from provisioner.slices.planning.memory.state import Backoff, CallState, CreateCall, DeleteCall, Memory, OperationLimit
+from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, OperationLimit
 from provisioner.slices.planning.plan import LookUp, LookUpKind
-from provisioner.slices.planning.supply import Supply, give_up
 
-#: A create that GKE took should be listed at once; a delete that it took should show as STOPPING.
-_LATE_SECONDS = 20.0
-#: A call that nobody makes is given up so long after it was decided: then it is surely not about to be submitted.
-_LOST_SECONDS = 60.0
 #: Whether a JobSet still lives that the caches do not show is asked this often.
 _NEEDED_SECONDS = 60.0
-#: Look-ups of one call are this far apart.
-_LOOK_UP_SECONDS = 10.0
-#: Back-off that ended this long ago is forgotten.
-_STALE_BACKOFF_SECONDS = 3600.0
-_K = TypeVar("_K")
 _NOT_MADE = Failure(kind=FailureKind.UNAVAILABLE, message="A create was sent, and GKE did not make the node pool.")
-_NO_REASON = Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,13 +167,13 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
     if answer.result is DeleteResult.NEEDED:
         # All such pools are looked at together, with one list: there may be as many as JobSets that nobody watches.
         wait = _NEEDED_SECONDS - answer.at.timestamp() % _NEEDED_SECONDS
-        postponed = _postponed(answer.name, call, pool, answer.at, answer.reason, wait_seconds=wait)
+        postponed = postpone(answer.name, call, pool, answer.at, answer.reason, wait_seconds=wait)
     else:
-        postponed = _postponed(answer.name, call, pool, answer.at, answer.reason)
+        postponed = postpone(answer.name, call, pool, answer.at, answer.reason)
     return replace(memory, deletes={**memory.deletes, answer.name: postponed}, operations=operations)
 
 
-def _postponed(
+def postpone(
     name: PoolName,
     call: DeleteCall,
     pool: NodePool | None,
@@ -237,7 +222,7 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
     if delete is not None and delete.operation == look_up.operation and (operation is None or operation.done):
         failed = operation is not None and operation.failure is not None
         reason = operation.failure.message if operation and failed and operation.failure else "the pool is still there"
-        return replace(memory, deletes={**memory.deletes, name: _postponed(name, delete, pool, answer.at, reason)})
+        return replace(memory, deletes={**memory.deletes, name: postpone(name, delete, pool, answer.at, reason)})
     return memory
 
 
@@ -261,168 +246,3 @@ def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None,
         return _refused(memory, call, failure, at)
     capacity, digest = backoff.capacity_key(call.request), fingerprint(call.request)
     return replace(memory, backoffs=backoff.pool_failed(memory.backoffs, failure, capacity, digest, at))
-
-
-def give_up_lost_calls(
-    memory: Memory, live_calls: Collection[PoolName], pools: Mapping[PoolName, NodePool], now: datetime
-) -> Memory:
-    """Take calls that should be under way, and that nobody makes, for calls whose outcome nobody knows.
-
-    Something went wrong between the decision and the call, or the answer was lost on its way to the memory.
-    """
-    limit = now - timedelta(seconds=_LOST_SECONDS)
-
-    def lost(name: PoolName, call: CreateCall | DeleteCall) -> bool:
-        return call.state is CallState.UNDER_WAY and call.since <= limit and name not in live_calls
-
-    creates = {
-        name: replace(call, state=CallState.UNKNOWN, since=now, looked_up_at=None)
-        for name, call in memory.creates.items()
-        if lost(name, call)
-    }
-    deletes = {
-        name: _postponed(name, call, pools.get(name), now, "nobody knows what became of the last try")
-        for name, call in memory.deletes.items()
-        if lost(name, call)
-    }
-    if not creates and not deletes:
-        return memory
-    return replace(memory, creates={**memory.creates, **creates}, deletes={**memory.deletes, **deletes})
-
-
-def confirm(
-    memory: Memory, pools: Mapping[PoolName, NodePool], listed_at: datetime, now: datetime
-) -> tuple[Memory, tuple[LookUp, ...]]:
-    """Compare open calls with the list of pools.
-
-    What the list confirms is closed; what it should show by now and does not is looked up.
-    """
-    creates, deletes, in_making = dict(memory.creates), dict(memory.deletes), dict(memory.in_making)
-    look_ups: list[LookUp] = []
-    for name, create in memory.in_making.items():
-        pool = pools.get(name)
-        if pool is None:
-            del in_making[name]
-            if name not in memory.deletes:
-                # GKE took it back: not tried again before it is known why.
-                creates[name] = replace(create, state=CallState.UNKNOWN, since=now, looked_up_at=None)
-        elif _unexplained(pool) and create.operation and create.looked_up_at is None:
-            look_ups.append(_look_up(name, create.operation))
-            in_making[name] = replace(create, looked_up_at=now)
-    for name, create in memory.creates.items():
-        if name in pools:
-            del creates[name]
-            in_making[name] = replace(create, looked_up_at=None)
-        elif create.state is CallState.UNDER_WAY or listed_at <= create.since:
-            continue
-        elif _look_up_due(create.looked_up_at, create.since, now, late=create.state is CallState.ACCEPTED):
-            look_ups.append(_look_up(name, create.operation))
-            creates[name] = replace(create, looked_up_at=now)
-    for name, delete in memory.deletes.items():
-        if delete.state is CallState.UNDER_WAY or listed_at <= delete.since:
-            continue
-        if name not in pools:
-            del deletes[name]
-        elif (
-            delete.state is CallState.ACCEPTED
-            and pools[name].status is not PoolStatus.STOPPING
-            and _look_up_due(delete.looked_up_at, delete.since, now, late=True)
-        ):
-            if delete.operation:
-                look_ups.append(_look_up(name, delete.operation))
-                deletes[name] = replace(delete, looked_up_at=now)
-            else:
-                # GKE said that the pool is gone, and it is not: try again.
-                deletes[name] = _postponed(
-                    name, delete, pools[name], now, "GKE took the delete, and lists the pool all the same"
-                )
-    return replace(memory, creates=creates, deletes=deletes, in_making=in_making), tuple(look_ups)
-
-
-def _unexplained(pool: NodePool) -> bool:
-    """Whether a pool has failed and does not say of what: its operation may."""
-    return pool.status is PoolStatus.ERROR and (pool.failure is None or pool.failure.kind is FailureKind.UNAVAILABLE)
-
-
-def _look_up_due(last: datetime | None, since: datetime, now: datetime, *, late: bool) -> bool:
-    if last is not None:
-        return (now - last).total_seconds() >= _LOOK_UP_SECONDS
-    return not late or (now - since).total_seconds() >= _LATE_SECONDS
-
-
-def _look_up(name: PoolName, operation: OperationName) -> LookUp:
-    kind = LookUpKind.OPERATION if operation else LookUpKind.POOL
-    return LookUp(name=name, kind=kind, operation=operation)
-
-
-def learn_from_pools(
-    memory: Memory,
-    supply: Mapping[PoolName, Supply],
-    holders: Mapping[PoolName, object],
-    made_for: Mapping[PoolName, SliceId],
-    settings: Settings,
-    now: datetime,
-) -> Memory:
-    """Learn from pools that failed, or came up, since the last round."""
-    backoffs = _fresh_backoffs(memory.backoffs, now)
-    last_failure_at = dict(memory.last_failure_at)
-    refusals = {digest: each for digest, each in memory.refusals.items() if _is_fresh(each.wait, now)}
-    broken = {
-        name
-        for name, each in supply.items()
-        if each.pool.status is PoolStatus.ERROR or (each.broken and not holders.get(name))
-    }
-    for name in sorted(broken - memory.failed):
-        pool, owner = supply[name].pool, made_for.get(name)
-        failure = pool.failure or (_unready(supply[name]) if supply[name].lost else _NO_REASON)
-        if owner is not None:
-            last_failure_at[owner] = now
-        digest = pool.labels.get(constants.NODEPOOL_HASH, "")
-        if failure.kind is FailureKind.INVALID and owner is not None:
-            refusals[digest] = backoff.refused(refusals.get(digest), owner, digest, failure, now)
-        else:
-            backoffs = backoff.pool_failed(backoffs, failure, backoff.capacity_key(pool), digest, now)
-    in_making = {}
-    for name, create in memory.in_making.items():
-        if name not in supply:
-            continue
-        pool = supply[name].pool
-        if pool.status in (PoolStatus.RUNNING, PoolStatus.RECONCILING):
-            digest = pool.labels.get(constants.NODEPOOL_HASH, "")
-            backoffs = backoff.forget(backoff.forget(backoffs, backoff.capacity_key(pool)), digest)
-            refusals.pop(digest, None)
-        elif pool.status is PoolStatus.PROVISIONING or _unexplained(pool):
-            in_making[name] = create
-    return replace(
-        memory,
-        backoffs=backoffs,
-        slice_backoffs=_fresh_backoffs(memory.slice_backoffs, now),
-        last_failure_at=last_failure_at,
-        refusals=refusals,
-        in_making=in_making,
-        failed=frozenset(broken),
-        given_up=give_up(supply, holders, memory, settings),
-        unready_since={name: each.unready_since for name, each in supply.items() if each.unready_since is not None},
-    )
-
-
-def _unready(each: Supply) -> Failure:
-    words = f"GKE called node pool {each.name} {each.pool.status.value}, and for {each.unready_seconds / 60:.0f} min "
-    words += f"only {each.ready_nodes} of its {each.pool.hosts} nodes were ready with all their chips."
-    return Failure(kind=FailureKind.UNAVAILABLE, message=words)
-
-
-def _fresh_backoffs(backoffs: Mapping[_K, Backoff], now: datetime) -> Mapping[_K, Backoff]:
-    """Drop back-off that ended so long ago that its failures tell nothing any more.
-
-    An end that lies further ahead than any wait for such a failure was written by a clock that ran wrong.
-    """
-    return {
-        key: each
-        for key, each in backoffs.items()
-        if _is_fresh(each, now) and each.until <= now + timedelta(seconds=backoff.longest_wait_seconds(each.failure))
-    }
-
-
-def _is_fresh(each: Backoff, now: datetime) -> bool:
-    return each.until > now - timedelta(seconds=_STALE_BACKOFF_SECONDS)

@@ -8,7 +8,7 @@ at which the pool became idle, for then the scheduler looks once more at all tha
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator
 from datetime import datetime, timedelta
 
 from provisioner import constants
@@ -17,28 +17,24 @@ from provisioner.model.workloads import Requirements
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.match.fit import demand_key, misfit, room_misfit, view_of_node
+from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
 
 #: Far longer than the scheduler takes from its choice to the binding.
 BINDING_SECONDS = 60.0
 
 
-def held_for_arrivals(
-    supply: Iterable[Supply],
-    matching: Matching,
-    slices: Iterable[Slice],
-    idle_since: Mapping[PoolName, datetime],
-    now: datetime,
-) -> dict[PoolName, datetime]:
+def held_for_arrivals(round_: Round, matching: Matching) -> dict[PoolName, datetime]:
     """Return until when idle pools are held for pods that may be on their way to them."""
+    now = round_.now
     binding = timedelta(seconds=BINDING_SECONDS)
-    pending = _Pending(_latest_of_each_kind(slices))
+    pending = _Pending(_latest_of_each_kind(round_.slices.values()))
     held: dict[PoolName, datetime] = {}
-    for each in supply:
+    for each in round_.supply.values():
         # One that a slice counts on stays anyway.
         if matching.holders.get(each.name) or each.name in matching.claimed or not each.usable or not each.nodes:
             continue
-        since = min(now, idle_since.get(each.name, now))
+        since = min(now, round_.memory.surplus_since.get(each.name, now))
         for requirements, created_at in pending.for_nodes_of(each):
             until = max(since, min(now, created_at)) + binding
             if until > max(now, held.get(each.name, now)) and _fits_a_node(requirements, each):

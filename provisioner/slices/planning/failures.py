@@ -1,0 +1,90 @@
+"""What pools teach that failed, or came up, since the last round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from provisioner import constants
+from provisioner.model.capacity import Failure, FailureKind, PoolStatus
+from provisioner.slices.planning.match.assignment import Matching
+from provisioner.slices.planning.memory import backoff
+from provisioner.slices.planning.memory.open_calls import unexplained
+from provisioner.slices.planning.memory.state import Backoff, Memory
+from provisioner.slices.planning.retire.unready import give_up
+from provisioner.slices.planning.round import Round
+from provisioner.slices.planning.supply import Supply
+
+#: Back-off that ended this long ago is forgotten.
+_STALE_BACKOFF_SECONDS = 3600.0
+_K = TypeVar("_K")
+_NO_REASON = Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
+
+
+def learn_from_pools(round_: Round, matching: Matching) -> Memory:
+    """Learn from pools that failed, or came up, since the last round."""
+    memory, supply, now = round_.memory, round_.supply, round_.now
+    backoffs = _fresh_backoffs(memory.backoffs, now)
+    last_failure_at = dict(memory.last_failure_at)
+    refusals = {digest: each for digest, each in memory.refusals.items() if _is_fresh(each.wait, now)}
+    broken = {
+        name
+        for name, each in supply.items()
+        if each.pool.status is PoolStatus.ERROR or (each.broken and not matching.holders.get(name))
+    }
+    for name in sorted(broken - memory.failed):
+        pool, owner = supply[name].pool, round_.made_for.get(name)
+        failure = pool.failure or (_unready(supply[name]) if supply[name].lost else _NO_REASON)
+        if owner is not None:
+            last_failure_at[owner] = now
+        digest = pool.labels.get(constants.NODEPOOL_HASH, "")
+        if failure.kind is FailureKind.INVALID and owner is not None:
+            refusals[digest] = backoff.refused(refusals.get(digest), owner, digest, failure, now)
+        else:
+            backoffs = backoff.pool_failed(backoffs, failure, backoff.capacity_key(pool), digest, now)
+    in_making = {}
+    for name, create in memory.in_making.items():
+        if name not in supply:
+            continue
+        pool = supply[name].pool
+        if pool.status in (PoolStatus.RUNNING, PoolStatus.RECONCILING):
+            digest = pool.labels.get(constants.NODEPOOL_HASH, "")
+            backoffs = backoff.forget(backoff.forget(backoffs, backoff.capacity_key(pool)), digest)
+            refusals.pop(digest, None)
+        elif pool.status is PoolStatus.PROVISIONING or unexplained(pool):
+            in_making[name] = create
+    return replace(
+        memory,
+        backoffs=backoffs,
+        slice_backoffs=_fresh_backoffs(memory.slice_backoffs, now),
+        last_failure_at=last_failure_at,
+        refusals=refusals,
+        in_making=in_making,
+        failed=frozenset(broken),
+        given_up=give_up(round_, matching),
+        unready_since={name: each.unready_since for name, each in supply.items() if each.unready_since is not None},
+    )
+
+
+def _unready(each: Supply) -> Failure:
+    words = f"GKE called node pool {each.name} {each.pool.status.value}, and for {each.unready_seconds / 60:.0f} min "
+    words += f"only {each.ready_nodes} of its {each.pool.hosts} nodes were ready with all their chips."
+    return Failure(kind=FailureKind.UNAVAILABLE, message=words)
+
+
+def _fresh_backoffs(backoffs: Mapping[_K, Backoff], now: datetime) -> Mapping[_K, Backoff]:
+    """Drop back-off that ended so long ago that its failures tell nothing any more.
+
+    An end that lies further ahead than any wait for such a failure was written by a clock that ran wrong.
+    """
+    return {
+        key: each
+        for key, each in backoffs.items()
+        if _is_fresh(each, now) and each.until <= now + timedelta(seconds=backoff.longest_wait_seconds(each.failure))
+    }
+
+
+def _is_fresh(each: Backoff, now: datetime) -> bool:
+    return each.until > now - timedelta(seconds=_STALE_BACKOFF_SECONDS)

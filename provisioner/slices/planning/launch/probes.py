@@ -1,0 +1,45 @@
+"""Pools that are created to see whether there is stock again: one at a time of each capacity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus
+from provisioner.slices.planning.memory import backoff
+from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.round import Round
+
+
+@dataclass(slots=True, kw_only=True)
+class Probes:
+    """The capacities of which a pool is being made, each with the first such pool."""
+
+    making: dict[str, PoolName]
+    memory: Memory
+    #: How many of those in the making may be of capacity that was out of stock last time; None: any number.
+    most: int | None
+
+    @classmethod
+    def of(cls, round_: Round) -> Probes:
+        """Look at the pools that there are."""
+        making: dict[str, PoolName] = {}
+        for name in sorted(round_.supply):
+            pool = round_.supply[name].pool
+            if pool.status is PoolStatus.PROVISIONING:
+                making.setdefault(backoff.capacity_key(pool), name)
+        limit = round_.memory.operations.limit
+        return cls(making=making, memory=round_.memory, most=None if limit is None else (limit + 1) // 2)
+
+    def add(self, request: NodePoolRequest) -> None:
+        """Take note of one that is about to be made."""
+        self.making.setdefault(backoff.capacity_key(request), request.name)
+
+    def full(self, request: NodePoolRequest) -> bool:
+        """Whether a pool would take an operation that others need, only to see whether there is stock again.
+
+        A create that runs into a stockout holds one of GKE's few operations for up to half an hour.
+        """
+        if self.most is None or backoff.probing(self.memory.backoffs, backoff.capacity_key(request)) is None:
+            return False
+        probing = sum(backoff.probing(self.memory.backoffs, key) is not None for key in self.making)
+        return probing >= self.most

@@ -1,0 +1,78 @@
+"""Which idle pools go before their delay, because limits keep a slice that waits from a pool of its own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+
+from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.slices.demand import Slice
+from provisioner.slices.planning.launch.feasibility import problem_of
+from provisioner.slices.planning.launch.gangs import Turns
+from provisioner.slices.planning.launch.limits import Budget, scopes_of
+from provisioner.slices.planning.match.assignment import Matching
+from provisioner.slices.planning.round import Round
+from provisioner.slices.planning.supply import Supply
+
+
+def to_evict(round_: Round, matching: Matching, turns: Turns, budget: Budget) -> frozenset[PoolName]:
+    """Choose idle pools, the longest idle first, whose chips a slice waits for that the limits keep from its own.
+
+    What is on its way out already makes room first. No pool goes for slices that would not be bought all the same:
+    where one cannot be had anyway, or not all those that start together.
+    """
+    idle = _longest_idle(round_, matching)
+    if not idle:
+        return frozenset()
+    together: dict[Hashable, list[Slice]] = defaultdict(list)
+    for slice_ in matching.unserved:
+        uid = slice_.workload.uid
+        if uid not in turns.sidelined:
+            together[uid if uid in turns.members else slice_.id].append(slice_)
+    room = budget.copy()
+    for each in round_.supply.values():
+        if each.leaving or each.pool.status is PoolStatus.STOPPING:
+            room.give_back(each)
+    chosen: set[PoolName] = set()
+    for slices in together.values():
+        impossible = (problem_of(round_, each, matching.zones) for each in slices)
+        if _make_room(slices, (), budget) is not None or any(impossible):
+            continue
+        found = _make_room(slices, [each for each in idle if each.name not in chosen], room)
+        if found is not None:
+            going, room = found
+            chosen |= going
+    return frozenset(chosen)
+
+
+def _longest_idle(round_: Round, matching: Matching) -> list[Supply]:
+    """List the pools that nothing needed at the last look, nor does now, those that are idle for longest first."""
+    supply = round_.supply
+    idle_since = {
+        name: since
+        for name, since in round_.memory.surplus_since.items()
+        if name in supply and supply[name].usable and name not in matching.claimed and not matching.holders.get(name)
+    }
+    return [supply[name] for name in sorted(idle_since, key=lambda name: (idle_since[name], name))]
+
+
+def _make_room(
+    slices: Iterable[Slice], idle: Iterable[Supply], room: Budget
+) -> tuple[frozenset[PoolName], Budget] | None:
+    """Choose the pools that go for some slices, and count all of them; None where it would be of no use."""
+    room = room.copy()
+    left = {each.name: each for each in idle}
+    going: set[PoolName] = set()
+    for slice_ in slices:
+        for name, each in tuple(left.items()):
+            missing = room.missing(slice_)
+            if not missing:
+                break
+            if missing.keys() & set(scopes_of(each)):
+                room.give_back(each)
+                going.add(name)
+                del left[name]
+        if room.refusal(slice_) is not None:
+            return None
+        room.take(slice_)
+    return frozenset(going), room

@@ -1,0 +1,71 @@
+"""What one decision goes by, put together once: the world as it is observed, and what follows from it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from provisioner.model.capacity import PoolName
+from provisioner.model.snapshot import Snapshot
+from provisioner.model.workloads import Workloads
+from provisioner.settings import Settings
+from provisioner.slices.demand import Slice, SliceId, find_slices
+from provisioner.slices.demand.serving import ServingPolicy
+from provisioner.slices.planning.launch.candidates import Candidates
+from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.supply import Supply, by_owner, find_supply, referred
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One round. Each step takes it, and what the steps before it came to."""
+
+    snapshot: Snapshot
+    settings: Settings
+    now: datetime
+    memory: Memory
+    workloads: Workloads
+    #: Whose pods are served.
+    policy: ServingPolicy
+    slices: Mapping[SliceId, Slice]
+    #: Our pools: those that are listed, and creates that no list shows yet.
+    supply: Mapping[PoolName, Supply]
+    #: Slice -> the pools that were made for it.
+    owned: Mapping[SliceId, Sequence[Supply]]
+    #: The other way round.
+    made_for: Mapping[PoolName, SliceId]
+    #: The pools that could be created.
+    candidates: Candidates
+
+
+def begin_round(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime) -> Round:
+    """Find out what there is and what it is for."""
+    workloads = Workloads.of(snapshot.workloads)
+    policy = ServingPolicy(
+        namespaces=frozenset(settings.namespaces),
+        opt_in_label=settings.opt_in_label,
+        namespace_labels=snapshot.namespace_labels,
+    )
+    supply = find_supply(snapshot.pools, snapshot.nodes, memory, settings.namespaces, now)
+    slices = find_slices(
+        workloads,
+        snapshot.pods,
+        policy,
+        referred(supply.values(), workloads, memory),
+        keep_suspended=settings.keep_suspended,
+    )
+    owned = by_owner(slices, supply.values())
+    return Round(
+        snapshot=snapshot,
+        settings=settings,
+        now=now,
+        memory=memory,
+        workloads=workloads,
+        policy=policy,
+        slices=slices,
+        supply=supply,
+        owned=owned,
+        made_for={each.name: slice_id for slice_id, many in owned.items() for each in many},
+        candidates=Candidates(settings),
+    )
