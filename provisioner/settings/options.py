@@ -170,8 +170,8 @@ OPTIONS: tuple[Option, ...] = (
         field="ready_timeout_seconds",
         read=forms.go_duration_seconds,
         default="15m",
-        description="Replace a pool that is up for GKE, and that no pod is on, when not all of its nodes have been "
-        "ready with all their chips for longer than this.",
+        description="Replace a pool that GKE reports as up, and that no pod is on, if it has been without all of its "
+        "nodes ready, with all their chips, for longer than this.",
     ),
     Option(
         variable="NODEPOOL_REPLACED_SHARE",
