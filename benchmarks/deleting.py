@@ -15,7 +15,7 @@ from typing import Any
 from provisioner import constants, kube, localcluster
 from provisioner.kube.protocol import collection_path
 from provisioner.model.capacity import PoolName
-from provisioner.model.workloads import JobSetUid
+from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.app import make_gate
 from provisioner.slices.planning.plan import Delete, DeleteReason
 
@@ -56,12 +56,12 @@ def _measure_pool(
     gate = make_gate(api, lambda: datetime.now(UTC))
     delete = Delete(
         name=pool,
-        reason=DeleteReason.JOBSET_GONE,
+        reason=DeleteReason.WORKLOAD_GONE,
         namespace=_NAMESPACE,
-        jobset_name="gone",
-        jobset_uid=JobSetUid("uid-of-gone"),
+        workload_name="gone",
+        workload_uid=WorkloadUid("uid-of-gone"),
         slice_id=None,
-        jobset=None,
+        workload=None,
         node=None,
     )
     seconds, processor_seconds = [], []
