@@ -18,6 +18,7 @@ from provisioner.kube.errors import (
     Unavailable,
 )
 from provisioner.kube.events import EventRecorder
+from provisioner.kube.fields import MalformedObject
 from provisioner.kube.hints import HintsStore
 from provisioner.kube.lease import LeaseElector, boot_clock
 from provisioner.kube.listwatch import ListWatch
@@ -35,7 +36,7 @@ from provisioner.kube.live import (
     release,
     uncordon,
 )
-from provisioner.kube.parse import MalformedObject, parse_jobset, parse_node, parse_pod
+from provisioner.kube.parse import parse_jobset, parse_node, parse_pod
 from provisioner.kube.protocol import Api, Page, Stream, Timeouts
 from provisioner.kube.watches import CombinedWatch, Namespace, Watch, WatchOptions, jobsets, namespaces, nodes, pods
 

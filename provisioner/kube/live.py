@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 
 from provisioner import constants
 from provisioner.kube import errors
+from provisioner.kube.fields import MalformedObject
 from provisioner.kube.paging import Pager
-from provisioner.kube.parse import MalformedObject, group_key_of, parse_jobset, parse_pod, requested_chips
+from provisioner.kube.parse import group_key_of, parse_jobset, parse_pod
+from provisioner.kube.podspec import requested_chips
 from provisioner.kube.protocol import JOBSETS_ROOT, Api, JsonObject, collection_path, object_path
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.kube.watches import UNFINISHED

@@ -20,7 +20,7 @@ import structlog
 
 from provisioner.kube import errors
 from provisioner.kube.backoff import Backoff
-from provisioner.kube.parse import MalformedObject
+from provisioner.kube.fields import MalformedObject
 from provisioner.kube.protocol import JsonObject, Page
 from provisioner.kube.wire import decode_object, error_of_status
 

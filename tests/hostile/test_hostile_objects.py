@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.kube.parse import MalformedObject, parse_jobset, parse_pod
+from provisioner.kube.fields import MalformedObject
+from provisioner.kube.parse import parse_jobset, parse_pod
 from provisioner.model.capacity import NodePool, Taint
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, Workload

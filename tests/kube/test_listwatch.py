@@ -14,8 +14,8 @@ import structlog
 
 from provisioner.kube import errors, watches
 from provisioner.kube.api import connect
+from provisioner.kube.fields import MalformedObject
 from provisioner.kube.listwatch import ListWatch
-from provisioner.kube.parse import MalformedObject
 from provisioner.model.workloads import Pod
 from tests.kube.builders import FakeClock, raw_jobset, raw_node, raw_pod
 from tests.kube.fake_kube import FakeKube

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioner.kube.parse import MalformedObject, parse_jobset, parse_node, parse_pod
+from provisioner.kube.fields import MalformedObject
+from provisioner.kube.parse import parse_jobset, parse_node, parse_pod
 from provisioner.kube.quantities import parse_quantity, parse_timestamp
 from provisioner.model.capacity import Taint
 from provisioner.model.workloads import Expression, Toleration

@@ -1,0 +1,149 @@
+"""Read what a pod, or a template of pods, asks of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+from provisioner import constants
+from provisioner.kube import fields
+from provisioner.kube.bounded import BoundedReader
+from provisioner.kube.quantities import ceil, parse_quantity
+from provisioner.model import bounds
+from provisioner.model.workloads import Expression, Requirements, Term, Toleration
+
+#: A selector term without requirements matches no node at all; the scheduler's rule, in the model's words.
+_MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(), on_field=True),)
+#: What a decision needs of an object that is refused for having too many labels or selectors.
+_KEPT_LABELS = (constants.DISABLE, constants.JOB_NAME)
+_KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
+
+
+def pod_requests(what: str, spec: object, resource: str) -> Decimal:
+    """Return how much of a resource the scheduler reserves for a pod.
+
+    Containers run together with the sidecars (init containers that restart always); each other init container runs
+    alone beside the sidecars that started before it. The larger of the two counts, plus the runtime's overhead.
+    """
+    asked = fields.mapping(spec)
+    sidecars = Decimal(0)
+    while_starting = Decimal(0)
+    for container in _that_ask(asked.get("initContainers")):
+        amount = _container_request(what, container, resource)
+        if container.get("restartPolicy") == "Always":
+            sidecars += amount
+            while_starting = max(while_starting, sidecars)
+        else:
+            while_starting = max(while_starting, sidecars + amount)
+    running = sidecars
+    for container in _that_ask(asked.get("containers")):
+        running += _container_request(what, container, resource)
+    total = max(running, while_starting)
+    pod_level = fields.mapping(fields.mapping(asked.get("resources")).get("requests"))
+    if resource in pod_level:
+        total = quantity_of(what, "pod-level request", resource, pod_level)
+    return total + quantity_of(what, "overhead", resource, fields.mapping(asked.get("overhead")))
+
+
+def requested_chips(what: str, spec: object) -> int:
+    """Return the chips that a pod asks for; MalformedObject where they are no whole number."""
+    chips = pod_requests(what, spec, constants.TPU_RESOURCE)
+    if chips != chips.to_integral_value():
+        raise fields.MalformedObject(f"{what}: {constants.TPU_RESOURCE} is {chips}; request a whole number of chips")
+    return int(chips)
+
+
+def _that_ask(containers: object) -> Iterable[dict[str, Any]]:
+    """Leave out containers that ask for nothing: a pod may have thousands, and each is asked for three resources."""
+    return [container for container in fields.mappings(containers) if container.get("resources")]
+
+
+def _container_request(what: str, container: dict[str, Any], resource: str) -> Decimal:
+    resources = fields.mapping(container.get("resources"))
+    requests = fields.mapping(resources.get("requests"))
+    if requests.get(resource) is not None:
+        return quantity_of(what, "request", resource, requests)
+    return quantity_of(what, "limit", resource, fields.mapping(resources.get("limits")))
+
+
+def quantity_of(what: str, role: str, resource: str, amounts: dict[str, Any]) -> Decimal:
+    """Read how much of a resource there is, 0 where it is not named; MalformedObject where it is not a quantity."""
+    raw = amounts.get(resource)
+    if raw is None:
+        return Decimal(0)
+    value = parse_quantity(raw)
+    if value is None:
+        raise fields.MalformedObject(
+            f"{what}: {role} {resource} is {fields.shown(raw)}, which is not a quantity; use a form such as 4, 1500m "
+            f"or 2Gi"
+        )
+    return value
+
+
+def requirements(
+    what: str, spec: dict[str, Any], metadata: dict[str, Any], *, reader: BoundedReader | None = None
+) -> Requirements:
+    """Read what a pod asks of a node; MalformedObject where an amount of chips, CPU or memory cannot be read."""
+    affinity = fields.mapping(fields.mapping(spec.get("affinity")).get("nodeAffinity"))
+    reader = reader or reader_of_pod()
+    return Requirements(
+        chips=requested_chips(what, spec),
+        cpu_millicores=ceil(pod_requests(what, spec, "cpu") * 1000),
+        memory_bytes=ceil(pod_requests(what, spec, "memory")),
+        node_selector=reader.labels("nodeSelector", spec.get("nodeSelector"), keep=_KEPT_SELECTORS),
+        labels=reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS),
+        annotations=reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS),
+        tolerations=tuple(
+            Toleration(
+                key=reader.text("a toleration's key", entry.get("key")),
+                operator=reader.text("a toleration's operator", entry.get("operator")) or "Equal",
+                value=reader.text("a toleration's value", entry.get("value")),
+                effect=reader.text("a toleration's effect", entry.get("effect")),
+            )
+            for entry in reader.entries("tolerations", spec.get("tolerations"), bounds.TOLERATIONS)
+        ),
+        affinity_terms=_terms(reader, affinity.get("requiredDuringSchedulingIgnoredDuringExecution")),
+        # Read last: it is what all of the above came to.
+        problem=reader.problem,
+    )
+
+
+def reader_of_pod(*, within: BoundedReader | None = None) -> BoundedReader:
+    """Return a reader with the bounds of one pod."""
+    return BoundedReader("a pod", most_characters=bounds.REQUIREMENTS, within=within)
+
+
+def _terms(reader: BoundedReader, required: object) -> tuple[Term, ...]:
+    """Read required node affinity; a term that matches nothing goes, unless then no term were left."""
+    if not isinstance(required, dict):
+        return ()
+    terms = []
+    expressions = values = 0
+    for entry in fields.mappings(required.get("nodeSelectorTerms")):
+        found = [(each, False) for each in fields.mappings(entry.get("matchExpressions"))]
+        found += [(each, True) for each in fields.mappings(entry.get("matchFields"))]
+        expressions += len(found)
+        values += sum(len(fields.sequence(each.get("values"))) for each, _ in found)
+        if expressions > bounds.EXPRESSIONS or values > bounds.EXPRESSION_VALUES:
+            reader.refuse(
+                f"required node affinity has more than {bounds.EXPRESSIONS} expressions or "
+                f"{bounds.EXPRESSION_VALUES:,} values, and no more are read; use fewer"
+            )
+            return (_MATCHES_NOTHING,)
+        if found:
+            terms.append(tuple(_expression(reader, each, on_field=on_field) for each, on_field in found))
+    return tuple(terms) or (_MATCHES_NOTHING,)
+
+
+def _expression(reader: BoundedReader, raw: dict[str, Any], *, on_field: bool) -> Expression:
+    return Expression(
+        key=reader.text("an affinity expression's key", raw.get("key")),
+        operator=reader.text("an affinity expression's operator", raw.get("operator")),
+        values=tuple(
+            reader.text("an affinity expression's value", value)
+            for value in fields.sequence(raw.get("values"))
+            if isinstance(value, str)
+        ),
+        on_field=on_field,
+    )
