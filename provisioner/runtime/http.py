@@ -1,8 +1,11 @@
 """An HTTP server for ASGI apps: a thread with an event loop of its own, on one address or several.
 
-uvicorn speaks HTTP. What it leaves open is bounded here: the time for a request and its answer, the size of headers and
-body, and the number of connections. Of too many connections, the oldest of the client that has the most is cut, so slow
-clients never keep another one from its answer. Apps must not block the event loop.
+uvicorn speaks HTTP. The bounds that it lacks are added here: the time for a request and its answer, the size of headers
+and body, and the number of connections. When there are too many connections, the oldest one of the client that has the
+most is closed, so slow clients never keep others from their answers. Apps must not block the event loop.
+
+TLS is not served yet. uvicorn can (`ssl_context_factory`), and a certificate that is loaded into that context again is
+used from the next connection on; but connections count only after their handshake, for which asyncio allows 60 s.
 """
 
 from __future__ import annotations
@@ -33,13 +36,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 _log = structlog.get_logger(__name__)
 #: controller-runtime's word for "do not serve".
 DISABLED = "0"
-#: So often connections are looked at whose time is up.
+#: How often overdue connections are looked for.
 _LOOK_SECONDS = 0.1
-#: Answers that are under way at the stop get this long.
+#: Answers under way when the server stops get this long.
 _GRACE_SECONDS = 1
-#: And the thread this much longer, should an app block the event loop.
+#: The thread gets this much longer, in case an app blocks the event loop.
 _STOP_SECONDS = 5.0
-#: Connections that wait in the kernel.
+#: Connections that wait in the kernel to be accepted.
 _BACKLOG = 128
 _TOO_LONG = "request line and headers are too long\n"
 
@@ -49,7 +52,7 @@ class Limits:
     """What one address spends on its clients."""
 
     connections: int = 32
-    #: From the connection, or the answer before, to the whole answer.
+    #: From the connection, or the previous answer, to the end of the answer.
     request_seconds: float = 10.0
     #: Request line and headers together.
     header_bytes: int = 16384
@@ -88,7 +91,7 @@ class HttpServer:
         limits: Limits = Limits(),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`name` is what answers say of the server."""
+        """`name` is sent in the Server header."""
         self._apps = apps
         self._name = name
         self._limits = limits
@@ -96,10 +99,11 @@ class HttpServer:
         self._sockets: list[socket.socket] = []
         self._servers: list[uvicorn.Server] = []
         self._thread: threading.Thread | None = None
+        #: The ports that are served; with port 0 the system chooses one.
         self.ports: tuple[int, ...] = ()
 
     def start(self) -> None:
-        """Listen and serve in the background; raise ServerError, serving nothing, where an address is not free."""
+        """Listen and serve in the background; raise ServerError, and serve nothing, if an address is not free."""
         try:
             self._sockets.extend(map(_listen, self._apps))
         except ServerError:
@@ -107,7 +111,6 @@ class HttpServer:
             raise
         if not self._sockets:
             return
-        #: Of use where port 0 let the system choose.
         self.ports = tuple(each.getsockname()[1] for each in self._sockets)
         self._servers = [
             uvicorn.Server(_Config(app, name=self._name, limits=self._limits, monotonic=self._monotonic))
@@ -136,7 +139,7 @@ class HttpServer:
         try:
             asyncio.run(self._serve())
         except Exception:  # noqa: BLE001
-            # The edge of the thread. Probes find nobody who answers, and Kubernetes starts the process again.
+            # The edge of the thread. Probes fail from now on, so Kubernetes restarts the process.
             _log.exception("http_server.failed")
             self._close()
 
@@ -150,7 +153,7 @@ class HttpServer:
             looking.cancel()
             for connection in self._connections():
                 connection.cut()
-            # Lets them be closed.
+            # Connections are closed in the next turn of the loop.
             await asyncio.sleep(0)
 
     async def _cut_overdue(self) -> None:
@@ -166,7 +169,7 @@ class HttpServer:
 
 
 class _Config(uvicorn.Config):
-    """What uvicorn is to do, and what a connection has to know besides."""
+    """uvicorn's settings, and what our connections need besides."""
 
     def __init__(self, app: ASGIApp, *, name: str, limits: Limits, monotonic: Callable[[], float]) -> None:
         super().__init__(
@@ -176,17 +179,17 @@ class _Config(uvicorn.Config):
             ws="none",
             lifespan="off",
             interface="asgi3",
-            # It says nothing; what fails in an app is logged here.
+            # uvicorn logs nothing; failures of an app are logged here.
             log_config=None,
             log_level=logging.CRITICAL,
             access_log=False,
-            # Else the environment would have a say in them.
+            # Set explicitly, otherwise uvicorn reads them from the environment.
             workers=1,
             proxy_headers=False,
             server_header=False,
             headers=[("Server", name)],
             backlog=_BACKLOG,
-            # The deadline of a connection is earlier.
+            # Never reached: the deadline of a connection is earlier.
             timeout_keep_alive=int(2 * limits.request_seconds) + 1,
             timeout_graceful_shutdown=_GRACE_SECONDS,
             h11_max_incomplete_event_size=limits.header_bytes,
@@ -196,13 +199,13 @@ class _Config(uvicorn.Config):
 
 
 class _Connection(H11Protocol):
-    """One client's connection, and until when its present request must be answered."""
+    """One client's connection, and the deadline for the answer to its current request."""
 
     config: _Config
     deadline: float
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room for it, where there are too many."""
+        """Make room for it if there are too many."""
         others = [cast(_Connection, each) for each in self.connections if not each.transport.is_closing()]
         if len(others) >= self.config.limits.connections:
             _most_spent(others).cut()
@@ -210,32 +213,32 @@ class _Connection(H11Protocol):
         self._begin()
 
     def cut(self) -> None:
-        """End it, whatever is still to be read or written."""
+        """Close it now; what is not yet read or written is lost."""
         self.transport.abort()
 
     def on_response_complete(self) -> None:
-        """Begin the time of the next request, unless the client has still to take this answer."""
+        """Start the time of the next request, unless the client has not yet received this answer."""
         if not self.flow.write_paused:
             self._begin()
         super().on_response_complete()
 
     def resume_writing(self) -> None:
-        """Take note that the client has taken what was written."""
+        """Start the time of the next request once the client has received the answer."""
         super().resume_writing()
         if not self._answering:
             self._begin()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Answer a client that has only closed its half: uvicorn would drop the answer that is under way."""
+        """Keep answering a client that has closed its sending half; uvicorn would drop the answer."""
         if not self._answering or self.cycle.more_body or self.scheme == "https":
             return None
         self.cycle.keep_alive = False
         return True
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - the parent's interface
-        """Reject what is not HTTP, or is too long, with the status that h11 names for it."""
+        """Reject what is too long or is not HTTP, with the status that h11 suggests."""
         if self._answering:
-            # The body is wrong of a request that an app works on: it is not to answer as well.
+            # The body of a request is invalid while an app works on it: the app must not answer as well.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
             if self.cycle.response_started:
@@ -275,7 +278,7 @@ def _host(connection: _Connection) -> str:
 
 
 class _Guarded:
-    """An app with bounds on what it is sent, and with an answer and a log line where it fails."""
+    """Limits what an app is sent; if the app fails, answers 500 and logs it."""
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self._app = RequestBodyLimitMiddleware(app, max_body_size=limits.body_bytes)
@@ -297,21 +300,21 @@ class _Guarded:
             if message["type"] == "http.response.start":
                 started = True
                 if unread:
-                    # Else the rest of the body would be read on and on.
+                    # Otherwise the rest of the body would still be read, however long.
                     message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
             await send(message)
 
         if _header_bytes(scope) > self._limits.header_bytes:
-            # What comes at once is not counted by the protocol.
+            # h11 does not limit headers that arrive all at once.
             await PlainTextResponse(_TOO_LONG, 431, {"Connection": "close"})(scope, receive, send)
             return
         try:
             await self._app(scope, receive_and_note, send_and_close)
         except ClientDisconnect:
-            # An app that was reading the body.
+            # The app was reading the body.
             return
         except Exception:  # noqa: BLE001
-            # The edge of the process: a client gets an answer whatever fails in an app.
+            # The edge of the process: whatever fails in an app, the client gets an answer.
             _log.exception("http_request.failed", method=scope["method"], path=scope["path"])
             if not started:
                 await PlainTextResponse("internal error; see the log\n", 500)(scope, receive, send_and_close)
@@ -332,7 +335,7 @@ def _listen(address: Address) -> socket.socket:
         raise ServerError(f"address {where!r} cannot be served: {error}") from error
     except UnicodeError as error:
         raise ServerError(f"address {where!r} cannot be served: the host is not a name") from error
-    # Connections inherit it: an answer is written in two pieces, and the second is not to wait for the client's word.
+    # Connections inherit it. An answer is written in two pieces; the second must not wait for an acknowledgement.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 

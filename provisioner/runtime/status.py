@@ -1,8 +1,8 @@
 """HTTP pages for scrapers and probes: /metrics on one address, /healthz and /readyz on another, or all on one.
 
 Addresses are in Go's form, as the Go provisioner's flags have them. There is neither TLS nor authentication; what is
-served is no secret, and network policies decide who may ask. Pages are made in threads, and there are only so many: one
-that hangs does not hold up the others.
+served is no secret, and network policies decide who may ask. Each page is created in a thread of its own, and the
+number of threads is limited: a page that hangs does not block the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from provisioner.runtime.http import Address, HttpServer, Limits, parse_address
 
-#: Pages that are made at once; more get 503. A probe costs next to nothing.
+#: How many scrapes and probes (of each page) run at once; more are answered 503.
 _SCRAPES = 4
 _PROBES = 32
 _LIMITS = Limits()
@@ -40,7 +40,7 @@ def make_status_server(
     limits: Limits = _LIMITS,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> HttpServer:
-    """Return the server of metrics, health and readiness; raise ServerError for an address that cannot be read.
+    """Return the server of metrics, health and readiness; raise ServerError for an invalid address.
 
     `alive` is the heartbeat of the loop; `problems` is what keeps the process from being ready, one line each.
     """
@@ -86,7 +86,7 @@ def _page(path: str, make: Callable[[], Response], at_once: int) -> Route:
     room = threading.BoundedSemaphore(at_once)
 
     async def endpoint(_request: Request) -> Response:
-        # One that hangs is stopped by no time-out of a connection.
+        # The time-out of a connection does not stop a page that hangs.
         if not room.acquire(blocking=False):
             return PlainTextResponse("too many scrapes at once\n", 503)
         return await _in_thread(make, room.release)
@@ -95,7 +95,7 @@ def _page(path: str, make: Callable[[], Response], at_once: int) -> Route:
 
 
 def _in_thread(make: Callable[[], Response], release: Callable[[], None]) -> Awaitable[Response]:
-    """Make a page in a thread that does not hold up the end of the process."""
+    """Create a page in a thread that does not delay the end of the process."""
     made: Future[Response] = Future()
     # From now on it cannot be cancelled.
     made.set_running_or_notify_cancel()

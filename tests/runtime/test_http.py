@@ -7,6 +7,7 @@ import contextlib
 import gc
 import http.client
 import json
+import queue
 import socket
 import threading
 import time
@@ -168,9 +169,22 @@ def test_pipelined_requests_are_answered_in_turn(serve: Serve) -> None:
 
 
 def test_a_client_that_closes_its_half_gets_its_answer(serve: Serve) -> None:
-    """Also where the app answers only afterwards."""
-    [port] = serve(hello).ports
-    assert answer(port, _ASK, half_close=True).endswith(b"hello")
+    """Although the app answers only afterwards."""
+    asked: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = queue.SimpleQueue()
+
+    async def late(scope: Scope, receive: Receive, send: Send) -> None:
+        closed = asyncio.Event()
+        asked.put((asyncio.get_running_loop(), closed))
+        await closed.wait()
+        await hello(scope, receive, send)
+
+    [port] = serve(late).ports
+    with socket.create_connection(("127.0.0.1", port), _PATIENCE_SECONDS) as client:
+        client.sendall(_ASK)
+        loop, closed = asked.get(timeout=_PATIENCE_SECONDS)
+        client.shutdown(socket.SHUT_WR)
+        loop.call_soon_threadsafe(closed.set)
+        assert _read_all(client).endswith(b"hello")
 
 
 @pytest.mark.parametrize(
