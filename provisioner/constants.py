@@ -20,6 +20,14 @@ RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 #: spec.managedBy of JobSets that the JobSet controller of this cluster runs itself.
 JOBSET_CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"
 
+# --- LeaderWorkerSet --------------------------------------------------------------------------------------------
+#: The name of the set, on its pods and StatefulSets.
+LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
+#: Annotation of pods: how many a group has.
+LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
+#: Annotation of sets: the label whose values are the places that groups do not share.
+LWS_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+
 # --- GKE: set by GKE on nodes, or asked for by pods in their nodeSelector -------------------------------------------
 NODE_POOL = "cloud.google.com/gke-nodepool"
 TPU_ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"

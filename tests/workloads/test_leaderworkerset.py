@@ -1,0 +1,280 @@
+"""LeaderWorkerSets and the places of their pods, read from what the real controller makes and from worse."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.kube.fields import MalformedObject
+from provisioner.model import bounds
+from provisioner.workloads.leaderworkerset import (
+    Member,
+    Owner,
+    member_of,
+    parse_leaderworkerset,
+    parse_statefulset,
+)
+
+RECORDED: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[1] / "data" / "leaderworkerset" / "objects.json").read_text(encoding="utf-8")
+)
+#: Of each type something that JSON can have, and what Kubernetes would not.
+STRANGE: tuple[Any, ...] = (None, True, -1, 0, 10**30, 1.5, "", "x" * 1000, "-", "\ud800", [], [None], {}, {"": {}})
+
+
+def recorded(kind: str, name: str) -> dict[str, Any]:
+    """Return a copy of a recorded object."""
+    found = [one for one in RECORDED if one["kind"] == kind and one["metadata"]["name"] == name]
+    return copy.deepcopy(found[0])
+
+
+def raw_set(**spec: Any) -> dict[str, Any]:
+    """Return the recorded set with other fields in its spec."""
+    raw = recorded("LeaderWorkerSet", "serve")
+    raw["spec"] |= spec
+    return raw
+
+
+def raw_pod(
+    name: str,
+    *,
+    owner: str,
+    of: str = "a",
+    kind: str = "StatefulSet",
+    api_version: str = "apps/v1",
+    controller: Any = True,
+    **annotations: str,
+) -> dict[str, Any]:
+    """Return a pod that says that it is of a set, with the owner that its reference names."""
+    reference = {
+        "apiVersion": api_version,
+        "kind": kind,
+        "name": owner,
+        "uid": f"uid-{owner}",
+        "controller": controller,
+    }
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "serving",
+            "uid": "uid",
+            "labels": {constants.LWS_NAME: of},
+            "annotations": annotations,
+            "ownerReferences": [{"kind": "Other", "name": owner}, reference | {"controller": controller}],
+        }
+    }
+
+
+def test_what_the_controller_makes_is_read_whole() -> None:
+    """Replicas, size, chips, selectors and the exclusive topology; both templates are one here."""
+    found = parse_leaderworkerset(recorded("LeaderWorkerSet", "serve"))
+    assert (found.namespace, found.name, found.uid) == ("serving", "serve", "uid-of-lws-serve")
+    assert (found.replicas, found.surge, found.most_groups) == (2, 0, 2)
+    assert (found.size, found.worker_count) == (2, 1)
+    assert found.leader == found.worker
+    assert found.leader.chips == 4
+    assert found.leader.node_selector[constants.TPU_TOPOLOGY] == "2x4"
+    assert found.exclusive_topology == constants.NODE_POOL
+    assert not found.deleting
+    assert found.problem == ""
+
+
+def test_every_recorded_pod_has_its_place_and_leads_to_the_set() -> None:
+    """From any pod the owners lead to the set, by UIDs alone."""
+    sets = {found.uid: found for one in RECORDED if (found := _statefulset(one)) is not None}
+    places = {}
+    for pod in (one for one in RECORDED if one["kind"] == "Pod"):
+        member = member_of(pod)
+        assert member is not None
+        places[pod["metadata"]["name"]] = (member.set_name, member.group, member.worker, member.size)
+        owner = sets[member.owner_uid].owner
+        if member.worker > 0:
+            assert owner == Owner(kind="Pod", name=member.leader_name, uid=f"uid-of-pod-{member.leader_name}")
+            leader = member_of(recorded("Pod", member.leader_name))
+            assert leader is not None
+            owner = sets[leader.owner_uid].owner
+        assert owner == Owner(kind="LeaderWorkerSet", name="serve", uid="uid-of-lws-serve")
+    assert places == {
+        "serve-0": ("serve", 0, 0, 2),
+        "serve-0-1": ("serve", 0, 1, 2),
+        "serve-1": ("serve", 1, 0, 2),
+        "serve-1-1": ("serve", 1, 1, 2),
+    }
+
+
+def _statefulset(raw: dict[str, Any]) -> Any:
+    return parse_statefulset(raw) if raw["kind"] == "StatefulSet" else None
+
+
+@pytest.mark.parametrize(
+    ("raw", "want"),
+    [
+        pytest.param(raw_pod("a-3", owner="a"), ("a", 3, 0), id="a leader"),
+        pytest.param(raw_pod("a-3-12", owner="a-3"), ("a", 3, 12), id="a worker"),
+        pytest.param(raw_pod("a-1-1", owner="a-1"), ("a", 1, 1), id="a worker whose name could be a leader's"),
+        pytest.param(
+            raw_pod("a-1-1", owner="a-1", of="a-1"), ("a-1", 1, 0), id="a leader whose name could be a worker's"
+        ),
+        pytest.param(raw_pod("a-1-0", owner="a-1"), None, id="a worker with the index of the leader"),
+        pytest.param(raw_pod("b-1", owner="b"), None, id="a pod of another set than its label says"),
+        pytest.param(raw_pod("c", owner="a"), None, id="a name that the StatefulSet would not give"),
+        pytest.param(raw_pod("a-01", owner="a"), None, id="an ordinal with a leading zero"),
+        pytest.param(raw_pod("a-1234567890", owner="a"), None, id="an ordinal beyond all bounds"),
+        pytest.param(raw_pod("a-²", owner="a"), None, id="an ordinal of other digits"),
+        pytest.param(raw_pod("a-b-1", owner="a-b"), None, id="a worker of no group"),
+        pytest.param(raw_pod("a-1", owner="a", controller=False), None, id="an owner that is not the controller"),
+        pytest.param(raw_pod("a-1", owner="a", controller="true"), None, id="a controller in a text"),
+        pytest.param(raw_pod("a-1", owner="a", kind="ReplicaSet"), None, id="a controller of another kind"),
+        pytest.param(raw_pod("a-1", owner="a", api_version="v1"), None, id="a StatefulSet of another group"),
+        pytest.param(raw_pod("a-1", owner="a", of=""), None, id="no label"),
+        pytest.param({"metadata": {"labels": {constants.LWS_NAME: "a"}, "name": "a-1"}}, None, id="no owner"),
+    ],
+)
+def test_the_place_of_a_pod(raw: dict[str, Any], want: tuple[str, int, int] | None) -> None:
+    """The controller reference and the names have to agree with the label; indexes in labels count for nothing."""
+    raw["metadata"]["labels"] |= {
+        "leaderworkerset.sigs.k8s.io/group-index": "7",
+        "leaderworkerset.sigs.k8s.io/worker-index": "0",
+    }
+    found = member_of(raw)
+    assert (None if found is None else (found.set_name, found.group, found.worker)) == want
+
+
+@pytest.mark.parametrize(
+    ("size", "want"),
+    [
+        pytest.param("4", 4, id="a size"),
+        pytest.param("0", None, id="no pods"),
+        pytest.param("four", None, id="not a number"),
+        pytest.param("9" * 400, None, id="beyond all bounds"),
+    ],
+)
+def test_the_size_of_a_pods_group(size: str, want: int | None) -> None:
+    """It is the pod's own: a rolling update may give groups of one set different sizes."""
+    raw = raw_pod("a-0", owner="a", **{constants.LWS_SIZE: size})
+    assert member_of(raw) == Member(set_name="a", group=0, worker=0, owner_uid="uid-a", size=want)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "surge", "want"),
+    [
+        pytest.param(4, 1, 1, id="a number"),
+        pytest.param(4, "25%", 1, id="a percentage"),
+        pytest.param(5, "25%", 2, id="a percentage is rounded up"),
+        pytest.param(3, "100%", 3, id="all"),
+        pytest.param(2, 7, 2, id="never more than the replicas"),
+        pytest.param(0, 1, 0, id="none of none"),
+        pytest.param(4, None, 0, id="not given"),
+        pytest.param(4, "1", 0, id="a text that is not a percentage"),
+        pytest.param(4, "-5%", 0, id="a negative percentage"),
+        pytest.param(4, "1000%", 0, id="a percentage that the API does not take"),
+        pytest.param(4, True, 0, id="not a number"),
+    ],
+)
+def test_groups_of_a_rolling_update(replicas: int, surge: Any, want: int) -> None:
+    """As the controller counts maxSurge."""
+    strategy = {"rollingUpdateConfiguration": {"maxSurge": surge}}
+    found = parse_leaderworkerset(raw_set(replicas=replicas, rolloutStrategy=strategy))
+    assert found.surge == want
+    assert found.most_groups == replicas + want
+
+
+def test_a_leader_may_ask_for_something_else() -> None:
+    """Where the set has two templates, each is read."""
+    raw = recorded("LeaderWorkerSet", "serve")
+    raw["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = {"spec": {"containers": [{"name": "router"}]}}
+    raw["spec"]["leaderWorkerTemplate"]["subGroupPolicy"] = {"subGroupSize": 2}
+    found = parse_leaderworkerset(raw)
+    assert (found.leader.chips, found.worker.chips) == (0, 4)
+    assert found.subgroup_size == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param({"replicas": bounds.CHILD_JOBS + 1}, "it has 4,097 groups that request chips", id="groups"),
+        pytest.param({"size": bounds.PARALLELISM + 1}, "its groups have 65,537 pods", id="pods of a group"),
+        pytest.param({"selector": {f"k{n}": "v" for n in range(200)}}, "nodeSelector has 202 entries", id="selectors"),
+    ],
+)
+def test_what_exceeds_a_bound_is_not_served_and_says_which(change: dict[str, Any], words: str) -> None:
+    """The bounds are those of JobSets."""
+    raw = raw_set(replicas=change.get("replicas", 2))
+    template = raw["spec"]["leaderWorkerTemplate"]
+    template["size"] = change.get("size", 2)
+    template["workerTemplate"]["spec"]["nodeSelector"] |= change.get("selector", {})
+    assert parse_leaderworkerset(raw).problem.startswith(words)
+    del template["workerTemplate"]["spec"]["containers"][0]["resources"]
+    assert parse_leaderworkerset(raw).problem == "", "a set without chips is no work"
+
+
+def test_a_set_without_workers_is_not_judged_by_their_template() -> None:
+    """Groups of one pod have a leader alone."""
+    raw = raw_set()
+    template = raw["spec"]["leaderWorkerTemplate"]
+    template["leaderTemplate"] = copy.deepcopy(template["workerTemplate"])
+    template["workerTemplate"]["spec"]["nodeSelector"] |= {f"k{n}": "v" for n in range(200)}
+    template["size"] = 1
+    assert parse_leaderworkerset(raw).problem == ""
+    template["size"] = 2
+    assert parse_leaderworkerset(raw).problem != ""
+
+
+@pytest.mark.parametrize("key", ["name", "namespace", "uid"])
+def test_a_set_without_an_identity_is_malformed(key: str) -> None:
+    """Guessing would be dangerous."""
+    raw = recorded("LeaderWorkerSet", "serve")
+    del raw["metadata"][key]
+    with pytest.raises(MalformedObject, match=r"LeaderWorkerSet .* namespace, name or uid is missing"):
+        parse_leaderworkerset(raw)
+
+
+def test_a_statefulset_that_lost_its_set_has_no_owner() -> None:
+    """A delete that orphans leaves StatefulSets and pods running; one of nobody's labels is not read at all."""
+    raw = recorded("StatefulSet", "serve")
+    del raw["metadata"]["ownerReferences"]
+    found = parse_statefulset(raw)
+    assert found is not None
+    assert found.owner is None
+    assert found.replicas == 2
+    del raw["metadata"]["labels"]
+    assert parse_statefulset(raw) is None
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from _places(inner, (*path, key))
+
+
+@pytest.mark.parametrize("raw", [pytest.param(one, id=f"{one['kind']} {one['metadata']['name']}") for one in RECORDED])
+def test_whatever_stands_in_an_object_a_record_or_one_error_comes_out(raw: dict[str, Any]) -> None:
+    """Each place of what the controller makes, with each kind of value there."""
+    for path in _places(raw):
+        for strange in STRANGE:
+            broken: Any = copy.deepcopy(raw)
+            if not path:
+                broken = strange
+            else:
+                inner = broken
+                for key in path[:-1]:
+                    inner = inner[key]
+                inner[path[-1]] = strange
+            member_of(broken)
+            assert len(_error(parse_leaderworkerset, broken)) < 2_000
+            assert len(_error(parse_statefulset, broken)) < 2_000
+
+
+def _error(parse: Callable[[object], object], raw: object) -> str:
+    try:
+        parse(raw)
+    except MalformedObject as error:
+        return str(error)
+    return ""
