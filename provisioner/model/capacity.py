@@ -111,7 +111,7 @@ class NodePool:
     @property
     def hosts(self) -> int:
         """Nodes of the whole pool, the ones included that an autoscaled pool has yet to get."""
-        return max(self.node_count, self.max_node_count)
+        return max(self.max_node_count, self.node_count)
 
     @property
     def capacity(self) -> CapacityKind:

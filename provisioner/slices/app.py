@@ -15,6 +15,7 @@ import structlog
 
 import provisioner
 from provisioner import kube
+from provisioner.runtime import garbage
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.http import HttpServer
 from provisioner.runtime.parallel import Parallel
@@ -206,6 +207,7 @@ def run(settings: Settings, addresses: Addresses, api: kube.KubeApi, client: Gke
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    garbage.look_less_often()
     controller.start()
     _log.info(
         "controller.started",

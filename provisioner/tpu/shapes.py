@@ -89,9 +89,10 @@ def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: s
 
     `machine_type` is the one that the pod pins, empty for none. Raises ShapeError where GKE sells no such slice.
     """
-    for what, text in (("accelerator", accelerator), ("topology", topology), ("machine type", machine_type)):
-        if len(text) > bounds.LABEL_VALUE:
-            raise ShapeError(bounds.too_long(what, text, bounds.LABEL_VALUE))
+    if max(len(accelerator), len(topology), len(machine_type)) > bounds.LABEL_VALUE:
+        texts = (("accelerator", accelerator), ("topology", topology), ("machine type", machine_type))
+        what, text = next(each for each in texts if len(each[1]) > bounds.LABEL_VALUE)
+        raise ShapeError(bounds.too_long(what, text, bounds.LABEL_VALUE))
     found = _outcome(accelerator, topology, chips_per_pod, machine_type)
     if isinstance(found, Shape):
         return found

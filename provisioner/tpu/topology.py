@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from provisioner.model import bounds
 
@@ -36,4 +37,9 @@ class Topology:
         return math.prod(self.dimensions)
 
     def __str__(self) -> str:
-        return "x".join(map(str, self.dimensions))
+        return _text(self.dimensions)
+
+
+@lru_cache(maxsize=1024)
+def _text(dimensions: tuple[int, ...]) -> str:
+    return "x".join(map(str, dimensions))

@@ -39,9 +39,9 @@ class ServingPolicy:
             return False
         if not dynamic and constants.SLICE_TOPOLOGY in requirements.annotations:
             return False
-        marked = (requirements.labels, requirements.annotations, workload.labels, workload.annotations)
-        if any(marks.get(constants.DISABLE) == "true" for marks in marked):
-            return False
+        for marks in (requirements.labels, requirements.annotations, workload.labels, workload.annotations):
+            if marks and marks.get(constants.DISABLE) == "true":
+                return False
         if self.namespaces and workload.namespace not in self.namespaces:
             return False
         if self.opt_in_label is None:

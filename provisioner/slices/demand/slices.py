@@ -84,13 +84,13 @@ class Slice:
         return 0 if self.shape is None else self.shape.nodes(self.parallelism)
 
 
-@dataclass(frozen=True, slots=True)
-class _Child:
-    """One child Job that a JobSet's spec lists."""
+class _Child(NamedTuple):
+    """One child Job that a JobSet's spec lists; they sort as they are listed there."""
 
-    job: PodGroup
-    #: Its place in the spec: of the replicated job, and of the child Job in it.
-    place: tuple[int, int]
+    #: Of the replicated job in the spec, and of the child Job in it.
+    place: int
+    number: int
+    key: GroupKey
     name: str
 
 
@@ -141,61 +141,48 @@ class _Wanted:
 
 
 def _slices_of(workload: Workload, wanted: Mapping[GroupKey, _Wanted], policy: ServingPolicy) -> dict[SliceId, Slice]:
-    children: list[tuple[GroupKey, _Child]] = []
-    jobs = {job.name: (place, job) for place, job in enumerate(workload.groups)}
-    found = {key: _child_of_name(workload, jobs, key, each.name) for key, each in wanted.items()}
-    if not all(found.values()):
-        counts = tuple((name, job.replicas, job.template.chips > 0) for name, (_, job) in jobs.items())
-        by_key = _children_by_key(workload.namespace, workload.name, counts)
-        found |= {
-            key: _child_at(workload, jobs, *by_key[key]) for key, child in found.items() if not child and key in by_key
-        }
-    for key, each in wanted.items():
-        child = found[key]
+    groups = workload.groups
+    places = {group.name: place for place, group in enumerate(groups)}
+    children: list[_Child] = []
+    others = 0
+    for child in _children(workload, places, wanted):
         # Chips that only a webhook adds show on the pods alone, and a suspended JobSet has none.
-        if child is not None and (child.job.template.chips > 0 or each.pods or workload.suspended):
-            children.append((key, child))
-    children.sort(key=lambda child: child[1].place)
+        with_chips = groups[child.place].template.chips > 0
+        if with_chips or wanted[child.key].pods or workload.suspended:
+            children.append(child)
+            others += not with_chips
+    children.sort()
     # Those without pods count as well: they will come.
-    with_chips = sum(job.replicas for _, job in jobs.values() if job.template.chips > 0)
-    others = sum(child.job.template.chips == 0 for _, child in children)
-    if len(children) - others < with_chips and not workload.suspended:
-        children += _representatives(workload, jobs, {key for key, _ in children})
-    siblings = with_chips + others
+    siblings = others
+    for group in groups:
+        siblings += group.replicas if group.template.chips > 0 else 0
+    if len(children) < siblings and not workload.suspended:
+        children += _representatives(workload, {child.key for child in children})
     slices: dict[SliceId, Slice] = {}
-    for key, child in children:
-        slice_id = SliceId(workload_uid=workload.uid, group_key=key)
-        slices[slice_id] = _slice(
-            slice_id,
-            workload,
-            child.name,
-            child.job.template,
-            child.job.parallelism,
-            siblings,
-            wanted[key].pods if key in wanted else [],
-            policy,
-        )
+    for child in children:
+        pods = wanted[child.key].pods if child.key in wanted else []
+        slices[SliceId(workload.uid, child.key)] = _slice(workload, child, pods, siblings, policy)
     return slices
 
 
-def _child_of_name(
-    workload: Workload, jobs: Mapping[str, tuple[int, PodGroup]], key: GroupKey, group_name: str
-) -> _Child | None:
-    """Find a child Job by its name; None where the spec has none of this name, or its key is another."""
-    name, index = _parts(workload.name, group_name)
-    if (
-        index < 0
-        or name not in jobs
-        or index >= jobs[name][1].replicas
-        or group_key(workload.namespace, group_name) != key
-    ):
-        return None
-    return _child_at(workload, jobs, name, index)
-
-
-def _child_at(workload: Workload, jobs: Mapping[str, tuple[int, PodGroup]], name: str, index: int) -> _Child:
-    place, job = jobs[name]
-    return _Child(job, (place, index), _job_name(workload.name, name, index))
+def _children(workload: Workload, places: Mapping[str, int], wanted: Mapping[GroupKey, _Wanted]) -> Iterator[_Child]:
+    """Yield those of the wanted child Jobs that the spec lists."""
+    unnamed: list[GroupKey] = []
+    for key, each in wanted.items():
+        name, index = _parts(workload.name, each.name)
+        place = places.get(name, -1)
+        listed = index >= 0 and place >= 0 and index < workload.groups[place].replicas
+        if listed and group_key(workload.namespace, each.name) == key:
+            yield _Child(place, index, key, each.name)
+            continue
+        unnamed.append(key)
+    if unnamed:
+        counts = tuple((group.name, group.replicas, group.template.chips > 0) for group in workload.groups)
+        by_key = _children_by_key(workload.namespace, workload.name, counts)
+        for key in unnamed:
+            if key in by_key:
+                name, index = by_key[key]
+                yield _Child(places[name], index, key, _job_name(workload.name, name, index))
 
 
 @lru_cache(maxsize=16384)
@@ -223,18 +210,16 @@ def _children_by_key(
     }
 
 
-def _representatives(
-    workload: Workload, jobs: Mapping[str, tuple[int, PodGroup]], found: Collection[GroupKey]
-) -> Iterator[tuple[GroupKey, _Child]]:
+def _representatives(workload: Workload, found: Collection[GroupKey]) -> Iterator[_Child]:
     """Yield of each replicated job with chips the first child Job that is not among those found already."""
-    for name, (_, job) in jobs.items():
-        if job.template.chips == 0 or workload.problem:
+    for place, group in enumerate(workload.groups):
+        if group.template.chips == 0 or workload.problem:
             continue
-        for index in range(job.replicas):
-            group_name = _job_name(workload.name, name, index)
-            key = group_key(workload.namespace, group_name)
+        for index in range(group.replicas):
+            name = _job_name(workload.name, group.name, index)
+            key = group_key(workload.namespace, name)
             if key not in found:
-                yield key, _child_at(workload, jobs, name, index)
+                yield _Child(place, index, key, name)
                 break
 
 
@@ -279,33 +264,18 @@ def _runs_here(workload: Workload) -> bool:
     return workload.managed_by in ("", constants.JOBSET_CONTROLLER)
 
 
-def _slice(
-    slice_id: SliceId,
-    workload: Workload,
-    group_name: str,
-    template: Requirements,
-    parallelism: int,
-    siblings: int,
-    pods: list[Pod],
-    policy: ServingPolicy,
-) -> Slice:
-    leaders = [pod for pod in pods if pod.completion_index == constants.LEADER_INDEX and pod.deletion_deadline is None]
-    # A restart may show two generations for a moment; the one that waits is the one to serve.
-    leader = min(leaders, key=lambda pod: (pod.node_name != "", pod.name), default=None)
-    requirements = (
-        leader.requirements
-        if leader is not None
-        else replace(template, tolerations=(*template.tolerations, _CHIP_TOLERATION))
-    )
+def _slice(workload: Workload, child: _Child, pods: list[Pod], siblings: int, policy: ServingPolicy) -> Slice:
+    group, leader = workload.groups[child.place], _leader(pods)
+    requirements = leader.requirements if leader is not None else _as_admitted(group.template)
     shape, problem = (None, requirements.problem) if requirements.problem else _shape(requirements)
     return Slice(
-        id=slice_id,
+        id=SliceId(workload.uid, child.key),
         workload=workload,
-        group_name=group_name,
+        group_name=child.name,
         requirements=requirements,
         leader=leader,
         pods=tuple(pods),
-        parallelism=parallelism,
+        parallelism=group.parallelism,
         siblings=siblings,
         wishes=read_wishes(requirements.annotations, workload.annotations),
         # One that exceeds a bound is told once, on the JobSet (`rejected`), and not for each slice.
@@ -313,6 +283,22 @@ def _slice(
         shape=shape,
         shape_problem=problem,
     )
+
+
+def _leader(pods: Iterable[Pod]) -> Pod | None:
+    """Choose the leader pod: a restart may show two for a moment, and the one that waits is the one to serve."""
+    leader: Pod | None = None
+    for pod in pods:
+        if pod.completion_index != constants.LEADER_INDEX or pod.deletion_deadline is not None:
+            continue
+        if leader is None or (pod.node_name != "", pod.name) < (leader.node_name != "", leader.name):
+            leader = pod
+    return leader
+
+
+def _as_admitted(template: Requirements) -> Requirements:
+    """Return what a pod of a template asks for when GKE has added its toleration."""
+    return replace(template, tolerations=(*template.tolerations, _CHIP_TOLERATION))
 
 
 def _shape(requirements: Requirements) -> tuple[tpu.Shape | None, str]:

@@ -142,7 +142,9 @@ def _phases(
         phases.state_of(each, entries[name], owners[name], round_.slices, _note(each, round_.memory))
         for name, each in supply.items()
     ]
-    states += [replace(state, since=entries[state.name].since) for state in launches.wanted]
+    for state in launches.wanted:
+        since = entries[state.name].since
+        states.append(state if state.since == since else replace(state, since=since))
     return tuple(states), entries, phases.transitions(steps, owners, now)
 
 

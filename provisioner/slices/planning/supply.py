@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 
 from provisioner import constants, tpu
 from provisioner.model.capacity import LATE, CapacityKind, Node, NodePool, PoolName, PoolStatus
@@ -22,11 +23,15 @@ _SUPPLY = _UP | {PoolStatus.PROVISIONING}
 _PATIENCE_SECONDS = 120.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Without slots, for what is found out only where somebody asks.
+@dataclass(frozen=True, kw_only=True)
 class Supply:
     """One pool of ours."""
 
+    name: PoolName
     pool: NodePool
+    #: UID of the workload it was made for; empty on pools of the Go provisioner.
+    workload_uid: WorkloadUid
     nodes: tuple[Node, ...]
     #: GKE lists it; else it is a create that the list does not confirm yet.
     listed: bool
@@ -44,13 +49,11 @@ class Supply:
     lost: bool = False
     #: It was made for a JobSet of a namespace that is not watched: it looks idle whether that lives or not.
     unwatched: bool = False
-    #: What its nodes look like by its specification.
-    view: NodeView
 
-    @property
-    def name(self) -> PoolName:
-        """The pool's name."""
-        return self.pool.name
+    @cached_property
+    def view(self) -> NodeView:
+        """What its nodes look like by its specification."""
+        return expected_view(self.pool)
 
     @property
     def ready(self) -> bool:
@@ -80,11 +83,6 @@ class Supply:
         """Which attempt of its slice it was made for; 0 where it does not say."""
         text = self.pool.labels.get(constants.POOL_ATTEMPT, "")
         return int(text) if text.isascii() and text.isdigit() else 0
-
-    @property
-    def workload_uid(self) -> WorkloadUid:
-        """UID of the JobSet it was made for; empty on pools of the Go provisioner."""
-        return WorkloadUid(self.pool.labels.get(constants.POOL_JOBSET_UID, ""))
 
     @property
     def workload_name(self) -> tuple[str, str]:
@@ -127,13 +125,18 @@ def find_supply(
             continue
         delete = memory.deletes.get(pool.name)
         here = tuple(nodes_of.get(pool.name, ()))
-        view = expected_view(pool)
-        ready_nodes = sum(node.ready and node.allocatable_chips >= max(1, view.chips) for node in here)
+        known = tpu.machine_type(pool.machine_type)
+        chips = max(1, known[1].chips) if known is not None else 1
+        ready_nodes = 0
+        for node in here:
+            ready_nodes += node.ready and node.allocatable_chips >= chips
         unready_since = None
         if pool.status in _UP and ready_nodes < max(1, pool.hosts) and not (pool.capacity in LATE and not here):
             unready_since = min(now, memory.unready_since.get(pool.name, now))
         supply[pool.name] = Supply(
+            name=pool.name,
             pool=pool,
+            workload_uid=WorkloadUid(pool.labels.get(constants.POOL_JOBSET_UID, "")),
             nodes=here,
             listed=pool.name in listed,
             leaving=delete is not None and delete.state in (CallState.UNDER_WAY, CallState.ACCEPTED),
@@ -143,7 +146,6 @@ def find_supply(
             unready_seconds=(now - unready_since).total_seconds() if unready_since is not None else 0.0,
             lost=pool.name in memory.given_up and unready_since is not None,
             unwatched=bool(namespaces) and _namespace_of(pool) not in namespaces,
-            view=view,
         )
     return supply
 

@@ -46,7 +46,8 @@ class Candidates:
         self._settings = settings
         self._choices: dict[Hashable, Choices | _Unmeetable] = {}
         self._blueprints: dict[Hashable, Blueprint | _Unmeetable] = {}
-        self._specifications: dict[tuple[SliceId, CapacityChoice], Specification | _Unmeetable] = {}
+        #: By slice, and the identity of the choice: of equal slices and zones it is the same.
+        self._specifications: dict[tuple[SliceId, int], Specification | _Unmeetable] = {}
 
     def choices(self, slice_: Slice, zone: Zone | None = None) -> Choices:
         """Return what may be tried for a slice, in the one zone of its workload where there is one to keep to."""
@@ -70,7 +71,7 @@ class Candidates:
 
     def specification(self, slice_: Slice, choice: CapacityChoice) -> Specification:
         """Specify the pool of a choice; only one that the leader pod would fit."""
-        return _once(self._specifications, (slice_.id, choice), lambda: self._specified(slice_, choice))
+        return _once(self._specifications, (slice_.id, id(choice)), lambda: self._specified(slice_, choice))
 
     def _specified(self, slice_: Slice, choice: CapacityChoice) -> Specification:
         copied = copied_labels(slice_, self._settings, choice)
@@ -91,10 +92,9 @@ def pool_request(
 
     `choice` is one of the slice's own; None: the best.
     """
-    candidates = Candidates(settings)
     check_shape(slice_)
     chosen = choice or choices_of(slice_, settings).open[0]
-    return _request(slice_, candidates.specification(slice_, chosen), attempt)
+    return _request(slice_, Candidates(settings).specification(slice_, chosen), attempt)
 
 
 def _request(slice_: Slice, specification: Specification, attempt: int) -> NodePoolRequest:

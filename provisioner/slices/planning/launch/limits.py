@@ -284,6 +284,8 @@ def _is_lent(each: Supply, holders: Collection[SliceId | None]) -> bool:
     return bool(holders) and all(slice_id is None or slice_id.workload_uid != each.workload_uid for slice_id in holders)
 
 
-def _amount(amounts: Iterable[tuple[str, int]], name: str) -> int | None:
+def _amount(amounts: Collection[tuple[str, int]], name: str) -> int | None:
+    if not amounts:
+        return None
     by_name = dict(amounts)
     return by_name.get(name, by_name.get(OTHERS))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from operator import attrgetter
+from typing import Any
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
@@ -62,6 +63,8 @@ class Blueprint:
 
     #: Without a name, and with the labels that do not say whose it is.
     request: NodePoolRequest
+    #: The fields of the request that do not differ from slice to slice.
+    shared: Mapping[str, Any]
     #: The digest's text before and after the labels.
     digest_text: tuple[str, str]
 
@@ -80,19 +83,19 @@ class Specification:
         """Return the request of one attempt; raise UnmeetableError where GKE would not take its labels."""
         labels = {**self.labels, constants.NODEPOOL_HASH: self.digest, constants.POOL_ATTEMPT: str(attempt)}
         _check_labels(labels)
-        return replace(self.blueprint.request, name=name, labels=labels)
+        return NodePoolRequest(name=name, labels=labels, **self.blueprint.shared)
 
 
 def blueprint_key(slice_: Slice, choice: CapacityChoice, copied: Mapping[str, str]) -> Hashable:
     """Return what a blueprint depends on beside the settings: equal keys, equal blueprints.
 
-    Wishes and shapes are read once, and are the same objects where they are equal.
+    Choices, wishes and shapes are found once a round, and are the same objects where they are equal.
     """
     asked = slice_.requirements
     # What looks at the labels that say whose a pool is fits the slice's own pool at most.
     own = slice_.id if asked.affinity_terms or not _OWN_KEYS.isdisjoint(asked.node_selector) else None
     return (
-        choice,
+        id(choice),
         id(slice_.shape),
         id(slice_.wishes),
         slice_.nodes,
@@ -139,7 +142,9 @@ def blueprint(slice_: Slice, settings: Settings, choice: CapacityChoice, copied:
         confidential_storage=settings.node_confidential_storage,
         boot_disk_kms_key=settings.node_boot_disk_kms_key,
     )
-    return Blueprint(request=request, digest_text=_digest_text(request))
+    content = dict(zip(_DIGEST_FIELDS, _content_of(request), strict=True))
+    shared = {name: value for name, value in content.items() if name not in ("name", "labels")}
+    return Blueprint(request=request, shared=shared, digest_text=_digest_text(request))
 
 
 def specify(slice_: Slice, plan: Blueprint) -> Specification:
@@ -370,6 +375,8 @@ def _owner_labels(slice_: Slice) -> dict[str, str]:
 
 def labels_left_out(slice_: Slice, settings: Settings) -> str:
     """Say which labels a pod asks to have copied and may not set on nodes; empty for none."""
+    if constants.COPY_LABELS not in slice_.requirements.annotations:
+        return ""
     keys = sorted(_withheld_labels(slice_, settings))
     if not keys:
         return ""
@@ -412,7 +419,7 @@ def _label_value(text: str) -> str:
 
 
 def _check_labels(labels: Mapping[str, str]) -> None:
-    total = sum(len(key) + len(value) for key, value in labels.items())
+    total = sum(map(len, labels)) + sum(map(len, labels.values()))
     if total > _MAX_LABEL_CHARACTERS:
         raise UnmeetableError(
             f"the pool's labels would have {total} characters, GKE takes {_MAX_LABEL_CHARACTERS}; copy fewer labels "

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from provisioner.model.capacity import NodePool, PoolName, Zone
 from provisioner.model.workloads import WorkloadUid
@@ -19,6 +20,9 @@ from provisioner.slices.planning.match import node_labels
 from provisioner.slices.planning.match.fit import demand_key
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply, serves, takes
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,9 +183,9 @@ def _demand_key(slice_: Slice) -> Hashable:
 def _use(round_: Round) -> _Use:
     workloads, now = round_.workloads, round_.now
     pool_of_node = {node.name: node.pool_name for node in round_.snapshot.nodes}
-    holders: dict[PoolName, set[SliceId | None]] = defaultdict(set)
-    occupants: dict[PoolName, set[SliceId | None]] = defaultdict(set)
-    held: dict[SliceId, set[PoolName]] = defaultdict(set)
+    holders: dict[PoolName, frozenset[SliceId | None]] = {}
+    lingering: dict[PoolName, frozenset[SliceId | None]] = {}
+    held: dict[SliceId, frozenset[PoolName]] = {}
     elsewhere: set[SliceId] = set()
     for pod in round_.snapshot.pods:
         if not pod.node_name or pod.finished:
@@ -192,19 +196,28 @@ def _use(round_: Round) -> _Use:
             if slice_id is not None and pod.deletion_deadline is None:
                 elsewhere.add(slice_id)
             continue
-        occupants[name].add(slice_id)
         # Past its grace a pod is only still there because its node does not answer.
-        if pod.deletion_deadline is None or pod.deletion_deadline > now:
-            holders[name].add(slice_id)
+        _note(
+            lingering if pod.deletion_deadline is not None and pod.deletion_deadline <= now else holders, name, slice_id
+        )
         # A pod on its way out keeps its pool from being deleted, but its slice will need a place again.
         if slice_id is not None and pod.deletion_deadline is None:
-            held[slice_id].add(name)
+            _note(held, slice_id, name)
     return _Use(
-        holders={name: frozenset(ids) for name, ids in holders.items()},
-        occupants={name: frozenset(ids) for name, ids in occupants.items()},
-        held={slice_id: frozenset(names) for slice_id, names in held.items()},
+        holders=holders,
+        occupants={**holders, **{name: ids | holders.get(name, frozenset()) for name, ids in lingering.items()}},
+        held=held,
         elsewhere=frozenset(elsewhere - held.keys()),
     )
+
+
+def _note(noted: dict[_K, frozenset[_V]], key: _K, value: _V) -> None:
+    """Add a value to those of a key; nearly always it is the first, or there already."""
+    before = noted.get(key)
+    if before is None:
+        noted[key] = frozenset((value,))
+    elif value not in before:
+        noted[key] = before | {value}
 
 
 def _queue_order(slice_: Slice) -> tuple[bool, float, str, str, str]:

@@ -111,6 +111,7 @@ def _of_kind(
     return labels
 
 
+@lru_cache(maxsize=4096)
 def is_system(key: str) -> bool:
     """Whether a label belongs to Google or Kubernetes."""
     prefix, separator, _ = key.rpartition("/")

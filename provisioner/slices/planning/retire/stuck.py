@@ -49,11 +49,14 @@ def find_stuck(round_: Round, matching: Matching, held: Collection[WorkloadUid])
     place |= {slice_id: min(names) for slice_id, names in matching.held.items()}
     found = []
     for slice_id, name in place.items():
-        slice_, pool, entry = slices.get(slice_id), supply.get(name), entries.get(name)
-        if slice_ is None or pool is None or entry is None or not slice_.served or slice_.workload.uid in held:
+        slice_ = slices.get(slice_id)
+        if slice_ is None or not slice_.served or slice_.workload.uid in held:
             continue
         waiting = [pod for pod in slice_.pods if pod.unschedulable_since and pod.unschedulable_since <= limit]
-        if not waiting or pool.pool.status is PoolStatus.PROVISIONING:
+        if not waiting:
+            continue
+        pool, entry = supply.get(name), entries.get(name)
+        if pool is None or entry is None or pool.pool.status is PoolStatus.PROVISIONING:
             continue
         if pool.ready and entry.since <= limit:
             first = min(waiting, key=lambda pod: pod.name)
