@@ -186,7 +186,6 @@ class _Config(uvicorn.Config):
             # Set explicitly, otherwise uvicorn reads them from the environment.
             workers=1,
             proxy_headers=False,
-            server_header=False,
             headers=[("Server", name)],
             backlog=_BACKLOG,
             # Never reached: the deadline of a connection is earlier.
@@ -240,7 +239,6 @@ class _Connection(H11Protocol):
         if self._answering:
             # The body of a request is invalid while an app works on it: the app must not answer as well.
             self.cycle.disconnected = True
-            self.cycle.message_event.set()
             if self.cycle.response_started:
                 self.cut()
                 return

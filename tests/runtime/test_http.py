@@ -78,8 +78,9 @@ def _read_all(client: socket.socket) -> bytes:
     return read
 
 
-def test_headers_of_an_answer(serve: Serve) -> None:
-    """The server says its name and the date, and nothing of the library."""
+def test_headers_of_an_answer(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server says its name and the date, and nothing of the library, whose variables are not read."""
+    monkeypatch.setenv("WEB_CONCURRENCY", "many")
     [port] = serve(hello).ports
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE_SECONDS)
     connection.request("GET", "/")
@@ -142,6 +143,27 @@ def test_what_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str], reque
     assert lines == []
     assert answer(port, b"POST / HTTP/1.0\r\nContent-Length: 2\r\n\r\nab").endswith(b"\r\n\r\n2")
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_body_that_becomes_wrong_while_it_is_answered(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    """It ends the connection, and nobody logs it."""
+
+    async def begin(_scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    [port] = serve(begin, request_seconds=60.0).ports
+    caplog.clear()
+    with socket.create_connection(("127.0.0.1", port), _PATIENCE_SECONDS) as client, capture_logs() as lines:
+        client.sendall(_CHUNKED)
+        assert client.recv(12) == b"HTTP/1.1 200"
+        client.sendall(b"ZZ\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert b"begun" in _read_all(client)
+    assert lines == []
+    assert caplog.records == []
 
 
 def test_the_longest_body(serve: Serve) -> None:

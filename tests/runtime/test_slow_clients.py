@@ -185,6 +185,43 @@ def test_an_answer_that_nobody_takes_ends(make: Callable[..., Ground]) -> None:
     assert any(ground.threads() == 0 or pause.wait(0.05) for _ in range(200))
 
 
+def test_the_time_of_the_next_request_starts_when_the_answer_is_received(make: Callable[..., Ground]) -> None:
+    """Not when the server has written it: a client may be slow to read a large one."""
+    size = 50_000_000
+    ground = make(exposition=lambda: b"x" * size, request_seconds=10.0)
+    client = ground.connect()
+    client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert client.recv(12) == b"HTTP/1.1 200"
+    ground.advance(6.0)
+    left = size
+    while left > 0:
+        left -= len(client.recv(2**20))
+    ground.advance(6.0)
+    client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert healthy(client)
+
+
+def test_a_large_answer_that_comes_late_has_no_more_time(make: Callable[..., Ground]) -> None:
+    """Its client has until the deadline of its request to read it."""
+    release, entered = threading.Event(), threading.Event()
+
+    def late() -> bytes:
+        entered.set()
+        release.wait(_PATIENCE_SECONDS)
+        return b"x" * 50_000_000
+
+    ground = make(exposition=late, request_seconds=10.0)
+    client = ground.connect()
+    client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert entered.wait(_PATIENCE_SECONDS)
+    ground.advance(6.0)
+    release.set()
+    assert client.recv(12) == b"HTTP/1.1 200"
+    ground.advance(5.0)
+    pause = threading.Event()
+    assert any(not ground.server._connections() or pause.wait(0.05) for _ in range(60))
+
+
 def test_a_kept_connection_has_its_time_for_each_request(make: Callable[..., Ground]) -> None:
     """Not one time for all of them; one on which nothing is asked ends."""
     ground = make(request_seconds=10.0)
