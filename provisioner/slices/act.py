@@ -30,7 +30,7 @@ _log = structlog.get_logger(__name__)
 #: Longest that one mutating call to GKE takes (the client's time-out): with less lease left, none is made.
 CALL_TIMEOUT_SECONDS = 10.0
 _NO_LEASE = Failure(
-    kind=FailureKind.UNAVAILABLE, message="Not sent: too little is left of the provisioner's lease on leadership."
+    kind=FailureKind.UNAVAILABLE, message="Not sent: too little time is left on the provisioner's leader lease."
 )
 
 
@@ -124,7 +124,7 @@ class Actor:
         with self._idle:
             self._live.add(name)
         if not self._submit(call, executor, name):
-            self.answers.put(not_sent(name, self.clock(), "Not sent: the process has no thread for it."))
+            self.answers.put(not_sent(name, self.clock(), "Not sent: the process could not start a thread for it."))
             self.on_answer()
 
     def _submit(self, call: Callable[[], Answer | None], executor: Executor, name: PoolName | None = None) -> bool:
@@ -217,7 +217,7 @@ class Actor:
             return answer(DeleteResult.KEPT, reason=str(error))
         except kube.ClusterError as error:
             failure = Failure(kind=FailureKind.UNAVAILABLE, message=str(error))
-            return answer(DeleteResult.FAILED, reason=f"Kubernetes does not let us look: {error}", failure=failure)
+            return answer(DeleteResult.FAILED, reason=f"Kubernetes does not allow the check: {error}", failure=failure)
         except GkeError as error:
             if error.failure.kind is FailureKind.NOT_FOUND:
                 return answer(DeleteResult.GONE)

@@ -237,7 +237,7 @@ def _exit_with_last_words(exit_process: Callable[[int], object]) -> None:
 
 def _say_lease_lost() -> None:
     # Each line is flushed as it is written.
-    _log.error("controller.lease_lost", advice="the process ends; Kubernetes starts it again as a follower")
+    _log.error("controller.lease_lost", advice="the process ends; Kubernetes restarts it as a follower")
 
 
 def _forever() -> float:

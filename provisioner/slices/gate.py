@@ -91,10 +91,10 @@ class Gate:
         for _ in range(_LAST_LOOKS):
             began = self.monotonic()
             for name in kube.list_open_nodes_of_pool(self.api, delete.name):
-                raise KeptError(f"node {name} has registered or been opened meanwhile")
+                raise KeptError(f"node {name} has registered or was uncordoned meanwhile")
             if self.monotonic() - began <= _LAST_LOOK_SECONDS:
                 return
-        raise KeptError("the API server takes too long to tell whether its nodes are closed")
+        raise KeptError("the API server takes too long to confirm that its nodes are cordoned")
 
     def _prove(self, delete: Delete) -> Workload | None:
         """Make sure that the pool may go; return its JobSet where that lives all the same."""
@@ -155,4 +155,4 @@ def _is_of(living: Workload | None, pod: kube.BoundPod) -> bool:
 
 def _name(delete: Delete, workload: Workload) -> str:
     name = f"JobSet {delete.namespace}/{delete.workload_name}"
-    return name if delete.workload_uid else f"{name}, which has the name that the pool bears and UID {workload.uid},"
+    return name if delete.workload_uid else f"{name}, which has the name in the pool's labels and UID {workload.uid},"

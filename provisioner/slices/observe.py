@@ -125,7 +125,7 @@ def distrust(watches: Watches) -> tuple[str, ...]:
         if not watch.synced:
             reasons.append(watch.problem or f"the {name} are not listed yet")
         elif not watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):
-            reasons.append(watch.problem or f"nothing was heard of the {name} for {MAX_SILENCE_SECONDS:.0f} s")
+            reasons.append(watch.problem or f"nothing was received about the {name} for {MAX_SILENCE_SECONDS:.0f} s")
     return tuple(reasons)
 
 

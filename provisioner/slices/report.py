@@ -140,7 +140,7 @@ class Reporter:
                 create.pod,
                 kind="Normal",
                 reason=constants.CREATION_STARTED,
-                message=f"GKE makes node pool {request.name}: {request.node_count} x {request.machine_type}, "
+                message=f"GKE creates node pool {request.name}: {request.node_count} x {request.machine_type}, "
                 f"{choice_of(request)}",
             )
 
@@ -193,7 +193,7 @@ class Reporter:
             self.recorder.emit(leader, kind="Normal", reason=constants.CREATION_SUCCEEDED, message=message)
         if new is Phase.FAILED:
             why = state.note if state is not None and state.note else "GKE gives no reason"
-            message = f"Node pool {name} failed, it is deleted and replaced: {why}"
+            message = f"Node pool {name} failed; it is deleted and replaced: {why}"
             for ref in (leader, workload):
                 if ref is not None:
                     self.recorder.emit(ref, kind="Warning", reason=constants.CREATION_FAILED, message=message, key=name)
@@ -207,7 +207,7 @@ class Reporter:
         if transition.old is Phase.DELETING:
             self._on_pool(name, constants.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
         elif transition.old not in (*_UNBORN, Phase.CREATING) and workload is not None:
-            message = f"Node pool {name} is gone, and it was not the provisioner that deleted it"
+            message = f"Node pool {name} is gone, but the provisioner did not delete it"
             self.recorder.emit(workload, kind="Warning", reason=constants.POOL_NOT_FOUND, message=message)
         self._deletes.pop(name, None)
         self._needed.discard(name)

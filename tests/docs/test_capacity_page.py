@@ -29,7 +29,7 @@ def _refusal(**limit: Any) -> str:
     world = World(make_jobset("train", namespace="team-a", replicas=2), settings_=settings(**limit))
     world.step()
     (*_, said) = (verdict for verdict in world.step().verdicts if verdict.reason == constants.LIMIT_REACHED)
-    return said.message.partition(" is not made: ")[2]
+    return said.message.partition(" is not created: ")[2]
 
 
 def _numberless(words: str) -> str:

@@ -249,7 +249,7 @@ def test_silent_watches_are_distrusted(alone: Ground, proxy: Proxy, tmp_path: Pa
             node,
         ):
             alone.api.patch(path, {"metadata": {"labels": {"example.com/stirred": "true"}}})
-        silent = tuple(f"nothing was heard of the {name} for 150 s" for name in ("jobsets", "pods", "nodes"))
+        silent = tuple(f"nothing was received about the {name} for 150 s" for name in ("jobsets", "pods", "nodes"))
 
         def all_are_silent() -> bool:
             # A word that was on its way when the watches fell silent is still heard; none comes after it.

@@ -62,7 +62,7 @@ def test_the_first_slice_waits_for_the_second(scarce: Ground) -> None:
     scarce.apply("one", **V5E, annotations=TOGETHER, run_for="1h")
     scarce.wait(lambda: told(scarce, constants.HELD_FOR_OTHERS, "one"), "one slice is ready and held")
     (words,) = told(scarce, constants.HELD_FOR_OTHERS, "one")
-    assert "is held until all slices of the JobSet are: 1 of 2 are" in words
+    assert "is held until all slices of the JobSet are ready: 1 of 2 are ready" in words
     assert len(held(scarce)) == len(scarce.nodes()) == 1
     scarce.wait(lambda: told(scarce, constants.NOT_SEPARATE, "one"), "it is told that others' pods fit its nodes, too")
     scarce.wait(
@@ -93,5 +93,5 @@ def test_two_half_served_jobsets(scarce: Ground) -> None:
     scarce.await_completed("one", "two", seconds=100)
     said = [words for name in ("one", "two") for words in told(scarce, constants.CREATION_WAITING, name)]
     assert not told(scarce, constants.NOT_SEPARATE, "one")
-    assert any("was given back" in words or "place 2 of the JobSets that wait" in words for words in said)
+    assert any("were given back" in words or "number 2 of the JobSets that wait" in words for words in said)
     scarce.await_gone()

@@ -328,7 +328,7 @@ def test_a_call_that_cannot_be_submitted_is_answered_and_costs_no_other_its_turn
     assert sorted(by_name) == ["first-pool", "second-pool", "train-pool"]
     failure = by_name[PoolName("first-pool")].failure
     assert failure is not None
-    assert (failure.kind, "no thread" in failure.message) == (FailureKind.UNAVAILABLE, True)
+    assert (failure.kind, "could not start a thread" in failure.message) == (FailureKind.UNAVAILABLE, True)
     for late in exhausted.queued:
         late()
     assert world.actor.answers.empty()

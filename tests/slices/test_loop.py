@@ -153,7 +153,7 @@ def _no_nodes(world: World) -> None:
     ("spoil", "want"),
     [
         pytest.param(_not_synced, "the JobSet CRD is not installed", id="the JobSets are not listed"),
-        pytest.param(_silent, "nothing was heard of the pods", id="the pods' watch is silent"),
+        pytest.param(_silent, "nothing was received about the pods", id="the pods' watch is silent"),
         pytest.param(_no_nodes, "the nodes are not listed yet", id="the nodes are not listed"),
     ],
 )

@@ -112,7 +112,7 @@ def test_a_watch_says_itself_what_is_wrong_where_it_knows() -> None:
     world.nodes.silent, world.nodes.problem = True, "nodes is forbidden"
     assert distrust(world.watches) == (
         "the jobsets are not listed yet",
-        "nothing was heard of the pods for 150 s",
+        "nothing was received about the pods for 150 s",
         "nodes is forbidden",
     )
 

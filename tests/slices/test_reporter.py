@@ -284,7 +284,7 @@ def test_a_failed_pool_of_which_gke_says_nothing(world: World) -> None:
     (pool,) = world.gke.pools
     world.gke.set_pool(replace(world.gke.pools[pool], status=PoolStatus.ERROR))
     world.round(after_seconds=3)
-    message = f"Node pool {pool} failed, it is deleted and replaced: GKE gives no reason"
+    message = f"Node pool {pool} failed; it is deleted and replaced: GKE gives no reason"
     told = [(each.ref.kind, each.kind, each.key) for each in world.recorder.told if each.message == message]
     assert told == [("Pod", "Warning", pool), ("JobSet", "Warning", pool)]
 

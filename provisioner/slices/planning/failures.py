@@ -69,7 +69,7 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
 
 
 def _unready(each: Supply) -> Failure:
-    words = f"GKE called node pool {each.name} {each.pool.status.value}, and for {each.unready_seconds / 60:.0f} min "
+    words = f"Node pool {each.name} was {each.pool.status.value}, but for {each.unready_seconds / 60:.0f} min "
     words += f"only {each.ready_nodes} of its {each.pool.hosts} nodes were ready with all their chips."
     return Failure(kind=FailureKind.UNAVAILABLE, message=words)
 

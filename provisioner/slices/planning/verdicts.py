@@ -22,7 +22,7 @@ def verdict(slice_: Slice, reason: str, message: str, *, key: str = "", warning:
 
 def too_large(workload: Workload) -> Verdict:
     """Say that a JobSet asks for more than is read of one."""
-    message = f"No TPU node pools are made for this JobSet: {workload.problem}"
+    message = f"No TPU node pools are created for this JobSet: {workload.problem}"
     return Verdict(objects=(workload_ref(workload),), reason=constants.INVALID_REQUEST, message=message)
 
 
@@ -31,8 +31,9 @@ def left_to_slices(workload: Workload) -> Verdict:
     marks = (*workload.labels.items(), *workload.annotations.items())
     value = next(value for key, value in marks if key == constants.SLICE_AUTOPROVISIONING)
     message = (
-        f"No TPU node pools are made for this JobSet: {constants.SLICE_AUTOPROVISIONING}={bounds.cut(value)} asks for "
-        f"Slice resources, which this provisioner does not make yet; remove it to get node pools, or let the Go "
+        f"No TPU node pools are created for this JobSet: {constants.SLICE_AUTOPROVISIONING}={bounds.cut(value)} "
+        "requests Slice resources, which this provisioner does not create yet; remove it to get node pools, or let the "
+        "Go "
         f"provisioner (1.0 or later, with ENABLE_SLICE_CONTROLLER) serve this JobSet"
     )
     return Verdict(objects=(workload_ref(workload),), reason=constants.SLICES_NOT_SERVED, message=message)
@@ -44,7 +45,7 @@ def underused(slice_: Slice) -> tuple[Verdict, ...]:
         return ()
     message = (
         f"job {slice_.group_name} has parallelism {slice_.parallelism}, its slice of topology {slice_.shape.topology} "
-        f"has {slice_.nodes} hosts: {slice_.nodes - slice_.parallelism} of them are paid for and not used"
+        f"has {slice_.nodes} hosts: {slice_.nodes - slice_.parallelism} of them are paid for but not used"
     )
     return (verdict(slice_, constants.UNDERUSED, message),)
 
@@ -65,8 +66,9 @@ def unknown_selectors(slice_: Slice, request: NodePoolRequest) -> tuple[Verdict,
     if not found:
         return ()
     message = (
-        f"Node pool {request.name} is made, and it is not known whether its nodes will carry what the pod selects: "
-        f"{', '.join(map(bounds.cut, found))}. Where GKE does not set such a label, the pods stay unschedulable; check "
+        f"Node pool {request.name} is created, but it is not known whether its nodes will have the labels that the pod "
+        "selects: "
+        f"{', '.join(map(bounds.cut, found))}. If GKE does not set such a label, the pods stay unschedulable; check "
         f"the labels of a TPU node of this cluster, or remove the selector"
     )
     return (verdict(slice_, constants.UNKNOWN_SELECTOR, message, key=request.name),)
@@ -82,7 +84,7 @@ def not_separate(slice_: Slice) -> tuple[Verdict, ...]:
     if name in slice_.requirements.node_selector.values():
         return ()
     message = (
-        f"the slices of JobSet {name} start together, and its pods fit the nodes of other JobSets too: each may then "
+        f"the slices of JobSet {name} start together, but its pods also fit the nodes of other JobSets: each may then "
         f"run in part and wait for the other; add the nodeSelector {constants.LEGACY_POOL_ID}: {name} to its pods"
     )
     return (verdict(slice_, constants.NOT_SEPARATE, message),)

@@ -187,7 +187,7 @@ def test_what_a_pod_may_not_name_is_told_and_not_bought(
     asked: dict[str, Any], changes: dict[str, Any], words: str
 ) -> None:
     """Before GKE is asked."""
-    with pytest.raises(UnmeetableError, match="ask whoever runs the provisioner to add it") as caught:
+    with pytest.raises(UnmeetableError, match="ask the administrator to add it") as caught:
         pool_request(slice_of(**asked), settings(**changes), 0)
     assert words in str(caught.value)
 

@@ -250,7 +250,7 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
         pytest.param(
             {"annotations": {constants.CAPACITY: "flex-start"}, "accelerator": "tpu-v4-podslice"},
             {},
-            ["Google offers ct4p-hightpu-4t on no flex-start terms"],
+            ["Google does not offer ct4p-hightpu-4t as flex-start capacity"],
             id="v4 on flex-start",
         ),
         pytest.param(
@@ -306,7 +306,7 @@ def test_a_slice_without_any_choice_is_told(asked: dict[str, Any], changes: dict
             "flex-start, on-demand",
             {"accelerator": "tpu-v4-podslice"},
             ["on-demand"],
-            "on no flex-start terms",
+            "as flex-start capacity",
             id="terms that the machine is not sold on",
         ),
         pytest.param(
@@ -425,8 +425,11 @@ def test_the_max_run_duration_of_flex_start_nodes(asked: dict[str, Any], changes
         ({"annotations": {constants.MAX_RUN_DURATION: "9m"}}, "540 s is not from 10 minutes to 7 days"),
         ({"annotations": {constants.MAX_RUN_DURATION: "169h"}}, "608400 s is not from 10 minutes to 7 days"),
         ({"selector": {constants.MAX_RUN_SECONDS: "599"}}, "599 s is not from 10 minutes to 7 days"),
-        ({"selector": {constants.MAX_RUN_SECONDS: "1h"}}, f"{constants.MAX_RUN_SECONDS}='1h' is no number of seconds"),
-        ({"selector": {constants.MAX_RUN_SECONDS: "\u0663"}}, "is no number of seconds"),
+        (
+            {"selector": {constants.MAX_RUN_SECONDS: "1h"}},
+            f"{constants.MAX_RUN_SECONDS}='1h' is not a number of seconds",
+        ),
+        ({"selector": {constants.MAX_RUN_SECONDS: "\u0663"}}, "is not a number of seconds"),
     ],
     ids=["too short", "too long", "a selector too short", "a selector with a unit", "digits of another script"],
 )
@@ -589,7 +592,7 @@ def test_a_refused_choice_gives_way_to_the_next_and_is_not_held_against_it() -> 
     (verdict,) = world.look().verdicts
     assert verdict.reason == constants.CREATION_WAITING
     assert "No such disk" in verdict.message
-    assert "(refused, next try " in verdict.message
+    assert "(rejected, next try " in verdict.message
     world.refuse_create = refuse(on_demand=failure(FailureKind.INVALID, "No such disk."))
     world.run(40)
     assert bought(world) == ["spot in us-central2-b"]
@@ -713,7 +716,7 @@ def test_a_pod_that_selects_another_zone_than_its_siblings_is_told() -> None:
     world.put(replace(pinned, requirements=replace(pinned.requirements, node_selector=selector)))
     (verdict,) = world.look().verdicts
     assert verdict.reason == constants.INVALID_REQUEST
-    assert "are to be in one zone, us-central2-a, and this slice may be in us-central2-b only" in verdict.message
+    assert "must be in one zone, us-central2-a, but this slice may only be in us-central2-b" in verdict.message
 
 
 # --- Capacity that comes late ---

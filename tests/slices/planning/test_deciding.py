@@ -119,7 +119,7 @@ def test_a_jobset_that_asks_for_slice_resources_is_told_and_nothing_is_bought() 
     (said,) = plan.verdicts
     assert said.reason == "SliceAutoprovisioningNotServed"
     assert [(each.kind, each.name) for each in said.objects] == [("JobSet", "train")]
-    assert "slice-autoprovisioning=sync asks for Slice resources" in said.message
+    assert "slice-autoprovisioning=sync requests Slice resources" in said.message
 
 
 def test_suspending_gives_the_pool_back_and_resuming_buys_again() -> None:
@@ -401,7 +401,7 @@ def test_hosts_that_stay_without_pods_are_told_and_bought() -> None:
     """Fewer pods than hosts is a warning."""
     (verdict,) = World(make_jobset(parallelism=1)).look().verdicts
     assert verdict.reason == constants.UNDERUSED
-    assert "1 of them are paid for and not used" in verdict.message
+    assert "1 of them are paid for but not used" in verdict.message
 
 
 @pytest.mark.parametrize("kind", [FailureKind.OPERATION_IN_THE_WAY, FailureKind.UNAVAILABLE])

@@ -103,7 +103,7 @@ def test_taints_and_tolerations(*, taint: Taint, toleration: Toleration | None, 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"chips": 5}, "asks for 5 chips, the node has 4"),
+        ({"chips": 5}, "requests 5 chips, the node has 4"),
         ({"cpu_millicores": 2001}, "2001 millicores of CPU"),
         ({"memory_bytes": 2**31 + 1}, "bytes of memory"),
         ({"node_selector": {"zone": "b"}}, "selects zone=b, the node has zone=a"),

@@ -144,7 +144,7 @@ def test_what_is_there_is_given_back_when_no_further_slice_comes() -> None:
     assert world.pools == {}
     queued = world.plans[-1].verdicts
     assert [verdict.reason for verdict in queued] == [constants.CREATION_WAITING] * 2
-    assert all("was given back, next try" in verdict.message for verdict in queued)
+    assert all("were given back, next try" in verdict.message for verdict in queued)
     assert world.plans[-1].wake_at is not None
     world.refuse_create = lambda _: None
     world.live(200, seconds=10)
@@ -315,7 +315,10 @@ def test_a_jobset_with_one_impossible_slice_buys_nothing_and_says_why() -> None:
     assert said["together-slice-1"].reason == constants.INVALID_REQUEST
     waits = said["together-slice-0"]
     assert waits.reason == constants.CREATION_WAITING
-    assert "the slices of JobSet together start together: slice together-slice-1 can be had nowhere" in waits.message
+    assert (
+        "the slices of JobSet together start together: no choice of capacity is available for slice together-slice-1"
+        in waits.message
+    )
     assert "3x3x3" in waits.message
 
 
@@ -436,8 +439,8 @@ def test_newcomers_wait_while_another_tries_for_all_its_slices() -> None:
     world.add(other)
     plan = world.live(1, seconds=10)
     words = {verdict.objects[1].name: verdict.message for verdict in plan.verdicts}
-    assert "JobSet first waits longer for all its tpu-v4-podslice slices" in words["other"]
-    assert "place 2 of the JobSets that wait for all their tpu-v4-podslice slices, after first" in words["second"]
+    assert "JobSet first has waited longer for all its tpu-v4-podslice slices" in words["other"]
+    assert "number 2 of the JobSets that wait for all their tpu-v4-podslice slices, after first" in words["second"]
     assert "2 of 3 are" in words["first"]
     world.refuse_create = room_for(world, 3)
     world.live(70, seconds=10)

@@ -51,7 +51,7 @@ def limited(**changes: Any) -> Any:
     ("changes", "want", "limit", "words"),
     [
         pytest.param(
-            {"max_chips": 16}, ["a", "b"], "MAX_CHIPS", "allows all pools together 16 chips, 16 are there", id="chips"
+            {"max_chips": 16}, ["a", "b"], "MAX_CHIPS", "allows all pools together 16 chips, 16 exist", id="chips"
         ),
         pytest.param(
             {"max_chips": 23}, ["a", "b"], "MAX_CHIPS", "this slice would add 8", id="chips that fill no third slice"
@@ -61,7 +61,7 @@ def limited(**changes: Any) -> Any:
             {"max_chips_per_namespace": (("team", 8), ("*", 100))},
             ["a", "d"],
             "MAX_CHIPS_PER_NAMESPACE",
-            "allows namespace team 8 chips, 8 are there",
+            "allows namespace team 8 chips, 8 exist",
             id="chips of a namespace",
         ),
         pytest.param(
@@ -96,14 +96,14 @@ def limited(**changes: Any) -> Any:
             {"max_creates_per_hour": 3},
             ["a", "b", "c"],
             "MAX_CREATES_PER_HOUR",
-            "allows 3 new node pools within an hour, and 3 were made",
+            "allows 3 new node pools within an hour, and 3 were created",
             id="creates",
         ),
         pytest.param(
             {"pause_creation": True},
             [],
             "PAUSE_CREATION",
-            "PAUSE_CREATION is set: no node pools are made",
+            "PAUSE_CREATION is set: no node pools are created",
             id="a pause",
         ),
     ],
@@ -129,7 +129,7 @@ def test_pools_of_a_jobset_are_limited_one_by_one() -> None:
     world = World(make_jobset("a", replicas=5), make_jobset("b"), settings_=settings(max_pools_per_jobset=3))
     plan = world.look()
     assert creates(plan) == ["a", "a", "a", "b"]
-    assert "MAX_POOLS_PER_JOBSET allows a JobSet 3 node pools, and 3 of a are there." in plan.verdicts[0].message
+    assert "MAX_POOLS_PER_JOBSET allows a JobSet 3 node pools, and a has 3." in plan.verdicts[0].message
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_no_second_pool_is_made_for_a_label_that_never_comes(*, replace_stuck: b
     assert len(world.created) == 1
     assert world.deleted == []
     (message,) = _told(plan, constants.STUCK)
-    assert f"its nodes do not carry {_STRANGE}=x: remove that selector" in message
+    assert f"its nodes do not have {_STRANGE}=x: remove that selector" in message
 
 
 def test_of_nodes_that_are_there_the_real_labels_count() -> None:

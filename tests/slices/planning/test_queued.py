@@ -181,7 +181,7 @@ def test_who_waits_for_a_queued_pool_of_an_earlier_release_is_told_to_delete_it(
     world.run(60, seconds=60)
     told = world.told(constants.STUCK)
     assert {each.message for each in told} == {world.told()[0].message}
-    assert f"waits for node pool {pool.name}, which an earlier release made of queued capacity" in told[0].message
+    assert f"waits for node pool {pool.name}, which an earlier release created with queued capacity" in told[0].message
     assert told[0].message.endswith("; then delete that node pool")
     assert (world.created, world.deleted) == ([], [])
     # As told.

@@ -293,7 +293,7 @@ def test_small_slices_do_not_keep_a_large_one_out_for_ever(limits: dict[str, obj
     world.add(jobset_of("large", "2x4x4"))
     stream(world, market, seconds=3600)
     assert timedelta(minutes=10) < market.ran_at["large"] - applied < timedelta(minutes=15)
-    assert any("are kept for a slice that has waited for longer" in said.message for said in world.told())
+    assert any("are reserved for a slice that has waited longer" in said.message for said in world.told())
 
 
 def test_a_limit_of_its_own_namespace_reserves_nothing_of_the_others() -> None:

@@ -215,7 +215,7 @@ def test_what_a_suspended_jobset_keeps_counts_for_the_limits_and_makes_no_room()
     world.run(50, seconds=60)
     assert (world.created, world.deleted, list(world.pools)) == ([], [], [pool.name])
     (said, *_) = world.told(constants.LIMIT_REACHED)
-    assert "MAX_CHIPS allows all pools together 16 chips, 8 are there" in said.message
+    assert "MAX_CHIPS allows all pools together 16 chips, 8 exist" in said.message
 
 
 def _complete(world: World, workload: Workload) -> None:

@@ -16,7 +16,7 @@ def namespace_problem(namespace: str, settings: Settings) -> str:
     """Say why a namespace may not have pools, empty where it may."""
     if _allowed(settings.allowed_namespaces, (namespace,)):
         return ""
-    return f"namespace {namespace} is not among ALLOWED_NAMESPACES; ask whoever runs the provisioner to add it"
+    return f"namespace {namespace} is not among ALLOWED_NAMESPACES; ask the administrator to add it"
 
 
 def reservation_problem(path: str, settings: Settings) -> str:
@@ -29,10 +29,7 @@ def reservation_problem(path: str, settings: Settings) -> str:
     in_full = [pattern for pattern in settings.allowed_reservations or () if pattern.startswith(f"{own}/")]
     if "/" not in name and _allowed(in_full, (f"{own}/{name}",)):
         return ""
-    return (
-        f"reservation {name} is not among ALLOWED_RESERVATIONS; name another or ask whoever runs the provisioner to "
-        f"add it"
-    )
+    return f"reservation {name} is not among ALLOWED_RESERVATIONS; name another or ask the administrator to add it"
 
 
 def service_account_problem(account: str, settings: Settings) -> str:
@@ -40,8 +37,8 @@ def service_account_problem(account: str, settings: Settings) -> str:
     if account == settings.node_service_account or _allowed(settings.allowed_service_accounts, (account,)):
         return ""
     return (
-        f"service account {account} is not among ALLOWED_SERVICE_ACCOUNTS; leave the annotation out or ask whoever "
-        f"runs the provisioner to add it"
+        f"service account {account} is not among ALLOWED_SERVICE_ACCOUNTS; remove the annotation or ask the "
+        "administrator to add it"
     )
 
 
@@ -50,8 +47,8 @@ def network_problem(networks: Iterable[Network], settings: Settings) -> str:
     for each in networks:
         if not _allowed(settings.allowed_networks, (each.network, f"{each.network}:{each.subnetwork}")):
             return (
-                f"network {each.network}:{each.subnetwork} is not among ALLOWED_NETWORKS; leave it out or ask whoever "
-                f"runs the provisioner to add it"
+                f"network {each.network}:{each.subnetwork} is not among ALLOWED_NETWORKS; remove it or ask the "
+                "administrator to add it"
             )
     return ""
 
@@ -61,8 +58,8 @@ def label_problem(keys: Iterable[str], settings: Settings) -> str:
     for key in sorted(keys):
         if not _allowed(settings.allowed_label_keys, (key,)):
             return (
-                f"node label {key} is not among ALLOWED_LABEL_KEYS; leave it out of nodeSelector and copy-labels or "
-                f"ask whoever runs the provisioner to add it"
+                f"node label {key} is not among ALLOWED_LABEL_KEYS; remove it from nodeSelector and copy-labels or ask "
+                "the administrator to add it"
             )
     return ""
 

@@ -98,7 +98,7 @@ def _verdict(slice_: Slice, name: PoolName, found: Iterable[InTheWay], message: 
 def _one(name: PoolName, each: InTheWay) -> str:
     if each.since is None:
         return (
-            f"GKE refuses node pool {name}: {each.failure.message} Next try {_next(each)}, or when the JobSet or the "
+            f"GKE rejects node pool {name}: {each.failure.message} Next try {_next(each)}, or when the JobSet or the "
             f"provisioner's settings change."
         )
     return f"Node pool {name} waits ({_when(each)}): {each.failure.message}"
@@ -108,12 +108,12 @@ def _several(name: PoolName, found: Iterable[InTheWay]) -> str:
     words = "; ".join(
         f"{each.choice} ({_when(each)}): {each.failure.message[:_WORDS_OF_EACH].rstrip(' .')}" for each in found
     )
-    return f"Node pool {name} can be had nowhere yet. {words}."
+    return f"No choice of capacity is available for node pool {name} yet. {words}."
 
 
 def _when(each: InTheWay) -> str:
     if each.since is None:
-        return f"refused, next try {_next(each)}"
+        return f"rejected, next try {_next(each)}"
     words = f"{each.failure.kind.value.replace('_', ' ')} since {_clock(each.since)}"
     if each.probe is not None:
         return f"{words}, node pool {each.probe} tries first"

@@ -88,7 +88,7 @@ def _pinned(selector: Mapping[str, str], settings: Settings) -> CapacityChoice |
         kinds[CapacityKind.RESERVATION] = f"{constants.RESERVATION_NAME}={selector[constants.RESERVATION_NAME]}"
     if len(kinds) > 1:
         raise UnmeetableError(
-            f"the pod selects {' and '.join(sorted(kinds.values()))}; no capacity is both, remove all but one"
+            f"the pod selects {' and '.join(sorted(kinds.values()))}; no capacity is both: remove all but one"
         )
     return next((CapacityChoice(kind=kind, reservation=reservation) for kind in kinds), None)
 
@@ -112,7 +112,7 @@ def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings
     if choice.zone and region_of(choice.zone) != region:
         return f"{choice} is not in {region}, the region of the cluster"
     if choice.kind is CapacityKind.FLEX_START and shape is not None and not shape.machine_type.flex_start:
-        return f"Google offers {shape.machine_type.name} on no {choice.kind.value} terms"
+        return f"Google does not offer {shape.machine_type.name} as {choice.kind.value} capacity"
     if own and choice.reservation:
         return allowlists.reservation_problem(choice.reservation, settings)
     return ""

@@ -89,15 +89,15 @@ def take_turns(round_: Round) -> Turns:
         begins = _begins(queued[head], hold, alone=not rest)
         if begins > now:
             wake_at.append(begins)
-            sidelined[head] = f"what was there of its slices was given back, next try {begins:%H:%M:%S} UTC"
+            sidelined[head] = f"its slices were given back, next try {begins:%H:%M:%S} UTC"
         name = members[head][0].workload.name
         for place, uid in enumerate(rest, start=2):
-            sidelined[uid] = f"place {place} of the JobSets that wait for all their {accelerator} slices, after {name}"
+            sidelined[uid] = f"number {place} of the JobSets that wait for all their {accelerator} slices, after {name}"
         # Before its turn begins, those that have not tried yet may.
         others = uids - set(queue) - unsatisfiable if begins <= now else set()
         newcomers = [uid for uid in others if not _begun(members[uid], owned)]
         for uid in newcomers:
-            sidelined[uid] = f"JobSet {name} waits longer for all its {accelerator} slices"
+            sidelined[uid] = f"JobSet {name} has waited longer for all its {accelerator} slices"
         if rest or newcomers:
             awaited.add(head)
     return Turns(
@@ -235,6 +235,7 @@ def _verdicts(
         if waits and slice_id.workload_uid in partial and supply[name].ready:
             there, wanted = partial[slice_id.workload_uid]
             message = (
-                f"Node pool {name} is ready and is held until all slices of the JobSet are: {there} of {wanted} are"
+                f"Node pool {name} is ready and is held until all slices of the JobSet are ready: {there} of {wanted} "
+                "are ready"
             )
             yield verdict(slices[slice_id], constants.HELD_FOR_OTHERS, message, key=name, warning=False)

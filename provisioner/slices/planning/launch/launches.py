@@ -32,7 +32,7 @@ from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.verdicts import not_separate, underused, unknown_selectors, unlisted, verdict
 
 _WAITS_FOR_OPERATIONS = "waits for other node pool operations of this cluster to end"
-_WAITS_FOR_PACE = "tries again in a moment, after others that failed"
+_WAITS_FOR_PACE = "retries soon, after other slices that failed"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -132,7 +132,9 @@ class _Launcher:
             if self._is_out_for_long(slice_, refusal):
                 self._reserve(slice_, lambda: self._offer(slice_, name, attempt, choices))
         except UnmeetableError as error:
-            launches.verdicts.append(verdict(slice_, constants.INVALID_REQUEST, f"No TPU node pool is made: {error}"))
+            launches.verdicts.append(
+                verdict(slice_, constants.INVALID_REQUEST, f"No TPU node pool is created: {error}")
+            )
             self._state(slice_, name, Phase.BLOCKED, str(error))
             return
         gang = self.unsatisfiable.get(uid)
@@ -252,7 +254,7 @@ class _Launcher:
     def _left_out(self, slice_: Slice, choices: Choices) -> Iterable[Verdict]:
         messages = [labels_left_out(slice_, self.round_.settings)]
         if choices.left_out:
-            messages.append(f"Some choices of capacity are left out: {'; '.join(choices.left_out)}")
+            messages.append(f"Some choices of capacity are skipped: {'; '.join(choices.left_out)}")
         return [verdict(slice_, constants.INVALID_REQUEST, message) for message in messages if message]
 
     def _state(self, slice_: Slice, name: PoolName, phase: Phase, note: str) -> None:
@@ -279,7 +281,7 @@ class _Launcher:
 
 
 def _too_much(slice_: Slice, name: PoolName, refusal: Refusal) -> Blocker:
-    message = f"Node pool {name} is not made: {refusal.message}"
+    message = f"Node pool {name} is not created: {refusal.message}"
     said = verdict(slice_, constants.LIMIT_REACHED, message, key=f"{refusal.limit} {name}")
     return Blocker(note=message, verdict=said, until=refusal.until)
 
@@ -287,7 +289,8 @@ def _too_much(slice_: Slice, name: PoolName, refusal: Refusal) -> Blocker:
 def _for_the_others(slice_: Slice, name: PoolName, found: Unsatisfiable) -> Blocker:
     """Tell that a slice could be had, and another one of its workload could not."""
     message = (
-        f"Node pool {name} is not made, for the slices of JobSet {slice_.workload.name} start together: {found.why}"
+        f"Node pool {name} is not created, because the slices of JobSet {slice_.workload.name} start together: "
+        f"{found.why}"
     )
     said = verdict(slice_, constants.CREATION_WAITING, message, key=f"together {name}")
     return Blocker(note=message, verdict=said, until=found.until)

@@ -41,7 +41,7 @@ class Refusal:
 
 _PAUSED = Refusal(
     limit=_PAUSE,
-    message="PAUSE_CREATION is set: no node pools are made until whoever runs the provisioner unsets it.",
+    message="PAUSE_CREATION is set: no node pools are created until the administrator unsets it.",
 )
 
 
@@ -198,8 +198,7 @@ class Budget:
             return None
         return Refusal(
             limit="MAX_POOLS_PER_JOBSET",
-            message=f"MAX_POOLS_PER_JOBSET allows a JobSet {most} node pools, and {there} of {workload.name} are "
-            f"there.",
+            message=f"MAX_POOLS_PER_JOBSET allows a JobSet {most} node pools, and {workload.name} has {there}.",
         )
 
     def _too_many_creates(self) -> Refusal | None:
@@ -210,7 +209,7 @@ class Budget:
         return Refusal(
             limit="MAX_CREATES_PER_HOUR",
             message=f"MAX_CREATES_PER_HOUR allows {most} new node pools within an hour, and {len(self.created)} were "
-            f"made.",
+            "created.",
             until=until,
         )
 
@@ -271,10 +270,9 @@ def _too_many_chips(limit: str, scope: str, most: int, counted: int, reserved: i
     if chips > most:
         message = f"{limit} allows {scope} {most} chips; this slice alone has {chips}."
     else:
-        kept = f", {reserved} are kept for a slice that has waited for longer" if reserved else ""
+        kept = f", {reserved} are reserved for a slice that has waited longer" if reserved else ""
         message = (
-            f"{limit} allows {scope} {most} chips, {counted - reserved} are there{kept}, and this slice would add "
-            f"{chips}."
+            f"{limit} allows {scope} {most} chips, {counted - reserved} exist{kept}, and this slice would add {chips}."
         )
     return Refusal(limit=limit, message=message)
 

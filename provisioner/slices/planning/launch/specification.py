@@ -158,7 +158,7 @@ def check_fit(slice_: Slice, request: NodePoolRequest, settings: Settings) -> No
     reason = misfit(slice_.requirements, expected_view(expected_pool(request)))
     if reason:
         hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else ""
-        raise UnmeetableError(f"no node of a pool in {request.zone} would take the pod: {reason}{hint}")
+        raise UnmeetableError(f"no node of a pool in {request.zone} would fit the pod: {reason}{hint}")
 
 
 def is_held(request: NodePoolRequest) -> bool:
@@ -282,7 +282,7 @@ def _disk_type(shape: tpu.Shape, settings: Settings) -> str:
         if settings.node_disk_type not in allowed:
             raise UnmeetableError(
                 f"GCP_NODE_DISK_TYPE is {settings.node_disk_type}, but {shape.machine_type.name} boots only from "
-                f"{', '.join(allowed)}; whoever runs the provisioner has to change it or leave it empty"
+                f"{', '.join(allowed)}; the administrator has to change it or leave it empty"
             )
         return settings.node_disk_type
     # Where GKE's own default is accepted, GKE chooses.
@@ -353,7 +353,8 @@ def copied_labels(slice_: Slice, settings: Settings, choice: CapacityChoice) -> 
     forbidden = sorted(copied.keys() & constants.OWNER_LABELS) if copied else ()
     if forbidden:
         raise UnmeetableError(
-            f"label {forbidden[0]} says whose pool it is and cannot be copied from a pod; remove it from the "
+            f"label {forbidden[0]} identifies the owner of the pool and cannot be copied from a pod; remove it from "
+            "the "
             f"annotation {constants.COPY_LABELS} and from GCP_POD_TO_NODE_LABELS"
         )
     return copied
@@ -382,8 +383,8 @@ def labels_left_out(slice_: Slice, settings: Settings) -> str:
         return ""
     return (
         f"{constants.COPY_LABELS} names {', '.join(keys)}: labels of {', '.join(constants.SYSTEM_LABEL_DOMAINS)} are "
-        f"not copied to nodes, for others rely on them; leave them out, or ask whoever runs the provisioner to name "
-        f"them in GCP_POD_TO_NODE_LABELS"
+        "not copied to nodes, because others rely on them; remove them, or ask the administrator to name them in "
+        "GCP_POD_TO_NODE_LABELS"
     )
 
 
@@ -422,6 +423,6 @@ def _check_labels(labels: Mapping[str, str]) -> None:
     total = sum(map(len, labels)) + sum(map(len, labels.values()))
     if total > _MAX_LABEL_CHARACTERS:
         raise UnmeetableError(
-            f"the pool's labels would have {total} characters, GKE takes {_MAX_LABEL_CHARACTERS}; copy fewer labels "
+            f"the pool's labels would have {total} characters, GKE allows {_MAX_LABEL_CHARACTERS}; copy fewer labels "
             f"({constants.COPY_LABELS}, GCP_POD_TO_NODE_LABELS, nodeSelector)"
         )

@@ -40,7 +40,9 @@ def find_unsatisfiable(
             continue
         problem = problem_of(round_, slice_, zones)
         if problem:
-            found[uid] = Unsatisfiable(why=f"slice {slice_.group_name} can be had nowhere: {problem}")
+            found[uid] = Unsatisfiable(
+                why=f"no choice of capacity is available for slice {slice_.group_name}: {problem}"
+            )
             continue
         own = budgets.get(uid) or budgets.setdefault(uid, budget.copy())
         refusal = own.refusal(slice_)
@@ -52,6 +54,6 @@ def find_unsatisfiable(
         uid = slice_.workload.uid
         if slice_.id in refused and uid in turns.members and (uid not in found or found[uid].first):
             first = (found[uid].first if uid in found else frozenset()) | {slice_.id}
-            why = f"slice {slice_.group_name}, which GKE refused before, tries first"
+            why = f"slice {slice_.group_name}, rejected before, tries first"
             found[uid] = Unsatisfiable(why=why, first=first)
     return found

@@ -56,7 +56,7 @@ def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
     if selected is not None:
         if not (selected.isascii() and selected.isdigit() and len(selected) <= bounds.LABEL_VALUE):
             text = bounds.quoted(selected)
-            raise UnmeetableError(f"nodeSelector {constants.MAX_RUN_SECONDS}={text} is no number of seconds")
+            raise UnmeetableError(f"nodeSelector {constants.MAX_RUN_SECONDS}={text} is not a number of seconds")
         seconds = float(selected)
     else:
         _refuse_unreadable(slice_, constants.MAX_RUN_DURATION)
@@ -64,7 +64,7 @@ def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
         seconds = settings.max_run_seconds if wish is None else wish
     if seconds and not forms.SHORTEST_RUN_SECONDS <= seconds <= forms.LONGEST_RUN_SECONDS:
         raise UnmeetableError(
-            f"a max run duration of {seconds:.0f} s is not from 10 minutes to 7 days; set one that is"
+            f"a max run duration of {seconds:.0f} s is not from 10 minutes to 7 days; set one within these limits"
         )
     return int(seconds)
 

@@ -81,7 +81,7 @@ def room_misfit(requirements: Requirements, view: NodeView) -> str:
         ("bytes of memory", requirements.memory_bytes, view.memory_bytes),
     ):
         if asked > there:
-            return f"the pod asks for {asked} {resource}, the node has {there}"
+            return f"the pod requests {asked} {resource}, the node has {there}"
     return ""
 
 
@@ -94,7 +94,7 @@ def label_misfit(requirements: Requirements, view: NodeView) -> str:
     if requirements.affinity_terms and not any(
         all(_holds(expression, view) for expression in term) for term in requirements.affinity_terms
     ):
-        return "no term of the pod's required node affinity holds on the node"
+        return "no term of the pod's required node affinity matches the node"
     return ""
 
 

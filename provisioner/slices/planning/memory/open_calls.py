@@ -37,7 +37,7 @@ def give_up_lost_calls(
         if lost(name, call)
     }
     deletes = {
-        name: postpone(name, call, pools.get(name), now, "nobody knows what became of the last try")
+        name: postpone(name, call, pools.get(name), now, "the outcome of the last attempt is unknown")
         for name, call in memory.deletes.items()
         if lost(name, call)
     }
@@ -90,7 +90,7 @@ def confirm(
             else:
                 # GKE said that the pool is gone, and it is not: try again.
                 deletes[name] = postpone(
-                    name, delete, pools[name], now, "GKE took the delete, and lists the pool all the same"
+                    name, delete, pools[name], now, "GKE accepted the delete, but still lists the pool"
                 )
     return replace(memory, creates=creates, deletes=deletes, in_making=in_making), tuple(look_ups)
 

@@ -78,7 +78,8 @@ def _failures(memory: Memory, delete: Delete) -> int:
 def _mass_disappearance(vanished: Collection[PoolName], pools: int) -> Alert:
     return Alert(
         kind="mass_disappearance",
-        message=f"The JobSets of {len(vanished)} of {pools} node pools are gone, and nobody saw them being deleted. "
-        f"Check the API server (a restored etcd?). Each pool is confirmed by a read of its JobSet, and they "
-        f"are deleted one every {_BRAKED_SECONDS:.0f} s.",
+        message=f"The JobSets of {len(vanished)} of {pools} node pools are gone, but the provisioner did not see them "
+        "being deleted. "
+        "Check the API server (a restored etcd?). The provisioner confirms each pool by a read of its JobSet, and "
+        f"deletes one pool every {_BRAKED_SECONDS:.0f} s.",
     )

@@ -62,23 +62,23 @@ def find_stuck(round_: Round, matching: Matching, held: Collection[WorkloadUid])
             first = min(waiting, key=lambda pod: pod.name)
             message = (
                 f"{len(waiting)} pod(s) of job {slice_.group_name} are unschedulable although node pool {name} is "
-                f"ready for them; the scheduler says of {first.name}: {first.unschedulable_message}"
+                f"ready for them; the scheduler's message for {first.name}: {first.unschedulable_message}"
             )
             lacking = _lacking(slice_, pool)
             if lacking:
-                message += f"; its nodes do not carry {', '.join(map(bounds.cut, lacking))}: remove that selector"
+                message += f"; its nodes do not have {', '.join(map(bounds.cut, lacking))}: remove that selector"
             said = verdict(slice_, constants.STUCK, message, key=name)
             found.append(Stuck(slice_id=slice_id, pool=name, ready=True, lacking=lacking, verdict=said))
         elif pool.unready_since is not None and pool.unready_since <= limit:
             message = (
-                f"job {slice_.group_name} waits for node pool {name}, which GKE calls {pool.pool.status.value}: only "
+                f"job {slice_.group_name} waits for node pool {name}, which has status {pool.pool.status.value}: only "
                 f"{pool.ready_nodes} of {pool.pool.hosts} nodes are ready with all their chips"
             )
             said = verdict(slice_, constants.STUCK, message, key=f"unready {name}")
             found.append(Stuck(slice_id=slice_id, pool=name, ready=False, verdict=said))
         elif pool.pool.capacity is CapacityKind.QUEUED and not pool.nodes:
             message = (
-                f"job {slice_.group_name} waits for node pool {name}, which an earlier release made of queued "
+                f"job {slice_.group_name} waits for node pool {name}, which an earlier release created with queued "
                 f"capacity, and {QUEUED_NOT_SERVED}; then delete that node pool"
             )
             said = verdict(slice_, constants.STUCK, message, key=f"queued {name}")

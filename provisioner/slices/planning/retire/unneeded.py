@@ -122,7 +122,8 @@ def _held_up(
     return tuple(
         Alert(
             kind="delete_held_up",
-            message=f"Node pool {name} should go and does not since {call.postponed_since:%H:%M:%S} UTC: {call.reason}",
+            message=f"Node pool {name} should be deleted, but is not, since {call.postponed_since:%H:%M:%S} UTC: "
+            f"{call.reason}",
         )
         for name, call in deletes.items()
         if name in surplus
