@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from provisioner import constants, kube
+from provisioner import constants, kube, localcluster
 from provisioner.kube.protocol import JOBSETS_ROOT, collection_path
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
+from provisioner.workloads import leaderworkerset
 from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, simulator_settings
 
 #: A loaded API server deletes a hundred objects a second.
@@ -52,6 +53,12 @@ def shared(rehearsal: Rehearsal) -> Iterator[Shared]:
     keeper = Shared(rehearsal)
     yield keeper
     keeper.stop()
+
+
+@pytest.fixture(scope="session")
+def leaderworkersets(rehearsal: Rehearsal) -> None:
+    """Have the LeaderWorkerSet controller in the world; tests that do not ask for it do not wait for it."""
+    rehearsal.cluster.add(localcluster.LWS)
 
 
 @contextmanager
@@ -107,6 +114,8 @@ def _clear_up(ground: Ground, shared: Shared, settings: dict[str, Any]) -> None:
         # It has to see the JobSets being deleted, or many at once are braked.
         shared.running()
     _delete_all(ground.rehearsal, "jobsets", root=JOBSETS_ROOT)
+    if localcluster.LWS.name in ground.rehearsal.cluster.component_names:
+        _delete_all(ground.rehearsal, "leaderworkersets", root=leaderworkerset.ROOT)
     _delete_all(ground.rehearsal, "pods")
     for name, body in ground.sent().items():
         if body.get("config", {}).get("labels", {}).get(constants.NODEPOOL_MANAGER) != constants.MANAGER:

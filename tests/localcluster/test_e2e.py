@@ -288,6 +288,28 @@ def test_logs_and_names(cluster: localcluster.LocalCluster) -> None:
         cluster.logs("kubelet")
 
 
+def test_an_operator_can_be_added_to_a_running_cluster(kube: Kube, cluster: localcluster.LocalCluster) -> None:
+    """It works when add() returns, beside what was there; a second time nothing happens."""
+    sets = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/default/leaderworkersets"
+    assert kube.call("GET", sets).status_code == 404
+    cluster.add(localcluster.LWS)
+    assert cluster.component_names[-2:] == ("jobset", "lws")
+    cluster.add(localcluster.LWS)
+    template = {"spec": {"containers": [{"name": "main", "image": "none"}]}}
+    spec = {"leaderWorkerTemplate": {"size": 2, "workerTemplate": template}}
+    kind = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
+    made = kube.create(sets, {**kind, "metadata": {"name": "late"}, "spec": spec})
+    assert made["spec"]["networkConfig"] == {"subdomainPolicy": "Shared"}
+    names = wait_for(
+        lambda: {pod["metadata"]["name"] for pod in kube.get(PODS)["items"]} >= {"late-0", "late-0-1"},
+        what="a leader and a worker",
+    )
+    assert names
+    kube.create(JOBSETS, jobset("beside"))
+    wait_for(lambda: kube.pods("beside"), what="a pod of a JobSet")
+    cluster.check()
+
+
 def test_a_used_directory_is_refused(cluster: localcluster.LocalCluster) -> None:
     """Nothing of what is in there is touched."""
     with pytest.raises(localcluster.LocalClusterError, match=r"is not empty"):
