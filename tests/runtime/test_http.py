@@ -140,6 +140,7 @@ def test_what_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str], reque
         answered = answer(port, request_)
     assert answered.startswith(f"HTTP/1.1 {status} ".encode())
     assert answered.count(b"HTTP/1.1") == 1
+    assert b"connection: close" in answered
     assert lines == []
     assert answer(port, b"POST / HTTP/1.0\r\nContent-Length: 2\r\n\r\nab").endswith(b"\r\n\r\n2")
     assert capfd.readouterr() == ("", "")

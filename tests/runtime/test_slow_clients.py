@@ -189,7 +189,7 @@ def test_the_time_of_the_next_request_starts_when_the_answer_is_received(make: C
     """Not when the server has written it: a client may be slow to read a large one."""
     size = 50_000_000
     ground = make(exposition=lambda: b"x" * size, request_seconds=10.0)
-    client = ground.connect()
+    silent, client = ground.connect(), ground.connect()
     client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
     assert client.recv(12) == b"HTTP/1.1 200"
     ground.advance(6.0)
@@ -197,6 +197,8 @@ def test_the_time_of_the_next_request_starts_when_the_answer_is_received(make: C
     while left > 0:
         left -= len(client.recv(2**20))
     ground.advance(6.0)
+    # Deadlines have been looked at since.
+    assert ended(silent)
     client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
     assert healthy(client)
 

@@ -106,6 +106,7 @@ def test_two_addresses(serve: Serve) -> None:
     assert ask(metrics, "/metrics")[0] == 200
     assert ask(metrics, "/healthz") == (404, "not found; available: /metrics\n")
     assert ask(probes, "/readyz")[0] == 200
+    assert ask(probes, "/healthz/")[0] == 404
     assert ask(probes, "/metrics") == (404, "not found; available: /healthz /readyz\n")
 
 
@@ -148,7 +149,7 @@ def test_failing_callback_is_a_500(serve: Serve) -> None:
         raise ZeroDivisionError
 
     [port] = serve(exposition=fail).ports
-    assert ask(port, "/metrics")[0] == 500
+    assert ask(port, "/metrics") == (500, "internal error; see the log\n")
     assert ask(port, "/healthz")[0] == 200
 
 
@@ -192,9 +193,46 @@ def test_slow_page_does_not_block_the_others(serve: Serve) -> None:
     scrape.start()
     assert entered.wait(5)
     assert ask(port, "/healthz")[0] == 200
+    # Nor does it block the end of the process.
+    assert all(each.daemon for each in threading.enumerate() if each.name.startswith("http"))
     release.set()
     scrape.join(5)
     assert answers == [(200, "late\n")]
+
+
+def test_a_page_that_is_ready_after_the_stop(serve: Serve) -> None:
+    """It is dropped without a word."""
+    release, entered = threading.Event(), threading.Event()
+    pages: list[threading.Thread] = []
+
+    def slow() -> bytes:
+        pages.append(threading.current_thread())
+        entered.set()
+        release.wait(10)
+        return b"late\n"
+
+    server = serve(exposition=slow)
+    with socket.create_connection(("127.0.0.1", server.ports[0]), 5) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert entered.wait(5)
+        server.stop()
+    release.set()
+    # What fails in a thread fails the test.
+    pages[0].join(5)
+    assert not pages[0].is_alive()
+
+
+def test_without_threads_there_are_no_pages(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the system gives no threads each request is answered 500; afterwards all of them can be served again."""
+    [port] = serve().ports
+
+    def none(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none)
+        assert {ask(port, "/metrics")[0] for _ in range(6)} == {500}
+    assert ask(port, "/metrics")[0] == 200
 
 
 def test_port_in_use(serve: Serve) -> None:
