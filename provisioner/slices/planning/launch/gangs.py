@@ -220,8 +220,10 @@ def _releases(
             # Nobody knows whether all are there before it is resumed.
             continue
         for node in supply[name].nodes:
-            if any(taint.key in constants.HELD_KEYS for taint in node.taints):
-                yield node.name
+            for taint in node.taints:
+                if taint.key in constants.HELD_KEYS:
+                    yield node.name
+                    break
 
 
 def _verdicts(

@@ -20,7 +20,7 @@ from provisioner.slices.planning.launch.names import pool_name
 from provisioner.slices.planning.launch.order import by_turn, paced_until
 from provisioner.slices.planning.launch.probes import Probes
 from provisioner.slices.planning.launch.reserving import is_due, is_open, pass_turns, turn_of
-from provisioner.slices.planning.launch.specification import check_shape, is_held, labels_left_out
+from provisioner.slices.planning.launch.specification import Specification, check_shape, is_held, labels_left_out
 from provisioner.slices.planning.launch.together import Unsatisfiable, find_unsatisfiable
 from provisioner.slices.planning.launch.wishes import UnmeetableError
 from provisioner.slices.planning.lifecycle import Phase
@@ -128,9 +128,9 @@ class _Launcher:
             choices = self.round_.candidates.choices(slice_, self.zones.get(uid))
             refusal = self.budget.refusal(slice_)
             blocker = _too_much(slice_, name, refusal) if refusal is not None else self._queued(slice_, name)
-            offer = blocker or self._offer(slice_, name, attempt, choices)
+            offer = blocker or self._offer(slice_, name, choices)
             if self._is_out_for_long(slice_, refusal):
-                self._reserve(slice_, lambda: self._offer(slice_, name, attempt, choices))
+                self._reserve(slice_, lambda: self._offer(slice_, name, choices))
         except UnmeetableError as error:
             launches.verdicts.append(
                 verdict(slice_, constants.INVALID_REQUEST, f"No TPU node pool is created: {error}")
@@ -144,47 +144,50 @@ class _Launcher:
             self._state(slice_, name, Phase.BLOCKED, offer.note)
             launches.verdicts += [offer.verdict] if offer.verdict is not None else []
             launches.wake_at += [offer.until] if offer.until is not None else []
-        elif (self.slots is not None and len(launches.creates) >= self.slots) or self.probes.full(offer):
+        elif self._lacks_operations(offer):
             launches.waits_for_operations = True
             self._state(slice_, name, Phase.WANTED, _WAITS_FOR_OPERATIONS)
         else:
-            self._create(slice_, offer, choices)
+            paced = paced_until(slice_, launches.pace, self.round_.memory)
+            if paced is not None and paced > self.round_.now:
+                launches.wake_at.append(paced)
+                self._state(slice_, name, Phase.WANTED, _WAITS_FOR_PACE)
+                return
+            if paced is not None:
+                launches.pace = backoff.retried(launches.pace, self.round_.now)
+            self._create(slice_, offer.stamped(name, attempt), choices)
+            self.probes.add(offer.blueprint.capacity, name)
+
+    def _lacks_operations(self, offer: Specification) -> bool:
+        full = self.slots is not None and len(self.launches.creates) >= self.slots
+        return full or self.probes.full(offer.blueprint.capacity)
 
     def _create(self, slice_: Slice, request: NodePoolRequest, choices: Choices) -> None:
-        """Decide on a create that nothing is in the way of but the pace."""
-        launches, now = self.launches, self.round_.now
-        paced = paced_until(slice_, launches.pace, self.round_.memory)
-        if paced is not None and paced > now:
-            launches.wake_at.append(paced)
-            self._state(slice_, request.name, Phase.WANTED, _WAITS_FOR_PACE)
-            return
-        if paced is not None:
-            launches.pace = backoff.retried(launches.pace, now)
+        """Decide on a create, and tell what its owner has to know of it."""
+        launches = self.launches
         launches.creates.append(_create_of(slice_, request))
         self._state(slice_, request.name, Phase.WANTED, "")
         launches.verdicts += (*underused(slice_), *unlisted(slice_), *self._left_out(slice_, choices))
         launches.verdicts += unknown_selectors(slice_, request)
         launches.verdicts += not_separate(slice_) if is_held(request) else ()
         self.names.add(request.name)
-        self.probes.add(request)
         self.zones.setdefault(slice_.workload.uid, request.zone)
         self.budget.take(slice_)
 
-    def _offer(self, slice_: Slice, name: PoolName, attempt: int, choices: Choices) -> NodePoolRequest | Blocker:
+    def _offer(self, slice_: Slice, name: PoolName, choices: Choices) -> Specification | Blocker:
         """Specify the pool of the best choice that nothing stands in the way of."""
         memory, now, making = self.round_.memory, self.round_.now, self.probes.making
         shape = check_shape(slice_)
         machine_type, topology, nodes = shape.machine_type.name, str(shape.topology), slice_.nodes
         in_the_way: list[blockers.InTheWay] = []
         problems: dict[str, None] = {}
-        waiting: NodePoolRequest | None = None
+        waiting: Specification | None = None
         for choice in choices.open:
             key = capacity_key(choice, machine_type, topology, nodes)
             found = blockers.of_capacity(slice_, choice, key, memory, making, now)
             if found is None:
                 try:
                     specification = self.round_.candidates.specification(slice_, choice)
-                    request = specification.stamped(name, attempt)
                 except UnmeetableError as error:
                     problems.setdefault(str(error))
                     continue
@@ -192,12 +195,12 @@ class _Launcher:
                 found = blockers.of_request(choice, digest, memory, now) or blockers.of_failed_pool(
                     choice, digest, memory, now
                 )
-                if found is None and self.probes.full(request):
+                if found is None and self.probes.full(specification.blueprint.capacity):
                     # Another choice may need no probe.
-                    waiting = waiting or request
+                    waiting = waiting or specification
                     continue
                 if found is None:
-                    return request
+                    return specification
             in_the_way.append(found)
         if waiting is not None:
             return waiting
@@ -229,7 +232,7 @@ class _Launcher:
         gang = self.unsatisfiable.get(uid)
         return refusal is not None if gang is None else gang.limited
 
-    def _reserve(self, slice_: Slice, offered: Callable[[], NodePoolRequest | Blocker]) -> None:
+    def _reserve(self, slice_: Slice, offered: Callable[[], Specification | Blocker]) -> None:
         """Keep what becomes free for slices if it is their turn; note that they wait for one if it is nobody's."""
         uid, memory, now = slice_.workload.uid, self.round_.memory, self.round_.now
         together: Collection[Slice] = self.members.get(uid, (slice_,))

@@ -61,6 +61,9 @@ class Budget:
     created: list[datetime] = field(default_factory=list)
     #: Of the chips those that are kept for slices that have waited for too long, by scope.
     reserved: dict[str, int] = field(default_factory=dict)
+    #: Whether there is a limit on chips, and one that chips or pools are counted for.
+    counts_chips: bool = field(init=False)
+    counts: bool = field(init=False)
 
     @classmethod
     def of(cls, round_: Round, matching: Matching) -> Budget:
@@ -68,7 +71,7 @@ class Budget:
         settings, now, holders = round_.settings, round_.now, matching.holders
         budget = cls(settings=settings, now=now)
         budget.created = sorted(moment for moment in round_.memory.created_at.values() if moment > now - _HOUR)
-        for each in round_.supply.values() if budget._counts else ():
+        for each in round_.supply.values() if budget.counts else ():
             # One that only others' pods are on is not had by the JobSet that it was made for.
             lent = _is_lent(each, holders.get(each.name, frozenset()))
             budget._count(*each.workload_name, each.pool.machine_type, each.pool.hosts, pools=0 if lent else 1)
@@ -77,15 +80,12 @@ class Budget:
                 budget.chips_of_workloads.update(dict.fromkeys(((scope, uid) for scope in scopes_of(each)), each.chips))
         return budget
 
-    @property
-    def _counts(self) -> bool:
-        """Whether there is a limit that chips or pools are counted for."""
+    def __post_init__(self) -> None:
         settings = self.settings
-        return (
-            settings.max_chips is not None
-            or settings.max_pools_per_jobset is not None
-            or bool(settings.max_chips_per_namespace or settings.max_chips_per_accelerator)
+        self.counts_chips = settings.max_chips is not None or bool(
+            settings.max_chips_per_namespace or settings.max_chips_per_accelerator
         )
+        self.counts = self.counts_chips or settings.max_pools_per_jobset is not None
 
     def copy(self) -> Budget:
         """Return a budget of its own with the same things counted."""
@@ -104,8 +104,8 @@ class Budget:
             return _PAUSED
         if slice_.shape is None:
             return None
-        chips = _chips_of(slice_)
-        for limit, scope, most in self._limits_on_chips(slice_):
+        chips = _chips_of(slice_) if self.counts_chips else 0
+        for limit, scope, most in self._limits_on_chips(slice_) if self.counts_chips else ():
             if self.chips[scope] + chips > most:
                 return _too_many_chips(limit, scope, most, self.chips[scope], self.reserved.get(scope, 0), chips)
         return self._refusal_of_others(slice_.workload)
@@ -169,7 +169,7 @@ class Budget:
     def take(self, slice_: Slice) -> None:
         """Count a create that has been decided."""
         workload, shape = slice_.workload, slice_.shape
-        if shape is not None and self._counts:
+        if shape is not None and self.counts:
             self._count(workload.namespace, workload.name, shape.machine_type.name, slice_.nodes, pools=1)
             for scope in scopes(workload.namespace, shape.accelerator.label):
                 self.chips_of_workloads[scope, workload.uid] += _chips_of(slice_)

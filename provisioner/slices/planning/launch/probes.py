@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus
+from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.round import Round
@@ -30,16 +30,16 @@ class Probes:
         limit = round_.memory.operations.limit
         return cls(making=making, memory=round_.memory, most=None if limit is None else (limit + 1) // 2)
 
-    def add(self, request: NodePoolRequest) -> None:
+    def add(self, capacity: str, name: PoolName) -> None:
         """Take note of one that is about to be made."""
-        self.making.setdefault(backoff.capacity_key(request), request.name)
+        self.making.setdefault(capacity, name)
 
-    def full(self, request: NodePoolRequest) -> bool:
+    def full(self, capacity: str) -> bool:
         """Whether a pool would take an operation that others need, only to see whether there is stock again.
 
         A create that runs into a stockout holds one of GKE's few operations for up to half an hour.
         """
-        if self.most is None or backoff.probing(self.memory.backoffs, backoff.capacity_key(request)) is None:
+        if self.most is None or backoff.probing(self.memory.backoffs, capacity) is None:
             return False
         probing = sum(backoff.probing(self.memory.backoffs, key) is not None for key in self.making)
         return probing >= self.most

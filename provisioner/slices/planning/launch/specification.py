@@ -24,6 +24,7 @@ from provisioner.model.choices import CapacityChoice, comma_items
 from provisioner.settings import Settings, forms, parse_networks
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import allowlists, wishes
+from provisioner.slices.planning.launch.capacity import capacity_key
 from provisioner.slices.planning.launch.wishes import UnmeetableError
 from provisioner.slices.planning.match import node_labels
 from provisioner.slices.planning.match.fit import NodeView, demand_key, misfit
@@ -55,6 +56,9 @@ _LABELS_AT = _DIGEST_FIELDS.index("labels")
 _OWN_KEYS = frozenset({*constants.OWNER_LABELS, constants.NODE_POOL})
 #: Labels that say how often a slice was tried, and what was asked for: not part of what is asked for.
 _STAMPS = frozenset({constants.POOL_ATTEMPT, constants.NODEPOOL_HASH})
+_DIGEST_DIGITS = 16
+#: Their keys, the digest, and an attempt of one digit.
+_STAMP_CHARACTERS = sum(map(len, _STAMPS)) + _DIGEST_DIGITS + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +69,15 @@ class Blueprint:
     request: NodePoolRequest
     #: The fields of the request that do not differ from slice to slice.
     shared: Mapping[str, Any]
+    #: The capacity that it takes, as back-off names it.
+    capacity: str
     #: The digest's text before and after the labels.
     digest_text: tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Specification:
-    """What a node pool for one slice is asked to be; what is left is its name and its attempt."""
+    """What a node pool for one slice is asked to be; only its name and its attempt are missing."""
 
     blueprint: Blueprint
     #: All but those that are stamped.
@@ -80,9 +86,8 @@ class Specification:
     digest: str
 
     def stamped(self, name: PoolName, attempt: int) -> NodePoolRequest:
-        """Return the request of one attempt; raise UnmeetableError where GKE would not take its labels."""
+        """Return the request of one attempt."""
         labels = {**self.labels, constants.NODEPOOL_HASH: self.digest, constants.POOL_ATTEMPT: str(attempt)}
-        _check_labels(labels)
         return NodePoolRequest(name=name, labels=labels, **self.blueprint.shared)
 
 
@@ -144,12 +149,14 @@ def blueprint(slice_: Slice, settings: Settings, choice: CapacityChoice, copied:
     )
     content = dict(zip(_DIGEST_FIELDS, _content_of(request), strict=True))
     shared = {name: value for name, value in content.items() if name not in ("name", "labels")}
-    return Blueprint(request=request, shared=shared, digest_text=_digest_text(request))
+    taken = capacity_key(choice, request.machine_type, topology_of_request(request), request.node_count)
+    return Blueprint(request=request, shared=shared, capacity=taken, digest_text=_digest_text(request))
 
 
 def specify(slice_: Slice, plan: Blueprint) -> Specification:
-    """Say whose the pool of a blueprint is to be."""
+    """Say whose the pool of a blueprint is to be; raise UnmeetableError where GKE would not take its labels."""
     labels = {**plan.request.labels, **_owner_labels(slice_)}
+    _check_labels(labels)
     return Specification(blueprint=plan, labels=labels, digest=_digest(plan.digest_text, labels))
 
 
@@ -195,7 +202,7 @@ def _digest_text(request: NodePoolRequest) -> tuple[str, str]:
 def _digest(text: tuple[str, str], labels: Mapping[str, str]) -> str:
     kept = sorted([item for item in labels.items() if item[0] not in _STAMPS])
     before, after = text
-    return hashlib.sha256(f"{before}{kept!r}{after}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{before}{kept!r}{after}".encode()).hexdigest()[:_DIGEST_DIGITS]
 
 
 def expected_pool(request: NodePoolRequest) -> NodePool:
@@ -420,7 +427,7 @@ def _label_value(text: str) -> str:
 
 
 def _check_labels(labels: Mapping[str, str]) -> None:
-    total = sum(map(len, labels)) + sum(map(len, labels.values()))
+    total = _STAMP_CHARACTERS + sum(map(len, labels)) + sum(map(len, labels.values()))
     if total > _MAX_LABEL_CHARACTERS:
         raise UnmeetableError(
             f"the pool's labels would have {total} characters, GKE allows {_MAX_LABEL_CHARACTERS}; copy fewer labels "

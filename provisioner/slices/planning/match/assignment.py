@@ -151,6 +151,8 @@ class _Free:
 
     def take(self, slice_: Slice, zone: Zone | None) -> Supply | None:
         """Give out the best pool that fits, in the one zone where there is one to keep to."""
+        if not self._shelves:
+            return None
         # A label that is not predicted says nothing of who may carry it.
         selectors = [
             (key, value)

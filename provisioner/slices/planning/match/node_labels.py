@@ -120,6 +120,7 @@ def is_system(key: str) -> bool:
     )
 
 
+@lru_cache(maxsize=4096)
 def may_be_there(key: str) -> bool:
     """Whether a node may carry a label although it is not predicted."""
     return key not in _KNOWN and is_system(key) and not key.startswith(_OURS)
