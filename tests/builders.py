@@ -105,6 +105,7 @@ def make_pod(
         "uid": f"uid-of-{workload.uid}-{group_name}-{index}",
         "workload_name": workload.name,
         "workload_uid": workload.uid,
+        "group_name": group_name,
         "group_key": group_key(workload.namespace, group_name),
         "completion_index": index,
         "phase": "Running" if node else "Pending",

@@ -32,6 +32,7 @@ from provisioner.slices.planning.plan import PoolState
 from provisioner.slices.planning.supply import is_ours
 from provisioner.slices.suppliers.gke.decorators import RetryingGke
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
+from provisioner.workloads import live
 
 _LOOK_SECONDS = 10.0
 #: While it waits it says something this often: connections on which nothing comes are closed on the way.
@@ -148,7 +149,7 @@ class Look:
         try:
             for node in snapshot.nodes:
                 if node.pool_name == pool:
-                    for pod in kube.list_pods_on_node(self.api, node.name):
+                    for pod in live.list_pods_on_node(self.api, node.name):
                         if pod.chips and not pod.finished:
                             return f"{pod.namespace}/{pod.name}"
         except kube.ClusterError:

@@ -23,27 +23,23 @@ from provisioner.kube.hints import HintsStore
 from provisioner.kube.lease import LeaseElector, boot_clock
 from provisioner.kube.listwatch import ListWatch
 from provisioner.kube.live import (
-    BoundPod,
     PoolNode,
     cordon,
     cordon_open_node,
-    get_jobset,
     list_nodes_of_pool,
     list_open_nodes_of_pool,
-    list_pods_of_workload,
-    list_pods_on_node,
     list_provider_ids_without_tpus,
     release,
     uncordon,
 )
-from provisioner.kube.parse import parse_jobset, parse_node, parse_pod
+from provisioner.kube.parse import parse_node
 from provisioner.kube.protocol import Api, Page, Stream, Timeouts
-from provisioner.kube.watches import CombinedWatch, Namespace, Watch, WatchOptions, jobsets, namespaces, nodes, pods
+from provisioner.kube.watches import Collection, CombinedWatch, Namespace, Watch, WatchOptions, namespaces, nodes
 
 __all__ = [
     "Api",
-    "BoundPod",
     "ClusterError",
+    "Collection",
     "CombinedWatch",
     "Conflict",
     "EventRecorder",
@@ -72,19 +68,12 @@ __all__ = [
     "connect",
     "cordon",
     "cordon_open_node",
-    "get_jobset",
-    "jobsets",
     "list_nodes_of_pool",
     "list_open_nodes_of_pool",
-    "list_pods_of_workload",
-    "list_pods_on_node",
     "list_provider_ids_without_tpus",
     "namespaces",
     "nodes",
-    "parse_jobset",
     "parse_node",
-    "parse_pod",
-    "pods",
     "release",
     "uncordon",
 ]

@@ -10,19 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, TypeVar
 
 from provisioner import constants
 from provisioner.kube import errors
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.paging import Pager
-from provisioner.kube.parse import group_key_of, parse_jobset, parse_pod
-from provisioner.kube.podspec import requested_chips
-from provisioner.kube.protocol import JOBSETS_ROOT, Api, JsonObject, collection_path, object_path
-from provisioner.kube.quantities import parse_timestamp
-from provisioner.kube.watches import UNFINISHED
-from provisioner.model.workloads import GroupKey, Pod, Workload
+from provisioner.kube.protocol import Api, JsonObject, collection_path, object_path
 
 T = TypeVar("T")
 
@@ -48,46 +42,6 @@ class PoolNode:
     open: bool
     #: It bears the note that we cordoned it.
     marked: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundPod:
-    """Any pod on a node, whoever made it."""
-
-    namespace: str
-    name: str
-    uid: str
-    #: Of the Job that controls it; empty where none does.
-    group_key: GroupKey
-    #: By a label that whoever makes the pod can write; empty without it.
-    workload_name: str
-    workload_uid: str
-    chips: int
-    finished: bool
-    #: deletionTimestamp: the moment at which the grace ends; None while nobody deletes it.
-    deletion_deadline: datetime | None
-
-
-def get_jobset(api: Api, namespace: str, name: str) -> Workload | None:
-    """Read a JobSet, without its replicated jobs; None where it does not exist.
-
-    A cluster without the JobSet kind answers 404 too, but without a Status object that says NotFound: that is raised,
-    because it says nothing about this JobSet.
-    """
-    try:
-        raw = api.get(object_path("jobsets", name, namespace=namespace, root=JOBSETS_ROOT))
-    except errors.NotFound as error:
-        if error.reason == "NotFound":
-            return None
-        raise
-    return _read(raw, _without_templates)
-
-
-def _without_templates(raw: Any) -> Workload:
-    """Read whether a JobSet lives; templates that cannot be read are no reason to keep a pool for ever."""
-    spec = raw.get("spec")
-    kept = {key: value for key, value in spec.items() if key != "replicatedJobs"} if isinstance(spec, dict) else {}
-    return parse_jobset({**raw, "spec": kept})
 
 
 def list_nodes_of_pool(api: Api, pool_name: str) -> list[PoolNode]:
@@ -126,7 +80,7 @@ def list_provider_ids_without_tpus(api: Api) -> Iterator[list[str]]:
 
 def _list_metadata(api: Api, pool_name: str, fields: Mapping[str, str]) -> list[tuple[str, bool]]:
     query = {"labelSelector": f"{constants.NODE_POOL}={pool_name}", **fields}
-    return _list(api, collection_path("nodes"), query, _name_and_mark, metadata_only=True)
+    return list_all(api, collection_path("nodes"), query, _name_and_mark, metadata_only=True)
 
 
 def _name_and_mark(raw: Any) -> tuple[str, bool]:
@@ -136,27 +90,6 @@ def _name_and_mark(raw: Any) -> tuple[str, bool]:
         return str(name), annotations.get(constants.CORDONED) == "true"
     except (KeyError, TypeError, AttributeError) as error:
         raise MalformedObject(f"a node of the list lacks its metadata: {error!r}") from error
-
-
-def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
-    """List the unfinished pods on a node, with or without chips."""
-    return _list(
-        api,
-        collection_path("pods"),
-        {"fieldSelector": f"spec.nodeName={node_name},{UNFINISHED}"},
-        _bound_pod,
-    )
-
-
-def list_pods_of_workload(api: Api, namespace: str, name: str) -> list[Pod]:
-    """List the pods that ask for chips and whose labels name a JobSet, finished ones too."""
-    pods = _list(
-        api,
-        collection_path("pods", namespace=namespace),
-        {"labelSelector": f"{constants.JOBSET_NAME}={name}"},
-        parse_pod,
-    )
-    return [pod for pod in pods if pod is not None]
 
 
 def cordon(api: Api, node_name: str) -> bool:
@@ -231,9 +164,10 @@ def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonOb
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _list(
+def list_all(
     api: Api, path: str, query: Mapping[str, str], parse: Callable[[Any], T], *, metadata_only: bool = False
 ) -> list[T]:
+    """List a collection, all pages; raises ClusterError, and Malformed for an object that `parse` cannot read."""
     for attempt in range(1, _LIST_ATTEMPTS + 1):
         try:
             return _list_once(api, path, query, parse, metadata_only=metadata_only)
@@ -251,44 +185,15 @@ def _list_once(
     token = ""
     while True:
         page = pager.fetch(token)
-        found.extend(_read(item, parse) for item in page.items)
+        found.extend(read_one(item, parse) for item in page.items)
         token = page.continue_token
         if not token:
             return found
 
 
-def _read(raw: Any, parse: Callable[[Any], T]) -> T:
+def read_one(raw: Any, parse: Callable[[Any], T]) -> T:
+    """Read an object; raises Malformed where `parse` cannot."""
     try:
         return parse(raw)
     except MalformedObject as error:
         raise errors.Malformed(str(error)) from error
-
-
-def _bound_pod(raw: Any) -> BoundPod:
-    try:
-        metadata = raw["metadata"]
-        namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
-        labels = metadata.get("labels") or {}
-        workload_name, workload_uid = (
-            str(labels.get(key, "")) for key in (constants.JOBSET_NAME, constants.JOBSET_UID)
-        )
-        spec = raw["spec"]
-        phase = raw["status"].get("phase") if "status" in raw else None
-        deletion = metadata.get("deletionTimestamp")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise MalformedObject(f"a pod of the list on a node lacks metadata or spec: {error!r}") from error
-    what = f"pod {namespace}/{name}"
-    deadline = parse_timestamp(deletion)
-    if deletion is not None and deadline is None:
-        raise MalformedObject(f"{what}: deletionTimestamp {str(deletion)[:40]!r} is not an RFC 3339 time")
-    return BoundPod(
-        namespace=namespace,
-        name=name,
-        uid=uid,
-        group_key=group_key_of(namespace, metadata),
-        workload_name=workload_name,
-        workload_uid=workload_uid,
-        chips=requested_chips(what, spec),
-        finished=phase in ("Succeeded", "Failed"),
-        deletion_deadline=deadline,
-    )

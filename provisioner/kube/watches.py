@@ -6,24 +6,22 @@ Several namespaces mean one watch each, behind one face. Nothing here starts a t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Generic, Protocol, TypedDict, TypeVar, Unpack
 
 from provisioner import constants
 from provisioner.kube.listwatch import ListWatch
-from provisioner.kube.parse import kept_labels, parse_jobset, parse_node, parse_pod
-from provisioner.kube.protocol import JOBSETS_ROOT, Api, collection_path
+from provisioner.kube.parse import kept_labels, parse_node
+from provisioner.kube.protocol import Api, JsonObject, collection_path
 from provisioner.kube.reflector import Key
 from provisioner.model.capacity import Node
-from provisioner.model.workloads import Pod, Workload
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
-_INSTALL_JOBSET = "the JobSet CRD is not installed: install JobSet (https://jobset.sigs.k8s.io/docs/installation/)"
 
 
 class WatchOptions(TypedDict, total=False):
@@ -136,51 +134,43 @@ class Namespace:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def pods(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collection:
+    """What is watched."""
+
+    #: As people call it.
+    name: str
+    resource: str
+    root: str = "/api/v1"
+    query: Mapping[str, str] = field(default_factory=dict)
+    #: What to do where the API server does not know it.
+    install_hint: str = ""
+
+
+def watch_namespaced(
     api: Api,
+    collections: Iterable[Collection],
+    parse: Callable[[JsonObject], T | None],
     *,
     on_change: Callable[[], None],
     namespaces: Sequence[str] = (),
     **options: Unpack[WatchOptions],
-) -> Watch[Pod]:
-    """Watch the unfinished pods of JobSets that ask for chips; no namespaces means all."""
+) -> Watch[T]:
+    """Watch collections as one, in some namespaces, each with a watch of its own; none means all, with one watch."""
     return CombinedWatch(
         [
             ListWatch(
                 api,
-                name=f"pods in {namespace}" if namespace else "pods",
-                path=collection_path("pods", namespace=namespace),
-                query={"labelSelector": constants.JOBSET_NAME, "fieldSelector": UNFINISHED},
-                parse=parse_pod,
+                name=f"{collection.name} in {namespace}" if namespace else collection.name,
+                path=collection_path(collection.resource, namespace=namespace, root=collection.root),
+                query=collection.query,
+                parse=parse,
                 on_change=on_change,
+                install_hint=collection.install_hint,
                 **options,
             )
-            for namespace in _scopes(namespaces)
-        ]
-    )
-
-
-def jobsets(
-    api: Api,
-    *,
-    on_change: Callable[[], None],
-    namespaces: Sequence[str] = (),
-    **options: Unpack[WatchOptions],
-) -> Watch[Workload]:
-    """Watch the JobSets, finished ones too; no namespaces means all."""
-    return CombinedWatch(
-        [
-            ListWatch(
-                api,
-                name=f"JobSets in {namespace}" if namespace else "JobSets",
-                path=collection_path("jobsets", namespace=namespace, root=JOBSETS_ROOT),
-                query={},
-                parse=parse_jobset,
-                on_change=on_change,
-                install_hint=_INSTALL_JOBSET,
-                **options,
-            )
-            for namespace in _scopes(namespaces)
+            for collection in collections
+            for namespace in list(dict.fromkeys(namespaces)) or [""]
         ]
     )
 
@@ -214,10 +204,6 @@ def namespaces(api: Api, *, on_change: Callable[[], None], **options: Unpack[Wat
         on_change=on_change,
         **options,
     )
-
-
-def _scopes(namespaces: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(namespaces)) or [""]
 
 
 def _parse_namespace(raw: object) -> Namespace | None:

@@ -1,4 +1,4 @@
-"""JobSets and their pods, narrowed to what decisions need."""
+"""Workloads and their pods, narrowed to what decisions need."""
 
 from __future__ import annotations
 
@@ -6,17 +6,41 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import StrEnum
 from functools import lru_cache
-from typing import NewType
+from typing import NamedTuple, NewType
 
+
+class WorkloadKind(StrEnum):
+    """What a workload is; the value is Kubernetes' own word."""
+
+    JOBSET = "JobSet"
+    LEADER_WORKER_SET = "LeaderWorkerSet"
+
+    # Part of the key of maps; Python's enumerations hash slowly.
+    __hash__ = str.__hash__
+
+
+_API_VERSIONS = {
+    WorkloadKind.JOBSET: "jobset.x-k8s.io/v1alpha2",
+    WorkloadKind.LEADER_WORKER_SET: "leaderworkerset.x-k8s.io/v1",
+}
 WorkloadUid = NewType("WorkloadUid", str)
-#: SHA1 hex of "<namespace>/<job name>", as the JobSet controller labels it.
+#: SHA1 hex of "<namespace>/<group name>": the job key of JobSets, the group key of LeaderWorkerSets.
 GroupKey = NewType("GroupKey", str)
+
+
+class WorkloadName(NamedTuple):
+    """What tells a workload from all that are there at one time."""
+
+    kind: WorkloadKind
+    namespace: str
+    name: str
 
 
 @lru_cache(maxsize=65536)
 def group_key(namespace: str, group_name: str) -> GroupKey:
-    """Compute the job key as the JobSet controller does: SHA1 of "<namespace>/<job name>"."""
+    """Compute the key of a group as the JobSet controller does of a child Job: the same over restarts."""
     text = f"{namespace}/{group_name}".encode("utf-8", "surrogatepass")
     return GroupKey(hashlib.sha1(text, usedforsecurity=False).hexdigest())
 
@@ -68,18 +92,21 @@ class Requirements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A pod that asks for chips and says that it is a JobSet's; `JobSets.uid_of` tells whether that is so."""
+    """A pod that asks for chips and says that it is a workload's; `Workloads.uid_of` tells whether that is so."""
 
+    kind: WorkloadKind = WorkloadKind.JOBSET
     namespace: str
     name: str
     uid: str
     #: By a label that whoever makes the pod can write.
     workload_name: str
-    #: Likewise; empty where the JobSet release does not label it.
+    #: Likewise; empty where pods of the kind, or of the installed release, do not carry it.
     workload_uid: str = ""
-    #: Of the Job that controls the pod by its owner reference; empty where none does.
+    #: The group that controls the pod by its owner reference, for a JobSet the child Job; empty where none does.
+    group_name: str = ""
+    #: Likewise.
     group_key: GroupKey
-    #: None where neither label nor annotation gives it.
+    #: The place in the group, 0 for the leader; None where nothing tells it.
     completion_index: int | None = None
     phase: str = "Pending"
     #: Empty until the pod is bound.
@@ -101,18 +128,21 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGroup:
-    """One entry of spec.replicatedJobs."""
+    """Groups of pods that are alike: of a JobSet one entry of spec.replicatedJobs, each child Job a group."""
 
+    #: Empty where all groups of a workload are alike.
     name: str
     replicas: int
+    #: Pods of a group.
     parallelism: int
     template: Requirements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A JobSet."""
+    """What groups of pods belong to, and end with."""
 
+    kind: WorkloadKind = WorkloadKind.JOBSET
     namespace: str
     name: str
     uid: WorkloadUid
@@ -132,6 +162,11 @@ class Workload:
     created_at: datetime = datetime.min.replace(tzinfo=UTC)
 
     @property
+    def full_name(self) -> WorkloadName:
+        """What tells it from all that are there."""
+        return WorkloadName(self.kind, self.namespace, self.name)
+
+    @property
     def finished(self) -> bool:
         """Whether it completed or failed for good."""
         return self.terminal_state != ""
@@ -148,23 +183,23 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Workloads:
-    """The JobSets that are there, also by namespace and name: some pods and pools tell no more than these."""
+    """The workloads that are there, also by name: some pods and pools tell no more than that."""
 
     by_uid: Mapping[WorkloadUid, Workload]
-    uid_of_name: Mapping[tuple[str, str], WorkloadUid]
+    uid_of_name: Mapping[WorkloadName, WorkloadUid]
 
     @classmethod
     def of(cls, by_uid: Mapping[WorkloadUid, Workload]) -> Workloads:
         """Index them by name."""
-        return cls(by_uid, {(workload.namespace, workload.name): uid for uid, workload in by_uid.items()})
+        return cls(by_uid, {each.full_name: uid for uid, each in by_uid.items()})
 
     def uid_of(self, pod: Pod) -> WorkloadUid | None:
-        """Tell which JobSet a pod belongs to; None where it is not there, or is not the one that the pod names.
+        """Tell which workload a pod belongs to; None where it is not there, or is not the one that the pod names.
 
-        Labels are claims: a JobSet has pods in its own namespace only, and those that name a UID name its own. Those
-        that name none are not older than their JobSet: they are left from an earlier one of that name.
+        Labels are claims: a workload has pods in its own namespace only, and those that name a UID name its own. Those
+        that name none are not older than their workload: they are left from an earlier one of that name.
         """
-        uid = self.uid_of_name.get((pod.namespace, pod.workload_name))
+        uid = self.uid_of_name.get(WorkloadName(pod.kind, pod.namespace, pod.workload_name))
         if uid is None or pod.workload_uid == uid:
             return uid
         return uid if not pod.workload_uid and pod.created_at >= self.by_uid[uid].created_at else None
@@ -187,10 +222,10 @@ def pod_ref(pod: Pod) -> ObjectRef:
 
 
 def workload_ref(workload: Workload) -> ObjectRef:
-    """Return the reference of a JobSet."""
+    """Return the reference of a workload."""
     return ObjectRef(
-        kind="JobSet",
-        api_version="jobset.x-k8s.io/v1alpha2",
+        kind=workload.kind.value,
+        api_version=_API_VERSIONS[workload.kind],
         namespace=workload.namespace,
         name=workload.name,
         uid=workload.uid,

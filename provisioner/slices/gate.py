@@ -21,6 +21,7 @@ from provisioner import kube
 from provisioner.model.workloads import Pod, Workload
 from provisioner.runtime.parallel import ForEach, one_by_one
 from provisioner.slices.planning.plan import Delete, DeleteReason
+from provisioner.workloads import live
 
 _log = structlog.get_logger(__name__)
 
@@ -100,7 +101,7 @@ class Gate:
         """Make sure that the pool may go; return its JobSet where that lives all the same."""
         if not delete.namespace:
             raise KeptError("its labels do not say in which namespace its JobSet is; delete it by hand")
-        workload = kube.get_jobset(self.api, delete.namespace, delete.workload_name)
+        workload = live.get_workload(self.api, delete.kind, delete.namespace, delete.workload_name)
         same = workload is not None and delete.workload_uid in ("", workload.uid)
         keeps = same and workload is not None and workload.keeps_pools(while_suspended=self.keep_suspended)
         living = workload if keeps else None
@@ -115,7 +116,7 @@ class Gate:
         now = self.clock()
         return [
             f"{pod.namespace}/{pod.name} on {node}"
-            for pod in kube.list_pods_on_node(self.api, node)
+            for pod in live.list_pods_on_node(self.api, node)
             if (pod.chips > 0 or _is_of(living, pod))
             and not pod.finished
             and (pod.deletion_deadline is None or pod.deletion_deadline > now)
@@ -125,7 +126,7 @@ class Gate:
     def _still_stuck(self, delete: Delete) -> bool:
         return any(
             pod.unschedulable_since is not None and pod.deletion_deadline is None
-            for pod in kube.list_pods_of_workload(self.api, delete.namespace, delete.workload_name)
+            for pod in live.list_pods_of_workload(self.api, delete.kind, delete.namespace, delete.workload_name)
             if _spared(delete, pod)
         )
 
@@ -137,22 +138,20 @@ class Gate:
             _log.warning("node.uncordon_failed", node=node, error=str(error))
 
 
-def _spared(delete: Delete, pod: kube.BoundPod | Pod) -> bool:
+def _spared(delete: Delete, pod: live.BoundPod | Pod) -> bool:
     """Whether the pod is of the stuck job that the pool is replaced for; only an explicit setting leads here."""
     of_the_job = bool(delete.spared_group) and (pod.namespace, pod.group_key) == (delete.namespace, delete.spared_group)
     return of_the_job and pod.workload_uid in ("", delete.workload_uid)
 
 
-def _is_of(living: Workload | None, pod: kube.BoundPod) -> bool:
+def _is_of(living: Workload | None, pod: live.BoundPod) -> bool:
     """Whether a pod, with chips or without, is the living JobSet's: of its namespace, its name, its UID and a Job."""
     if living is None or not pod.group_key:
         return False
-    return (pod.namespace, pod.workload_name) == (living.namespace, living.name) and pod.workload_uid in (
-        "",
-        living.uid,
-    )
+    named = (pod.kind, pod.namespace, pod.workload_name) == (living.kind, living.namespace, living.name)
+    return named and pod.workload_uid in ("", living.uid)
 
 
 def _name(delete: Delete, workload: Workload) -> str:
-    name = f"JobSet {delete.namespace}/{delete.workload_name}"
+    name = f"{delete.kind.value} {delete.namespace}/{delete.workload_name}"
     return name if delete.workload_uid else f"{name}, which has the name in the pool's labels and UID {workload.uid},"

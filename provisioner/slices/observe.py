@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -13,10 +13,12 @@ import structlog
 from provisioner import constants, kube
 from provisioner.model.capacity import Node, NodePool, PoolName
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import Pod, Workload, WorkloadUid
+from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Gke
+from provisioner.workloads import KINDS
+from provisioner.workloads.watches import watch_pods, watch_workloads
 
 _log = structlog.get_logger(__name__)
 
@@ -31,7 +33,9 @@ _RELIST_CAP_SECONDS = 30.0
 class Watches:
     """The list-watches of one controller."""
 
-    jobsets: kube.Watch[Workload]
+    #: By kind.
+    workloads: Mapping[WorkloadKind, kube.Watch[Workload]]
+    #: Of all these kinds.
     pods: kube.Watch[Pod]
     nodes: kube.Watch[Node]
     #: Only where an opt-in label is set.
@@ -40,7 +44,7 @@ class Watches:
     def named(self) -> dict[str, kube.Watch[object]]:
         """All of them, by the name of what they watch."""
         named: dict[str, kube.Watch[object]] = {
-            "jobsets": self.jobsets,
+            **{KINDS[kind].resource: watch for kind, watch in self.workloads.items()},
             "pods": self.pods,
             "nodes": self.nodes,
         }
@@ -55,8 +59,11 @@ def make_watches(
     """Make the list-watches that the settings ask for; they are not started yet."""
     namespaces = settings.namespaces
     return Watches(
-        jobsets=kube.jobsets(api, on_change=on_change, namespaces=namespaces, **options),
-        pods=kube.pods(api, on_change=on_change, namespaces=namespaces, **options),
+        workloads={
+            kind: watch_workloads(api, each, on_change=on_change, namespaces=namespaces, **options)
+            for kind, each in KINDS.items()
+        },
+        pods=watch_pods(api, KINDS.values(), on_change=on_change, namespaces=namespaces, **options),
         nodes=kube.nodes(api, on_change=on_change, **options),
         namespaces=(
             kube.namespaces(api, on_change=on_change, **options) if settings.opt_in_label is not None else None
@@ -137,11 +144,13 @@ def take_snapshot(
     if pools.listed_at is None or pools.problem:
         reasons = (*reasons, pools.problem or "the node pools are not listed yet")
     namespaces = watches.namespaces.records() if watches.namespaces is not None else {}
-    jobsets = {workload.uid: workload for workload in watches.jobsets.records().values()}
+    watched = watches.workloads.values()
+    workloads = {each.uid: each for watch in watched for each in watch.records().values()}
     owners = {WorkloadUid(pool.labels.get(constants.POOL_JOBSET_UID, "")) for pool in pools.pools}
+    deleted = {uid for uid in owners - workloads.keys() if any(watch.seen_deleted(uid) for watch in watched)}
     return Snapshot(
-        workloads=MappingProxyType(jobsets),
-        deleted_workloads=frozenset(uid for uid in owners - jobsets.keys() if watches.jobsets.seen_deleted(uid)),
+        workloads=MappingProxyType(workloads),
+        deleted_workloads=frozenset(deleted),
         pods=tuple(watches.pods.records().values()),
         nodes=tuple(watches.nodes.records().values()),
         pools=pools.pools,

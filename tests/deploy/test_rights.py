@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import yaml
 from provisioner import constants, kube
 from provisioner.kube import KubeApi
 from provisioner.kube.protocol import LEASES_ROOT, Timeouts, object_path
-from provisioner.model.workloads import ObjectRef
+from provisioner.model.workloads import ObjectRef, WorkloadKind
 from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import wait_for
+from provisioner.workloads import JOBSET, live
+from provisioner.workloads.watches import watch_pods, watch_workloads
 from tests.deploy.kit import DEPLOY, NAMESPACE, SERVICE_ACCOUNT, Recorder, Right, only, right_of, rights, role_without
 from tests.deploy.mainjob import do_the_main_job, used_rights
 from tests.e2e.kit import Ground
@@ -175,7 +178,7 @@ def _cordon(api: KubeApi, rehearsal: Rehearsal) -> str:
 
 def _get_jobset(api: KubeApi, rehearsal: Rehearsal) -> str:
     try:
-        kube.get_jobset(api, "default", "absent")
+        live.get_workload(api, WorkloadKind.JOBSET, "default", "absent")
     except kube.ClusterError as error:
         return str(error)
     return ""
@@ -213,15 +216,15 @@ _CREATE_LEASE = Right(_COORDINATION, "leases", "create", NAMESPACE)
 _PATCH_EVENTS = Right("", "events", "patch")
 _GET_NODES = Right("", "nodes", "get")
 _TRIES: dict[Right, _Try] = {
-    Right("", "pods", "list"): _watch(kube.pods),
-    Right("", "pods", "watch"): _watch(kube.pods),
+    Right("", "pods", "list"): _watch(partial(watch_pods, kinds=[JOBSET])),
+    Right("", "pods", "watch"): _watch(partial(watch_pods, kinds=[JOBSET])),
     Right("", "nodes", "list"): _watch(kube.nodes),
     Right("", "nodes", "watch"): _watch(kube.nodes),
     _GET_NODES: _cordon,
     Right("", "nodes", "patch"): _cordon,
     Right(_JOBSETS, "jobsets", "get"): _get_jobset,
-    Right(_JOBSETS, "jobsets", "list"): _watch(kube.jobsets),
-    Right(_JOBSETS, "jobsets", "watch"): _watch(kube.jobsets),
+    Right(_JOBSETS, "jobsets", "list"): _watch(partial(watch_workloads, kind=JOBSET)),
+    Right(_JOBSETS, "jobsets", "watch"): _watch(partial(watch_workloads, kind=JOBSET)),
     Right("", "events", "create"): _events(repeated=False),
     _PATCH_EVENTS: _events(repeated=True),
     _CREATE_LEASE: _create_lease,

@@ -15,6 +15,8 @@ from provisioner.kube.protocol import JOBSETS_ROOT, collection_path, object_path
 from provisioner.localcluster import recipes
 from provisioner.rehearsal import ProvisionerProcess
 from provisioner.slices.observe import MAX_SILENCE_SECONDS, Watches, distrust
+from provisioner.workloads import JOBSET
+from provisioner.workloads.watches import watch_pods, watch_workloads
 from tests.e2e.kit import Ground, await_round, foreign_pod, logged, metric, metrics, moment, ready
 from tests.e2e.proxy import Proxy
 from tests.kube.builders import FakeClock
@@ -230,8 +232,8 @@ def test_silent_watches_are_distrusted(alone: Ground, proxy: Proxy, tmp_path: Pa
         )
         options: dict[str, Any] = {"on_change": lambda: None, "clock": now}
         watches = Watches(
-            jobsets=kube.jobsets(api, **options),
-            pods=kube.pods(api, **options),
+            workloads={JOBSET.kind: watch_workloads(api, JOBSET, **options)},
+            pods=watch_pods(api, [JOBSET], **options),
             nodes=kube.nodes(api, **options),
         )
         for watch in watches.named().values():

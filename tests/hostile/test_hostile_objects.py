@@ -17,7 +17,6 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.fields import MalformedObject
-from provisioner.kube.parse import parse_jobset, parse_pod
 from provisioner.model.capacity import NodePool, Taint
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, Workload
@@ -25,6 +24,8 @@ from provisioner.slices.demand import group_key
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Plan
+from provisioner.workloads.jobset import parse_jobset
+from provisioner.workloads.pods import parse_pod
 from tests.builders import NOW, make_jobset, make_nodes, make_pod, make_pool, make_requirements, settings
 from tests.counting import counted, measured
 

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.kube.parse import parse_jobset, parse_node, parse_pod
+from provisioner.kube.parse import parse_node
 from provisioner.model import bounds
 from provisioner.model.workloads import Requirements, Workload
+from provisioner.workloads.jobset import parse_jobset
+from provisioner.workloads.pods import parse_pod
 from tests.counting import counted, measured
 from tests.kube.builders import raw_jobset, raw_node, raw_pod
 

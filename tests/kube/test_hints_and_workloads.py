@@ -9,6 +9,8 @@ import structlog
 
 from provisioner.kube import errors, live
 from provisioner.kube.hints import HintsStore
+from provisioner.model.workloads import WorkloadKind
+from provisioner.workloads.live import get_workload, list_pods_of_workload, list_pods_on_node
 from tests.kube.builders import raw_jobset, raw_node, raw_pod
 from tests.kube.fake_kube import FakeKube
 
@@ -139,10 +141,10 @@ def test_a_failed_save_is_told_and_logged_once_per_cause(kube: FakeKube) -> None
 def test_a_jobset_is_read_live_or_not_there(kube: FakeKube) -> None:
     """Never from a cache: no resourceVersion is sent."""
     kube.put_object(JOBSET, raw_jobset())
-    jobset = live.get_jobset(kube, "default", "train")
+    jobset = get_workload(kube, WorkloadKind.JOBSET, "default", "train")
     assert jobset is not None
     assert jobset.uid == "uid-of-train"
-    assert live.get_jobset(kube, "default", "other") is None
+    assert get_workload(kube, WorkloadKind.JOBSET, "default", "other") is None
     assert all("resourceVersion" not in call.query for call in kube.calls)
 
 
@@ -151,7 +153,7 @@ def test_a_kind_that_is_not_served_does_not_mean_that_a_jobset_is_gone(kube: Fak
     kube.put_object(JOBSET, raw_jobset())
     kube.uninstall("/apis/jobset.x-k8s.io/v1alpha2")
     with pytest.raises(errors.NotFound):
-        live.get_jobset(kube, "default", "train")
+        get_workload(kube, WorkloadKind.JOBSET, "default", "train")
 
 
 def test_nodes_of_a_pool_are_listed_by_gkes_label(kube: FakeKube) -> None:
@@ -192,7 +194,7 @@ def test_all_unfinished_pods_on_a_node_are_listed_over_all_pages(kube: FakeKube)
             metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"},
         ),
     )
-    pods = live.list_pods_on_node(kube, "n1")
+    pods = list_pods_on_node(kube, "n1")
     assert len(pods) == 601
     assert {pod.chips for pod in pods if pod.namespace == "default"} == {4}
     (web,) = [pod for pod in pods if pod.name == "web"]
@@ -212,7 +214,7 @@ def test_a_pod_that_nobody_can_count_stops_the_delete(kube: FakeKube, damage: di
     """It is raised, not passed over."""
     kube.put_object("/api/v1/namespaces/default/pods/p", raw_pod("p", **damage))
     with pytest.raises(errors.Malformed, match="pod default/p"):
-        live.list_pods_on_node(kube, "n1")
+        list_pods_on_node(kube, "n1")
 
 
 def test_a_list_that_expires_starts_again_and_never_returns_half(kube: FakeKube) -> None:
@@ -230,9 +232,9 @@ def test_pods_of_a_jobset_are_listed_by_its_name(kube: FakeKube) -> None:
     """In its namespace only."""
     for namespace in ("one", "two"):
         kube.put_object(f"/api/v1/namespaces/{namespace}/pods/p", raw_pod("p", namespace=namespace))
-    pods = live.list_pods_of_workload(kube, "one", "train")
+    pods = list_pods_of_workload(kube, WorkloadKind.JOBSET, "one", "train")
     assert [(pod.namespace, pod.name) for pod in pods] == [("one", "p")]
-    assert live.list_pods_of_workload(kube, "one", "other") == []
+    assert list_pods_of_workload(kube, WorkloadKind.JOBSET, "one", "other") == []
 
 
 def test_a_cordon_is_noted_and_undone(kube: FakeKube) -> None:

@@ -17,6 +17,8 @@ from provisioner.kube.api import connect
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.listwatch import ListWatch
 from provisioner.model.workloads import Pod
+from provisioner.workloads import JOBSET
+from provisioner.workloads.watches import watch_pods, watch_workloads
 from tests.kube.builders import FakeClock, raw_jobset, raw_node, raw_pod
 from tests.kube.fake_kube import FakeKube
 from tests.kube.test_api import write_kubeconfig
@@ -435,7 +437,7 @@ def test_a_kind_that_disappears_is_not_an_empty_list() -> None:
     """Records stay, synced says no, and all is well again when it is back."""
     kube, changes = FakeKube(), []
     kube.put_object(f"{ROOT}/namespaces/default/jobsets/train", raw_jobset())
-    parts = watches.jobsets(kube, on_change=lambda: changes.append(1))
+    parts = watch_workloads(kube, JOBSET, on_change=lambda: changes.append(1))
     (watch,) = parts.parts  # type: ignore[attr-defined]
     watch.step()
     assert (parts.synced, len(parts.records()), len(changes)) == (True, 1, 1)
@@ -523,7 +525,7 @@ def test_pods_of_chosen_namespaces_come_through_one_face() -> None:
         kube.put_object(f"/api/v1/namespaces/{namespace}/pods/p", raw_pod("p", namespace=namespace))
     kube.put_object("/api/v1/namespaces/one/pods/web", raw_pod("web", metadata={"labels": {}}))
     woken = threading.Event()
-    pods: watches.Watch[Pod] = watches.pods(kube, on_change=woken.set, namespaces=["one", "two", "one"])
+    pods: watches.Watch[Pod] = watch_pods(kube, [JOBSET], on_change=woken.set, namespaces=["one", "two", "one"])
     pods.start()
     try:
         assert until(lambda: pods.synced)

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.kube.fields import MalformedObject
-from provisioner.kube.parse import parse_jobset, parse_node, parse_pod
+from provisioner.kube.parse import parse_node
 from provisioner.kube.quantities import parse_quantity, parse_timestamp
 from provisioner.model.capacity import Taint
 from provisioner.model.workloads import Expression, Toleration
+from provisioner.workloads.jobset import parse_jobset
+from provisioner.workloads.pods import parse_pod
 from tests.kube.builders import job_reference, raw_jobset, raw_node, raw_pod
 
 #: sha1 of "default/train-slice-0"

@@ -43,7 +43,8 @@ def broken_promises(process: Process, plan: Plan) -> Iterator[str]:
 
 def _pending_leaders(process: Process) -> list[PodRun]:
     watches, living = process.loop.watches, process.simulation.cluster.pods
-    jobsets = {each.uid: each for each in watches.jobsets.records().values() if each.lives}
+    watched = watches.workloads.values()
+    jobsets = {each.uid: each for watch in watched for each in watch.records().values() if each.lives}
     pending = {
         each.uid
         for each in watches.pods.records().values()

@@ -15,7 +15,7 @@ from typing import Any
 
 from provisioner import kube
 from provisioner.constants import HELD, JOB_KEY, POOL_JOB_KEY, POOL_JOBSET_NAME, POOL_JOBSET_UID
-from provisioner.kube import parse, reflector
+from provisioner.kube import reflector
 from provisioner.kube.lease import LeaseElector
 from provisioner.kube.reflector import Reflector
 from provisioner.model.capacity import FailureKind, PoolStatus, Taint
@@ -34,6 +34,7 @@ from provisioner.slices.planning.memory import answers, backoff, open_calls
 from provisioner.slices.planning.retire import arriving, unneeded
 from provisioner.slices.planning.supply import Supply
 from provisioner.slices.suppliers.gke import errors, identity_check, translate
+from provisioner.workloads import pods
 
 #: A module or class, and the name of one of its attributes.
 At = tuple[Any, str]
@@ -209,7 +210,12 @@ def _by_label(_original: Any) -> Any:
 
 
 def _key_by_label(original: Any) -> Any:
-    return lambda namespace, metadata: (metadata.get("labels") or {}).get(JOB_KEY) or original(namespace, metadata)
+
+    def parse(raw: Any) -> Any:
+        pod, key = original(raw), (raw["metadata"].get("labels") or {}).get(JOB_KEY)
+        return replace(pod, group_key=key) if pod is not None and key else pod
+
+    return parse
 
 
 def _merging(original: Any) -> Any:
@@ -325,7 +331,7 @@ BUGS: tuple[Bug, ...] = (
         description="A pod is believed to be of the JobSet and the Job that its labels name.",
         at=(Workloads, "uid_of"),
         mutate=_by_label,
-        also=((parse, "group_key_of"), _key_by_label),
+        also=((pods, "parse_pod"), _key_by_label),
     ),
     Bug(
         name="lost-calls-stay-open",

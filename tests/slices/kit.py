@@ -14,7 +14,7 @@ from provisioner import constants, kube
 from provisioner.kube.protocol import JOBSETS_ROOT, collection_path, object_path
 from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus, Zone
-from provisioner.model.workloads import ObjectRef, group_key
+from provisioner.model.workloads import ObjectRef, WorkloadKind, group_key
 from provisioner.runtime.clock import FollowedClock
 from provisioner.settings import Settings
 from provisioner.slices.act import Actor
@@ -26,6 +26,8 @@ from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.protocol import Cluster
+from provisioner.workloads.jobset import parse_jobset
+from provisioner.workloads.pods import parse_pod
 from tests.fakes.fake_gke import FakeGke
 from tests.kube.builders import FakeClock, job_reference
 from tests.kube.fake_kube import FakeKube
@@ -125,12 +127,12 @@ class World:
         self.leading = True
         self.lease_seconds = float("inf")
         self.wake, self.stopping = threading.Event(), threading.Event()
-        self.jobsets = FakeWatch(lambda: self._read(collection_path("jobsets", root=JOBSETS_ROOT), kube.parse_jobset))
-        self.pods = FakeWatch(lambda: self._read(collection_path("pods"), kube.parse_pod, constants.JOBSET_NAME))
+        self.jobsets = FakeWatch(lambda: self._read(collection_path("jobsets", root=JOBSETS_ROOT), parse_jobset))
+        self.pods = FakeWatch(lambda: self._read(collection_path("pods"), parse_pod, constants.JOBSET_NAME))
         self.nodes = FakeWatch(
             lambda: self._read(collection_path("nodes"), kube.parse_node, constants.NODEPOOL_MANAGER)
         )
-        self.watches = Watches(jobsets=self.jobsets, pods=self.pods, nodes=self.nodes)
+        self.watches = Watches(workloads={WorkloadKind.JOBSET: self.jobsets}, pods=self.pods, nodes=self.nodes)
         self.loop = self.start(ca_pem=ca_pem)
 
     def start(self, *, ca_pem: bytes | None = CERTIFICATE) -> Loop:

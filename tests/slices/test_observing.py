@@ -9,6 +9,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
+from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.observe import PoolList, Watches, distrust, make_watches, take_snapshot
 from tests.fakes.fake_gke import FakeGke
 from tests.kube.builders import FakeClock
@@ -128,7 +129,9 @@ def test_a_snapshot_has_what_the_caches_have() -> None:
     snapshot = take_snapshot(world.watches, world.loop.pools)
     assert (list(snapshot.workloads), snapshot.deleted_workloads, len(snapshot.pods)) == ([uid], {"seen"}, 1)
     namespaces = FakeWatch(lambda: {("", "research"): _Namespace()})
-    with_labels = Watches(jobsets=world.jobsets, pods=world.pods, nodes=world.nodes, namespaces=namespaces)  # type: ignore[arg-type]
+    with_labels = Watches(
+        workloads={WorkloadKind.JOBSET: world.jobsets}, pods=world.pods, nodes=world.nodes, namespaces=namespaces
+    )  # type: ignore[arg-type]
     assert take_snapshot(world.watches, world.loop.pools).namespace_labels == {}
     assert take_snapshot(with_labels, world.loop.pools).namespace_labels == {"research": {"team": "ml"}}
 

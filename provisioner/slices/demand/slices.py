@@ -122,7 +122,7 @@ def find_slices(
         entry = wanted[uid].get(pod.group_key)
         if entry is None:
             entry = wanted[uid][pod.group_key] = _Wanted("")
-        entry.name = entry.name or pod.requirements.labels.get(constants.JOB_NAME, "")
+        entry.name = entry.name or pod.group_name
         entry.pods.append(pod)
     slices: dict[SliceId, Slice] = {}
     for workload in workloads.by_uid.values():

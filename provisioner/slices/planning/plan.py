@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import Enum
 
 from provisioner.model.capacity import NodePoolRequest, OperationName, PoolName
-from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadUid
+from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadKind, WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.memory.state import Memory
@@ -50,9 +50,10 @@ class Delete:
 
     name: PoolName
     reason: DeleteReason
+    kind: WorkloadKind = WorkloadKind.JOBSET
     namespace: str
     workload_name: str
-    #: UID of the JobSet that the pool was made for; empty where it does not say.
+    #: UID of the workload that the pool was made for; empty where it does not say.
     workload_uid: WorkloadUid
     slice_id: SliceId | None
     #: For Events while the JobSet exists.

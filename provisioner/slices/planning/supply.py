@@ -10,7 +10,7 @@ from functools import cached_property
 
 from provisioner import constants, tpu
 from provisioner.model.capacity import LATE, CapacityKind, Node, NodePool, PoolName, PoolStatus
-from provisioner.model.workloads import GroupKey, Workloads, WorkloadUid
+from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, Workloads, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.planning.launch.specification import expected_pool, expected_view, topology_of_pool
 from provisioner.slices.planning.match.fit import NodeView, misfit, room_misfit, view_of_node
@@ -85,9 +85,9 @@ class Supply:
         return int(text) if text.isascii() and text.isdigit() else 0
 
     @property
-    def workload_name(self) -> tuple[str, str]:
-        """Namespace and name of the JobSet it was made for."""
-        return _namespace_of(self.pool), _jobset_of(self.pool)
+    def workload_name(self) -> WorkloadName:
+        """The workload it was made for."""
+        return WorkloadName(WorkloadKind.JOBSET, _namespace_of(self.pool), _jobset_of(self.pool))
 
 
 def is_ours(pool: NodePool) -> bool:
@@ -152,7 +152,7 @@ def find_supply(
 
 def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:
     """Group pools by the slice that they were made for; pools of the Go provisioner name the child Job instead."""
-    by_job = {(each.workload.namespace, each.workload.name, each.group_name): each.id for each in slices.values()}
+    by_job = {(*each.workload.full_name, each.group_name): each.id for each in slices.values()}
     owned: dict[SliceId, list[Supply]] = defaultdict(list)
     for each in supply:
         labels = each.pool.labels
@@ -178,7 +178,7 @@ def referred(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> 
             key = GroupKey(labels.get(constants.POOL_JOB_KEY, ""))
             found[SliceId(workload_uid=each.workload_uid, group_key=key)] = group_name
         elif uid := workloads.uid_of_name.get(each.workload_name):
-            found[SliceId(workload_uid=uid, group_key=group_key(each.workload_name[0], group_name))] = group_name
+            found[SliceId(workload_uid=uid, group_key=group_key(each.workload_name.namespace, group_name))] = group_name
     return found
 
 

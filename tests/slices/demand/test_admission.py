@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.kube.parse import parse_jobset, parse_pod
 from provisioner.model.workloads import Workloads
 from provisioner.slices.demand import Slice, find_slices, group_key
 from provisioner.slices.demand.serving import ServingPolicy
+from provisioner.workloads.jobset import parse_jobset
+from provisioner.workloads.pods import parse_pod
 from tests.kube.builders import raw_jobset, raw_pod
 
 GATE = {"name": "kueue.x-k8s.io/topology"}

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from provisioner import tpu
 from provisioner.model.capacity import PoolName
-from provisioner.model.workloads import Workload, WorkloadUid
+from provisioner.model.workloads import Workload, WorkloadName, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.settings.forms import OTHERS
 from provisioner.slices.demand import Slice, SliceId
@@ -55,8 +55,8 @@ class Budget:
     chips: Counter[str] = field(default_factory=Counter)
     #: Chips by scope and the JobSet that has them.
     chips_of_workloads: Counter[tuple[str, WorkloadUid]] = field(default_factory=Counter)
-    #: Pools by namespace and name of their JobSet.
-    pools: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Pools by their workload.
+    pools: Counter[WorkloadName] = field(default_factory=Counter)
     #: The creates of the last hour, oldest first.
     created: list[datetime] = field(default_factory=list)
     #: Of the chips those that are kept for slices that have waited for too long, by scope.
@@ -74,7 +74,7 @@ class Budget:
         for each in round_.supply.values() if budget.counts else ():
             # One that only others' pods are on is not had by the JobSet that it was made for.
             lent = _is_lent(each, holders.get(each.name, frozenset()))
-            budget._count(*each.workload_name, each.pool.machine_type, each.pool.hosts, pools=0 if lent else 1)
+            budget._count(each.workload_name, each.pool.machine_type, each.pool.hosts, pools=0 if lent else 1)
             users = {slice_id.workload_uid for slice_id in holders.get(each.name, ()) if slice_id is not None}
             for uid in users or {each.workload_uid}:
                 budget.chips_of_workloads.update(dict.fromkeys(((scope, uid) for scope in scopes_of(each)), each.chips))
@@ -170,21 +170,21 @@ class Budget:
         """Count a create that has been decided."""
         workload, shape = slice_.workload, slice_.shape
         if shape is not None and self.counts:
-            self._count(workload.namespace, workload.name, shape.machine_type.name, slice_.nodes, pools=1)
+            self._count(workload.full_name, shape.machine_type.name, slice_.nodes, pools=1)
             for scope in scopes(workload.namespace, shape.accelerator.label):
                 self.chips_of_workloads[scope, workload.uid] += _chips_of(slice_)
         self.created.append(self.now)
 
     def give_back(self, each: Supply) -> None:
         """Count a pool no more."""
-        self._count(*each.workload_name, each.pool.machine_type, -each.pool.hosts, pools=-1)
+        self._count(each.workload_name, each.pool.machine_type, -each.pool.hosts, pools=-1)
 
-    def _count(self, namespace: str, workload_name: str, machine_type: str, nodes: int, *, pools: int) -> None:
+    def _count(self, workload: WorkloadName, machine_type: str, nodes: int, *, pools: int) -> None:
         known = tpu.machine_type(machine_type)
         if known is not None:
-            for scope in scopes(namespace, known[0].label):
+            for scope in scopes(workload.namespace, known[0].label):
                 self.chips[scope] += nodes * known[1].chips
-        self.pools[namespace, workload_name] += pools
+        self.pools[workload] += pools
 
     def _refusal_of_others(self, workload: Workload) -> Refusal | None:
         """Return what forbids one more pool besides the limits on chips."""
@@ -193,7 +193,7 @@ class Budget:
         return self._too_many_pools(workload) or self._too_many_creates()
 
     def _too_many_pools(self, workload: Workload) -> Refusal | None:
-        most, there = self.settings.max_pools_per_jobset, self.pools[workload.namespace, workload.name]
+        most, there = self.settings.max_pools_per_jobset, self.pools[workload.full_name]
         if most is None or there < most:
             return None
         return Refusal(
@@ -228,7 +228,7 @@ def problem_of(slices: Iterable[Slice], settings: Settings) -> str:
 def scopes_of(each: Supply) -> tuple[str, str, str]:
     """Return the scopes of limits in which the chips of a pool count."""
     known = tpu.machine_type(each.pool.machine_type)
-    return scopes(each.workload_name[0], known[0].label if known else "")
+    return scopes(each.workload_name.namespace, known[0].label if known else "")
 
 
 def scopes(namespace: str, accelerator: str) -> tuple[str, str, str]:

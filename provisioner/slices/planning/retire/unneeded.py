@@ -143,13 +143,15 @@ def _delete(each: Supply, stuck: SliceId | None, round_: Round, matching: Matchi
         workload, owner, reason = slices[stuck].workload, stuck, DeleteReason.SLICE_STUCK
     else:
         reason = _reason(each, workload, round_, matching)
-    namespace, workload_name = each.workload_name
+    kind, namespace, workload_name = each.workload_name
     workload_uid = each.workload_uid
     if reason is DeleteReason.SLICE_STUCK and workload is not None:
-        namespace, workload_name, workload_uid = workload.namespace, workload.name, workload.uid
+        kind, namespace, workload_name = workload.kind, workload.namespace, workload.name
+        workload_uid = workload.uid
     return Delete(
         name=each.name,
         reason=reason,
+        kind=kind,
         namespace=namespace,
         workload_name=workload_name,
         workload_uid=workload_uid,

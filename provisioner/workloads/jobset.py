@@ -1,0 +1,150 @@
+"""JobSets and their pods: each child Job is a group, its leader the pod with completion index 0."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from provisioner import constants
+from provisioner.kube import fields, podspec
+from provisioner.kube.bounded import BoundedReader
+from provisioner.kube.quantities import parse_timestamp
+from provisioner.model import bounds
+from provisioner.model.workloads import PodGroup, Workload, WorkloadKind, WorkloadUid
+from provisioner.workloads.kind import Claim, Kind
+
+ROOT = "/apis/jobset.x-k8s.io/v1alpha2"
+
+_JOB = ("batch/v1", "Job")
+#: What a decision needs of a JobSet that is refused for having too many labels.
+_KEPT_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
+
+
+def parse_jobset(raw: object) -> Workload:
+    """Read a JobSet of API version v1alpha2."""
+    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
+    spec = fields.mapping(fields.mapping(raw).get("spec"))
+    namespace, name, uid = fields.identity("JobSet", metadata)
+    what = f"JobSet {namespace}/{name}"
+    reader = BoundedReader("a JobSet", most_characters=bounds.JOBSET)
+    labels = reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS)
+    annotations = reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS)
+    groups = []
+    entries = fields.mappings(spec.get("replicatedJobs"))
+    if len(entries) > bounds.REPLICATED_JOBS:
+        reader.refuse(f"spec.replicatedJobs {bounds.too_many('entries', len(entries), bounds.REPLICATED_JOBS)}")
+    for entry in itertools.islice(entries, bounds.REPLICATED_JOBS):
+        job_spec = fields.mapping(fields.mapping(entry.get("template")).get("spec"))
+        template = fields.mapping(job_spec.get("template"))
+        template_reader = podspec.reader_of_pod(within=reader)
+        groups.append(
+            PodGroup(
+                name=template_reader.text("the name of a replicated job", entry.get("name"), most=bounds.OBJECT_NAME),
+                replicas=fields.count(entry.get("replicas"), default=1),
+                parallelism=fields.count(job_spec.get("parallelism"), default=1),
+                template=podspec.requirements(
+                    what,
+                    fields.mapping(template.get("spec")),
+                    fields.mapping(template.get("metadata")),
+                    reader=template_reader,
+                ),
+            )
+        )
+    return Workload(
+        kind=WorkloadKind.JOBSET,
+        namespace=namespace,
+        name=name,
+        uid=WorkloadUid(uid),
+        groups=tuple(groups),
+        suspended=spec.get("suspend") is True,
+        terminal_state=_terminal_state(fields.mapping(fields.mapping(raw).get("status"))),
+        deleting=metadata.get("deletionTimestamp") is not None,
+        labels=labels,
+        annotations=annotations,
+        managed_by=fields.name(spec.get("managedBy")),
+        problem=reader.problem or _too_much_work(groups),
+        created_at=parse_timestamp(metadata.get("creationTimestamp")) or fields.UNKNOWN_TIME,
+    )
+
+
+def claim_of(_namespace: str, metadata: dict[str, Any]) -> Claim | None:
+    """Read what a pod says of its JobSet, by labels or annotations, and of its Job, by the controller reference."""
+    labels = fields.mapping(metadata.get("labels"))
+    annotations = fields.mapping(metadata.get("annotations"))
+
+    def marked(key: str) -> str:
+        return fields.name(labels.get(key)) or fields.name(annotations.get(key))
+
+    name = marked(constants.JOBSET_NAME)
+    if not name:
+        return None
+    return Claim(
+        kind=WorkloadKind.JOBSET,
+        name=name,
+        uid=marked(constants.JOBSET_UID),
+        group_name=job_name_of(metadata),
+        index=fields.index(marked(constants.COMPLETION_INDEX)),
+    )
+
+
+def job_name_of(metadata: dict[str, Any]) -> str:
+    """Return the name of the Job that controls a pod; empty where no Job does.
+
+    The labels say the same, but whoever makes a pod writes its labels; the reference is what the Job controller and the
+    garbage collector go by.
+    """
+    for reference in fields.mappings(metadata.get("ownerReferences")):
+        if reference.get("controller") is True and (reference.get("apiVersion"), reference.get("kind")) == _JOB:
+            return fields.name(reference.get("name"))
+    return ""
+
+
+def _too_much_work(jobs: Iterable[PodGroup]) -> str:
+    """Say what there is too much of in a JobSet; child Jobs without chips are no work here."""
+    with_chips = [job for job in jobs if job.template.chips > 0]
+    for job in with_chips:
+        if job.template.problem:
+            return f"replicated job {bounds.cut(job.name)}: {job.template.problem}"
+        if job.parallelism > bounds.PARALLELISM:
+            return (
+                f"replicated job {bounds.cut(job.name)} has parallelism {job.parallelism:,}, and at most "
+                f"{bounds.PARALLELISM:,} pods of one child Job are served; no slice has more hosts"
+            )
+    children = sum(job.replicas for job in with_chips)
+    if children > bounds.CHILD_JOBS:
+        return (
+            f"it has {children:,} child Jobs that request chips, and at most {bounds.CHILD_JOBS:,} are served; split "
+            f"it into several JobSets"
+        )
+    return ""
+
+
+def _terminal_state(status: dict[str, Any]) -> str:
+    """Read how a JobSet ended; releases before terminalState only have conditions."""
+    state = fields.name(status.get("terminalState"))
+    if state:
+        return state
+    for condition in fields.mappings(status.get("conditions")):
+        if condition.get("type") in ("Completed", "Failed") and condition.get("status") == "True":
+            return fields.text(condition["type"])
+    return ""
+
+
+def _without_templates(raw: dict[str, Any]) -> dict[str, Any]:
+    spec = raw.get("spec")
+    kept = {key: value for key, value in spec.items() if key != "replicatedJobs"} if isinstance(spec, dict) else {}
+    return {**raw, "spec": kept}
+
+
+JOBSET = Kind(
+    kind=WorkloadKind.JOBSET,
+    root=ROOT,
+    resource="jobsets",
+    plural="JobSets",
+    pod_label=constants.JOBSET_NAME,
+    install_hint="the JobSet CRD is not installed: install JobSet (https://jobset.sigs.k8s.io/docs/installation/)",
+    parse=parse_jobset,
+    without_templates=_without_templates,
+    claim_of=claim_of,
+)

@@ -1,0 +1,46 @@
+"""What every kind of workloads is described by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from provisioner.model.workloads import Workload, WorkloadKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a pod says of the workload that it belongs to; the group is told by its controller reference alone."""
+
+    kind: WorkloadKind
+    name: str
+    #: Empty where the pods of the kind, or of the installed release, do not carry it.
+    uid: str = ""
+    #: The group of pods that it is one of; empty where nothing controls it.
+    group_name: str = ""
+    #: Its place in the group; 0 is the leader.
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Where the objects of a kind live, and how they and their pods are read."""
+
+    kind: WorkloadKind
+    #: Of its API, such as /apis/jobset.x-k8s.io/v1alpha2.
+    root: str
+    #: Plural, as in the address of a collection.
+    resource: str
+    #: As people call several of them.
+    plural: str
+    #: The label that all its pods carry; its value is the name of the workload.
+    pod_label: str
+    #: What to do where the API server does not know the kind.
+    install_hint: str
+    #: Reads an object; raises MalformedObject.
+    parse: Callable[[object], Workload]
+    #: Leaves out of an object what says nothing of whether it lives, and may be malformed all the same.
+    without_templates: Callable[[dict[str, Any]], dict[str, Any]]
+    #: Reads a pod's claim, given the pod's namespace and metadata; None for a pod of no workload of the kind.
+    claim_of: Callable[[str, dict[str, Any]], Claim | None]

@@ -1,0 +1,70 @@
+"""Pods of workloads, of whichever kind: total, whatever JSON comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from provisioner.kube import fields, podspec
+from provisioner.kube.quantities import parse_timestamp
+from provisioner.model import bounds
+from provisioner.model.workloads import GroupKey, Pod, WorkloadUid, group_key
+from provisioner.workloads import KINDS
+from provisioner.workloads.kind import Claim, Kind
+
+
+def parse_pod(raw: object) -> Pod | None:
+    """Read a pod; None unless it belongs to a workload and asks for chips."""
+    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
+    claim = claim_of(fields.name(metadata.get("namespace")), metadata)
+    if claim is None:
+        return None
+    spec = fields.mapping(fields.mapping(raw).get("spec"))
+    namespace, name, uid = fields.identity("pod", metadata)
+    what = f"pod {namespace}/{name}"
+    requirements = podspec.requirements(what, spec, metadata)
+    if requirements.chips == 0:
+        return None
+    status = fields.mapping(fields.mapping(raw).get("status"))
+    created_at = parse_timestamp(metadata.get("creationTimestamp"))
+    phase = fields.name(status.get("phase")) or "Pending"
+    since, words = None, ""
+    if phase == "Pending":
+        for condition in fields.mappings(status.get("conditions")):
+            if (condition.get("type"), condition.get("status")) != ("PodScheduled", "False"):
+                continue
+            if condition.get("reason") == "Unschedulable":
+                since = parse_timestamp(condition.get("lastTransitionTime")) or created_at
+                words = bounds.cut(fields.text(condition.get("message")), bounds.SCHEDULER_MESSAGE)
+    return Pod(
+        kind=claim.kind,
+        namespace=namespace,
+        name=name,
+        uid=uid,
+        workload_name=claim.name,
+        workload_uid=WorkloadUid(claim.uid),
+        group_name=claim.group_name,
+        group_key=key_of(namespace, claim),
+        completion_index=claim.index,
+        phase=phase,
+        node_name=fields.name(spec.get("nodeName")),
+        requirements=requirements,
+        created_at=created_at or fields.UNKNOWN_TIME,
+        unschedulable_since=since,
+        unschedulable_message=words,
+        deletion_deadline=fields.deletion_deadline(what, metadata),
+    )
+
+
+def claim_of(namespace: str, metadata: dict[str, Any], kinds: Iterable[Kind] = tuple(KINDS.values())) -> Claim | None:
+    """Return what a pod says of its workload, of the first kind that it is of; None where it is of none."""
+    for kind in kinds:
+        claim = kind.claim_of(namespace, metadata)
+        if claim is not None:
+            return claim
+    return None
+
+
+def key_of(namespace: str, claim: Claim) -> GroupKey:
+    """Return the key of the group that a pod is one of; empty where it is of none."""
+    return group_key(namespace, claim.group_name) if claim.group_name else GroupKey("")
