@@ -137,6 +137,13 @@ LEGACY_POOL_ID = "provisioner-nodepool-id"
 POOL_JOBSET_UID = "google.com/tpu-provisioner-jobset-uid"
 POOL_JOB_KEY = "google.com/tpu-provisioner-job-key"
 POOL_ATTEMPT = "google.com/tpu-provisioner-attempt"
+#: On pools of other workloads than JobSets, in place of the labels above that name JobSets and jobs.
+POOL_WORKLOAD_KIND = "google.com/tpu-provisioner-workload-kind"
+POOL_WORKLOAD_NAME = "google.com/tpu-provisioner-workload-name"
+POOL_WORKLOAD_NAMESPACE = "google.com/tpu-provisioner-workload-namespace"
+POOL_WORKLOAD_UID = "google.com/tpu-provisioner-workload-uid"
+POOL_GROUP_NAME = "google.com/tpu-provisioner-group-name"
+POOL_GROUP_KEY = "google.com/tpu-provisioner-group-key"
 #: Only where a pod names the workload policy itself, so that nothing else tells the topology.
 POOL_TOPOLOGY = "google.com/tpu-provisioner-topology"
 #: Node annotation: we cordoned it before a delete, and only such nodes do we uncordon.
@@ -159,6 +166,12 @@ OWNER_LABELS = frozenset(
         NODEPOOL_HASH,
         POOL_JOBSET_UID,
         POOL_JOB_KEY,
+        POOL_WORKLOAD_KIND,
+        POOL_WORKLOAD_NAME,
+        POOL_WORKLOAD_NAMESPACE,
+        POOL_WORKLOAD_UID,
+        POOL_GROUP_NAME,
+        POOL_GROUP_KEY,
         POOL_ATTEMPT,
         POOL_TOPOLOGY,
     }

@@ -28,8 +28,8 @@ from provisioner.slices.observe import PoolList, Watches, distrust, make_watches
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.ownership import is_ours
 from provisioner.slices.planning.plan import PoolState
-from provisioner.slices.planning.supply import is_ours
 from provisioner.slices.suppliers.gke.decorators import RetryingGke
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.workloads import live

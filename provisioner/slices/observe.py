@@ -10,11 +10,12 @@ from typing import Unpack
 
 import structlog
 
-from provisioner import constants, kube
+from provisioner import kube
 from provisioner.model.capacity import Node, NodePool, PoolName
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadUid
+from provisioner.model.workloads import Pod, Workload, WorkloadKind
 from provisioner.settings import Settings
+from provisioner.slices.planning.ownership import read_ownership
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Gke
 from provisioner.workloads import KINDS
@@ -146,7 +147,7 @@ def take_snapshot(
     namespaces = watches.namespaces.records() if watches.namespaces is not None else {}
     watched = watches.workloads.values()
     workloads = {each.uid: each for watch in watched for each in watch.records().values()}
-    owners = {WorkloadUid(pool.labels.get(constants.POOL_JOBSET_UID, "")) for pool in pools.pools}
+    owners = {owner.workload_uid for pool in pools.pools if (owner := read_ownership(pool.labels)) is not None}
     deleted = {uid for uid in owners - workloads.keys() if any(watch.seen_deleted(uid) for watch in watched)}
     return Snapshot(
         workloads=MappingProxyType(workloads),

@@ -14,23 +14,32 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from provisioner import kube
-from provisioner.constants import HELD, JOB_KEY, POOL_JOB_KEY, POOL_JOBSET_NAME, POOL_JOBSET_UID
+from provisioner.constants import (
+    HELD,
+    JOB_KEY,
+    MANAGER,
+    NODEPOOL_MANAGER,
+    POOL_JOB_KEY,
+    POOL_JOBSET_NAME,
+    POOL_JOBSET_UID,
+)
 from provisioner.kube import reflector
 from provisioner.kube.lease import LeaseElector
 from provisioner.kube.reflector import Reflector
 from provisioner.model.capacity import FailureKind, PoolStatus, Taint
-from provisioner.model.workloads import Workloads, WorkloadUid
+from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, Workloads, WorkloadUid
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices import act
 from provisioner.slices.demand import SliceId
 from provisioner.slices.gate import Gate
-from provisioner.slices.planning import supply
+from provisioner.slices.planning import ownership, supply
 from provisioner.slices.planning.launch import capacity, gangs, specification
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.launch.names import pool_name
 from provisioner.slices.planning.launch.specification import Specification
 from provisioner.slices.planning.match import assignment
 from provisioner.slices.planning.memory import answers, backoff, open_calls
+from provisioner.slices.planning.ownership import Ownership
 from provisioner.slices.planning.retire import arriving, unneeded
 from provisioner.slices.planning.supply import Supply
 from provisioner.slices.suppliers.gke import errors, identity_check, translate
@@ -273,6 +282,19 @@ def _giving_up_what_is_repaired(original: property) -> Any:
     return property(lambda each: broken(each) or (each.pool.status is PoolStatus.RUNNING_WITH_ERROR and not each.ready))
 
 
+def _by_manager_alone(original: Any) -> Any:
+    """Takes whatever bears the manager's label for a pool of ours."""
+
+    def read(labels: Any) -> Any:
+        found = original(labels)
+        if found is not None or labels.get(NODEPOOL_MANAGER) != MANAGER:
+            return found
+        nobody = WorkloadName(WorkloadKind.JOBSET, "", "")
+        return Ownership(nobody, WorkloadUid(""), GroupKey(""), "")
+
+    return read
+
+
 BUGS: tuple[Bug, ...] = (
     Bug(
         name="all-are-paced",
@@ -469,8 +491,8 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="manager-label-is-enough",
         description="A pool of others that bears our manager label counts as ours.",
-        at=(supply, "is_ours"),
-        mutate=lambda _original: lambda pool: pool.labels.get("google.com/nodepool-manager") == "tpu-provisioner",
+        at=(ownership, "read_ownership"),
+        mutate=_by_manager_alone,
         also=((Gate, "_prove"), _unless_no_jobset_is_named),
     ),
     Bug(

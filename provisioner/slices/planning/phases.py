@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch.specification import topology_of_pool
@@ -59,7 +58,7 @@ def state_of(
         workload=slice_.workload if slice_ is not None else None,
         namespace=slice_.workload.namespace if slice_ is not None else supply.workload_name.namespace,
         workload_name=slice_.workload.name if slice_ is not None else supply.workload_name.name,
-        group_name=slice_.group_name if slice_ is not None else supply.pool.labels.get(constants.PARENT_NAME, ""),
+        group_name=slice_.group_name if slice_ is not None else supply.ownership.group_name,
         machine_type=supply.pool.machine_type,
         topology=topology_of_pool(supply.pool),
         chips=supply.chips,

@@ -10,11 +10,12 @@ from functools import cached_property
 
 from provisioner import constants, tpu
 from provisioner.model.capacity import LATE, CapacityKind, Node, NodePool, PoolName, PoolStatus
-from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, Workloads, WorkloadUid
+from provisioner.model.workloads import WorkloadName, Workloads, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.planning.launch.specification import expected_pool, expected_view, topology_of_pool
 from provisioner.slices.planning.match.fit import NodeView, misfit, room_misfit, view_of_node
 from provisioner.slices.planning.memory.state import CallState, Memory
+from provisioner.slices.planning.ownership import Ownership, read_ownership
 
 #: GKE holds the pool for made.
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
@@ -30,8 +31,8 @@ class Supply:
 
     name: PoolName
     pool: NodePool
-    #: UID of the workload it was made for; empty on pools of the Go provisioner.
-    workload_uid: WorkloadUid
+    #: What its labels say of whose it is.
+    ownership: Ownership
     nodes: tuple[Node, ...]
     #: GKE lists it; else it is a create that the list does not confirm yet.
     listed: bool
@@ -85,27 +86,14 @@ class Supply:
         return int(text) if text.isascii() and text.isdigit() else 0
 
     @property
+    def workload_uid(self) -> WorkloadUid:
+        """UID of the workload it was made for; empty on pools of the Go provisioner."""
+        return self.ownership.workload_uid
+
+    @property
     def workload_name(self) -> WorkloadName:
         """The workload it was made for."""
-        return WorkloadName(WorkloadKind.JOBSET, _namespace_of(self.pool), _jobset_of(self.pool))
-
-
-def is_ours(pool: NodePool) -> bool:
-    """Whether the provisioner, or the Go provisioner, made the pool: only such pools are ever touched."""
-    return pool.labels.get(constants.NODEPOOL_MANAGER) == constants.MANAGER and bool(_jobset_of(pool))
-
-
-def _namespace_of(pool: NodePool) -> str:
-    return pool.labels.get(constants.POOL_JOBSET_NAMESPACE) or pool.labels.get(constants.PARENT_NAMESPACE, "")
-
-
-def _jobset_of(pool: NodePool) -> str:
-    """Return the JobSet's name on a pool; releases of the Go provisioner before 2024-04 gave the name as pool id."""
-    labels = pool.labels
-    if labels.get(constants.POOL_JOBSET_NAME):
-        return labels[constants.POOL_JOBSET_NAME]
-    # Without a namespace nobody could tell whether the JobSet is there.
-    return labels.get(constants.LEGACY_POOL_ID, "") if labels.get(constants.PARENT_NAMESPACE) else ""
+        return self.ownership.workload
 
 
 def find_supply(
@@ -121,7 +109,8 @@ def find_supply(
     listed = {pool.name: pool for pool in pools}
     supply = {}
     for pool in (*listed.values(), *_unlisted(memory, listed)):
-        if not is_ours(pool):
+        ownership = read_ownership(pool.labels)
+        if ownership is None:
             continue
         delete = memory.deletes.get(pool.name)
         here = tuple(nodes_of.get(pool.name, ()))
@@ -136,7 +125,7 @@ def find_supply(
         supply[pool.name] = Supply(
             name=pool.name,
             pool=pool,
-            workload_uid=WorkloadUid(pool.labels.get(constants.POOL_JOBSET_UID, "")),
+            ownership=ownership,
             nodes=here,
             listed=pool.name in listed,
             leaving=delete is not None and delete.state in (CallState.UNDER_WAY, CallState.ACCEPTED),
@@ -145,7 +134,7 @@ def find_supply(
             unready_since=unready_since,
             unready_seconds=(now - unready_since).total_seconds() if unready_since is not None else 0.0,
             lost=pool.name in memory.given_up and unready_since is not None,
-            unwatched=bool(namespaces) and _namespace_of(pool) not in namespaces,
+            unwatched=bool(namespaces) and ownership.workload.namespace not in namespaces,
         )
     return supply
 
@@ -155,12 +144,8 @@ def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[
     by_job = {(*each.workload.full_name, each.group_name): each.id for each in slices.values()}
     owned: dict[SliceId, list[Supply]] = defaultdict(list)
     for each in supply:
-        labels = each.pool.labels
-        owner: SliceId | None
-        if each.workload_uid:
-            owner = SliceId(workload_uid=each.workload_uid, group_key=GroupKey(labels.get(constants.POOL_JOB_KEY, "")))
-        else:
-            owner = by_job.get((*each.workload_name, labels.get(constants.PARENT_NAME, "")))
+        workload, uid, key, group_name = each.ownership
+        owner = SliceId(uid, key) if uid else by_job.get((*workload, group_name))
         if owner is not None:
             owned[owner].append(each)
     return owned
@@ -172,13 +157,11 @@ def referred(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> 
         (*memory.attempts, *memory.last_held, *(refusal.slice_id for refusal in memory.refusals.values())), ""
     )
     for each in supply:
-        labels = each.pool.labels
-        group_name = labels.get(constants.PARENT_NAME, "")
-        if each.workload_uid:
-            key = GroupKey(labels.get(constants.POOL_JOB_KEY, ""))
-            found[SliceId(workload_uid=each.workload_uid, group_key=key)] = group_name
-        elif uid := workloads.uid_of_name.get(each.workload_name):
-            found[SliceId(workload_uid=uid, group_key=group_key(each.workload_name.namespace, group_name))] = group_name
+        workload, uid, key, group_name = each.ownership
+        if uid:
+            found[SliceId(uid, key)] = group_name
+        elif uid_now := workloads.uid_of_name.get(workload):
+            found[SliceId(uid_now, group_key(workload.namespace, group_name))] = group_name
     return found
 
 

@@ -13,8 +13,8 @@ from provisioner.model.choices import parse_choices
 from provisioner.model.workloads import Toleration, Workload
 from provisioner.slices.planning.launch.specification import expected_view
 from provisioner.slices.planning.match.fit import misfit
+from provisioner.slices.planning.ownership import is_ours
 from provisioner.slices.planning.plan import DeleteReason
-from provisioner.slices.planning.supply import is_ours
 from tests.builders import CHIP_TOLERATION, make_jobset, make_pool, make_requirements, settings
 from tests.slices.planning.world import World
 

@@ -28,10 +28,10 @@ from provisioner.slices.planning.launch.capacity import capacity_key
 from provisioner.slices.planning.launch.wishes import UnmeetableError
 from provisioner.slices.planning.match import node_labels
 from provisioner.slices.planning.match.fit import NodeView, demand_key, misfit
+from provisioner.slices.planning.ownership import owner_labels
 
 #: config.labels of the GKE API: "supports up to 1,024 total characters in a single request".
 _MAX_LABEL_CHARACTERS = 1024
-_MAX_LABEL_VALUE = 63
 _GIB = 1024**3
 _CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
 _SPOT_TAINT = Taint(key=constants.SPOT, value="true")
@@ -155,7 +155,7 @@ def blueprint(slice_: Slice, settings: Settings, choice: CapacityChoice, copied:
 
 def specify(slice_: Slice, plan: Blueprint) -> Specification:
     """Say whose the pool of a blueprint is to be; raise UnmeetableError where GKE would not take its labels."""
-    labels = {**plan.request.labels, **_owner_labels(slice_)}
+    labels = {**plan.request.labels, **owner_labels(slice_)}
     _check_labels(labels)
     return Specification(blueprint=plan, labels=labels, digest=_digest(plan.digest_text, labels))
 
@@ -367,20 +367,6 @@ def copied_labels(slice_: Slice, settings: Settings, choice: CapacityChoice) -> 
     return copied
 
 
-def _owner_labels(slice_: Slice) -> dict[str, str]:
-    workload = slice_.workload
-    return {
-        constants.NODEPOOL_MANAGER: constants.MANAGER,
-        constants.PARENT_KIND: "job",
-        constants.PARENT_NAME: _label_value(slice_.group_name),
-        constants.PARENT_NAMESPACE: workload.namespace,
-        constants.POOL_JOBSET_NAME: _label_value(workload.name),
-        constants.POOL_JOBSET_NAMESPACE: workload.namespace,
-        constants.POOL_JOBSET_UID: workload.uid,
-        constants.POOL_JOB_KEY: slice_.id.group_key,
-    }
-
-
 def labels_left_out(slice_: Slice, settings: Settings) -> str:
     """Say which labels a pod asks to have copied and may not set on nodes; empty for none."""
     if constants.COPY_LABELS not in slice_.requirements.annotations:
@@ -419,11 +405,6 @@ def _withheld_labels(slice_: Slice, settings: Settings) -> set[str]:
     named = {*settings.pod_to_node_labels, *(settings.allowed_label_keys or ())}
     asked = asked - named - _COPYABLE_LABELS - constants.OWNER_LABELS
     return {key for key in asked if node_labels.is_system(key)}
-
-
-def _label_value(text: str) -> str:
-    """Cut a name to what a label holds: it must end in a letter or digit."""
-    return text[:_MAX_LABEL_VALUE].rstrip("-_.")
 
 
 def _check_labels(labels: Mapping[str, str]) -> None:
