@@ -123,7 +123,12 @@ def test_a_snapshot_has_what_the_caches_have() -> None:
     world = World()
     uid = world.put_jobset()
     for owner in (uid, "seen", "unseen"):
-        world.gke.set_pool(replace(POOL, name=PoolName(owner), labels={constants.POOL_JOBSET_UID: owner}))
+        labels = {
+            constants.NODEPOOL_MANAGER: constants.MANAGER,
+            constants.POOL_JOBSET_NAME: "train",
+            constants.POOL_JOBSET_UID: owner,
+        }
+        world.gke.set_pool(replace(POOL, name=PoolName(owner), labels=labels))
     world.jobsets.deleted = {uid, "seen", "of no pool"}
     world.loop.pools.fetch()
     snapshot = take_snapshot(world.watches, world.loop.pools)
