@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import structlog
 
 import provisioner
 from provisioner import kube
-from provisioner.runtime import garbage
+from provisioner.runtime import garbage, signals
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.http import HttpServer
 from provisioner.runtime.parallel import Parallel
@@ -201,12 +200,11 @@ def run(settings: Settings, addresses: Addresses, api: kube.KubeApi, client: Gke
     """
     controller = build(settings, addresses, api, client)
 
-    def stop(signal_number: int, _frame: object) -> None:
-        _log.info("controller.stopping", signal=signal.Signals(signal_number).name)
+    def stop(signal_name: str) -> None:
+        _log.info("controller.stopping", signal=signal_name)
         controller.stop()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    signals.on_end(stop)
     garbage.look_less_often()
     controller.start()
     _log.info(

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import random
-import signal
 import sys
 import threading
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from provisioner.runtime import signals
 from provisioner.simulators.gke.api import Api
 from provisioner.simulators.gke.calls import Call, CallLog
 from provisioner.simulators.gke.errors import ClusterError
@@ -251,8 +251,7 @@ def run_from_args(args: argparse.Namespace) -> int:
         sys.stderr.write(f"simulator: {error}\n")
         return 2
     ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+    signals.on_end(lambda _signal_name: ended.set())
     simulator = Simulator(settings, kubeconfig=args.kubeconfig, host=args.host, port=args.port)
     try:
         simulator.start()

@@ -1,0 +1,31 @@
+"""Signals that end the process, handled outside the thread that they interrupt."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+
+def on_end(action: Callable[[str], object]) -> None:
+    """Call `action` with the signal's name for each SIGTERM and SIGINT; call this from the main thread.
+
+    A signal handler interrupts the main thread between any two instructions, also where that thread holds the lock of
+    a threading.Event or writes a log line. A handler that sets the event would wait for itself, and one that logs
+    fails inside the buffer. So the handler only puts the number into a SimpleQueue, whose `put` is reentrant, and a
+    thread calls `action`.
+    """
+    numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def handle() -> None:
+        while True:
+            action(signal.Signals(numbers.get()).name)
+
+    def put(number: int, _frame: FrameType | None) -> None:
+        numbers.put(number)
+
+    threading.Thread(target=handle, name="signals", daemon=True).start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, put)
