@@ -264,7 +264,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Slices by phase",
-                "Slices that JobSets request.",
+                "Slices that workloads request.",
                 ((_gauge("slices", "phase"), "{{phase}}"),),
                 stacked=True,
             ),

@@ -10,7 +10,16 @@ from typing import Any
 
 from provisioner import constants, tpu
 from provisioner.model.capacity import Node, NodePool, NodePoolRequest, PoolName, PoolStatus, Taint
-from provisioner.model.workloads import Pod, PodGroup, Requirements, Toleration, Workload, Workloads, WorkloadUid
+from provisioner.model.workloads import (
+    Pod,
+    PodGroup,
+    Requirements,
+    Toleration,
+    Workload,
+    WorkloadKind,
+    Workloads,
+    WorkloadUid,
+)
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, find_slices, group_key
 from provisioner.slices.demand.serving import ServingPolicy
@@ -84,6 +93,25 @@ def make_jobset(
     return Workload(namespace=namespace, name=name, uid=WorkloadUid(uid), **fields | changes)
 
 
+def make_lws(
+    name: str = "serve",
+    *,
+    namespace: str = "default",
+    uid: str = "",
+    replicas: int = 1,
+    size: int = 2,
+    template: Requirements | None = None,
+    **changes: Any,
+) -> Workload:
+    """Return a LeaderWorkerSet, as the boundary reads it; its UID follows from its name."""
+    group = PodGroup(
+        name="", replicas=replicas, parallelism=size, template=template or make_requirements(tolerations=())
+    )
+    fields: dict[str, Any] = {"kind": WorkloadKind.LEADER_WORKER_SET, "groups": (group,)}
+    uid = uid or f"uid-of-lws-{namespace}-{name}"
+    return Workload(namespace=namespace, name=name, uid=WorkloadUid(uid), **fields | changes)
+
+
 def make_pod(
     workload: Workload,
     *,
@@ -94,17 +122,20 @@ def make_pod(
     requirements: Requirements | None = None,
     **changes: Any,
 ) -> Pod:
-    """Return a pod of one child Job; the leader of a slice is unschedulable until it is bound."""
-    group_name = f"{workload.name}-slice-{job}"
+    """Return a pod of one child Job or group; the leader of a slice is unschedulable until it is bound."""
+    is_jobset = workload.kind is WorkloadKind.JOBSET
+    group_name = f"{workload.name}-slice-{job}" if is_jobset else f"{workload.name}-{job}"
     if requirements is None:
         requirements = workload.groups[0].template
         requirements = replace(requirements, tolerations=(*requirements.tolerations, CHIP_TOLERATION))
     waits = unschedulable if unschedulable is not None else not node
     fields: dict[str, Any] = {
-        "name": f"{group_name}-{index}-abcde",
+        "kind": workload.kind,
+        "name": f"{group_name}-{index}-abcde" if is_jobset else f"{group_name}-{index}" if index else group_name,
         "uid": f"uid-of-{workload.uid}-{group_name}-{index}",
         "workload_name": workload.name,
-        "workload_uid": workload.uid,
+        # Pods of LeaderWorkerSets carry no UID.
+        "workload_uid": workload.uid if is_jobset else "",
         "group_name": group_name,
         "group_key": group_key(workload.namespace, group_name),
         "completion_index": index,

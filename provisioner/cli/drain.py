@@ -1,7 +1,7 @@
 """`tpu-provisioner drain`: which node pools are left and why, before the provisioner is taken away.
 
 It changes nothing. The controller that runs deletes the pools, PAUSE_CREATION keeps it from making new ones, and pools
-under living JobSets stay until their owners end them. What it reads is what the controller reads, judged by the same
+under living workloads stay until their owners end them. What it reads is what the controller reads, judged by the same
 decision, so the two cannot disagree about what is needed.
 """
 
@@ -24,7 +24,7 @@ from provisioner.model.capacity import PoolName
 from provisioner.model.snapshot import Snapshot
 from provisioner.runtime import logs
 from provisioner.settings import Settings
-from provisioner.slices.observe import PoolList, Watches, distrust, make_watches, take_snapshot
+from provisioner.slices.observe import PoolList, Watches, distrust, hidden, make_watches, take_snapshot
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.memory.state import Memory
@@ -139,13 +139,14 @@ class Look:
         snapshot = take_snapshot(self.watches, self.pools, release_channel=self.proof.release_channel)
         left = find_left(snapshot, self.settings, self.clock(), lambda pool: self._guest(snapshot, pool))
         problem = ""
-        if snapshot.distrust and not left and not self.settings.pause_creation:
-            # A JobSet that nobody can see may be about to get a pool.
-            problem = f"cannot tell whether a JobSet waits for a node pool: {'; '.join(snapshot.distrust)}"
+        unseen = (*snapshot.distrust, *hidden(self.watches))
+        if unseen and not left and not self.settings.pause_creation:
+            # A workload that nobody can see may be about to get a pool.
+            problem = f"cannot tell whether a workload waits for a node pool: {'; '.join(unseen)}"
         return Finding(left=left, problem=problem, advice=self._advice() if left or problem else ())
 
     def _guest(self, snapshot: Snapshot, pool: PoolName) -> str:
-        """Name a pod that keeps a pool which no JobSet needs: the controller looks for such before each delete."""
+        """Name a pod that keeps a pool which no workload needs: the controller looks for such before each delete."""
         try:
             for node in snapshot.nodes:
                 if node.pool_name == pool:
@@ -179,7 +180,7 @@ def find_left(
 ) -> tuple[tuple[str, str], ...]:
     """Name what is left of our node pools, and why; also what is about to be made.
 
-    `guest` names a pod that asks for chips on a pool that no JobSet needs; empty: there is none.
+    `guest` names a pod that asks for chips on a pool that no workload needs; empty: there is none.
     """
     if snapshot.distrust:
         # The pools are known, the work on them is not.
@@ -196,9 +197,10 @@ def find_left(
 
 
 def _why(state: PoolState, guest: Callable[[PoolName], str]) -> str:
-    jobset = f"JobSet {state.namespace}/{state.workload_name}"
+    kind = state.workload_kind
+    workload = f"{kind} {state.namespace}/{state.workload_name}"
     if state.phase is Phase.WANTED:
-        return f"not created yet: {jobset} waits for it"
+        return f"not created yet: {workload} waits for it"
     if state.phase is Phase.DELETING:
         return "being deleted"
     if state.phase is Phase.FAILED:
@@ -206,12 +208,12 @@ def _why(state: PoolState, guest: Callable[[PoolName], str]) -> str:
     if state.phase is Phase.IDLE:
         if pod := guest(state.name):
             return f"pod {pod} requests chips and runs on it; delete the pod, or let it end"
-        return f"not needed (it was created for {jobset}); the controller deletes it"
+        return f"not needed (it was created for {workload}); the controller deletes it"
     if state.workload is None:
-        return f"pods that request chips run on it (it was created for {jobset}); delete them, or let them end"
+        return f"pods that request chips run on it (it was created for {workload}); delete them, or let them end"
     if state.workload.suspended:
-        return f"{jobset} is suspended and keeps it; delete the JobSet, or unset KEEP_POOLS_OF_SUSPENDED_JOBSETS"
-    return f"{jobset} needs it ({state.phase.value.replace('_', ' ')}); delete the JobSet, or let it end"
+        return f"{workload} is suspended and keeps it; delete the {kind}, or unset KEEP_POOLS_OF_SUSPENDED_JOBSETS"
+    return f"{workload} needs it ({state.phase.value.replace('_', ' ')}); delete the {kind}, or let it end"
 
 
 def drain(
@@ -275,7 +277,7 @@ def _why_nobody_leads(api: kube.Api, namespace: str, now: datetime) -> str:
 def _await_lists(watches: Watches, changed: threading.Event) -> None:
     """Wait for the first lists; what did not come by then is told as what cannot be seen."""
     deadline = time.monotonic() + _SYNC_SECONDS
-    while distrust(watches) and time.monotonic() < deadline:
+    while (distrust(watches) or hidden(watches)) and time.monotonic() < deadline:
         if any(watch.problem for watch in watches.named().values()):
             return
         changed.wait(0.2)

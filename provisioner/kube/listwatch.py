@@ -45,6 +45,7 @@ class ListWatch(Reflector[T]):
         list_timeout_seconds: float = 30.0,
         read_timeout_seconds: float = 90.0,
         install_hint: str = "",
+        optional: bool = False,
     ) -> None:
         if max(watch_seconds) >= read_timeout_seconds:
             raise ValueError(
@@ -62,6 +63,7 @@ class ListWatch(Reflector[T]):
             page_size=page_size,
             watch_seconds=watch_seconds,
             install_hint=install_hint,
+            optional=optional,
         )
         self._api = api
         self._stopping = threading.Event()

@@ -109,6 +109,7 @@ class Reflector(Generic[T]):
         page_size: int,
         watch_seconds: tuple[int, int],
         install_hint: str = "",
+        optional: bool = False,
     ) -> None:
         self.name = name
         self.path = path
@@ -120,6 +121,8 @@ class Reflector(Generic[T]):
         self._page_size = page_size
         self._watch_seconds = watch_seconds
         self._install_hint = install_hint
+        #: Whether the API server need not know the kind.
+        self._optional = optional
         self._backoff = Backoff(first_seconds=0.2, cap_seconds=30.0, rng=rng)
 
         self._lock = threading.Lock()
@@ -133,6 +136,7 @@ class Reflector(Generic[T]):
         self._synced = False
         self._last_contact: float | None = None
         self._problem: str | None = None
+        self._missing = False
 
         # Only the one that feeds it uses these.
         self._resource_version = ""
@@ -172,6 +176,11 @@ class Reflector(Generic[T]):
         with self._lock:
             contact = self._last_contact
             return self._synced and contact is not None and self._clock() - contact <= max_silence_seconds
+
+    @property
+    def missing(self) -> bool:
+        """Whether the API server said last that it does not know the kind."""
+        return self._missing
 
     @property
     def problem(self) -> str | None:
@@ -234,6 +243,7 @@ class Reflector(Generic[T]):
         self._listing = None
         self._resource_version = version
         self._fruitless_watches = 0
+        self._missing = False
         self._set_problem(None)
         _log.debug("watch.listed", watch=self.name, records=len(listing.records), objects=len(listing.seen))
         if changed:
@@ -341,6 +351,7 @@ class Reflector(Generic[T]):
         """Take note of what failed, whatever it is; return the seconds to wait before the next request."""
         verb = "watch" if self._resource_version else "list"
         self._listing = None
+        self._missing = isinstance(error, errors.NotFound)
         if not isinstance(error, errors.ClusterError):
             # A dead watch is a controller that sees nothing.
             _log.error("watch.step_failed", watch=self.name, exc_info=error)
@@ -393,7 +404,8 @@ class Reflector(Generic[T]):
         if problem is None:
             _log.info("watch.recovered", watch=self.name)
         else:
-            _log.warning("watch.failed", watch=self.name, problem=problem)
+            log = _log.info if self._missing and self._optional else _log.warning
+            log("watch.failed", watch=self.name, problem=problem)
         self._problem = problem
 
     def _notify(self) -> None:

@@ -6,7 +6,7 @@ The one list: the manifests in deploy/ grant exactly these, and `tpu-provisioner
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from provisioner import constants
 from provisioner.kube.errors import Malformed
@@ -14,6 +14,7 @@ from provisioner.kube.protocol import Api
 
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _JOBSETS, _COORDINATION = "jobset.x-k8s.io", "coordination.k8s.io"
+_LEADERWORKERSETS = "leaderworkerset.x-k8s.io"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -25,6 +26,8 @@ class Right:
     verb: str
     namespace: str = ""
     name: str = ""
+    #: Without it one kind of workloads is not served; everything else is.
+    optional: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         """Return it as people would say it."""
@@ -44,6 +47,7 @@ def rights_used(
         Right(_JOBSETS, "jobsets", "get"),
         Right(_JOBSETS, "jobsets", "list"),
         Right(_JOBSETS, "jobsets", "watch"),
+        *(Right(_LEADERWORKERSETS, "leaderworkersets", verb, optional=True) for verb in ("get", "list", "watch")),
         Right("", "pods", "watch"),
     ]
     if served_namespaces:

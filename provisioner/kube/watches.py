@@ -47,6 +47,10 @@ class Watch(Protocol[T_co]):
         """Return what is wrong, in words, or None."""
 
     @property
+    def missing(self) -> bool:
+        """Whether the API server said last that it does not know the kind."""
+
+    @property
     def last_contact_monotonic(self) -> float | None:
         """Return when the server last confirmed the records."""
 
@@ -111,6 +115,11 @@ class CombinedWatch(Generic[T]):
         return "; ".join(part.problem for part in self.parts if part.problem) or None
 
     @property
+    def missing(self) -> bool:
+        """Whether the API server does not know the kind of any part."""
+        return any(part.missing for part in self.parts)
+
+    @property
     def last_contact_monotonic(self) -> float | None:
         """Return the oldest of the parts' contacts."""
         contacts = [part.last_contact_monotonic for part in self.parts]
@@ -145,6 +154,8 @@ class Collection:
     query: Mapping[str, str] = field(default_factory=dict)
     #: What to do where the API server does not know it.
     install_hint: str = ""
+    #: Whether the API server need not know it.
+    optional: bool = False
 
 
 def watch_namespaced(
@@ -167,6 +178,7 @@ def watch_namespaced(
                 parse=parse,
                 on_change=on_change,
                 install_hint=collection.install_hint,
+                optional=collection.optional,
                 **options,
             )
             for collection in collections

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from provisioner.model.capacity import Node, NodePool, PoolName
-from provisioner.model.workloads import Pod, Workload, WorkloadUid
+from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadUid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,9 @@ class Snapshot:
     """The caches of Kubernetes and the last list of node pools."""
 
     workloads: Mapping[WorkloadUid, Workload] = field(default_factory=dict)
-    #: Of the JobSets that pools were made for and that are not there: those that were seen to be deleted.
+    #: Kinds that the API server does not show us: of their workloads nothing is known.
+    unknown_kinds: frozenset[WorkloadKind] = frozenset()
+    #: Of the workloads that pools were made for and that are not there: those that were seen to be deleted.
     deleted_workloads: frozenset[WorkloadUid] = frozenset()
     pods: tuple[Pod, ...] = ()
     nodes: tuple[Node, ...] = ()

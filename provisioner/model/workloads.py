@@ -108,6 +108,8 @@ class Pod:
     group_key: GroupKey
     #: The place in the group, 0 for the leader; None where nothing tells it.
     completion_index: int | None = None
+    #: Pods of its group, where that may differ from what the workload says now; 0 where it cannot.
+    group_size: int = 0
     phase: str = "Pending"
     #: Empty until the pod is bound.
     node_name: str = ""
@@ -133,6 +135,8 @@ class PodGroup:
     #: Empty where all groups of a workload are alike.
     name: str
     replicas: int
+    #: Groups beyond the replicas that may exist for a while, as during a rolling update: their pods alone tell of them.
+    surge: int = 0
     #: Pods of a group.
     parallelism: int
     template: Requirements
@@ -161,6 +165,9 @@ class Workload:
     problem: str = ""
     created_at: datetime = datetime.min.replace(tzinfo=UTC)
 
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.name}"
+
     @property
     def full_name(self) -> WorkloadName:
         """What tells it from all that are there."""
@@ -186,7 +193,8 @@ class Workloads:
     """The workloads that are there, also by name: some pods and pools tell no more than that."""
 
     by_uid: Mapping[WorkloadUid, Workload]
-    uid_of_name: Mapping[WorkloadName, WorkloadUid]
+    #: By `WorkloadName`.
+    uid_of_name: Mapping[tuple[WorkloadKind, str, str], WorkloadUid]
 
     @classmethod
     def of(cls, by_uid: Mapping[WorkloadUid, Workload]) -> Workloads:
@@ -199,7 +207,7 @@ class Workloads:
         Labels are claims: a workload has pods in its own namespace only, and those that name a UID name its own. Those
         that name none are not older than their workload: they are left from an earlier one of that name.
         """
-        uid = self.uid_of_name.get(WorkloadName(pod.kind, pod.namespace, pod.workload_name))
+        uid = self.uid_of_name.get((pod.kind, pod.namespace, pod.workload_name))
         if uid is None or pod.workload_uid == uid:
             return uid
         return uid if not pod.workload_uid and pod.created_at >= self.by_uid[uid].created_at else None

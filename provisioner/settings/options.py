@@ -162,7 +162,7 @@ OPTIONS: tuple[Option, ...] = (
         read=forms.go_bool,
         default="false",
         description="Keep the pools of a suspended JobSet until it completes, fails or is deleted, as the Go "
-        "provisioner does. These pools cost money and count for the limits, and other JobSets' pods may be scheduled "
+        "provisioner does. These pools cost money and count for the limits, and other workloads' pods may be scheduled "
         "there. Without this setting they are deleted after NODEPOOL_DELETION_DELAY.",
     ),
     Option(
@@ -241,7 +241,7 @@ OPTIONS: tuple[Option, ...] = (
         field="namespaces",
         read=forms.list_of(forms.NAMESPACE, "a namespace name"),
         default="",
-        description="Comma-separated namespaces whose JobSets are served. Empty: all.",
+        description="Comma-separated namespaces whose workloads are served. Empty: all.",
     ),
     Option(
         variable="OPT_IN_LABEL",
@@ -273,7 +273,7 @@ OPTIONS: tuple[Option, ...] = (
         field="same_zone",
         read=forms.go_bool,
         default="false",
-        description="Create all pools of one JobSet in one zone. The annotation of the same name takes precedence.",
+        description="Create all pools of one workload in one zone. The annotation of the same name takes precedence.",
     ),
     Option(
         variable="MAX_RUN_DURATION",
@@ -288,8 +288,8 @@ OPTIONS: tuple[Option, ...] = (
         field="all_or_nothing",
         read=forms.go_bool,
         default="false",
-        description="Start the slices of a JobSet together: nodes have a taint until every slice of the JobSet that "
-        "wants a pool has a ready one. If only some slices are up, they are given back after PARTIAL_HOLD. The "
+        description="Start the slices of a workload together: nodes have a taint until every slice of the workload "
+        "that wants a pool has a ready one. If only some slices are up, they are given back after PARTIAL_HOLD. The "
         "annotation of the same name takes precedence.",
     ),
     Option(
@@ -297,8 +297,8 @@ OPTIONS: tuple[Option, ...] = (
         field="partial_hold_seconds",
         read=forms.go_duration_seconds,
         default="20m",
-        description="Under ALL_OR_NOTHING: when no further slice of a JobSet has come up for this time, and none is "
-        "being created, those that are up are given back, and the JobSet queues.",
+        description="Under ALL_OR_NOTHING: when no further slice of a workload has come up for this time, and none is "
+        "being created, those that are up are given back, and the workload queues.",
     ),
     Option(
         variable="MAX_CHIPS",
@@ -328,7 +328,7 @@ OPTIONS: tuple[Option, ...] = (
         field="max_pools_per_jobset",
         read=forms.whole_number(0, forms.MOST),
         default="",
-        description="No pool is created for a JobSet that has this many.",
+        description="No pool is created for a workload (JobSet, LeaderWorkerSet) that has this many.",
     ),
     Option(
         variable="MAX_CREATES_PER_HOUR",
@@ -342,7 +342,7 @@ OPTIONS: tuple[Option, ...] = (
         field="allowed_namespaces",
         read=forms.allowed(forms.NAME_OR_PREFIX, "a namespace name, or its beginning and *"),
         default="",
-        description="Comma-separated namespaces whose JobSets may have pools. For all others an Event says so. "
+        description="Comma-separated namespaces whose workloads may have pools. For all others an Event says so. "
         '"team-*" allows all names that begin with "team-". Empty: all namespaces.',
     ),
     Option(
@@ -350,7 +350,7 @@ OPTIONS: tuple[Option, ...] = (
         field="allowed_reservations",
         read=forms.allowed(forms.NAME_OR_PREFIX, "a reservation"),
         default="",
-        description='Comma-separated reservations that a pod or JobSet may name, as "r1" or "project/r1". "none": '
+        description='Comma-separated reservations that a pod or workload may name, as "r1" or "project/r1". "none": '
         "none at all. Empty: everything that IAM allows. Those in CAPACITY are always allowed.",
     ),
     Option(

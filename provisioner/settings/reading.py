@@ -97,11 +97,11 @@ def warnings_about(settings: Settings) -> tuple[str, ...]:
     warnings = []
     if open_doors:
         warnings.append(
-            f"{', '.join(open_doors)} not set: anybody who may create a JobSet may name any of these that IAM allows "
+            f"{', '.join(open_doors)} not set: anybody who may create a workload may name any of these that IAM allows "
             f'the provisioner. Set each to a list, or to "none".'
         )
     if settings.max_chips is None:
-        warnings.append("MAX_CHIPS is not set: anybody who may create a JobSet may spend without limit.")
+        warnings.append("MAX_CHIPS is not set: anybody who may create a workload may spend without limit.")
     if not any(scope.endswith(_PULLING_SCOPES) for scope in settings.node_oauth_scopes):
         warnings.append(
             f"GCP_NODE_OAUTH_SCOPES has none of {', '.join(scope[1:] for scope in _PULLING_SCOPES)}: nodes cannot pull "

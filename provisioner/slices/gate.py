@@ -25,7 +25,7 @@ from provisioner.workloads import live
 
 _log = structlog.get_logger(__name__)
 
-#: The JobSet needs no pool any more.
+#: The workload needs no pool any more.
 _ENDED = frozenset({DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED, DeleteReason.WORKLOAD_SUSPENDED})
 #: How many pods a message names.
 _NAMED_PODS = 3
@@ -44,7 +44,7 @@ class KeptError(Exception):
 
 
 class NeededError(KeptError):
-    """The JobSet that the pool was made for lives, although the caches do not show it so."""
+    """The workload that the pool was made for lives, although the caches do not show it so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Gate:
     api: kube.Api
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
-    #: A suspended JobSet keeps its pools.
+    #: A suspended workload keeps its pools.
     keep_suspended: bool = False
     #: How the nodes of a pool are gone through: there may be thousands.
     for_each: ForEach = one_by_one
@@ -98,9 +98,9 @@ class Gate:
         raise KeptError("the API server takes too long to confirm that its nodes are cordoned")
 
     def _prove(self, delete: Delete) -> Workload | None:
-        """Make sure that the pool may go; return its JobSet where that lives all the same."""
+        """Make sure that the pool may go; return its workload where that lives all the same."""
         if not delete.namespace:
-            raise KeptError("its labels do not say in which namespace its JobSet is; delete it by hand")
+            raise KeptError("its labels do not say in which namespace its workload is; delete it by hand")
         workload = live.get_workload(self.api, delete.kind, delete.namespace, delete.workload_name)
         same = workload is not None and delete.workload_uid in ("", workload.uid)
         keeps = same and workload is not None and workload.keeps_pools(while_suspended=self.keep_suspended)
@@ -145,7 +145,7 @@ def _spared(delete: Delete, pod: live.BoundPod | Pod) -> bool:
 
 
 def _is_of(living: Workload | None, pod: live.BoundPod) -> bool:
-    """Whether a pod, with chips or without, is the living JobSet's: of its namespace, its name, its UID and a Job."""
+    """Whether a pod, with chips or without, is the living workload's: of its namespace, its name, its UID and a Job."""
     if living is None or not pod.group_key:
         return False
     named = (pod.kind, pod.namespace, pod.workload_name) == (living.kind, living.namespace, living.name)

@@ -24,6 +24,7 @@ from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
+from provisioner.workloads import KINDS
 
 _log = structlog.get_logger(__name__)
 
@@ -101,7 +102,11 @@ class Loop:
 
     def round(self) -> float:
         """Do one round; return how many seconds the next may wait where nothing happens."""
+        optional = {each.resource for each in KINDS.values() if each.optional}
         for name, watch in self.watches.named().items():
+            if name in optional and not watch.synced:
+                # Nothing is wrong with a cluster that does not have the kind.
+                continue
             contact = watch.last_contact_monotonic
             age = time.monotonic() - contact if contact is not None else float("inf")
             self.metrics.set_watch(name, synced=watch.synced, last_contact_age_seconds=age)

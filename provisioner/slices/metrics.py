@@ -1,6 +1,6 @@
 """Every metric of the provisioner, in a registry of its own.
 
-Labels are bounded: kinds, phases, methods, reasons, never names of JobSets or pools. Callers speak of what happened;
+Labels are bounded: kinds, phases, methods, reasons, never names of workloads or pools. Callers speak of what happened;
 that it becomes a counter or a gauge is known here only.
 """
 
@@ -54,7 +54,7 @@ class Metrics:
             "loop_last_round_timestamp_seconds", "When the last round ended, in seconds since 1970."
         )
 
-        self._slices = _Picture(self._gauge("slices", "Slices that JobSets request, by phase.", "phase"))
+        self._slices = _Picture(self._gauge("slices", "Slices that workloads request, by phase.", "phase"))
         self._node_pools = _Picture(self._gauge("node_pools", "Node pools of the provisioner, by phase.", "phase"))
         self._chips = _Picture(self._gauge("chips", "TPU chips, by state.", "state"))
         self._chips.replace(dict.fromkeys(CHIP_STATES, 0))

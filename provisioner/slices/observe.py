@@ -18,7 +18,7 @@ from provisioner.settings import Settings
 from provisioner.slices.planning.ownership import read_ownership
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Gke
-from provisioner.workloads import KINDS
+from provisioner.workloads import KINDS, Kind
 from provisioner.workloads.watches import watch_pods, watch_workloads
 
 _log = structlog.get_logger(__name__)
@@ -55,16 +55,21 @@ class Watches:
 
 
 def make_watches(
-    api: kube.Api, settings: Settings, on_change: Callable[[], None], **options: Unpack[kube.WatchOptions]
+    api: kube.Api,
+    settings: Settings,
+    on_change: Callable[[], None],
+    *,
+    kinds: Mapping[WorkloadKind, Kind] = KINDS,
+    **options: Unpack[kube.WatchOptions],
 ) -> Watches:
     """Make the list-watches that the settings ask for; they are not started yet."""
     namespaces = settings.namespaces
     return Watches(
         workloads={
             kind: watch_workloads(api, each, on_change=on_change, namespaces=namespaces, **options)
-            for kind, each in KINDS.items()
+            for kind, each in kinds.items()
         },
-        pods=watch_pods(api, KINDS.values(), on_change=on_change, namespaces=namespaces, **options),
+        pods=watch_pods(api, kinds.values(), on_change=on_change, namespaces=namespaces, **options),
         nodes=kube.nodes(api, on_change=on_change, **options),
         namespaces=(
             kube.namespaces(api, on_change=on_change, **options) if settings.opt_in_label is not None else None
@@ -129,12 +134,32 @@ class PoolList:
 def distrust(watches: Watches) -> tuple[str, ...]:
     """Say why the caches must not be decided on; empty: they may."""
     reasons = []
+    optional = {each.resource for each in KINDS.values() if each.optional}
     for name, watch in watches.named().items():
+        if name in optional:
+            continue
         if not watch.synced:
             reasons.append(watch.problem or f"the {name} are not listed yet")
         elif not watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):
             reasons.append(watch.problem or f"nothing was received about the {name} for {MAX_SILENCE_SECONDS:.0f} s")
     return tuple(reasons)
+
+
+def unknown_kinds(watches: Watches) -> frozenset[WorkloadKind]:
+    """List the optional kinds that are not shown to us, or not any more: other kinds are served all the same."""
+    return frozenset(
+        kind
+        for kind, watch in watches.workloads.items()
+        if KINDS[kind].optional and not (watch.synced and watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS))
+    )
+
+
+def hidden(watches: Watches) -> tuple[str, ...]:
+    """Say which optional kinds are not shown to us although the API server may know them."""
+    unknown = ((kind, watches.workloads[kind]) for kind in sorted(unknown_kinds(watches)))
+    return tuple(
+        watch.problem or f"the {KINDS[kind].plural} are not listed yet" for kind, watch in unknown if not watch.missing
+    )
 
 
 def take_snapshot(
@@ -145,12 +170,14 @@ def take_snapshot(
     if pools.listed_at is None or pools.problem:
         reasons = (*reasons, pools.problem or "the node pools are not listed yet")
     namespaces = watches.namespaces.records() if watches.namespaces is not None else {}
-    watched = watches.workloads.values()
+    unknown = unknown_kinds(watches)
+    watched = [watch for kind, watch in watches.workloads.items() if kind not in unknown]
     workloads = {each.uid: each for watch in watched for each in watch.records().values()}
     owners = {owner.workload_uid for pool in pools.pools if (owner := read_ownership(pool.labels)) is not None}
     deleted = {uid for uid in owners - workloads.keys() if any(watch.seen_deleted(uid) for watch in watched)}
     return Snapshot(
         workloads=MappingProxyType(workloads),
+        unknown_kinds=unknown,
         deleted_workloads=frozenset(deleted),
         pods=tuple(watches.pods.records().values()),
         nodes=tuple(watches.nodes.records().values()),

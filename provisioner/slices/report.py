@@ -14,7 +14,7 @@ import structlog
 from provisioner import constants
 from provisioner.model.capacity import PoolName
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import ObjectRef, Workloads, pod_ref, workload_ref
+from provisioner.model.workloads import ObjectRef, WorkloadKind, Workloads, pod_ref, workload_ref
 from provisioner.slices.demand import SliceId
 from provisioner.slices.demand.slices import slice_id_of
 from provisioner.slices.metrics import Metrics
@@ -156,7 +156,7 @@ class Reporter:
             self._on_pool(answer.name, constants.DELETION_STARTED, f"GKE deletes node pool {answer.name}: {why}")
             return
         if answer.result is DeleteResult.NEEDED:
-            # Asked again and again, of JobSets that nobody watches perhaps for ever: said once.
+            # Asked again and again, of workloads that nobody watches perhaps for ever: said once.
             if answer.name not in self._needed:
                 self._needed.add(answer.name)
                 _log.info("node_pool.needed", node_pool=answer.name, reason=answer.reason)
@@ -213,7 +213,7 @@ class Reporter:
         self._needed.discard(name)
 
     def _on_pool(self, name: PoolName, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
-        """Record an Event about a pool that goes: on its JobSet while that exists, else on one of its nodes."""
+        """Record an Event about a pool that goes: on its workload while that exists, else on one of its nodes."""
         delete = self._deletes.get(name)
         ref = (delete.workload or delete.node) if delete is not None else None
         if ref is not None:
@@ -226,7 +226,7 @@ class Reporter:
         for verdict in verdicts:
             identity = (verdict.objects[0].uid, verdict.reason, verdict.key or verdict.message)
             if identity in self._told:
-                # Two slices of one JobSet in the same words.
+                # Two slices of one workload in the same words.
                 continue
             told = before.pop(identity, None)
             if told is None:
@@ -314,7 +314,9 @@ def _describe(state: PoolState | None) -> dict[str, object]:
         "chips": state.chips,
     }
     if state.workload_name:
-        described |= {"namespace": state.namespace, "jobset": state.workload_name, "job": state.group_name}
+        of_jobset = state.workload_kind is WorkloadKind.JOBSET
+        name, group = ("jobset", "job") if of_jobset else ("workload", "group")
+        described |= {"namespace": state.namespace, name: state.workload_name, group: state.group_name}
     if state.note:
         described["note"] = state.note
     return described

@@ -6,8 +6,9 @@
 
 from provisioner.workloads.jobset import JOBSET
 from provisioner.workloads.kind import Claim, Kind
+from provisioner.workloads.leaderworkerset import LEADER_WORKER_SET
 
 #: Those that are served, by their kind.
-KINDS = {each.kind: each for each in (JOBSET,)}
+KINDS = {each.kind: each for each in (JOBSET, LEADER_WORKER_SET)}
 
-__all__ = ["JOBSET", "KINDS", "Claim", "Kind"]
+__all__ = ["JOBSET", "KINDS", "LEADER_WORKER_SET", "Claim", "Kind"]

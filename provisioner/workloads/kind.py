@@ -21,6 +21,8 @@ class Claim:
     group_name: str = ""
     #: Its place in the group; 0 is the leader.
     index: int | None = None
+    #: Pods of the group; 0 where the workload alone tells it.
+    group_size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +38,21 @@ class Kind:
     plural: str
     #: The label that all its pods carry; its value is the name of the workload.
     pod_label: str
-    #: What to do where the API server does not know the kind.
-    install_hint: str
+    #: The page on how to install it.
+    installation: str
     #: Reads an object; raises MalformedObject.
     parse: Callable[[object], Workload]
     #: Leaves out of an object what says nothing of whether it lives, and may be malformed all the same.
     without_templates: Callable[[dict[str, Any]], dict[str, Any]]
     #: Reads a pod's claim, given the pod's namespace and metadata; None for a pod of no workload of the kind.
     claim_of: Callable[[str, dict[str, Any]], Claim | None]
+    #: Where the API server does not know it, or does not let us read it, all other kinds are served as ever.
+    optional: bool = False
+
+    @property
+    def install_hint(self) -> str:
+        """Say what to do where the API server does not know the kind."""
+        remedy = (
+            f"{self.plural} are served once it is" if self.optional else f"install {self.kind} ({self.installation})"
+        )
+        return f"the {self.kind} CRD is not installed: {remedy}"

@@ -20,7 +20,8 @@ from provisioner.kube import fields, podspec
 from provisioner.kube.bounded import BoundedReader
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
-from provisioner.model.workloads import Requirements
+from provisioner.model.workloads import PodGroup, Requirements, Workload, WorkloadKind, WorkloadUid
+from provisioner.workloads.kind import Claim, Kind
 
 ROOT = "/apis/leaderworkerset.x-k8s.io/v1"
 KIND = "LeaderWorkerSet"
@@ -67,11 +68,6 @@ class LeaderWorkerSet:
         """Workers of each group."""
         return max(self.size - 1, 0)
 
-    @property
-    def most_groups(self) -> int:
-        """Groups that may exist at one time."""
-        return self.replicas + self.surge
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
@@ -87,7 +83,8 @@ class Member:
     worker: int
     #: Of the StatefulSet that controls the pod: the one tie to a set that was deleted and created again.
     owner_uid: str
-    #: Pods of the group when the pod was created; None where it does not say. Other groups may have another size.
+    #: Pods of the group when the pod was created; None where it does not say, or too many. Other groups may have
+    #: another size.
     size: int | None
 
     @property
@@ -152,6 +149,63 @@ def parse_leaderworkerset(raw: object) -> LeaderWorkerSet:
     )
 
 
+def parse_workload(raw: object) -> Workload:
+    """Read a LeaderWorkerSet as a workload: each of its groups is a slice."""
+    found = parse_leaderworkerset(raw)
+    # A leader without chips starts nothing; what its workers ask for tells that the set is work here all the same.
+    template = found.leader if found.leader.chips > 0 else found.worker
+    group = PodGroup(name="", replicas=found.replicas, surge=found.surge, parallelism=found.size, template=template)
+    return Workload(
+        kind=WorkloadKind.LEADER_WORKER_SET,
+        namespace=found.namespace,
+        name=found.name,
+        uid=WorkloadUid(found.uid),
+        groups=(group,),
+        deleting=found.deleting,
+        labels=found.labels,
+        annotations=found.annotations,
+        problem=found.problem or _several_slices(found),
+        created_at=found.created_at,
+    )
+
+
+def claim_of(_namespace: str, metadata: dict[str, Any]) -> Claim | None:
+    """Read a pod's place by its controller reference and names. It carries no UID of its set."""
+    member = member_of({"metadata": metadata})
+    if member is None:
+        return None
+    return Claim(
+        kind=WorkloadKind.LEADER_WORKER_SET,
+        name=member.set_name,
+        group_name=member.leader_name,
+        index=member.worker,
+        group_size=member.size or 0,
+    )
+
+
+def _several_slices(found: LeaderWorkerSet) -> str:
+    """Say why a group is not one slice, empty where it is."""
+    if found.size == 1 or found.worker.chips == 0 == found.leader.chips:
+        return ""
+    if found.leader.chips != found.worker.chips:
+        return (
+            f"its leader template requests {found.leader.chips} chips and its worker template {found.worker.chips}; "
+            f"all pods of a group are the hosts of one slice, and must request the same number of chips"
+        )
+    if 0 < found.subgroup_size < found.size:
+        return (
+            f"its groups of {found.size} pods have subgroups of {found.subgroup_size}; each group must be one slice: "
+            f"remove subGroupPolicy, or make each subgroup a group of its own"
+        )
+    return ""
+
+
+def _without_templates(raw: dict[str, Any]) -> dict[str, Any]:
+    spec = fields.mapping(raw.get("spec"))
+    kept = {key: value for key, value in spec.items() if key != "leaderWorkerTemplate"}
+    return {**raw, "spec": kept}
+
+
 def member_of(raw: object) -> Member | None:
     """Tell which place of which set a pod has; None for a pod of no LeaderWorkerSet."""
     metadata = fields.mapping(fields.mapping(raw).get("metadata"))
@@ -171,7 +225,8 @@ def member_of(raw: object) -> Member | None:
             return None
         group, worker = found, ordinal
     size = fields.index(fields.name(fields.mapping(metadata.get("annotations")).get(constants.LWS_SIZE)))
-    return Member(set_name=set_name, group=group, worker=worker, owner_uid=owner.uid, size=size or None)
+    known = size if size is not None and 0 < size <= bounds.PARALLELISM else None
+    return Member(set_name=set_name, group=group, worker=worker, owner_uid=owner.uid, size=known)
 
 
 def parse_statefulset(raw: object) -> StatefulSet | None:
@@ -245,3 +300,17 @@ def _ordinal(name: str, parent: str) -> int | None:
     prefix, _, digits = name.rpartition("-")
     ordinal = fields.index(digits)
     return ordinal if prefix == parent and ordinal is not None and str(ordinal) == digits else None
+
+
+LEADER_WORKER_SET = Kind(
+    kind=WorkloadKind.LEADER_WORKER_SET,
+    root=ROOT,
+    resource="leaderworkersets",
+    plural="LeaderWorkerSets",
+    pod_label=constants.LWS_NAME,
+    installation="https://lws.sigs.k8s.io/docs/installation/",
+    parse=parse_workload,
+    without_templates=_without_templates,
+    claim_of=claim_of,
+    optional=True,
+)

@@ -46,6 +46,7 @@ def parse_pod(raw: object) -> Pod | None:
         group_name=claim.group_name,
         group_key=key_of(namespace, claim),
         completion_index=claim.index,
+        group_size=claim.group_size,
         phase=phase,
         node_name=fields.name(spec.get("nodeName")),
         requirements=requirements,

@@ -21,9 +21,16 @@ def watch_workloads(
     **options: Unpack[kube.WatchOptions],
 ) -> kube.Watch[Workload]:
     """Watch the objects of one kind, finished ones too; no namespaces means all."""
+    collection = kube.Collection(
+        name=kind.plural,
+        resource=kind.resource,
+        root=kind.root,
+        install_hint=kind.install_hint,
+        optional=kind.optional,
+    )
     return watch_namespaced(
         api,
-        [kube.Collection(name=kind.plural, resource=kind.resource, root=kind.root, install_hint=kind.install_hint)],
+        [collection],
         kind.parse,
         on_change=on_change,
         namespaces=namespaces,

@@ -13,6 +13,7 @@ import yaml
 
 from deploy import overlay
 from provisioner.rehearsal import Rehearsal
+from provisioner.workloads import LEADER_WORKER_SET
 from tests.deploy import mainjob
 from tests.deploy.kit import DEPLOY, MONITORS, VALUES, kubeconfig_of_service_account
 from tests.e2e.kit import Ground, simulator_settings
@@ -25,6 +26,7 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     with Rehearsal(directory=directory, settings=simulator_settings()) as rehearsal:
         for plural, kind, group in MONITORS:
             _define(rehearsal, plural, kind, group)
+        _define(rehearsal, LEADER_WORKER_SET.resource, str(LEADER_WORKER_SET.kind), "leaderworkerset.x-k8s.io")
         yield rehearsal
 
 

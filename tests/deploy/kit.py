@@ -17,11 +17,12 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from provisioner import constants
-from provisioner.kube.protocol import JOBSETS_ROOT, object_path
+from provisioner.kube.protocol import object_path
 from provisioner.kube.rights import ACCESS_REVIEWS, Right
 from provisioner.localcluster.ports import HOST
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
 from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, ZONE
+from provisioner.workloads import KINDS
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"
@@ -47,7 +48,7 @@ _PATH = re.compile(
     r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+))?"
 )
 #: What system:discovery, system:public-info-viewer and system:basic-user let everybody ask.
-_FOR_EVERYBODY = ("/version", JOBSETS_ROOT.rpartition("/")[0], ACCESS_REVIEWS)
+_FOR_EVERYBODY = ("/version", ACCESS_REVIEWS, *(kind.root.rpartition("/")[0] for kind in KINDS.values()))
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 

@@ -18,7 +18,7 @@ from provisioner.kube.protocol import LEASES_ROOT, Timeouts, object_path
 from provisioner.model.workloads import ObjectRef, WorkloadKind
 from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import wait_for
-from provisioner.workloads import JOBSET, live
+from provisioner.workloads import JOBSET, KINDS, LEADER_WORKER_SET, live
 from provisioner.workloads.watches import watch_pods, watch_workloads
 from tests.deploy.kit import DEPLOY, NAMESPACE, SERVICE_ACCOUNT, Recorder, Right, only, right_of, rights, role_without
 from tests.deploy.mainjob import do_the_main_job, used_rights
@@ -68,11 +68,13 @@ def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], gro
         _TRIES[_CREATE_LEASE](kube.connect(str(kubeconfig)), rehearsal)
         _TRIES[_PATCH_EVENTS](kube.connect(str(kubeconfig)), rehearsal)
         _TRIES[_GET_NODES](kube.connect(str(kubeconfig)), rehearsal)
+        # The main job is a JobSet's; LeaderWorkerSets are only watched meanwhile.
+        _TRIES[_GET_LEADER_WORKER_SETS](kube.connect(str(kubeconfig)), rehearsal)
     _forget(rehearsal, _ORIGINAL_LEASE)
 
     assert used_rights(recorder, installed) == rights(installed)
     assert {right.resource for right, _ in recorder.answers} == {
-        "pods", "nodes", "jobsets", "events", "leases", "configmaps"
+        "pods", "nodes", "jobsets", "leaderworkersets", "events", "leases", "configmaps"
     }  # fmt: skip
 
 
@@ -176,12 +178,15 @@ def _cordon(api: KubeApi, rehearsal: Rehearsal) -> str:
     return ""
 
 
-def _get_jobset(api: KubeApi, rehearsal: Rehearsal) -> str:
-    try:
-        live.get_workload(api, WorkloadKind.JOBSET, "default", "absent")
-    except kube.ClusterError as error:
-        return str(error)
-    return ""
+def _get_workload(kind: WorkloadKind) -> _Try:
+    def attempt(api: KubeApi, rehearsal: Rehearsal) -> str:
+        try:
+            live.get_workload(api, kind, "default", "absent")
+        except kube.ClusterError as error:
+            return str(error)
+        return ""
+
+    return attempt
 
 
 def _load_hints(api: KubeApi, rehearsal: Rehearsal) -> str:
@@ -211,10 +216,11 @@ def _events(*, repeated: bool) -> _Try:
     return attempt
 
 
-_JOBSETS, _COORDINATION = "jobset.x-k8s.io", "coordination.k8s.io"
+_COORDINATION = "coordination.k8s.io"
 _CREATE_LEASE = Right(_COORDINATION, "leases", "create", NAMESPACE)
 _PATCH_EVENTS = Right("", "events", "patch")
 _GET_NODES = Right("", "nodes", "get")
+_GET_LEADER_WORKER_SETS = Right("leaderworkerset.x-k8s.io", "leaderworkersets", "get")
 _TRIES: dict[Right, _Try] = {
     Right("", "pods", "list"): _watch(partial(watch_pods, kinds=[JOBSET])),
     Right("", "pods", "watch"): _watch(partial(watch_pods, kinds=[JOBSET])),
@@ -222,9 +228,15 @@ _TRIES: dict[Right, _Try] = {
     Right("", "nodes", "watch"): _watch(kube.nodes),
     _GET_NODES: _cordon,
     Right("", "nodes", "patch"): _cordon,
-    Right(_JOBSETS, "jobsets", "get"): _get_jobset,
-    Right(_JOBSETS, "jobsets", "list"): _watch(partial(watch_workloads, kind=JOBSET)),
-    Right(_JOBSETS, "jobsets", "watch"): _watch(partial(watch_workloads, kind=JOBSET)),
+    **{
+        Right(kind.root.split("/")[2], kind.resource, verb): attempt
+        for kind in KINDS.values()
+        for verb, attempt in (
+            ("get", _get_workload(kind.kind)),
+            ("list", _watch(partial(watch_workloads, kind=kind))),
+            ("watch", _watch(partial(watch_workloads, kind=kind))),
+        )
+    },
     Right("", "events", "create"): _events(repeated=False),
     _PATCH_EVENTS: _events(repeated=True),
     _CREATE_LEASE: _create_lease,
@@ -303,6 +315,7 @@ _FORBIDDEN = (
     ("DELETE", "/api/v1/nodes/any", "no node is deleted"),
     ("PATCH", "/api/v1/nodes/any/status", "no node's status is written"),
     ("PATCH", "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets/any", "no JobSet is changed"),
+    ("PATCH", f"{LEADER_WORKER_SET.root}/namespaces/default/leaderworkersets/any", "no LeaderWorkerSet is changed"),
     ("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{SERVICE_ACCOUNT}/token", "no further token is made"),
     ("PUT", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler", "no other lease"),
     ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", "no right is granted"),
@@ -324,7 +337,7 @@ def test_right_of_a_request() -> None:
     assert right_of("GET", "/api/v1/pods?watch=true") == Right("", "pods", "watch")
     assert right_of("GET", "/api/v1/nodes?limit=500") == Right("", "nodes", "list")
     assert right_of("GET", "/apis/jobset.x-k8s.io/v1alpha2/namespaces/a/jobsets/b") == Right(
-        _JOBSETS, "jobsets", "get", "a", "b"
+        "jobset.x-k8s.io", "jobsets", "get", "a", "b"
     )
     assert right_of("GET", "/version") is None
     assert right_of("PATCH", "/api/v1/namespaces/a/events/b") == Right("", "events", "patch", "a", "b")

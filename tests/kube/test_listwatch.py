@@ -11,13 +11,14 @@ from typing import Any, Self
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from provisioner.kube import errors, watches
 from provisioner.kube.api import connect
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.listwatch import ListWatch
 from provisioner.model.workloads import Pod
-from provisioner.workloads import JOBSET
+from provisioner.workloads import JOBSET, LEADER_WORKER_SET, Kind
 from provisioner.workloads.watches import watch_pods, watch_workloads
 from tests.kube.builders import FakeClock, raw_jobset, raw_node, raw_pod
 from tests.kube.fake_kube import FakeKube
@@ -447,12 +448,27 @@ def test_a_kind_that_disappears_is_not_an_empty_list() -> None:
     assert not parts.fresh(max_silence_seconds=1e9)
     assert len(parts.records()) == 1
     assert len(changes) == 2
+    assert parts.missing
     assert "the JobSet CRD is not installed" in str(parts.problem)
     assert f"404 on {ROOT}/jobsets" in str(parts.problem)
     assert 0 < max(pauses) <= 10
     kube.install(f"{ROOT}/jobsets")
     watch.step()
-    assert (parts.synced, parts.problem) == (True, None)
+    assert (parts.synced, parts.problem, parts.missing) == (True, None, False)
+
+
+@pytest.mark.parametrize(("kind", "level"), [(JOBSET, "warning"), (LEADER_WORKER_SET, "info")])
+def test_a_kind_that_need_not_be_there_is_no_warning(kind: Kind, level: str) -> None:
+    """It is told once; whoever does not use the kind has nothing to do."""
+    kube = FakeKube()
+    kube.uninstall(f"{kind.root}/{kind.resource}")
+    parts = watch_workloads(kube, kind, on_change=lambda: None)
+    (watch,) = parts.parts  # type: ignore[attr-defined]
+    with capture_logs() as logs:
+        for _ in range(3):
+            watch.step()
+    assert [(line["log_level"], line["event"]) for line in logs] == [(level, "watch.failed")]
+    assert f"the {kind.kind} CRD is not installed" in logs[0]["problem"]
 
 
 def test_missing_permission_names_verb_and_resource(harness: Harness) -> None:

@@ -47,6 +47,7 @@ class FakeWatch(Generic[T]):
         self._read = read
         self.synced = True
         self.problem: str | None = None
+        self.missing = False
         self.last_contact_monotonic: float | None = None
         self.silent = False
         self.deleted: set[str] = set()

@@ -14,9 +14,10 @@ from provisioner.kube import errors
 from provisioner.kube.protocol import LEASES_ROOT, object_path
 from provisioner.kube.quantities import format_micro_time
 from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
+from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.slices.observe import PoolList
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
-from tests.slices.kit import CERTIFICATE, NAMESPACE, OTHER_CERTIFICATE, World, jobset_path, raw_foreign_pod
+from tests.slices.kit import CERTIFICATE, NAMESPACE, OTHER_CERTIFICATE, FakeWatch, World, jobset_path, raw_foreign_pod
 
 _OWN = "tpu-provisioner-system"
 _LEASE = object_path("leases", constants.LEASE_NAME, namespace=_OWN, root=LEASES_ROOT)
@@ -239,7 +240,7 @@ def test_what_cannot_be_seen(world: World) -> None:
     world.jobsets.synced, world.jobsets.problem = False, "the JobSet CRD is not installed"
     done = Person(world)()
     assert done.code == 1
-    assert "cannot tell whether a JobSet waits for a node pool: the JobSet CRD is not installed" in done.text
+    assert "cannot tell whether a workload waits for a node pool: the JobSet CRD is not installed" in done.text
     assert Person(_paused(world))().code == 0
     world.jobsets.synced = True
     pool = world.run_to_use()
@@ -247,6 +248,21 @@ def test_what_cannot_be_seen(world: World) -> None:
     done = Person(_paused(world))()
     assert done.code == 1
     assert f"{pool}  cannot tell who needs it: the JobSet CRD is not installed" in done.text
+
+
+def test_a_kind_that_may_not_be_read(world: World) -> None:
+    """Where it may be that one waits, nothing is certain; where the kind is not installed, none does."""
+    sets = FakeWatch[Workload](dict)
+    sets.synced, sets.problem = False, "RBAC does not allow the provisioner to list leaderworkersets"
+    workloads = {**world.watches.workloads, WorkloadKind.LEADER_WORKER_SET: sets}
+    world.watches = replace(world.watches, workloads=workloads)
+    done = Person(world)()
+    assert done.code == 1
+    assert "cannot tell whether a workload waits for a node pool: RBAC does not allow" in done.text
+    assert Person(_paused(world))().code == 0
+    world.settings = replace(world.settings, pause_creation=False)
+    sets.missing = True
+    assert Person(world)().code == 0
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
-from provisioner.model.workloads import WorkloadKind
+from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.slices.observe import PoolList, Watches, distrust, make_watches, take_snapshot
+from tests.builders import make_lws
 from tests.fakes.fake_gke import FakeGke
 from tests.kube.builders import FakeClock
 from tests.kube.fake_kube import FakeKube
@@ -98,8 +99,8 @@ def test_a_clock_that_is_set_leaves_list_and_pause_as_they_were() -> None:
 def test_which_watches_there_are_depends_on_the_opt_in_label() -> None:
     """Namespaces are watched only where their labels decide."""
     for changes, want in (
-        ({}, ["jobsets", "pods", "nodes"]),
-        ({"opt_in_label": ("team", "ml")}, ["jobsets", "pods", "nodes", "namespaces"]),
+        ({}, ["jobsets", "leaderworkersets", "pods", "nodes"]),
+        ({"opt_in_label": ("team", "ml")}, ["jobsets", "leaderworkersets", "pods", "nodes", "namespaces"]),
     ):
         assert list(make_watches(FakeKube(), settings(**changes), lambda: None).named()) == want
 
@@ -116,6 +117,20 @@ def test_a_watch_says_itself_what_is_wrong_where_it_knows() -> None:
         "nothing was received about the pods for 150 s",
         "nodes is forbidden",
     )
+
+
+def test_a_kind_that_is_not_there_keeps_nothing_else_from_being_decided() -> None:
+    """Its objects are not in the snapshot, which says that nothing is known of them."""
+    world = World()
+    uid = world.put_jobset()
+    sets = FakeWatch[Workload](lambda: {("default", "serve"): make_lws()})
+    watches = replace(world.watches, workloads={**world.watches.workloads, WorkloadKind.LEADER_WORKER_SET: sets})
+    world.loop.pools.fetch()
+    assert len(take_snapshot(watches, world.loop.pools).workloads) == 2
+    sets.synced, sets.problem = False, "the LeaderWorkerSet CRD is not installed"
+    snapshot = take_snapshot(watches, world.loop.pools)
+    assert (list(snapshot.workloads), snapshot.distrust) == ([uid], ())
+    assert snapshot.unknown_kinds == {WorkloadKind.LEADER_WORKER_SET}
 
 
 def test_a_snapshot_has_what_the_caches_have() -> None:

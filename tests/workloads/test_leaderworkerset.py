@@ -13,13 +13,16 @@ import pytest
 from provisioner import constants
 from provisioner.kube.fields import MalformedObject
 from provisioner.model import bounds
+from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads.leaderworkerset import (
     Member,
     Owner,
     member_of,
     parse_leaderworkerset,
     parse_statefulset,
+    parse_workload,
 )
+from provisioner.workloads.pods import claim_of, parse_pod
 
 RECORDED: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "data" / "leaderworkerset" / "objects.json").read_text(encoding="utf-8")
@@ -75,7 +78,7 @@ def test_what_the_controller_makes_is_read_whole() -> None:
     """Replicas, size, chips, selectors and the exclusive topology; both templates are one here."""
     found = parse_leaderworkerset(recorded("LeaderWorkerSet", "serve"))
     assert (found.namespace, found.name, found.uid) == ("serving", "serve", "uid-of-lws-serve")
-    assert (found.replicas, found.surge, found.most_groups) == (2, 0, 2)
+    assert (found.replicas, found.surge) == (2, 0)
     assert (found.size, found.worker_count) == (2, 1)
     assert found.leader == found.worker
     assert found.leader.chips == 4
@@ -150,6 +153,7 @@ def test_the_place_of_a_pod(raw: dict[str, Any], want: tuple[str, int, int] | No
     ("size", "want"),
     [
         pytest.param("4", 4, id="a size"),
+        pytest.param(str(bounds.PARALLELISM + 1), None, id="more than any slice has"),
         pytest.param("0", None, id="no pods"),
         pytest.param("four", None, id="not a number"),
         pytest.param("9" * 400, None, id="beyond all bounds"),
@@ -182,7 +186,7 @@ def test_groups_of_a_rolling_update(replicas: int, surge: Any, want: int) -> Non
     strategy = {"rollingUpdateConfiguration": {"maxSurge": surge}}
     found = parse_leaderworkerset(raw_set(replicas=replicas, rolloutStrategy=strategy))
     assert found.surge == want
-    assert found.most_groups == replicas + want
+    assert found.surge == want
 
 
 def test_a_leader_may_ask_for_something_else() -> None:
@@ -278,3 +282,64 @@ def _error(parse: Callable[[object], object], raw: object) -> str:
     except MalformedObject as error:
         return str(error)
     return ""
+
+
+def test_a_set_becomes_a_workload_whose_groups_are_slices() -> None:
+    """One kind of group, as many as may exist at one time, with the words of the leader's template."""
+    strategy = {"type": "RollingUpdate", "rollingUpdateConfiguration": {"maxSurge": 1}}
+    found = parse_workload(raw_set(rolloutStrategy=strategy))
+    assert (found.kind, found.name, found.uid) == (WorkloadKind.LEADER_WORKER_SET, "serve", "uid-of-lws-serve")
+    (group,) = found.groups
+    assert (group.name, group.replicas, group.surge, group.parallelism) == ("", 2, 1, 2)
+    assert group.template.chips == 4
+    assert (found.problem, found.suspended, found.finished, found.lives) == ("", False, False, True)
+
+
+@pytest.mark.parametrize(
+    ("chips", "subgroup_size", "want"),
+    [
+        pytest.param((4, 4), 0, "", id="all pods are hosts of one slice"),
+        pytest.param((0, 4), 0, "must request the same number of chips", id="a leader without chips"),
+        pytest.param((4, 8), 0, "must request the same number of chips", id="workers with other machines"),
+        pytest.param((4, 4), 1, "subgroups of 1", id="several slices in a group"),
+        pytest.param((4, 4), 2, "", id="one subgroup"),
+        pytest.param((0, 0), 1, "", id="no chips at all"),
+    ],
+)
+def test_a_group_that_is_not_one_slice_says_so(chips: tuple[int, int], subgroup_size: int, want: str) -> None:
+    """It gets no pool, and an Event with these words."""
+
+    def template(count: int) -> dict[str, Any]:
+        limits = {constants.TPU_RESOURCE: str(count)} if count else {}
+        return {"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}
+
+    body: dict[str, Any] = {
+        "size": 2,
+        "leaderTemplate": template(chips[0]),
+        "workerTemplate": template(chips[1]),
+    }
+    if subgroup_size:
+        body["subGroupPolicy"] = {"subGroupSize": subgroup_size}
+    problem = parse_workload(raw_set(leaderWorkerTemplate=body)).problem
+    assert want in problem
+    assert bool(want) == bool(problem)
+
+
+def test_pods_are_of_the_group_that_controls_them() -> None:
+    """The same key for the leader and its workers, which is the one that the controller labels them with."""
+    leader, worker = recorded("Pod", "serve-1"), recorded("Pod", "serve-1-1")
+    for raw, index in ((leader, 0), (worker, 1)):
+        pod = parse_pod(raw)
+        assert pod is not None
+        assert (pod.kind, pod.workload_name, pod.workload_uid) == (WorkloadKind.LEADER_WORKER_SET, "serve", "")
+        assert (pod.group_name, pod.completion_index) == ("serve-1", index)
+        assert pod.group_key == raw["metadata"]["labels"]["leaderworkerset.sigs.k8s.io/group-key"]
+
+
+def test_a_pod_of_a_jobset_stays_one_whatever_it_is_labelled() -> None:
+    """A template may carry any label; what controls the pod decides."""
+    raw = raw_pod("serve-1", owner="serve-1", kind="Job", api_version="batch/v1", of="serve")
+    raw["metadata"]["labels"][constants.JOBSET_NAME] = "train"
+    claim = claim_of("serving", raw["metadata"])
+    assert claim is not None
+    assert (claim.kind, claim.name, claim.group_name) == (WorkloadKind.JOBSET, "train", "serve-1")

@@ -1,4 +1,4 @@
-"""JobSets and their pods in, slices out. Pure."""
+"""Workloads and their pods in, slices out. Pure."""
 
 from provisioner.model.workloads import group_key
 from provisioner.slices.demand.slices import Slice, SliceId, find_slices, left_to_slices, rejected

@@ -28,7 +28,7 @@ class ServingPolicy:
         return not asks_for_slices(workload) and self._is_for_us(workload, requirements)
 
     def leaves_to_slices(self, workload: Workload) -> bool:
-        """Whether a JobSet would be served, if it did not ask for Slice resources."""
+        """Whether a workload would be served, if it did not ask for Slice resources."""
         return asks_for_slices(workload) and any(
             job.template.chips > 0 and self._is_for_us(workload, job.template, dynamic=True) for job in workload.groups
         )

@@ -1,9 +1,9 @@
-"""From JobSets and their pods to slices.
+"""From workloads and their pods to slices.
 
-A slice is what one child Job of a living JobSet needs. Child Jobs without chips are no slices. A slice exists from its
-JobSet's creation on, but wants a pool only once its leader pod cannot be scheduled. Only those are listed that have
-pods or that something refers to (a pool, the memory), so that the work depends on what is there and not on what a spec
-asks for.
+A slice is what one group of a living workload needs: a child Job of a JobSet, a leader with its workers of a
+LeaderWorkerSet. Groups without chips are no slices. A slice exists from its workload's creation on, but wants a pool
+only once its leader pod cannot be scheduled. Only those are listed that have pods or that something refers to (a pool,
+the memory), so that the work depends on what is there and not on what a spec asks for.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from provisioner.model.workloads import (
     Requirements,
     Toleration,
     Workload,
+    WorkloadKind,
     Workloads,
     WorkloadUid,
     group_key,
@@ -39,7 +40,7 @@ _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
 
 # A tuple: it is the key of most maps, and hashed tens of thousands of times in one decision.
 class SliceId(NamedTuple):
-    """Identifies a slice over restarts of its JobSet, and apart from an earlier JobSet of the same name."""
+    """Identifies a slice over restarts of its workload, and apart from an earlier workload of the same name."""
 
     workload_uid: WorkloadUid
     group_key: GroupKey
@@ -79,15 +80,25 @@ class Slice:
         return self.served and self.leader is not None and self.leader.unschedulable_since is not None
 
     @property
+    def title(self) -> str:
+        """Its group of pods, as people call it."""
+        return f"{'job' if self.workload.kind is WorkloadKind.JOBSET else 'group'} {self.group_name}"
+
+    @property
+    def pods_field(self) -> str:
+        """The field of its workload's specification that says how many pods it has."""
+        return "parallelism" if self.workload.kind is WorkloadKind.JOBSET else "size"
+
+    @property
     def nodes(self) -> int:
         """Nodes that the slice needs; 0 where it has no shape."""
         return 0 if self.shape is None else self.shape.nodes(self.parallelism)
 
 
 class _Child(NamedTuple):
-    """One child Job that a JobSet's spec lists; they sort as they are listed there."""
+    """One group that a workload's spec lists; they sort as they are listed there."""
 
-    #: Of the replicated job in the spec, and of the child Job in it.
+    #: Of the pod group in the spec, and of the group among those that come from it.
     place: int
     number: int
     key: GroupKey
@@ -102,14 +113,14 @@ def find_slices(
     *,
     keep_suspended: bool = False,
 ) -> dict[SliceId, Slice]:
-    """List the slices of all living JobSets: not finished, not suspended, not being deleted.
+    """List the slices of all living workloads: not finished, not suspended, not being deleted.
 
     With `keep_suspended` also those of suspended ones, which buy nothing, as far as something refers to them.
 
-    Those with pods; those of `referred`, with the name of the child Job where it is known, as far as the JobSet's spec
-    lists them; and one of the others of each replicated job, which says what its template asks for.
+    Those with pods; those of `referred`, with the name of the group where it is known, as far as the workload's spec
+    lists them; and one of the others of each template, which says what that asks for.
 
-    A pod makes no slice by itself: its Job has to be one of those that the JobSet's spec lists. What other pods are
+    A pod makes no slice by itself: its group has to be one of those that the workload's spec lists. What other pods are
     bound to is still seen by the matching.
     """
     wanted: dict[WorkloadUid, dict[GroupKey, _Wanted]] = defaultdict(dict)
@@ -146,7 +157,7 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, _Wanted], policy: S
     children: list[_Child] = []
     others = 0
     for child in _children(workload, places, wanted):
-        # Chips that only a webhook adds show on the pods alone, and a suspended JobSet has none.
+        # Chips that only a webhook adds show on the pods alone, and a suspended workload has none.
         with_chips = groups[child.place].template.chips > 0
         if with_chips or wanted[child.key].pods or workload.suspended:
             children.append(child)
@@ -171,8 +182,9 @@ def _children(workload: Workload, places: Mapping[str, int], wanted: Mapping[Gro
     for key, each in wanted.items():
         name, index = _parts(workload.name, each.name)
         place = places.get(name, -1)
-        listed = index >= 0 and place >= 0 and index < workload.groups[place].replicas
-        if listed and group_key(workload.namespace, each.name) == key:
+        group = workload.groups[place] if place >= 0 else None
+        most = group.replicas + (group.surge if each.pods else 0) if group is not None else 0
+        if 0 <= index < most and group_key(workload.namespace, each.name) == key:
             yield _Child(place, index, key, each.name)
             continue
         unnamed.append(key)
@@ -198,9 +210,9 @@ def _parts(workload_name: str, group_name: str) -> tuple[str, int]:
 def _children_by_key(
     namespace: str, workload_name: str, counts: tuple[tuple[str, int, bool], ...]
 ) -> Mapping[GroupKey, tuple[str, int]]:
-    """Index child Jobs by their keys, those with chips first, no more than a JobSet may have with chips.
+    """Index groups by their keys, those with chips first, no more than a workload may have with chips.
 
-    Needed only for what names no Job: pods without its label, and what the memory holds of slices without pods.
+    Needed only for what names no group: pods without its label, and what the memory holds of slices without pods.
     """
     by_chips = sorted(counts, key=lambda each: not each[2])
     children = ((name, index) for name, replicas, _ in by_chips for index in range(replicas))
@@ -223,12 +235,12 @@ def _representatives(workload: Workload, found: Collection[GroupKey]) -> Iterato
                 break
 
 
-def _job_name(workload_name: str, replicated_job: str, index: int) -> str:
-    return f"{workload_name}-{replicated_job}-{index}"
+def _job_name(workload_name: str, group: str, index: int) -> str:
+    return f"{workload_name}-{group}-{index}" if group else f"{workload_name}-{index}"
 
 
 def rejected(workloads: Workloads, policy: ServingPolicy) -> list[Workload]:
-    """List the living JobSets that would be served, if they did not exceed a bound."""
+    """List the living workloads that would be served, if they did not exceed a bound."""
     return [
         workload
         for workload in workloads.by_uid.values()
@@ -239,7 +251,7 @@ def rejected(workloads: Workloads, policy: ServingPolicy) -> list[Workload]:
 
 
 def left_to_slices(workloads: Workloads, policy: ServingPolicy) -> list[Workload]:
-    """List the living JobSets that would be served, if they did not ask for Slice resources."""
+    """List the living workloads that would be served, if they did not ask for Slice resources."""
     return [
         workload for workload in workloads.by_uid.values() if _alive(workload) and policy.leaves_to_slices(workload)
     ]
@@ -250,13 +262,13 @@ def _with_chips(workload: Workload) -> Iterator[PodGroup]:
 
 
 def slice_id_of(pod: Pod, workloads: Workloads) -> SliceId | None:
-    """Tell which slice a pod belongs to; None where its JobSet cannot be told, or no Job controls it."""
+    """Tell which slice a pod belongs to; None where its workload cannot be told, or no Job controls it."""
     uid = workloads.uid_of(pod)
     return SliceId(workload_uid=uid, group_key=pod.group_key) if uid and pod.group_key else None
 
 
 def _alive(workload: Workload) -> bool:
-    """Whether a JobSet has work to run here."""
+    """Whether a workload has work to run here."""
     return _runs_here(workload) and workload.lives
 
 
@@ -275,10 +287,10 @@ def _slice(workload: Workload, child: _Child, pods: list[Pod], siblings: int, po
         requirements=requirements,
         leader=leader,
         pods=tuple(pods),
-        parallelism=group.parallelism,
+        parallelism=(leader.group_size if leader is not None else 0) or group.parallelism,
         siblings=siblings,
         wishes=read_wishes(requirements.annotations, workload.annotations),
-        # One that exceeds a bound is told once, on the JobSet (`rejected`), and not for each slice.
+        # One that exceeds a bound is told once, on the workload (`rejected`), and not for each slice.
         served=not workload.problem and not workload.suspended and policy.serves(workload, requirements),
         shape=shape,
         shape_problem=problem,

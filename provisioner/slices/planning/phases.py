@@ -56,6 +56,7 @@ def state_of(
         since=phase.since,
         slice_id=owner,
         workload=slice_.workload if slice_ is not None else None,
+        workload_kind=slice_.workload.kind if slice_ is not None else supply.workload_name.kind,
         namespace=slice_.workload.namespace if slice_ is not None else supply.workload_name.namespace,
         workload_name=slice_.workload.name if slice_ is not None else supply.workload_name.name,
         group_name=slice_.group_name if slice_ is not None else supply.ownership.group_name,

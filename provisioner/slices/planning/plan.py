@@ -27,9 +27,9 @@ class DeleteReason(Enum):
     SLICE_STUCK = "slice_stuck"
     #: The slice's pods are bound to another pool.
     SLICE_ELSEWHERE = "slice_elsewhere"
-    #: Its JobSet starts with all slices or none, and they did not all come.
+    #: Its workload starts with all slices or none, and they did not all come.
     GIVEN_BACK = "given_back"
-    #: The living JobSet has no such slice any more (resized), or the slice is now of another shape.
+    #: The living workload has no such slice any more (resized), or the slice is now of another shape.
     NOT_NEEDED = "not_needed"
 
 
@@ -39,7 +39,7 @@ class Create:
 
     slice_id: SliceId
     request: NodePoolRequest
-    #: The leader pod and the JobSet, for Events.
+    #: The leader pod and the workload, for Events.
     pod: ObjectRef
     workload: ObjectRef
 
@@ -56,7 +56,7 @@ class Delete:
     #: UID of the workload that the pool was made for; empty where it does not say.
     workload_uid: WorkloadUid
     slice_id: SliceId | None
-    #: For Events while the JobSet exists.
+    #: For Events while the workload exists.
     workload: ObjectRef | None
     #: A node of the pool, for Events after that.
     node: ObjectRef | None
@@ -125,6 +125,7 @@ class PoolState:
     slice_id: SliceId | None
     workload: Workload | None
     #: Of that slice; where there is none, of the one that the pool was made for.
+    workload_kind: WorkloadKind
     namespace: str
     workload_name: str
     group_name: str

@@ -47,7 +47,7 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: Settings, now: dat
         opt_in_label=settings.opt_in_label,
         namespace_labels=snapshot.namespace_labels,
     )
-    supply = find_supply(snapshot.pools, snapshot.nodes, memory, settings.namespaces, now)
+    supply = find_supply(snapshot, memory, settings, now)
     slices = find_slices(
         workloads,
         snapshot.pods,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 
 from provisioner import constants, tpu
 from provisioner.model.capacity import LATE, CapacityKind, Node, NodePool, PoolName, PoolStatus
+from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import WorkloadName, Workloads, WorkloadUid
+from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.planning.launch.specification import expected_pool, expected_view, topology_of_pool
 from provisioner.slices.planning.match.fit import NodeView, misfit, room_misfit, view_of_node
@@ -33,6 +35,8 @@ class Supply:
     pool: NodePool
     #: What its labels say of whose it is.
     ownership: Ownership
+    #: UID of the workload it was made for; empty on pools of the Go provisioner.
+    workload_uid: WorkloadUid
     nodes: tuple[Node, ...]
     #: GKE lists it; else it is a create that the list does not confirm yet.
     listed: bool
@@ -48,7 +52,8 @@ class Supply:
     unready_seconds: float = 0.0
     #: It was unready for too long and is given up: to be replaced.
     lost: bool = False
-    #: It was made for a JobSet of a namespace that is not watched: it looks idle whether that lives or not.
+    #: It was made for a workload of a namespace, or a kind, that is not watched: it looks idle whether that lives or
+    #: not.
     unwatched: bool = False
 
     @cached_property
@@ -86,27 +91,17 @@ class Supply:
         return int(text) if text.isascii() and text.isdigit() else 0
 
     @property
-    def workload_uid(self) -> WorkloadUid:
-        """UID of the workload it was made for; empty on pools of the Go provisioner."""
-        return self.ownership.workload_uid
-
-    @property
     def workload_name(self) -> WorkloadName:
         """The workload it was made for."""
         return self.ownership.workload
 
 
-def find_supply(
-    pools: Iterable[NodePool], nodes: Iterable[Node], memory: Memory, namespaces: Collection[str], now: datetime
-) -> dict[PoolName, Supply]:
-    """List our pools: those that GKE lists, and creates that the list does not show yet.
-
-    `namespaces` are those that are watched; none means all.
-    """
+def find_supply(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime) -> dict[PoolName, Supply]:
+    """List our pools: those that GKE lists, and creates that the list does not show yet."""
     nodes_of: dict[PoolName, list[Node]] = defaultdict(list)
-    for node in nodes:
+    for node in snapshot.nodes:
         nodes_of[node.pool_name].append(node)
-    listed = {pool.name: pool for pool in pools}
+    listed = {pool.name: pool for pool in snapshot.pools}
     supply = {}
     for pool in (*listed.values(), *_unlisted(memory, listed)):
         ownership = read_ownership(pool.labels)
@@ -126,6 +121,7 @@ def find_supply(
             name=pool.name,
             pool=pool,
             ownership=ownership,
+            workload_uid=ownership.workload_uid,
             nodes=here,
             listed=pool.name in listed,
             leaving=delete is not None and delete.state in (CallState.UNDER_WAY, CallState.ACCEPTED),
@@ -134,9 +130,15 @@ def find_supply(
             unready_since=unready_since,
             unready_seconds=(now - unready_since).total_seconds() if unready_since is not None else 0.0,
             lost=pool.name in memory.given_up and unready_since is not None,
-            unwatched=bool(namespaces) and ownership.workload.namespace not in namespaces,
+            unwatched=_is_unwatched(ownership, snapshot, settings),
         )
     return supply
+
+
+def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) -> bool:
+    workload = ownership.workload
+    elsewhere = bool(settings.namespaces) and workload.namespace not in settings.namespaces
+    return elsewhere or workload.kind in snapshot.unknown_kinds
 
 
 def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:

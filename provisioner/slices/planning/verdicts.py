@@ -14,15 +14,15 @@ from provisioner.slices.planning.plan import Verdict
 
 
 def verdict(slice_: Slice, reason: str, message: str, *, key: str = "", warning: bool = True) -> Verdict:
-    """Say something about a slice, on its leader pod and its JobSet."""
+    """Say something about a slice, on its leader pod and its workload."""
     leader = (pod_ref(slice_.leader),) if slice_.leader is not None else ()
     objects = (*leader, workload_ref(slice_.workload))
     return Verdict(objects=objects, reason=reason, message=message, key=key, warning=warning)
 
 
 def too_large(workload: Workload) -> Verdict:
-    """Say that a JobSet asks for more than is read of one."""
-    message = f"No TPU node pools are created for this JobSet: {workload.problem}"
+    """Say that a workload asks for more than is read of one."""
+    message = f"No TPU node pools are created for this {workload.kind.value}: {workload.problem}"
     return Verdict(objects=(workload_ref(workload),), reason=constants.INVALID_REQUEST, message=message)
 
 
@@ -31,10 +31,10 @@ def left_to_slices(workload: Workload) -> Verdict:
     marks = (*workload.labels.items(), *workload.annotations.items())
     value = next(value for key, value in marks if key == constants.SLICE_AUTOPROVISIONING)
     message = (
-        f"No TPU node pools are created for this JobSet: {constants.SLICE_AUTOPROVISIONING}={bounds.cut(value)} "
-        "requests Slice resources, which this provisioner does not create yet; remove it to get node pools, or let the "
-        "Go "
-        f"provisioner (1.0 or later, with ENABLE_SLICE_CONTROLLER) serve this JobSet"
+        f"No TPU node pools are created for this {workload.kind.value}: "
+        f"{constants.SLICE_AUTOPROVISIONING}={bounds.cut(value)} requests Slice resources, which this provisioner does "
+        f"not create yet; remove it to get node pools, or let the Go provisioner (1.0 or later, with "
+        f"ENABLE_SLICE_CONTROLLER) serve this {workload.kind.value}"
     )
     return Verdict(objects=(workload_ref(workload),), reason=constants.SLICES_NOT_SERVED, message=message)
 
@@ -44,7 +44,7 @@ def underused(slice_: Slice) -> tuple[Verdict, ...]:
     if slice_.shape is None or not slice_.shape.multi_host or slice_.parallelism >= slice_.nodes:
         return ()
     message = (
-        f"job {slice_.group_name} has parallelism {slice_.parallelism}, its slice of topology {slice_.shape.topology} "
+        f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, its slice of topology {slice_.shape.topology} "
         f"has {slice_.nodes} hosts: {slice_.nodes - slice_.parallelism} of them are paid for but not used"
     )
     return (verdict(slice_, constants.UNDERUSED, message),)
@@ -75,7 +75,7 @@ def unknown_selectors(slice_: Slice, request: NodePoolRequest) -> tuple[Verdict,
 
 
 def not_separate(slice_: Slice) -> tuple[Verdict, ...]:
-    """Say that the JobSet's pods may be put on nodes that were held for another one that starts together.
+    """Say that the workload's pods may be put on nodes that were held for another one that starts together.
 
     Whichever leader pod fits is put there once our taint is off, and what pods are on is never given back: both would
     run in part. A selector of its own leaves it its own nodes alone.
@@ -84,7 +84,7 @@ def not_separate(slice_: Slice) -> tuple[Verdict, ...]:
     if name in slice_.requirements.node_selector.values():
         return ()
     message = (
-        f"the slices of JobSet {name} start together, but its pods also fit the nodes of other JobSets: each may then "
-        f"run in part and wait for the other; add the nodeSelector {constants.LEGACY_POOL_ID}: {name} to its pods"
+        f"the slices of {slice_.workload} start together, but its pods also fit the nodes of other workloads: each may "
+        f"then run in part and wait for the other; add the nodeSelector {constants.LEGACY_POOL_ID}: {name} to its pods"
     )
     return (verdict(slice_, constants.NOT_SEPARATE, message),)

@@ -17,12 +17,13 @@ from provisioner.slices.preflight import in_google, in_kubernetes
 from provisioner.slices.preflight.finding import Finding, Status, failed, unknown
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Inspector
+from provisioner.workloads import KINDS
 
 _log = structlog.get_logger(__name__)
 
 #: No check begins later than this; each call has its own time-out.
 TIME_LIMIT_SECONDS = 60.0
-_OF_API_SERVER = (in_kubernetes.JOBSET, in_kubernetes.RIGHTS, in_kubernetes.GO_PROVISIONER)
+_OF_API_SERVER = (*map(str, KINDS), in_kubernetes.RIGHTS, in_kubernetes.GO_PROVISIONER)
 _OF_CLUSTER = (
     in_google.IDENTITY,
     in_google.CHANNEL,
@@ -98,7 +99,8 @@ def run_checks(
 
 def _check_kubernetes(api: kube.Api, subject: Subject, one: _One) -> Iterator[Finding]:
     settings = subject.settings
-    yield one(in_kubernetes.JOBSET, lambda: in_kubernetes.check_jobset(api))
+    for kind in KINDS.values():
+        yield one(str(kind.kind), functools.partial(in_kubernetes.check_kind, api, kind))
     yield one(in_kubernetes.RIGHTS, lambda: in_kubernetes.check_rights(api, settings))
     yield one(
         in_kubernetes.GO_PROVISIONER,

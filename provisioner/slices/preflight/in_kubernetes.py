@@ -1,4 +1,4 @@
-"""Checks of the Kubernetes side: API server, JobSet, rights, and a Go provisioner that still runs."""
+"""Checks of the Kubernetes side: API server, kinds of workloads, rights, and a Go provisioner that still runs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import re
 from datetime import datetime
 
 from provisioner import constants, kube
-from provisioner.kube.protocol import JOBSETS_ROOT, LEASES_ROOT, object_path
+from provisioner.kube.protocol import LEASES_ROOT, object_path
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.kube.rights import is_granted, rights_used
 from provisioner.settings import Settings
 from provisioner.slices.preflight.finding import Finding, failed, ok, unknown, warning
+from provisioner.workloads import Kind
 
-API_SERVER, JOBSET, RIGHTS, GO_PROVISIONER = "API server", "JobSet", "rights in Kubernetes", "Go provisioner"
+API_SERVER, RIGHTS, GO_PROVISIONER = "API server", "rights in Kubernetes", "Go provisioner"
 
 _OLDEST = (1, 30)
-_GROUP_ROOT, _, _VERSION = JOBSETS_ROOT.rpartition("/")
-_INSTALL_JOBSET = "Install JobSet: https://jobset.sigs.k8s.io/docs/installation/"
 #: The Go provisioner renews its Lease every two seconds, and it lasts for fifteen.
 _LEASE_SECONDS = 60.0
 
@@ -51,21 +50,25 @@ def check_api_server(api: kube.Api, server: str) -> Finding:
     return ok(API_SERVER, f"{server} runs Kubernetes {version}")
 
 
-def check_jobset(api: kube.Api) -> Finding:
-    """Look for the API group of JobSet, and in it for the version that is read."""
+def check_kind(api: kube.Api, kind: Kind) -> Finding:
+    """Look for the API group of a kind of workloads, and in it for the version that is read."""
+    name = str(kind.kind)
+    group_root, _, version = kind.root.rpartition("/")
     try:
-        group = api.get(_GROUP_ROOT)
+        group = api.get(group_root)
     except kube.NotFound:
-        return failed(JOBSET, "its CRD is not installed", _INSTALL_JOBSET)
+        if kind.optional:
+            return ok(name, f"its CRD is not installed; {kind.plural} are served once it is")
+        return failed(name, "its CRD is not installed", f"Install {name}: {kind.installation}")
     listed = group.get("versions")
     versions = [str(each.get("version")) for each in listed or () if isinstance(each, dict)]
-    if _VERSION not in versions:
-        return failed(
-            JOBSET,
-            f"its CRD is served in {', '.join(versions) or 'no version'}, and the provisioner reads {_VERSION}",
-            "Install a release of JobSet that serves it.",
-        )
-    return ok(JOBSET, f"its CRD is served in {_VERSION}")
+    if version not in versions:
+        found = f"its CRD is served in {', '.join(versions) or 'no version'}, and the provisioner reads {version}"
+        install = f"Install a release of {name} that serves it."
+        if kind.optional:
+            return warning(name, f"{found}; {kind.plural} are not served", install)
+        return failed(name, found, install)
+    return ok(name, f"its CRD is served in {version}")
 
 
 def check_rights(api: kube.Api, settings: Settings) -> Finding:
@@ -75,13 +78,13 @@ def check_rights(api: kube.Api, settings: Settings) -> Finding:
         served_namespaces=settings.namespaces,
         reads_namespaces=settings.opt_in_label is not None,
     )
-    missing = [str(right) for right in used if not is_granted(api, right)]
+    missing = [right for right in used if not is_granted(api, right)]
     if missing:
-        return failed(
-            RIGHTS,
-            f"{len(missing)} of {len(used)} permissions are missing: {', '.join(missing)}",
-            "Grant them to the kubeconfig's identity, as deploy/base/cluster-role.yaml and role.yaml do.",
-        )
+        found = f"{len(missing)} of {len(used)} permissions are missing: {', '.join(str(right) for right in missing)}"
+        grant = "Grant them to the kubeconfig's identity, as deploy/base/cluster-role.yaml and role.yaml do."
+        if all(right.optional for right in missing):
+            return warning(RIGHTS, f"{found}. LeaderWorkerSets are not served without them", grant)
+        return failed(RIGHTS, found, grant)
     return ok(RIGHTS, f"all {len(used)} permissions that are used are granted")
 
 

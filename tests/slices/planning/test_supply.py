@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
+from provisioner.model.snapshot import Snapshot
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.supply import Supply, find_supply
-from tests.builders import NOW, after, make_jobset, make_nodes, make_pool, make_requirements
+from tests.builders import NOW, after, make_jobset, make_nodes, make_pool, make_requirements, settings
 
 FOUR_CHIPS = make_pool(make_jobset())
 ONE_CHIP = make_pool(
@@ -20,7 +21,9 @@ ONE_CHIP = make_pool(
 def supply_of(pool: NodePool, *, memory: Memory | None = None, **node_changes: object) -> Supply:
     """Return what a pool is worth with all its nodes there."""
     nodes = make_nodes(pool, **node_changes)
-    return find_supply((pool,), nodes, memory or Memory(), (), NOW)[pool.name]
+    return find_supply(
+        Snapshot(pools=(pool,), nodes=tuple(nodes), pools_listed_at=NOW), memory or Memory(), settings(), NOW
+    )[pool.name]
 
 
 @pytest.mark.parametrize(
@@ -56,4 +59,9 @@ def test_since_when_a_pool_that_is_up_lacks_hosts() -> None:
         (FOUR_CHIPS, known, None),
         (replace(partly, status=PoolStatus.PROVISIONING), known, None),
     ):
-        assert find_supply((pool,), nodes, memory, (), NOW)[pool.name].unready_since == want
+        assert (
+            find_supply(Snapshot(pools=(pool,), nodes=tuple(nodes), pools_listed_at=NOW), memory, settings(), NOW)[
+                pool.name
+            ].unready_since
+            == want
+        )

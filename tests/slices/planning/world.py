@@ -19,7 +19,7 @@ from provisioner.model.capacity import (
     PoolStatus,
 )
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import Pod, Workload, WorkloadUid
+from provisioner.model.workloads import Pod, Workload, Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.launch.specification import expected_pool
@@ -118,13 +118,13 @@ class World:
             leader = self.pods[uid]
             if leader.node_name or leader.finished or leader.completion_index != 0:
                 continue
-            workload = self.workloads.get(leader.workload_uid)  # type: ignore[call-overload]
+            workload = self.workload_of(leader)
             place = self._free_pool(leader)
             if workload is None or not place:
                 continue
             bound = {"node_name": place[0].name, "phase": "Running", "unschedulable_since": None}
             self.put(replace(leader, **bound))  # type: ignore[arg-type]
-            job = int(leader.name.split("-")[-3])
+            job = int(leader.group_name.rpartition("-")[2])
             for index, node in enumerate(place[1:], start=1):
                 self.put(make_pod(workload, job=job, index=index, node=node.name))
 
@@ -148,9 +148,19 @@ class World:
         self.workloads[workload.uid] = replace(workload, terminal_state="Completed")
         self.end_pods(workload)
 
-    def end_pods(self, workload: Workload) -> None:
-        """Remove all pods of a JobSet."""
-        self.pods = {uid: pod for uid, pod in self.pods.items() if pod.workload_uid != workload.uid}
+    def workload_of(self, pod: Pod) -> Workload | None:
+        """Return the workload that a pod belongs to."""
+        return self.workloads.get(Workloads.of(self.workloads).uid_of(pod) or WorkloadUid(""))
+
+    def end_pods(self, workload: Workload, *groups: int) -> None:
+        """Remove all pods of a workload, or those of some of its groups."""
+        names = {make_pod(workload, job=each).group_name for each in groups}
+
+        def is_over(pod: Pod) -> bool:
+            named = (pod.kind, pod.namespace, pod.workload_name) == workload.full_name
+            return named and pod.workload_uid in ("", workload.uid) and (not names or pod.group_name in names)
+
+        self.pods = {uid: pod for uid, pod in self.pods.items() if not is_over(pod)}
 
     def remove_jobset(self, workload: Workload) -> None:
         """Delete a JobSet with its pods."""

@@ -18,7 +18,7 @@ from provisioner.slices.preflight import Status
 from provisioner.slices.preflight.in_google import NamedReservation, named_reservations
 from provisioner.slices.suppliers.gke.permissions import ACT_AS
 from tests.slices.kit import OTHER_CERTIFICATE, settings
-from tests.slices.preflight.kit import ACCOUNT, GROUP, NOW, ORIGINAL_LEASE, World, described
+from tests.slices.preflight.kit import ACCOUNT, GROUP, LWS_GROUP, NOW, ORIGINAL_LEASE, World, described
 
 Change = Callable[[World], object]
 
@@ -31,6 +31,7 @@ def test_where_all_is_well() -> None:
     assert list(found) == [
         "API server",
         "JobSet",
+        "LeaderWorkerSet",
         "rights in Kubernetes",
         "Go provisioner",
         "cluster",
@@ -94,11 +95,27 @@ CASES = [
         lambda world: world.kube.put_object(GROUP, {"versions": [{"version": "v2"}]}),
         "JobSet", FAILED, "served in v2, and the provisioner reads v1alpha2", id="another version of JobSet",
     ),
+    # LeaderWorkerSet
+    pytest.param(
+        lambda world: world.kube.remove_object(LWS_GROUP),
+        "LeaderWorkerSet", OK, "not installed; LeaderWorkerSets are served once it is", id="no LeaderWorkerSet",
+    ),
+    pytest.param(
+        lambda world: world.kube.put_object(LWS_GROUP, {"versions": [{"version": "v2"}]}),
+        "LeaderWorkerSet", WARNING, "served in v2, and the provisioner reads v1; LeaderWorkerSets are not served",
+        id="another version of LeaderWorkerSet",
+    ),
     # rights
+    pytest.param(
+        lambda world: world.kube.denied.update({("watch", "leaderworkersets")}),
+        "rights in Kubernetes", WARNING,
+        "1 of 21 permissions are missing: watch leaderworkersets. LeaderWorkerSets are not served without them",
+        id="no right to LeaderWorkerSets",
+    ),
     pytest.param(
         lambda world: world.kube.denied.update({("patch", "nodes"), ("create", "leases")}),
         "rights in Kubernetes", FAILED,
-        "2 of 18 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
+        "2 of 21 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
         id="missing rights",
     ),
     pytest.param(
@@ -251,13 +268,16 @@ def test_which_reservations_are_named() -> None:
 
 
 def test_served_namespaces_need_rights_there_alone() -> None:
-    """JobSets are read, and pods watched, in the namespaces that are served; nothing else is narrower."""
+    """Workloads are read, and pods watched, in the namespaces that are served; nothing else is narrower."""
     narrow = set(rights_used("own", served_namespaces=("a", "b"), reads_namespaces=True))
     wide = set(rights_used("own"))
     assert {str(right) for right in narrow - wide} == {
         *(
             f"{what} in {namespace}"
-            for what in ("get jobsets", "list jobsets", "watch jobsets", "watch pods")
+            for what in (
+                *(f"{verb} {kinds}" for verb in ("get", "list", "watch") for kinds in ("jobsets", "leaderworkersets")),
+                "watch pods",
+            )
             for namespace in "ab"
         ),
         "list namespaces",
@@ -274,7 +294,7 @@ def test_an_api_server_of_no_use_is_asked_nothing_more() -> None:
     world = World()
     world.kube.fail("*", ".", errors.Unavailable("away"), times=100)
     found = world.find()
-    names = ("JobSet", "rights in Kubernetes", "Go provisioner", "cluster identity")
+    names = ("JobSet", "LeaderWorkerSet", "rights in Kubernetes", "Go provisioner", "cluster identity")
     assert {found[name].status for name in names} == {WARNING}
     assert len(world.kube.calls) == 1
     assert found["node pools"].status is OK
@@ -308,8 +328,8 @@ def test_checks_that_take_long_are_given_up() -> None:
     moments = iter(range(0, 10_000, 10))
     found = list(preflight.run_checks(World().subject, time_limit_seconds=35.0, monotonic=lambda: next(moments)))
     late = [finding for finding in found if "took longer than 35 s" in finding.message]
-    assert [finding.name for finding in found[:3]] == ["API server", "JobSet", "rights in Kubernetes"]
-    assert late[0].name == "Go provisioner"
+    assert [finding.name for finding in found[:3]] == ["API server", "JobSet", "LeaderWorkerSet"]
+    assert late[0].name == "rights in Kubernetes"
     assert late[-1].name == "workload policies"
 
 
@@ -326,4 +346,4 @@ def test_what_run_logs() -> None:
         ("info", "check.done", None),
     ]
     assert logs[0]["problem"].startswith("container.clusters.update missing")
-    assert (logs[-1]["ok"], logs[-1]["warning"], logs[-1]["failed"]) == (10, 2, 2)
+    assert (logs[-1]["ok"], logs[-1]["warning"], logs[-1]["failed"]) == (11, 2, 2)

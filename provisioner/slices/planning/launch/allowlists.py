@@ -1,4 +1,4 @@
-"""What pods and JobSets may name: namespaces, reservations, service accounts, networks, label keys.
+"""What pods and workloads may name: namespaces, reservations, service accounts, networks, label keys.
 
 Each function says why something may not be named, in words with the setting's name, and nothing where it may.
 """

@@ -98,7 +98,7 @@ def _verdict(slice_: Slice, name: PoolName, found: Iterable[InTheWay], message: 
 def _one(name: PoolName, each: InTheWay) -> str:
     if each.since is None:
         return (
-            f"GKE rejects node pool {name}: {each.failure.message} Next try {_next(each)}, or when the JobSet or the "
+            f"GKE rejects node pool {name}: {each.failure.message} Next try {_next(each)}, or when the workload or the "
             f"provisioner's settings change."
         )
     return f"Node pool {name} waits ({_when(each)}): {each.failure.message}"

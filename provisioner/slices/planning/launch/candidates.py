@@ -64,7 +64,7 @@ class Candidates:
         there = tuple(choice for choice in choices.open if choice.zone == zone)
         if not there:
             raise UnmeetableError(
-                f"all pools of JobSet {slice_.workload.name} must be in one zone, {zone}, but this slice may only be "
+                f"all pools of {slice_.workload} must be in one zone, {zone}, but this slice may only be "
                 f"in {', '.join(sorted({choice.zone for choice in choices.open}))}"
             )
         return Choices(open=there, left_out=choices.left_out)

@@ -1,6 +1,6 @@
 """Where and on which terms a slice may be had: its choices of capacity, each with its zone, best first.
 
-What the pod pins by selector is kept. Where it pins nothing, the annotations of the JobSet apply, else the settings.
+What the pod pins by selector is kept. Where it pins nothing, the annotations of the workload apply, else the settings.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""All or nothing: the slices of one JobSet start together, and what is only partly there is given back.
+"""All or nothing: the slices of one workload start together, and what is only partly there is given back.
 
-Pools of such a JobSet carry a taint. It is taken off their nodes when every slice of the JobSet that wants a pool has a
-ready one, so no pod is bound before, and what is there can be given back: when no further slice has come for
-PARTIAL_HOLD and none is being made, the JobSet lets its pools go and queues. Of those that queue for one accelerator
-one tries at a time: the one that had the fewest turns, of these the oldest. So two half-served JobSets do not wait for
-each other for ever.
+Pools of such a workload carry a taint. It is taken off their nodes when every slice of the workload that wants a pool
+has a ready one, so no pod is bound before, and what is there can be given back: when no further slice has come for
+PARTIAL_HOLD and none is being made, the workload lets its pools go and queues. Of those that queue for one accelerator
+one tries at a time: the one that had the fewest turns, of these the oldest. So two half-served workloads do not wait
+for each other for ever.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BOOT = timedelta(seconds=120)
 class Turns:
     """Whose turn it is."""
 
-    #: The slices of each JobSet that starts with all of them or not at all.
+    #: The slices of each workload that starts with all of them or not at all.
     members: Mapping[WorkloadUid, list[Slice]]
     #: Those that may neither take nor buy a pool now, and why.
     sidelined: Mapping[WorkloadUid, str]
@@ -56,13 +56,13 @@ class Turns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What has become of the JobSets that start together."""
+    """What has become of the workloads that start together."""
 
     #: For `Memory.gangs`.
     gangs: Mapping[WorkloadUid, Gang]
     #: Nodes whose taint is to be taken off.
     releases: tuple[str, ...]
-    #: JobSets of which some slices are ready and held back for the others.
+    #: Workloads of which some slices are ready and held back for the others.
     held: frozenset[WorkloadUid]
     verdicts: tuple[Verdict, ...]
     wake_at: tuple[datetime, ...]
@@ -92,12 +92,13 @@ def take_turns(round_: Round) -> Turns:
             sidelined[head] = f"its slices were given back, next try {begins:%H:%M:%S} UTC"
         name = members[head][0].workload.name
         for place, uid in enumerate(rest, start=2):
-            sidelined[uid] = f"number {place} of the JobSets that wait for all their {accelerator} slices, after {name}"
+            which = f"number {place} of the workloads that wait for all their {accelerator} slices"
+            sidelined[uid] = f"{which}, after {name}"
         # Before its turn begins, those that have not tried yet may.
         others = uids - set(queue) - unsatisfiable if begins <= now else set()
         newcomers = [uid for uid in others if not _begun(members[uid], owned)]
         for uid in newcomers:
-            sidelined[uid] = f"JobSet {name} has waited longer for all its {accelerator} slices"
+            sidelined[uid] = f"{members[head][0].workload} has waited longer for all its {accelerator} slices"
         if rest or newcomers:
             awaited.add(head)
     return Turns(
@@ -149,7 +150,7 @@ def stand(round_: Round, turns: Turns, matching: Matching) -> Standing:
 
 
 def _members(slices: Mapping[SliceId, Slice], settings: Settings) -> dict[WorkloadUid, list[Slice]]:
-    """List the slices that start together, by JobSet: those that have pods to run, not those that come later."""
+    """List the slices that start together, by workload: those that have pods to run, not those that come later."""
     members: dict[WorkloadUid, list[Slice]] = defaultdict(list)
     for each in slices.values():
         if each.served and each.pods and wishes.wants_all_or_nothing(each, settings):
@@ -173,10 +174,10 @@ def _order(uid: WorkloadUid, gang: Gang, members: Iterable[Slice]) -> tuple[int,
 
 
 def _begins(gang: Gang, hold: timedelta, *, alone: bool) -> datetime:
-    """Return when a JobSet may try again; at once where another has just made room for it."""
+    """Return when a workload may try again; at once where another has just made room for it."""
     gave_back_at = gang.gave_back_at
     if gave_back_at is None:
-        raise ValueError("only a JobSet that gave back its slices queues")
+        raise ValueError("only a workload that gave back its slices queues")
     if gang.turns == 1 and not alone:
         return gave_back_at
     return gave_back_at + max(hold, _SHORTEST_TURN) * float(2 ** min(gang.turns - 1, _MOST_DOUBLINGS))
@@ -237,7 +238,7 @@ def _verdicts(
         if waits and slice_id.workload_uid in partial and supply[name].ready:
             there, wanted = partial[slice_id.workload_uid]
             message = (
-                f"Node pool {name} is ready and is held until all slices of the JobSet are ready: {there} of {wanted} "
-                "are ready"
+                f"Node pool {name} is ready and is held until all slices of the {slices[slice_id].workload.kind} are "
+                f"ready: {there} of {wanted} are ready"
             )
             yield verdict(slices[slice_id], constants.HELD_FOR_OTHERS, message, key=name, warning=False)

@@ -270,6 +270,7 @@ class _Launcher:
                 since=self.round_.now,
                 slice_id=slice_.id,
                 workload=slice_.workload,
+                workload_kind=slice_.workload.kind,
                 namespace=slice_.workload.namespace,
                 workload_name=slice_.workload.name,
                 group_name=slice_.group_name,
@@ -291,10 +292,7 @@ def _too_much(slice_: Slice, name: PoolName, refusal: Refusal) -> Blocker:
 
 def _for_the_others(slice_: Slice, name: PoolName, found: Unsatisfiable) -> Blocker:
     """Tell that a slice could be had, and another one of its workload could not."""
-    message = (
-        f"Node pool {name} is not created, because the slices of JobSet {slice_.workload.name} start together: "
-        f"{found.why}"
-    )
+    message = f"Node pool {name} is not created, because the slices of {slice_.workload} start together: {found.why}"
     said = verdict(slice_, constants.CREATION_WAITING, message, key=f"together {name}")
     return Blocker(note=message, verdict=said, until=found.until)
 

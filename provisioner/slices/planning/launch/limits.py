@@ -53,7 +53,7 @@ class Budget:
     now: datetime
     #: Chips by scope.
     chips: Counter[str] = field(default_factory=Counter)
-    #: Chips by scope and the JobSet that has them.
+    #: Chips by scope and the workload that has them.
     chips_of_workloads: Counter[tuple[str, WorkloadUid]] = field(default_factory=Counter)
     #: Pools by their workload.
     pools: Counter[WorkloadName] = field(default_factory=Counter)
@@ -72,7 +72,7 @@ class Budget:
         budget = cls(settings=settings, now=now)
         budget.created = sorted(moment for moment in round_.memory.created_at.values() if moment > now - _HOUR)
         for each in round_.supply.values() if budget.counts else ():
-            # One that only others' pods are on is not had by the JobSet that it was made for.
+            # One that only others' pods are on is not had by the workload that it was made for.
             lent = _is_lent(each, holders.get(each.name, frozenset()))
             budget._count(each.workload_name, each.pool.machine_type, each.pool.hosts, pools=0 if lent else 1)
             users = {slice_id.workload_uid for slice_id in holders.get(each.name, ()) if slice_id is not None}
@@ -124,7 +124,7 @@ class Budget:
 
         Within no wider one: whom a limit of its own namespace keeps out must not keep chips from other namespaces. Once
         for each limit. And not where that would be of no use: where another limit keeps them out too, or where a limit
-        allows their JobSet no more than it has. Empty where nothing is to be kept.
+        allows their workload no more than it has. Empty where nothing is to be kept.
         """
         if any(self._refusal_of_others(each.workload) for each in slices):
             return ""
@@ -198,7 +198,8 @@ class Budget:
             return None
         return Refusal(
             limit="MAX_POOLS_PER_JOBSET",
-            message=f"MAX_POOLS_PER_JOBSET allows a JobSet {most} node pools, and {workload.name} has {there}.",
+            message=f"MAX_POOLS_PER_JOBSET allows a {workload.kind} {most} node pools, and {workload.name} has "
+            f"{there}.",
         )
 
     def _too_many_creates(self) -> Refusal | None:
@@ -278,7 +279,7 @@ def _too_many_chips(limit: str, scope: str, most: int, counted: int, reserved: i
 
 
 def _is_lent(each: Supply, holders: Collection[SliceId | None]) -> bool:
-    """Whether pods are on a pool, and none of the JobSet that it was made for."""
+    """Whether pods are on a pool, and none of the workload that it was made for."""
     return bool(holders) and all(slice_id is None or slice_id.workload_uid != each.workload_uid for slice_id in holders)
 
 

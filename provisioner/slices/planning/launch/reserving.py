@@ -1,6 +1,6 @@
 """Slices that the limits on chips keep out for too long: what becomes free is kept for them.
 
-A stream of small JobSets could keep a large one out for ever, because each takes what the one before it leaves: by a
+A stream of small workloads could keep a large one out for ever, because each takes what the one before it leaves: by a
 create, by taking its pool, or by the scheduler, which binds whatever waits to the nodes of a job that has ended. So
 those that came later make no creates and take no pools within the limit, and as many pools as are needed are closed for
 new pods while those on them run.
@@ -45,7 +45,7 @@ def pass_turns(
     unserved: Collection[WorkloadUid],
     now: datetime,
 ) -> tuple[dict[str, KeepingTurn], dict[WorkloadUid, int]]:
-    """Return whose turn it is within each limit from now on, and how many turns in vain each JobSet had.
+    """Return whose turn it is within each limit from now on, and how many turns in vain each workload had.
 
     `kept` are the limits within which chips are kept now, by the turns of the memory; `candidates` those that wait for
     a turn, longest waiting first; `unserved` all that want a pool. After each turn nothing is kept for as long as it
@@ -125,7 +125,7 @@ def _yields(slice_: Slice, memory: Memory) -> bool:
 
 
 def _settled(each: Supply, matching: Matching, slices: Mapping[SliceId, Slice], reservation: Reservation) -> bool:
-    """Whether all pods of the slices on a pool are bound, none of them of the JobSet for which chips are kept."""
+    """Whether all pods of the slices on a pool are bound, none of them of the workload for which chips are kept."""
     holders = matching.holders.get(each.name, frozenset())
     return bool(holders) and all(
         slice_id is not None

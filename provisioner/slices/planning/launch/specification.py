@@ -38,7 +38,7 @@ _SPOT_TAINT = Taint(key=constants.SPOT, value="true")
 _QUEUED_TAINT = Taint(key=constants.QUEUED, value="true")
 #: Queued capacity is that of pools which an earlier release made.
 _CAPACITY_TAINTS = {CapacityKind.SPOT: (_SPOT_TAINT,), CapacityKind.QUEUED: (_QUEUED_TAINT,)}
-#: Nodes carry one until the other slices of their JobSet are ready; then the provisioner takes it off.
+#: Nodes carry one until the other slices of their workload are ready; then the provisioner takes it off.
 HELD_TAINT = Taint(key=constants.HELD, value="true")
 HELD_LATE_TAINT = Taint(key=constants.HELD_LATE, value="true")
 #: Google's own selectors that the creator of a pool has to pass on as node labels.
@@ -169,7 +169,7 @@ def check_fit(slice_: Slice, request: NodePoolRequest, settings: Settings) -> No
 
 
 def is_held(request: NodePoolRequest) -> bool:
-    """Whether the nodes wait for the other slices of their JobSet."""
+    """Whether the nodes wait for the other slices of their workload."""
     return any(taint.key in constants.HELD_KEYS for taint in request.taints)
 
 
@@ -180,8 +180,9 @@ def check_shape(slice_: Slice) -> tpu.Shape:
         raise UnmeetableError(slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
         raise UnmeetableError(
-            f"job {slice_.group_name} has parallelism {slice_.parallelism}, but a slice of topology {shape.topology} "
-            f"has {slice_.nodes} hosts with one pod each; set parallelism to {slice_.nodes} or choose a larger topology"
+            f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, but a slice of topology {shape.topology} "
+            f"has {slice_.nodes} hosts with one pod each; set {slice_.pods_field} to {slice_.nodes} or choose a larger "
+            f"topology"
         )
     return shape
 

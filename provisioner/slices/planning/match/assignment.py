@@ -39,7 +39,7 @@ class Matching:
     elsewhere: frozenset[SliceId]
     #: Slices that want a pool and have none, longest waiting first.
     unserved: tuple[Slice, ...]
-    #: The zone of each JobSet whose pools are all to be in one zone and of which there are some.
+    #: The zone of each workload whose pools are all to be in one zone and of which there are some.
     zones: Mapping[WorkloadUid, Zone]
 
 
@@ -47,9 +47,9 @@ class Matching:
 class Restrictions:
     """What slices may not take, although it would fit."""
 
-    #: JobSets that take no pool of a second zone.
+    #: Workloads that take no pool of a second zone.
     one_zone: Collection[WorkloadUid] = ()
-    #: JobSets that take no pool at all.
+    #: Workloads that take no pool at all.
     sidelined: Collection[WorkloadUid] = ()
     #: Slices that take no pool that was made for another: what becomes free is kept for one that has waited longer.
     yielding: Collection[SliceId] = ()
@@ -95,7 +95,7 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
             return False
         # Where all hosts are known, the slice's pods are on none of them: it found a place among foreign nodes.
         gone = slice_.id in use.elsewhere and len(candidate.nodes) >= candidate.pool.hosts
-        # What a suspended JobSet's pods will ask for is not known: a queue changes their template before and after.
+        # What a suspended workload's pods will ask for is not known: a queue changes their template before and after.
         return not gone and (slice_.workload.suspended or serves(candidate, slice_))
 
     def return_home(slices: Sequence[Slice]) -> None:
@@ -119,13 +119,13 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
     free = _Free(
         each
         for each in usable.values()
-        # What looks idle may be in use by a JobSet that nobody watches.
+        # What looks idle may be in use by a workload that nobody watches.
         if each.name not in claimed and not use.occupants.get(each.name) and not each.unwatched
     )
     for slice_ in eligible:
         if slice_.wanting and slice_.id not in claims and slice_.id not in restrictions.yielding:
             claim(slice_, free.take(slice_, zones.get(slice_.workload.uid)))
-    # The scheduler puts whatever fits on the nodes that a suspended JobSet keeps: it is the last to count on them.
+    # The scheduler puts whatever fits on the nodes that a suspended workload keeps: it is the last to count on them.
     return_home(suspended)
     return Matching(
         holders=use.holders,

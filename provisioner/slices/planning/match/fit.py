@@ -1,7 +1,7 @@
 """Whether a pod can run on a node, as the scheduler sees it.
 
 Selectors, required node affinity, taints and the requests that matter here (chips, CPU, memory). Inter-pod affinity is
-not evaluated: of the exclusive placement of JobSets, the matching sees the part that counts, other slices' pods.
+not evaluated: of the exclusive placement of workloads, the matching sees the part that counts, other slices' pods.
 """
 
 from __future__ import annotations

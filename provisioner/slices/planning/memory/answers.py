@@ -13,7 +13,7 @@ from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, OperationLimit
 from provisioner.slices.planning.plan import LookUp, LookUpKind
 
-#: Whether a JobSet still lives that the caches do not show is asked this often.
+#: Whether a workload still lives that the caches do not show is asked this often.
 _NEEDED_SECONDS = 60.0
 _NOT_MADE = Failure(kind=FailureKind.UNAVAILABLE, message="A create was sent, but GKE did not create the node pool.")
 
@@ -38,7 +38,7 @@ class DeleteResult(Enum):
     GONE = "gone"
     #: The live proof failed, or a pod is on the pool: nothing was sent.
     KEPT = "kept"
-    #: The JobSet that the pool was made for lives, although the caches do not show it so.
+    #: The workload that the pool was made for lives, although the caches do not show it so.
     NEEDED = "needed"
     #: GKE or Kubernetes failed.
     FAILED = "failed"
@@ -165,7 +165,7 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
     if answer.failure is not None and answer.failure.kind is FailureKind.TOO_MANY_OPERATIONS:
         operations = _rejected(operations, answer.name)
     if answer.result is DeleteResult.NEEDED:
-        # All such pools are looked at together, with one list: there may be as many as JobSets that nobody watches.
+        # All such pools are looked at together, with one list: there may be as many as workloads that nobody watches.
         wait = _NEEDED_SECONDS - answer.at.timestamp() % _NEEDED_SECONDS
         postponed = postpone(answer.name, call, pool, answer.at, answer.reason, wait_seconds=wait)
     else:
@@ -182,7 +182,7 @@ def postpone(
     *,
     wait_seconds: float | None = None,
 ) -> DeleteCall:
-    """Put a delete off; with `wait_seconds` for a JobSet that lives, else as long as its failures say."""
+    """Put a delete off; with `wait_seconds` for a workload that lives, else as long as its failures say."""
     failures = call.failures + 1
     wait = backoff.wait_seconds(backoff.DELETE_DELAY, failures, name) if wait_seconds is None else wait_seconds
     return DeleteCall(

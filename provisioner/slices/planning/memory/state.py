@@ -58,7 +58,7 @@ class DeleteCall:
     #: Since when the same delete is held up, and by what, in words.
     postponed_since: datetime | None = None
     reason: str = ""
-    #: For POSTPONED: because the JobSet lives, although the caches do not show it so.
+    #: For POSTPONED: because the workload lives, although the caches do not show it so.
     needed: bool = False
     looked_up_at: datetime | None = None
 
@@ -116,7 +116,7 @@ class KeepingTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """A JobSet whose slices start together and are not all there."""
+    """A workload whose slices start together and are not all there."""
 
     #: How many are there, and since when it was not more.
     there: int = 0
@@ -183,7 +183,7 @@ class Memory:
     unready_since: Mapping[PoolName, datetime] = field(default_factory=dict)
     #: Pools that were unready for too long and are being replaced.
     given_up: frozenset[PoolName] = frozenset()
-    #: When the last pool went whose JobSet had vanished without a trace, while that happened to many.
+    #: When the last pool went whose workload had vanished without a trace, while that happened to many.
     braked_delete_at: datetime | None = None
     #: Since when nothing needs the pool.
     surplus_since: Mapping[PoolName, datetime] = field(default_factory=dict)
@@ -194,6 +194,6 @@ class Memory:
     #: By the scope of the limit.
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
     keeping_turns: Mapping[str, KeepingTurn] = field(default_factory=dict)
-    #: How many turns ended in vain for JobSets that wait.
+    #: How many turns ended in vain for workloads that wait.
     turns_in_vain: Mapping[WorkloadUid, int] = field(default_factory=dict)
     operations: OperationLimit = field(default_factory=OperationLimit)

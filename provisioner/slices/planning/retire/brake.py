@@ -55,7 +55,7 @@ def brake(round_: Round, deletes: Sequence[Delete], unneeded: Collection[PoolNam
 
 
 def _vanished(each: Supply, round_: Round) -> bool:
-    """Whether its JobSet is not there, and was seen neither to be deleted nor to be replaced by a namesake.
+    """Whether its workload is not there, and was seen neither to be deleted nor to be replaced by a namesake.
 
     Of a namespace that is not watched none is there, and that is no wonder.
     """
@@ -78,8 +78,8 @@ def _failures(memory: Memory, delete: Delete) -> int:
 def _mass_disappearance(vanished: Collection[PoolName], pools: int) -> Alert:
     return Alert(
         kind="mass_disappearance",
-        message=f"The JobSets of {len(vanished)} of {pools} node pools are gone, but the provisioner did not see them "
-        "being deleted. "
-        "Check the API server (a restored etcd?). The provisioner confirms each pool by a read of its JobSet, and "
+        message=f"The workloads of {len(vanished)} of {pools} node pools are gone, but the provisioner did not see "
+        "them being deleted. "
+        "Check the API server (a restored etcd?). The provisioner confirms each pool by a read of its workload, and "
         f"deletes one pool every {_BRAKED_SECONDS:.0f} s.",
     )

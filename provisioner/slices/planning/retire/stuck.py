@@ -61,7 +61,7 @@ def find_stuck(round_: Round, matching: Matching, held: Collection[WorkloadUid])
         if pool.ready and entry.since <= limit:
             first = min(waiting, key=lambda pod: pod.name)
             message = (
-                f"{len(waiting)} pod(s) of job {slice_.group_name} are unschedulable although node pool {name} is "
+                f"{len(waiting)} pod(s) of {slice_.title} are unschedulable although node pool {name} is "
                 f"ready for them; the scheduler's message for {first.name}: {first.unschedulable_message}"
             )
             lacking = _lacking(slice_, pool)
@@ -71,14 +71,14 @@ def find_stuck(round_: Round, matching: Matching, held: Collection[WorkloadUid])
             found.append(Stuck(slice_id=slice_id, pool=name, ready=True, lacking=lacking, verdict=said))
         elif pool.unready_since is not None and pool.unready_since <= limit:
             message = (
-                f"job {slice_.group_name} waits for node pool {name}, which has status {pool.pool.status.value}: only "
+                f"{slice_.title} waits for node pool {name}, which has status {pool.pool.status.value}: only "
                 f"{pool.ready_nodes} of {pool.pool.hosts} nodes are ready with all their chips"
             )
             said = verdict(slice_, constants.STUCK, message, key=f"unready {name}")
             found.append(Stuck(slice_id=slice_id, pool=name, ready=False, verdict=said))
         elif pool.pool.capacity is CapacityKind.QUEUED and not pool.nodes:
             message = (
-                f"job {slice_.group_name} waits for node pool {name}, which an earlier release created with queued "
+                f"{slice_.title} waits for node pool {name}, which an earlier release created with queued "
                 f"capacity, and {QUEUED_NOT_SERVED}; then delete that node pool"
             )
             said = verdict(slice_, constants.STUCK, message, key=f"queued {name}")

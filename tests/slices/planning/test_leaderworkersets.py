@@ -1,0 +1,171 @@
+"""LeaderWorkerSets: each group is a slice, and its pool lasts as long as the group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.workloads import Workload, WorkloadKind
+from provisioner.slices.planning.plan import DeleteReason
+from tests.builders import make_jobset, make_lws, make_pod, make_requirements, settings
+from tests.slices.planning.world import World
+
+
+def running(workload: Workload) -> World:
+    """Return a world in which all groups of a set run on pools of their own."""
+    world = World(workload)
+    world.step()
+    world.finish_creates()
+    world.schedule()
+    world.look()
+    assert len(world.pools) == workload.groups[0].replicas
+    return world
+
+
+def scaled(workload: Workload, replicas: int) -> Workload:
+    """Return a set with another number of groups."""
+    return replace(workload, groups=(replace(workload.groups[0], replicas=replicas),))
+
+
+def test_each_group_gets_a_pool_of_its_own() -> None:
+    """By its leader pod, and of the shape that the template selects."""
+    world = World(make_lws(replicas=2))
+    creates = world.look().creates
+    assert [(each.request.node_count, each.request.topology) for each in creates] == [(2, "2x2x2")] * 2
+    assert {each.workload.kind for each in creates} == {"LeaderWorkerSet"}
+    assert {each.workload.api_version for each in creates} == {"leaderworkerset.x-k8s.io/v1"}
+
+
+def test_labels_say_whose_a_pool_is_and_nothing_of_jobsets() -> None:
+    """A release that knows JobSets alone must not take the pool for one of a JobSet that is gone."""
+    (create,) = World(make_lws("serve", namespace="team")).look().creates
+    labels = create.request.labels
+    assert labels[constants.POOL_WORKLOAD_KIND] == "LeaderWorkerSet"
+    assert labels[constants.POOL_WORKLOAD_NAME] == "serve"
+    assert labels[constants.POOL_WORKLOAD_NAMESPACE] == "team"
+    assert labels[constants.POOL_GROUP_NAME] == "serve-0"
+    assert not labels.keys() & {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_UID, constants.PARENT_NAMESPACE}
+
+
+def test_a_jobset_of_the_same_name_is_another_workload() -> None:
+    """Neither counts on the other's pools, nor do its pods."""
+    world = World(make_lws("same"), make_jobset("same"))
+    assert len(world.step().creates) == 2
+    world.finish_creates()
+    world.schedule()
+    world.remove_jobset(world.workloads[next(uid for uid in world.workloads if "lws" not in uid)])
+    world.look()
+    world.pass_time(3600)
+    (delete,) = world.look().deletes
+    assert delete.kind is WorkloadKind.JOBSET
+
+
+def test_a_group_that_restarts_keeps_its_pool() -> None:
+    """All its pods go, and there is a moment without any; the new leader has the same name."""
+    lws = make_lws(replicas=2)
+    world = running(lws)
+    world.end_pods(lws, 1)
+    assert not world.look().deletes
+    world.pass_time(5)
+    world.put(make_pod(lws, job=1, unschedulable_since=world.now))
+    plan = world.look()
+    assert (plan.creates, plan.deletes) == ((), ())
+
+
+def test_a_group_that_is_scaled_away_gives_its_pool_back_after_the_delay() -> None:
+    """The set lives on."""
+    lws = make_lws(replicas=2)
+    world = running(lws)
+    world.workloads[lws.uid] = scaled(lws, 1)
+    world.end_pods(lws, 1)
+    assert not world.look().deletes
+    world.pass_time(settings().deletion_delay_seconds + 1)
+    (delete,) = world.look().deletes
+    assert (delete.reason, delete.kind) == (DeleteReason.NOT_NEEDED, WorkloadKind.LEADER_WORKER_SET)
+
+
+def test_a_set_that_is_scaled_up_gets_one_pool_more() -> None:
+    """The groups that are there keep theirs."""
+    lws = make_lws(replicas=1)
+    world = running(lws)
+    world.workloads[lws.uid] = scaled(lws, 2)
+    world.put(make_pod(scaled(lws, 2), job=1, unschedulable_since=world.now))
+    assert len(world.look().creates) == 1
+
+
+def test_during_an_update_each_group_has_the_size_of_its_own_pods() -> None:
+    """The set tells the size of new groups; those that are not replaced yet may wait for pools of their own."""
+    small = make_lws(size=2, template=make_requirements(topology="2x2x2", tolerations=()))
+    large = make_lws(size=4, template=make_requirements(topology="2x2x4", tolerations=()))
+    world = World(large)
+    world.pods.clear()
+    world.put(make_pod(small, group_size=2, unschedulable_since=world.now))
+    (create,) = world.look().creates
+    assert (create.request.topology, create.request.node_count) == ("2x2x2", 2)
+
+
+def test_a_group_beyond_the_replicas_has_a_pool_as_long_as_it_has_pods() -> None:
+    """With maxSurge a rolling update begins with groups that are deleted at its end."""
+    lws = make_lws(replicas=1)
+    world = running(lws)
+    surging = replace(lws, groups=(replace(lws.groups[0], surge=1),))
+    world.workloads[lws.uid] = surging
+    assert not world.look().creates
+    world.put(make_pod(surging, job=1, unschedulable_since=world.now))
+    (create,) = world.step().creates
+    world.finish_creates()
+    world.schedule()
+    world.look()
+    for pod in [pod for pod in world.pods.values() if pod.group_name == "serve-1"]:
+        del world.pods[pod.uid]
+    world.look()
+    world.pass_time(3600)
+    (delete,) = world.look().deletes
+    assert (delete.name, delete.reason) == (create.request.name, DeleteReason.NOT_NEEDED)
+
+
+def test_no_group_is_served_that_the_set_does_not_list() -> None:
+    """Neither beyond the replicas, nor beyond those that an update adds."""
+    lws = make_lws(replicas=1)
+    lws = replace(lws, groups=(replace(lws.groups[0], surge=1),))
+    world = running(lws)
+    world.put(make_pod(lws, job=2, unschedulable_since=world.now))
+    assert not world.look().creates
+
+
+def test_a_deleted_set_gives_all_back() -> None:
+    """It is gone before its pods are: their pools go when these have ended."""
+    lws = make_lws(replicas=2)
+    world = running(lws)
+    del world.workloads[lws.uid]
+    world.deleted_workloads.add(lws.uid)
+    world.pass_time(3600)
+    assert not world.look().deletes
+    world.end_pods(lws)
+    world.look()
+    world.pass_time(3600)
+    assert {each.reason for each in world.look().deletes} == {DeleteReason.WORKLOAD_GONE}
+
+
+@pytest.mark.parametrize("kinds", [frozenset({WorkloadKind.LEADER_WORKER_SET})])
+def test_while_nothing_is_known_of_a_kind_the_others_are_served(kinds: frozenset[WorkloadKind]) -> None:
+    """Its pools are not known to be unneeded: their delete asks the API server first, which knows."""
+    lws = make_lws()
+    world = running(lws)
+    world.end_pods(lws)
+    del world.workloads[lws.uid]
+    world.add(make_jobset("other"))
+    plan = world.look(unknown_kinds=kinds)
+    assert len(plan.creates) == 1
+    world.pass_time(3600)
+    assert not world.look(unknown_kinds=kinds).alerts
+
+
+def test_words_are_those_of_the_kind() -> None:
+    """A group has a size, and no parallelism."""
+    world = World(make_lws(size=3, template=make_requirements(tolerations=())))
+    (said,) = world.look().verdicts
+    assert "group serve-0 has size 3" in said.message
+    assert "set size to 2" in said.message
