@@ -1,7 +1,7 @@
 """What is promised of pods that may be on their way to an idle pool, while nothing in the API tells of it.
 
 No delete is decided for a pool that is up and usable while a pending leader that the deciding process knows of, of a
-JobSet that lives, fits one of its ready nodes, and was created, or the pool became idle, less than a minute ago.
+workload that lives, fits one of its ready nodes, and was created, or the pool became idle, less than a minute ago.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def broken_promises(process: Process, plan: Plan) -> Iterator[str]:
 def _pending_leaders(process: Process) -> list[PodRun]:
     watches, living = process.loop.watches, process.simulation.cluster.pods
     watched = watches.workloads.values()
-    jobsets = {each.uid: each for watch in watched for each in watch.records().values() if each.lives}
+    living_workloads = {each.uid: each for watch in watched for each in watch.records().values() if each.lives}
     pending = {
         each.uid
         for each in watches.pods.records().values()
@@ -57,8 +57,8 @@ def _pending_leaders(process: Process) -> list[PodRun]:
         and pod.index == 0
         and pod.workload is not None
         and pod.workload.alive
-        and pod.workload.uid in jobsets
-        and pod.job < max(job.replicas for job in jobsets[pod.workload.uid].groups)
+        and pod.workload.uid in living_workloads
+        and pod.job < max(group.replicas + group.surge for group in living_workloads[pod.workload.uid].groups)
     ]
 
 

@@ -20,8 +20,18 @@ from provisioner.simulators.gke.scopes import pulls_images
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Plan
 from tests.simulation import arrivals
-from tests.simulation.objects import JobSetRun, PodRun
-from tests.simulation.pools import chips_asked, fits, fits_shape, hosts, is_ours, owner_of, same_kind, workload_name
+from tests.simulation.objects import PodRun, WorkloadRun
+from tests.simulation.pools import (
+    are_ours,
+    chips_asked,
+    fits,
+    fits_shape,
+    hosts,
+    is_ours,
+    owner_of,
+    same_kind,
+    workload_name,
+)
 from tests.simulation.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -138,7 +148,7 @@ class Checker:
             return
         unschedulable = body["spec"]["unschedulable"]
         process.note("%s %s", "cordons" if unschedulable else "uncordons", node.name)
-        if node.labels.get(constants.POOL_JOBSET_NAME) is None:
+        if not are_ours(node.labels):
             self.stage.violate(
                 ONE, f"{process.name} writes {node.name} of pool {node.pool_name}, which is none of ours"
             )
@@ -204,17 +214,17 @@ class Checker:
         looked_at = process.looked_at.get(pool.name, float("inf"))
         return looked_at if self.stage.agenda.now - looked_at < _LOOK_TO_EFFECT_SECONDS else float("inf")
 
-    def _counts_on(self, workload: JobSetRun, job: int, pool: Pool) -> bool:
+    def _counts_on(self, workload: WorkloadRun, job: int, pool: Pool) -> bool:
         """Whether a living slice without a place has this pool and no other to go to."""
-        if self._pods_bound(workload, job) or not fits(workload, pool):
+        if self._pods_bound(workload, job) or not fits(workload, job, pool):
             return False
         made_for = owner_of(pool.body["config"]["labels"]) == (workload.uid, workload.slice_id(job).group_key)
         if not made_for and workload.last_pool.get(job) != pool.name:
             return False
         others = [each for each in self.simulation.cloud.pools.values() if each is not pool and is_ours(each)]
-        return not any(fits(workload, other) and other.status in _UP for other in others)
+        return not any(fits(workload, job, other) and other.status in _UP for other in others)
 
-    def _unchanged_for(self, workload: JobSetRun, job: int, pool: Pool) -> float:
+    def _unchanged_for(self, workload: WorkloadRun, job: int, pool: Pool) -> float:
         changed = max(workload.changed.get(job, 0.0), self.simulation.cluster.pool_changed.get(pool.name, 0.0))
         return self.stage.agenda.now - max(changed, self.simulation.disturbed_at)
 
@@ -240,28 +250,29 @@ class Checker:
     # --- 4
 
     def _judge_charge(self, process: Process, pool: Pool) -> None:
-        """Compare a new pool with what the JobSet that is charged for it has ever asked for."""
+        """Compare a new pool with what the workload that is charged for it has ever asked for."""
         owner = owner_of(pool.body["config"]["labels"])
         charged = [
             workload
-            for workload in self.simulation.cluster.every_jobset
+            for workload in self.simulation.cluster.every_workload
             if workload.uid == owner[0]
             and any(workload.slice_id(job).group_key == owner[1] for job in range(workload.most_replicas))
             and any(fits_shape(workload, shape, pool) for shape in workload.shapes)
         ]
         if not charged and not self._is_namesakes(pool):
             self.stage.violate(
-                ONE, f"{process.name} makes {pool.name} for {owner}, and no JobSet has ever asked for such a slice"
+                ONE, f"{process.name} makes {pool.name} for {owner}, and no workload has ever asked for such a slice"
             )
 
     def _is_namesakes(self, pool: Pool) -> bool:
-        """Whether pods that name their JobSet by its name alone explain a new pool.
+        """Whether pods that name their workload by its name alone explain a new pool.
 
-        Until the caches show that the JobSet was made again, its pods are taken for its namesake's.
+        Until the caches show that the workload was made again, its pods are taken for its namesake's.
         """
-        return not self.simulation.labels_uid and any(
-            workload.name == workload_name(pool) and shape.topology == pool.plan.topology
-            for workload in self.simulation.cluster.every_jobset
+        return any(
+            (workload.kind, workload.name) == workload_name(pool) and shape.topology == pool.plan.topology
+            for workload in self.simulation.cluster.every_workload
+            if not workload.labels_uid
             for shape in workload.shapes
         )
 
@@ -319,11 +330,12 @@ class Checker:
         pools = sum(workload_name(each) == owner and not self._is_lent(each) for each in ours)
         if market.max_pools is not None and pools > market.max_pools:
             self.stage.violate(
-                LIMIT, f"{process.name} makes {pool.name}, which brings {owner} to {pools} pools of {market.max_pools}"
+                LIMIT,
+                f"{process.name} makes {pool.name}, which brings {owner[1]} to {pools} pools of {market.max_pools}",
             )
 
     def _is_lent(self, pool: Pool) -> bool:
-        """Whether pods are on a pool, and none of the JobSet that it was made for."""
+        """Whether pods are on a pool, and none of the workload that it was made for."""
         uid = owner_of(pool.body["config"]["labels"])[0]
         pods = [pod for pod in self.simulation.cluster.pods_on_pool(pool.name) if not pod.finished]
         if pods:
@@ -339,7 +351,7 @@ class Checker:
 
     # --- all or nothing
 
-    def _complete(self, workload: JobSetRun) -> bool:
+    def _complete(self, workload: WorkloadRun) -> bool:
         """Whether every slice that has pods is bound, or has a whole pool made for it."""
         return all(
             self._pods_bound(workload, job)
@@ -371,8 +383,8 @@ class Checker:
         if self.simulation.people.still_to_come:
             found.append((SERVE, "not everybody has come"))
         found += [
-            (SERVE, f"JobSet {workload.name} has not ended")
-            for workload in cluster.jobsets.values()
+            (SERVE, f"{workload.kind} {workload.name} has not ended")
+            for workload in cluster.workloads.values()
             if workload.deleting or (workload.alive and workload.fate != "forever" and self.can_end(workload))
         ]
         for workload, job in self._slices():
@@ -394,23 +406,24 @@ class Checker:
                 ]
         return found
 
-    def can_end(self, workload: JobSetRun) -> bool:
+    def can_end(self, workload: WorkloadRun) -> bool:
         """Whether nothing keeps its slices from running that only its owner can change."""
         return workload.shape.feasible and workload.name != self.simulation.singled.name
 
-    def _served(self, workload: JobSetRun, job: int) -> bool:
+    def _served(self, workload: WorkloadRun, job: int) -> bool:
         members = [pod for (owner, _), pod in workload.pods.items() if owner == job]
-        if len(members) >= workload.shape.parallelism and all(pod.node and pod.deadline is None for pod in members):
+        shape = workload.shape_of(job)
+        if len(members) >= shape.parallelism and all(pod.node and pod.deadline is None for pod in members):
             return True
         singled = workload.name == self.simulation.singled.name
         told = self._verdicts.get(workload.uid, set()).union(*(self._verdicts.get(pod.uid, ()) for pod in members))
-        if workload.shape.feasible and not singled:
+        if shape.feasible and not singled:
             return bool(told & _WAITING) and self._no_room(workload)
         # It may have been lucky with a pool that was made for another: then its followers' trouble is told later.
         waits = told & (_VERDICTS | _WAITING) if singled else told & _VERDICTS
         return bool(waits) or any(pod.node for pod in members)
 
-    def _no_room(self, workload: JobSetRun) -> bool:
+    def _no_room(self, workload: WorkloadRun) -> bool:
         """Whether the limits, or the stock, leave no room for one more slice of this kind."""
         market = self.simulation.market
         ours = (pool for pool in self.simulation.cloud.pools.values() if is_ours(pool))
@@ -430,7 +443,7 @@ class Checker:
                 if (
                     is_ours(pool)
                     and (last or owner_of(pool.body["config"]["labels"]) == owner)
-                    and fits(workload, pool)
+                    and fits(workload, job, pool)
                 ):
                     needed.add(pool.name)
         return needed
@@ -442,17 +455,17 @@ class Checker:
             workload.suspended
             and not (workload.gone or workload.deleting or workload.terminal)
             and (workload.uid == uid or pool.name in workload.last_pool.values())
-            for workload in self.simulation.cluster.jobsets.values()
+            for workload in self.simulation.cluster.workloads.values()
         )
 
-    def _slices(self) -> list[tuple[JobSetRun, int]]:
+    def _slices(self) -> list[tuple[WorkloadRun, int]]:
         return [
             (workload, job)
-            for workload in self.simulation.cluster.jobsets.values()
+            for workload in self.simulation.cluster.workloads.values()
             if workload.alive
-            for job in range(workload.replicas)
+            for job in workload.slots()
         ]
 
     @staticmethod
-    def _pods_bound(workload: JobSetRun, job: int) -> bool:
+    def _pods_bound(workload: WorkloadRun, job: int) -> bool:
         return any(owner == job and pod.node for (owner, _), pod in workload.pods.items())

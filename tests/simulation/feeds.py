@@ -136,6 +136,8 @@ class Feed:
             except errors.Gone as error:
                 self._stage.fault("list expired between pages", self._resource)
                 answer = error
+            except errors.NotFound as error:
+                answer = error
             if trouble is not None and trouble.code is not None:
                 answer = errors.Unavailable(trouble.text, status=trouble.code)
             self._answer(answer)

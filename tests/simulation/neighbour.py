@@ -40,11 +40,11 @@ class Neighbour:
         if not self.stage.stormy:
             return
         self.stage.agenda.after(rng.uniform(1.0, 15.0), self._act)
-        victims = [workload for workload in cluster.jobsets.values() if workload.alive]
+        victims = [workload for workload in cluster.workloads.values() if workload.alive and workload.replicas]
         if not victims:
             return
         victim = rng.choice(victims)
-        claim = Claim(workload=victim, job=rng.randrange(victim.replicas), of_a_job=rng.random() < 0.5)
+        claim = Claim(workload=victim, job=rng.randrange(victim.replicas), controlled=rng.random() < 0.5)
         self.stage.fault("hostile neighbour", "claims %s", victim.group_name(claim.job))
         node = rng.choice(("", _THEIR_NODE, *cluster.nodes))
         cluster.add_foreign(rng.choice(FEASIBLE), lasting_seconds=rng.uniform(10.0, 100.0), claim=claim, node=node)

@@ -1,19 +1,22 @@
-"""JobSets and pods as they really are, and as the API server shows them."""
+"""Workloads and pods as they really are, and as the API server shows them."""
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass, field
 from typing import Any
 
 from provisioner import constants
 from provisioner.kube.protocol import JOBSETS_ROOT, JsonObject, object_path
 from provisioner.kube.quantities import format_time
-from provisioner.model.workloads import WorkloadUid, group_key
+from provisioner.model.workloads import WorkloadKind, WorkloadUid, group_key
 from provisioner.slices.demand import SliceId
+from provisioner.workloads import LEADER_WORKER_SET
 from tests.kube.builders import job_reference
 from tests.simulation.agenda import Agenda
 
 NAMESPACE = "research"
+_LWS = "leaderworkerset.sigs.k8s.io"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +47,10 @@ class Shape:
 class Claim:
     """Whose pod a pod of another namespace says that it is."""
 
-    workload: JobSetRun
+    workload: WorkloadRun
     job: int
-    #: A Job of the same name controls it, in its own namespace.
-    of_a_job: bool
+    #: What has the name of the workload's own controls it, in its own namespace.
+    controlled: bool
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -57,8 +60,8 @@ class PodRun:
     name: str
     namespace: str = NAMESPACE
     uid: str
-    #: None for a pod that no JobSet made.
-    workload: JobSetRun | None
+    #: None for a pod that no workload made.
+    workload: WorkloadRun | None
     claim: Claim | None = None
     job: int = 0
     index: int = 0
@@ -75,6 +78,11 @@ class PodRun:
     assigned: str = ""
     #: When the scheduler decided, where it binds later; else 0.
     assigned_at: float = 0.0
+    #: Of a worker of a LeaderWorkerSet: the leader that it was made for.
+    leader: PodRun | None = None
+    #: A finalizer keeps the object, and it is due to go.
+    held: bool = False
+    due: bool = False
     gone: bool = False
 
     @property
@@ -95,19 +103,17 @@ class PodRun:
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class JobSetRun:
-    """A JobSet as it really is: one incarnation."""
+class WorkloadRun(abc.ABC):
+    """A workload as it really is: one incarnation."""
 
     name: str
     uid: str
     shape: Shape
     replicas: int
-    run_seconds: float
     #: complete, fail, forever
     fate: str
-    restarts_left: int
-    ordered: bool
     created: float
+    #: Its pods say its UID.
     labels_uid: bool
     #: Of the nodes that its pods ask for; empty for the default.
     service_account: str = ""
@@ -117,7 +123,6 @@ class JobSetRun:
     deleting: bool = False
     terminal: str = ""
     restarting: bool = False
-    attempt: int = 0
     gone: bool = False
     pods: dict[tuple[int, int], PodRun] = field(default_factory=dict)
     ended_jobs: set[int] = field(default_factory=set)
@@ -131,72 +136,211 @@ class JobSetRun:
     most_replicas: int = 0
 
     @property
+    @abc.abstractmethod
+    def kind(self) -> WorkloadKind:
+        """What it is."""
+
+    @property
+    @abc.abstractmethod
     def path(self) -> str:
         """Its address."""
-        return object_path("jobsets", self.name, namespace=NAMESPACE, root=JOBSETS_ROOT)
 
     @property
     def alive(self) -> bool:
         """Whether its slices need pools."""
         return not (self.gone or self.deleting or self.suspended or self.terminal)
 
-    def selector(self) -> dict[str, str]:
-        """Return its pods' nodeSelector: where its slices start together, no other JobSet's pods fit its nodes."""
-        return self.shape.selector() | ({constants.LEGACY_POOL_ID: self.name} if self.gang else {})
+    @abc.abstractmethod
+    def group_name(self, job: int) -> str:
+        """Name a child Job, or a group."""
+
+    @abc.abstractmethod
+    def raw(self, agenda: Agenda) -> JsonObject:
+        """Return the object as the API server shows it."""
+
+    @abc.abstractmethod
+    def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
+        """Return what the metadata of its pods say of whose they are."""
+
+    def slots(self) -> range:
+        """List the places of its slices."""
+        return range(self.replicas)
+
+    def shape_of(self, job: int) -> Shape:
+        """Return what the pods of one slice ask for."""
+        return self.shape
+
+    def selector(self, job: int) -> dict[str, str]:
+        """Return its pods' nodeSelector: where its slices start together, no other workload's pods fit its nodes."""
+        return self.shape_of(job).selector() | ({constants.LEGACY_POOL_ID: self.name} if self.gang else {})
 
     def pod_annotations(self) -> dict[str, str]:
         """Return its pods' annotations."""
         return {constants.NODE_SERVICE_ACCOUNT: self.service_account} if self.service_account else {}
 
-    def group_name(self, job: int) -> str:
-        """Name a child Job."""
-        return f"{self.name}-workers-{job}"
-
     def slice_id(self, job: int) -> SliceId:
         """Identify a slice as the provisioner does."""
         return SliceId(workload_uid=WorkloadUid(self.uid), group_key=group_key(NAMESPACE, self.group_name(job)))
 
+    def exclusive_key(self, job: int) -> object:
+        """Return what pods have in common that may share a pool."""
+        return self, job
+
     def touch(self, now: float, job: int | None = None) -> None:
         """Note that something happened to one slice, or all."""
         self.shapes.add(self.shape)
-        self.most_replicas = max(self.most_replicas, self.replicas)
-        for each in range(self.replicas) if job is None else (job,):
+        self.most_replicas = max(self.most_replicas, len(self.slots()))
+        for each in self.slots() if job is None else (job,):
             self.changed[each] = now
 
+    def _metadata(self, agenda: Agenda) -> dict[str, Any]:
+        metadata: dict[str, Any] = {
+            "name": self.name,
+            "namespace": NAMESPACE,
+            "uid": self.uid,
+            "creationTimestamp": format_time(agenda.wall(self.created - agenda.now)),
+        }
+        if self.deleting:
+            metadata["deletionTimestamp"] = format_time(agenda.wall())
+        return metadata
 
-def raw_jobset(workload: JobSetRun, agenda: Agenda) -> JsonObject:
-    """Return the object as the API server shows it."""
-    metadata: dict[str, Any] = {
-        "name": workload.name,
-        "namespace": NAMESPACE,
-        "uid": workload.uid,
-        "creationTimestamp": format_time(agenda.wall(workload.created - agenda.now)),
-    }
-    if workload.gang:
-        metadata["annotations"] = {constants.ALL_OR_NOTHING: "true"}
-    if workload.deleting:
-        metadata["deletionTimestamp"] = format_time(agenda.wall())
-    template = {
-        "spec": {
-            "parallelism": workload.shape.parallelism,
-            "template": {
-                "metadata": {"annotations": workload.pod_annotations()},
-                "spec": {**_pod_spec(workload.shape), "nodeSelector": workload.selector()},
+    def _template(self) -> dict[str, Any]:
+        selector = self.shape.selector() | ({constants.LEGACY_POOL_ID: self.name} if self.gang else {})
+        return {
+            "metadata": {"annotations": self.pod_annotations()},
+            "spec": {**_pod_spec(self.shape), "nodeSelector": selector},
+        }
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class JobSetRun(WorkloadRun):
+    """A JobSet: its child Jobs come to an end."""
+
+    run_seconds: float
+    restarts_left: int
+    ordered: bool
+    attempt: int = 0
+
+    @property
+    def kind(self) -> WorkloadKind:
+        """What it is."""
+        return WorkloadKind.JOBSET
+
+    @property
+    def path(self) -> str:
+        """Its address."""
+        return object_path("jobsets", self.name, namespace=NAMESPACE, root=JOBSETS_ROOT)
+
+    def group_name(self, job: int) -> str:
+        """Name a child Job."""
+        return f"{self.name}-workers-{job}"
+
+    def raw(self, agenda: Agenda) -> JsonObject:
+        """Return the object as the API server shows it."""
+        metadata = self._metadata(agenda)
+        if self.gang:
+            metadata["annotations"] = {constants.ALL_OR_NOTHING: "true"}
+        template = {"spec": {"parallelism": self.shape.parallelism, "template": self._template()}}
+        helper = {"spec": {"parallelism": 1, "template": {"spec": {"containers": [{"name": "main"}]}}}}
+        return {
+            "metadata": metadata,
+            "spec": {
+                "suspend": self.suspended,
+                "replicatedJobs": [
+                    {"name": "workers", "replicas": self.replicas, "template": template},
+                    {"name": "coordinator", "replicas": 1, "template": helper},
+                ],
+            },
+            "status": {"terminalState": self.terminal} if self.terminal else {},
+        }
+
+    def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
+        """Return what the metadata of its pods say of whose they are."""
+        labels = {
+            constants.JOBSET_NAME: self.name,
+            constants.JOB_KEY: self.slice_id(job).group_key,
+            constants.JOB_NAME: self.group_name(job),
+            constants.COMPLETION_INDEX: str(index),
+            constants.RESTART_ATTEMPT: str(self.attempt),
+        }
+        marks: JsonObject = {"labels": labels | ({constants.JOBSET_UID: self.uid} if self.labels_uid else {})}
+        return marks | ({"ownerReferences": [job_reference(self.group_name(job))]} if controlled else {})
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class SetRun(WorkloadRun):
+    """A LeaderWorkerSet: its groups run until somebody ends them, and are replaced one by one by an update."""
+
+    fate: str = "forever"
+    labels_uid: bool = False
+    #: Groups that an update adds first and removes last.
+    surge: int = 0
+    updating: bool = False
+    #: Groups of the old template, and what those ask for that are there.
+    outdated: set[int] = field(default_factory=set)
+    shape_of_group: dict[int, Shape] = field(default_factory=dict)
+    #: Groups whose leader goes with the last of its workers.
+    restarting_groups: set[int] = field(default_factory=set)
+
+    @property
+    def kind(self) -> WorkloadKind:
+        """What it is."""
+        return WorkloadKind.LEADER_WORKER_SET
+
+    @property
+    def path(self) -> str:
+        """Its address."""
+        return object_path(LEADER_WORKER_SET.resource, self.name, namespace=NAMESPACE, root=LEADER_WORKER_SET.root)
+
+    def slots(self) -> range:
+        """List the places of its groups, those of an update too."""
+        return range(self.replicas + (min(self.surge, self.replicas) if self.updating else 0))
+
+    def shape_of(self, job: int) -> Shape:
+        """Return what the pods of one group ask for."""
+        return self.shape_of_group.get(job, self.shape)
+
+    def group_name(self, job: int) -> str:
+        """Name a group, as its leader pod."""
+        return f"{self.name}-{job}"
+
+    def pod_name(self, job: int, index: int) -> str:
+        """Name a pod: its successor has the same name."""
+        return f"{self.group_name(job)}-{index}" if index else self.group_name(job)
+
+    def exclusive_key(self, job: int) -> object:
+        """Return what pods have in common that may share a pool: a name, which those of a namesake have as well."""
+        return self.kind, self.group_name(job)
+
+    def raw(self, agenda: Agenda) -> JsonObject:
+        """Return the object as the API server shows it."""
+        return {
+            "metadata": {
+                **self._metadata(agenda),
+                "annotations": {constants.LWS_EXCLUSIVE_TOPOLOGY: constants.NODE_POOL},
+            },
+            "spec": {
+                "replicas": self.replicas,
+                "leaderWorkerTemplate": {"size": self.shape.parallelism, "workerTemplate": self._template()},
+                "rolloutStrategy": {"rollingUpdateConfiguration": {"maxSurge": self.surge}},
             },
         }
-    }
-    helper = {"spec": {"parallelism": 1, "template": {"spec": {"containers": [{"name": "main"}]}}}}
-    return {
-        "metadata": metadata,
-        "spec": {
-            "suspend": workload.suspended,
-            "replicatedJobs": [
-                {"name": "workers", "replicas": workload.replicas, "template": template},
-                {"name": "coordinator", "replicas": 1, "template": helper},
-            ],
-        },
-        "status": {"terminalState": workload.terminal} if workload.terminal else {},
-    }
+
+    def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
+        """Return what the metadata of its pods say of whose they are."""
+        labels = {
+            constants.LWS_NAME: self.name,
+            f"{_LWS}/group-index": str(job),
+            f"{_LWS}/worker-index": str(index),
+            f"{_LWS}/group-key": self.slice_id(job).group_key,
+        }
+        owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "controller": True}
+        owner |= {"name": self.group_name(job) if index else self.name, "uid": f"sts-{self.uid}-{job if index else ''}"}
+        marks: JsonObject = {
+            "labels": labels,
+            "annotations": {constants.LWS_SIZE: str(self.shape_of(job).parallelism)},
+        }
+        return marks | ({"ownerReferences": [owner]} if controlled else {})
 
 
 def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
@@ -208,13 +352,10 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
         "creationTimestamp": format_time(agenda.wall(pod.created - agenda.now)),
     }
     if pod.workload is not None:
-        metadata["labels"] = _labels(pod.workload, pod.job, pod.index)
-        metadata["annotations"] = pod.workload.pod_annotations()
-        metadata["ownerReferences"] = [job_reference(pod.workload.group_name(pod.job))]
+        metadata |= pod.workload.marks(pod.job, pod.index)
+        metadata["annotations"] = metadata.get("annotations", {}) | pod.workload.pod_annotations()
     elif pod.claim is not None:
-        metadata["labels"] = _labels(pod.claim.workload, pod.claim.job, pod.index)
-        if pod.claim.of_a_job:
-            metadata["ownerReferences"] = [job_reference(pod.claim.workload.group_name(pod.claim.job))]
+        metadata |= pod.claim.workload.marks(pod.claim.job, pod.index, controlled=pod.claim.controlled)
     if pod.deadline is not None:
         metadata["deletionTimestamp"] = format_time(agenda.wall(pod.deadline - agenda.now))
     status: dict[str, Any] = {"phase": pod.phase}
@@ -233,17 +374,6 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
     if pod.node:
         spec["nodeName"] = pod.node
     return {"metadata": metadata, "spec": spec, "status": status}
-
-
-def _labels(workload: JobSetRun, job: int, index: int) -> dict[str, str]:
-    labels = {
-        constants.JOBSET_NAME: workload.name,
-        constants.JOB_KEY: workload.slice_id(job).group_key,
-        constants.JOB_NAME: workload.group_name(job),
-        constants.COMPLETION_INDEX: str(index),
-        constants.RESTART_ATTEMPT: str(workload.attempt),
-    }
-    return labels | ({constants.JOBSET_UID: workload.uid} if workload.labels_uid else {})
 
 
 def _pod_spec(shape: Shape) -> dict[str, Any]:

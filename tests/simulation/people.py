@@ -91,9 +91,9 @@ class People:
         if not name:
             self._names += 1
             name = f"train-{self._names}"
-        if name in self.simulation.cluster.jobsets:
+        if any(each.name == name for each in self._jobsets()):
             return
-        if len(self.simulation.cluster.jobsets) >= _MOST_JOBSETS and not late:
+        if len(self._jobsets()) >= _MOST_JOBSETS and not late:
             return
         shapes = self._late_shapes if late else self.shapes
         shape = rng.choice(INFEASIBLE) if rng.random() < 0.08 else rng.choice(shapes)
@@ -125,7 +125,7 @@ class People:
             return
         rng, cluster = self.stage.rng, self.simulation.cluster
         self.stage.agenda.after(rng.uniform(2.0, 25.0), self.act)
-        jobsets = [each for each in cluster.jobsets.values() if not each.deleting and not each.gone]
+        jobsets = [each for each in self._jobsets() if not each.deleting and not each.gone]
         if not jobsets or rng.random() < 0.3:
             self.create()
             return
@@ -147,6 +147,9 @@ class People:
                 cluster.restart(workload, "somebody wants it")
             case _:
                 pass
+
+    def _jobsets(self) -> list[JobSetRun]:
+        return [each for each in self.simulation.cluster.workloads.values() if isinstance(each, JobSetRun)]
 
     def _again(self, workload: JobSetRun) -> None:
         """Make it again under the same name as soon as it is gone."""

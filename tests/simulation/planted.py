@@ -43,7 +43,7 @@ from provisioner.slices.planning.ownership import Ownership
 from provisioner.slices.planning.retire import arriving, unneeded
 from provisioner.slices.planning.supply import Supply
 from provisioner.slices.suppliers.gke import errors, identity_check, translate
-from provisioner.workloads import pods
+from provisioner.workloads import leaderworkerset, pods
 
 #: A module or class, and the name of one of its attributes.
 At = tuple[Any, str]
@@ -89,6 +89,22 @@ def _without_empty_pools(original: Any) -> Any:
 
 def _unless_no_jobset_is_named(original: Any) -> Any:
     return lambda self, delete: original(self, delete) if delete.workload_name else None
+
+
+def _without_sizes(original: Any) -> Any:
+    def read(raw: Any) -> Any:
+        member = original(raw)
+        return member and replace(member, size=None)
+
+    return read
+
+
+def _with_surge_for_good(original: Any) -> Any:
+    def parse(raw: Any) -> Any:
+        found = original(raw)
+        return replace(found, replicas=found.replicas + found.surge)
+
+    return parse
 
 
 def _without_claims(original: Any) -> Any:
@@ -296,6 +312,19 @@ def _by_manager_alone(original: Any) -> Any:
 
 
 BUGS: tuple[Bug, ...] = (
+    Bug(
+        name="groups-have-the-size-of-the-template",
+        description="A LeaderWorkerSet's groups that an update has not reached yet are judged by its new size.",
+        at=(leaderworkerset, "member_of"),
+        mutate=_without_sizes,
+        search_from=718,
+    ),
+    Bug(
+        name="groups-of-an-update-stay",
+        description="The pool of a group that an update added is kept when the update has ended.",
+        at=(leaderworkerset, "parse_leaderworkerset"),
+        mutate=_with_surge_for_good,
+    ),
     Bug(
         name="all-are-paced",
         description="What paces those that failed holds up those that did not.",

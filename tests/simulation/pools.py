@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from provisioner import constants, tpu
+from provisioner.model.workloads import WorkloadKind
 from provisioner.simulators.gke.records import Pool
-from tests.simulation.objects import JobSetRun, Shape
+from tests.simulation.objects import Shape, WorkloadRun
 
 
 def is_ours(pool: Pool) -> bool:
     """Whether a pool says that the provisioner made it."""
-    return constants.POOL_JOBSET_NAME in pool.body.get("config", {}).get("labels", {})
+    return are_ours(pool.body.get("config", {}).get("labels", {}))
 
 
-def workload_name(pool: Pool) -> str:
-    """Return the name of the JobSet that a pool of ours was made for."""
-    name: str = pool.body["config"]["labels"][constants.POOL_JOBSET_NAME]
-    return name
+def are_ours(labels: Mapping[str, Any]) -> bool:
+    """Whether the labels of a pool, or of a node, say that the provisioner made the pool."""
+    return constants.POOL_JOBSET_NAME in labels or constants.POOL_WORKLOAD_NAME in labels
+
+
+def workload_name(pool: Pool) -> tuple[str, str]:
+    """Return kind and name of the workload that a pool of ours was made for."""
+    labels = pool.body["config"]["labels"]
+    if constants.POOL_WORKLOAD_NAME in labels:
+        return labels[constants.POOL_WORKLOAD_KIND], labels[constants.POOL_WORKLOAD_NAME]
+    return WorkloadKind.JOBSET, labels[constants.POOL_JOBSET_NAME]
 
 
 def owner_of(labels: dict[str, Any]) -> tuple[str, str]:
-    """Return the JobSet's UID and the job key on a pool."""
+    """Return the workload's UID and the group's key on a pool."""
+    if constants.POOL_WORKLOAD_NAME in labels:
+        return labels.get(constants.POOL_WORKLOAD_UID, ""), labels.get(constants.POOL_GROUP_KEY, "")
     return labels.get(constants.POOL_JOBSET_UID, ""), labels.get(constants.POOL_JOB_KEY, "")
 
 
-def fits(workload: JobSetRun, pool: Pool) -> bool:
-    """Whether a pool is what the slices of a JobSet need."""
-    return fits_shape(workload, workload.shape, pool)
+def fits(workload: WorkloadRun, job: int, pool: Pool) -> bool:
+    """Whether a pool is what a slice of a workload needs."""
+    return fits_shape(workload, workload.shape_of(job), pool)
 
 
-def fits_shape(workload: JobSetRun, shape: Shape, pool: Pool) -> bool:
-    """Whether a pool is what the slices of a JobSet need, if they have that shape."""
+def fits_shape(workload: WorkloadRun, shape: Shape, pool: Pool) -> bool:
+    """Whether a pool is what the slices of a workload need, if they have that shape."""
     plan = pool.plan
     spot = bool(pool.body["config"].get("spot"))
     return (
@@ -44,7 +55,7 @@ def fits_shape(workload: JobSetRun, shape: Shape, pool: Pool) -> bool:
 
 
 def separate_label(pool: Pool) -> str:
-    """Return the label that keeps other JobSets off the nodes, empty for none."""
+    """Return the label that keeps other workloads off the nodes, empty for none."""
     label: str = pool.body["config"]["labels"].get(constants.LEGACY_POOL_ID, "")
     return label
 
@@ -68,6 +79,6 @@ def same_kind(one: Pool, other: Pool) -> bool:
         and one.plan.topology == other.plan.topology
         and hosts(one) == hosts(other)
         and one.body["config"].get("spot") == other.body["config"].get("spot")
-        # A JobSet that was made again may select what the pool of its namesake does not have.
+        # A workload that was made again may select what the pool of its namesake does not have.
         and separate_label(one) == separate_label(other)
     )

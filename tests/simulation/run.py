@@ -21,6 +21,7 @@ from tests.simulation.market import Market
 from tests.simulation.neighbour import Neighbour
 from tests.simulation.people import People
 from tests.simulation.process import Process
+from tests.simulation.serving_team import ServingTeam
 from tests.simulation.singled import Singled
 from tests.simulation.stage import Entry, Stage, Violated
 from tests.simulation.workloads import Cluster
@@ -107,6 +108,7 @@ class Simulation:
         self.people = People(self)
         self.chaos = Chaos(self)
         self.neighbour = Neighbour(self)
+        self.team = ServingTeam(self)
         self.checker = Checker(self)
         self.processes: list[Process] = []
         self._started = 0
@@ -122,6 +124,7 @@ class Simulation:
         self.people.begin()
         self.chaos.begin()
         self.neighbour.begin()
+        self.team.begin()
         agenda.wait(self.storm_seconds)
         self.chaos.end()
         calm_since = agenda.now

@@ -50,6 +50,8 @@ class Store:
         self._lists: dict[str, tuple[int, list[JsonObject]]] = {}
         self._numbers = 0
         self._uids = 0
+        #: Resources that the API server does not know yet.
+        self.absent: set[str] = set()
 
     def new_uid(self, kind: str) -> str:
         """Return a UID that was never given before."""
@@ -100,7 +102,9 @@ class Store:
         return [raw for path, raw in objects.items() if selects(path, raw)]
 
     def page(self, collection: str, query: Mapping[str, str], *, limit: int, continue_token: str) -> Page:
-        """Return one page of a collection; raise Gone where the history was compacted since the first."""
+        """Return one page of a collection; raise Gone where the history was compacted, NotFound for an unknown kind."""
+        if collection.rpartition("/")[2] in self.absent:
+            raise errors.NotFound("the server could not find the requested resource", status=404)
         if continue_token:
             if continue_token not in self._lists:
                 raise errors.Gone("the provided continue parameter is too old", status=410, reason="Expired")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from provisioner.simulators.gke.records import Pool, PoolStatus
-from tests.simulation.objects import JobSetRun, Shape
+from tests.simulation.objects import Shape, WorkloadRun
 from tests.simulation.pools import fits, hosts, is_ours, owner_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Waiting:
         owner = _owner(body)
         self._failed.add(owner)
         if of_capacity:
-            known = (each for each in self._simulation.cluster.every_jobset if each.uid == owner[0])
+            known = (each for each in self._simulation.cluster.every_workload if each.uid == owner[0])
             self._failed_kinds |= {_kind_of(shape) for each in known for shape in each.shapes}
 
     def refused_for_a_while(self, body: dict[str, Any]) -> None:
@@ -86,8 +86,8 @@ class Waiting:
         self._since = {}
         for workload, job in self._waiting():
             key = _key(workload, job)
-            within_seconds = self._within_seconds(workload, key)
-            if within_seconds is None or self._on_its_way(workload, key):
+            within_seconds = self._within_seconds(workload, job, key)
+            if within_seconds is None or self._on_its_way(workload, job, key):
                 continue
             self._since[key] = before.get(key, now)
             seconds = now - self._since[key]
@@ -96,16 +96,18 @@ class Waiting:
                 name = f"{workload.group_name(job)} ({workload.uid})"
                 yield f"slice {name} has waited for {seconds:.0f} s, no create was sent"
 
-    def _waiting(self) -> Iterator[tuple[JobSetRun, int]]:
+    def _waiting(self) -> Iterator[tuple[WorkloadRun, int]]:
         """List the slices whose leaders are shown as unschedulable."""
-        for workload in self._simulation.cluster.jobsets.values():
-            if workload.alive and not workload.restarting and workload.shape.feasible and not workload.gang:
-                for job in range(workload.replicas):
+        for workload in self._simulation.cluster.workloads.values():
+            if workload.alive and not workload.restarting and not workload.gang:
+                for job in workload.slots():
+                    if not workload.shape_of(job).feasible:
+                        continue
                     leader = workload.pods.get((job, 0))
                     if leader is not None and leader.waiting_since is not None and leader.deadline is None:
                         yield workload, job
 
-    def _within_seconds(self, workload: JobSetRun, key: _SliceKey) -> float | None:
+    def _within_seconds(self, workload: WorkloadRun, job: int, key: _SliceKey) -> float | None:
         """Return within how long a create has to be sent, None where something excuses that it is not."""
         market, environment = self._simulation.market, self._simulation.environment
         excused = (
@@ -113,18 +115,18 @@ class Waiting:
             or market.max_pools is not None
             or workload.name == self._simulation.singled.name
             or key in self._failed
-            or _kind_of(workload.shape) in self._failed_kinds
+            or _kind_of(workload.shape_of(job)) in self._failed_kinds
         )
         if excused or (key in self._refused and not environment.mended):
             return None
         return environment.again_within_seconds if key in self._refused else CREATE_WITHIN_SECONDS
 
-    def _on_its_way(self, workload: JobSetRun, key: _SliceKey) -> bool:
+    def _on_its_way(self, workload: WorkloadRun, job: int, key: _SliceKey) -> bool:
         """Whether a pool is being made for it, or one that it could have is empty."""
         return any(
             is_ours(pool)
             and pool.status in _UP
-            and fits(workload, pool)
+            and fits(workload, job, pool)
             and (
                 owner_of(pool.body["config"]["labels"]) == key
                 or not any(not pod.finished for pod in self._simulation.cluster.pods_on_pool(pool.name))
@@ -133,7 +135,7 @@ class Waiting:
         )
 
 
-def _key(workload: JobSetRun, job: int) -> _SliceKey:
+def _key(workload: WorkloadRun, job: int) -> _SliceKey:
     return workload.uid, workload.slice_id(job).group_key
 
 

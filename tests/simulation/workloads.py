@@ -1,5 +1,7 @@
 """The actors of the simulated Kubernetes: the JobSet controller, the scheduler, kubelets, the pod garbage collector.
 
+LeaderWorkerSets have a controller of their own, in `sets`.
+
 They are small and act a random moment after something changed. Placement is exclusive: one slice's pods per node pool,
 followers only after their leader is bound, to its pool. The scheduler takes any pool that fits, at random. What the
 real ones do besides (priorities, preemption, success policies, gang admission) is not simulated. In some
@@ -14,8 +16,10 @@ import math
 
 from provisioner import constants
 from provisioner.kube.parse import parse_node
+from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import Node
-from tests.simulation.objects import Claim, JobSetRun, PodRun, Shape, raw_jobset, raw_pod
+from tests.simulation.objects import Claim, JobSetRun, PodRun, SetRun, Shape, WorkloadRun, raw_pod
+from tests.simulation.sets import SetController
 from tests.simulation.stage import Stage
 from tests.simulation.store import Change
 
@@ -26,12 +30,14 @@ _DECISION_TO_BINDING_SECONDS = (0.05, 3.0)
 
 
 class Cluster:
-    """All pods, JobSets and nodes."""
+    """All pods, workloads and nodes."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.jobsets: dict[str, JobSetRun] = {}
-        self.every_jobset: list[JobSetRun] = []
+        #: By their addresses.
+        self.workloads: dict[str, WorkloadRun] = {}
+        self.every_workload: list[WorkloadRun] = []
+        self.sets = SetController(self)
         self.pods: dict[PodRun, None] = {}
         self.nodes: dict[str, Node] = {}
         #: Whose pod was last bound to a pool or left it, and when.
@@ -45,16 +51,17 @@ class Cluster:
         self._numbers = 0
         stage.store.listen("nodes", self._see)
 
-    # --- JobSets
+    # --- workloads
 
-    def create(self, workload: JobSetRun) -> None:
-        """Create a JobSet."""
-        self.jobsets[workload.name] = workload
-        self.every_jobset.append(workload)
+    def create(self, workload: WorkloadRun) -> None:
+        """Create a workload."""
+        self.workloads[workload.path] = workload
+        self.every_workload.append(workload)
         workload.touch(self.stage.agenda.now)
         self.stage.note(
             "user",
-            "creates JobSet %s (%s, %d x %s, %s)",
+            "creates %s %s (%s, %d x %s, %s)",
+            workload.kind,
             workload.name,
             workload.uid,
             workload.replicas,
@@ -64,15 +71,26 @@ class Cluster:
         self.write(workload)
         self.kick(workload)
 
-    def write(self, workload: JobSetRun) -> None:
+    def write(self, workload: WorkloadRun) -> None:
         """Bring the object up to date."""
-        self.stage.store.put(workload.path, raw_jobset(workload, self.stage.agenda))
+        self.stage.store.put(workload.path, workload.raw(self.stage.agenda))
 
-    def kick(self, workload: JobSetRun) -> None:
-        """Let the JobSet controller look at it soon."""
-        if not workload.sync_due and not workload.gone:
+    def kick(self, workload: WorkloadRun) -> None:
+        """Let its controller look at it soon."""
+        if not workload.sync_due and (not workload.gone or workload.pods):
             workload.sync_due = True
             self.stage.agenda.after(self.stage.rng.uniform(0.02, 0.8), lambda: self._sync(workload))
+
+    def remove(self, workload: WorkloadRun) -> None:
+        """Let the object go."""
+        workload.gone = True
+        workload.touch(self.stage.agenda.now)
+        if self.workloads.get(workload.path) is workload:
+            del self.workloads[workload.path]
+        self.stage.note("jobset", "%s (%s) is gone", workload.name, workload.uid)
+        self.stage.store.remove(workload.path)
+
+    # --- JobSets
 
     def suspend(self, workload: JobSetRun, *, suspended: bool) -> None:
         """Suspend or resume."""
@@ -82,11 +100,11 @@ class Cluster:
         self.write(workload)
         self.kick(workload)
 
-    def delete(self, workload: JobSetRun) -> None:
+    def delete(self, workload: WorkloadRun) -> None:
         """Delete in the foreground."""
         workload.deleting = True
         workload.touch(self.stage.agenda.now)
-        self.stage.note("user", "deletes JobSet %s (%s)", workload.name, workload.uid)
+        self.stage.note("user", "deletes %s %s (%s)", workload.kind, workload.name, workload.uid)
         self.write(workload)
         self.kick(workload)
 
@@ -127,8 +145,14 @@ class Cluster:
         self.write(workload)
         self.kick(workload)
 
-    def _sync(self, workload: JobSetRun) -> None:
+    def _sync(self, workload: WorkloadRun) -> None:
         workload.sync_due = False
+        if isinstance(workload, SetRun):
+            self.sets.sync(workload)
+        elif isinstance(workload, JobSetRun):
+            self._sync_jobset(workload)
+
+    def _sync_jobset(self, workload: JobSetRun) -> None:
         if workload.gone:
             return
         if not workload.alive or workload.restarting:
@@ -137,18 +161,13 @@ class Cluster:
             if workload.pods:
                 return
             if workload.deleting:
-                workload.gone = True
-                workload.touch(self.stage.agenda.now)
-                if self.jobsets.get(workload.name) is workload:
-                    del self.jobsets[workload.name]
-                self.stage.note("jobset", "%s (%s) is gone", workload.name, workload.uid)
-                self.stage.store.remove(workload.path)
+                self.remove(workload)
                 return
             if not workload.alive:
                 return
             workload.restarting = False
             workload.attempt += 1
-        for job in range(workload.replicas):
+        for job in workload.slots():
             if job not in workload.ended_jobs and not self._start(workload, job) and workload.ordered:
                 break
 
@@ -167,30 +186,42 @@ class Cluster:
         return not missing and all(pod.node for (owner, _), pod in workload.pods.items() if owner == job)
 
     def _add(self, workload: JobSetRun, job: int, index: int, *, pool: str = "") -> None:
-        selector = workload.selector() | ({constants.NODE_POOL: pool} if pool else {})
         self._numbers += 1
+        self.add(workload, job, index, name=f"{workload.group_name(job)}-{index}-{self._numbers:x}", pool=pool)
+
+    def add(
+        self, workload: WorkloadRun, job: int, index: int, *, name: str, pool: str = "", leader: PodRun | None = None
+    ) -> None:
+        """Create a pod of a workload, bound to a pool by its selector where that is given."""
         pod = PodRun(
-            name=f"{workload.group_name(job)}-{index}-{self._numbers:x}",
+            name=name,
             uid=self.stage.store.new_uid("pod"),
             workload=workload,
             job=job,
             index=index,
-            shape=workload.shape,
-            selector=selector,
+            shape=workload.shape_of(job),
+            selector=workload.selector(job) | ({constants.NODE_POOL: pool} if pool else {}),
             created=self.stage.agenda.now,
+            leader=leader,
         )
         workload.pods[job, index] = pod
         workload.touch(self.stage.agenda.now, job)
         self._put(pod)
 
     def add_foreign(self, shape: Shape, *, lasting_seconds: float, claim: Claim | None = None, node: str = "") -> None:
-        """Create a pod that no JobSet made and that asks for chips all the same.
+        """Create a pod that no workload made and that asks for chips all the same.
 
         Bound to `node` by whoever makes it, where that node has room or is none of ours.
         """
         self._numbers += 1
+        name = f"bare-{self._numbers:x}"
+        if claim is not None and isinstance(claim.workload, SetRun):
+            # Whose pod one is, its name says as well.
+            name = claim.workload.pod_name(claim.job, 0)
+            if self.stage.store.find(object_path("pods", name, namespace="other")) is not None:
+                return
         pod = PodRun(
-            name=f"bare-{self._numbers:x}",
+            name=name,
             namespace="other",
             uid=self.stage.store.new_uid("pod"),
             workload=None,
@@ -243,6 +274,10 @@ class Cluster:
             if self.fits(pod, node):
                 fitting.setdefault(node.pool_name, []).append(node)
         free = [name for name in fitting if pod.workload is None or not self._taken(name, pod)]
+        if isinstance(pod.workload, SetRun):
+            # A leader is drawn to where pods of its group still run, also to those that are being deleted.
+            drawn_to = self.sets.pools_of(pod.workload.group_name(pod.job))
+            free = [name for name in free if name in drawn_to] if drawn_to else free
         if not free:
             return None
         return self.stage.rng.choice(fitting[self.stage.rng.choice(free)])
@@ -263,7 +298,9 @@ class Cluster:
     def _taken(self, pool: str, pod: PodRun) -> bool:
         """Whether exclusive placement keeps the pod off a pool."""
         return any(
-            other.workload is not None and (other.workload, other.job) != (pod.workload, pod.job)
+            other.workload is not None
+            and pod.workload is not None
+            and other.workload.exclusive_key(other.job) != pod.workload.exclusive_key(pod.job)
             for other in self.pods
             if other.pool == pool and not other.finished
         )
@@ -301,12 +338,12 @@ class Cluster:
         if pod.workload is not None:
             pod.workload.touch(now, pod.job)
 
-    def _maybe_running(self, workload: JobSetRun, job: int) -> None:
+    def _maybe_running(self, workload: WorkloadRun, job: int) -> None:
         members = [pod for (owner, _), pod in workload.pods.items() if owner == job]
-        if len(members) < workload.shape.parallelism or not all(pod.node for pod in members):
+        if len(members) < workload.shape_of(job).parallelism or not all(pod.node for pod in members):
             return
         self.stage.note("kubelet", "all pods of %s run", workload.group_name(job))
-        if workload.fate != "forever":
+        if isinstance(workload, JobSetRun) and workload.fate != "forever":
             attempt, seconds = workload.attempt, workload.run_seconds * self.stage.rng.uniform(0.7, 1.3)
             self.stage.agenda.after(seconds, lambda: self._job_done(workload, job, attempt))
 
@@ -355,12 +392,21 @@ class Cluster:
                 rng.uniform(60.0, 200.0) if stuck else rng.uniform(0.0, grace), lambda: self._remove(pod)
             )
 
+    def release(self, pod: PodRun) -> None:
+        """Take the finalizer off a pod, which goes now where it was due."""
+        pod.held = False
+        if pod.due:
+            self._remove(pod)
+
     def _collect(self, pod: PodRun) -> None:
         """Remove a pod whose node is gone, as the garbage collector does after a while."""
         self.stage.agenda.after(self.stage.rng.uniform(5.0, 60.0), lambda: self._remove(pod))
 
     def _remove(self, pod: PodRun) -> None:
         if pod.gone:
+            return
+        if pod.held:
+            pod.due = True
             return
         pod.gone = True
         self.pods.pop(pod, None)
@@ -373,7 +419,9 @@ class Cluster:
         if workload is not None and workload.pods.get((pod.job, pod.index)) is pod:
             del workload.pods[pod.job, pod.index]
             workload.touch(self.stage.agenda.now, pod.job)
-            if pod.node and not pod.finished and pod.job < workload.replicas:
+            if isinstance(workload, SetRun):
+                self.sets.lost(workload, pod)
+            elif isinstance(workload, JobSetRun) and pod.node and not pod.finished and pod.job < workload.replicas:
                 self.restart(workload, f"pod {pod.name} is gone")
             self.kick(workload)
         self.stage.store.remove(pod.path)

@@ -1,0 +1,186 @@
+"""The controller of LeaderWorkerSets, with the StatefulSet controller and the garbage collector behind it.
+
+All leaders are created at once; the workers of a group follow when its leader is bound, to the leader's pool. Pods of
+one place have one name, so that a successor waits until its predecessor is gone. A lost worker restarts its group: the
+leader is deleted in the foreground, and goes with the last of its workers. Where a leader goes (an update, a
+scale-down, an eviction), its workers go after it, and its successor may come before that. An update replaces groups one
+by one, from the highest, after one group more where the set surges. Restart policies, subgroups and partitions are not
+simulated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.objects import NAMESPACE, PodRun, SetRun, Shape
+
+if TYPE_CHECKING:
+    from tests.simulation.workloads import Cluster
+
+
+class SetController:
+    """What happens to the groups of all sets."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.stage = cluster.stage
+
+    # --- what people do
+
+    def delete(self, run: SetRun, *, foreground: bool) -> None:
+        """Delete a set; in the background, which is the default, the object goes before its pods."""
+        run.deleting = True
+        run.touch(self.stage.agenda.now)
+        how = "in the foreground" if foreground else "in the background"
+        self.stage.note("user", "deletes %s %s (%s) %s", run.kind, run.name, run.uid, how)
+        if foreground:
+            self.cluster.write(run)
+        else:
+            self.cluster.remove(run)
+        self.cluster.kick(run)
+
+    def scale(self, run: SetRun, replicas: int) -> None:
+        """Change how many groups there are."""
+        run.touch(self.stage.agenda.now)
+        run.replicas = replicas
+        run.touch(self.stage.agenda.now)
+        self.stage.note("user", "scales %s %s to %d", run.kind, run.name, replicas)
+        self.cluster.write(run)
+        self.cluster.kick(run)
+
+    def update(self, run: SetRun, shape: Shape) -> None:
+        """Change the template, so that every group is replaced; its pods may ask for something else."""
+        run.outdated = set(range(run.replicas))
+        for group in run.outdated:
+            run.shape_of_group.setdefault(group, run.shape)
+        run.shape = shape
+        run.updating = True
+        run.touch(self.stage.agenda.now)
+        self.stage.note("user", "updates %s %s to %s", run.kind, run.name, shape.topology)
+        self.cluster.write(run)
+        self.cluster.kick(run)
+
+    def restart_group(self, run: SetRun, group: int) -> None:
+        """A container of a group has restarted."""
+        leader = run.pods.get((group, 0))
+        if leader is None or leader.deadline is not None or not leader.node:
+            return
+        run.restarting_groups.add(group)
+        run.touch(self.stage.agenda.now, group)
+        self.stage.note("sets", "restarts group %s", run.group_name(group))
+        leader.held = True
+        self.cluster.terminate(leader)
+        self.cluster.kick(run)
+
+    # --- the controllers
+
+    def sync(self, run: SetRun) -> None:
+        """Bring all groups one step further."""
+        if run.deleting:
+            self._wind_up(run)
+            return
+        self._roll(run)
+        for group in {group for group, _ in run.pods} - set(run.slots()):
+            self._end(run, group)
+        for group in run.slots():
+            self._start(run, group)
+
+    def lost(self, run: SetRun, pod: PodRun) -> None:
+        """A pod is gone."""
+        leader = run.pods.get((pod.job, 0))
+        if pod.index and not run.deleting and pod.job in run.slots() and pod.leader is leader:
+            self.restart_group(run, pod.job)
+
+    def pools_of(self, group_name: str) -> set[str]:
+        """List the pools that pods of a group are on, or about to be."""
+        return {
+            pod.pool
+            for pod in self.cluster.pods
+            if pod.pool
+            and not pod.finished
+            and isinstance(pod.workload, SetRun)
+            and pod.workload.group_name(pod.job) == group_name
+        }
+
+    def _wind_up(self, run: SetRun) -> None:
+        for group in {group for group, _ in run.pods}:
+            self._end(run, group)
+        if not run.pods and not run.gone:
+            self.cluster.remove(run)
+
+    def _end(self, run: SetRun, group: int) -> None:
+        """Delete the leader of a group, and once that is gone its workers."""
+        run.restarting_groups.discard(group)
+        run.shape_of_group.pop(group, None)
+        leader = run.pods.get((group, 0))
+        if leader is not None:
+            self.cluster.terminate(leader)
+            self.cluster.release(leader)
+            return
+        self._orphans_end(run, group)
+
+    def _orphans_end(self, run: SetRun, group: int) -> None:
+        """Delete the workers whose leader is gone."""
+        leader = run.pods.get((group, 0))
+        for (owner, index), pod in list(run.pods.items()):
+            if owner == group and index and pod.leader is not leader:
+                self.cluster.terminate(pod)
+
+    def _roll(self, run: SetRun) -> None:
+        """Replace the next group of an update, where all others run."""
+        if not run.updating:
+            return
+        run.outdated &= set(run.slots())
+        waits = [group for group in run.slots() if group not in run.outdated and not self._runs(run, group)]
+        if waits:
+            return
+        if not run.outdated:
+            self.stage.note("sets", "%s is updated", run.name)
+            run.touch(self.stage.agenda.now)
+            run.updating = False
+            return
+        group = max(run.outdated)
+        run.outdated.discard(group)
+        run.touch(self.stage.agenda.now, group)
+        self.stage.note("sets", "replaces group %s", run.group_name(group))
+        self._end(run, group)
+
+    def _runs(self, run: SetRun, group: int) -> bool:
+        pods = [pod for (owner, _), pod in run.pods.items() if owner == group]
+        whole = len(pods) >= run.shape_of(group).parallelism
+        return whole and all(pod.node and pod.deadline is None for pod in pods)
+
+    def _start(self, run: SetRun, group: int) -> None:
+        """Create the pods of a group that are due."""
+        leader = run.pods.get((group, 0))
+        workers = [pod for (owner, index), pod in run.pods.items() if owner == group and index]
+        if group in run.restarting_groups:
+            for pod in workers:
+                self.cluster.terminate(pod)
+            if workers:
+                return
+            if leader is not None:
+                self.cluster.release(leader)
+                return
+            run.restarting_groups.discard(group)
+        if leader is None:
+            if self._free(run, group, 0):
+                run.shape_of_group[group] = run.shape if group not in run.outdated else run.shape_of(group)
+                self.cluster.add(run, group, 0, name=run.pod_name(group, 0))
+            leader = run.pods.get((group, 0))
+        self._orphans_end(run, group)
+        if leader is None or not leader.node or leader.deadline is not None:
+            return
+        for index in range(1, run.shape_of(group).parallelism):
+            if self._free(run, group, index):
+                self.cluster.add(run, group, index, name=run.pod_name(group, index), pool=leader.pool, leader=leader)
+
+    def _free(self, run: SetRun, group: int, index: int) -> bool:
+        """Whether a pod may be created: its name is taken as long as a predecessor is there."""
+        name = run.pod_name(group, index)
+        if (group, index) in run.pods:
+            return False
+        taken = any(pod.name == name and pod.namespace == NAMESPACE for pod in self.cluster.pods)
+        if taken:
+            self.stage.agenda.after(1.0, lambda: self.cluster.kick(run))
+        return not taken
