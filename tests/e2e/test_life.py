@@ -75,7 +75,7 @@ def made(rehearsal: Rehearsal, shared: Shared) -> dict[str, list[tuple[str, int]
     """Apply all examples at once; give what GKE was asked for, by the JobSet's name."""
     shared.running()
     ground = Ground(rehearsal)
-    files = [each for each in EXAMPLES.rglob("*.yaml") if each.parent != EXAMPLES]
+    files = list(EXAMPLES.glob("*/jobset.yaml"))
     names = {each.parent.name: _jobset_name(each) for each in files}
     ground.rehearsal.kubectl(
         "apply", "--server-side", "-n", ground.namespace, *(f"--filename={each}" for each in files)
@@ -94,7 +94,7 @@ def made(rehearsal: Rehearsal, shared: Shared) -> dict[str, list[tuple[str, int]
     return asked
 
 
-@pytest.mark.parametrize("example", sorted(each.parent.name for each in EXAMPLES.glob("*/*.yaml")))
+@pytest.mark.parametrize("example", sorted(each.parent.name for each in EXAMPLES.glob("*/jobset.yaml")))
 def test_every_example_gets_its_pools(made: dict[str, list[tuple[str, int]]], example: str) -> None:
     """Each example applies to a real API server, and gets pools of the right number, machine type and size."""
     count, machine_type, nodes = WANTED[example]
