@@ -5,6 +5,8 @@
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 #: Completion index of the leader pod.
 LEADER_INDEX = 0
+#: spec.managedBy of Jobs that Kubernetes' own controller runs.
+JOB_CONTROLLER = "kubernetes.io/job-controller"
 
 # --- JobSet -----------------------------------------------------------------------------------------------------
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
@@ -14,7 +16,7 @@ REPLICATED_JOB_NAME = "jobset.sigs.k8s.io/replicatedjob-name"
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 #: SHA1 of "<namespace>/<job name>": the same over restarts, and over a delete and re-creation under one name.
 JOB_KEY = "jobset.sigs.k8s.io/job-key"
-#: The name of the child Job, on its pods.
+#: The name of the Job, on its pods.
 JOB_NAME = "batch.kubernetes.io/job-name"
 RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 #: spec.managedBy of JobSets that the JobSet controller of this cluster runs itself.
@@ -134,6 +136,8 @@ NODEPOOL_HASH = "google.com/tpu-provisioner-nodepool-hash"
 LEGACY_POOL_ID = "provisioner-nodepool-id"
 
 # --- Ours alone -----------------------------------------------------------------------------------------------------
+#: On plain Jobs, "true": serve this one.
+SERVE = "tpu-provisioner.cloud.google.com/serve"
 POOL_JOBSET_UID = "google.com/tpu-provisioner-jobset-uid"
 POOL_JOB_KEY = "google.com/tpu-provisioner-job-key"
 POOL_ATTEMPT = "google.com/tpu-provisioner-attempt"

@@ -112,6 +112,29 @@ def make_lws(
     return Workload(namespace=namespace, name=name, uid=WorkloadUid(uid), **fields | changes)
 
 
+def make_job(
+    name: str = "sweep",
+    *,
+    namespace: str = "default",
+    uid: str = "",
+    parallelism: int = 2,
+    template: Requirements | None = None,
+    **changes: Any,
+) -> Workload:
+    """Return a plain Job that is to be served, as the boundary reads it; its UID follows from its name."""
+    group = PodGroup(
+        name="",
+        replicas=1,
+        numbered=False,
+        lowest_leads=True,
+        parallelism=parallelism,
+        template=template or make_requirements(tolerations=()),
+    )
+    fields: dict[str, Any] = {"kind": WorkloadKind.JOB, "groups": (group,)}
+    uid = uid or f"uid-of-job-{namespace}-{name}"
+    return Workload(namespace=namespace, name=name, uid=WorkloadUid(uid), **fields | changes)
+
+
 def make_pod(
     workload: Workload,
     *,
@@ -123,19 +146,19 @@ def make_pod(
     **changes: Any,
 ) -> Pod:
     """Return a pod of one child Job or group; the leader of a slice is unschedulable until it is bound."""
-    is_jobset = workload.kind is WorkloadKind.JOBSET
-    group_name = f"{workload.name}-slice-{job}" if is_jobset else f"{workload.name}-{job}"
+    is_lws = workload.kind is WorkloadKind.LEADER_WORKER_SET
+    group_name = _group_name(workload, job)
     if requirements is None:
         requirements = workload.groups[0].template
         requirements = replace(requirements, tolerations=(*requirements.tolerations, CHIP_TOLERATION))
     waits = unschedulable if unschedulable is not None else not node
     fields: dict[str, Any] = {
         "kind": workload.kind,
-        "name": f"{group_name}-{index}-abcde" if is_jobset else f"{group_name}-{index}" if index else group_name,
+        "name": f"{group_name}-{index}-abcde" if not is_lws else f"{group_name}-{index}" if index else group_name,
         "uid": f"uid-of-{workload.uid}-{group_name}-{index}",
         "workload_name": workload.name,
         # Pods of LeaderWorkerSets carry no UID.
-        "workload_uid": workload.uid if is_jobset else "",
+        "workload_uid": "" if is_lws else workload.uid,
         "group_name": group_name,
         "group_key": group_key(workload.namespace, group_name),
         "completion_index": index,
@@ -145,6 +168,15 @@ def make_pod(
         "unschedulable_message": UNSCHEDULABLE if waits else "",
     }
     return Pod(namespace=workload.namespace, requirements=requirements, **fields | changes)
+
+
+def _group_name(workload: Workload, number: int) -> str:
+    names = {
+        WorkloadKind.JOBSET: f"{workload.name}-slice-{number}",
+        WorkloadKind.LEADER_WORKER_SET: f"{workload.name}-{number}",
+        WorkloadKind.JOB: workload.name,
+    }
+    return names[workload.kind]
 
 
 def make_pool(

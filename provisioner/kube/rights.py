@@ -14,7 +14,7 @@ from provisioner.kube.protocol import Api
 
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _JOBSETS, _COORDINATION = "jobset.x-k8s.io", "coordination.k8s.io"
-_LEADERWORKERSETS = "leaderworkerset.x-k8s.io"
+_LEADERWORKERSETS, _BATCH = "leaderworkerset.x-k8s.io", "batch"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,18 +36,22 @@ class Right:
 
 
 def rights_used(
-    own_namespace: str, *, served_namespaces: Sequence[str] = (), reads_namespaces: bool = False
+    own_namespace: str,
+    *,
+    served_namespaces: Sequence[str] = (),
+    reads_namespaces: bool = False,
+    serves_jobs: bool = False,
 ) -> tuple[Right, ...]:
     """Return every right that is used; `reads_namespaces` where an opt-in label may be on namespaces.
 
-    With served namespaces JobSets are read, and pods are watched, in these alone. Pods are listed on nodes, and Events
-    are written, in all.
+    With served namespaces workloads are read, and pods are watched, in these alone. Pods are listed on nodes, and
+    Events are written, in all.
     """
+    reading = ("get", "list", "watch")
     watched = [
-        Right(_JOBSETS, "jobsets", "get"),
-        Right(_JOBSETS, "jobsets", "list"),
-        Right(_JOBSETS, "jobsets", "watch"),
-        *(Right(_LEADERWORKERSETS, "leaderworkersets", verb, optional=True) for verb in ("get", "list", "watch")),
+        *(Right(_JOBSETS, "jobsets", verb) for verb in reading),
+        *(Right(_LEADERWORKERSETS, "leaderworkersets", verb, optional=True) for verb in reading),
+        *(Right(_BATCH, "jobs", verb, optional=True) for verb in reading if serves_jobs),
         Right("", "pods", "watch"),
     ]
     if served_namespaces:

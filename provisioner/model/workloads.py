@@ -16,6 +16,7 @@ class WorkloadKind(StrEnum):
 
     JOBSET = "JobSet"
     LEADER_WORKER_SET = "LeaderWorkerSet"
+    JOB = "Job"
 
     # Part of the key of maps; Python's enumerations hash slowly.
     __hash__ = str.__hash__
@@ -24,6 +25,7 @@ class WorkloadKind(StrEnum):
 _API_VERSIONS = {
     WorkloadKind.JOBSET: "jobset.x-k8s.io/v1alpha2",
     WorkloadKind.LEADER_WORKER_SET: "leaderworkerset.x-k8s.io/v1",
+    WorkloadKind.JOB: "batch/v1",
 }
 WorkloadUid = NewType("WorkloadUid", str)
 #: SHA1 hex of "<namespace>/<group name>": the job key of JobSets, the group key of LeaderWorkerSets.
@@ -137,6 +139,10 @@ class PodGroup:
     replicas: int
     #: Groups beyond the replicas that may exist for a while, as during a rolling update: their pods alone tell of them.
     surge: int = 0
+    #: Whether the name of each group ends with its number; where not, there is one, with the workload's own name.
+    numbered: bool = True
+    #: Whether the lowest index that is left leads, and not 0 alone: pods come at once, and end and return one by one.
+    lowest_leads: bool = False
     #: Pods of a group.
     parallelism: int
     template: Requirements

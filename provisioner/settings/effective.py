@@ -40,6 +40,7 @@ class Settings:
     concurrency: int = 16
     max_pods_per_node: int = 15
     gke_endpoint: str = ""
+    serve_jobs: bool = False
     namespaces: tuple[str, ...] = ()
     opt_in_label: tuple[str, str] | None = None
     zones: tuple[Zone, ...] = ()

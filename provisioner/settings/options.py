@@ -237,6 +237,14 @@ OPTIONS: tuple[Option, ...] = (
         "http://127.0.0.1:8085. Other machines need https. Empty: Google's address.",
     ),
     Option(
+        variable="SERVE_JOBS",
+        field="serve_jobs",
+        read=forms.go_bool,
+        default="false",
+        description='Also serve plain Jobs with the annotation tpu-provisioner.cloud.google.com/serve: "true". The '
+        "provisioner then watches all Jobs that are not part of a JobSet, and their pods, and needs the permission to.",
+    ),
+    Option(
         variable="SERVED_NAMESPACES",
         field="namespaces",
         read=forms.list_of(forms.NAMESPACE, "a namespace name"),
@@ -328,7 +336,7 @@ OPTIONS: tuple[Option, ...] = (
         field="max_pools_per_jobset",
         read=forms.whole_number(0, forms.MOST),
         default="",
-        description="No pool is created for a workload (JobSet, LeaderWorkerSet) that has this many.",
+        description="No pool is created for a workload (JobSet, LeaderWorkerSet, Job) that has this many.",
     ),
     Option(
         variable="MAX_CREATES_PER_HOUR",

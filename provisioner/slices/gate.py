@@ -141,7 +141,7 @@ class Gate:
 def _spared(delete: Delete, pod: live.BoundPod | Pod) -> bool:
     """Whether the pod is of the stuck job that the pool is replaced for; only an explicit setting leads here."""
     of_the_job = bool(delete.spared_group) and (pod.namespace, pod.group_key) == (delete.namespace, delete.spared_group)
-    return of_the_job and pod.workload_uid in ("", delete.workload_uid)
+    return of_the_job and pod.kind == delete.kind and pod.workload_uid in ("", delete.workload_uid)
 
 
 def _is_of(living: Workload | None, pod: live.BoundPod) -> bool:

@@ -18,7 +18,7 @@ from provisioner.settings import Settings
 from provisioner.slices.planning.ownership import read_ownership
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Gke
-from provisioner.workloads import KINDS, Kind
+from provisioner.workloads import KINDS, kinds_served
 from provisioner.workloads.watches import watch_pods, watch_workloads
 
 _log = structlog.get_logger(__name__)
@@ -58,12 +58,10 @@ def make_watches(
     api: kube.Api,
     settings: Settings,
     on_change: Callable[[], None],
-    *,
-    kinds: Mapping[WorkloadKind, Kind] = KINDS,
     **options: Unpack[kube.WatchOptions],
 ) -> Watches:
     """Make the list-watches that the settings ask for; they are not started yet."""
-    namespaces = settings.namespaces
+    namespaces, kinds = settings.namespaces, kinds_served(settings)
     return Watches(
         workloads={
             kind: watch_workloads(api, each, on_change=on_change, namespaces=namespaces, **options)
@@ -146,17 +144,17 @@ def distrust(watches: Watches) -> tuple[str, ...]:
 
 
 def unknown_kinds(watches: Watches) -> frozenset[WorkloadKind]:
-    """List the optional kinds that are not shown to us, or not any more: other kinds are served all the same."""
-    return frozenset(
-        kind
-        for kind, watch in watches.workloads.items()
-        if KINDS[kind].optional and not (watch.synced and watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS))
-    )
+    """List the kinds that are not watched, not shown to us, or not any more: others are served all the same."""
+    unknown = KINDS.keys() - watches.workloads.keys()
+    for kind, watch in watches.workloads.items():
+        if KINDS[kind].optional and not (watch.synced and watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS)):
+            unknown.add(kind)
+    return frozenset(unknown)
 
 
 def hidden(watches: Watches) -> tuple[str, ...]:
-    """Say which optional kinds are not shown to us although the API server may know them."""
-    unknown = ((kind, watches.workloads[kind]) for kind in sorted(unknown_kinds(watches)))
+    """Say which optional kinds are not shown to us although we watch them and the API server may know them."""
+    unknown = ((kind, watches.workloads[kind]) for kind in sorted(unknown_kinds(watches) & watches.workloads.keys()))
     return tuple(
         watch.problem or f"the {KINDS[kind].plural} are not listed yet" for kind, watch in unknown if not watch.missing
     )

@@ -1,14 +1,23 @@
 """The kinds of workloads, a file each: where their objects live, what these and their pods say, read from raw JSON.
 
-`KINDS` lists those that are served. What reads the API server goes by it: `watches` keep copies of workloads and pods,
-`live` reads them in the moment before a delete.
+`KINDS` lists all, `kinds_served` those that the settings ask for. What reads the API server goes by these: `watches`
+keep copies of workloads and pods, `live` reads them in the moment before a delete.
 """
 
+from provisioner.model.workloads import WorkloadKind
+from provisioner.settings import Settings
+from provisioner.workloads.job import PLAIN_JOB
 from provisioner.workloads.jobset import JOBSET
 from provisioner.workloads.kind import Claim, Kind
 from provisioner.workloads.leaderworkerset import LEADER_WORKER_SET
 
-#: Those that are served, by their kind.
-KINDS = {each.kind: each for each in (JOBSET, LEADER_WORKER_SET)}
+#: By their kind. A pod is of the first that it may be of: pods of JobSets are pods of Jobs too.
+KINDS = {each.kind: each for each in (JOBSET, LEADER_WORKER_SET, PLAIN_JOB)}
 
-__all__ = ["JOBSET", "KINDS", "LEADER_WORKER_SET", "Claim", "Kind"]
+
+def kinds_served(settings: Settings) -> dict[WorkloadKind, Kind]:
+    """Return the kinds that are watched; plain Jobs, of which a cluster may have very many, only on request."""
+    return {kind: each for kind, each in KINDS.items() if settings.serve_jobs or kind is not WorkloadKind.JOB}
+
+
+__all__ = ["JOBSET", "KINDS", "LEADER_WORKER_SET", "PLAIN_JOB", "Claim", "Kind", "kinds_served"]

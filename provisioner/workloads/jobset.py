@@ -12,11 +12,12 @@ from provisioner.kube.bounded import BoundedReader
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Workload, WorkloadKind, WorkloadUid
+from provisioner.workloads.job import JOB
 from provisioner.workloads.kind import Claim, Kind
+from provisioner.workloads.owners import controller_of
 
 ROOT = "/apis/jobset.x-k8s.io/v1alpha2"
 
-_JOB = ("batch/v1", "Job")
 #: What a decision needs of a JobSet that is refused for having too many labels.
 _KEPT_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
 
@@ -79,25 +80,15 @@ def claim_of(_namespace: str, metadata: dict[str, Any]) -> Claim | None:
     name = marked(constants.JOBSET_NAME)
     if not name:
         return None
+    # The labels say the same, but whoever makes a pod writes its labels.
+    job = controller_of(metadata, JOB)
     return Claim(
         kind=WorkloadKind.JOBSET,
         name=name,
         uid=marked(constants.JOBSET_UID),
-        group_name=job_name_of(metadata),
+        group_name=job.name if job is not None else "",
         index=fields.index(marked(constants.COMPLETION_INDEX)),
     )
-
-
-def job_name_of(metadata: dict[str, Any]) -> str:
-    """Return the name of the Job that controls a pod; empty where no Job does.
-
-    The labels say the same, but whoever makes a pod writes its labels; the reference is what the Job controller and the
-    garbage collector go by.
-    """
-    for reference in fields.mappings(metadata.get("ownerReferences")):
-        if reference.get("controller") is True and (reference.get("apiVersion"), reference.get("kind")) == _JOB:
-            return fields.name(reference.get("name"))
-    return ""
 
 
 def _too_much_work(jobs: Iterable[PodGroup]) -> str:

@@ -38,20 +38,29 @@ class Kind:
     plural: str
     #: The label that all its pods carry; its value is the name of the workload.
     pod_label: str
-    #: The page on how to install it.
-    installation: str
-    #: Reads an object; raises MalformedObject.
-    parse: Callable[[object], Workload]
+    #: Reads an object; None for one that is not to be served. Raises MalformedObject.
+    parse: Callable[[object], Workload | None]
     #: Leaves out of an object what says nothing of whether it lives, and may be malformed all the same.
     without_templates: Callable[[dict[str, Any]], dict[str, Any]]
     #: Reads a pod's claim, given the pod's namespace and metadata; None for a pod of no workload of the kind.
     claim_of: Callable[[str, dict[str, Any]], Claim | None]
+    #: The page on how to install it; empty for a kind that every API server has.
+    installation: str = ""
+    #: A label selector for what else holds of all its objects and pods.
+    selector: str = ""
     #: Where the API server does not know it, or does not let us read it, all other kinds are served as ever.
     optional: bool = False
 
     @property
+    def pod_selector(self) -> str:
+        """The label selector of its pods."""
+        return ",".join(filter(None, (self.pod_label, self.selector)))
+
+    @property
     def install_hint(self) -> str:
         """Say what to do where the API server does not know the kind."""
+        if not self.installation:
+            return ""
         remedy = (
             f"{self.plural} are served once it is" if self.optional else f"install {self.kind} ({self.installation})"
         )

@@ -22,6 +22,7 @@ from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.workloads.kind import Claim, Kind
+from provisioner.workloads.owners import Owner, controller_of
 
 ROOT = "/apis/leaderworkerset.x-k8s.io/v1"
 KIND = "LeaderWorkerSet"
@@ -91,15 +92,6 @@ class Member:
     def leader_name(self) -> str:
         """The name of the group's leader pod, and of the StatefulSet of its workers."""
         return f"{self.set_name}-{self.group}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """An object's controller: kind, name and UID."""
-
-    kind: str
-    name: str
-    uid: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,12 +279,8 @@ def _too_much_work(leader: Requirements, worker: Requirements, *, replicas: int,
 
 
 def _owner_of(metadata: dict[str, Any], kind: tuple[str, str]) -> Owner | None:
-    """Return an object's controller, where that is of the kind."""
-    for reference in fields.mappings(metadata.get("ownerReferences")):
-        if reference.get("controller") is True and (reference.get("apiVersion"), reference.get("kind")) == kind:
-            name, uid = fields.name(reference.get("name")), fields.name(reference.get("uid"))
-            return Owner(kind=kind[1], name=name, uid=uid) if name and uid else None
-    return None
+    owner = controller_of(metadata, kind)
+    return owner if owner is not None and owner.name and owner.uid else None
 
 
 def _ordinal(name: str, parent: str) -> int | None:

@@ -25,6 +25,7 @@ def watch_workloads(
         name=kind.plural,
         resource=kind.resource,
         root=kind.root,
+        query={"labelSelector": kind.selector} if kind.selector else {},
         install_hint=kind.install_hint,
         optional=kind.optional,
     )
@@ -48,7 +49,7 @@ def watch_pods(
 ) -> kube.Watch[Pod]:
     """Watch the unfinished pods of some kinds of workloads that ask for chips; no namespaces means all."""
     collections = [
-        kube.Collection(name="pods", resource="pods", query={"labelSelector": label, "fieldSelector": UNFINISHED})
-        for label in dict.fromkeys(kind.pod_label for kind in kinds)
+        kube.Collection(name="pods", resource="pods", query={"labelSelector": selector, "fieldSelector": UNFINISHED})
+        for selector in dict.fromkeys(kind.pod_selector for kind in kinds)
     ]
     return watch_namespaced(api, collections, parse_pod, on_change=on_change, namespaces=namespaces, **options)

@@ -72,6 +72,15 @@ def only(documents: Iterable[dict[str, Any]], kind: str, name: str = "") -> dict
     return found
 
 
+def rule_of_component(name: str) -> dict[str, Any]:
+    """Return the rule that a component adds to the ClusterRole."""
+    text = (DEPLOY / "components" / name / "kustomization.yaml").read_text(encoding="utf-8")
+    (patch,) = yaml.safe_load(text)["patches"]
+    (operation,) = yaml.safe_load(patch["patch"])
+    rule: dict[str, Any] = operation["value"]
+    return rule
+
+
 def environment_of(documents: list[dict[str, Any]]) -> dict[str, str]:
     """Return the settings that the Deployment's container gets: the base's in a ConfigMap, the chart's in place."""
     container = _container(documents)

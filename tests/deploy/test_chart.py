@@ -46,6 +46,7 @@ _FULL: dict[str, Any] = {
         "NODEPOOL_DELETION_DELAY": "1m30s",
         "CONCURRENCY": 8,
         "OPT_IN_LABEL": "tpu=yes",
+        "SERVE_JOBS": True,
     },
     "image": {"repository": "registry.example/controller", "digest": _DIGEST, "pullPolicy": "Always"},
     "imagePullSecrets": [{"name": "pull"}],
@@ -205,7 +206,7 @@ def test_full_values(installed: list[dict[str, Any]], tmp_path: Path) -> None:
     read = read_settings(environment)
     assert (read.concurrency, read.node_secure_boot, read.deletion_delay_seconds) == (8, True, 90.0)
     more = {right.resource for right in rights(documents) - rights(installed)}
-    assert more == {"namespaces"}
+    assert more == {"namespaces", "jobs"}
 
 
 _VALUES = (

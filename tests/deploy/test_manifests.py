@@ -19,7 +19,16 @@ from provisioner.kube.rights import rights_used
 from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import wait_for
 from tests.deploy import tools
-from tests.deploy.kit import DEPLOY, NAMESPACE, SERVICE_ACCOUNT, VALUES, only, rights, sources_of_scrapes
+from tests.deploy.kit import (
+    DEPLOY,
+    NAMESPACE,
+    SERVICE_ACCOUNT,
+    VALUES,
+    only,
+    rights,
+    rule_of_component,
+    sources_of_scrapes,
+)
 
 _IMAGE = "registry.example/controller:v1"
 _ALL = sorted(path.name for path in (DEPLOY / "components").iterdir())
@@ -57,12 +66,14 @@ def test_every_file_is_used(base: list[dict[str, Any]]) -> None:
 
 
 def test_the_rights_are_those_that_are_asked_for(base: list[dict[str, Any]]) -> None:
-    """`tpu-provisioner check` asks for exactly the rights that the manifests and their component grant."""
+    """`tpu-provisioner check` asks for exactly the rights that the manifests and their components grant."""
     assert set(rights_used(NAMESPACE)) == rights(base)
-    (patch,) = yaml.safe_load((DEPLOY / "components/opt-in-label/kustomization.yaml").read_text("utf-8"))["patches"]
-    (operation,) = yaml.safe_load(patch["patch"])
-    more = {"kind": "ClusterRole", "metadata": {}, "rules": [operation["value"]]}
-    assert set(rights_used(NAMESPACE, reads_namespaces=True)) == rights([*base, more])
+    for component, wanted in (
+        ("opt-in-label", rights_used(NAMESPACE, reads_namespaces=True)),
+        ("serve-jobs", rights_used(NAMESPACE, serves_jobs=True)),
+    ):
+        more = {"kind": "ClusterRole", "metadata": {}, "rules": [rule_of_component(component)]}
+        assert set(wanted) == rights([*base, more])
 
 
 def test_the_flags_are_understood(base: list[dict[str, Any]]) -> None:

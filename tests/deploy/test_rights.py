@@ -18,9 +18,19 @@ from provisioner.kube.protocol import LEASES_ROOT, Timeouts, object_path
 from provisioner.model.workloads import ObjectRef, WorkloadKind
 from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import wait_for
-from provisioner.workloads import JOBSET, KINDS, LEADER_WORKER_SET, live
+from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB, live
 from provisioner.workloads.watches import watch_pods, watch_workloads
-from tests.deploy.kit import DEPLOY, NAMESPACE, SERVICE_ACCOUNT, Recorder, Right, only, right_of, rights, role_without
+from tests.deploy.kit import (
+    NAMESPACE,
+    SERVICE_ACCOUNT,
+    Recorder,
+    Right,
+    only,
+    right_of,
+    rights,
+    role_without,
+    rule_of_component,
+)
 from tests.deploy.mainjob import do_the_main_job, used_rights
 from tests.e2e.kit import Ground
 
@@ -230,7 +240,7 @@ _TRIES: dict[Right, _Try] = {
     Right("", "nodes", "patch"): _cordon,
     **{
         Right(kind.root.split("/")[2], kind.resource, verb): attempt
-        for kind in KINDS.values()
+        for kind in (JOBSET, LEADER_WORKER_SET)
         for verb, attempt in (
             ("get", _get_workload(kind.kind)),
             ("list", _watch(partial(watch_workloads, kind=kind))),
@@ -282,23 +292,38 @@ def test_a_right_taken_away(
     wait_for(lambda: attempt(kube.connect(str(controller)), rehearsal) == "", f"{right} is back", _SERVED_SECONDS)
 
 
-def test_namespaces_with_an_opt_in_label(
-    rehearsal: Rehearsal, installed: list[dict[str, Any]], controller: Path
+def _read_jobs(api: KubeApi, rehearsal: Rehearsal) -> str:
+    read, watch = _get_workload(WorkloadKind.JOB), _watch(partial(watch_workloads, kind=PLAIN_JOB))
+    return read(api, rehearsal) or watch(api, rehearsal)
+
+
+@pytest.mark.parametrize(
+    ("component", "attempt", "resource"),
+    [
+        pytest.param("opt-in-label", _watch(kube.namespaces), "namespaces", id="reading namespaces for OPT_IN_LABEL"),
+        pytest.param("serve-jobs", _read_jobs, "jobs", id="reading Jobs for SERVE_JOBS"),
+    ],
+)
+def test_what_only_a_setting_needs(
+    component: str,
+    attempt: _Try,
+    resource: str,
+    rehearsal: Rehearsal,
+    installed: list[dict[str, Any]],
+    controller: Path,
 ) -> None:
-    """Reading namespaces, which OPT_IN_LABEL needs, comes with its component and not before."""
-    (patch,) = yaml.safe_load((DEPLOY / "components/opt-in-label/kustomization.yaml").read_text())["patches"]
-    (operation,) = yaml.safe_load(patch["patch"])
+    """It comes with the component of the setting and not before."""
+    rule = rule_of_component(component)
     role = only(installed, "ClusterRole")
     path = object_path("clusterroles", role["metadata"]["name"], root=_ROLES)
-    attempt = _watch(kube.namespaces)
     api = kube.connect(str(controller))
-    assert "namespaces" in attempt(api, rehearsal)
-    for verb in operation["value"]["verbs"]:
-        others = [each for each in operation["value"]["verbs"] if each != verb]
-        rehearsal.api.patch(path, {"rules": [*role["rules"], {**operation["value"], "verbs": others}]})
+    assert resource in attempt(api, rehearsal)
+    for verb in rule["verbs"]:
+        others = [each for each in rule["verbs"] if each != verb]
+        rehearsal.api.patch(path, {"rules": [*role["rules"], {**rule, "verbs": others}]})
         wait_for(lambda: attempt(api, rehearsal), f"something fails without {verb}", _SERVED_SECONDS)
-    rehearsal.api.patch(path, {"rules": [*role["rules"], operation["value"]]})
-    wait_for(lambda: attempt(api, rehearsal) == "", "namespaces are watched", _SERVED_SECONDS)
+    rehearsal.api.patch(path, {"rules": [*role["rules"], rule]})
+    wait_for(lambda: attempt(api, rehearsal) == "", f"the {resource} are read", _SERVED_SECONDS)
     put_back(rehearsal, role)
     api.close()
 
@@ -316,6 +341,8 @@ _FORBIDDEN = (
     ("PATCH", "/api/v1/nodes/any/status", "no node's status is written"),
     ("PATCH", "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets/any", "no JobSet is changed"),
     ("PATCH", f"{LEADER_WORKER_SET.root}/namespaces/default/leaderworkersets/any", "no LeaderWorkerSet is changed"),
+    ("GET", f"{PLAIN_JOB.root}/namespaces/default/jobs/any", "no Job is read, where they are not served"),
+    ("PATCH", f"{PLAIN_JOB.root}/namespaces/default/jobs/any", "no Job is changed"),
     ("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{SERVICE_ACCOUNT}/token", "no further token is made"),
     ("PUT", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler", "no other lease"),
     ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", "no right is granted"),

@@ -195,7 +195,7 @@ def test_a_pod_that_would_need_a_guess_is_reported(raw: dict[str, Any], words: s
 @pytest.mark.parametrize(
     "raw",
     [
-        pytest.param(raw_pod(metadata={"labels": {"app": "web"}}), id="a pod without a JobSet"),
+        pytest.param(raw_pod(metadata={"labels": {"app": "web"}, "ownerReferences": []}), id="a pod of no workload"),
         pytest.param(raw_pod(spec={"containers": [{}]}), id="a pod without chips"),
         pytest.param(raw_pod(spec=None), id="a pod without a spec"),
         pytest.param({}, id="an empty object"),
@@ -204,7 +204,7 @@ def test_a_pod_that_would_need_a_guess_is_reported(raw: dict[str, Any], words: s
     ],
 )
 def test_a_pod_that_is_not_ours_is_none(raw: object) -> None:
-    """Only JobSets' pods with chips matter."""
+    """Only pods of workloads with chips matter."""
     assert parse_pod(raw) is None
 
 

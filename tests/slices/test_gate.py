@@ -10,9 +10,11 @@ import pytest
 from provisioner import constants, kube
 from provisioner.kube.protocol import JOBSETS_ROOT, object_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
+from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.demand import group_key
 from provisioner.slices.gate import KeptError, NeededError
 from provisioner.slices.planning.plan import Delete, DeleteReason
+from provisioner.workloads import PLAIN_JOB
 from tests.kube.builders import job_reference
 from tests.slices.kit import (
     NAMESPACE,
@@ -25,6 +27,7 @@ from tests.slices.kit import (
     raw_node,
     seconds_from,
 )
+from tests.workloads.test_job import raw_job
 
 NODE = "gke-test-train-pool-0"
 SECOND = "gke-test-train-pool-1"
@@ -333,6 +336,50 @@ def test_the_jobset_is_read_in_its_namespace(world: World) -> None:
     assert NAMESPACE in jobset_path("train")
 
 
+_JOB = object_path("jobs", "train", namespace=NAMESPACE, root=PLAIN_JOB.root)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept"),
+    [
+        pytest.param({}, True, id="it runs"),
+        pytest.param({"metadata": {"annotations": {}}}, False, id="it does not ask to be served any more"),
+        pytest.param({"metadata": {"uid": "another"}}, False, id="it is another one of the name"),
+        pytest.param({"status": {"conditions": [{"type": "Complete", "status": "True"}]}}, False, id="it completed"),
+        pytest.param({"spec": {"suspend": True}}, False, id="it is suspended"),
+        pytest.param(None, False, id="it is gone"),
+    ],
+)
+def test_a_job_is_read_before_its_pool_goes(world: World, *, changes: dict[str, Any] | None, kept: bool) -> None:
+    """By its name and UID, and with its annotation; pods on the nodes are looked at in any case."""
+    if changes is not None:
+        raw = raw_job(
+            metadata={"name": "train", "namespace": NAMESPACE, "uid": "uid-of-train", **changes.get("metadata", {})},
+            **changes.get("spec", {}),
+        )
+        world.kube.put_object(_JOB, raw | {"status": changes.get("status", {})})
+    delete = a_delete(kind=WorkloadKind.JOB)
+    if kept:
+        with pytest.raises(NeededError, match=f"Job {NAMESPACE}/train lives"):
+            world.gate.pass_through(delete)
+        return
+    put_pod(world)
+    with pytest.raises(KeptError, match="other/stray"):
+        world.gate.pass_through(delete)
+    world.kube.remove_object(object_path("pods", "stray", namespace="other"))
+    world.gate.pass_through(delete)
+    assert cordoned(world) == (True, True)
+    assert _JOB in world.calls("GET")
+
+
+def test_without_the_right_to_read_jobs_nothing_is_proven(world: World) -> None:
+    """As where SERVE_JOBS was unset, and its component removed, while Jobs ran."""
+    world.kube.fail("GET", "/jobs/", kube.Forbidden("jobs.batch is forbidden"))
+    with pytest.raises(kube.Forbidden):
+        world.gate.pass_through(a_delete(kind=WorkloadKind.JOB))
+    assert world.calls("PATCH") == []
+
+
 def put_job_pod(world: World, index: str, *, node: str) -> None:
     """Put a pod of the job that the pool was made for: bound to a node, or unschedulable."""
     raw = raw_leader("train", topology="2x2x2", uid="uid-of-train", node=node)
@@ -362,6 +409,23 @@ def test_a_slice_that_is_not_stuck_any_more_keeps_its_pool(world: World) -> None
     with pytest.raises(KeptError, match="no pod of the stuck slice is unschedulable"):
         world.gate.pass_through(stuck_delete())
     assert cordoned(world) == (False, False)
+
+
+def test_a_pod_of_another_kind_is_not_the_stuck_slices(world: World) -> None:
+    """Its group may have the same name, and pods of LeaderWorkerSets carry no UID."""
+    put_job_pod(world, "1", node="")
+    raw = raw_leader("train", topology="2x2x2", uid="uid-of-train", node=NODE)
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train-workers", "uid": "u", "controller": True}
+    raw["metadata"] |= {
+        "name": "train-workers-0",
+        "uid": "of another kind",
+        "labels": {constants.LWS_NAME: "train-workers"},
+        "annotations": {},
+        "ownerReferences": [owner],
+    }
+    world.kube.put_object(object_path("pods", "train-workers-0", namespace=NAMESPACE), raw)
+    with pytest.raises(KeptError, match="train-workers-0 on"):
+        world.gate.pass_through(stuck_delete())
 
 
 def test_the_pods_of_others_keep_the_pool_of_a_stuck_slice(world: World) -> None:

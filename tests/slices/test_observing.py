@@ -96,11 +96,12 @@ def test_a_clock_that_is_set_leaves_list_and_pause_as_they_were() -> None:
     assert pools.due_in_seconds(clock.now() + by, every_seconds=60.0) == 1.0
 
 
-def test_which_watches_there_are_depends_on_the_opt_in_label() -> None:
-    """Namespaces are watched only where their labels decide."""
+def test_which_watches_there_are_depends_on_the_settings() -> None:
+    """Namespaces are watched only where their labels decide, Jobs only where they are served."""
     for changes, want in (
         ({}, ["jobsets", "leaderworkersets", "pods", "nodes"]),
         ({"opt_in_label": ("team", "ml")}, ["jobsets", "leaderworkersets", "pods", "nodes", "namespaces"]),
+        ({"serve_jobs": True}, ["jobsets", "leaderworkersets", "jobs", "pods", "nodes"]),
     ):
         assert list(make_watches(FakeKube(), settings(**changes), lambda: None).named()) == want
 
@@ -130,7 +131,7 @@ def test_a_kind_that_is_not_there_keeps_nothing_else_from_being_decided() -> Non
     sets.synced, sets.problem = False, "the LeaderWorkerSet CRD is not installed"
     snapshot = take_snapshot(watches, world.loop.pools)
     assert (list(snapshot.workloads), snapshot.distrust) == ([uid], ())
-    assert snapshot.unknown_kinds == {WorkloadKind.LEADER_WORKER_SET}
+    assert snapshot.unknown_kinds == {WorkloadKind.LEADER_WORKER_SET, WorkloadKind.JOB}
 
 
 def test_a_snapshot_has_what_the_caches_have() -> None:

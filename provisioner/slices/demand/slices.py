@@ -1,9 +1,9 @@
 """From workloads and their pods to slices.
 
 A slice is what one group of a living workload needs: a child Job of a JobSet, a leader with its workers of a
-LeaderWorkerSet. Groups without chips are no slices. A slice exists from its workload's creation on, but wants a pool
-only once its leader pod cannot be scheduled. Only those are listed that have pods or that something refers to (a pool,
-the memory), so that the work depends on what is there and not on what a spec asks for.
+LeaderWorkerSet, a plain Job itself. Groups without chips are no slices. A slice exists from its workload's creation on,
+but wants a pool only once its leader pod cannot be scheduled. Only those are listed that have pods or that something
+refers to (a pool, the memory), so that the work depends on what is there and not on what a spec asks for.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from provisioner.slices.demand.wishes import Wishes, read_wishes
 
 #: Of an index: counts are int32 in the API.
 _MOST_DIGITS = 10
+#: The controllers of this cluster, as spec.managedBy names them.
+_OWN_CONTROLLERS = {WorkloadKind.JOBSET: constants.JOBSET_CONTROLLER, WorkloadKind.JOB: constants.JOB_CONTROLLER}
 #: GKE's API server adds it to every pod that asks for chips; templates do not have it yet.
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
 
@@ -82,12 +84,12 @@ class Slice:
     @property
     def title(self) -> str:
         """Its group of pods, as people call it."""
-        return f"{'job' if self.workload.kind is WorkloadKind.JOBSET else 'group'} {self.group_name}"
+        return f"{'group' if self.workload.kind is WorkloadKind.LEADER_WORKER_SET else 'job'} {self.group_name}"
 
     @property
     def pods_field(self) -> str:
         """The field of its workload's specification that says how many pods it has."""
-        return "parallelism" if self.workload.kind is WorkloadKind.JOBSET else "size"
+        return "size" if self.workload.kind is WorkloadKind.LEADER_WORKER_SET else "parallelism"
 
     @property
     def nodes(self) -> int:
@@ -184,42 +186,59 @@ def _children(workload: Workload, places: Mapping[str, int], wanted: Mapping[Gro
         place = places.get(name, -1)
         group = workload.groups[place] if place >= 0 else None
         most = group.replicas + (group.surge if each.pods else 0) if group is not None else 0
-        if 0 <= index < most and group_key(workload.namespace, each.name) == key:
-            yield _Child(place, index, key, each.name)
-            continue
+        if group is not None and 0 <= index < most:
+            # What is taken apart has to come out the same again: "07" is no index.
+            same = each.name == _name_of(workload.name, group.name, index, numbered=group.numbered)
+            if same and group_key(workload.namespace, each.name) == key:
+                yield _Child(place, index, key, each.name)
+                continue
         unnamed.append(key)
     if unnamed:
-        counts = tuple((group.name, group.replicas, group.template.chips > 0) for group in workload.groups)
-        by_key = _children_by_key(workload.namespace, workload.name, counts)
+        listed = tuple(
+            _Listed(group.name, group.numbered, group.replicas, group.template.chips > 0) for group in workload.groups
+        )
+        by_key = _children_by_key(workload.namespace, workload.name, listed)
         for key in unnamed:
             if key in by_key:
-                name, index = by_key[key]
-                yield _Child(places[name], index, key, _job_name(workload.name, name, index))
+                group_name, index, name = by_key[key]
+                yield _Child(places[group_name], index, key, name)
 
 
 @lru_cache(maxsize=16384)
 def _parts(workload_name: str, group_name: str) -> tuple[str, int]:
-    """Take the name of a child Job apart: the replicated job's name, and the index; -1 for a text of another form."""
+    """Take the name of a group apart: the name in the spec, and the index; -1 for a text of another form."""
+    if group_name == workload_name:
+        return "", 0
     name, _, digits = group_name.removeprefix(f"{workload_name}-").rpartition("-")
-    index = int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS else -1
-    # What is taken apart has to come out the same again: "07" is no index.
-    return (name, index) if index >= 0 and group_name == _job_name(workload_name, name, index) else (name, -1)
+    return name, int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS else -1
+
+
+class _Listed(NamedTuple):
+    """What the names of groups depend on, of one entry of a workload's spec."""
+
+    name: str
+    numbered: bool
+    replicas: int
+    with_chips: bool
 
 
 @lru_cache(maxsize=128)
 def _children_by_key(
-    namespace: str, workload_name: str, counts: tuple[tuple[str, int, bool], ...]
-) -> Mapping[GroupKey, tuple[str, int]]:
+    namespace: str, workload_name: str, listed: tuple[_Listed, ...]
+) -> Mapping[GroupKey, tuple[str, int, str]]:
     """Index groups by their keys, those with chips first, no more than a workload may have with chips.
+
+    Each has the name of its entry in the spec, its index, and its own name.
 
     Needed only for what names no group: pods without its label, and what the memory holds of slices without pods.
     """
-    by_chips = sorted(counts, key=lambda each: not each[2])
-    children = ((name, index) for name, replicas, _ in by_chips for index in range(replicas))
-    return {
-        group_key(namespace, _job_name(workload_name, name, index)): (name, index)
-        for name, index in itertools.islice(children, bounds.CHILD_JOBS)
-    }
+    by_chips = sorted(listed, key=lambda each: not each.with_chips)
+    children = (
+        (each.name, index, _name_of(workload_name, each.name, index, numbered=each.numbered))
+        for each in by_chips
+        for index in range(each.replicas)
+    )
+    return {group_key(namespace, child[2]): child for child in itertools.islice(children, bounds.CHILD_JOBS)}
 
 
 def _representatives(workload: Workload, found: Collection[GroupKey]) -> Iterator[_Child]:
@@ -228,14 +247,16 @@ def _representatives(workload: Workload, found: Collection[GroupKey]) -> Iterato
         if group.template.chips == 0 or workload.problem:
             continue
         for index in range(group.replicas):
-            name = _job_name(workload.name, group.name, index)
+            name = _name_of(workload.name, group.name, index, numbered=group.numbered)
             key = group_key(workload.namespace, name)
             if key not in found:
                 yield _Child(place, index, key, name)
                 break
 
 
-def _job_name(workload_name: str, group: str, index: int) -> str:
+def _name_of(workload_name: str, group: str, index: int, *, numbered: bool) -> str:
+    if not numbered:
+        return workload_name
     return f"{workload_name}-{group}-{index}" if group else f"{workload_name}-{index}"
 
 
@@ -273,11 +294,12 @@ def _alive(workload: Workload) -> bool:
 
 
 def _runs_here(workload: Workload) -> bool:
-    return workload.managed_by in ("", constants.JOBSET_CONTROLLER)
+    return workload.managed_by in ("", _OWN_CONTROLLERS.get(workload.kind))
 
 
 def _slice(workload: Workload, child: _Child, pods: list[Pod], siblings: int, policy: ServingPolicy) -> Slice:
-    group, leader = workload.groups[child.place], _leader(pods)
+    group = workload.groups[child.place]
+    leader = _leader(pods, lowest=group.lowest_leads)
     requirements = leader.requirements if leader is not None else _as_admitted(group.template)
     shape, problem = (None, requirements.problem) if requirements.problem else _shape(requirements)
     return Slice(
@@ -297,15 +319,20 @@ def _slice(workload: Workload, child: _Child, pods: list[Pod], siblings: int, po
     )
 
 
-def _leader(pods: Iterable[Pod]) -> Pod | None:
-    """Choose the leader pod: a restart may show two for a moment, and the one that waits is the one to serve."""
-    leader: Pod | None = None
+def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
+    """Choose the leader pod: a restart may show two for a moment, and the one that waits is the one to serve.
+
+    That of index 0; with `lowest` that of the lowest index that is left.
+    """
+    leader: tuple[int, bool, str, Pod] | None = None
     for pod in pods:
-        if pod.completion_index != constants.LEADER_INDEX or pod.deletion_deadline is not None:
+        index = pod.completion_index
+        if index is None or (index != constants.LEADER_INDEX and not lowest) or pod.deletion_deadline is not None:
             continue
-        if leader is None or (pod.node_name != "", pod.name) < (leader.node_name != "", leader.name):
-            leader = pod
-    return leader
+        candidate = (index, pod.node_name != "", pod.name, pod)
+        if leader is None or candidate[:3] < leader[:3]:
+            leader = candidate
+    return leader[3] if leader is not None else None
 
 
 def _as_admitted(template: Requirements) -> Requirements:

@@ -17,13 +17,12 @@ from provisioner.slices.preflight import in_google, in_kubernetes
 from provisioner.slices.preflight.finding import Finding, Status, failed, unknown
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Inspector
-from provisioner.workloads import KINDS
+from provisioner.workloads import kinds_served
 
 _log = structlog.get_logger(__name__)
 
 #: No check begins later than this; each call has its own time-out.
 TIME_LIMIT_SECONDS = 60.0
-_OF_API_SERVER = (*map(str, KINDS), in_kubernetes.RIGHTS, in_kubernetes.GO_PROVISIONER)
 _OF_CLUSTER = (
     in_google.IDENTITY,
     in_google.CHANNEL,
@@ -83,7 +82,8 @@ def run_checks(
         if serves:
             yield from _check_kubernetes(api, subject, one)
         else:
-            yield from (unknown(name, "the API server cannot be used") for name in _OF_API_SERVER)
+            names = (*map(str, kinds_served(settings)), in_kubernetes.RIGHTS, in_kubernetes.GO_PROVISIONER)
+            yield from (unknown(name, "the API server cannot be used") for name in names)
     if gke is not None:
         yield from _check_cluster(gke, api if serves else None, subject, one)
         yield one(in_google.NODE_POOLS, lambda: in_google.check_node_pools(gke))
@@ -99,7 +99,7 @@ def run_checks(
 
 def _check_kubernetes(api: kube.Api, subject: Subject, one: _One) -> Iterator[Finding]:
     settings = subject.settings
-    for kind in KINDS.values():
+    for kind in kinds_served(settings).values():
         yield one(str(kind.kind), functools.partial(in_kubernetes.check_kind, api, kind))
     yield one(in_kubernetes.RIGHTS, lambda: in_kubernetes.check_rights(api, settings))
     yield one(

@@ -11,7 +11,7 @@ from provisioner.kube.quantities import parse_timestamp
 from provisioner.kube.rights import is_granted, rights_used
 from provisioner.settings import Settings
 from provisioner.slices.preflight.finding import Finding, failed, ok, unknown, warning
-from provisioner.workloads import Kind
+from provisioner.workloads import Kind, kinds_served
 
 API_SERVER, RIGHTS, GO_PROVISIONER = "API server", "rights in Kubernetes", "Go provisioner"
 
@@ -60,15 +60,16 @@ def check_kind(api: kube.Api, kind: Kind) -> Finding:
         if kind.optional:
             return ok(name, f"its CRD is not installed; {kind.plural} are served once it is")
         return failed(name, "its CRD is not installed", f"Install {name}: {kind.installation}")
+    api_name = "its CRD" if kind.installation else "its API"
     listed = group.get("versions")
     versions = [str(each.get("version")) for each in listed or () if isinstance(each, dict)]
     if version not in versions:
-        found = f"its CRD is served in {', '.join(versions) or 'no version'}, and the provisioner reads {version}"
-        install = f"Install a release of {name} that serves it."
+        found = f"{api_name} is served in {', '.join(versions) or 'no version'}, and the provisioner reads {version}"
+        install = f"Install a release of {name if kind.installation else 'Kubernetes'} that serves it."
         if kind.optional:
             return warning(name, f"{found}; {kind.plural} are not served", install)
         return failed(name, found, install)
-    return ok(name, f"its CRD is served in {version}")
+    return ok(name, f"{api_name} is served in {version}")
 
 
 def check_rights(api: kube.Api, settings: Settings) -> Finding:
@@ -77,13 +78,16 @@ def check_rights(api: kube.Api, settings: Settings) -> Finding:
         settings.own_namespace,
         served_namespaces=settings.namespaces,
         reads_namespaces=settings.opt_in_label is not None,
+        serves_jobs=settings.serve_jobs,
     )
     missing = [right for right in used if not is_granted(api, right)]
     if missing:
         found = f"{len(missing)} of {len(used)} permissions are missing: {', '.join(str(right) for right in missing)}"
-        grant = "Grant them to the kubeconfig's identity, as deploy/base/cluster-role.yaml and role.yaml do."
+        grant = "Grant them to the kubeconfig's identity, as the manifests in deploy/base and deploy/components do."
         if all(right.optional for right in missing):
-            return warning(RIGHTS, f"{found}. LeaderWorkerSets are not served without them", grant)
+            resources = {right.resource for right in missing}
+            plurals = (kind.plural for kind in kinds_served(settings).values() if kind.resource in resources)
+            return warning(RIGHTS, f"{found}. {' and '.join(plurals)} are not served without them", grant)
         return failed(RIGHTS, found, grant)
     return ok(RIGHTS, f"all {len(used)} permissions that are used are granted")
 

@@ -124,7 +124,8 @@ class World:
                 continue
             bound = {"node_name": place[0].name, "phase": "Running", "unschedulable_since": None}
             self.put(replace(leader, **bound))  # type: ignore[arg-type]
-            job = int(leader.group_name.rpartition("-")[2])
+            digits = leader.group_name.rpartition("-")[2]
+            job = int(digits) if digits.isdigit() else 0
             for index, node in enumerate(place[1:], start=1):
                 self.put(make_pod(workload, job=job, index=index, node=node.name))
 

@@ -15,7 +15,7 @@ from provisioner.slices.preflight import Finding
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.permissions import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from provisioner.slices.suppliers.gke.protocol import Cluster, Inspector, Reservation
-from provisioner.workloads import LEADER_WORKER_SET
+from provisioner.workloads import LEADER_WORKER_SET, PLAIN_JOB
 from tests.fakes.fake_gke import FakeGke, failure
 from tests.kube.fake_kube import FakeKube
 from tests.slices.kit import CERTIFICATE, settings
@@ -23,6 +23,7 @@ from tests.slices.kit import CERTIFICATE, settings
 ACCOUNT = "tpu-nodes@project-1.iam.gserviceaccount.com"
 GROUP = JOBSETS_ROOT.rpartition("/")[0]
 LWS_GROUP = LEADER_WORKER_SET.root.rpartition("/")[0]
+BATCH_GROUP = PLAIN_JOB.root.rpartition("/")[0]
 ORIGINAL_LEASE = object_path(
     "leases", constants.ORIGINAL_LEASE_NAME, namespace=constants.DEFAULT_NAMESPACE, root=LEASES_ROOT
 )
@@ -83,6 +84,7 @@ class World:
         self.kube.put_object("/version", {"gitVersion": "v1.34.1-gke.3084001"})
         self.kube.put_object(GROUP, {"versions": [{"version": "v1alpha2"}]})
         self.kube.put_object(LWS_GROUP, {"versions": [{"version": "v1"}]})
+        self.kube.put_object(BATCH_GROUP, {"versions": [{"version": "v1"}]})
 
     @property
     def subject(self) -> preflight.Subject:

@@ -18,7 +18,7 @@ from provisioner.slices.preflight import Status
 from provisioner.slices.preflight.in_google import NamedReservation, named_reservations
 from provisioner.slices.suppliers.gke.permissions import ACT_AS
 from tests.slices.kit import OTHER_CERTIFICATE, settings
-from tests.slices.preflight.kit import ACCOUNT, GROUP, LWS_GROUP, NOW, ORIGINAL_LEASE, World, described
+from tests.slices.preflight.kit import ACCOUNT, BATCH_GROUP, GROUP, LWS_GROUP, NOW, ORIGINAL_LEASE, World, described
 
 Change = Callable[[World], object]
 
@@ -265,6 +265,36 @@ def test_which_reservations_are_named() -> None:
     many = settings(allowed_reservations=tuple(f"r{number}" for number in range(30)))
     assert len(named_reservations(many)) == 20
     assert named_reservations(settings()) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "status", "words"),
+    [
+        pytest.param(lambda _: None, "Job", OK, "its API is served in v1", id="all is well"),
+        pytest.param(
+            lambda world: world.kube.put_object(BATCH_GROUP, {"versions": [{"version": "v2"}]}),
+            "Job",
+            WARNING,
+            "its API is served in v2, and the provisioner reads v1; Jobs are not served",
+            id="another version of Job",
+        ),
+        pytest.param(
+            lambda world: world.kube.denied.update({("list", "jobs"), ("watch", "leaderworkersets")}),
+            "rights in Kubernetes",
+            WARNING,
+            "2 of 24 permissions are missing: watch leaderworkersets, list jobs. LeaderWorkerSets and Jobs are not "
+            "served without them",
+            id="no right to Jobs",
+        ),
+    ],
+)
+def test_plain_jobs_are_checked_where_they_are_served(change: Change, name: str, status: Status, words: str) -> None:
+    """Elsewhere nobody needs the right to read them."""
+    world = World(changes={"serve_jobs": True})
+    change(world)
+    found = world.find()
+    assert (found[name].status, words in found[name].message) == (status, True), found[name]
+    assert "Job" not in World().find()
 
 
 def test_served_namespaces_need_rights_there_alone() -> None:

@@ -1,0 +1,277 @@
+"""Plain Jobs: each is one slice, and its pool lasts as long as the Job and its pods."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.workloads import Workload, WorkloadKind, Workloads
+from provisioner.slices.demand import SliceId, find_slices
+from provisioner.slices.demand.serving import ServingPolicy
+from provisioner.slices.planning.plan import DeleteReason
+from tests.builders import after, make_job, make_jobset, make_lws, make_pod, make_requirements, settings
+from tests.slices.planning.world import World
+
+
+def running(job: Workload) -> World:
+    """Return a world in which a Job runs on a pool of its own, all its pods."""
+    world = World(job)
+    world.step()
+    world.finish_creates()
+    world.schedule()
+    world.look()
+    assert len(world.pools) == 1
+    return world
+
+
+def pod_on(world: World, job: Workload, index: int) -> None:
+    """Put a pod of a Job on a node of the one pool."""
+    world.put(make_pod(job, index=index, node=sorted(world.nodes)[index % len(world.nodes)]))
+
+
+def test_a_job_gets_one_pool() -> None:
+    """By its pod of index 0, and of the shape that the template selects."""
+    (create,) = World(make_job()).look().creates
+    assert (create.request.node_count, create.request.topology) == (2, "2x2x2")
+    assert (create.workload.kind, create.workload.api_version) == ("Job", "batch/v1")
+    assert create.request.name.startswith("sweep-")
+
+
+def test_labels_say_whose_a_pool_is_and_nothing_of_jobsets() -> None:
+    """The group has the name of the Job."""
+    (create,) = World(make_job("sweep", namespace="team")).look().creates
+    labels = create.request.labels
+    assert labels[constants.POOL_WORKLOAD_KIND] == "Job"
+    assert labels[constants.POOL_WORKLOAD_NAME] == labels[constants.POOL_GROUP_NAME] == "sweep"
+    assert labels[constants.POOL_WORKLOAD_NAMESPACE] == "team"
+    assert not labels.keys() & {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_UID, constants.PARENT_NAMESPACE}
+
+
+def test_the_pods_of_a_job_that_is_not_there_buy_nothing() -> None:
+    """Those of a Job that does not ask to be served are seen and left alone."""
+    world = World()
+    world.put(make_pod(make_job(), unschedulable_since=world.now))
+    plan = world.look()
+    assert (plan.creates, plan.verdicts) == ((), ())
+
+
+def test_workloads_of_one_name_are_three() -> None:
+    """None counts on another's pools, nor do its pods: not even where groups have the same name."""
+    job, jobset, lws = make_job("same"), make_jobset("same"), make_lws("same")
+    namesake = make_job("same-0")
+    world = World(job, jobset, lws, namesake)
+    assert len(world.step().creates) == 4
+    world.finish_creates()
+    world.schedule()
+    world.remove_jobset(job)
+    world.deleted_workloads.add(job.uid)
+    world.look()
+    world.pass_time(3600)
+    # The one that the scheduler left free.
+    assert len(world.look().deletes) == 1
+    assert len(world.plans[-1].states) == 4
+
+
+@pytest.mark.parametrize(
+    ("workload", "name"),
+    [
+        pytest.param(make_job(), "sweep-0", id="a number"),
+        pytest.param(make_job(), "other", id="another name"),
+        pytest.param(make_lws("sweep"), "sweep", id="the set's own name, of a LeaderWorkerSet"),
+        pytest.param(make_jobset("sweep"), "sweep", id="the JobSet's own name"),
+    ],
+)
+def test_a_group_has_the_name_that_its_kind_gives_it(workload: Workload, name: str) -> None:
+    """Whatever a pod's reference or a pool's label says."""
+    key = make_pod(make_job(name)).group_key
+    pod = make_pod(workload, group_name=name, group_key=key)
+    workloads = Workloads.of({workload.uid: workload})
+    found = find_slices(workloads, (pod,), ServingPolicy(), {SliceId(workload.uid, key): name})
+    assert name not in {each.group_name for each in found.values()}
+
+
+@pytest.mark.parametrize("name", ["sweep", ""])
+def test_a_pool_that_was_made_for_a_job_refers_to_it(name: str) -> None:
+    """With the name that the pool's label has, and without it."""
+    job = make_job(suspended=True)
+    slice_id = SliceId(job.uid, make_pod(job).group_key)
+    workloads = Workloads.of({job.uid: job})
+    found = find_slices(workloads, (), ServingPolicy(), {slice_id: name}, keep_suspended=True)
+    assert [(each.id, each.group_name) for each in found.values()] == [(slice_id, "sweep")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        pytest.param({"terminal_state": "Completed"}, DeleteReason.WORKLOAD_FINISHED, id="it has completed"),
+        pytest.param({"terminal_state": "Failed"}, DeleteReason.WORKLOAD_FINISHED, id="it has failed"),
+        pytest.param({"suspended": True}, DeleteReason.WORKLOAD_SUSPENDED, id="it is suspended"),
+    ],
+)
+def test_a_job_that_ended_gives_its_pool_back(changes: dict[str, Any], reason: DeleteReason) -> None:
+    """When its pods have ended too."""
+    job = make_job()
+    world = running(job)
+    world.workloads[job.uid] = replace(job, **changes)
+    world.pass_time(3600)
+    assert not world.look().deletes
+    world.end_pods(job)
+    world.look()
+    world.pass_time(settings().deletion_delay_seconds + 1)
+    (delete,) = world.look().deletes
+    assert (delete.reason, delete.kind) == (reason, WorkloadKind.JOB)
+
+
+def test_the_pool_outlasts_the_annotation_while_pods_run() -> None:
+    """Nobody sees the Job from then on; what its pods are on stays, and buys nothing more."""
+    job = make_job()
+    world = running(job)
+    del world.workloads[job.uid]
+    world.pass_time(3600)
+    assert not world.look().deletes
+    world.put(make_pod(job, index=1, unschedulable_since=world.now))
+    assert not world.look().creates
+    world.end_pods(job)
+    world.look()
+    world.pass_time(3600)
+    (delete,) = world.look().deletes
+    assert delete.reason is DeleteReason.WORKLOAD_GONE
+
+
+def test_an_annotation_that_comes_back_finds_the_pool() -> None:
+    """The pods hold it."""
+    job = make_job()
+    world = running(job)
+    del world.workloads[job.uid]
+    world.look()
+    world.workloads[job.uid] = job
+    plan = world.look()
+    assert (plan.creates, plan.deletes) == ((), ())
+    assert set(world.states().values()) == {"in_use"}
+
+
+def test_pods_of_a_job_that_is_not_served_keep_a_pool_that_they_are_on() -> None:
+    """They were put there by the scheduler, and their chips are in use."""
+    job = make_job()
+    world = running(job)
+    stranger = make_job("stranger")
+    pod_on(world, stranger, 1)
+    world.remove_jobset(job)
+    world.deleted_workloads.add(job.uid)
+    world.pass_time(3600)
+    assert not world.look().deletes
+    world.end_pods(stranger)
+    world.look()
+    world.pass_time(3600)
+    assert len(world.look().deletes) == 1
+
+
+def test_while_any_pod_of_a_job_is_left_its_pool_stays() -> None:
+    """With more completions than parallelism index 0 ends early, and there is a moment without any pod."""
+    job = make_job()
+    world = running(job)
+    world.end_pods(job)
+    pod_on(world, job, 3)
+    world.pass_time(3600)
+    assert not world.look().deletes
+    world.end_pods(job)
+    world.pass_time(3600)
+    assert not world.look().deletes, "more are to come as long as the Job lives"
+    world.put(make_pod(job, index=4, unschedulable_since=world.now))
+    plan = world.look()
+    assert (plan.creates, plan.deletes) == ((), ())
+
+
+def test_a_job_whose_first_pod_ended_gets_a_pool_for_the_others() -> None:
+    """Its pool was lost; the lowest index that is left leads."""
+    job = make_job()
+    world = World(job)
+    world.pods.clear()
+    world.put(make_pod(job, index=0, phase="Succeeded", unschedulable=False))
+    for index in (3, 2):
+        world.put(make_pod(job, index=index, unschedulable_since=world.now))
+    (create,) = world.look().creates
+    assert create.pod.name == "sweep-2-abcde"
+
+
+@pytest.mark.parametrize(
+    ("pods", "want"),
+    [
+        pytest.param([{"index": 1}, {"index": 0}], 0, id="index 0 where it is there"),
+        pytest.param([{"index": 2, "node": "n"}, {"index": 3}], 2, id="the lowest, bound or not"),
+        pytest.param([{"index": 0, "deletion_deadline": after(30)}, {"index": 1}], 1, id="none that is on its way out"),
+        pytest.param([{"index": 0, "phase": "Failed"}, {"index": 1}], 1, id="none that has ended"),
+        pytest.param([{"index": 0, "completion_index": None}], None, id="none without an index"),
+        pytest.param([{"index": 0, "completion_index": None}, {"index": 7}], 7, id="an index before none"),
+    ],
+)
+def test_who_leads(pods: list[dict[str, Any]], want: int | None) -> None:
+    """Of a Job; of other kinds index 0 alone."""
+    job = make_job()
+    workloads = Workloads.of({job.uid: job})
+    (found,) = find_slices(workloads, [make_pod(job, **each) for each in pods], ServingPolicy()).values()
+    assert (found.leader.completion_index if found.leader is not None else None) == want
+
+
+def test_two_jobs_of_one_shape_may_be_mixed_and_each_keeps_what_its_pods_are_on() -> None:
+    """The scheduler may spread them over each other's pools: neither goes under the other's pods."""
+    one, other = make_job("one"), make_job("other")
+    world = World(one, other)
+    world.step()
+    world.finish_creates()
+    first, second = sorted(world.pools)
+    world.pods.clear()
+    for index, pool in enumerate((first, second)):
+        nodes = sorted(name for name, node in world.nodes.items() if node.pool_name == pool)
+        world.put(make_pod(one, index=index, node=nodes[0]), make_pod(other, index=index, node=nodes[1]))
+    world.look()
+    world.remove_jobset(one)
+    world.deleted_workloads.add(one.uid)
+    world.pass_time(3600)
+    plan = world.look()
+    assert (plan.creates, plan.deletes) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("managed_by", "creates"),
+    [
+        pytest.param(constants.JOB_CONTROLLER, 1, id="Kubernetes' own controller"),
+        pytest.param(constants.JOBSET_CONTROLLER, 0, id="the controller of another kind"),
+        pytest.param("kueue.x-k8s.io/multikueue", 0, id="it runs in another cluster"),
+    ],
+)
+def test_who_runs_a_job(managed_by: str, creates: int) -> None:
+    """One that another controller runs has no pods here."""
+    assert len(World(make_job(managed_by=managed_by)).look().creates) == creates
+
+
+def test_words_are_those_of_the_kind() -> None:
+    """A Job has a parallelism."""
+    world = World(make_job(parallelism=3, template=make_requirements(tolerations=())))
+    (said,) = world.look().verdicts
+    assert "job sweep has parallelism 3" in said.message
+    assert "set parallelism to 2" in said.message
+    assert [each.kind for each in said.objects] == ["Pod", "Job"]
+
+
+def test_a_job_that_asks_in_vain_is_told() -> None:
+    """On the Job, once."""
+    world = World(make_job(problem="its completionMode is not Indexed"))
+    plan = world.look()
+    (said,) = plan.verdicts
+    assert said.message == "No TPU node pools are created for this Job: its completionMode is not Indexed"
+    assert (plan.creates, said.reason) == ((), constants.INVALID_REQUEST)
+
+
+def test_while_jobs_are_not_watched_their_pools_are_nobodys_to_take() -> None:
+    """Whether they are needed is not known: no other workload counts on them, and only the gate can let them go."""
+    job = make_job()
+    world = running(job)
+    world.end_pods(job)
+    del world.workloads[job.uid]
+    world.add(make_jobset("other"))
+    plan = world.look(unknown_kinds=frozenset({WorkloadKind.JOB}))
+    assert len(plan.creates) == 1

@@ -1,0 +1,261 @@
+"""Plain Jobs and their pods: which are served, what they say, and whose a pod is whatever its labels claim."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.kube.fields import MalformedObject
+from provisioner.model import bounds
+from provisioner.model.workloads import Workload, WorkloadKind, Workloads
+from provisioner.workloads import PLAIN_JOB
+from provisioner.workloads.job import parse_job
+from provisioner.workloads.pods import claim_of, parse_pod
+from tests.kube.builders import job_reference, raw_pod
+
+#: Of each type something that JSON can have, and what Kubernetes would not.
+STRANGE: tuple[Any, ...] = (None, True, -1, 0, 10**30, 1.5, "", "x" * 1000, "\ud800", [], [None], {}, {"": {}})
+SERVED = {constants.SERVE: "true"}
+
+
+def raw_job(*, metadata: dict[str, Any] | None = None, chips: int = 4, **spec: Any) -> dict[str, Any]:
+    """Return a Job that asks to be served; `spec` and `metadata` replace fields."""
+    container = {"name": "main", "resources": {"limits": {constants.TPU_RESOURCE: str(chips)} if chips else {}}}
+    selector = {constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: "2x2x4"}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "sweep", "namespace": "team", "uid": "uid-of-sweep", "annotations": SERVED}
+        | (metadata or {}),
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": 4,
+            "parallelism": 4,
+            "template": {"spec": {"nodeSelector": selector, "containers": [container]}},
+        }
+        | spec,
+        "status": {},
+    }
+
+
+def parsed(raw: dict[str, Any]) -> Workload:
+    """Return what is read of a Job that is to be read."""
+    found = parse_job(raw)
+    assert found is not None
+    return found
+
+
+def test_a_job_is_a_workload_with_one_group() -> None:
+    """The group has no number, and whichever of its pods is left leads it."""
+    found = parsed(raw_job())
+    assert (found.kind, found.namespace, found.name, found.uid) == (WorkloadKind.JOB, "team", "sweep", "uid-of-sweep")
+    (group,) = found.groups
+    assert (group.replicas, group.surge, group.parallelism) == (1, 0, 4)
+    assert (group.numbered, group.lowest_leads) == (False, True)
+    assert (group.template.chips, group.template.node_selector[constants.TPU_TOPOLOGY]) == (4, "2x2x4")
+    assert (found.problem, found.lives) == ("", True)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pytest.param({"annotations": {}}, id="it does not ask"),
+        pytest.param({"annotations": {constants.SERVE: "false"}}, id="it asks not to be"),
+        pytest.param({"annotations": {constants.SERVE: True}}, id="the annotation is no text"),
+        pytest.param({"annotations": None, "labels": SERVED}, id="it asks by a label"),
+        pytest.param({"labels": {constants.JOBSET_NAME: "train"}}, id="its label is that of a child Job"),
+        pytest.param(
+            {"ownerReferences": [job_reference("train", kind="JobSet", apiVersion="jobset.x-k8s.io/v1alpha2")]},
+            id="a JobSet controls it",
+        ),
+        pytest.param({"uid": None, "annotations": {}}, id="it cannot be read, and does not ask"),
+    ],
+)
+def test_nothing_is_kept_of_other_jobs(metadata: dict[str, Any]) -> None:
+    """Not even where they are malformed: that would be a line in the log for each."""
+    assert parse_job(raw_job(metadata=metadata)) is None
+
+
+@pytest.mark.parametrize("raw", [None, [], "", {}, {"metadata": None}])
+def test_what_is_no_object_is_no_job(raw: object) -> None:
+    """It asks for nothing."""
+    assert parse_job(raw) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({"completionMode": "NonIndexed"}, "create it again with completionMode: Indexed", id="no index"),
+        pytest.param({"completionMode": None}, "create it again with completionMode: Indexed", id="no mode"),
+        pytest.param(
+            {"metadata": {"ownerReferences": [job_reference("nightly", kind="CronJob")]}},
+            "a CronJob controls it",
+            id="a Job of a CronJob",
+        ),
+        pytest.param({"parallelism": 10**6, "completions": 10**6}, "1,000,000 pods at once", id="too many pods"),
+        pytest.param(
+            {"metadata": {"labels": {f"k{n}": "v" for n in range(200)}}}, "labels has 200 entries", id="too many labels"
+        ),
+    ],
+)
+def test_a_job_that_asks_and_is_not_served_says_why(changes: dict[str, Any], words: str) -> None:
+    """An Event on the Job has these words."""
+    if "metadata" in changes and "annotations" not in changes["metadata"]:
+        changes = {**changes, "metadata": {**changes["metadata"], "annotations": SERVED}}
+    assert words in parsed(raw_job(**changes)).problem
+
+
+def test_a_job_without_chips_has_nothing_to_hear() -> None:
+    """It is no work here."""
+    found = parsed(raw_job(chips=0, completionMode="NonIndexed"))
+    assert (found.problem, found.groups[0].template.chips) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "want"),
+    [
+        pytest.param({"parallelism": 4, "completions": 8}, 4, id="several waves"),
+        pytest.param({"parallelism": 8, "completions": 4}, 4, id="fewer completions than could run"),
+        pytest.param({"parallelism": None, "completions": 4}, 1, id="the default"),
+        pytest.param({"parallelism": 4, "completions": None}, 4, id="no completions"),
+        pytest.param({"parallelism": -1, "completions": 4}, 0, id="a negative number"),
+    ],
+)
+def test_how_many_pods_run_at_once(spec: dict[str, Any], want: int) -> None:
+    """As the Job controller counts them."""
+    assert parsed(raw_job(**spec)).groups[0].parallelism == want
+
+
+@pytest.mark.parametrize(
+    ("changes", "lives"),
+    [
+        pytest.param({}, True, id="it runs"),
+        pytest.param({"spec": {"suspend": True}}, False, id="it is suspended"),
+        pytest.param({"spec": {"suspend": "true"}}, True, id="a text suspends nothing"),
+        pytest.param({"spec": {"parallelism": 0}}, False, id="it is paused"),
+        pytest.param({"conditions": [("Complete", "True")]}, False, id="it completed"),
+        pytest.param({"conditions": [("Suspended", "False"), ("Failed", "True")]}, False, id="it failed"),
+        pytest.param({"conditions": [("Complete", "False")]}, True, id="it has not completed"),
+        pytest.param({"conditions": [("FailureTarget", "True")]}, True, id="its pods are still ending"),
+        pytest.param({"conditions": [([], "True"), (None, "True")]}, True, id="conditions of no type"),
+        pytest.param(
+            {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "annotations": SERVED}}, False, id="it goes"
+        ),
+    ],
+)
+@pytest.mark.parametrize("live", [False, True])
+def test_whether_a_job_lives(*, changes: dict[str, Any], lives: bool, live: bool) -> None:
+    """Whole, as the watch shows it, and without its template, as it is read before a delete."""
+    raw = raw_job(metadata=changes.get("metadata"), **changes.get("spec", {}))
+    raw["status"]["conditions"] = [{"type": type_, "status": each} for type_, each in changes.get("conditions", ())]
+    assert parsed(PLAIN_JOB.without_templates(raw) if live else raw).lives is lives
+
+
+def _pod(**metadata: Any) -> dict[str, Any]:
+    """Return a pod of the Job; `metadata` replaces fields."""
+    labels = {constants.JOB_NAME: "sweep", constants.COMPLETION_INDEX: "2"}
+    whole = {"labels": labels, "ownerReferences": [job_reference("sweep")], **metadata}
+    return raw_pod("sweep-2-abcde", namespace="team", metadata=whole)
+
+
+_OTHER = [job_reference("other")]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "want"),
+    [
+        pytest.param({}, ("sweep", "uid-of-sweep", 2), id="a pod of the Job"),
+        pytest.param(
+            {"labels": {}, "annotations": {constants.COMPLETION_INDEX: "0"}},
+            ("sweep", "uid-of-sweep", 0),
+            id="no label",
+        ),
+        pytest.param({"labels": {}}, ("sweep", "uid-of-sweep", None), id="no index"),
+        pytest.param(
+            {"labels": {constants.COMPLETION_INDEX: "-1"}}, ("sweep", "uid-of-sweep", None), id="an index of no pod"
+        ),
+        pytest.param({"ownerReferences": _OTHER}, ("other", "uid-of-other", 2), id="the label names another Job"),
+        pytest.param({"ownerReferences": []}, None, id="labels alone"),
+        pytest.param({"ownerReferences": [job_reference("sweep", controller=False)]}, None, id="no controller"),
+        pytest.param({"ownerReferences": [job_reference("sweep", controller="true")]}, None, id="controller as text"),
+        pytest.param({"ownerReferences": [job_reference("sweep", kind="JobSet")]}, None, id="another kind"),
+        pytest.param({"ownerReferences": [job_reference("sweep", apiVersion="v1")]}, None, id="another API group"),
+        pytest.param({"ownerReferences": [job_reference("sweep", uid="")]}, None, id="no UID"),
+        pytest.param({"ownerReferences": [job_reference("")]}, None, id="no name, and no UID"),
+    ],
+)
+def test_whose_a_pod_is(metadata: dict[str, Any], want: tuple[str, str, int | None] | None) -> None:
+    """The controller reference tells, and it alone."""
+    claim = claim_of("team", _pod(**metadata)["metadata"])
+    assert (None if claim is None else (claim.name, claim.uid, claim.index)) == want
+    if claim is not None:
+        assert (claim.kind, claim.group_name) == (WorkloadKind.JOB, claim.name)
+
+
+def test_a_pod_of_a_jobset_stays_one() -> None:
+    """A child Job controls it, and the JobSet is asked first."""
+    claim = claim_of("team", _pod(labels={constants.JOBSET_NAME: "train", constants.JOB_NAME: "sweep"})["metadata"])
+    assert claim is not None
+    assert (claim.kind, claim.name, claim.group_name) == (WorkloadKind.JOBSET, "train", "sweep")
+
+
+@pytest.mark.parametrize(
+    ("pod", "belongs"),
+    [
+        pytest.param(_pod(), True, id="its own"),
+        pytest.param(_pod(namespace="hostile"), False, id="one of another namespace"),
+        pytest.param(_pod(ownerReferences=[job_reference("sweep", uid="former")]), False, id="one of a namesake"),
+    ],
+)
+def test_a_pod_counts_for_a_job_of_its_namespace_and_uid_alone(*, pod: dict[str, Any], belongs: bool) -> None:
+    """Whoever may create pods elsewhere changes nothing."""
+    job = parsed(raw_job())
+    read = parse_pod(pod)
+    assert read is not None
+    assert (Workloads.of({job.uid: job}).uid_of(read) == job.uid) is belongs
+
+
+def test_nothing_is_kept_of_pods_without_chips() -> None:
+    """Whatever else they ask for, and however wrong that is."""
+    containers = [{"name": "main", "resources": {"requests": {"cpu": "much"}}}]
+    assert parse_pod(_pod() | {"spec": {"containers": containers}}) is None
+
+
+def test_what_is_watched_leaves_the_parts_of_jobsets_out() -> None:
+    """On the server's side: each JobSet has a Job, and is watched already."""
+    assert PLAIN_JOB.selector == "!jobset.sigs.k8s.io/jobset-name"
+    assert PLAIN_JOB.pod_selector == "batch.kubernetes.io/job-name,!jobset.sigs.k8s.io/jobset-name"
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from _places(inner, (*path, key))
+
+
+def test_whatever_stands_in_a_job_a_record_or_one_error_comes_out() -> None:
+    """Each place, with each kind of value there."""
+    raw = raw_job(metadata={"ownerReferences": [job_reference("nightly", kind="CronJob")], "annotations": SERVED})
+    raw["status"]["conditions"] = [{"type": "Complete", "status": "False"}]
+    for path in list(_places(raw))[1:]:
+        for strange in STRANGE:
+            broken: Any = copy.deepcopy(raw)
+            inner = broken
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = strange
+            assert len(_said_of(broken)) < 2 * bounds.ANNOTATION
+            claim_of("team", broken["metadata"] if isinstance(broken["metadata"], dict) else {})
+
+
+def _said_of(raw: dict[str, Any]) -> str:
+    try:
+        found = parse_job(raw)
+    except MalformedObject as error:
+        return str(error)
+    return found.problem if found is not None else ""
