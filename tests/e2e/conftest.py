@@ -12,7 +12,7 @@ import pytest
 from provisioner import constants, kube, localcluster
 from provisioner.kube.protocol import JOBSETS_ROOT, collection_path
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
-from provisioner.workloads import leaderworkerset
+from provisioner.workloads import PLAIN_JOB, leaderworkerset
 from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, simulator_settings
 
 #: A loaded API server deletes a hundred objects a second.
@@ -116,6 +116,7 @@ def _clear_up(ground: Ground, shared: Shared, settings: dict[str, Any]) -> None:
     _delete_all(ground.rehearsal, "jobsets", root=JOBSETS_ROOT)
     if localcluster.LWS.name in ground.rehearsal.cluster.component_names:
         _delete_all(ground.rehearsal, "leaderworkersets", root=leaderworkerset.ROOT)
+    _delete_all(ground.rehearsal, "jobs", root=PLAIN_JOB.root)
     _delete_all(ground.rehearsal, "pods")
     for name, body in ground.sent().items():
         if body.get("config", {}).get("labels", {}).get(constants.NODEPOOL_MANAGER) != constants.MANAGER:

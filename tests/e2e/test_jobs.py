@@ -1,0 +1,165 @@
+"""Plain Jobs on a real control plane: those that ask for it are served, with SERVE_JOBS."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner import constants, kube
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.localcluster import RUN_FOR
+from provisioner.workloads import PLAIN_JOB
+from tests.e2e.kit import Ground, await_round, told
+
+pytestmark = pytest.mark.e2e
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "job" / "job.yaml"
+SERVING = {"SERVE_JOBS": "true"}
+
+
+def raw_job(
+    name: str,
+    ground: Ground,
+    *,
+    topology: str = "2x2x2",
+    pods: int = 2,
+    run_for: str = "1s",
+    served: bool = True,
+    **spec: Any,
+) -> dict[str, Any]:
+    """Return a Job of one slice of two hosts."""
+    container = {"name": "main", "image": "none", "resources": {"limits": {constants.TPU_RESOURCE: "4"}}}
+    selector = {
+        constants.TPU_ACCELERATOR: "tpu-v4-podslice",
+        constants.TPU_TOPOLOGY: topology,
+        constants.LEGACY_POOL_ID: name,
+    }
+    template = {
+        "metadata": {"annotations": {RUN_FOR: run_for}},
+        "spec": {
+            "restartPolicy": "Never",
+            "nodeSelector": selector,
+            "containers": [container],
+            "terminationGracePeriodSeconds": 1,
+        },
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "namespace": ground.namespace,
+            "annotations": {constants.SERVE: "true"} if served else {},
+        },
+        "spec": {
+            "parallelism": pods,
+            "completions": pods,
+            "completionMode": "Indexed",
+            "backoffLimit": 0,
+            "template": template,
+        }
+        | spec,
+    }
+
+
+def apply(ground: Ground, name: str, **options: Any) -> None:
+    """Create a Job."""
+    path = collection_path("jobs", namespace=ground.namespace, root=PLAIN_JOB.root)
+    ground.api.post(path, raw_job(name, ground, **options))
+
+
+def path_of(ground: Ground, name: str) -> str:
+    """Return the address of a Job."""
+    return object_path("jobs", name, namespace=ground.namespace, root=PLAIN_JOB.root)
+
+
+def ended(ground: Ground, name: str) -> bool:
+    """Whether a Job has completed, or was deleted after that."""
+    try:
+        status = ground.api.get(path_of(ground, name)).get("status", {})
+    except kube.NotFound:
+        return True
+    conditions = {each["type"]: each["status"] for each in status.get("conditions", ())}
+    assert conditions.get("Failed") != "True", status
+    return conditions.get("Complete") == "True"
+
+
+def running(ground: Ground, name: str) -> int:
+    """Count the pods of a Job that run."""
+    return sum(
+        pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+        for pod in ground.pods()
+        if pod["metadata"].get("labels", {}).get(constants.JOB_NAME) == name
+    )
+
+
+def test_jobs_that_ask_for_it_are_served(alone: Ground) -> None:
+    """One pool for each, which goes when the Job has ended; others get nothing, and JobSets are served as ever."""
+    alone.provisioner(environment=SERVING)
+    apply(alone, "plain")
+    # The pods of the second wave use the hosts that the first one leaves.
+    apply(alone, "waves", completions=4)
+    apply(alone, "brief", ttlSecondsAfterFinished=0)
+    apply(alone, "silent", served=False)
+    apply(alone, "unordered", completionMode="NonIndexed")
+    alone.apply("train", run_for="1s")
+    alone.await_completed("train")
+    for name in ("plain", "waves", "brief"):
+        alone.wait(lambda name=name: ended(alone, name), f"Job {name} has ended")
+    alone.await_gone()
+    assert alone.accepted("nodePools.create") == 4
+    (message,) = told(alone, constants.INVALID_REQUEST, "unordered", kind="Job")
+    assert "create it again with completionMode: Indexed" in message
+    assert not alone.reasons("Job", "silent")
+    assert not alone.reasons("Pod", "silent")
+    assert constants.CREATION_STARTED in alone.reasons("Pod", "plain-0")
+    assert not ended(alone, "silent")
+
+
+def test_a_job_that_loses_its_annotation(alone: Ground) -> None:
+    """What its pods are on stays; it goes when they have ended."""
+    process = alone.provisioner(environment=SERVING)
+    apply(alone, "train", run_for="600s")
+    alone.wait(lambda: running(alone, "train") == 2, "all pods run")
+    alone.api.patch(path_of(alone, "train"), {"metadata": {"annotations": {constants.SERVE: None}}})
+    await_round(process, alone.api, after=datetime.now(UTC))
+    assert len(alone.living("train-")) == 1
+    assert running(alone, "train") == 2
+    alone.api.patch(path_of(alone, "train"), {"spec": {"suspend": True}})
+    alone.await_gone("train-")
+    assert not alone.nodes()
+
+
+def test_pods_that_outlive_their_job(alone: Ground) -> None:
+    """A delete over the API orphans them: nothing but their chips on the nodes keeps the pool."""
+    process = alone.provisioner(environment=SERVING)
+    apply(alone, "train", run_for="600s")
+    alone.wait(lambda: running(alone, "train") == 2, "all pods run")
+    alone.api.delete(path_of(alone, "train"))
+    alone.wait(
+        lambda: not any(pod["metadata"].get("ownerReferences") for pod in alone.pods()), "the pods have no owner"
+    )
+    alone.wait(lambda: alone.reasons("Node") & {constants.DELETION_FAILED}, "the pool is kept, which is told")
+    await_round(process, alone.api, after=datetime.now(UTC))
+    assert len(alone.living("train-")) == 1
+    for pod in alone.pods():
+        alone.api.delete(object_path("pods", pod["metadata"]["name"], namespace=alone.namespace))
+    alone.await_gone("train-")
+
+
+def test_without_the_setting_no_job_is_served(alone: Ground) -> None:
+    """Whatever its annotation says; the example is applied as a user would."""
+    process = alone.provisioner()
+    alone.rehearsal.kubectl("apply", "--server-side", "-n", alone.namespace, "-f", str(EXAMPLE))
+    alone.apply("train", run_for="1s")
+    alone.await_completed("train")
+    alone.await_gone("train-")
+    assert alone.accepted("nodePools.create") == 1
+    process.kill()
+    alone.provisioner(environment=SERVING)
+    alone.wait(lambda: running(alone, "train-v6e-4x4") == 4, "all pods of the example run")
+    (pool,) = alone.living("train-v6e-4x4-")
+    assert (pool.machine_type, len(pool.nodes)) == ("ct6e-standard-4t", 4)
