@@ -1,5 +1,9 @@
-"""Settings of all tests."""
+"""Settings of all tests: the profiles of hypothesis, the log, how long a test may take, and which come first."""
 
+from __future__ import annotations
+
+import pytest
+import structlog
 from hypothesis import HealthCheck, Phase, settings
 
 # A machine that is busy with something else must not fail a test: no time limits on examples, nor on making them.
@@ -9,3 +13,29 @@ settings.load_profile("untimed")
 settings.register_profile("mutation", settings.get_profile("untimed"), phases=[Phase.explicit, Phase.generate])
 # Which tests run which lines is seen after a few examples.
 settings.register_profile("mutation-map", settings.get_profile("untimed"), max_examples=10)
+
+# By default structlog prints the variables of each frame with a traceback, which takes a second each time.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
+
+#: A real control plane starts, and a test waits up to 80 s for each of a few things (`PATIENCE_SECONDS`).
+_E2E_LIMIT_SECONDS = 300
+#: The order of the files: the simulation uses all cores for minutes, and end-to-end tests mostly wait. The many short
+#: ones come last, so that no worker is idle at the end.
+_FIRST = ("tests/simulation/test_simulation.py", "tests/e2e/", "tests/localcluster/test_e2e.py", "tests/deploy/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give end-to-end tests their time limit, and put the files that take longest first."""
+    for item in items:
+        if item.get_closest_marker("e2e") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_E2E_LIMIT_SECONDS))
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    return next((place for place, prefix in enumerate(_FIRST) if item.nodeid.startswith(prefix)), len(_FIRST))

@@ -183,6 +183,7 @@ _TERMS = st.one_of(
 _WRITTEN = st.one_of(_TERMS, st.tuples(_TERMS, _ZONES).map("@".join))
 
 
+@pytest.mark.timeout(30)  # examples made by chance
 @given(st.lists(_WRITTEN, max_size=6, unique=True))
 def test_what_is_written_comes_back(parts: list[str]) -> None:
     """Each part is one choice; its words are the part's, with blanks for the signs."""

@@ -18,6 +18,16 @@ from tests.deploy import mainjob
 from tests.deploy.kit import DEPLOY, MONITORS, VALUES, kubeconfig_of_service_account
 from tests.e2e.kit import Ground, simulator_settings
 
+#: The first test that uses a tool (helm, kustomize, ...) builds it.
+_LIMIT_SECONDS = 300
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests of this folder their time limit."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_LIMIT_SECONDS))
+
 
 @pytest.fixture(scope="session")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:

@@ -215,6 +215,7 @@ def test_dependabot_looks_after_every_pin() -> None:
 # --- the bill of materials
 
 
+@pytest.mark.timeout(60)  # reads all installed packages
 def test_the_bill_of_materials(tmp_path: Path) -> None:
     """`make sbom` names every package of the image's lock, with its version and hashes, in CycloneDX."""
     made, ready = tmp_path / "dist" / "sbom.cdx.json", tmp_path / "ready"

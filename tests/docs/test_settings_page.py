@@ -5,6 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+#: A test starts Python.
+pytestmark = pytest.mark.timeout(60)
+
 _ROOT = Path(__file__).parents[2]
 
 

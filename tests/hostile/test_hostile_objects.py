@@ -29,6 +29,9 @@ from provisioner.workloads.pods import parse_pod
 from tests.builders import NOW, make_jobset, make_nodes, make_pod, make_pool, make_requirements, settings
 from tests.counting import counted, measured
 
+#: The objects are as large as the API server takes them.
+pytestmark = pytest.mark.timeout(30)
+
 #: etcd's limit on one object.
 LIMIT_BYTES = 1_500_000
 #: Calls that one hostile object may cost whatever its size: a slice of all bounds, compared with all free pools.

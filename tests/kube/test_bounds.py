@@ -168,6 +168,7 @@ def test_labels_and_taints_of_a_node_are_kept_as_far_as_a_node_needs_any() -> No
     assert (len(node.labels), len(node.taints)) == (bounds.CLUSTER_OBJECT_LABELS, bounds.NODE_TAINTS)
 
 
+@pytest.mark.timeout(30)  # objects of megabytes
 @pytest.mark.parametrize(
     "spec",
     [

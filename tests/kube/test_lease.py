@@ -288,6 +288,7 @@ def test_a_lease_that_somebody_deleted_is_made_again(kube: FakeKube, clock: Fake
     assert spec(kube)["holderIdentity"] == candidate.elector.identity
 
 
+@pytest.mark.timeout(30)  # examples made by chance
 def test_never_two_leaders_whatever_fails() -> None:
     """A thousand seconds with two candidates, cut off at random; whoever leads has the lease's time."""
     for seed in range(20):

@@ -434,6 +434,7 @@ def _copy(raw: Any) -> Any:
     return [_copy(value) for value in raw] if isinstance(raw, list) else raw
 
 
+@pytest.mark.timeout(30)  # examples made by chance
 @settings(max_examples=300, deadline=None)
 @given(raw=_json | _damaged(raw_pod()) | _damaged(raw_jobset()) | _damaged(raw_node()))
 def test_any_json_gives_a_record_or_none_or_a_reason(raw: Any) -> None:

@@ -17,6 +17,9 @@ from provisioner.localcluster.binaries import cache_root
 from provisioner.localcluster.recipes import MODULES
 from tests.localcluster.kit import GoHome, process_is_alive, wait_for
 
+#: These tests start processes that build.
+pytestmark = pytest.mark.timeout(60)
+
 ALL = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok", "jobset"]
 
 

@@ -16,6 +16,9 @@ from provisioner.localcluster.components import Plan, Site
 from provisioner.localcluster.credentials import Credentials
 from provisioner.localcluster.ports import HOST, free_ports
 
+#: These tests start processes.
+pytestmark = pytest.mark.timeout(60)
+
 # Says of a taken port what Go's programs say.
 SERVER = """
 import socket, sys

@@ -14,6 +14,9 @@ from provisioner.localcluster import LocalClusterError
 from provisioner.localcluster.processes import Process, stop_all, wait_until
 from tests.localcluster.kit import process_is_alive, wait_for
 
+#: These tests start processes.
+pytestmark = pytest.mark.timeout(60)
+
 ROOT = Path(__file__).parents[2]
 SLEEPER = ["/bin/sh", "-c", "echo up; exec sleep 600"]
 STUBBORN = ["/bin/sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.1; done"]

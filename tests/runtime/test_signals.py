@@ -15,6 +15,9 @@ import pytest
 
 from provisioner.runtime import signals
 
+#: These tests start Python.
+pytestmark = pytest.mark.timeout(60)
+
 #: Longer than any of this takes; a test that waits this long has failed.
 _PATIENCE_SECONDS = 10
 

@@ -14,6 +14,9 @@ import pytest
 
 from tests.simulation.planted import BUGS
 
+#: Each starts Python, and a few of them play thousands of hours.
+pytestmark = pytest.mark.timeout(1500)
+
 _ROOT = Path(__file__).parents[2]
 #: Most planted bugs are shown by the first few seeds, the rarest by one of about a hundred.
 _MOST_SEEDS_FOR_A_BUG = 400
@@ -31,7 +34,6 @@ def _simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.timeout(1500)
 def test_no_seed_breaks_an_invariant() -> None:
     """Three hundred seeds of JobSets, faults, crashes and changes of leader settle as they should."""
     done = _simulate("--seeds", "300")
@@ -39,7 +41,6 @@ def test_no_seed_breaks_an_invariant() -> None:
     assert "300 seeds in" in done.stdout
 
 
-@pytest.mark.timeout(1500)
 def test_every_planted_bug_is_found() -> None:
     """The checker is not blind: each bug that is put into the real code breaks an invariant."""
     done = _simulate("--planted", "--seeds", str(_MOST_SEEDS_FOR_A_BUG))

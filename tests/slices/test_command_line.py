@@ -13,6 +13,9 @@ from provisioner.cli import main, run
 from provisioner.cli.run import parse_flags
 from tests.builders import settings
 
+#: Some of these tests start Python.
+pytestmark = pytest.mark.timeout(60)
+
 COMPLETE = {
     "GCP_PROJECT_ID": "project-1",
     "GCP_CLUSTER_LOCATION": "us-central2",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from typing import Any
 
 import pytest
@@ -19,6 +20,9 @@ from provisioner.slices.planning.plan import Plan, Verdict
 from provisioner.slices.report import Reporter
 from tests.kube.builders import FakeClock
 from tests.slices.kit import FakeRecorder
+
+#: Hundreds of thousands of Events are told.
+pytestmark = pytest.mark.timeout(30)
 
 SNAPSHOT = Snapshot(pools_listed_at=FakeClock().now())
 
@@ -43,6 +47,7 @@ class CountingApi:
         return body
 
 
+@cache
 def pod(number: int, namespace: str = "flood") -> ObjectRef:
     """Return a leader pod."""
     return ObjectRef(
@@ -50,6 +55,7 @@ def pod(number: int, namespace: str = "flood") -> ObjectRef:
     )
 
 
+@cache
 def workload(number: int) -> ObjectRef:
     """Return its JobSet."""
     return ObjectRef(

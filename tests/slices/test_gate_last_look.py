@@ -116,6 +116,7 @@ class Lanes:
         return results
 
 
+@pytest.mark.timeout(30)  # 2,000 nodes
 def test_a_pool_of_two_thousand_nodes_passes_in_time() -> None:
     """Its calls are made sixteen at once, and the last look is one short call."""
     clock = FakeClock()

@@ -10,6 +10,9 @@ import pytest
 from provisioner import tpu
 from provisioner.cli import main
 
+#: Some of these tests start Python.
+pytestmark = pytest.mark.timeout(60)
+
 
 def table(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[list[str]], list[str]]:
     """Run the command; return the rows below the head, as words, and the notes below them."""

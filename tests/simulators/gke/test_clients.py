@@ -16,6 +16,9 @@ from google.cloud.container_v1.services.cluster_manager.transports.rest import C
 from provisioner.simulators.gke import Simulator, SimulatorSettings
 from tests.simulators.gke.kit import wait_until
 
+#: Some of these tests start Python.
+pytestmark = pytest.mark.timeout(60)
+
 PARENT = "projects/proj/locations/us-east5-a/clusters/main"
 
 

@@ -16,6 +16,9 @@ from provisioner.slices.planning.plan import Create
 from tests.builders import NOW, after, make_jobset, make_pool, make_request, make_requirements, make_slice
 from tests.slices.planning.world import World, failure
 
+#: Some of these tests live through hours of rounds.
+pytestmark = pytest.mark.timeout(30)
+
 KEY = "us-central2-b/ct4p-hightpu-4t/2x2x2 on 2/on-demand"
 DIGEST = "0123456789abcdef"
 A, B = frozenset({PoolName("a")}), frozenset({PoolName("b")})

@@ -31,6 +31,9 @@ from tests.builders import (
 )
 from tests.slices.planning.world import World, failure
 
+#: Some of these tests live through hours of rounds.
+pytestmark = pytest.mark.timeout(30)
+
 
 def stocked_out(world: World, name: str) -> None:
     """Let a pool in the making end in a stockout."""
@@ -571,6 +574,7 @@ _EVENTS = st.lists(
 )
 
 
+@pytest.mark.timeout(60)  # 150 worlds, each of up to 100 rounds
 @settings(max_examples=150)
 @given(_EVENTS)
 def test_whatever_happens_no_used_pool_is_deleted_and_all_are_given_back(events: list[tuple[str, int]]) -> None:

@@ -23,6 +23,9 @@ from provisioner.slices.planning.plan import Create, DeleteReason
 from tests.builders import NOW, SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements, settings
 from tests.slices.planning.world import World, failure
 
+#: Some of these tests live through hours of rounds.
+pytestmark = pytest.mark.timeout(30)
+
 HOLD = 1200.0
 STOCKOUT = failure(FailureKind.STOCKOUT, "No v4 left.")
 #: What any JobSet's pods ask for.
@@ -584,6 +587,7 @@ class Market:
             world.remove_pool(name)
 
 
+@pytest.mark.timeout(60)  # 60 worlds, each of up to 1,500 rounds
 @hypothesis_settings(max_examples=60)
 @given(_SIZES, st.integers(0, 2), st.integers(0, 3))
 def test_every_jobset_has_its_turn(sizes: list[tuple[int, int]], spare: int, slow: int) -> None:

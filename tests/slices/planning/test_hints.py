@@ -100,6 +100,7 @@ _JSON = st.recursive(
 )
 
 
+@pytest.mark.timeout(30)  # examples made by chance
 @given(
     st.dictionaries(
         st.sampled_from(["idle-since", "last-held", "back-off", "attempts", "else"]),

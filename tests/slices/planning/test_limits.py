@@ -620,6 +620,7 @@ def allowed(scope: tuple[str, str], limits: Any) -> float:
     return float(amounts.get(name, amounts.get("*", float("inf"))))
 
 
+@pytest.mark.timeout(60)  # 200 worlds
 @hypothesis_settings(max_examples=200)
 @given(_LIMITS, _EVENTS)
 def test_no_limit_is_ever_exceeded(limits: dict[str, Any], events: list[tuple[str, Any]]) -> None:

@@ -25,6 +25,9 @@ from tests.builders import (
 )
 from tests.slices.planning.world import World
 
+#: Some of these tests live through hours of rounds.
+pytestmark = pytest.mark.timeout(30)
+
 
 def shuffled(seed: int, text: str) -> int:
     """Return a sort key that puts texts into another order for each seed, the same in every run."""

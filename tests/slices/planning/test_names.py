@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,7 @@ def test_equal_inputs_give_the_equal_name_and_nothing_else_does() -> None:
     assert pool_name("train", SLICE, 0) == names[0]
 
 
+@pytest.mark.timeout(30)  # a hundred thousand names
 def test_a_hundred_thousand_names_do_not_collide() -> None:
     """The Go provisioner's five digits collide in 38 of 100 JobSets of 1,000 slices."""
     uid = WorkloadUid("uid")

@@ -17,6 +17,9 @@ from provisioner.slices.planning.plan import LookUp, LookUpKind, Plan
 from tests.builders import after, foreign_pool, make_jobset, make_pool
 from tests.slices.planning.world import World, failure
 
+#: Some of these tests live through hours of rounds.
+pytestmark = pytest.mark.timeout(30)
+
 OPERATION = OperationName("operation-1")
 
 

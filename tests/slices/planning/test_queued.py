@@ -18,6 +18,9 @@ from provisioner.slices.planning.plan import DeleteReason
 from tests.builders import CHIP_TOLERATION, make_jobset, make_pool, make_requirements, settings
 from tests.slices.planning.world import World
 
+#: Some of these tests live through hours of rounds.
+pytestmark = pytest.mark.timeout(30)
+
 TOLERATIONS = (CHIP_TOLERATION, Toleration(key=constants.QUEUED, operator="Exists"))
 ASKED = {constants.CAPACITY: "queued"}
 SELECTED = {constants.QUEUED: "true"}
@@ -121,7 +124,7 @@ def test_who_asks_for_queued_capacity_gets_no_pool_and_is_told_why(
     assert f"{constants.DISABLE}=true" in told.message
     assert len(told.message) < 1024
     # Neither does time help.
-    world.run(24 * 60, seconds=60)
+    world.run(48, seconds=1800)
     assert len(world.created) == 1
 
 

@@ -14,6 +14,9 @@ from tests.builders import CHIP_TOLERATION, make_jobset, make_pod, make_requirem
 from tests.slices.planning.test_starvation import Market, jobset_of
 from tests.slices.planning.world import World
 
+#: Some of these tests live through hours of rounds.
+pytestmark = pytest.mark.timeout(30)
+
 
 def wait(market: Market, *, minutes: int) -> None:
     """Let time pass in steps of a quarter of a minute."""

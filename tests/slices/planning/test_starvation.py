@@ -18,6 +18,9 @@ from provisioner.slices.planning.plan import Create
 from tests.builders import SPOT_TOLERATION, make_jobset, make_requirements, settings
 from tests.slices.planning.world import World, failure
 
+#: Some of these tests live through hours of rounds.
+pytestmark = pytest.mark.timeout(30)
+
 #: Topology -> hosts of a v4 slice.
 HOSTS = {"2x2x1": 1, "2x2x2": 2, "2x2x4": 4, "2x4x4": 8, "4x4x4": 16}
 

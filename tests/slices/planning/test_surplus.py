@@ -25,6 +25,9 @@ from tests.builders import (
 )
 from tests.slices.planning.world import World, failure
 
+#: Some of these tests live through hours of rounds.
+pytestmark = pytest.mark.timeout(30)
+
 
 def due_world(**jobset_changes: Any) -> World:
     """Return a world with one JobSet without pods whose pool runs."""

@@ -133,14 +133,14 @@ class World:
         busy = {self.nodes[pod.node_name].pool_name for pod in self.pods.values() if pod.node_name in self.nodes}
         for name in sorted(self.pools):
             # A delete cordons its nodes first.
-            if self.pools[name].status is PoolStatus.STOPPING:
+            if name in busy or self.pools[name].status is PoolStatus.STOPPING:
                 continue
             nodes = sorted((node for node in self.nodes.values() if node.pool_name == name), key=lambda node: node.name)
             fits = 0 < self.pools[name].hosts <= len(nodes) and all(
                 node.ready and not node.cordoned and not misfit(leader.requirements, view_of_node(node))
                 for node in nodes
             )
-            if name not in busy and fits:
+            if fits:
                 return nodes
         return []
 

@@ -21,6 +21,9 @@ from tests.kube.test_api import write_kubeconfig
 from tests.kube.wire_server import WireServer, as_json, running
 from tests.slices.preflight.kit import GROUP, ORIGINAL_LEASE, World
 
+#: Most of these tests start Python, with all of Google's libraries.
+pytestmark = pytest.mark.timeout(60)
+
 _NAMES = ("GCP_", "GKE_", "KUBE", "ALLOWED_", "MAX_", "CAPACITY", "ASSUME_", "ZONES")
 
 

@@ -931,6 +931,7 @@ def test_without_endpoint_it_is_gke_with_default_credentials(monkeypatch: pytest
     client.close()
 
 
+@pytest.mark.timeout(30)  # twenty threads share the cores
 def test_twenty_threads_keep_their_connections(server: RecordingServer, client: GkeClient) -> None:
     """Twenty threads that call at once, and again, open twenty connections at most, and lose none."""
     barrier = threading.Barrier(20)
