@@ -18,7 +18,7 @@ from provisioner.settings import Settings
 from provisioner.slices.planning.ownership import read_ownership
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Gke
-from provisioner.workloads import KINDS, kinds_served
+from provisioner.workloads import KINDS, Kind, kinds_served
 from provisioner.workloads.watches import watch_pods, watch_workloads
 
 _log = structlog.get_logger(__name__)
@@ -58,10 +58,12 @@ def make_watches(
     api: kube.Api,
     settings: Settings,
     on_change: Callable[[], None],
+    *,
+    kinds: Mapping[WorkloadKind, Kind] | None = None,
     **options: Unpack[kube.WatchOptions],
 ) -> Watches:
-    """Make the list-watches that the settings ask for; they are not started yet."""
-    namespaces, kinds = settings.namespaces, kinds_served(settings)
+    """Make the list-watches that the settings ask for, or those of some kinds; they are not started yet."""
+    namespaces, kinds = settings.namespaces, kinds_served(settings) if kinds is None else kinds
     return Watches(
         workloads={
             kind: watch_workloads(api, each, on_change=on_change, namespaces=namespaces, **options)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from provisioner.model.workloads import WorkloadKind
-from provisioner.workloads import JOBSET, KINDS, LEADER_WORKER_SET, Kind
+from provisioner.workloads import JOBSET, LEADER_WORKER_SET, Kind
 from tests.simulation.objects import SetRun
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class ServingTeam:
     @property
     def kinds(self) -> Mapping[WorkloadKind, Kind]:
         """The kinds of workloads that the controllers serve in this run."""
-        return KINDS if self.present else {JOBSET.kind: JOBSET}
+        served = (JOBSET, LEADER_WORKER_SET) if self.present else (JOBSET,)
+        return {each.kind: each for each in served}
 
     def begin(self) -> None:
         """Come, if this run has a team."""
