@@ -316,9 +316,11 @@ class Reflector(Generic[T]):
             # A namesake that was made since has another uid, and lives.
             if uid and self._uids.get(key, uid) != uid:
                 return False
-            self._malformed.pop(key, None)
+            malformed = self._malformed.pop(key, None) is not None
             self._uids.pop(key, None)
-            self._seen_deleted[uid] = None
+            # Of what is not wanted there may be so much that the others would be forgotten for it.
+            if malformed or key in self._records:
+                self._seen_deleted[uid] = None
             if len(self._seen_deleted) > _DELETIONS_KEPT:
                 del self._seen_deleted[next(iter(self._seen_deleted))]
             if self._records.pop(key, None) is None:

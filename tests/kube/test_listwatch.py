@@ -269,6 +269,15 @@ def test_only_a_deleted_event_counts_as_seen_to_be_deleted(harness: Harness) -> 
     assert [harness.watch.seen_deleted(uid) for uid in ("uid-a", "uid-b")] == [True, False]
 
 
+def test_deletions_of_what_is_not_wanted_are_not_remembered(harness: Harness) -> None:
+    """There may be any number of them; those that count must not be forgotten for them."""
+    unwanted = [thing(f"other-{number}", -1, uid=f"uid-{number}") for number in range(3)]
+    harness.play(*(event("ADDED", each) for each in unwanted), event("ADDED", thing("c", 13, uid="uid-malformed")))
+    gone = (*unwanted, thing("a", uid="uid-a"), thing("c", 13, uid="uid-malformed"))
+    harness.play(*(event("DELETED", each) for each in gone))
+    assert list(harness.watch._seen_deleted) == ["uid-a", "uid-malformed"]
+
+
 def test_the_watch_continues_where_it_was(harness: Harness) -> None:
     """From the list, then from each event and bookmark."""
     listed = str(harness.kube._version)
