@@ -36,16 +36,19 @@ demo: setup ## Run a JobSet until nothing is left, on a local control plane. KEE
 run: $(SETUP) ## Run the controller with the kubeconfig's current context and GKE.
 	@$(BIN)/tpu-provisioner run $(ARGS)
 
+# For two cores, and one more, since end-to-end tests mostly wait. What shares a worker, in which order: tests/conftest.py.
+WORKERS := -n 3 --dist loadgroup --no-loadscope-reorder
+
 .PHONY: test
 test: setup lint ## Run all checks and tests, including the end-to-end tests.
 	@$(BIN)/python -m provisioner.localcluster build --lws > /dev/null
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/pytest $(WORKERS)
 
 # Tracing makes most tests two to three times as slow, so their time limit is longer, too.
 .PHONY: coverage
 coverage: setup ## Run all tests and measure which code they run: at least 90 percent.
 	@$(BIN)/python -m provisioner.localcluster build --lws > /dev/null
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --timeout=60 --cov --cov-report=term:skip-covered --cov-fail-under=90
+	@$(BIN)/pytest $(WORKERS) --timeout=60 --cov --cov-report=term:skip-covered --cov-fail-under=90
 
 .PHONY: test-quick
 test-quick: $(SETUP) ## Run the tests that need no control plane.

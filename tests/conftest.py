@@ -24,18 +24,24 @@ structlog.configure(
 
 #: A real control plane starts, and a test waits up to 80 s for each of a few things (`PATIENCE_SECONDS`).
 _E2E_LIMIT_SECONDS = 300
-#: The order of the files: the simulation uses all cores for minutes, and end-to-end tests mostly wait. The many short
-#: ones come last, so that no worker is idle at the end.
-_FIRST = ("tests/simulation/test_simulation.py", "tests/e2e/", "tests/localcluster/test_e2e.py", "tests/deploy/")
+#: What starts first: the simulation uses all cores for minutes, and end-to-end tests mostly wait. The many short tests
+#: come last, so that no worker is idle at the end.
+_FIRST = ("tests/simulation/test_simulation.py", "tests/deploy/", "tests/e2e/", "tests/localcluster/")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give end-to-end tests their time limit, and put the files that take longest first."""
+    """Give end-to-end tests their time limit, put what takes longest first, and say what runs in one worker."""
     for item in items:
-        if item.get_closest_marker("e2e") and not item.get_closest_marker("timeout"):
+        is_e2e = item.get_closest_marker("e2e") is not None
+        if is_e2e and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_E2E_LIMIT_SECONDS))
+        path = item.nodeid.partition("::")[0]
+        # All files of the installation share one control plane, on which it is installed.
+        item.add_marker(pytest.mark.xdist_group("deploy" if is_e2e and path.startswith("tests/deploy/") else path))
     items.sort(key=_place)
 
 
 def _place(item: pytest.Item) -> int:
-    return next((place for place, prefix in enumerate(_FIRST) if item.nodeid.startswith(prefix)), len(_FIRST))
+    place = next((place for place, prefix in enumerate(_FIRST) if item.nodeid.startswith(prefix)), len(_FIRST))
+    return place if place == 0 or item.get_closest_marker("e2e") else len(_FIRST)
