@@ -32,6 +32,8 @@ from provisioner.slices.planning.ownership import is_ours
 from provisioner.slices.planning.plan import PoolState
 from provisioner.slices.suppliers.gke.decorators import RetryingGke
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
+from provisioner.slices.suppliers.gke.supplier import GkeSupplier
+from provisioner.slices.suppliers.protocol import IdentityCheck
 from provisioner.workloads import live
 
 _LOOK_SECONDS = 10.0
@@ -73,8 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
         settings=start.settings,
         api=start.api,
         watches=watches,
-        pools=PoolList(gke=gke, clock=clock),
-        proof=ClusterProof(
+        pools=PoolList(supplier=GkeSupplier(gke=gke, clock=clock), clock=clock),
+        identity=ClusterProof(
             gke=gke,
             api=start.api,
             trusted_ca_pem=start.api.ca_certificates_pem(),
@@ -121,7 +123,7 @@ class Look:
     api: kube.Api
     watches: Watches
     pools: PoolList
-    proof: ClusterProof
+    identity: IdentityCheck
     clock: Callable[[], datetime]
 
     @property
@@ -132,12 +134,14 @@ class Look:
     def __call__(self) -> Finding:
         """Look once: one list of node pools."""
         # Nothing is left in another cluster, either.
-        if not self.proof.proven and not self.proof.attempt():
-            return Finding(problem=self.proof.problem)
+        if not self.identity.proven and not self.identity.attempt():
+            return Finding(problem=self.identity.problem)
         if not self.pools.fetch():
             return Finding(problem=self.pools.problem)
-        snapshot = take_snapshot(self.watches, self.pools, release_channel=self.proof.release_channel)
-        left = find_left(snapshot, self.settings, self.clock(), lambda pool: self._guest(snapshot, pool))
+        snapshot = take_snapshot(self.watches, self.pools)
+        left = find_left(
+            snapshot, self.identity.adapted(self.settings), self.clock(), lambda pool: self._guest(snapshot, pool)
+        )
         problem = ""
         unseen = (*snapshot.distrust, *hidden(self.watches))
         if unseen and not left and not self.settings.pause_creation:

@@ -27,8 +27,6 @@ class Snapshot:
     pools_listed_at: datetime
     #: Pools whose create or delete is being sent, or has been answered and the answer not read.
     live_calls: frozenset[PoolName] = frozenset()
-    #: The cluster's; empty for none.
-    release_channel: str = ""
     #: Labels of namespaces; only where an opt-in label is set.
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: Why nothing may be decided on this snapshot (a cache not synced or stale, cluster unproven); empty: it may.

@@ -21,13 +21,11 @@ from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.slices.gate import Gate, KeptError, NeededError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.plan import Create, Delete, LookUp, LookUpKind, Plan
-from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.policies import Policies
-from provisioner.slices.suppliers.gke.protocol import Gke
+from provisioner.slices.suppliers.protocol import Supplier, SupplierError
 
 _log = structlog.get_logger(__name__)
 
-#: Longest that one mutating call to GKE takes (the client's time-out): with less lease left, none is made.
+#: Longest that one mutating call to a supplier takes (the client's time-out): with less lease left, none is made.
 CALL_TIMEOUT_SECONDS = 10.0
 _NO_LEASE = Failure(
     kind=FailureKind.UNAVAILABLE, message="Not sent: too little time is left on the provisioner's leader lease."
@@ -38,7 +36,7 @@ _NO_LEASE = Failure(
 class Actor:
     """Carries plans out."""
 
-    gke: Gke
+    supplier: Supplier
     api: kube.Api
     gate: Gate
     clock: Callable[[], datetime]
@@ -61,10 +59,6 @@ class Actor:
     _live: set[PoolName] = field(default_factory=set)
     #: Nodes that are being changed, so that no two threads change one.
     _changing: set[str] = field(default_factory=set)
-    _policies: Policies = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._policies = Policies(gke=self.gke, clock=self.clock, obstacle=self._lack_of_lease)
 
     def carry_out(self, plan: Plan) -> None:
         """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
@@ -177,17 +171,11 @@ class Actor:
     def _create(self, create: Create) -> Answer:
         name = create.request.name
         try:
-            # The lease again: the policy may have taken long.
-            obstacle = self._lack_of_lease() or self._policies.ensure(create.request) or self._lack_of_lease()
-            if obstacle is not None:
-                return CreateAnswer(name=name, at=self.clock(), failure=obstacle)
-            operation = self.gke.create_node_pool(create.request)
-            self._policies.succeeded(create.request)
-        except GkeError as error:
-            failure = self._policies.explain(create.request, error.failure)
-            return CreateAnswer(name=name, at=self.clock(), failure=failure)
+            operation = self.supplier.create_pool(create.request, self._lack_of_lease)
+        except SupplierError as error:
+            return CreateAnswer(name=name, at=self.clock(), failure=error.failure)
         except Exception as error:  # noqa: BLE001 - the answer must not be lost
-            # Whatever it was, the request may have reached GKE.
+            # Whatever it was, the request may have reached the supplier.
             _log.exception("create.crashed", node_pool=name)
             failure = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error))
             return CreateAnswer(name=name, at=self.clock(), failure=failure)
@@ -210,7 +198,7 @@ class Actor:
             # Again: the gate may have taken long.
             if self._lack_of_lease() is not None:
                 return no_lease()
-            operation = self.gke.delete_node_pool(delete.name)
+            operation = self.supplier.delete_pool(delete.name)
         except NeededError as error:
             return answer(DeleteResult.NEEDED, reason=str(error))
         except KeptError as error:
@@ -218,7 +206,7 @@ class Actor:
         except kube.ClusterError as error:
             failure = Failure(kind=FailureKind.UNAVAILABLE, message=str(error))
             return answer(DeleteResult.FAILED, reason=f"Kubernetes does not allow the check: {error}", failure=failure)
-        except GkeError as error:
+        except SupplierError as error:
             if error.failure.kind is FailureKind.NOT_FOUND:
                 return answer(DeleteResult.GONE)
             return answer(DeleteResult.FAILED, reason=error.failure.message, failure=error.failure)
@@ -231,10 +219,10 @@ class Actor:
     def _look_up(self, look_up: LookUp) -> Answer:
         try:
             if look_up.kind is LookUpKind.OPERATION:
-                operation = self.gke.get_operation(look_up.operation)
+                operation = self.supplier.get_operation(look_up.operation)
                 return LookUpAnswer(look_up=look_up, at=self.clock(), operation=operation)
-            self.gke.get_node_pool(look_up.name)
-        except GkeError as error:
+            self.supplier.get_pool(look_up.name)
+        except SupplierError as error:
             if error.failure.kind is FailureKind.NOT_FOUND:
                 return LookUpAnswer(look_up=look_up, at=self.clock())
             return LookUpAnswer(look_up=look_up, at=self.clock(), failure=error.failure)

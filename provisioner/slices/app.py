@@ -29,6 +29,7 @@ from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.decorators import InstrumentedGke, RetryingGke
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.protocol import Gke
+from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 
 _log = structlog.get_logger(__name__)
 
@@ -136,8 +137,9 @@ def build(
     )
     watches = make_watches(api, settings, wake.set)
     clock = FollowedClock()
+    supplier = GkeSupplier(gke=gke, clock=clock)
     actor = Actor(
-        gke=gke,
+        supplier=supplier,
         api=api,
         gate=make_gate(api, clock, keep_suspended=settings.keep_suspended),
         clock=clock,
@@ -149,8 +151,8 @@ def build(
     loop = Loop(
         settings=settings,
         watches=watches,
-        pools=PoolList(gke=gke, clock=clock),
-        proof=ClusterProof(
+        pools=PoolList(supplier=supplier, clock=clock),
+        identity=ClusterProof(
             gke=gke,
             api=api,
             trusted_ca_pem=api.ca_certificates_pem(),

@@ -23,7 +23,7 @@ from provisioner.slices.planning.memory.clock_set import shifted
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.report import Reporter
-from provisioner.slices.suppliers.gke.identity_check import ClusterProof
+from provisioner.slices.suppliers.protocol import IdentityCheck
 from provisioner.workloads import KINDS
 
 _log = structlog.get_logger(__name__)
@@ -47,7 +47,7 @@ class Loop:
     settings: Settings
     watches: Watches
     pools: PoolList
-    proof: ClusterProof
+    identity: IdentityCheck
     actor: Actor
     reporter: Reporter
     metrics: Metrics
@@ -117,7 +117,7 @@ class Loop:
             return _LONGEST_PAUSE_SECONDS
         self._follow_clock()
         if not self._prepare():
-            return min(_LONGEST_PAUSE_SECONDS, max(0.1, self.proof.due_in_seconds(self.clock())))
+            return min(_LONGEST_PAUSE_SECONDS, max(0.1, self.identity.due_in_seconds(self.clock())))
         self._absorb()
         plan, snapshot = self._decide()
         self.memory, self.last_plan = plan.memory, plan
@@ -137,22 +137,22 @@ class Loop:
         _log.warning("clock.set", by_seconds=round(by.total_seconds(), 3))
         self.memory = shifted(self.memory, by)
         self.pools.clock_set(by)
-        self.proof.clock_set(by)
+        self.identity.clock_set(by)
 
     def _prepare(self) -> bool:
         now = self.clock()
-        if not self.proof.proven:
-            if self.proof.due_in_seconds(now) <= 0:
-                self.proof.attempt()
-            self.metrics.set_cluster_proven(proven=self.proof.proven)
-            self._problems = (self.proof.problem,) if self.proof.problem else ()
+        if not self.identity.proven:
+            if self.identity.due_in_seconds(now) <= 0:
+                self.identity.attempt()
+            self.metrics.set_cluster_proven(proven=self.identity.proven)
+            self._problems = (self.identity.problem,) if self.identity.problem else ()
         else:
-            self.proof.look_again(now)
-        if not self._hints_loaded and self.proof.proven:
+            self.identity.look_again(now)
+        if not self._hints_loaded and self.identity.proven:
             self._hints = self.store.load()
             self.memory = checkpoint.from_text(self._hints)
             self._hints_loaded = True
-        return self.proof.proven
+        return self.identity.proven
 
     def _absorb(self) -> None:
         pools = self.pools.by_name()
@@ -187,11 +187,9 @@ class Loop:
         self.pools.fetch()
 
     def _decide_once(self) -> tuple[Plan, Snapshot]:
-        snapshot = take_snapshot(
-            self.watches, self.pools, self.actor.live_calls(), release_channel=self.proof.release_channel
-        )
+        snapshot = take_snapshot(self.watches, self.pools, self.actor.live_calls())
         started = self.monotonic()
-        plan = decide(snapshot, self.memory, self.settings, self.clock())
+        plan = decide(snapshot, self.memory, self.identity.adapted(self.settings), self.clock())
         self.metrics.observe_decide(seconds=self.monotonic() - started)
         return plan, snapshot
 

@@ -16,8 +16,7 @@ from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, Workload, WorkloadKind
 from provisioner.settings import Settings
 from provisioner.slices.planning.ownership import read_ownership
-from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.protocol import Gke
+from provisioner.slices.suppliers.protocol import Supplier, SupplierError
 from provisioner.workloads import KINDS, Kind, kinds_served
 from provisioner.workloads.watches import watch_pods, watch_workloads
 
@@ -81,7 +80,7 @@ def make_watches(
 class PoolList:
     """The last list of node pools. Used by the loop's thread alone."""
 
-    gke: Gke
+    supplier: Supplier
     clock: Callable[[], datetime]
     pools: tuple[NodePool, ...] = ()
     #: When the request for it was sent; None until the first success.
@@ -107,8 +106,8 @@ class PoolList:
         asked_at = self.clock()
         self.tried_at = asked_at
         try:
-            self.pools = self.gke.list_node_pools()
-        except GkeError as error:
+            self.pools = self.supplier.list_pools()
+        except SupplierError as error:
             self.failures += 1
             if not self.problem:
                 _log.warning("pools.list_failed", kind=error.failure.kind.value, error=str(error))
@@ -162,9 +161,7 @@ def hidden(watches: Watches) -> tuple[str, ...]:
     )
 
 
-def take_snapshot(
-    watches: Watches, pools: PoolList, live_calls: frozenset[PoolName] = frozenset(), *, release_channel: str = ""
-) -> Snapshot:
+def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolName] = frozenset()) -> Snapshot:
     """Put together what one decision sees."""
     reasons = distrust(watches)
     if pools.listed_at is None or pools.problem:
@@ -183,7 +180,6 @@ def take_snapshot(
         nodes=tuple(watches.nodes.records().values()),
         pools=pools.pools,
         live_calls=live_calls,
-        release_channel=release_channel,
         pools_listed_at=pools.listed_at or datetime.min.replace(tzinfo=UTC),
         namespace_labels={namespace.name: namespace.labels for namespace in namespaces.values()},
         distrust=reasons,

@@ -27,6 +27,7 @@ from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.decorators import RetryingGke
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
+from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from tests.simulation.cloud import CLUSTER, Wire
 from tests.simulation.feeds import Feed
 from tests.simulation.store import merged
@@ -111,8 +112,9 @@ class Process:
         )
         elector = self.elector
         clock = FollowedClock(self.now, self._monotonic)
+        supplier = GkeSupplier(gke=gke, clock=clock)
         self.actor = _Actor(
-            gke=gke,
+            supplier=supplier,
             api=api,
             gate=Gate(api=api, clock=clock, monotonic=self._monotonic, keep_suspended=settings.keep_suspended),
             clock=clock,
@@ -135,8 +137,8 @@ class Process:
         self.loop = Loop(
             settings=settings,
             watches=watches,
-            pools=PoolList(gke=gke, clock=clock),
-            proof=ClusterProof(gke=gke, api=api, trusted_ca_pem=ca_pem, assume=False, clock=clock),
+            pools=PoolList(supplier=supplier, clock=clock),
+            identity=ClusterProof(gke=gke, api=api, trusted_ca_pem=ca_pem, assume=False, clock=clock),
             actor=self.actor,
             reporter=Reporter(recorder=_Recorder(self), metrics=metrics, monotonic=self._monotonic),
             metrics=metrics,

@@ -26,6 +26,7 @@ from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.protocol import Cluster
+from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
 from tests.fakes.fake_gke import FakeGke
@@ -140,8 +141,9 @@ class World:
         """Start a controller afresh, as after a crash."""
         self.gate = Gate(api=self.kube, clock=self.clock.now, keep_suspended=self.settings.keep_suspended)
         executor = ThreadPoolExecutor(max_workers=1)
+        supplier = GkeSupplier(gke=self.gke, clock=self.time)
         self.actor = Actor(
-            gke=self.gke,
+            supplier=supplier,
             api=self.kube,
             gate=self.gate,
             clock=self.time,
@@ -153,8 +155,8 @@ class World:
         self.loop = Loop(
             settings=self.settings,
             watches=self.watches,
-            pools=PoolList(gke=self.gke, clock=self.time),
-            proof=ClusterProof(gke=self.gke, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time),
+            pools=PoolList(supplier=supplier, clock=self.time),
+            identity=ClusterProof(gke=self.gke, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time),
             actor=self.actor,
             reporter=Reporter(recorder=self.recorder, metrics=self.metrics, monotonic=self.clock),
             metrics=self.metrics,

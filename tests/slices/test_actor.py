@@ -72,7 +72,7 @@ def test_a_create_that_gke_refuses(world: World, kind: FailureKind) -> None:
 
 def test_a_create_that_crashes_may_have_had_its_effect(world: World) -> None:
     """A mistake of ours in the middle of a create leaves its outcome unknown, and is never lost."""
-    world.actor.gke = Broken()  # type: ignore[assignment]
+    world.actor.supplier = Broken()  # type: ignore[assignment]
     (answer,) = carry_out(world, creates=(CREATE,))
     assert isinstance(answer, CreateAnswer)
     assert answer.failure is not None
@@ -138,7 +138,7 @@ def test_a_delete_while_kubernetes_fails(world: World) -> None:
 def test_a_delete_that_crashes(world: World) -> None:
     """A mistake of ours in the middle of a delete is an answer, too."""
     put_pool(world)
-    world.actor.gke = Broken()  # type: ignore[assignment]
+    world.actor.supplier = Broken()  # type: ignore[assignment]
     (answer,) = carry_out(world, deletes=(a_delete(),))
     assert isinstance(answer, DeleteAnswer)
     assert answer.failure is not None
@@ -205,7 +205,7 @@ def test_an_operation_that_gke_has_forgotten(world: World) -> None:
 
 def test_a_look_up_that_crashes_is_only_logged(world: World) -> None:
     """A crash in a thread ends neither the thread pool nor the count of calls under way."""
-    world.actor.gke = Broken()  # type: ignore[assignment]
+    world.actor.supplier = Broken()  # type: ignore[assignment]
     assert carry_out(world, look_ups=(LOOK_UP,)) == []
     assert world.actor.drain(timeout_seconds=1.0)
 
@@ -242,7 +242,7 @@ def test_a_node_that_is_being_changed_is_left_alone_until_then(world: World) -> 
     kube.cordon(world.kube, NODE)
     before = len(world.calls("PATCH"))
     entered, release = threading.Event(), threading.Event()
-    world.actor.gke = Slow(entered, release)  # type: ignore[assignment]
+    world.actor.supplier = Slow(entered, release)  # type: ignore[assignment]
     world.actor.carry_out(Plan(memory=Memory(), creates=(CREATE,)))
     assert entered.wait(10)
     for _ in range(3):
@@ -268,13 +268,13 @@ def test_deletes_are_sent_before_creates(world: World) -> None:
 def test_draining_waits_for_what_is_under_way_and_drops_the_rest(world: World) -> None:
     """At the end the call under way is finished, what has not begun is never sent."""
     entered, release = threading.Event(), threading.Event()
-    world.actor.gke = Slow(entered, release)  # type: ignore[assignment]
+    world.actor.supplier = Slow(entered, release)  # type: ignore[assignment]
     world.actor.carry_out(Plan(memory=Memory(), creates=(CREATE, CREATE)))
     assert entered.wait(10)
     assert not world.actor.drain(timeout_seconds=0.05)
     release.set()
     assert world.actor.drain(timeout_seconds=10)
-    assert world.actor.gke.created == 1  # type: ignore[attr-defined]
+    assert world.actor.supplier.created == 1  # type: ignore[attr-defined]
 
 
 class Broken:
@@ -294,7 +294,7 @@ class Slow:
         self._entered, self._release = entered, release
         self.created = 0
 
-    def create_node_pool(self, request: NodePoolRequest) -> OperationName:
+    def create_pool(self, request: NodePoolRequest, blocked: object) -> OperationName:
         """Wait until released."""
         self._entered.set()
         assert self._release.wait(10)

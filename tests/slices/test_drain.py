@@ -17,6 +17,7 @@ from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStat
 from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.slices.observe import PoolList
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
+from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from tests.slices.kit import CERTIFICATE, NAMESPACE, OTHER_CERTIFICATE, FakeWatch, World, jobset_path, raw_foreign_pod
 
 _OWN = "tpu-provisioner-system"
@@ -49,8 +50,8 @@ class Person:
             settings=world.settings,
             api=world.kube,
             watches=world.watches,
-            pools=PoolList(gke=world.gke, clock=world.time),
-            proof=ClusterProof(
+            pools=PoolList(supplier=GkeSupplier(gke=world.gke, clock=world.time), clock=world.time),
+            identity=ClusterProof(
                 gke=world.gke, api=world.kube, trusted_ca_pem=self.certificate, assume=False, clock=world.time
             ),
             clock=world.time,

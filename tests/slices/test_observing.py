@@ -11,6 +11,7 @@ from provisioner import constants
 from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.slices.observe import PoolList, Watches, distrust, make_watches, take_snapshot
+from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from tests.builders import make_lws
 from tests.fakes.fake_gke import FakeGke
 from tests.kube.builders import FakeClock
@@ -23,7 +24,7 @@ POOL = NodePool(name=PoolName("a"), status=PoolStatus.RUNNING)
 def test_a_list_that_fails_is_tried_again_after_twice_the_pause_up_to_half_a_minute() -> None:
     """The pause counts from the try, not from the last success, and one success ends it."""
     clock, gke = FakeClock(), FakeGke()
-    pools = PoolList(gke=gke, clock=clock.now)
+    pools = PoolList(supplier=GkeSupplier(gke=gke, clock=clock.now), clock=clock.now)
     gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE)
     pauses = []
     for _ in range(14):
@@ -45,7 +46,7 @@ def test_a_list_is_as_old_as_the_request_for_it() -> None:
     """GKE's answer shows the pools as they were at some moment after it was asked."""
     clock, gke = FakeClock(), FakeGke()
     gke.set_pool(POOL)
-    pools = PoolList(gke=gke, clock=clock.now)
+    pools = PoolList(supplier=GkeSupplier(gke=gke, clock=clock.now), clock=clock.now)
     assert (pools.age_seconds(clock.now()), pools.by_name()) == (float("inf"), {})
     answer = gke.list_node_pools
 
@@ -63,7 +64,7 @@ def test_an_old_list_is_kept_and_not_decided_on_while_new_ones_fail() -> None:
     """The snapshot says why, and the problem goes with the first list that succeeds."""
     world = World()
     world.gke.set_pool(POOL)
-    pools = PoolList(gke=world.gke, clock=world.clock.now)
+    pools = PoolList(supplier=GkeSupplier(gke=world.gke, clock=world.clock.now), clock=world.clock.now)
     assert take_snapshot(world.watches, pools).distrust == ("the node pools are not listed yet",)
     assert take_snapshot(world.watches, pools).pools_listed_at == datetime.min.replace(tzinfo=UTC)
     pools.fetch()
@@ -83,7 +84,7 @@ def test_an_old_list_is_kept_and_not_decided_on_while_new_ones_fail() -> None:
 def test_a_clock_that_is_set_leaves_list_and_pause_as_they_were() -> None:
     """Both moments move along, the second only where it counts."""
     clock, gke = FakeClock(), FakeGke()
-    pools = PoolList(gke=gke, clock=clock.now)
+    pools = PoolList(supplier=GkeSupplier(gke=gke, clock=clock.now), clock=clock.now)
     by = timedelta(hours=2)
     pools.clock_set(by)
     assert pools.listed_at is None

@@ -70,11 +70,11 @@ def test_where_public_roots_are_trusted_a_node_is_the_proof() -> None:
         ),
     )
     world.round()
-    assert not world.loop.proof.proven
+    assert not world.loop.identity.proven
     node = {"metadata": {"name": "n"}, "spec": {"providerID": "gce://p/us-central2-b/gke-test-default-1f-abcd"}}
     world.kube.put_object(object_path("nodes", "n"), node)
     world.round(after_seconds=31)
-    assert world.loop.proof.proven
+    assert world.loop.identity.proven
 
 
 GROUP_URL = "https://compute/projects/p/zones/us-central2-b/instanceGroupManagers/gke-test-default-1f-grp"
@@ -102,7 +102,7 @@ def test_nodes_with_tpus_are_passed_over() -> None:
     """GKE names them gke-tpu-HASH-..., whatever their cluster and pool; a thousand of them hide no other node."""
     world = world_without_ca()
     put_numbered_nodes(world, 1000, **{constants.TPU_ACCELERATOR: "tpu-v6e-slice"})
-    assert world.loop.proof.attempt()
+    assert world.loop.identity.attempt()
     (asked,) = [call.query for call in world.kube.calls if call.path == "/api/v1/nodes"]
     assert asked["labelSelector"] == f"!{constants.TPU_ACCELERATOR}"
 
@@ -111,12 +111,12 @@ def test_all_pages_of_nodes_are_looked_at_until_one_tells() -> None:
     """A node that tells the cluster may be on any page."""
     world = world_without_ca()
     put_numbered_nodes(world, 350, provider_id="kind://elsewhere")
-    assert world.loop.proof.attempt()
+    assert world.loop.identity.attempt()
     assert world.calls("GET").count("/api/v1/nodes") == 4
     first = world_without_ca()
     put_numbered_nodes(first, 1, provider_id="gce://p/us-central2-b/gke-test-default-1f-wxyz")
     put_numbered_nodes(first, 350, provider_id="kind://elsewhere", app="web")
-    assert first.loop.proof.attempt()
+    assert first.loop.identity.attempt()
     assert first.calls("GET").count("/api/v1/nodes") == 1
 
 
@@ -124,15 +124,15 @@ def test_the_pages_of_nodes_have_a_bound() -> None:
     """A cluster of any size is asked for twenty pages at most, and the words count the nodes that were seen."""
     world = world_without_ca()
     put_numbered_nodes(world, 2001, provider_id="kind://elsewhere")
-    assert not world.loop.proof.attempt()
+    assert not world.loop.identity.attempt()
     assert world.calls("GET").count("/api/v1/nodes") == 20
-    assert "none of the 2000 nodes without TPUs" in world.loop.proof.problem
+    assert "none of the 2000 nodes without TPUs" in world.loop.identity.problem
 
 
 def test_the_next_try_is_due_half_a_minute_after_the_last_whatever_the_clock_says() -> None:
     """At once before the first, never again once it is proven."""
     world = World(ca_pem=OTHER_CERTIFICATE)
-    proof, by = world.loop.proof, timedelta(hours=2)
+    proof, by = world.loop.identity, timedelta(hours=2)
     assert proof.due_in_seconds(world.clock.now()) == 0.0
     proof.clock_set(by)
     assert not proof.attempt()
@@ -140,7 +140,7 @@ def test_the_next_try_is_due_half_a_minute_after_the_last_whatever_the_clock_say
     assert proof.due_in_seconds(world.clock.now()) == 18.0
     proof.clock_set(by)
     assert proof.due_in_seconds(world.clock.now() + by) == 18.0
-    proven = World().loop.proof
+    proven = World().loop.identity
     assert proven.attempt()
     assert (proven.problem, proven.due_in_seconds(world.clock.now())) == ("", float("inf"))
 
@@ -161,8 +161,8 @@ def test_nodes_are_listed_only_where_no_certificate_can_tell() -> None:
     public = World(ca_pem=None)
     for name, raw in {"a": {}, "b": {"spec": []}, "c": {"spec": {"providerID": 7}}}.items():
         public.kube.put_object(object_path("nodes", name), {"metadata": {"name": name, "labels": {}}, **raw})
-    public.loop.proof.attempt()
-    assert "none of the 0 nodes" in public.loop.proof.problem
+    public.loop.identity.attempt()
+    assert "none of the 0 nodes" in public.loop.identity.problem
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_nodes_are_listed_only_where_no_certificate_can_tell() -> None:
 def test_a_release_channel_is_told_of_once(channel: str, auto_upgrade: bool | None, want: list[str]) -> None:  # noqa: FBT001
     """And warned of where GKE refuses what the settings ask for."""
     world = World()
-    world.loop.proof.auto_upgrade = auto_upgrade
+    world.loop.identity.auto_upgrade = auto_upgrade
     world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, release_channel=channel)
     with capture_logs() as logs:
         world.rounds(3, every_seconds=40)
@@ -197,7 +197,7 @@ def test_a_release_channel_that_changes_is_noticed_within_minutes() -> None:
     world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, release_channel="REGULAR")
     world.gke.fail_next("get_cluster", FailureKind.PERMISSION)
     world.round(after_seconds=605)
-    assert world.loop.proof.release_channel == ""
+    assert world.loop.identity.release_channel == ""
     world.round(after_seconds=605)
     world.put_jobset("late")
     world.rounds(2, every_seconds=5)
@@ -209,7 +209,7 @@ def test_an_autopilot_cluster_is_refused() -> None:
     """Whatever certificates say: nothing is listed, readiness says why, and the word of the user changes nothing."""
     world = World()
     world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, autopilot=True)
-    world.loop.proof.assume = True
+    world.loop.identity.assume = True
     world.put_jobset()
     world.rounds(3, every_seconds=40)
     assert set(world.gke.counts()) == {"get_cluster"}
@@ -231,7 +231,7 @@ def test_auto_provisioning_of_tpus_is_warned_of() -> None:
 def test_the_word_of_the_user_is_enough() -> None:
     """ASSUME_SAME_CLUSTER: where nothing can be compared."""
     world = World(ca_pem=OTHER_CERTIFICATE)
-    world.loop.proof.assume = True
+    world.loop.identity.assume = True
     world.round()
     assert world.loop.problems() == ()
 

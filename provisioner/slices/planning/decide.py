@@ -43,7 +43,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime
     if snapshot.distrust:
         return Plan(memory=memory, poll_seconds=_IDLE_POLL_SECONDS)
     memory, look_ups = _close_calls(snapshot, memory, now)
-    round_ = begin_round(snapshot, memory, settings.on_channel(snapshot.release_channel), now)
+    round_ = begin_round(snapshot, memory, settings, now)
     turns = gangs.take_turns(round_)
     matching = match(round_, _restrictions(round_, turns))
     round_, slots = _operations(replace(round_, memory=learn_from_pools(round_, matching)))

@@ -30,6 +30,7 @@ from google.auth import exceptions as auth_exceptions
 
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.slices.suppliers.gke import echoes
+from provisioner.slices.suppliers.protocol import SupplierError
 
 #: What Google's libraries can raise, apart from mistakes in our own code. OSError: a CA bundle that is not there.
 SDK_ERRORS: tuple[type[Exception], ...] = (
@@ -50,15 +51,8 @@ _LONGEST_MESSAGE = 2000
 _PASSWORD = re.compile(r"//[^/\s@]{1,500}@")
 
 
-class GkeError(Exception):
+class GkeError(SupplierError):
     """The one exception of the cloud boundary."""
-
-    def __init__(self, failure: Failure, subject: str = "", *, retry_after_seconds: float | None = None) -> None:
-        super().__init__(f"{subject}: {failure.message}" if subject else failure.message)
-        self.failure = failure
-        #: The object and the call, such as "create of node pool 'a'".
-        self.subject = subject
-        self.retry_after_seconds = retry_after_seconds
 
 
 class Call(Enum):

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from provisioner import kube
+from provisioner.settings import Settings
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.identity import Proof, prove_same_cluster
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
@@ -46,6 +47,10 @@ class ClusterProof:
     auto_upgrade: bool | None = None
     #: The cluster's; empty for none, and as long as nothing is proven.
     release_channel: str = ""
+
+    def adapted(self, settings: Settings) -> Settings:
+        """Return the settings for the release channel of the cluster, as far as they leave upgrades to it."""
+        return settings.on_channel(self.release_channel)
 
     def due_in_seconds(self, now: datetime) -> float:
         """Return in how many seconds the proof has to be tried (again)."""

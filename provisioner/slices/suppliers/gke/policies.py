@@ -19,6 +19,7 @@ from provisioner.model.capacity import HIGH_THROUGHPUT, Failure, FailureKind, No
 from provisioner.settings import region_of
 from provisioner.slices.suppliers.gke.errors import GkeError, blames, says_missing
 from provisioner.slices.suppliers.gke.protocol import Gke
+from provisioner.slices.suppliers.protocol import Blocked
 
 _log = structlog.get_logger(__name__)
 
@@ -35,8 +36,6 @@ class Policies:
 
     gke: Gke
     clock: Callable[[], datetime]
-    #: Why nothing may be changed now, None when it may.
-    obstacle: Callable[[], Failure | None]
     #: (Name, topology) of those that were found to be right.
     _right: set[tuple[str, str]] = field(default_factory=set)
     #: When GKE missed a policy first, until a pool with it is taken.
@@ -44,12 +43,12 @@ class Policies:
     _may_look: bool = True
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def ensure(self, request: NodePoolRequest) -> Failure | None:
+    def ensure(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         """See to it that a request's policy can be used; return why it cannot."""
         if not request.policy_name or (request.policy_name, request.policy_topology) in self._right:
             return None
         try:
-            return self._look(request)
+            return self._look(request, blocked)
         except GkeError as error:
             problem = error.failure
             return replace(problem, kind=FailureKind.UNAVAILABLE) if problem.kind in _MISLEADING else problem
@@ -75,23 +74,23 @@ class Policies:
         with self._lock:
             self._missed_since.pop(request.policy_name, None)
 
-    def _look(self, request: NodePoolRequest) -> Failure | None:
+    def _look(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         try:
             found = self.gke.get_workload_policy(request.policy_name)
         except GkeError as error:
             if error.failure.kind is FailureKind.NOT_FOUND:
-                return self._missing(request)
+                return self._missing(request, blocked)
             if error.failure.kind is FailureKind.PERMISSION:
                 self._warn(request, error)
                 return None
             raise
         return self._judge(request, found)
 
-    def _missing(self, request: NodePoolRequest) -> Failure | None:
+    def _missing(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         if constants.POOL_TOPOLOGY in request.labels:
             # The pod names it: its owner's, to make as to delete.
             return _invalid(request, f"does not exist; {_by_hand(request)}")
-        problem = self.obstacle()
+        problem = blocked()
         if problem is not None:
             return problem
         policy = WorkloadPolicy(name=request.policy_name, topology=request.policy_topology)

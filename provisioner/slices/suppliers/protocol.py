@@ -1,0 +1,107 @@
+"""What the loop asks of whoever supplies node pools. GKE is one supplier; each has a folder beside this file.
+
+The contract is held by one suite of tests, which runs against every supplier (tests/slices/suppliers/conformance.py):
+
+- Every method may be called from many threads, is one short exchange, and never waits for a long operation: a create or
+  delete returns as soon as the supplier has taken it, and says nothing about how it will end. `SupplierError` is the
+  only exception.
+- **Idempotent by name.** A second create of a name ends in ALREADY_EXISTS and changes nothing. A delete of a name that
+  is not there ends in NOT_FOUND. So a call whose answer was lost may be sent again, under the same name.
+- **UNKNOWN_OUTCOME** is what a changing call ends in that was lost on its way: it may have had its effect, also later.
+  Every other failure means that nothing was changed.
+- **Listed means all.** `list_pools` returns every pool of the cluster, also those of others, because their names are
+  taken; one that cannot be read has status UNKNOWN rather than being left out. A pool is listed from the moment that
+  its create was taken until nothing is left of it.
+- An operation is known until some time after its end. NOT_FOUND says nothing about how it ended: look at the pool.
+- Nothing is sent by a changing call once `blocked` has returned a failure: it is asked right before each request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from provisioner.model.capacity import Failure, NodePool, NodePoolRequest, Operation, OperationName, PoolName
+from provisioner.settings import Settings
+
+#: Says why nothing may be changed now; None: it may.
+Blocked = Callable[[], Failure | None]
+
+
+class SupplierError(Exception):
+    """The one exception of a supplier."""
+
+    def __init__(self, failure: Failure, subject: str = "", *, retry_after_seconds: float | None = None) -> None:
+        super().__init__(f"{subject}: {failure.message}" if subject else failure.message)
+        self.failure = failure
+        #: The object and the call, such as "create of node pool 'a'".
+        self.subject = subject
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Supplier(Protocol):
+    """The node pools of one cluster."""
+
+    def list_pools(self) -> tuple[NodePool, ...]:
+        """Return all node pools of the cluster. Changes nothing."""
+        ...
+
+    def get_pool(self, name: PoolName) -> NodePool:
+        """Return one node pool. Changes nothing.
+
+        NOT_FOUND: it is not there now; a create whose outcome is unknown may still be on its way.
+        """
+        ...
+
+    def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
+        """Submit the creation of a node pool, and of what it needs beside it; never retried here."""
+        ...
+
+    def delete_pool(self, name: PoolName) -> OperationName:
+        """Submit the deletion of a node pool with all its nodes; never retried here.
+
+        OPERATION_IN_THE_WAY also answers a delete of a pool that is already being deleted.
+        """
+        ...
+
+    def get_operation(self, name: OperationName) -> Operation:
+        """Return an operation; done with a failure is a failure, not an exception. Changes nothing."""
+        ...
+
+
+class IdentityCheck(Protocol):
+    """Whether the supplier and the API server are proven to serve one cluster. Used by the loop's thread alone.
+
+    Otherwise a wrong setting would read every pool of another cluster as unneeded.
+    """
+
+    @property
+    def proven(self) -> bool:
+        """Whether it is proven."""
+        ...
+
+    @property
+    def problem(self) -> str:
+        """Why it is not proven, in words; empty where it is."""
+        ...
+
+    def due_in_seconds(self, now: datetime) -> float:
+        """Return in how many seconds the proof has to be tried (again); infinite where it is proven."""
+        ...
+
+    def attempt(self) -> bool:
+        """Try to prove it: one call to the supplier."""
+        ...
+
+    def look_again(self, now: datetime) -> None:
+        """Read once in a while, of a cluster that is proven, what somebody may change of it."""
+        ...
+
+    def adapted(self, settings: Settings) -> Settings:
+        """Return the settings with what the cluster decides of those that are left to it."""
+        ...
+
+    def clock_set(self, by: timedelta) -> None:
+        """Take note that the clock was set: the last try was as long ago as it was."""
+        ...

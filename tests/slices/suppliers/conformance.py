@@ -1,0 +1,262 @@
+"""The contract of `Supplier`, as tests that run against each of them.
+
+A supplier's own test module gives a fixture `ground` and has a class that inherits from `SupplierContract`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Protocol
+
+import pytest
+
+from provisioner.model.capacity import (
+    Failure,
+    FailureKind,
+    NodePool,
+    NodePoolRequest,
+    OperationName,
+    PoolName,
+    PoolStatus,
+)
+from provisioner.slices.suppliers.protocol import Supplier, SupplierError
+
+FIRST, SECOND = PoolName("js-0123456789"), PoolName("js-9876543210")
+_NOTHING_MAY = Failure(kind=FailureKind.UNAVAILABLE, message="this process does not lead any more")
+
+
+class Ground(Protocol):
+    """A supplier with a cluster behind it."""
+
+    supplier: Supplier
+
+    def request(self, name: PoolName) -> NodePoolRequest:
+        """Return a request that the supplier takes; with labels and taints of its own."""
+        ...
+
+    def finish(self) -> None:
+        """Let all operations end."""
+        ...
+
+    def changes(self) -> int:
+        """Return how many requests that change something have reached the other side."""
+        ...
+
+    def lose_answer(self, *, to_create: bool, before_effect: bool) -> None:
+        """Let the answer to the next create, or delete, get lost on its way."""
+        ...
+
+    def fail_creation(self) -> None:
+        """Let the next create be taken, and its operation fail."""
+        ...
+
+    def create_foreign(self, name: PoolName) -> None:
+        """Create a pool past the supplier, as somebody else does."""
+        ...
+
+    def make_unreadable(self, name: PoolName) -> None:
+        """Let a pool look like nothing that this release knows."""
+        ...
+
+
+def _free() -> Failure | None:
+    return None
+
+
+def create(ground: Ground, name: PoolName = FIRST) -> OperationName:
+    """Create a pool."""
+    return ground.supplier.create_pool(ground.request(name), _free)
+
+
+def failure_of(call: Callable[[], object]) -> Failure:
+    """Return the failure that a call ends with; anything but a SupplierError fails the test."""
+    with pytest.raises(SupplierError) as caught:
+        call()
+    assert caught.value.failure.message
+    return caught.value.failure
+
+
+def listed(ground: Ground) -> dict[PoolName, NodePool]:
+    """Return all pools by name."""
+    pools = ground.supplier.list_pools()
+    assert len({pool.name for pool in pools}) == len(pools)
+    return {pool.name: pool for pool in pools}
+
+
+class SupplierContract:
+    """What the loop relies on."""
+
+    def test_a_pool_is_listed_from_its_create_until_nothing_is_left_of_it(self, ground: Ground) -> None:
+        """As it was asked for, so that who it is for can be read from it."""
+        request = ground.request(FIRST)
+        create(ground)
+        pool = listed(ground)[FIRST]
+        assert pool.status is PoolStatus.PROVISIONING
+        assert request.labels.items() <= pool.labels.items()
+        assert set(request.taints) <= set(pool.taints)
+        assert (pool.machine_type, pool.hosts, pool.zones) == (
+            request.machine_type,
+            request.node_count,
+            (request.zone,),
+        )
+        assert ground.supplier.get_pool(FIRST) == pool
+        ground.finish()
+        assert listed(ground)[FIRST] == replace(pool, status=PoolStatus.RUNNING)
+        ground.supplier.delete_pool(FIRST)
+        assert listed(ground)[FIRST].status is PoolStatus.STOPPING
+        ground.finish()
+        assert FIRST not in listed(ground)
+
+    def test_operations_end(self, ground: Ground) -> None:
+        """Each is known from its beginning until some time after its end."""
+        created = create(ground)
+        assert not ground.supplier.get_operation(created).done
+        ground.finish()
+        operation = ground.supplier.get_operation(created)
+        assert (operation.done, operation.failure) == (True, None)
+        deleted = ground.supplier.delete_pool(FIRST)
+        assert not ground.supplier.get_operation(deleted).done
+        ground.finish()
+        assert ground.supplier.get_operation(deleted).done
+
+    def test_a_creation_that_fails_says_why_and_stays_listed(self, ground: Ground) -> None:
+        """Somebody has to delete what is left of it."""
+        ground.fail_creation()
+        operation = create(ground)
+        ground.finish()
+        ended = ground.supplier.get_operation(operation)
+        assert ended.done
+        assert ended.failure is not None
+        pool = listed(ground)[FIRST]
+        assert pool.status is PoolStatus.ERROR
+        assert pool.failure is not None
+        assert pool.failure.kind is ended.failure.kind
+        ground.supplier.delete_pool(FIRST)
+        ground.finish()
+        assert FIRST not in listed(ground)
+
+    def test_what_is_not_there_is_not_found(self, ground: Ground) -> None:
+        """By all three that ask for one thing."""
+        supplier = ground.supplier
+        calls = (
+            lambda: supplier.get_pool(FIRST),
+            lambda: supplier.delete_pool(FIRST),
+            lambda: supplier.get_operation(OperationName("operation-0")),
+        )
+        assert [failure_of(call).kind for call in calls] == [FailureKind.NOT_FOUND] * 3
+
+    def test_a_second_create_of_a_name_changes_nothing(self, ground: Ground) -> None:
+        """Whoever lost the answer to the first may send it again."""
+        create(ground)
+        before = listed(ground)
+        assert failure_of(lambda: create(ground)).kind in (
+            FailureKind.ALREADY_EXISTS,
+            FailureKind.OPERATION_IN_THE_WAY,
+        )
+        ground.finish()
+        assert failure_of(lambda: create(ground)).kind is FailureKind.ALREADY_EXISTS
+        assert listed(ground).keys() == before.keys()
+
+    def test_a_second_delete_changes_nothing(self, ground: Ground) -> None:
+        """While the first is under way, and after it."""
+        create(ground)
+        ground.finish()
+        ground.supplier.delete_pool(FIRST)
+        kind = failure_of(lambda: ground.supplier.delete_pool(FIRST)).kind
+        assert kind in (FailureKind.OPERATION_IN_THE_WAY, FailureKind.NOT_FOUND)
+        ground.finish()
+        assert failure_of(lambda: ground.supplier.delete_pool(FIRST)).kind is FailureKind.NOT_FOUND
+
+    @pytest.mark.parametrize("before_effect", [True, False], ids=["before its effect", "after its effect"])
+    def test_a_create_that_is_lost_may_be_sent_again(self, ground: Ground, *, before_effect: bool) -> None:
+        """Its outcome is unknown; sent again under its name it is one pool."""
+        ground.lose_answer(to_create=True, before_effect=before_effect)
+        assert failure_of(lambda: create(ground)).kind is FailureKind.UNKNOWN_OUTCOME
+        assert (FIRST in listed(ground)) is not before_effect
+        ground.finish()
+        if before_effect:
+            create(ground)
+        else:
+            assert failure_of(lambda: create(ground)).kind is FailureKind.ALREADY_EXISTS
+        ground.finish()
+        assert listed(ground)[FIRST].status is PoolStatus.RUNNING
+
+    @pytest.mark.parametrize("before_effect", [True, False], ids=["before its effect", "after its effect"])
+    def test_a_delete_that_is_lost_may_be_sent_again(self, ground: Ground, *, before_effect: bool) -> None:
+        """Its outcome is unknown as well."""
+        create(ground)
+        ground.finish()
+        ground.lose_answer(to_create=False, before_effect=before_effect)
+        assert failure_of(lambda: ground.supplier.delete_pool(FIRST)).kind is FailureKind.UNKNOWN_OUTCOME
+        ground.finish()
+        if before_effect:
+            ground.supplier.delete_pool(FIRST)
+            ground.finish()
+        assert failure_of(lambda: ground.supplier.delete_pool(FIRST)).kind is FailureKind.NOT_FOUND
+
+    @pytest.mark.parametrize("free_for", range(3))
+    def test_nothing_is_sent_once_it_is_blocked(self, ground: Ground, free_for: int) -> None:
+        """A process that does not lead any more changes nothing, also in the midst of a call."""
+        asked = 0
+
+        def blocked() -> Failure | None:
+            nonlocal asked
+            asked += 1
+            sent.append(ground.changes())
+            return _NOTHING_MAY if asked > free_for else None
+
+        sent: list[int] = []
+        failure: Failure | None = None
+        try:
+            ground.supplier.create_pool(ground.request(FIRST), blocked)
+        except SupplierError as error:
+            failure = error.failure
+        assert asked
+        assert failure == (_NOTHING_MAY if asked > free_for else None)
+        if failure is not None:
+            # What was sent before the first refusal stays; nothing comes after it.
+            assert ground.changes() == sent[free_for]
+            assert FIRST not in listed(ground)
+
+    def test_pools_of_others_are_listed(self, ground: Ground) -> None:
+        """Their names are taken."""
+        ground.create_foreign(SECOND)
+        create(ground)
+        assert listed(ground).keys() >= {FIRST, SECOND}
+        assert failure_of(lambda: create(ground, SECOND)).kind in (
+            FailureKind.ALREADY_EXISTS,
+            FailureKind.OPERATION_IN_THE_WAY,
+        )
+
+    def test_a_pool_that_cannot_be_read_is_unknown_and_not_left_out(self, ground: Ground) -> None:
+        """Nothing may take it for gone."""
+        create(ground)
+        create_other = ground.request(SECOND)
+        ground.finish()
+        ground.supplier.create_pool(create_other, _free)
+        ground.finish()
+        ground.make_unreadable(FIRST)
+        assert {name: pool.status for name, pool in listed(ground).items() if name in (FIRST, SECOND)} == {
+            FIRST: PoolStatus.UNKNOWN,
+            SECOND: PoolStatus.RUNNING,
+        }
+
+    def test_many_threads_may_call_at_once(self, ground: Ground) -> None:
+        """Each gets its own answer."""
+        names = [PoolName(f"js-{number:010d}") for number in range(8)]
+        together = threading.Barrier(len(names))
+
+        def one(name: PoolName) -> OperationName:
+            together.wait(10)
+            ground.supplier.list_pools()
+            return create(ground, name)
+
+        with ThreadPoolExecutor(len(names)) as threads:
+            operations = list(threads.map(one, names))
+        assert len(set(operations)) == len(names)
+        ground.finish()
+        assert all(ground.supplier.get_operation(each).done for each in operations)
+        assert listed(ground).keys() >= set(names)

@@ -1,0 +1,148 @@
+"""GKE keeps the contract of suppliers; the simulated one stands for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+import pytest
+
+from provisioner.model.capacity import Failure, FailureKind, NodePoolRequest, PoolName, Taint, Zone
+from provisioner.simulators.gke.app import Simulator
+from provisioner.simulators.gke.faults import Fault, FaultKind
+from provisioner.simulators.gke.settings import SimulatorSettings
+from provisioner.slices.suppliers.gke.client import GkeClient
+from provisioner.slices.suppliers.gke.supplier import GkeSupplier
+from provisioner.slices.suppliers.protocol import SupplierError
+from tests.slices.suppliers.conformance import FIRST, SupplierContract
+
+_CHANGES = ("nodePools.create", "nodePools.delete", "resourcePolicies.insert")
+_SLICE = NodePoolRequest(
+    name=PoolName(""),
+    zone=Zone("us-east5-b"),
+    machine_type="ct6e-standard-4t",
+    node_count=4,
+    topology="4x4",
+    disk_type="hyperdisk-balanced",
+    # As the cluster's release channel demands.
+    auto_upgrade=True,
+    labels={"google.com/nodepool-manager": "tpu-provisioner", "team": "a"},
+    taints=(Taint(key="team", value="a"),),
+)
+#: One that needs a workload policy.
+_WITH_POLICY = replace(
+    _SLICE,
+    machine_type="tpu7x-standard-4t",
+    node_count=2,
+    topology="",
+    policy_name="tpu-provisioner-2x2x2",
+    policy_topology="2x2x2",
+)
+
+
+class _Newer(StrEnum):
+    """What GKE may say one day."""
+
+    HIBERNATING = "HIBERNATING"
+
+
+class GkeGround:
+    """A simulated GKE, its client, and the supplier on it."""
+
+    def __init__(self, slice_: NodePoolRequest, *, policy_exists: bool = True) -> None:
+        self._slice = slice_
+        self._now = datetime(2026, 1, 1, tzinfo=UTC)
+        policies = {_WITH_POLICY.policy_name: _WITH_POLICY.policy_topology} if policy_exists else {}
+        self._simulator = Simulator(SimulatorSettings(workload_policies=policies), clock=lambda: self._now)
+        self._simulator.start()
+        self._client = GkeClient(
+            project="p", location="us-east5", cluster="c", endpoint=self._simulator.url, create_timeout_seconds=5.0
+        )
+        self.supplier = GkeSupplier(gke=self._client, clock=lambda: self._now)
+
+    def request(self, name: PoolName) -> NodePoolRequest:
+        """Return a request that GKE takes."""
+        return replace(self._slice, name=name)
+
+    def finish(self) -> None:
+        """Let time pass."""
+        self._now += timedelta(seconds=120)
+        self._simulator.world.advance()
+
+    def changes(self) -> int:
+        """Count creates and deletes, whatever their answers."""
+        return sum(self._simulator.count(method) for method in _CHANGES)
+
+    def policy_reads(self) -> int:
+        """Count the reads of workload policies."""
+        return self._simulator.count("resourcePolicies.get")
+
+    def lose_answer(self, *, to_create: bool, before_effect: bool) -> None:
+        """Let GKE hang up."""
+        method = "nodePools.create" if to_create else "nodePools.delete"
+        self._simulator.inject(
+            Fault(kind=FaultKind.HTTP_ERROR, method=method, code=0, count=1, before_effect=before_effect)
+        )
+
+    def fail_creation(self) -> None:
+        """Let GKE run out of stock."""
+        self._simulator.inject(Fault(kind=FaultKind.STOCKOUT, count=1))
+
+    def create_foreign(self, name: PoolName) -> None:
+        """Create a pool with the client alone."""
+        self._client.create_node_pool(replace(_SLICE, name=name, labels={}, taints=()))
+
+    def make_unreadable(self, name: PoolName) -> None:
+        """Give a pool a status that is in no list."""
+        self._simulator.set_pool_status(name, _Newer.HIBERNATING)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """End both."""
+        self._client.close()
+        self._simulator.stop()
+
+
+@pytest.fixture(params=[_SLICE, _WITH_POLICY], ids=["COMPACT placement", "a workload policy"])
+def ground(request: pytest.FixtureRequest) -> Iterator[GkeGround]:
+    """Give a simulated GKE."""
+    ground = GkeGround(request.param)
+    yield ground
+    ground.close()
+
+
+class TestGke(SupplierContract):
+    """The client and the workload policies together."""
+
+
+def test_no_pool_is_created_once_it_is_blocked_while_its_policy_is_read() -> None:
+    """The read may take long."""
+    ground = GkeGround(_WITH_POLICY)
+    failure = Failure(kind=FailureKind.UNAVAILABLE, message="not now")
+    try:
+        with pytest.raises(SupplierError):
+            ground.supplier.create_pool(ground.request(FIRST), lambda: failure if ground.policy_reads() else None)
+        assert (ground.policy_reads(), ground.changes()) == (1, 0)
+    finally:
+        ground.close()
+
+
+@pytest.mark.parametrize("free_for", range(3))
+def test_no_policy_is_created_once_it_is_blocked(free_for: int) -> None:
+    """The policy comes before the pool, and each of them after a question of its own."""
+    ground = GkeGround(_WITH_POLICY, policy_exists=False)
+    sent: list[int] = []
+
+    def blocked() -> Failure | None:
+        sent.append(ground.changes())
+        return Failure(kind=FailureKind.UNAVAILABLE, message="not now") if len(sent) > free_for else None
+
+    try:
+        # GKE takes its time with a policy: the first answer says so.
+        with pytest.raises(SupplierError):
+            ground.supplier.create_pool(ground.request(FIRST), blocked)
+        assert sent[:2] == [0, 0][: len(sent)]
+        assert ground.changes() == (1 if free_for > 1 else 0)
+    finally:
+        ground.close()
