@@ -61,7 +61,7 @@ class Bug:
     at: At
     mutate: Callable[[Any], Any]
     also: tuple[At, Callable[[Any], Any]] | None = None
-    #: The seed from which it is searched for: what takes a rare coincidence shows once in many hundreds.
+    #: The seed from which it is searched for, one that shows it: what takes a rare coincidence shows once in hundreds.
     search_from: int = 0
 
 
@@ -324,12 +324,14 @@ BUGS: tuple[Bug, ...] = (
         description="The pool of a group that an update added is kept when the update has ended.",
         at=(leaderworkerset, "parse_leaderworkerset"),
         mutate=_with_surge_for_good,
+        search_from=12,
     ),
     Bug(
         name="all-are-paced",
         description="What paces those that failed holds up those that did not.",
         at=(backoff, "paced_until"),
         mutate=_paced_alike,
+        search_from=8,
     ),
     Bug(
         name="arrivals-hold-no-pool",
@@ -343,6 +345,7 @@ BUGS: tuple[Bug, ...] = (
         description="The gate does not list the pods on the nodes: what was decided on caches is believed.",
         at=(Gate, "_refuse_if_used"),
         mutate=_doing_nothing,
+        search_from=6,
     ),
     Bug(
         name="gate-without-cordon",
@@ -376,6 +379,7 @@ BUGS: tuple[Bug, ...] = (
         description="Go original: a slice has the pool that was made for it, wherever its pods are.",
         at=(assignment, "_use"),
         mutate=_of_labels_only,
+        search_from=4,
     ),
     Bug(
         name="pods-belong-by-label",
@@ -389,6 +393,7 @@ BUGS: tuple[Bug, ...] = (
         description="What was decided and never sent counts as under way for ever.",
         at=(open_calls, "give_up_lost_calls"),
         mutate=lambda _original: lambda memory, *_rest: memory,
+        search_from=9,
     ),
     Bug(
         name="claims-keep-no-pool",
@@ -413,6 +418,7 @@ BUGS: tuple[Bug, ...] = (
         description="Go original: how an operation ended is never looked up.",
         at=(open_calls, "_look_up_due"),
         mutate=lambda _original: lambda *_args, **_options: False,
+        search_from=9,
     ),
     Bug(
         name="every-replica-acts",
@@ -425,7 +431,7 @@ BUGS: tuple[Bug, ...] = (
         description="A call is sent however little is left of the lease.",
         at=(act, "CALL_TIMEOUT_SECONDS"),
         mutate=lambda _original: float("-inf"),
-        search_from=348,
+        search_from=350,
     ),
     Bug(
         name="name-without-attempt",
@@ -438,6 +444,7 @@ BUGS: tuple[Bug, ...] = (
         description="A create whose answer was lost is sent again under another name.",
         at=(answers, "_created"),
         mutate=_new_name_after_unknown_outcome,
+        search_from=19,
     ),
     Bug(
         name="creates-under-way-are-forgotten",
@@ -463,7 +470,7 @@ BUGS: tuple[Bug, ...] = (
         description="What GKE has refused once is not sent again, whoever mends the reason.",
         at=(backoff, "refused"),
         mutate=_refused_for_good,
-        search_from=30,
+        search_from=37,
     ),
     Bug(
         name="missing-act-as-is-an-invalid-request",
@@ -542,13 +549,14 @@ BUGS: tuple[Bug, ...] = (
         description="Pools in the making do not count towards the limit on chips.",
         at=(Budget, "of"),
         mutate=_counting_what_is_up,
+        search_from=9,
     ),
     Bug(
         name="turns-never-come",
         description="A JobSet that starts all together gives back what it has, and never tries again.",
         at=(gangs, "_begins"),
         mutate=_turns_never_come,
-        search_from=148,
+        search_from=150,
     ),
     Bug(
         name="held-for-ever",
@@ -575,14 +583,14 @@ BUGS: tuple[Bug, ...] = (
         description="What is written between a list and its watch is missed.",
         at=(Reflector, "_listed"),
         mutate=_ahead_of_the_list,
-        search_from=48,
+        search_from=56,
     ),
     Bug(
         name="clock-that-was-set-stops-everything",
         description="What is remembered by the time of day is not moved along when the clock is set back.",
         at=(FollowedClock, "follow"),
         mutate=_following_without_a_word,
-        search_from=50,
+        search_from=275,
     ),
 )
 
