@@ -38,7 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(_E2E_LIMIT_SECONDS))
         path = item.nodeid.partition("::")[0]
         # All files of the installation share one control plane, on which it is installed.
-        item.add_marker(pytest.mark.xdist_group("deploy" if is_e2e and path.startswith("tests/deploy/") else path))
+        shares = path.startswith("tests/deploy/") and "rehearsal" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("deploy" if shares else path))
     items.sort(key=_place)
 
 
