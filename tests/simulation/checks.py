@@ -301,6 +301,12 @@ class Checker:
                 for bound in self.simulation.cluster.pods_on_pool(other.name)
             ):
                 continue
+            if any(
+                workload.last_pool.get(job) == other.name and (workload.uid, workload.slice_id(job).group_key) != owner
+                for workload, job in self._slices()
+            ):
+                # Another slice ran on it last, and waits for its nodes to come again.
+                continue
             changed = self.simulation.cluster.pool_changed.get(other.name, 0.0)
             settled = other.status is PoolStatus.PROVISIONING and not any(
                 node.state is NodeState.REGISTERED for node in other.nodes

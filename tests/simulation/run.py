@@ -118,7 +118,9 @@ class Simulation:
     def run(self) -> float:
         """Run; return how long after the storm the world settled. Raises Violated."""
         agenda, stage = self.stage.agenda, self.stage
-        bound_seconds = SCARCE_SETTLED_WITHIN_SECONDS if self.market.scarce else SETTLED_WITHIN_SECONDS
+        # What starts together gives back what is only partly there, and tries again after a back-off.
+        takes_turns = self.market.scarce or (self.market.gangs and bool(self.market.choices))
+        bound_seconds = SCARCE_SETTLED_WITHIN_SECONDS if takes_turns else SETTLED_WITHIN_SECONDS
         for _ in range(self._wanted_processes):
             self._start_process()
         self.people.begin()
