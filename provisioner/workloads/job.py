@@ -72,12 +72,18 @@ def parse_job(raw: object) -> Workload | None:
 
 
 def claim_of(_namespace: str, metadata: dict[str, Any]) -> Claim | None:
-    """Read of which Job a pod is, by the controller reference alone, and its completion index."""
+    """Read of which Job a pod is, by the controller reference alone, and its completion index.
+
+    One that only its label calls a Job's is of no group: it may outlive a Job that was deleted without its pods.
+    """
+    labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     owner = controller_of(metadata, JOB)
     if owner is None or not (owner.name and owner.uid):
-        return None
-    marks = (fields.mapping(metadata.get(key)).get(constants.COMPLETION_INDEX) for key in ("labels", "annotations"))
-    index = next((text for mark in marks if (text := fields.name(mark))), "")
+        name = fields.name(labels.get(constants.JOB_NAME))
+        return Claim(kind=WorkloadKind.JOB, name=name) if name else None
+    index = fields.name(labels.get(constants.COMPLETION_INDEX)) or fields.name(
+        annotations.get(constants.COMPLETION_INDEX)
+    )
     return Claim(
         kind=WorkloadKind.JOB, name=owner.name, uid=owner.uid, group_name=owner.name, index=fields.index(index)
     )

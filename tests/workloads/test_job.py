@@ -12,6 +12,7 @@ from provisioner import constants
 from provisioner.kube.fields import MalformedObject
 from provisioner.model import bounds
 from provisioner.model.workloads import Workload, WorkloadKind, Workloads
+from provisioner.slices.demand.slices import slice_id_of
 from provisioner.workloads import PLAIN_JOB
 from provisioner.workloads.job import parse_job
 from provisioner.workloads.pods import claim_of, parse_pod
@@ -179,13 +180,8 @@ _OTHER = [job_reference("other")]
             {"labels": {constants.COMPLETION_INDEX: "-1"}}, ("sweep", "uid-of-sweep", None), id="an index of no pod"
         ),
         pytest.param({"ownerReferences": _OTHER}, ("other", "uid-of-other", 2), id="the label names another Job"),
-        pytest.param({"ownerReferences": []}, None, id="labels alone"),
-        pytest.param({"ownerReferences": [job_reference("sweep", controller=False)]}, None, id="no controller"),
-        pytest.param({"ownerReferences": [job_reference("sweep", controller="true")]}, None, id="controller as text"),
-        pytest.param({"ownerReferences": [job_reference("sweep", kind="JobSet")]}, None, id="another kind"),
-        pytest.param({"ownerReferences": [job_reference("sweep", apiVersion="v1")]}, None, id="another API group"),
-        pytest.param({"ownerReferences": [job_reference("sweep", uid="")]}, None, id="no UID"),
-        pytest.param({"ownerReferences": [job_reference("")]}, None, id="no name, and no UID"),
+        pytest.param({"labels": {}, "ownerReferences": []}, None, id="nothing"),
+        pytest.param({"labels": {}, "ownerReferences": [job_reference("a", kind="JobSet")]}, None, id="another kind"),
     ],
 )
 def test_whose_a_pod_is(metadata: dict[str, Any], want: tuple[str, str, int | None] | None) -> None:
@@ -194,6 +190,31 @@ def test_whose_a_pod_is(metadata: dict[str, Any], want: tuple[str, str, int | No
     assert (None if claim is None else (claim.name, claim.uid, claim.index)) == want
     if claim is not None:
         assert (claim.kind, claim.group_name) == (WorkloadKind.JOB, claim.name)
+
+
+@pytest.mark.parametrize(
+    "references",
+    [
+        pytest.param([], id="labels alone"),
+        pytest.param([job_reference("sweep", controller=False)], id="no controller"),
+        pytest.param([job_reference("sweep", controller="true")], id="controller as text"),
+        pytest.param([job_reference("sweep", kind="JobSet")], id="another kind"),
+        pytest.param([job_reference("sweep", apiVersion="v1")], id="another API group"),
+        pytest.param([job_reference("sweep", uid="")], id="no UID"),
+        pytest.param([job_reference("")], id="no name"),
+    ],
+)
+def test_a_pod_that_no_job_controls_is_of_no_group(references: list[dict[str, Any]]) -> None:
+    """It leads no slice and holds none; the chips that it has are in use all the same."""
+    raw = _pod(ownerReferences=references)
+    if references and not references[0]["name"]:
+        references[0]["uid"] = "uid"
+    claim = claim_of("team", raw["metadata"])
+    assert claim is not None
+    assert (claim.kind, claim.group_name, claim.uid, claim.index) == (WorkloadKind.JOB, "", "", None)
+    job, pod = parsed(raw_job()), parse_pod(raw)
+    assert pod is not None
+    assert slice_id_of(pod, Workloads.of({job.uid: job})) is None
 
 
 def test_a_pod_of_a_jobset_stays_one() -> None:

@@ -169,6 +169,20 @@ def test_pods_of_a_job_that_is_not_served_keep_a_pool_that_they_are_on() -> None
     assert len(world.look().deletes) == 1
 
 
+def test_pods_that_outlive_their_job_keep_their_pool_from_others() -> None:
+    """A Job that was deleted without its pods leaves them to nobody, and their chips are in use."""
+    job = make_job()
+    world = running(job)
+    for pod in list(world.pods.values()):
+        world.put(replace(pod, workload_uid="", group_name="", group_key="", completion_index=None))
+    del world.workloads[job.uid]
+    world.deleted_workloads.add(job.uid)
+    world.pass_time(3600)
+    world.add(make_jobset())
+    plan = world.look()
+    assert (len(plan.creates), plan.deletes) == (1, ())
+
+
 def test_while_any_pod_of_a_job_is_left_its_pool_stays() -> None:
     """With more completions than parallelism index 0 ends early, and there is a moment without any pod."""
     job = make_job()
