@@ -419,7 +419,7 @@ class Checker:
     def _served(self, workload: WorkloadRun, job: int) -> bool:
         members = [pod for (owner, _), pod in workload.pods.items() if owner == job]
         shape = workload.shape_of(job)
-        if len(members) >= shape.parallelism and all(pod.node and pod.deadline is None for pod in members):
+        if len(members) >= workload.pods_due(job) and all(pod.node and pod.deadline is None for pod in members):
             return True
         singled = workload.name == self.simulation.singled.name
         told = self._verdicts.get(workload.uid, set()).union(*(self._verdicts.get(pod.uid, ()) for pod in members))

@@ -11,7 +11,7 @@ from provisioner.kube.protocol import JOBSETS_ROOT, JsonObject, object_path
 from provisioner.kube.quantities import format_time
 from provisioner.model.workloads import WorkloadKind, WorkloadUid, group_key
 from provisioner.slices.demand import SliceId
-from provisioner.workloads import LEADER_WORKER_SET
+from provisioner.workloads import LEADER_WORKER_SET, PLAIN_JOB
 from tests.kube.builders import job_reference
 from tests.simulation.agenda import Agenda
 
@@ -162,6 +162,19 @@ class WorkloadRun(abc.ABC):
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
         """Return what the metadata of its pods say of whose they are."""
 
+    @property
+    def separate(self) -> bool:
+        """Whether its pods select nodes that are marked with its name."""
+        return self.gang
+
+    def leader(self, job: int) -> PodRun | None:
+        """Return the pod that leads a slice."""
+        return self.pods.get((job, 0))
+
+    def pods_due(self, job: int) -> int:
+        """Return how many pods a slice has when all of it runs."""
+        return self.shape_of(job).parallelism
+
     def slots(self) -> range:
         """List the places of its slices."""
         return range(self.replicas)
@@ -172,7 +185,7 @@ class WorkloadRun(abc.ABC):
 
     def selector(self, job: int) -> dict[str, str]:
         """Return its pods' nodeSelector: where its slices start together, no other workload's pods fit its nodes."""
-        return self.shape_of(job).selector() | ({constants.LEGACY_POOL_ID: self.name} if self.gang else {})
+        return self.shape_of(job).selector() | ({constants.LEGACY_POOL_ID: self.name} if self.separate else {})
 
     def pod_annotations(self) -> dict[str, str]:
         """Return its pods' annotations."""
@@ -205,7 +218,7 @@ class WorkloadRun(abc.ABC):
         return metadata
 
     def _template(self) -> dict[str, Any]:
-        selector = self.shape.selector() | ({constants.LEGACY_POOL_ID: self.name} if self.gang else {})
+        selector = self.shape.selector() | ({constants.LEGACY_POOL_ID: self.name} if self.separate else {})
         return {
             "metadata": {"annotations": self.pod_annotations()},
             "spec": {**_pod_spec(self.shape), "nodeSelector": selector},
@@ -341,6 +354,83 @@ class SetRun(WorkloadRun):
             "annotations": {constants.LWS_SIZE: str(self.shape_of(job).parallelism)},
         }
         return marks | ({"ownerReferences": [owner]} if controlled else {})
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class JobRun(WorkloadRun):
+    """A plain Job: one slice, whose pods end and are replaced one by one."""
+
+    replicas: int = 1
+    labels_uid: bool = True
+    run_seconds: float
+    completions: int
+    failures_left: int
+    #: It has the annotation.
+    served: bool
+    #: A pod is replaced while it is terminating.
+    replaces_early: bool
+    #: It is deleted as soon as it has ended.
+    removed_at_once: bool
+    #: It was deleted without its pods.
+    orphaned: bool = False
+    #: Completion indexes that have succeeded.
+    ended: set[int] = field(default_factory=set)
+
+    @property
+    def kind(self) -> WorkloadKind:
+        """What it is."""
+        return WorkloadKind.JOB
+
+    @property
+    def path(self) -> str:
+        """Its address."""
+        return object_path(PLAIN_JOB.resource, self.name, namespace=NAMESPACE, root=PLAIN_JOB.root)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has pods, served or not."""
+        return not (self.gone or self.deleting or self.suspended or self.terminal)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it needs a pool."""
+        return self.runs and self.served
+
+    @property
+    def separate(self) -> bool:
+        """Whether its pods select nodes that are marked with its name."""
+        return True
+
+    def leader(self, job: int) -> PodRun | None:
+        """Return the pod that leads: the first that is left."""
+        left = {index: pod for (_, index), pod in self.pods.items() if pod.deadline is None}
+        return left[min(left)] if left else None
+
+    def pods_due(self, job: int) -> int:
+        """Return how many pods it has when it runs: fewer towards its end."""
+        return min(self.shape.parallelism, self.completions - len(self.ended))
+
+    def group_name(self, job: int) -> str:
+        """Name the Job."""
+        return self.name
+
+    def raw(self, agenda: Agenda) -> JsonObject:
+        """Return the object as the API server shows it."""
+        spec = {"parallelism": self.shape.parallelism, "completions": self.completions, "completionMode": "Indexed"}
+        return {
+            "metadata": {
+                **self._metadata(agenda),
+                "annotations": {constants.SERVE: "true"} if self.served else {},
+            },
+            "spec": {**spec, "suspend": self.suspended, "template": self._template()},
+            "status": {"conditions": [{"type": self.terminal, "status": "True"}] if self.terminal else []},
+        }
+
+    def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
+        """Return what the metadata of its pods say of whose they are."""
+        marks: JsonObject = {"labels": {constants.JOB_NAME: self.name, constants.COMPLETION_INDEX: str(index)}}
+        owned = controlled and not self.orphaned
+        return marks | ({"ownerReferences": [job_reference(self.name, uid=self.uid)]} if owned else {})
 
 
 def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:

@@ -50,7 +50,7 @@ def fits_shape(workload: WorkloadRun, shape: Shape, pool: Pool) -> bool:
         and plan.topology == shape.topology
         and hosts(pool) == shape.hosts
         and (spot == shape.spot or (spot and shape.tolerant))
-        and (not workload.gang or separate_label(pool) == workload.name)
+        and (not workload.separate or separate_label(pool) == workload.name)
     )
 
 

@@ -128,7 +128,7 @@ class Process:
             api,
             settings,
             self.wake,
-            kinds=simulation.team.kinds,
+            kinds=simulation.kinds,
             clock=self._monotonic,
             rng=self.stage.rng,
             page_size=self.stage.rng.choice(_PAGE_SIZES),

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FrameType
 
 from provisioner.model.capacity import Zone
+from provisioner.model.workloads import WorkloadKind
 from provisioner.settings import Settings
 from provisioner.simulators.gke.settings import SimulatorSettings
 from provisioner.slices.metrics import Metrics
+from provisioner.workloads import KINDS, LEADER_WORKER_SET, PLAIN_JOB, Kind
 from tests.simulation import checks, logs
 from tests.simulation.calls import Calls
 from tests.simulation.chaos import Chaos
 from tests.simulation.checks import Checker
 from tests.simulation.cloud import CA_PEM, CLUSTER, ZONE, Cloud
 from tests.simulation.environment import Environment
+from tests.simulation.job_team import JobTeam
 from tests.simulation.market import Market
 from tests.simulation.neighbour import Neighbour
 from tests.simulation.people import People
@@ -109,6 +113,7 @@ class Simulation:
         self.chaos = Chaos(self)
         self.neighbour = Neighbour(self)
         self.team = ServingTeam(self)
+        self.job_team = JobTeam(self)
         self.checker = Checker(self)
         self.processes: list[Process] = []
         self._started = 0
@@ -127,6 +132,7 @@ class Simulation:
         self.chaos.begin()
         self.neighbour.begin()
         self.team.begin()
+        self.job_team.begin()
         agenda.wait(self.storm_seconds)
         self.chaos.end()
         calm_since = agenda.now
@@ -147,6 +153,12 @@ class Simulation:
             elif agenda.now - settled_at > QUIET_SECONDS:
                 return settled_at - calm_since
             agenda.wait(_STEP_SECONDS)
+
+    @property
+    def kinds(self) -> Mapping[WorkloadKind, Kind]:
+        """The kinds of workloads that the controllers serve in this run."""
+        there = {LEADER_WORKER_SET.kind: self.team.present, PLAIN_JOB.kind: self.job_team.present}
+        return {kind: each for kind, each in KINDS.items() if there.get(kind, True)}
 
     def _restock(self) -> None:
         """Leave only what lasts for good."""

@@ -7,12 +7,10 @@ controller knows the kind: other runs stay as they were.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from provisioner.model.workloads import WorkloadKind
-from provisioner.workloads import JOBSET, LEADER_WORKER_SET, Kind
+from provisioner.workloads import LEADER_WORKER_SET
 from tests.simulation.objects import SetRun
 
 if TYPE_CHECKING:
@@ -38,12 +36,6 @@ class ServingTeam:
             replace(shape, parallelism=shape.hosts) for shape in simulation.people.shapes if shape.feasible
         )
         self._names = 0
-
-    @property
-    def kinds(self) -> Mapping[WorkloadKind, Kind]:
-        """The kinds of workloads that the controllers serve in this run."""
-        served = (JOBSET, LEADER_WORKER_SET) if self.present else (JOBSET,)
-        return {each.kind: each for each in served}
 
     def begin(self) -> None:
         """Come, if this run has a team."""

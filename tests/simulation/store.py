@@ -185,6 +185,9 @@ def _selector(collection: str, label_selector: str, field_selector: str) -> Call
 def _parsed(text: str) -> list[tuple[str, str, str]]:
     parts = []
     for requirement in text.split(",") if text else ():
+        if requirement.startswith("!"):
+            parts.append((requirement[1:], "!", ""))
+            continue
         for sign in ("!=", "="):
             key, found, value = requirement.partition(sign)
             if found:
@@ -198,6 +201,8 @@ def _parsed(text: str) -> list[tuple[str, str, str]]:
 def _holds(found: object, sign: str, value: str) -> bool:
     if sign == "!=":
         return found != value
+    if sign == "!":
+        return found is None
     return found == value if sign else found is not None
 
 

@@ -103,7 +103,7 @@ class Waiting:
                 for job in workload.slots():
                     if not workload.shape_of(job).feasible:
                         continue
-                    leader = workload.pods.get((job, 0))
+                    leader = workload.leader(job)
                     if leader is not None and leader.waiting_since is not None and leader.deadline is None:
                         yield workload, job
 

@@ -1,6 +1,6 @@
 """The actors of the simulated Kubernetes: the JobSet controller, the scheduler, kubelets, the pod garbage collector.
 
-LeaderWorkerSets have a controller of their own, in `sets`.
+LeaderWorkerSets have a controller of their own, in `sets`, and plain Jobs in `jobs`.
 
 They are small and act a random moment after something changed. Placement is exclusive: one slice's pods per node pool,
 followers only after their leader is bound, to its pool. The scheduler takes any pool that fits, at random. What the
@@ -18,7 +18,8 @@ from provisioner import constants
 from provisioner.kube.parse import parse_node
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import Node
-from tests.simulation.objects import Claim, JobSetRun, PodRun, SetRun, Shape, WorkloadRun, raw_pod
+from tests.simulation.jobs import JobController
+from tests.simulation.objects import Claim, JobRun, JobSetRun, PodRun, SetRun, Shape, WorkloadRun, raw_pod
 from tests.simulation.sets import SetController
 from tests.simulation.stage import Stage
 from tests.simulation.store import Change
@@ -38,6 +39,7 @@ class Cluster:
         self.workloads: dict[str, WorkloadRun] = {}
         self.every_workload: list[WorkloadRun] = []
         self.sets = SetController(self)
+        self.jobs = JobController(self)
         self.pods: dict[PodRun, None] = {}
         self.nodes: dict[str, Node] = {}
         #: Whose pod was last bound to a pool or left it, and when.
@@ -149,6 +151,8 @@ class Cluster:
         workload.sync_due = False
         if isinstance(workload, SetRun):
             self.sets.sync(workload)
+        elif isinstance(workload, JobRun):
+            self.jobs.sync(workload)
         elif isinstance(workload, JobSetRun):
             self._sync_jobset(workload)
 
@@ -186,8 +190,12 @@ class Cluster:
         return not missing and all(pod.node for (owner, _), pod in workload.pods.items() if owner == job)
 
     def _add(self, workload: JobSetRun, job: int, index: int, *, pool: str = "") -> None:
+        self.add(workload, job, index, name=self.new_name(f"{workload.group_name(job)}-{index}"), pool=pool)
+
+    def new_name(self, beginning: str) -> str:
+        """Return a name that no pod has had."""
         self._numbers += 1
-        self.add(workload, job, index, name=f"{workload.group_name(job)}-{index}-{self._numbers:x}", pool=pool)
+        return f"{beginning}-{self._numbers:x}"
 
     def add(
         self, workload: WorkloadRun, job: int, index: int, *, name: str, pool: str = "", leader: PodRun | None = None
@@ -241,8 +249,12 @@ class Cluster:
 
     def _put(self, pod: PodRun) -> None:
         self.pods[pod] = None
-        self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
+        self.show(pod)
         self.schedule_soon()
+
+    def show(self, pod: PodRun) -> None:
+        """Bring the object up to date."""
+        self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
 
     # --- scheduler
 
@@ -329,7 +341,10 @@ class Cluster:
         if pod.workload is not None:
             pod.workload.last_pool[pod.job] = pod.pool
             self.kick(pod.workload)
-            self._maybe_running(pod.workload, pod.job)
+            if isinstance(pod.workload, JobRun):
+                self.jobs.bound(pod.workload, pod)
+            else:
+                self._maybe_running(pod.workload, pod.job)
 
     def _use(self, pod: PodRun) -> None:
         now = self.stage.agenda.now
@@ -359,11 +374,7 @@ class Cluster:
                 self.restart(workload, "its pods fail")
             return
         for pod in members:
-            pod.phase = "Succeeded"
-            del workload.pods[pod.job, pod.index]
-            self._use(pod)
-            self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
-            self.stage.agenda.after(self.stage.rng.uniform(1.0, 60.0), functools.partial(self._remove, pod))
+            self.end(pod, "Succeeded")
         workload.ended_jobs.add(job)
         self.schedule_soon()
         if len(workload.ended_jobs) >= workload.replicas:
@@ -372,6 +383,15 @@ class Cluster:
             self.kick(workload)
 
     # --- the end of pods and nodes
+
+    def end(self, pod: PodRun, phase: str) -> None:
+        """Let a pod come to its end by itself."""
+        pod.phase = phase
+        if pod.workload is not None:
+            del pod.workload.pods[pod.job, pod.index]
+        self._use(pod)
+        self.show(pod)
+        self.stage.agenda.after(self.stage.rng.uniform(1.0, 60.0), functools.partial(self._remove, pod))
 
     def terminate(self, pod: PodRun, *, stuck: bool = False) -> None:
         """Delete a pod: at once where it is not bound, else after up to its grace; `stuck`: long after."""
