@@ -30,7 +30,7 @@ from provisioner.model.capacity import FailureKind, PoolStatus, Taint
 from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, Workloads, WorkloadUid
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices import act
-from provisioner.slices.demand import SliceId
+from provisioner.slices.demand import SliceId, slices
 from provisioner.slices.gate import Gate
 from provisioner.slices.planning import ownership, supply
 from provisioner.slices.planning.launch import capacity, gangs, specification
@@ -325,6 +325,13 @@ BUGS: tuple[Bug, ...] = (
         at=(leaderworkerset, "parse_leaderworkerset"),
         mutate=_with_surge_for_good,
         search_from=12,
+    ),
+    Bug(
+        name="only-index-0-leads",
+        description="A plain Job whose first pod has ended gets no pool for the others.",
+        at=(slices, "_leader"),
+        mutate=lambda original: lambda found, **_options: original(found, lowest=False),
+        search_from=56,
     ),
     Bug(
         name="all-are-paced",
