@@ -8,6 +8,7 @@ from datetime import datetime
 
 import pytest
 
+from provisioner import constants
 from provisioner.model.capacity import FailureKind, Operation, OperationName, PoolName, PoolStatus
 from provisioner.slices.planning.launch.specification import expected_pool
 from provisioner.slices.planning.memory import backoff
@@ -77,6 +78,22 @@ def test_too_many_operations_delay_nothing_but_the_operations() -> None:
     assert plan.memory.operations.limit == 1
     assert plan.verdicts == ()
     assert len(plan.creates) == 1
+
+
+def test_who_waits_for_operations_for_long_is_told() -> None:
+    """GKE rejects one slice after the other, so that none of them has a back-off of its own."""
+    jobset = make_jobset(replicas=3)
+    world = World(jobset)
+    told: list[str] = []
+    for _ in range(200):
+        for create in world.look().creates:
+            create_answer(world, create.request.name, FailureKind.TOO_MANY_OPERATIONS)
+        world.pass_time(1)
+        told += [each.message for each in world.plans[-1].verdicts if each.reason == constants.CREATION_WAITING]
+    assert any(
+        "waits for other node pool operations of this cluster to end; GKE takes 1 at once" in each for each in told
+    )
+    assert not any(verdict.warning for verdict in world.plans[-1].verdicts)
 
 
 def test_an_invalid_request_is_sent_again_when_it_changes() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from provisioner import constants
 from provisioner.model.capacity import NodePoolRequest, PoolName, Zone
@@ -32,6 +32,8 @@ from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.verdicts import not_separate, underused, unknown_selectors, unlisted, verdict
 
 _WAITS_FOR_OPERATIONS = "waits for other node pool operations of this cluster to end"
+#: A slice that waits for longer is told: in the ordinary course operations end sooner.
+_OPERATIONS_PATIENCE = timedelta(minutes=2)
 _WAITS_FOR_PACE = "retries soon, after other slices that failed"
 
 
@@ -146,6 +148,7 @@ class _Launcher:
             launches.wake_at += [offer.until] if offer.until is not None else []
         elif self._lacks_operations(offer):
             launches.waits_for_operations = True
+            launches.verdicts += self._waits_for_operations(slice_, name)
             self._state(slice_, name, Phase.WANTED, _WAITS_FOR_OPERATIONS)
         else:
             paced = paced_until(slice_, launches.pace, self.round_.memory)
@@ -157,6 +160,16 @@ class _Launcher:
                 launches.pace = backoff.retried(launches.pace, self.round_.now)
             self._create(slice_, offer.stamped(name, attempt), choices)
             self.probes.add(offer.blueprint.capacity, name)
+
+    def _waits_for_operations(self, slice_: Slice, name: PoolName) -> Iterator[Verdict]:
+        """Say that a slice waits for operations to end, where that lasts."""
+        since = slice_.leader.unschedulable_since if slice_.leader is not None else None
+        if since is None or self.round_.now - since < _OPERATIONS_PATIENCE:
+            return
+        limit = self.round_.memory.operations.limit
+        at_once = f"; GKE takes {limit} at once" if limit is not None else ""
+        message = f"Node pool {name} {_WAITS_FOR_OPERATIONS}{at_once}"
+        yield verdict(slice_, constants.CREATION_WAITING, message, key=f"operations {name}", warning=False)
 
     def _lacks_operations(self, offer: Specification) -> bool:
         full = self.slots is not None and len(self.launches.creates) >= self.slots
