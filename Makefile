@@ -86,8 +86,9 @@ bench: setup ## Measure the figures of docs/performance.md.
 	@$(BIN)/python -m benchmarks
 
 .PHONY: docs
-docs: $(SETUP) ## Generate docs/settings.md from the code.
+docs: $(SETUP) ## Generate docs/settings.md from the code, and docs/architecture.svg from its text.
 	@$(BIN)/python docs/settings_table.py > docs/settings.md
+	@$(BIN)/python docs/diagram.py > docs/architecture.svg
 
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" pyproject.toml
 
