@@ -91,14 +91,6 @@ def _unless_no_jobset_is_named(original: Any) -> Any:
     return lambda self, delete: original(self, delete) if delete.workload_name else None
 
 
-def _without_sizes(original: Any) -> Any:
-    def read(raw: Any) -> Any:
-        member = original(raw)
-        return member and replace(member, size=None)
-
-    return read
-
-
 def _with_surge_for_good(original: Any) -> Any:
     def parse(raw: Any) -> Any:
         found = original(raw)
@@ -313,18 +305,11 @@ def _by_manager_alone(original: Any) -> Any:
 
 BUGS: tuple[Bug, ...] = (
     Bug(
-        name="groups-have-the-size-of-the-template",
-        description="A LeaderWorkerSet's groups that an update has not reached yet are judged by its new size.",
-        at=(leaderworkerset, "member_of"),
-        mutate=_without_sizes,
-        search_from=718,
-    ),
-    Bug(
         name="groups-of-an-update-stay",
         description="The pool of a group that an update added is kept when the update has ended.",
         at=(leaderworkerset, "parse_leaderworkerset"),
         mutate=_with_surge_for_good,
-        search_from=12,
+        search_from=75,
     ),
     Bug(
         name="only-index-0-leads",
@@ -345,7 +330,7 @@ BUGS: tuple[Bug, ...] = (
         description="A pool goes to which the scheduler may be binding a pod that it has just looked at.",
         at=(arriving, "held_for_arrivals"),
         mutate=lambda _original: lambda *_args: {},
-        search_from=44,
+        search_from=45,
     ),
     Bug(
         name="gate-trusts-the-cache",
@@ -365,7 +350,7 @@ BUGS: tuple[Bug, ...] = (
         description="A node that registers while the gate looks at the others is overlooked, and open for pods.",
         at=(Gate, "_refuse_if_growing"),
         mutate=_doing_nothing,
-        search_from=1232,
+        search_from=1233,
     ),
     Bug(
         name="terminating-pods-do-not-count",
@@ -373,13 +358,14 @@ BUGS: tuple[Bug, ...] = (
         at=(Gate, "_blocking_pods"),
         mutate=lambda original: lambda self, *rest: original(replace(self, clock=lambda: _END_OF_TIME), *rest),
         also=((assignment, "_use"), _without_terminating_pods),
+        search_from=1,
     ),
     Bug(
         name="cordon-is-never-undone",
         description="A pool that is kept after all stays closed.",
         at=(kube, "uncordon"),
         mutate=_doing_nothing,
-        search_from=40,
+        search_from=41,
     ),
     Bug(
         name="pools-belong-by-label",
