@@ -42,7 +42,8 @@ WORKERS := -n 3 --dist loadgroup --no-loadscope-reorder
 .PHONY: test
 test: setup lint ## Run all checks and tests, including the end-to-end tests.
 	@$(BIN)/python -m provisioner.localcluster build --lws > /dev/null
-	@$(BIN)/pytest $(WORKERS)
+# Three workers and control planes share the cores here, so a test takes a multiple of its own time.
+	@$(BIN)/pytest $(WORKERS) --timeout=20
 
 # Tracing makes most tests two to three times as slow, so their time limit is longer, too.
 .PHONY: coverage
