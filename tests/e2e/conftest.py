@@ -123,7 +123,12 @@ def _clear_up(ground: Ground, shared: Shared, settings: dict[str, Any]) -> None:
             ground.drop_pool(name)
     if ground.gke.pools:
         shared.running()
-        ground.wait(lambda: not ground.gke.pools, "all pools are gone after the test", PATIENCE_SECONDS)
+        try:
+            ground.wait(lambda: not ground.gke.pools, "all pools are gone after the test", PATIENCE_SECONDS)
+        finally:
+            # What one test leaves behind must not fail the next.
+            for name in ground.sent():
+                ground.drop_pool(name)
 
 
 def _delete_all(rehearsal: Rehearsal, resource: str, *, root: str = "/api/v1") -> None:

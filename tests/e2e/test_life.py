@@ -12,7 +12,7 @@ from provisioner import constants
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
 from provisioner.simulators.gke.faults import Fault, FaultKind
 from provisioner.simulators.gke.records import PoolStatus
-from tests.e2e.conftest import Shared
+from tests.e2e.conftest import Shared, own_ground
 from tests.e2e.kit import Ground, metrics, ready
 
 pytestmark = pytest.mark.e2e
@@ -74,24 +74,22 @@ def test_the_main_job(ground: Ground, provisioner: ProvisionerProcess) -> None:
 def made(rehearsal: Rehearsal, shared: Shared) -> dict[str, list[tuple[str, int]]]:
     """Apply all examples at once; give what GKE was asked for, by the JobSet's name."""
     shared.running()
-    ground = Ground(rehearsal)
     files = list(EXAMPLES.glob("*/jobset.yaml"))
     names = {each.parent.name: _jobset_name(each) for each in files}
-    ground.rehearsal.kubectl(
-        "apply", "--server-side", "-n", ground.namespace, *(f"--filename={each}" for each in files)
-    )
-    pools = sum(WANTED[name][0] for name in names)
-    ground.wait(lambda: len(ground.pools()) >= pools, "GKE is asked for all pools")
-    pods = sum(WANTED[name][0] * WANTED[name][2] for name in names)
-    ground.wait(lambda: len(ground.pods()) >= pods, "all pods are made")
-    ground.wait(lambda: all(pod["spec"].get("nodeName") for pod in ground.pods()), "all pods fit their nodes")
-    asked = {
-        example: [(pool.machine_type, len(pool.nodes)) for pool in ground.pools(f"{name}-")]
-        for example, name in names.items()
-    }
-    for name in names.values():
-        ground.delete(name)
-    return asked
+    # Cleared before the first test: with several workers, the next test may be one that stops the shared provisioner.
+    with own_ground(rehearsal, shared) as ground:
+        ground.rehearsal.kubectl(
+            "apply", "--server-side", "-n", ground.namespace, *(f"--filename={each}" for each in files)
+        )
+        pools = sum(WANTED[name][0] for name in names)
+        ground.wait(lambda: len(ground.pools()) >= pools, "GKE is asked for all pools")
+        pods = sum(WANTED[name][0] * WANTED[name][2] for name in names)
+        ground.wait(lambda: len(ground.pods()) >= pods, "all pods are made")
+        ground.wait(lambda: all(pod["spec"].get("nodeName") for pod in ground.pods()), "all pods fit their nodes")
+        return {
+            example: [(pool.machine_type, len(pool.nodes)) for pool in ground.pools(f"{name}-")]
+            for example, name in names.items()
+        }
 
 
 @pytest.mark.parametrize("example", sorted(each.parent.name for each in EXAMPLES.glob("*/jobset.yaml")))
