@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from provisioner.runtime import garbage
-from tests.simulation.planted import BUGS, planted
+from tests.simulation.planted import bug_named, planted
 from tests.simulation.run import SETTLED_WITHIN_SECONDS, Outcome, run_seed
 
 _CHUNK = 5
@@ -49,7 +49,11 @@ def run(*, first: int, count: int, jobs: int) -> int:
 
 def replay(seed: int, *, bug: str, history: bool) -> int:
     """Run one seed again; return the exit code."""
-    with planted(bug):
+    if bug:
+        found = bug_named(bug)
+        with planted(found):
+            outcome = run_seed(seed, recording=history, storm=found.storm)
+    else:
         outcome = run_seed(seed, recording=history)
     for entry in outcome.history:
         _say(str(entry))
@@ -77,16 +81,17 @@ def find(bugs: list[str], *, first: int, most_seeds: int, jobs: int) -> int:
     return 1 if missed else 0
 
 
-def find_one(bug: str, *, first: int, most_seeds: int) -> Found:
+def find_one(name: str, *, first: int, most_seeds: int) -> Found:
     """Run seeds with a bug planted until one of them shows it."""
     started = time.perf_counter()
-    first += next(each.search_from for each in BUGS if each.name == bug)
+    bug = bug_named(name)
+    first += bug.search_from
     with planted(bug):
         for seed in range(first, first + most_seeds):
-            outcome = run_seed(seed)
+            outcome = run_seed(seed, storm=bug.storm)
             if outcome.problem:
-                return Found(bug=bug, outcome=outcome, seeds=seed - first + 1, seconds=time.perf_counter() - started)
-    return Found(bug=bug, outcome=None, seeds=most_seeds, seconds=time.perf_counter() - started)
+                return Found(bug=name, outcome=outcome, seeds=seed - first + 1, seconds=time.perf_counter() - started)
+    return Found(bug=name, outcome=None, seeds=most_seeds, seconds=time.perf_counter() - started)
 
 
 def _show(outcome: Outcome) -> None:

@@ -87,7 +87,8 @@ class Chaos:
             ("pod killed", self._kill_a_pod),
             ("foreign pod", self._foreign_pod),
         )
-        self._kinds = tuple(each for each in kinds if stage.chance(0.4))
+        drawn = tuple(each for each in kinds if stage.chance(0.4))
+        self._kinds = tuple(each for each in kinds if each[0] in simulation.storm) if simulation.storm else drawn
         self._pool_faults = tuple(kind for kind in _POOL_FAULTS if stage.chance(0.4)) or (FaultKind.STOCKOUT,)
         self._by_hand: set[str] = set()
         # Of its own, so that runs without repairs stay as they were.

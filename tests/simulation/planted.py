@@ -63,6 +63,8 @@ class Bug:
     also: tuple[At, Callable[[Any], Any]] | None = None
     #: The seed from which it is searched for, one that shows it: what takes a rare coincidence shows once in hundreds.
     search_from: int = 0
+    #: The kinds of faults that show it, for what would be a rare coincidence among all kinds.
+    storm: tuple[str, ...] = ()
 
 
 def _doing_nothing(_original: Any) -> Any:
@@ -248,7 +250,7 @@ def _merging(original: Any) -> Any:
 
 def _ahead_of_the_list(original: Any) -> Any:
     """Watches from a little after the list."""
-    return lambda self, listing, version: original(self, listing, str(int(version) + 3))
+    return lambda self, listing, version: original(self, listing, str(int(version) + 20))
 
 
 def _paced_alike(original: Any) -> Any:
@@ -503,7 +505,8 @@ BUGS: tuple[Bug, ...] = (
         description="A pool that GKE repairs is replaced at once.",
         at=(Supply, "broken"),
         mutate=_giving_up_what_is_repaired,
-        search_from=3504,
+        search_from=51,
+        storm=("pool status",),
     ),
     Bug(
         name="deletion-delay-starts-anew",
@@ -576,7 +579,7 @@ BUGS: tuple[Bug, ...] = (
         description="What is written between a list and its watch is missed.",
         at=(Reflector, "_listed"),
         mutate=_ahead_of_the_list,
-        search_from=56,
+        storm=("restart", "crash"),
     ),
     Bug(
         name="clock-that-was-set-stops-everything",
@@ -588,13 +591,14 @@ BUGS: tuple[Bug, ...] = (
 )
 
 
+def bug_named(name: str) -> Bug:
+    """Return a bug."""
+    return next(each for each in BUGS if each.name == name)
+
+
 @contextmanager
-def planted(name: str) -> Iterator[None]:
-    """Have one bug in the code; an empty name stands for none."""
-    if not name:
-        yield
-        return
-    bug = next(each for each in BUGS if each.name == name)
+def planted(bug: Bug) -> Iterator[None]:
+    """Have a bug in the code."""
     with ExitStack() as stack:
         for at, mutate in ((bug.at, bug.mutate), *((bug.also,) if bug.also is not None else ())):
             stack.enter_context(_replaced(at, mutate))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import FrameType
 
@@ -61,7 +61,9 @@ class Outcome:
 class Simulation:
     """Everything of one run."""
 
-    def __init__(self, seed: int, *, recording: bool = False) -> None:
+    def __init__(self, seed: int, *, recording: bool = False, storm: Collection[str] = ()) -> None:
+        #: The kinds of faults that happen; without any, the seed draws them.
+        self.storm = storm
         self.stage = stage = Stage(seed, recording=recording)
         rng = stage.rng
         self.metrics = _metrics()
@@ -193,9 +195,9 @@ def _metrics() -> Metrics:
     return _METRICS[0]
 
 
-def run_seed(seed: int, *, recording: bool = False) -> Outcome:
+def run_seed(seed: int, *, recording: bool = False, storm: Collection[str] = ()) -> Outcome:
     """Run one seed to its end, whatever that is."""
-    simulation = Simulation(seed, recording=recording)
+    simulation = Simulation(seed, recording=recording, storm=storm)
     settled, invariant, problem = 0.0, "", ""
     before = signal.signal(signal.SIGVTALRM, _take_too_long)
     signal.setitimer(signal.ITIMER_VIRTUAL, _CPU_SECONDS)
