@@ -14,8 +14,9 @@ from provisioner.model.choices import parse_choices
 from provisioner.settings import OPTIONS
 from provisioner.slices.planning.launch import allowlists, gangs
 from provisioner.slices.planning.memory.backoff import DELAYS
-from tests.builders import make_jobset, settings
-from tests.slices.planning.world import World
+from tests.support.models import make_jobset
+from tests.support.settings import settings
+from tests.support.world import World
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "capacity.md").read_text(encoding="utf-8")
 _OPTIONS = {option.variable: option for option in OPTIONS}

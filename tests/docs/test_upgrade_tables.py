@@ -7,7 +7,7 @@ from pathlib import Path
 
 from provisioner import constants
 from provisioner.slices.metrics import Metrics
-from tests.slices.kit import World
+from tests.support.controller import World
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "upgrade.md").read_text(encoding="utf-8")
 _TABLES = _PAGE.partition("### What is different")[2].partition("### Migrate")[0]

@@ -19,7 +19,7 @@ from provisioner.workloads import JOBSET
 from provisioner.workloads.watches import watch_pods, watch_workloads
 from tests.e2e.kit import Ground, await_round, foreign_pod, logged, metric, metrics, moment, ready
 from tests.e2e.proxy import Proxy
-from tests.kube.builders import FakeClock
+from tests.support.clock import FakeClock
 
 pytestmark = pytest.mark.e2e
 

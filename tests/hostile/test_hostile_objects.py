@@ -26,8 +26,10 @@ from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Plan
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
-from tests.builders import NOW, make_jobset, make_nodes, make_pod, make_pool, make_requirements, settings
-from tests.counting import counted, measured
+from tests.support.clock import NOW
+from tests.support.counting import counted, measured
+from tests.support.models import make_jobset, make_nodes, make_pod, make_pool, make_requirements
+from tests.support.settings import settings
 
 #: The objects are as large as the API server takes them.
 pytestmark = pytest.mark.timeout(30)

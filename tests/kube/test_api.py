@@ -18,7 +18,7 @@ from provisioner import __version__
 from provisioner.kube import errors
 from provisioner.kube.api import KubeApi, connect
 from provisioner.kube.protocol import ANSWER_BYTES, PAGE_BYTES, Timeouts
-from tests.kube.wire_server import DROP, HANG, Answer, WireServer, as_json, running
+from tests.support.wire_server import DROP, HANG, Answer, WireServer, as_json, running
 
 SHORT = Timeouts(connect_seconds=0.3, read_seconds=0.3)
 PODS = "/api/v1/pods"

@@ -12,8 +12,8 @@ from provisioner.model import bounds
 from provisioner.model.workloads import Requirements, Workload
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
-from tests.counting import counted, measured
-from tests.kube.builders import raw_jobset, raw_node, raw_pod
+from tests.support.counting import counted, measured
+from tests.support.objects import raw_jobset, raw_node, raw_pod
 
 HUGE = 300_000
 #: Functions called for each byte of an object: a container of 40 bytes has six amounts to look for.

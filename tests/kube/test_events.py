@@ -11,8 +11,8 @@ import pytest
 from provisioner.kube import errors
 from provisioner.kube.events import EventRecorder, cut_message
 from provisioner.model.workloads import ObjectRef
-from tests.kube.builders import FakeClock
-from tests.kube.fake_kube import FakeKube
+from tests.support.clock import FakeClock
+from tests.support.kube import FakeKube
 
 POD = ObjectRef(kind="Pod", api_version="v1", namespace="team", name="p-0", uid="u1")
 NODE = ObjectRef(kind="Node", api_version="v1", namespace="", name="n", uid="u2")

@@ -11,8 +11,8 @@ from provisioner.kube import errors, live
 from provisioner.kube.hints import HintsStore
 from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads.live import get_workload, list_pods_of_workload, list_pods_on_node
-from tests.kube.builders import raw_jobset, raw_node, raw_pod
-from tests.kube.fake_kube import FakeKube
+from tests.support.kube import FakeKube
+from tests.support.objects import raw_jobset, raw_node, raw_pod
 
 MAP = "/api/v1/namespaces/system/configmaps/tpu-provisioner-hints"
 JOBSET = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets/train"

@@ -11,8 +11,8 @@ import pytest
 
 from provisioner.kube import errors
 from provisioner.kube.lease import LeaseElector, boot_clock
-from tests.kube.builders import FakeClock
-from tests.kube.fake_kube import FakeKube
+from tests.support.clock import FakeClock
+from tests.support.kube import FakeKube
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/system/leases"
 OURS = f"{LEASES}/tpu-provisioner"

@@ -20,10 +20,11 @@ from provisioner.kube.listwatch import ListWatch
 from provisioner.model.workloads import Pod
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, Kind
 from provisioner.workloads.watches import watch_pods, watch_workloads
-from tests.kube.builders import FakeClock, raw_jobset, raw_node, raw_pod
-from tests.kube.fake_kube import FakeKube
 from tests.kube.test_api import write_kubeconfig
-from tests.kube.wire_server import DROP, HANG, Answer, WireServer, as_json, running
+from tests.support.clock import FakeClock
+from tests.support.kube import FakeKube
+from tests.support.objects import raw_jobset, raw_node, raw_pod
+from tests.support.wire_server import DROP, HANG, Answer, WireServer, as_json, running
 
 THINGS = "/api/v1/things"
 ROOT = "/apis/jobset.x-k8s.io/v1alpha2"

@@ -8,8 +8,8 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube import errors, live
-from tests.kube.builders import raw_node
-from tests.kube.fake_kube import FakeKube
+from tests.support.kube import FakeKube
+from tests.support.objects import raw_node
 
 NODE = "/api/v1/nodes/n1"
 

@@ -10,7 +10,7 @@ import pytest
 from provisioner.kube import errors
 from provisioner.kube.paging import Pager
 from provisioner.kube.protocol import ANSWER_BYTES, DEFAULT_TIMEOUTS, PAGE_BYTES, PAGE_SIZE, Page, Timeouts
-from tests.kube.fake_kube import FakeKube
+from tests.support.kube import FakeKube
 
 MIB = 1024 * 1024
 

@@ -18,7 +18,7 @@ from provisioner.model.capacity import Taint
 from provisioner.model.workloads import Expression, Toleration
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
-from tests.kube.builders import job_reference, raw_jobset, raw_node, raw_pod
+from tests.support.objects import job_reference, raw_jobset, raw_node, raw_pod
 
 #: sha1 of "default/train-slice-0"
 JOB_KEY = "85d5b40df9777c538c56fd5da6a51702a106bc4b"

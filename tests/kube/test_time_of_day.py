@@ -8,7 +8,7 @@ from provisioner.kube.events import EventRecorder
 from provisioner.kube.lease import LeaseElector
 from provisioner.kube.protocol import LEASES_ROOT, collection_path
 from provisioner.model.workloads import ObjectRef
-from tests.kube.fake_kube import FakeKube
+from tests.support.kube import FakeKube
 
 _POD = ObjectRef(kind="Pod", api_version="v1", namespace="team", name="p-0", uid="u1")
 

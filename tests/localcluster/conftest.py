@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from provisioner import localcluster
-from tests.localcluster.kit import GoHome, Kube
+from tests.support.localcluster import GoHome, Kube
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from typing import Any
 
 import requests
 
-from tests.localcluster.kit import Kube
+from tests.support.localcluster import Kube
 
 KINDS = {"LeaderWorkerSet": "lws", "StatefulSet": "statefulset", "Pod": "pod"}
 POOL = "cloud.google.com/gke-nodepool"

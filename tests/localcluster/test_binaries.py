@@ -15,7 +15,7 @@ from provisioner.localcluster import LocalClusterError, resolve_binaries
 from provisioner.localcluster.__main__ import main
 from provisioner.localcluster.binaries import cache_root
 from provisioner.localcluster.recipes import MODULES
-from tests.localcluster.kit import GoHome, process_is_alive, wait_for
+from tests.support.localcluster import GoHome, process_is_alive, wait_for
 
 #: These tests start processes that build.
 pytestmark = pytest.mark.timeout(60)

@@ -17,7 +17,7 @@ import pytest
 import requests
 
 from provisioner import localcluster
-from tests.localcluster.kit import Kube, process_is_alive, wait_for
+from tests.support.localcluster import Kube, process_is_alive, wait_for
 
 # The first run on a machine builds the programs.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from provisioner import localcluster
-from tests.localcluster.kit import Kube, wait_for
 from tests.localcluster.recording import KINDS, POOL, Recorder, histories, literal, path_of
+from tests.support.localcluster import Kube, wait_for
 
 # The first run on a machine builds the programs.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]

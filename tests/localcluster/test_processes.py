@@ -12,7 +12,7 @@ import pytest
 
 from provisioner.localcluster import LocalClusterError
 from provisioner.localcluster.processes import Process, stop_all, wait_until
-from tests.localcluster.kit import process_is_alive, wait_for
+from tests.support.localcluster import process_is_alive, wait_for
 
 #: These tests start processes.
 pytestmark = pytest.mark.timeout(60)

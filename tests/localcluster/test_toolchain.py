@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.localcluster import LocalClusterError
 from provisioner.localcluster.toolchain import REQUIREMENTS, find_toolchain, go_environment
-from tests.localcluster.kit import GoHome
+from tests.support.localcluster import GoHome
 
 
 def _wheel(go_home: GoHome) -> Path:

@@ -12,8 +12,8 @@ from provisioner.kube.quantities import format_time
 from provisioner.model.workloads import WorkloadKind, WorkloadUid, group_key
 from provisioner.slices.demand import SliceId
 from provisioner.workloads import LEADER_WORKER_SET, PLAIN_JOB
-from tests.kube.builders import job_reference
 from tests.simulation.agenda import Agenda
+from tests.support.objects import job_reference
 
 NAMESPACE = "research"
 _LWS = "leaderworkerset.sigs.k8s.io"

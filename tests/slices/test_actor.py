@@ -17,7 +17,7 @@ from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Create, LookUp, LookUpKind, Plan
-from tests.slices.kit import World, a_delete, jobset_path, raw_foreign_pod, raw_jobset, raw_node
+from tests.support.controller import World, a_delete, jobset_path, raw_foreign_pod, raw_jobset, raw_node
 
 POOL = PoolName("train-pool")
 NODE = "gke-test-train-pool-0"

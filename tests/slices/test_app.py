@@ -15,10 +15,11 @@ from provisioner.slices.app import Addresses, Controller
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import LookUp, LookUpKind, Plan
 from provisioner.slices.suppliers.gke.protocol import Cluster
-from tests.fakes.fake_gke import FakeGke
-from tests.kube.builders import FakeClock
-from tests.kube.fake_kube import FakeKube
-from tests.slices.kit import CERTIFICATE, settings
+from tests.support.clock import FakeClock
+from tests.support.controller import CERTIFICATE
+from tests.support.gke import FakeGke
+from tests.support.kube import FakeKube
+from tests.support.settings import settings
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/tpu-provisioner-system/leases/tpu-provisioner"
 

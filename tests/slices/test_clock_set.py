@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from provisioner.model.capacity import PoolStatus
-from tests.slices.kit import World, jobset_path
+from tests.support.controller import World, jobset_path
 
 
 class SetClock:

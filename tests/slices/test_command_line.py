@@ -11,7 +11,7 @@ import pytest
 import provisioner
 from provisioner.cli import main, run
 from provisioner.cli.run import parse_flags
-from tests.builders import settings
+from tests.support.settings import settings
 
 #: Some of these tests start Python.
 pytestmark = pytest.mark.timeout(60)

@@ -18,8 +18,8 @@ from provisioner.slices.metrics import Metrics
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Plan, Verdict
 from provisioner.slices.report import Reporter
-from tests.kube.builders import FakeClock
-from tests.slices.kit import FakeRecorder
+from tests.support.clock import FakeClock
+from tests.support.controller import FakeRecorder
 
 #: Hundreds of thousands of Events are told.
 pytestmark = pytest.mark.timeout(30)

@@ -15,8 +15,7 @@ from provisioner.slices.demand import group_key
 from provisioner.slices.gate import KeptError, NeededError
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.workloads import PLAIN_JOB
-from tests.kube.builders import job_reference
-from tests.slices.kit import (
+from tests.support.controller import (
     NAMESPACE,
     World,
     a_delete,
@@ -27,6 +26,7 @@ from tests.slices.kit import (
     raw_node,
     seconds_from,
 )
+from tests.support.objects import job_reference
 from tests.workloads.test_job import raw_job
 
 NODE = "gke-test-train-pool-0"

@@ -13,9 +13,9 @@ from provisioner.kube.live import PoolNode, list_nodes_of_pool
 from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Timeouts, collection_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.slices.gate import Gate, KeptError
-from tests.kube.builders import FakeClock
-from tests.kube.fake_kube import Call, FakeKube
-from tests.slices.kit import a_delete, jobset_path, raw_foreign_pod, raw_node
+from tests.support.clock import FakeClock
+from tests.support.controller import a_delete, jobset_path, raw_foreign_pod, raw_node
+from tests.support.kube import Call, FakeKube
 
 T = TypeVar("T")
 R = TypeVar("R")

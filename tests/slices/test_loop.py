@@ -11,7 +11,7 @@ from provisioner import constants, kube
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.slices import loop as loop_module
-from tests.slices.kit import World, jobset_path
+from tests.support.controller import World, jobset_path
 
 HINTS = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace="tpu-provisioner-system")
 
@@ -310,7 +310,7 @@ def test_a_pool_kept_by_a_stranger_is_opened_and_goes_later(world: World) -> Non
     world.remove_leader()
     world.round(after_seconds=3)
     node = f"gke-test-{pool}-0"
-    from tests.slices.kit import raw_foreign_pod
+    from tests.support.controller import raw_foreign_pod
 
     path = object_path("pods", "stray", namespace="other")
     world.kube.put_object(path, raw_foreign_pod("stray", node))

@@ -12,11 +12,12 @@ from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStat
 from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.slices.observe import PoolList, Watches, distrust, make_watches, take_snapshot
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
-from tests.builders import make_lws
-from tests.fakes.fake_gke import FakeGke
-from tests.kube.builders import FakeClock
-from tests.kube.fake_kube import FakeKube
-from tests.slices.kit import FakeWatch, World, settings
+from tests.support.clock import FakeClock
+from tests.support.controller import FakeWatch, World
+from tests.support.gke import FakeGke
+from tests.support.kube import FakeKube
+from tests.support.models import make_lws
+from tests.support.settings import settings
 
 POOL = NodePool(name=PoolName("a"), status=PoolStatus.RUNNING)
 

@@ -24,7 +24,7 @@ from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.answers import CreateAnswer
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Create, Plan
-from tests.slices.kit import World
+from tests.support.controller import World
 
 OWN, MINE = "tpu-provisioner-2x2x2", "my-policy"
 RIGHT = WorkloadPolicy(name=OWN, topology="2x2x2")

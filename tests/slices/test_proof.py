@@ -11,7 +11,7 @@ from provisioner import constants
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind
 from provisioner.slices.suppliers.gke.protocol import Cluster
-from tests.slices.kit import CERTIFICATE, OTHER_CERTIFICATE, World
+from tests.support.controller import CERTIFICATE, OTHER_CERTIFICATE, World
 
 
 def test_a_proven_cluster_is_worked_on() -> None:

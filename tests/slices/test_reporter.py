@@ -10,7 +10,7 @@ import structlog
 from provisioner import constants
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, PoolStatus
-from tests.slices.kit import World, jobset_path, raw_foreign_pod
+from tests.support.controller import World, jobset_path, raw_foreign_pod
 
 
 @pytest.fixture

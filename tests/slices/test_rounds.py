@@ -15,8 +15,8 @@ from provisioner.slices.loop import Loop
 from provisioner.slices.planning.memory.answers import CreateAnswer
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.report import Reporter
-from tests.kube.builders import FakeClock
-from tests.slices.kit import OTHER_CERTIFICATE, World
+from tests.support.clock import FakeClock
+from tests.support.controller import OTHER_CERTIFICATE, World
 
 _STOCKOUT = Failure(kind=FailureKind.STOCKOUT, message="no v4")
 

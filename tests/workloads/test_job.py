@@ -16,7 +16,7 @@ from provisioner.slices.demand.slices import slice_id_of
 from provisioner.workloads import PLAIN_JOB
 from provisioner.workloads.job import parse_job
 from provisioner.workloads.pods import claim_of, parse_pod
-from tests.kube.builders import job_reference, raw_pod
+from tests.support.objects import job_reference, raw_pod
 
 #: Of each type something that JSON can have, and what Kubernetes would not.
 STRANGE: tuple[Any, ...] = (None, True, -1, 0, 10**30, 1.5, "", "x" * 1000, "\ud800", [], [None], {}, {"": {}})

@@ -10,7 +10,7 @@ import pytest
 
 from provisioner.simulators.gke.model import World
 from provisioner.simulators.gke.settings import SimulatorSettings
-from tests.simulators.gke.kit import FakeClock
+from tests.support.clock import FakeClock
 
 
 @pytest.fixture
@@ -24,6 +24,6 @@ def make_world(clock: FakeClock) -> Callable[..., World]:
     """Return a maker of models on the fake clock."""
 
     def make(**settings: Any) -> World:
-        return World(SimulatorSettings(**settings), clock=clock, rng=random.Random(1))
+        return World(SimulatorSettings(**settings), clock=clock.now, rng=random.Random(1))
 
     return make

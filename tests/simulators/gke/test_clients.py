@@ -14,7 +14,7 @@ from google.cloud import container_v1
 from google.cloud.container_v1.services.cluster_manager.transports.rest import ClusterManagerRestTransport
 
 from provisioner.simulators.gke import Simulator, SimulatorSettings
-from tests.simulators.gke.kit import wait_until
+from tests.support.simulator import wait_until
 
 #: Some of these tests start Python.
 pytestmark = pytest.mark.timeout(60)

@@ -21,7 +21,7 @@ import pytest
 from provisioner.simulators.gke import Simulator, SimulatorSettings
 from provisioner.simulators.gke.faults import Fault, FaultKind
 from provisioner.tpu import ACCELERATORS
-from tests.simulators.gke.kit import Client, wait_until
+from tests.support.simulator import Client, wait_until
 
 #: Each command of gcloud takes seconds.
 pytestmark = pytest.mark.timeout(60)

@@ -12,7 +12,8 @@ from provisioner.simulators.gke.faults import Fault, FaultKind
 from provisioner.simulators.gke.model import World
 from provisioner.simulators.gke.names import ClusterName
 from provisioner.simulators.gke.records import NodeState, OperationStatus, Pool, PoolStatus, SimulatedNode
-from tests.simulators.gke.kit import CLUSTER, FakeClock, empty_pool, reserved, slice_pool
+from tests.support.clock import FakeClock
+from tests.support.simulator import CLUSTER, empty_pool, reserved, slice_pool
 
 MakeWorld = Callable[..., World]
 
@@ -42,15 +43,15 @@ def test_a_pool_is_born_and_dies_on_time(make_world: MakeWorld, clock: FakeClock
     """Create and delete take as long as the settings say, and their operations end with them."""
     world = make_world(create_seconds=20, delete_seconds=5)
     created = world.create_pool(CLUSTER, slice_pool())
-    clock.tick(19.9)
+    clock.advance(19.9)
     assert (status(world), created.status) == ("PROVISIONING", OperationStatus.RUNNING)
-    clock.tick(0.1)
+    clock.advance(0.1)
     assert (status(world), created.status) == ("RUNNING", OperationStatus.DONE)
-    assert clock.now == created.ended
+    assert clock.now() == created.ended
     deleted = world.delete_pool(CLUSTER, "slice")
-    clock.tick(4.9)
+    clock.advance(4.9)
     assert (status(world), deleted.status) == ("STOPPING", OperationStatus.RUNNING)
-    clock.tick(0.1)
+    clock.advance(0.1)
     assert (status(world), deleted.status) == ("gone", OperationStatus.DONE)
 
 
@@ -61,8 +62,8 @@ def test_advance_tells_when_more_is_due(make_world: MakeWorld, clock: FakeClock)
     world.create_pool(CLUSTER, slice_pool())
     due = world.advance()
     assert due is not None
-    assert (due - clock.now).total_seconds() == 18
-    clock.tick(20)
+    assert (due - clock.now()).total_seconds() == 18
+    clock.advance(20)
     assert world.advance() is None
 
 
@@ -73,7 +74,7 @@ def test_operations_wait_first_where_told(make_world: MakeWorld, clock: FakeCloc
     seen = []
     for _ in range(3):
         seen.append(operation.status.value)
-        clock.tick(10)
+        clock.advance(10)
         world.advance()
 
     assert seen == ["PENDING", "RUNNING", "DONE"]
@@ -86,11 +87,11 @@ def test_nodes_register_before_the_pool_runs(make_world: MakeWorld, clock: FakeC
     world.create_pool(CLUSTER, slice_pool())
     counts = []
     for seconds in (15.9, 0.1, 1, 1, 1):
-        clock.tick(seconds)
+        clock.advance(seconds)
         world.advance()
         counts.append(len(sink.registered))
     assert counts == [0, 1, 2, 3, 4]
-    clock.tick(100)
+    clock.advance(100)
     assert status(world) == "PROVISIONING"
     for pool, node in sink.registered:
         world.node_registered(pool, node)
@@ -102,12 +103,12 @@ def test_early_nodes_do_not_hurry_the_pool(make_world: MakeWorld, clock: FakeClo
     world, sink = make_world(create_seconds=20, node_stagger_seconds=10), RecordingSink()
     world.attach(sink)
     world.create_pool(CLUSTER, slice_pool())
-    clock.tick(19)
+    clock.advance(19)
     world.advance()
     for pool, node in sink.registered:
         world.node_registered(pool, node)
     assert (len(sink.registered), status(world)) == (4, "PROVISIONING")
-    clock.tick(1)
+    clock.advance(1)
     assert status(world) == "RUNNING"
 
 
@@ -115,11 +116,11 @@ def test_a_delete_removes_the_nodes_first(make_world: MakeWorld, clock: FakeCloc
     """Nodes are gone at half of the delete."""
     world, sink = make_world(create_seconds=1, delete_seconds=10), RecordingSink()
     world.create_pool(CLUSTER, slice_pool())
-    clock.tick(1)
+    clock.advance(1)
     world.advance()
     world.attach(sink)
     world.delete_pool(CLUSTER, "slice")
-    clock.tick(5)
+    clock.advance(5)
     assert status(world) == "STOPPING"
     assert len(set(sink.removed)) == 4
 
@@ -130,19 +131,19 @@ def test_no_capacity(make_world: MakeWorld, clock: FakeClock, kind: FaultKind) -
     world = make_world(delete_seconds=1)
     world.faults.add(Fault(kind=kind, count=1, after_seconds=60, zone="us-east5-a"))
     operation = world.create_pool(CLUSTER, slice_pool())
-    clock.tick(59)
+    clock.advance(59)
     assert status(world) == "PROVISIONING"
-    clock.tick(1)
+    clock.advance(1)
     assert status(world) == "ERROR"
     assert operation.failure is not None
     condition = "GCE_STOCKOUT" if kind is FaultKind.STOCKOUT else "GCE_QUOTA_EXCEEDED"
     assert ("RESOURCE_EXHAUSTED", condition) == (operation.failure.status, operation.failure.condition)
     assert f"Current errors: [{condition}]" in operation.failure.message
     world.delete_pool(CLUSTER, "slice")
-    clock.tick(1)
+    clock.advance(1)
     assert status(world) == "gone"
     world.create_pool(CLUSTER, slice_pool())
-    clock.tick(20)
+    clock.advance(20)
     assert status(world) == "RUNNING"
 
 
@@ -163,7 +164,7 @@ def test_a_fault_strikes_only_its_own(make_world: MakeWorld, clock: FakeClock, m
     world = make_world(create_seconds=1)
     world.faults.add(Fault(kind=FaultKind.STOCKOUT, **match))
     world.create_pool(CLUSTER, slice_pool())
-    clock.tick(1)
+    clock.advance(1)
 
     assert status(world) == "RUNNING"
 
@@ -173,7 +174,7 @@ def test_a_create_that_never_ends(make_world: MakeWorld, clock: FakeClock) -> No
     world = make_world()
     fault = world.faults.add(Fault(kind=FaultKind.CREATE_NEVER_ENDS, count=1))
     operation = world.create_pool(CLUSTER, slice_pool())
-    clock.tick(10_000)
+    clock.advance(10_000)
     assert (status(world), operation.is_done) == ("PROVISIONING", False)
     world.release()
     assert status(world) == "PROVISIONING"
@@ -189,7 +190,7 @@ def test_a_delete_that_never_ends(make_world: MakeWorld, clock: FakeClock) -> No
     world.advance()
     world.faults.add(Fault(kind=FaultKind.DELETE_NEVER_ENDS))
     world.delete_pool(CLUSTER, "slice")
-    clock.tick(10_000)
+    clock.advance(10_000)
     assert status(world) == "STOPPING"
     world.faults.clear()
     world.release()
@@ -203,14 +204,14 @@ def test_a_delete_that_fails_half_way(make_world: MakeWorld, clock: FakeClock) -
     world.advance()
     world.faults.add(Fault(kind=FaultKind.DELETE_FAILS, count=1, message="no."))
     operation = world.delete_pool(CLUSTER, "slice")
-    clock.tick(5)
+    clock.advance(5)
     (view,) = world.views()
     assert (view.status, view.status_message) == (PoolStatus.RUNNING_WITH_ERROR, "no.")
     assert [node.state for node in view.nodes] == [NodeState.REMOVED] * 2 + [NodeState.REGISTERED] * 2
     assert operation.is_done
     assert operation.failure is not None
     world.delete_pool(CLUSTER, "slice")
-    clock.tick(5)
+    clock.advance(5)
     assert status(world) == "gone"
 
 
@@ -220,7 +221,7 @@ def test_nodes_that_never_register(make_world: MakeWorld, clock: FakeClock) -> N
     world.attach(sink)
     world.faults.add(Fault(kind=FaultKind.NODES_NEVER_REGISTER, hosts=3))
     world.create_pool(CLUSTER, slice_pool())
-    clock.tick(1)
+    clock.advance(1)
     world.advance()
     assert len(sink.registered) == 1
     world.node_registered(*sink.registered[0])
@@ -240,7 +241,7 @@ def test_late_validation_ends_the_operation(make_world: MakeWorld, clock: FakeCl
     """A wrong gang size is accepted first, then the operation fails with INVALID_ARGUMENT."""
     world = make_world()
     operation = world.create_pool(CLUSTER, slice_pool(initialNodeCount=3))
-    clock.tick(20)
+    clock.advance(20)
     assert status(world) == "ERROR"
     assert operation.failure is not None
     assert "gang size" in operation.failure.message
@@ -265,7 +266,7 @@ def test_refusals_of_the_model(make_world: MakeWorld, clock: FakeClock) -> None:
         world.create_pool(CLUSTER, slice_pool("three"))
     assert (quota_text, 429) == (str(caught.value), caught.value.code)
     world.create_pool(ClusterName("proj", "us-east5-a", "other"), slice_pool("three"))
-    clock.tick(20)
+    clock.advance(20)
     stopping = world.delete_pool(CLUSTER, "one")
     with pytest.raises(ApiError) as caught:
         world.delete_pool(CLUSTER, "one")
@@ -284,7 +285,7 @@ def test_a_delete_may_end_a_create_where_allowed(make_world: MakeWorld, clock: F
     world.delete_pool(CLUSTER, "slice")
     assert created.failure is not None
     assert created.failure.status == "CANCELLED"
-    clock.tick(100)
+    clock.advance(100)
     assert status(world) == "gone"
 
 
@@ -296,7 +297,7 @@ def test_labels_can_be_replaced(make_world: MakeWorld, clock: FakeClock) -> None
     world.attach(sink)
     world.update_labels(CLUSTER, "slice", {"b": "2"})
     assert status(world) == "RECONCILING"
-    clock.tick(1)
+    clock.advance(1)
     pool = world.pool(CLUSTER, "slice")
     assert ({"b": "2"}, {"a"}) == (pool.body["config"]["labels"], pool.dropped_labels)
     assert len(sink.registered) == 4
@@ -309,7 +310,7 @@ def test_preempted_nodes_stay_away(make_world: MakeWorld, clock: FakeClock) -> N
     world.advance()
     world.attach(sink)
     lost = world.preempt("slice", hosts=1)
-    clock.tick(10_000)
+    clock.advance(10_000)
     world.advance()
     assert (list(lost), []) == (sink.removed, sink.registered)
 
@@ -321,10 +322,10 @@ def test_preempted_nodes_come_back_with_repair(make_world: MakeWorld, clock: Fak
     world.advance()
     world.attach(sink)
     world.preempt("slice")
-    clock.tick(29)
+    clock.advance(29)
     world.advance()
     assert sink.registered == []
-    clock.tick(1)
+    clock.advance(1)
     world.advance()
     assert len(sink.registered) == 4
 
@@ -338,10 +339,10 @@ def test_preempted_nodes_come_back_after_a_delete_that_failed(make_world: MakeWo
     world.preempt("slice")
     world.faults.add(Fault(kind=FaultKind.DELETE_FAILS, count=1))
     world.delete_pool(CLUSTER, "slice")
-    clock.tick(60)
+    clock.advance(60)
     world.advance()
     assert (status(world), sink.registered) == ("RUNNING_WITH_ERROR", [])
-    clock.tick(30)
+    clock.advance(30)
     world.advance()
     assert len(sink.registered) == 2
 
@@ -354,13 +355,13 @@ def test_nodes_that_fell_due_during_a_delete_that_failed_register_after_it(
     sink = RecordingSink()
     world.attach(sink)
     world.create_pool(CLUSTER, slice_pool())
-    clock.tick(1)
+    clock.advance(1)
     world.faults.add(Fault(kind=FaultKind.DELETE_FAILS, count=1))
     world.delete_pool(CLUSTER, "slice")
-    clock.tick(59)
+    clock.advance(59)
     world.advance()
     assert (status(world), sink.registered) == ("STOPPING", [])
-    clock.tick(1)
+    clock.advance(1)
     world.advance()
     assert status(world) == "RUNNING_WITH_ERROR"
     assert len(sink.registered) == 2
@@ -370,9 +371,9 @@ def test_a_flex_start_pool_begins_empty_and_fills(make_world: MakeWorld, clock: 
     """An autoscaled pool of no nodes is RUNNING, and gets its hosts later."""
     world = make_world(create_seconds=1, scale_up_seconds=10)
     world.create_pool(CLUSTER, empty_pool())
-    clock.tick(1)
+    clock.advance(1)
     assert (status(world), len(world.views()[0].nodes)) == ("RUNNING", 0)
-    clock.tick(10)
+    clock.advance(10)
     assert len(world.views()[0].nodes) == 4
 
 
@@ -399,7 +400,7 @@ def test_the_autoscaler_looks_at_the_taints_of_a_pool(
     body = empty_pool()
     taint = {"key": key, "value": "true", "effect": effect}
     world.create_pool(CLUSTER, {**body, "config": {**body["config"], "taints": [taint]}})
-    clock.tick(10_000)
+    clock.advance(10_000)
     assert len(world.views()[0].nodes) == nodes
 
 
@@ -409,7 +410,7 @@ def test_a_flex_start_pool_waits_for_capacity(make_world: MakeWorld, clock: Fake
     world = make_world(create_seconds=1, scale_up_seconds=10)
     first = world.faults.add(Fault(kind=kind, capacity="flex-start", count=1))
     world.create_pool(CLUSTER, empty_pool())
-    clock.tick(10_000)
+    clock.advance(10_000)
     assert (status(world), world.views()[0].nodes) == ("RUNNING", ())
     second = world.faults.add(Fault(kind=kind))
     for fault, nodes in ((first, 0), (second, 4)):
@@ -423,12 +424,12 @@ def test_a_flex_start_pool_that_waits_can_be_deleted(make_world: MakeWorld, cloc
     world = make_world(create_seconds=1, scale_up_seconds=1, delete_seconds=10)
     world.faults.add(Fault(kind=FaultKind.STOCKOUT))
     world.create_pool(CLUSTER, empty_pool())
-    clock.tick(5)
+    clock.advance(5)
     world.delete_pool(CLUSTER, "slice")
     world.faults.clear()
     world.release()
     assert world.views()[0].nodes == ()
-    clock.tick(10)
+    clock.advance(10)
     assert status(world) == "gone"
 
 
@@ -437,11 +438,11 @@ def test_a_queued_pool_gets_no_nodes(make_world: MakeWorld, clock: FakeClock, *,
     """Time alone brings none: nobody reads ProvisioningRequests here. It is deleted as any other."""
     world = make_world(create_seconds=1, scale_up_seconds=10, delete_seconds=10)
     world.create_pool(CLUSTER, empty_pool(queued=True, flexStart=flex_start))
-    clock.tick(10_000)
+    clock.advance(10_000)
     (view,) = world.views()
     assert (view.status, view.capacity, view.nodes) == ("RUNNING", "queued", ())
     world.delete_pool(CLUSTER, "slice")
-    clock.tick(10)
+    clock.advance(10)
     assert status(world) == "gone"
 
 
@@ -464,7 +465,7 @@ def test_a_stockout_of_one_capacity_leaves_the_others_alone(
     served = {}
     for name, body in POOLS_BY_CAPACITY.items():
         world.create_pool(CLUSTER, {**body, "name": name})
-    clock.tick(2)
+    clock.advance(2)
     world.advance()
     for view in world.views():
         assert view.capacity == view.name
@@ -485,7 +486,7 @@ def test_a_stockout_of_one_reservation(make_world: MakeWorld, clock: FakeClock, 
     world = make_world(create_seconds=1)
     world.faults.add(Fault(kind=FaultKind.STOCKOUT, reservation=reservation))
     world.create_pool(CLUSTER, slice_pool(config=reserved(BLOCK)))
-    clock.tick(1)
+    clock.advance(1)
     assert status(world) == want
 
 
@@ -495,7 +496,7 @@ def test_a_stockout_of_one_topology(make_world: MakeWorld, clock: FakeClock) -> 
     world.faults.add(Fault(kind=FaultKind.STOCKOUT, topology="4x4"))
     world.create_pool(CLUSTER, slice_pool("large"))
     world.create_pool(CLUSTER, slice_pool("single", initialNodeCount=1, placementPolicy={}))
-    clock.tick(1)
+    clock.advance(1)
     world.advance()
     assert {view.name: view.status for view in world.views()} == {"large": "ERROR", "single": "RUNNING"}
 
@@ -520,7 +521,7 @@ def test_finished_operations_are_forgotten_at_last(make_world: MakeWorld, clock:
     world = make_world(create_seconds=0, operations_kept=3)
     for index in range(6):
         world.create_pool(CLUSTER, slice_pool(f"pool-{index}"))
-        clock.tick(1)
+        clock.advance(1)
 
     assert [operation.pool for operation in world.all_operations()] == ["pool-3", "pool-4", "pool-5"]
 

@@ -17,13 +17,13 @@ from provisioner.simulators.gke.errors import ClusterError
 from provisioner.simulators.gke.kube import KubeNodes
 from provisioner.simulators.gke.model import World
 from provisioner.simulators.gke.nodes import MARKER, node_object
-from tests.simulators.gke.fake_kube_nodes import FakeKubeNodes, write_kubeconfig
-from tests.simulators.gke.kit import (
+from tests.support.clock import FakeClock
+from tests.support.node_server import FakeKubeNodes, write_kubeconfig
+from tests.support.simulator import (
     CLUSTER,
     CLUSTER_PATH,
     POOLS_PATH,
     Client,
-    FakeClock,
     empty_pool,
     reserved,
     slice_pool,
@@ -71,7 +71,7 @@ def runs(gke: Simulator, name: str = "slice") -> bool:
 
 def made(clock: FakeClock, *, ready: bool = False, **changes: Any) -> dict[str, Any]:
     """Return the Node object of a pool's first node."""
-    world = World(SimulatorSettings(), clock=clock)
+    world = World(SimulatorSettings(), clock=clock.now)
     world.create_pool(CLUSTER, slice_pool(**changes))
     pool = world.pool(CLUSTER, "slice")
     return node_object(pool, pool.nodes[0], version="1.2.3-gke.4", life="life", ready=ready)
@@ -115,7 +115,7 @@ def test_a_node_is_named_after_its_instance_group(
     clock: FakeClock, settings: dict[str, Any], body: dict[str, Any]
 ) -> None:
     """And so after its cluster and pool."""
-    world = World(SimulatorSettings(**settings), clock=clock)
+    world = World(SimulatorSettings(**settings), clock=clock.now)
     world.create_pool(CLUSTER, {"initialNodeCount": 1, **body})
     pool = world.pool(CLUSTER, "slice")
     assert pool.groups["us-east5-a"].startswith("gke-main-slice-")
@@ -165,9 +165,9 @@ def test_capacity_shows_in_labels(clock: FakeClock, config: dict[str, Any], labe
 
 def test_nodes_that_come_later_tell_their_terms(clock: FakeClock) -> None:
     """GKE labels flex-start nodes."""
-    world = World(SimulatorSettings(create_seconds=1, scale_up_seconds=1), clock=clock)
+    world = World(SimulatorSettings(create_seconds=1, scale_up_seconds=1), clock=clock.now)
     world.create_pool(CLUSTER, empty_pool())
-    clock.tick(2)
+    clock.advance(2)
     pool = world.pool(CLUSTER, "slice")
     node = node_object(pool, pool.nodes[0], version="1", life="life", ready=False)
     labels = node["metadata"]["labels"]
@@ -192,7 +192,7 @@ def test_a_single_host_node_has_its_own_topology(clock: FakeClock) -> None:
     """Without a placement, the topology is the machine's."""
     body = slice_pool(initialNodeCount=1)
     del body["placementPolicy"]
-    world = World(SimulatorSettings(), clock=clock)
+    world = World(SimulatorSettings(), clock=clock.now)
     world.create_pool(CLUSTER, body)
     pool = world.pool(CLUSTER, "slice")
     node = node_object(pool, pool.nodes[0], version="1", life="x", ready=False)
@@ -343,7 +343,7 @@ def test_the_cluster_shows_the_kubeconfigs_certificate(tmp_path: Path) -> None:
     """clusters.get has the CA that the kubeconfig trusts, as base64 of its PEM."""
     ca = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n").decode()
     nodes = KubeNodes(write_kubeconfig(tmp_path, server="https://127.0.0.1:6443", ca=ca))
-    world = World(SimulatorSettings(), clock=FakeClock())
+    world = World(SimulatorSettings(), clock=FakeClock().now)
     api = Api(world, ca_certificate=nodes.ca_certificate, endpoint=nodes.endpoint)
     request = Request(http_method="GET", path=CLUSTER_PATH, query={}, headers={})
     cluster = api.handle(route("GET", CLUSTER_PATH), request)

@@ -12,7 +12,8 @@ from provisioner.simulators.gke.errors import ApiError
 from provisioner.simulators.gke.model import World
 from provisioner.simulators.gke.policies import RegionName
 from provisioner.simulators.gke.settings import SettingsError
-from tests.simulators.gke.kit import CLUSTER, Client, FakeClock
+from tests.support.clock import FakeClock
+from tests.support.simulator import CLUSTER, Client
 
 MakeWorld = Callable[..., World]
 REGION = RegionName("proj", "us-east5")
@@ -37,11 +38,11 @@ def test_a_policy_is_made_and_gets_ready(make_world: MakeWorld, clock: FakeClock
     world = make_world(policy_seconds=3)
     operation = world.insert_policy(REGION, BODY)
     assert (operation["kind"], operation["operationType"]) == ("compute#operation", "insert")
-    clock.tick(2.9)
+    clock.advance(2.9)
     assert world.policy(REGION, NAME)["status"] == "CREATING"
     with pytest.raises(ApiError, match="is not found in the project and region of the node pool"):
         world.create_pool(CLUSTER, ironwood())
-    clock.tick(0.1)
+    clock.advance(0.1)
     found = world.policy(REGION, NAME)
     assert (found["name"], found["status"], found["workloadPolicy"]) == (NAME, "READY", BODY["workloadPolicy"])
     with pytest.raises(ApiError, match=f"'projects/proj/regions/us-central1/resourcePolicies/{NAME}' was not found"):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from provisioner.simulators.gke import Fault, FaultKind, Simulator, SimulatorSettings
-from tests.simulators.gke.kit import CLUSTER_PATH, POOLS_PATH, Client, empty_pool, reserved, slice_pool, wait_until
+from tests.support.simulator import CLUSTER_PATH, POOLS_PATH, Client, empty_pool, reserved, slice_pool, wait_until
 
 OPERATIONS_PATH = "/v1/projects/proj/locations/us-east5-a/operations"
 

@@ -12,7 +12,7 @@ from provisioner.simulators.gke.names import ClusterName, default_account
 from provisioner.simulators.gke.scopes import pulls_images
 from provisioner.simulators.gke.settings import ACT_AS, FULL, SettingsError, SimulatorSettings
 from provisioner.simulators.gke.validation import check_pool
-from tests.simulators.gke.kit import reserved
+from tests.support.simulator import reserved
 
 POLICIES = {"tpu-provisioner-4x4x4": "4x4x4", "small": "2x2x2", "one": "2x2x1", "v6e": "4x4", "shapeless": ""}
 ZONAL = ClusterName("proj", "us-east5-a", "main")

@@ -12,7 +12,7 @@ from provisioner.slices.demand import Slice, find_slices, group_key
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
-from tests.kube.builders import raw_jobset, raw_pod
+from tests.support.objects import raw_jobset, raw_pod
 
 GATE = {"name": "kueue.x-k8s.io/topology"}
 LABELS = {

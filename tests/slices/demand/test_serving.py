@@ -11,7 +11,7 @@ from provisioner import constants
 from provisioner.model.workloads import Workloads
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.demand.slices import left_to_slices
-from tests.builders import make_jobset, make_requirements
+from tests.support.models import make_jobset, make_requirements
 
 ON, OFF = {constants.DISABLE: "true"}, {constants.DISABLE: "false"}
 OPT_IN = ("team", "ml")

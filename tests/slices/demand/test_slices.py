@@ -17,8 +17,9 @@ from provisioner.model.workloads import GroupKey, Pod, PodGroup, Workload, Workl
 from provisioner.slices.demand import Slice, SliceId, find_slices, group_key, rejected
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.demand.slices import slice_id_of
-from tests.builders import CHIP_TOLERATION, after, make_jobset, make_pod, make_requirements
-from tests.counting import counted
+from tests.support.clock import after
+from tests.support.counting import counted
+from tests.support.models import CHIP_TOLERATION, make_jobset, make_pod, make_requirements
 
 
 def slices_of(

@@ -15,14 +15,15 @@ from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import allowlists
 from provisioner.slices.planning.launch.candidates import pool_request
 from provisioner.slices.planning.launch.wishes import UnmeetableError
-from tests.builders import make_jobset, make_requirements, make_slice, settings
-from tests.slices.planning.world import World
+from tests.support.models import make_jobset, make_requirements, make_slice
+from tests.support.settings import settings
+from tests.support.world import World
 
 _REQUIRED = {
-    "GCP_PROJECT_ID": "a-project",
+    "GCP_PROJECT_ID": "project-1",
     "GCP_CLUSTER_LOCATION": "us-central2",
     "GCP_ZONE": "us-central2-b",
-    "GCP_CLUSTER": "a-cluster",
+    "GCP_CLUSTER": "test",
 }
 
 
@@ -99,9 +100,9 @@ def test_a_name_is_allowed_or_refused_with_the_name_of_the_setting(
         ("projects/p-project/reservations/r1", "r1", False),
         ("projects/p-project/reservations/r1", "p-project/*", True),
         ("r1", "p-project/r1", False),
-        ("projects/a-project/reservations/r1/reservationBlocks/b1", "r1", True),
-        ("r1", "a-project/r1", True),
-        ("r1", "a-project/*", True),
+        ("projects/project-1/reservations/r1/reservationBlocks/b1", "r1", True),
+        ("r1", "project-1/r1", True),
+        ("r1", "project-1/*", True),
         ("r1", "a-*", False),
     ],
     ids=[

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from provisioner.model.capacity import PoolStatus
-from tests.builders import after, make_jobset, make_node, make_pod, make_pool, make_requirements, settings
-from tests.counting import counted
-from tests.slices.planning.world import World
+from tests.support.clock import after
+from tests.support.counting import counted
+from tests.support.models import make_jobset, make_node, make_pod, make_pool, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World
 
 
 def idle_world(**changes: Any) -> World:

@@ -11,8 +11,8 @@ from provisioner.model.capacity import Network, NodePoolRequest, Taint
 from provisioner.model.workloads import Workload
 from provisioner.slices.planning.launch.specification import expected_pool, expected_view
 from provisioner.slices.planning.match.fit import misfit
-from tests.builders import CHIP_TOLERATION, SPOT_TOLERATION, go_pool, make_jobset, make_pod, make_requirements
-from tests.slices.planning.world import World
+from tests.support.models import CHIP_TOLERATION, SPOT_TOLERATION, go_pool, make_jobset, make_pod, make_requirements
+from tests.support.world import World
 
 PRIORITY = "job-priority"
 
@@ -90,12 +90,12 @@ def bought(workload: Workload) -> NodePoolRequest:
             {
                 "annotations": {
                     constants.ADDITIONAL_NODE_NETWORKS: "net-1:sub-1,net-2:sub-2",
-                    constants.NODE_SERVICE_ACCOUNT: "trainer@a-project.iam.gserviceaccount.com",
+                    constants.NODE_SERVICE_ACCOUNT: "trainer@project-1.iam.gserviceaccount.com",
                 }
             },
             {},
             {
-                "service_account": "trainer@a-project.iam.gserviceaccount.com",
+                "service_account": "trainer@project-1.iam.gserviceaccount.com",
                 "additional_networks": (
                     Network(network="net-1", subnetwork="sub-1"),
                     Network(network="net-2", subnetwork="sub-2"),

@@ -13,8 +13,9 @@ from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatu
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Backoff, OperationLimit
 from provisioner.slices.planning.plan import Create
-from tests.builders import NOW, after, make_jobset, make_pool, make_request, make_requirements, make_slice
-from tests.slices.planning.world import World, failure
+from tests.support.clock import NOW, after
+from tests.support.models import make_jobset, make_pool, make_request, make_requirements, make_slice
+from tests.support.world import World, failure
 
 #: Some of these tests live through hours of rounds.
 pytestmark = pytest.mark.timeout(30)

@@ -19,9 +19,9 @@ from provisioner.slices.planning.launch.specification import HELD_TAINT, expecte
 from provisioner.slices.planning.launch.wishes import UnmeetableError
 from provisioner.slices.planning.match.fit import misfit
 from provisioner.slices.planning.plan import Create, DeleteReason
-from tests.builders import CHIP_TOLERATION, SPOT_TOLERATION, make_jobset, make_pool, make_requirements, make_slice
-from tests.builders import settings as base_settings
-from tests.slices.planning.world import World, failure
+from tests.support.models import CHIP_TOLERATION, SPOT_TOLERATION, make_jobset, make_pool, make_requirements, make_slice
+from tests.support.settings import settings as base_settings
+from tests.support.world import World, failure
 
 ALL_TOLERATIONS = (CHIP_TOLERATION, SPOT_TOLERATION)
 V5P = "tpu-v5p-slice"
@@ -171,7 +171,7 @@ def test_the_choices_of_a_slice(asked: dict[str, Any], changes: dict[str, Any], 
         ),
         pytest.param(
             {constants.RESERVATION_NAME: "r1", constants.RESERVATION_BLOCK: "b1"},
-            "reservation a-project/r1/b1",
+            "reservation project-1/r1/b1",
             id="a block of a reservation of the cluster's own project, with the full path",
         ),
         pytest.param(

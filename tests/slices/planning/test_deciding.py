@@ -17,9 +17,8 @@ from provisioner.slices.planning.memory import checkpoint
 from provisioner.slices.planning.memory.answers import CreateAnswer
 from provisioner.slices.planning.memory.state import CallState, DeleteCall, Memory
 from provisioner.slices.planning.plan import DeleteReason
-from tests import builders
-from tests.builders import (
-    after,
+from tests.support.clock import after
+from tests.support.models import (
     foreign_pool,
     make_jobset,
     make_node,
@@ -29,7 +28,8 @@ from tests.builders import (
     make_requirements,
     strange_taint,
 )
-from tests.slices.planning.world import World, failure
+from tests.support.settings import settings as base_settings
+from tests.support.world import World, failure
 
 #: Some of these tests live through hours of rounds.
 pytestmark = pytest.mark.timeout(30)
@@ -333,7 +333,7 @@ def test_followers_that_stay_unschedulable_beside_their_leader_are_told() -> Non
 def stuck_world(**changes: Any) -> World:
     """Return a world in which a leader runs and its follower has been unschedulable for long."""
     workload = make_jobset()
-    world = World(workload, settings_=builders.settings(**changes))
+    world = World(workload, settings_=base_settings(**changes))
     pool = world.put_pool(make_pool(workload))
     world.put(make_pod(workload, node=make_node(pool).name), make_pod(workload, index=1, unschedulable=True))
     world.look()

@@ -9,7 +9,7 @@ import pytest
 from provisioner.model.capacity import Taint
 from provisioner.model.workloads import Expression, Toleration
 from provisioner.slices.planning.match.fit import NodeView, misfit
-from tests.builders import make_requirements
+from tests.support.models import make_requirements
 
 
 def view(**changes: Any) -> NodeView:

@@ -20,8 +20,10 @@ from provisioner.slices.demand import group_key
 from provisioner.slices.planning.launch.specification import HELD_TAINT
 from provisioner.slices.planning.memory.state import Gang
 from provisioner.slices.planning.plan import Create, DeleteReason
-from tests.builders import NOW, SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements, settings
-from tests.slices.planning.world import World, failure
+from tests.support.clock import NOW
+from tests.support.models import SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World, failure
 
 #: Some of these tests live through hours of rounds.
 pytestmark = pytest.mark.timeout(30)

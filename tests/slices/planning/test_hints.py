@@ -14,8 +14,9 @@ from provisioner.model.workloads import GroupKey, WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory import checkpoint
 from provisioner.slices.planning.memory.state import Backoff, CallState, CreateCall, Memory
-from tests.builders import NOW, after, make_jobset, make_request
-from tests.slices.planning.world import failure
+from tests.support.clock import NOW, after
+from tests.support.models import make_jobset, make_request
+from tests.support.world import failure
 
 SLICE = SliceId(workload_uid=WorkloadUid("uid"), group_key=GroupKey("a" * 40))
 

@@ -12,8 +12,10 @@ from provisioner.model.workloads import Workload, WorkloadKind, Workloads
 from provisioner.slices.demand import SliceId, find_slices
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.planning.plan import DeleteReason
-from tests.builders import after, make_job, make_jobset, make_lws, make_pod, make_requirements, settings
-from tests.slices.planning.world import World
+from tests.support.clock import after
+from tests.support.models import make_job, make_jobset, make_lws, make_pod, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World
 
 
 def running(job: Workload) -> World:

@@ -9,8 +9,9 @@ import pytest
 from provisioner import constants
 from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.slices.planning.plan import DeleteReason
-from tests.builders import make_jobset, make_lws, make_pod, make_requirements, settings
-from tests.slices.planning.world import World
+from tests.support.models import make_jobset, make_lws, make_pod, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World
 
 
 def running(workload: Workload) -> World:

@@ -19,8 +19,10 @@ from provisioner.slices.planning.memory import checkpoint
 from provisioner.slices.planning.memory.answers import CreateAnswer
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Create, DeleteReason, Plan
-from tests.builders import after, foreign_pool, make_jobset, make_node, make_pod, make_pool, make_requirements, settings
-from tests.slices.planning.world import World, failure
+from tests.support.clock import after
+from tests.support.models import foreign_pool, make_jobset, make_node, make_pod, make_pool, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World, failure
 
 #: Chips of the slice that the builders make: v4, 2x2x2.
 CHIPS = 8

@@ -11,8 +11,8 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import NodePool, PoolStatus, Taint
 from provisioner.model.workloads import Workload
-from tests.builders import (
-    after,
+from tests.support.clock import after
+from tests.support.models import (
     foreign_pool,
     go_pool,
     make_jobset,
@@ -20,10 +20,10 @@ from tests.builders import (
     make_pod,
     make_pool,
     make_requirements,
-    settings,
     strange_taint,
 )
-from tests.slices.planning.world import World
+from tests.support.settings import settings
+from tests.support.world import World
 
 #: Some of these tests live through hours of rounds.
 pytestmark = pytest.mark.timeout(30)

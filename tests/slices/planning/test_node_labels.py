@@ -12,8 +12,9 @@ from provisioner.model.capacity import Node
 from provisioner.model.workloads import Expression, Workload
 from provisioner.slices.planning.match.fit import NodeView, misfit, trusted
 from provisioner.slices.planning.plan import Plan
-from tests.builders import make_jobset, make_requirements, settings
-from tests.slices.planning.world import World
+from tests.support.models import make_jobset, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World
 
 _STRANGE = "cloud.google.com/gke-of-tomorrow"
 

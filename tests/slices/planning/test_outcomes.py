@@ -15,8 +15,9 @@ from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import CallState, Memory
 from provisioner.slices.planning.plan import LookUp, LookUpKind, Plan
-from tests.builders import after, foreign_pool, make_jobset, make_pool
-from tests.slices.planning.world import World, failure
+from tests.support.clock import after
+from tests.support.models import foreign_pool, make_jobset, make_pool
+from tests.support.world import World, failure
 
 #: Some of these tests live through hours of rounds.
 pytestmark = pytest.mark.timeout(30)

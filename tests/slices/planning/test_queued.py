@@ -15,8 +15,9 @@ from provisioner.slices.planning.launch.specification import expected_view
 from provisioner.slices.planning.match.fit import misfit
 from provisioner.slices.planning.ownership import is_ours
 from provisioner.slices.planning.plan import DeleteReason
-from tests.builders import CHIP_TOLERATION, make_jobset, make_pool, make_requirements, settings
-from tests.slices.planning.world import World
+from tests.support.models import CHIP_TOLERATION, make_jobset, make_pool, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World
 
 #: Some of these tests live through hours of rounds.
 pytestmark = pytest.mark.timeout(30)

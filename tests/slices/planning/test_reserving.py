@@ -10,9 +10,10 @@ import pytest
 from provisioner import constants
 from provisioner.model.workloads import PodGroup, Workload
 from provisioner.slices.demand import group_key
-from tests.builders import CHIP_TOLERATION, make_jobset, make_pod, make_requirements, settings
 from tests.slices.planning.test_starvation import Market, jobset_of
-from tests.slices.planning.world import World
+from tests.support.models import CHIP_TOLERATION, make_jobset, make_pod, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World
 
 #: Some of these tests live through hours of rounds.
 pytestmark = pytest.mark.timeout(30)

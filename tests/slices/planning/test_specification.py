@@ -21,7 +21,8 @@ from provisioner.slices.planning.launch.specification import (
 from provisioner.slices.planning.launch.wishes import UnmeetableError
 from provisioner.slices.planning.match.fit import misfit
 from provisioner.slices.planning.memory.backoff import capacity_key
-from tests.builders import CHIP_TOLERATION, SPOT_TOLERATION, make_jobset, make_requirements, make_slice, settings
+from tests.support.models import CHIP_TOLERATION, SPOT_TOLERATION, make_jobset, make_requirements, make_slice
+from tests.support.settings import settings
 
 V4 = "tpu-v4-podslice"
 POD_ACCOUNT = "pod@p.iam.gserviceaccount.com"

@@ -15,8 +15,9 @@ from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatu
 from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.state import OperationLimit
 from provisioner.slices.planning.plan import Create
-from tests.builders import SPOT_TOLERATION, make_jobset, make_requirements, settings
-from tests.slices.planning.world import World, failure
+from tests.support.models import SPOT_TOLERATION, make_jobset, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World, failure
 
 #: Some of these tests live through hours of rounds.
 pytestmark = pytest.mark.timeout(30)

@@ -10,7 +10,9 @@ from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.snapshot import Snapshot
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.supply import Supply, find_supply
-from tests.builders import NOW, after, make_jobset, make_nodes, make_pool, make_requirements, settings
+from tests.support.clock import NOW, after
+from tests.support.models import make_jobset, make_nodes, make_pool, make_requirements
+from tests.support.settings import settings
 
 FOUR_CHIPS = make_pool(make_jobset())
 ONE_CHIP = make_pool(

@@ -11,19 +11,10 @@ from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.planning.retire.arriving import BINDING_SECONDS
-from tests.builders import (
-    NOW,
-    after,
-    foreign_pool,
-    go_pool,
-    make_jobset,
-    make_node,
-    make_pod,
-    make_pool,
-    make_requirements,
-    settings,
-)
-from tests.slices.planning.world import World, failure
+from tests.support.clock import NOW, after
+from tests.support.models import foreign_pool, go_pool, make_jobset, make_node, make_pod, make_pool, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World, failure
 
 #: Some of these tests live through hours of rounds.
 pytestmark = pytest.mark.timeout(30)

@@ -12,8 +12,9 @@ from provisioner import constants
 from provisioner.model.capacity import FailureKind, NodePool, PoolStatus
 from provisioner.model.workloads import PodGroup, Workload
 from provisioner.slices.planning.plan import DeleteReason
-from tests.builders import go_pool, make_jobset, make_node, make_pod, make_pool, make_requirements, settings
-from tests.slices.planning.world import World, failure
+from tests.support.models import go_pool, make_jobset, make_node, make_pod, make_pool, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World, failure
 
 _LONG = 100_000
 

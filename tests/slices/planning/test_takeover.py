@@ -9,8 +9,9 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import NodePool, PoolStatus
 from provisioner.model.workloads import Workload
-from tests.builders import after, go_pool, make_jobset, make_node, make_pod, make_requirements, strange_taint
-from tests.slices.planning.world import World
+from tests.support.clock import after
+from tests.support.models import go_pool, make_jobset, make_node, make_pod, make_requirements, strange_taint
+from tests.support.world import World
 
 #: What a release from before April 2024 put on a pool instead of the JobSet's name and namespace.
 OLD_RELEASE = {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_NAMESPACE}

@@ -17,8 +17,9 @@ from provisioner.slices import preflight
 from provisioner.slices.preflight import Status
 from provisioner.slices.preflight.in_google import NamedReservation, named_reservations
 from provisioner.slices.suppliers.gke.permissions import ACT_AS
-from tests.slices.kit import OTHER_CERTIFICATE, settings
-from tests.slices.preflight.kit import ACCOUNT, BATCH_GROUP, GROUP, LWS_GROUP, NOW, ORIGINAL_LEASE, World, described
+from tests.support.controller import OTHER_CERTIFICATE
+from tests.support.preflight import ACCOUNT, BATCH_GROUP, GROUP, LWS_GROUP, NOW, ORIGINAL_LEASE, World, described
+from tests.support.settings import settings
 
 Change = Callable[[World], object]
 

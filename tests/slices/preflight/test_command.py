@@ -18,8 +18,8 @@ from provisioner.kube.rights import ACCESS_REVIEWS
 from provisioner.simulators.gke.app import Simulator
 from provisioner.slices.preflight import Subject
 from tests.kube.test_api import write_kubeconfig
-from tests.kube.wire_server import WireServer, as_json, running
-from tests.slices.preflight.kit import GROUP, ORIGINAL_LEASE, World
+from tests.support.preflight import GROUP, ORIGINAL_LEASE, World
+from tests.support.wire_server import WireServer, as_json, running
 
 #: Most of these tests start Python, with all of Google's libraries.
 pytestmark = pytest.mark.timeout(60)

@@ -40,7 +40,7 @@ from provisioner.slices.suppliers.gke import errors, translate
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Reservation
-from tests.fakes.recording_server import Answer, RecordingServer, google_error
+from tests.support.recording_server import Answer, RecordingServer, google_error
 
 CLUSTER_PATH = "/v1/projects/p/locations/us-east5/clusters/c"
 

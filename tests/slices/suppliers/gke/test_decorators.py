@@ -12,7 +12,7 @@ from provisioner.model.capacity import FailureKind, NodePoolRequest, OperationNa
 from provisioner.slices.suppliers.gke.decorators import InstrumentedGke, RetryingGke
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Gke
-from tests.fakes.fake_gke import METHODS, FakeGke, pool_of
+from tests.support.gke import METHODS, FakeGke, pool_of
 
 REQUEST = NodePoolRequest(name=PoolName("a"), zone=Zone("z"), machine_type="ct6e-standard-1t", node_count=1)
 CALLS: dict[str, Callable[[Gke], Any]] = {

@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.cli.start import inferred_words
 from provisioner.google.metadata import Surroundings, read_surroundings
-from tests.fakes.recording_server import Answer, Recorded, RecordingServer
+from tests.support.recording_server import Answer, Recorded, RecordingServer
 
 VALUES = {
     "project/project-id": b"my-project",

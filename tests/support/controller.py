@@ -13,10 +13,9 @@ from typing import Any, Generic, Literal, TypeVar
 from provisioner import constants, kube
 from provisioner.kube.protocol import JOBSETS_ROOT, collection_path, object_path
 from provisioner.kube.quantities import format_time
-from provisioner.model.capacity import NodePool, PoolName, PoolStatus, Zone
+from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import ObjectRef, WorkloadKind, group_key
 from provisioner.runtime.clock import FollowedClock
-from provisioner.settings import Settings
 from provisioner.slices.act import Actor
 from provisioner.slices.gate import Gate
 from provisioner.slices.loop import Loop
@@ -29,9 +28,11 @@ from provisioner.slices.suppliers.gke.protocol import Cluster
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
-from tests.fakes.fake_gke import FakeGke
-from tests.kube.builders import FakeClock, job_reference
-from tests.kube.fake_kube import FakeKube
+from tests.support.clock import FakeClock
+from tests.support.gke import FakeGke
+from tests.support.kube import FakeKube
+from tests.support.objects import job_reference
+from tests.support.settings import settings
 
 T = TypeVar("T")
 
@@ -102,19 +103,6 @@ class FakeRecorder:
         return [reason for reason, _ in seen]
 
 
-def settings(**changes: Any) -> Settings:
-    """Return settings of a cluster, with short delays."""
-    values: dict[str, Any] = {
-        "project_id": "project-1",
-        "cluster_location": "us-central2",
-        "zone": Zone("us-central2-b"),
-        "cluster": "test",
-        "deletion_delay_seconds": 30.0,
-        "node_min_lifespan_seconds": 0.0,
-    }
-    return Settings(**(values | changes))
-
-
 class World:
     """Everything around a loop that is stepped by hand."""
 
@@ -123,7 +111,7 @@ class World:
         self.time = FollowedClock(lambda: self.clock.now(), self.clock)  # noqa: PLW0108 - a test may replace `now`
         self.kube = FakeKube()
         self.gke = FakeGke(cluster=Cluster(name="test", status="RUNNING", ca_certificate_pem=CERTIFICATE))
-        self.settings = settings(**changes)
+        self.settings = settings(**{"node_min_lifespan_seconds": 0.0} | changes)
         self.recorder = FakeRecorder()
         self.metrics = Metrics(version="test")
         self.leading = True

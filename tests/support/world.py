@@ -28,7 +28,9 @@ from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import CallState, Memory
 from provisioner.slices.planning.plan import Create, Delete, LookUp, LookUpKind, Plan, Verdict
-from tests.builders import NOW, make_node, make_nodes, make_pod, settings
+from tests.support.clock import NOW
+from tests.support.models import make_node, make_nodes, make_pod
+from tests.support.settings import settings
 
 
 def failure(kind: FailureKind, message: str = "GKE's own words.") -> Failure:

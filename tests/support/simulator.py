@@ -1,4 +1,4 @@
-"""A fake clock, pools to ask for, and ways to talk to a simulator."""
+"""Pools to ask for, and ways to talk to a simulator."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import http.client
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from provisioner.simulators.gke.names import ClusterName
@@ -15,21 +13,6 @@ from provisioner.simulators.gke.names import ClusterName
 CLUSTER = ClusterName("proj", "us-east5-a", "main")
 CLUSTER_PATH = "/v1/projects/proj/locations/us-east5-a/clusters/main"
 POOLS_PATH = f"{CLUSTER_PATH}/nodePools"
-
-
-@dataclass
-class FakeClock:
-    """Time that moves when told to."""
-
-    now: datetime = field(default_factory=lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
-
-    def __call__(self) -> datetime:
-        """Return the time."""
-        return self.now
-
-    def tick(self, seconds: float) -> None:
-        """Move on."""
-        self.now += timedelta(seconds=seconds)
 
 
 def slice_pool(name: str = "slice", **changes: Any) -> dict[str, Any]:

@@ -16,9 +16,10 @@ from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.permissions import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from provisioner.slices.suppliers.gke.protocol import Cluster, Inspector, Reservation
 from provisioner.workloads import LEADER_WORKER_SET, PLAIN_JOB
-from tests.fakes.fake_gke import FakeGke, failure
-from tests.kube.fake_kube import FakeKube
-from tests.slices.kit import CERTIFICATE, settings
+from tests.support.controller import CERTIFICATE
+from tests.support.gke import FakeGke, failure
+from tests.support.kube import FakeKube
+from tests.support.settings import settings
 
 ACCOUNT = "tpu-nodes@project-1.iam.gserviceaccount.com"
 GROUP = JOBSETS_ROOT.rpartition("/")[0]

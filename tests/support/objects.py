@@ -1,28 +1,8 @@
-"""Raw JSON of pods, JobSets and nodes as API servers send it, and a clock that only moves when told."""
+"""Raw JSON of pods, JobSets and nodes as API servers send it."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
-
-
-class FakeClock:
-    """A monotonic clock and a wall clock that move together."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        """Return the monotonic time."""
-        return self.seconds
-
-    def now(self) -> datetime:
-        """Return the wall time."""
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds)
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass."""
-        self.seconds += seconds
 
 
 def job_reference(group_name: str, **changes: Any) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""Plain builders of domain objects: a v4 slice of two hosts by default, every field open to keywords."""
+"""Builders of the model's frozen types: a v4 slice of two hosts by default, every field open to keywords."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from provisioner import constants, tpu
@@ -20,32 +20,16 @@ from provisioner.model.workloads import (
     Workloads,
     WorkloadUid,
 )
-from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, find_slices, group_key
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.planning.launch.candidates import pool_request
 from provisioner.slices.planning.launch.specification import expected_pool, expected_view
+from tests.support.clock import NOW
+from tests.support.settings import settings
 
-NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
 SPOT_TOLERATION = Toleration(key=constants.SPOT, operator="Equal", value="true", effect="NoSchedule")
 UNSCHEDULABLE = "0/9 nodes are available: 9 Insufficient google.com/tpu."
-
-
-def after(seconds: float) -> datetime:
-    """Return a moment after NOW."""
-    return NOW + timedelta(seconds=seconds)
-
-
-def settings(**changes: Any) -> Settings:
-    """Return settings of a regional cluster."""
-    fields: dict[str, Any] = {
-        "project_id": "a-project",
-        "cluster_location": "us-central2",
-        "zone": "us-central2-b",
-        "cluster": "a-cluster",
-    }
-    return Settings(**fields | changes)
 
 
 def make_requirements(

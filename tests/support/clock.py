@@ -1,0 +1,32 @@
+"""Time that moves when a test says so."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+#: The moment at which the objects of `models` are as they are.
+NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
+
+
+def after(seconds: float) -> datetime:
+    """Return a moment after NOW."""
+    return NOW + timedelta(seconds=seconds)
+
+
+class FakeClock:
+    """A monotonic clock and a wall clock that move together."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        """Return the monotonic time."""
+        return self.seconds
+
+    def now(self) -> datetime:
+        """Return the wall time."""
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.seconds += seconds

@@ -1,0 +1,18 @@
+"""Settings of a regional cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provisioner.settings import Settings
+
+
+def settings(**changes: Any) -> Settings:
+    """Return settings with their defaults, but for what has none."""
+    fields: dict[str, Any] = {
+        "project_id": "project-1",
+        "cluster_location": "us-central2",
+        "zone": "us-central2-b",
+        "cluster": "test",
+    }
+    return Settings(**fields | changes)
