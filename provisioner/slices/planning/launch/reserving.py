@@ -104,7 +104,7 @@ def closing(round_: Round, matching: Matching, reservations: Mapping[str, Reserv
         for each in pools:
             if scope not in limits.scopes_of(each):
                 continue
-            idle = not matching.holders.get(each.name) and each.name not in matching.claimed
+            idle = not matching.holders.get(each.name) and each.name not in matching.claimed and not each.unwatched
             if idle or each.leaving or each.pool.status is PoolStatus.STOPPING or each.name in chosen:
                 missing -= each.chips
             elif _settled(each, matching, round_.slices, reservation):

@@ -46,14 +46,22 @@ def to_evict(round_: Round, matching: Matching, turns: Turns, budget: Budget) ->
 
 
 def _longest_idle(round_: Round, matching: Matching) -> list[Supply]:
-    """List the pools that nothing needed at the last look, nor does now, those that are idle for longest first."""
+    """List the pools that nothing needed at the last look, nor does now, those that are idle for longest first.
+
+    Last those that could not be deleted so far: they may be in use by somebody who is not seen here.
+    """
     supply = round_.supply
     idle_since = {
         name: since
         for name, since in round_.memory.surplus_since.items()
-        if name in supply and supply[name].usable and name not in matching.claimed and not matching.holders.get(name)
+        if name in supply
+        and supply[name].usable
+        and not supply[name].unwatched
+        and name not in matching.claimed
+        and not matching.holders.get(name)
     }
-    return [supply[name] for name in sorted(idle_since, key=lambda name: (idle_since[name], name))]
+    ordered = sorted(idle_since, key=lambda name: (supply[name].half_deleted, idle_since[name], name))
+    return [supply[name] for name in ordered]
 
 
 def _make_room(

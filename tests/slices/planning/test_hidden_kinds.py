@@ -1,0 +1,138 @@
+"""Pools of workloads that nobody watches: nothing tells whether they are needed, and they keep no others waiting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner.model.snapshot import Snapshot
+from provisioner.model.workloads import Workload, WorkloadKind
+from provisioner.slices.planning.launch.limits import scopes_of
+from provisioner.slices.planning.launch.reserving import closing
+from provisioner.slices.planning.match.assignment import Restrictions, match
+from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
+from provisioner.slices.planning.memory.state import Reservation
+from provisioner.slices.planning.plan import Delete
+from provisioner.slices.planning.round import begin_round
+from tests.builders import make_jobset, make_lws, make_node, make_pod, make_pool, make_requirements, settings
+from tests.slices.planning.world import World
+
+_WATCHED_KINDS = frozenset[WorkloadKind]()
+_NO_SETS = frozenset({WorkloadKind.LEADER_WORKER_SET})
+
+#: Who is hidden, and how: a kind that may not be read, or a namespace that is not served.
+_HIDDEN = [
+    pytest.param(make_lws("hidden"), _NO_SETS, {}, id="a kind"),
+    pytest.param(
+        make_jobset("hidden", namespace="away"), _WATCHED_KINDS, {"namespaces": ("default",)}, id="a namespace"
+    ),
+]
+
+
+class HalfSeen(World):
+    """A world of which the provisioner does not see some kinds."""
+
+    unknown_kinds = _WATCHED_KINDS
+
+    def snapshot(self, **changes: Any) -> Snapshot:
+        """Return what the provisioner sees."""
+        return super().snapshot(**{"unknown_kinds": self.unknown_kinds} | changes)
+
+    def _delete(self, delete: Delete) -> DeleteAnswer:
+        """Find that what is hidden lives."""
+        if delete.workload_name == "hidden":
+            return DeleteAnswer(name=delete.name, at=self.now, result=DeleteResult.NEEDED, reason="it lives")
+        return super()._delete(delete)
+
+
+def half_seen(kinds: frozenset[WorkloadKind], **changes: Any) -> HalfSeen:
+    """Return an empty world."""
+    world = HalfSeen(settings_=settings(**changes))
+    world.unknown_kinds = kinds
+    return world
+
+
+@pytest.mark.parametrize(("hidden", "kinds", "changes"), _HIDDEN)
+def test_a_hidden_pool_that_is_unready_keeps_no_other_from_being_replaced(
+    hidden: Workload, kinds: frozenset[WorkloadKind], changes: dict[str, Any]
+) -> None:
+    """It cannot be replaced while nobody knows whom it serves, and one of a few may be replaced at a time."""
+    world = half_seen(kinds, ready_timeout_seconds=100.0, **changes)
+    world.put(make_pool(hidden))
+    world.step(seconds=1)
+    workload = make_jobset("seen")
+    world.add(workload)
+    world.put(make_pool(workload))
+    world.run(8, seconds=20)
+    assert world.memory.given_up == {make_pool(workload).name}
+    world.run(8, seconds=20)
+    assert len(world.created) == 1
+
+
+def test_a_hidden_pool_that_another_counts_on_is_replaced_for_it() -> None:
+    """A JobSet's pods ran there last, so it is known whom it serves."""
+    workload = make_jobset("seen")
+    pool = make_pool(make_lws("hidden"))
+    world = half_seen(_NO_SETS, ready_timeout_seconds=100.0)
+    world.workloads[workload.uid] = workload
+    world.put_pool(pool)
+    for node in list(world.nodes.values()):
+        world.put(make_pod(workload, index=int(node.name[-1]), node=node.name))
+    world.step()
+    world.nodes.clear()
+    world.end_pods(workload)
+    world.start_pods(workload)
+    world.run(8, seconds=20)
+    assert len(world.created) == 1
+
+
+@pytest.mark.parametrize(("hidden", "kinds", "changes"), _HIDDEN)
+def test_room_is_made_by_pools_that_can_go(
+    hidden: Workload, kinds: frozenset[WorkloadKind], changes: dict[str, Any]
+) -> None:
+    """The pool that is idle for longest is one of which nobody knows whether it is: the next one goes."""
+    world = half_seen(kinds, max_chips=16, deletion_delay_seconds=3600.0, **changes)
+    world.put_pool(make_pool(hidden))
+    world.step(seconds=60)
+    idle = make_pool(make_jobset("over"))
+    world.put_pool(idle)
+    world.step(seconds=60)
+    world.add(make_jobset("waits", template=make_requirements(topology="2x2x1", tolerations=()), parallelism=1))
+    plan = world.look()
+    assert [each.name for each in plan.deletes] == [idle.name]
+
+
+@pytest.mark.parametrize(("hidden", "kinds", "changes"), _HIDDEN)
+def test_as_many_pools_are_closed_as_if_the_hidden_were_in_use(
+    hidden: Workload, kinds: frozenset[WorkloadKind], changes: dict[str, Any]
+) -> None:
+    """What nobody can give away makes no room for the slice that chips are kept for."""
+    world = half_seen(kinds, **changes)
+    busy, waits = make_jobset("busy"), make_jobset("waits")
+    world.put_pool(make_pool(hidden))
+    used = world.put_pool(make_pool(busy))
+    world.workloads[busy.uid] = busy
+    for index in range(2):
+        world.put(make_pod(busy, index=index, node=make_node(used, index).name))
+    world.add(waits)
+    round_ = begin_round(world.snapshot(), world.memory, world.settings, world.now)
+    (scope, *_) = scopes_of(round_.supply[used.name])
+    kept = Reservation(workload_uid=waits.uid, since=world.now, missing_chips=8)
+    matching = match(round_, Restrictions())
+    assert closing(round_, replace(matching, claimed={}), {scope: kept}) == {used.name}
+
+
+def test_room_is_made_by_pools_that_could_not_be_deleted_last() -> None:
+    """Somebody's pod is on the pool that is idle for longest: the next one goes."""
+    world = World(settings_=settings(max_chips=16, deletion_delay_seconds=3600.0))
+    kept, idle = (make_pool(make_jobset(name)) for name in ("kept", "over"))
+    world.put_pool(kept)
+    world.step(seconds=60)
+    world.put_pool(idle)
+    world.step(seconds=60)
+    world.add(make_jobset("waits", template=make_requirements(topology="2x2x1", tolerations=()), parallelism=1))
+    assert [each.name for each in world.look().deletes] == [kept.name]
+    world.answer(DeleteAnswer(name=kept.name, at=world.now, result=DeleteResult.KEPT, reason="a pod is on it"))
+    assert [each.name for each in world.look().deletes] == [idle.name]
