@@ -24,7 +24,7 @@ from provisioner.model.capacity import PoolName
 from provisioner.model.snapshot import Snapshot
 from provisioner.runtime import logs
 from provisioner.settings import Settings
-from provisioner.slices.observe import PoolList, Watches, distrust, hidden, make_watches, take_snapshot
+from provisioner.slices.observe import PoolList, Watches, hidden, make_watches, take_snapshot
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.memory.state import Memory
@@ -212,6 +212,8 @@ def _why(state: PoolState, guest: Callable[[PoolName], str]) -> str:
     if state.phase is Phase.IDLE:
         if pod := guest(state.name):
             return f"pod {pod} requests chips and runs on it; delete the pod, or let it end"
+        if state.unwatched:
+            return f"created for {workload}, which is not watched; the controller deletes it once the {kind} has ended"
         return f"not needed (it was created for {workload}); the controller deletes it"
     if state.workload is None:
         return f"pods that request chips run on it (it was created for {workload}); delete them, or let them end"
@@ -281,8 +283,9 @@ def _why_nobody_leads(api: kube.Api, namespace: str, now: datetime) -> str:
 def _await_lists(watches: Watches, changed: threading.Event) -> None:
     """Wait for the first lists; what did not come by then is told as what cannot be seen."""
     deadline = time.monotonic() + _SYNC_SECONDS
-    while (distrust(watches) or hidden(watches)) and time.monotonic() < deadline:
-        if any(watch.problem for watch in watches.named().values()):
+    while time.monotonic() < deadline:
+        # One that has a problem, such as a kind that is not installed, is not waited for; the others are.
+        if all(watch.synced or watch.problem for watch in watches.named().values()):
             return
         changed.wait(0.2)
         changed.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -27,6 +28,7 @@ from tests.support.controller import (
     jobset_path,
     raw_foreign_pod,
 )
+from tests.support.models import make_lws, make_pool
 
 _OWN = "tpu-provisioner-system"
 _LEASE = object_path("leases", constants.LEASE_NAME, namespace=_OWN, root=LEASES_ROOT)
@@ -272,6 +274,35 @@ def test_a_kind_that_may_not_be_read(world: World) -> None:
     world.settings = replace(world.settings, pause_creation=False)
     sets.missing = True
     assert Person(world)().code == 0
+
+
+def test_a_pool_of_a_kind_that_is_not_shown(world: World) -> None:
+    """Nobody knows that it is not needed."""
+    pool = make_pool(make_lws())
+    world.gke.set_pool(pool)
+    done = Person(_paused(world))()
+    assert done.code == 1
+    assert f"{pool.name}  created for LeaderWorkerSet default/serve, which is not watched; " in done.text
+
+
+def test_the_lists_are_waited_for_although_a_kind_is_not_installed(world: World) -> None:
+    """Its answer comes first; what the others show is not known before they are listed."""
+    sets = FakeWatch[Workload](dict)
+    sets.synced, sets.missing, sets.problem = False, True, "the LeaderWorkerSet CRD is not installed"
+    watches = replace(world.watches, workloads={**world.watches.workloads, WorkloadKind.LEADER_WORKER_SET: sets})
+    arriving = [world.jobsets, world.pods, world.nodes]
+    for each in arriving:
+        each.synced = False
+
+    class Changed(threading.Event):
+        """One list after the other arrives."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            arriving.pop().synced = True
+            return True
+
+    drain._await_lists(watches, Changed())
+    assert not arriving
 
 
 @pytest.mark.parametrize(

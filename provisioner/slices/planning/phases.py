@@ -66,6 +66,7 @@ def state_of(
         nodes=supply.pool.hosts,
         ready_nodes=supply.ready_nodes,
         note=note,
+        unwatched=supply.unwatched,
     )
 
 

@@ -136,6 +136,8 @@ class PoolState:
     ready_nodes: int
     #: Why it is in this phase, in words, where that is not plain.
     note: str = ""
+    #: The workload that it was made for is not watched, so that it looks idle whether that lives or not.
+    unwatched: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,9 @@ from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResul
 from provisioner.slices.planning.memory.state import Reservation
 from provisioner.slices.planning.plan import Delete
 from provisioner.slices.planning.round import begin_round
-from tests.builders import make_jobset, make_lws, make_node, make_pod, make_pool, make_requirements, settings
-from tests.slices.planning.world import World
+from tests.support.models import make_jobset, make_lws, make_node, make_pod, make_pool, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World
 
 _WATCHED_KINDS = frozenset[WorkloadKind]()
 _NO_SETS = frozenset({WorkloadKind.LEADER_WORKER_SET})
