@@ -38,7 +38,7 @@ _EARLY_SECONDS = 5.0
 WATCHES_BEFORE_RELIST = 3
 #: How often to look for a kind that is not installed, or not permitted (yet).
 ABSENT_RETRY_SECONDS = 10.0
-#: So many DELETED events are remembered: more than any round could have missed.
+#: So many ends are remembered: more than any round could have missed.
 _DELETIONS_KEPT = 10_000
 
 
@@ -130,7 +130,7 @@ class Reflector(Generic[T]):
         #: The uid of every record, for late DELETED events of a namesake.
         self._uids: dict[Key, str] = {}
         self._malformed: dict[Key, str] = {}
-        #: The uids of DELETED events, oldest first; a dict for its order and its look-up.
+        #: The uids of what was seen to end, oldest first; a dict for its order and its look-up.
         self._seen_deleted: dict[str, None] = {}
         self._snapshot: Mapping[Key, T] | None = None
         self._synced = False
@@ -154,7 +154,10 @@ class Reflector(Generic[T]):
             return self._snapshot
 
     def seen_deleted(self, uid: str) -> bool:
-        """Whether a DELETED event told of this object's end; one that is merely missing from a list was not seen."""
+        """Whether an object was seen to be deleted, or to be wanted no more.
+
+        One that is merely missing from a list was not seen.
+        """
         with self._lock:
             return uid in self._seen_deleted
 
@@ -320,13 +323,16 @@ class Reflector(Generic[T]):
             self._uids.pop(key, None)
             # Of what is not wanted there may be so much that the others would be forgotten for it.
             if malformed or key in self._records:
-                self._seen_deleted[uid] = None
-            if len(self._seen_deleted) > _DELETIONS_KEPT:
-                del self._seen_deleted[next(iter(self._seen_deleted))]
+                self._note_end(uid)
             if self._records.pop(key, None) is None:
                 return False
             self._snapshot = None
         return True
+
+    def _note_end(self, uid: str) -> None:
+        self._seen_deleted[uid] = None
+        if len(self._seen_deleted) > _DELETIONS_KEPT:
+            del self._seen_deleted[next(iter(self._seen_deleted))]
 
     def _read(self, key: Key, uid: str, raw: Any) -> T | None:
         """Parse one object; what can't be read keeps its last good record, and costs no other object its turn."""
@@ -338,6 +344,10 @@ class Reflector(Generic[T]):
             reason = f"{self.name} {'/'.join(key)}: {error!r}"
         else:
             self._malformed.pop(key, None)
+            if record is None and self._uids.get(key) == uid:
+                # Nobody wonders where it is.
+                with self._lock:
+                    self._note_end(uid)
             return record
         if self._malformed.get(key) != reason:
             self._malformed[key] = reason
@@ -363,6 +373,8 @@ class Reflector(Generic[T]):
         if isinstance(error, errors.Gone):
             _log.info("watch.expired", watch=self.name, error=str(error))
             self._resource_version = ""
+            if not self._synced:
+                self._set_problem(f"list of {self.name} takes longer than the API server keeps it: {error}")
             return self._backoff.next_seconds()
         if isinstance(error, errors.NotFound):
             hint = f"; {self._install_hint}" if self._install_hint else ""

@@ -67,7 +67,7 @@ class Watch(Protocol[T_co]):
         """Whether it is synced and was confirmed lately."""
 
     def seen_deleted(self, uid: str) -> bool:
-        """Whether a DELETED event told of this object's end."""
+        """Whether an object was seen to be deleted, or to be wanted no more."""
 
 
 class CombinedWatch(Generic[T]):
@@ -131,7 +131,7 @@ class CombinedWatch(Generic[T]):
         return all(part.fresh(max_silence_seconds=max_silence_seconds) for part in self.parts)
 
     def seen_deleted(self, uid: str) -> bool:
-        """Whether a DELETED event of any part told of this object's end."""
+        """Whether any part saw an object being deleted, or wanted no more."""
         return any(part.seen_deleted(uid) for part in self.parts)
 
 

@@ -16,7 +16,7 @@ from provisioner.runtime.clock import FollowedClock
 from provisioner.settings import Settings
 from provisioner.slices.act import Actor
 from provisioner.slices.metrics import Metrics
-from provisioner.slices.observe import PoolList, Watches, distrust, take_snapshot
+from provisioner.slices.observe import PoolList, Watches, absent, distrust, take_snapshot
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers, checkpoint
 from provisioner.slices.planning.memory.clock_set import shifted
@@ -24,7 +24,6 @@ from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.protocol import IdentityCheck
-from provisioner.workloads import KINDS
 
 _log = structlog.get_logger(__name__)
 
@@ -102,10 +101,11 @@ class Loop:
 
     def round(self) -> float:
         """Do one round; return how many seconds the next may wait where nothing happens."""
-        optional = {each.resource for each in KINDS.values() if each.optional}
+        without = absent(self.watches)
         for name, watch in self.watches.named().items():
-            if name in optional and not watch.synced:
+            if name in without:
                 # Nothing is wrong with a cluster that does not have the kind.
+                self.metrics.forget_watch(name)
                 continue
             contact = watch.last_contact_monotonic
             age = time.monotonic() - contact if contact is not None else float("inf")

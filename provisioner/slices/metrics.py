@@ -85,6 +85,8 @@ class Metrics:
         self._watch_age = self._gauge(
             "watch_last_contact_age_seconds", "Time since a list-watch last heard from the API server.", "resource"
         )
+        #: Those that have a state.
+        self._watches: set[str] = set()
         self._leader = self._gauge("leader", "1 while this process is the leader.")
         self._proven = self._gauge(
             "cluster_proven", "1 when kubeconfig and GKE settings are proven to be of one cluster."
@@ -178,6 +180,14 @@ class Metrics:
         """Set the state of one list-watch."""
         self._watch_synced.labels(resource).set(synced)
         self._watch_age.labels(resource).set(last_contact_age_seconds)
+        self._watches.add(resource)
+
+    def forget_watch(self, resource: str) -> None:
+        """Show no state of a list-watch for which there is nothing to watch."""
+        if resource in self._watches:
+            self._watches.discard(resource)
+            self._watch_synced.remove(resource)
+            self._watch_age.remove(resource)
 
     def set_leader(self, *, leading: bool) -> None:
         """Set whether this process leads."""

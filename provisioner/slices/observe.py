@@ -24,6 +24,8 @@ _log = structlog.get_logger(__name__)
 
 #: API servers send a bookmark about every minute: a watch that is silent for longer than two is not to be trusted.
 MAX_SILENCE_SECONDS = 150.0
+#: Watches without which everything else is served, by their names.
+_OPTIONAL = frozenset(kind.resource for kind in KINDS.values() if kind.optional)
 #: After a failed list the next is tried after this long, doubled by each further failure up to the cap.
 _RELIST_SECONDS = 1.0
 _RELIST_CAP_SECONDS = 30.0
@@ -131,11 +133,14 @@ class PoolList:
 
 
 def distrust(watches: Watches) -> tuple[str, ...]:
-    """Say why the caches must not be decided on; empty: they may."""
+    """Say why the caches must not be decided on; empty: they may.
+
+    The first answer about each kind is waited for, even if it is only that there are none or that they may not be read:
+    what an earlier process noted of their slices would be forgotten.
+    """
     reasons = []
-    optional = {each.resource for each in KINDS.values() if each.optional}
     for name, watch in watches.named().items():
-        if name in optional:
+        if name in _OPTIONAL and (watch.synced or watch.problem):
             continue
         if not watch.synced:
             reasons.append(watch.problem or f"the {name} are not listed yet")
@@ -151,6 +156,11 @@ def unknown_kinds(watches: Watches) -> frozenset[WorkloadKind]:
         if KINDS[kind].optional and not (watch.synced and watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS)):
             unknown.add(kind)
     return frozenset(unknown)
+
+
+def absent(watches: Watches) -> frozenset[str]:
+    """Name the watches of optional kinds that the API server does not know."""
+    return frozenset(name for name, watch in watches.named().items() if name in _OPTIONAL and watch.missing)
 
 
 def hidden(watches: Watches) -> tuple[str, ...]:

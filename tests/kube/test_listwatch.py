@@ -270,6 +270,19 @@ def test_only_a_deleted_event_counts_as_seen_to_be_deleted(harness: Harness) -> 
     assert [harness.watch.seen_deleted(uid) for uid in ("uid-a", "uid-b")] == [True, False]
 
 
+@pytest.mark.parametrize("seen_by", ["an event", "a list"])
+def test_what_is_wanted_no_more_was_seen_to_go(harness: Harness, seen_by: str) -> None:
+    """Such as a Job that lost its annotation: it is there, so nobody has to wonder where it is."""
+    if seen_by == "an event":
+        harness.play(event("MODIFIED", thing("a", -1)))
+    else:
+        harness.put(thing("a", -1))
+        harness.play(event("ERROR", {"code": 410, "reason": "Expired"}))
+        harness.play()
+    assert harness.values() == {"b": 2}
+    assert [harness.watch.seen_deleted(uid) for uid in ("uid-a", "uid-b")] == [True, False]
+
+
 def test_deletions_of_what_is_not_wanted_are_not_remembered(harness: Harness) -> None:
     """There may be any number of them; those that count must not be forgotten for them."""
     unwanted = [thing(f"other-{number}", -1, uid=f"uid-{number}") for number in range(3)]
@@ -277,6 +290,16 @@ def test_deletions_of_what_is_not_wanted_are_not_remembered(harness: Harness) ->
     gone = (*unwanted, thing("a", uid="uid-a"), thing("c", 13, uid="uid-malformed"))
     harness.play(*(event("DELETED", each) for each in gone))
     assert list(harness.watch._seen_deleted) == ["uid-a", "uid-malformed"]
+
+
+def test_a_first_list_that_expires_is_a_problem() -> None:
+    """What waits for the first answer goes on without it, and somebody can read why."""
+    harness = Harness()
+    harness.kube.fail("GET", "things", errors.Gone("too old", status=410))
+    harness.watch.step()
+    assert harness.watch.problem == "list of things takes longer than the API server keeps it: too old (HTTP 410)"
+    harness.watch.step()
+    assert (harness.watch.problem, harness.watch.synced) == (None, True)
 
 
 def test_the_watch_continues_where_it_was(harness: Harness) -> None:

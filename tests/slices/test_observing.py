@@ -136,6 +136,19 @@ def test_a_kind_that_is_not_there_keeps_nothing_else_from_being_decided() -> Non
     assert snapshot.unknown_kinds == {WorkloadKind.LEADER_WORKER_SET, WorkloadKind.JOB}
 
 
+def test_the_first_answer_about_each_kind_is_waited_for() -> None:
+    """A decision before it would forget what an earlier process noted of their slices."""
+    world = World()
+    sets = FakeWatch[Workload](dict)
+    watches = replace(world.watches, workloads={**world.watches.workloads, WorkloadKind.LEADER_WORKER_SET: sets})
+    sets.synced = False
+    assert distrust(watches) == ("the leaderworkersets are not listed yet",)
+    sets.problem = "RBAC does not allow the provisioner to list leaderworkersets"
+    assert distrust(watches) == ()
+    sets.synced, sets.silent = True, True
+    assert distrust(watches) == ()
+
+
 def test_a_snapshot_has_what_the_caches_have() -> None:
     """JobSets by UID; of the deleted ones those that own a pool; the labels of namespaces where they are watched."""
     world = World()

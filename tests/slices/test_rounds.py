@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices.act import Actor
 from provisioner.slices.loop import Loop
@@ -16,7 +17,7 @@ from provisioner.slices.planning.memory.answers import CreateAnswer
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.report import Reporter
 from tests.support.clock import FakeClock
-from tests.support.controller import OTHER_CERTIFICATE, World
+from tests.support.controller import OTHER_CERTIFICATE, FakeWatch, World
 
 _STOCKOUT = Failure(kind=FailureKind.STOCKOUT, message="no v4")
 
@@ -118,6 +119,25 @@ def test_the_state_of_the_process_is_in_the_metrics() -> None:
     world.pods.synced = True
     world.round()
     assert world.loop.problems() == ()
+
+
+def test_a_kind_that_the_cluster_does_not_have_has_no_metrics() -> None:
+    """Not those of the time when it was there, either; one that may not be read is shown as it is."""
+    world = World()
+    sets = FakeWatch[Workload](dict)
+    workloads = {**world.watches.workloads, WorkloadKind.LEADER_WORKER_SET: sets}
+    world.loop.watches = replace(world.watches, workloads=workloads)
+    found = []
+    for synced, missing in ((False, True), (True, False), (False, True), (False, False)):
+        sets.synced, sets.missing, sets.problem = synced, missing, None if synced else "404"
+        world.round()
+        found.append(
+            [
+                metric(world, name, resource="leaderworkersets")
+                for name in ("watch_synced", "watch_last_contact_age_seconds")
+            ]
+        )
+    assert found == [[None, None], [1.0, float("inf")], [None, None], [0.0, float("inf")]]
 
 
 def test_a_round_waits_until_the_first_thing_is_due() -> None:
