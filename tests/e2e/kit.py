@@ -23,6 +23,7 @@ from provisioner.simulators.gke.faults import Fault, Target
 from provisioner.simulators.gke.model import World
 from provisioner.simulators.gke.records import Pool, PoolStatus, PoolView
 from provisioner.simulators.gke.settings import SimulatorSettings
+from tests.support.objects import pod_spec, raw_jobset
 
 #: Short, so that a test takes seconds, and long enough to act in the middle.
 QUICK: dict[str, float | None] = {
@@ -67,35 +68,24 @@ def jobset(
 ) -> dict[str, Any]:
     """Return a JobSet."""
     rehearsed = {RUN_FOR: run_for} | ({FAIL_AFTER: fail_after} if fail_after else {})
-    selectors = {constants.TPU_ACCELERATOR: accelerator, constants.TPU_TOPOLOGY: topology}
-    amount = {constants.TPU_RESOURCE: str(chips)}
-    pod = {
-        "metadata": {"annotations": {**rehearsed, **(pod_annotations or {})}, "labels": dict(pod_labels or {})},
-        "spec": {
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": grace_seconds,
-            "nodeSelector": {key: value for key, value in (selectors | dict(selector or {})).items() if value},
-            "tolerations": list(tolerations),
-            "containers": [
-                {"name": "main", "image": "none", "resources": {"requests": amount, "limits": amount} if chips else {}}
-            ],
-        },
-    }
-    job = {"parallelism": parallelism, "completions": parallelism, "backoffLimit": 0, "template": pod}
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "annotations": {EXCLUSIVE: constants.NODE_POOL, **(annotations or {})},
-        },
-        "spec": {
-            "suspend": suspend,
-            "failurePolicy": {"maxRestarts": max_restarts},
-            "replicatedJobs": [{"name": "w", "replicas": replicas, "template": {"spec": job}}],
-        },
-    }
+    selectors = {constants.TPU_ACCELERATOR: accelerator, constants.TPU_TOPOLOGY: topology, **(selector or {})}
+    return raw_jobset(
+        name,
+        namespace=namespace,
+        uid="",
+        job="w",
+        replicas=replicas,
+        parallelism=parallelism,
+        pod=pod_spec(
+            chips=chips,
+            nodeSelector={key: value for key, value in selectors.items() if value},
+            tolerations=list(tolerations),
+            terminationGracePeriodSeconds=grace_seconds,
+        ),
+        pod_metadata={"annotations": {**rehearsed, **(pod_annotations or {})}, "labels": dict(pod_labels or {})},
+        metadata={"annotations": {EXCLUSIVE: constants.NODE_POOL, **(annotations or {})}},
+        spec={"suspend": suspend, "failurePolicy": {"maxRestarts": max_restarts}},
+    )
 
 
 def foreign_pod(name: str, namespace: str, *, node: str = "", chips: int = 0, **spec: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from provisioner.kube.protocol import collection_path, object_path
 from provisioner.localcluster import RUN_FOR
 from provisioner.workloads import PLAIN_JOB
 from tests.e2e.kit import Ground, await_round, told
+from tests.support.objects import pod_spec, raw_job
 
 pytestmark = pytest.mark.e2e
 
@@ -20,7 +21,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "job" / "job.yaml"
 SERVING = {"SERVE_JOBS": "true"}
 
 
-def raw_job(
+def job(
     name: str,
     ground: Ground,
     *,
@@ -31,44 +32,23 @@ def raw_job(
     **spec: Any,
 ) -> dict[str, Any]:
     """Return a Job of one slice of two hosts."""
-    container = {"name": "main", "image": "none", "resources": {"limits": {constants.TPU_RESOURCE: "4"}}}
-    selector = {
-        constants.TPU_ACCELERATOR: "tpu-v4-podslice",
-        constants.TPU_TOPOLOGY: topology,
-        constants.LEGACY_POOL_ID: name,
-    }
-    template = {
-        "metadata": {"annotations": {RUN_FOR: run_for}},
-        "spec": {
-            "restartPolicy": "Never",
-            "nodeSelector": selector,
-            "containers": [container],
-            "terminationGracePeriodSeconds": 1,
-        },
-    }
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {
-            "name": name,
-            "namespace": ground.namespace,
-            "annotations": {constants.SERVE: "true"} if served else {},
-        },
-        "spec": {
-            "parallelism": pods,
-            "completions": pods,
-            "completionMode": "Indexed",
-            "backoffLimit": 0,
-            "template": template,
-        }
-        | spec,
-    }
+    selector = {**pod_spec(topology=topology)["nodeSelector"], constants.LEGACY_POOL_ID: name}
+    return raw_job(
+        name,
+        namespace=ground.namespace,
+        uid="",
+        parallelism=pods,
+        pod=pod_spec(nodeSelector=selector, terminationGracePeriodSeconds=1),
+        pod_metadata={"annotations": {RUN_FOR: run_for}},
+        metadata={} if served else {"annotations": {}},
+        spec=spec,
+    )
 
 
 def apply(ground: Ground, name: str, **options: Any) -> None:
     """Create a Job."""
     path = collection_path("jobs", namespace=ground.namespace, root=PLAIN_JOB.root)
-    ground.api.post(path, raw_job(name, ground, **options))
+    ground.api.post(path, job(name, ground, **options))
 
 
 def path_of(ground: Ground, name: str) -> str:

@@ -13,33 +13,18 @@ from provisioner.localcluster import recipes
 from provisioner.rehearsal import ProvisionerProcess
 from provisioner.workloads import leaderworkerset
 from tests.e2e.kit import Ground, ready
+from tests.support.objects import pod_spec, raw_lws
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("leaderworkersets")]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "leaderworkerset" / "leaderworkerset.yaml"
-SELECTOR = {constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: "2x2x2"}
-
-
-def raw_set(name: str, ground: Ground, *, replicas: int = 2, size: int = 2) -> dict[str, Any]:
-    """Return a LeaderWorkerSet whose groups have a node pool each, of two hosts."""
-    container = {"name": "main", "image": "none", "resources": {"limits": {constants.TPU_RESOURCE: "4"}}}
-    template = {"spec": {"nodeSelector": SELECTOR, "containers": [container], "terminationGracePeriodSeconds": 1}}
-    return {
-        "apiVersion": leaderworkerset.API_VERSION,
-        "kind": leaderworkerset.KIND,
-        "metadata": {
-            "name": name,
-            "namespace": ground.namespace,
-            "annotations": {constants.LWS_EXCLUSIVE_TOPOLOGY: constants.NODE_POOL},
-        },
-        "spec": {"replicas": replicas, "leaderWorkerTemplate": {"size": size, "workerTemplate": template}},
-    }
+_POD = pod_spec(terminationGracePeriodSeconds=1)
 
 
 def apply(ground: Ground, name: str, **options: Any) -> str:
     """Create a LeaderWorkerSet; return its address."""
     path = collection_path("leaderworkersets", namespace=ground.namespace, root=leaderworkerset.ROOT)
-    ground.api.post(path, raw_set(name, ground, **options))
+    ground.api.post(path, raw_lws(name, namespace=ground.namespace, uid="", pod=_POD, **options))
     return object_path("leaderworkersets", name, namespace=ground.namespace, root=leaderworkerset.ROOT)
 
 

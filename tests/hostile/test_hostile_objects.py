@@ -20,7 +20,6 @@ from provisioner.kube.fields import MalformedObject
 from provisioner.model.capacity import NodePool, Taint
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, Workload
-from provisioner.slices.demand import group_key
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Plan
@@ -29,6 +28,7 @@ from provisioner.workloads.pods import parse_pod
 from tests.support.clock import NOW
 from tests.support.counting import counted, measured
 from tests.support.models import make_jobset, make_nodes, make_pod, make_pool, make_requirements
+from tests.support.objects import TOLERATION, pod_spec, raw_jobset, raw_leader
 from tests.support.settings import settings
 
 #: The objects are as large as the API server takes them.
@@ -62,65 +62,22 @@ NODES = tuple(
 )
 
 
-def raw_jobset() -> dict[str, Any]:
+def evil_jobset() -> dict[str, Any]:
     """Return a JobSet that can be served."""
-    return {
-        "metadata": {"namespace": "default", "name": "evil", "uid": "uid-of-evil", "annotations": {}, "labels": {}},
-        "spec": {
-            "replicatedJobs": [
-                {
-                    "name": "slice",
-                    "replicas": 1,
-                    "template": {"spec": {"parallelism": 4, "template": {"metadata": {}, "spec": pod_spec()}}},
-                }
-            ]
-        },
-    }
+    return raw_jobset(
+        "evil", parallelism=4, pod=evil_spec(), pod_metadata={}, metadata={"annotations": {}, "labels": {}}
+    )
 
 
-def pod_spec() -> dict[str, Any]:
+def evil_spec() -> dict[str, Any]:
     """Return what its pods ask for."""
-    return {
-        "nodeSelector": {constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: "2x2x4"},
-        "tolerations": [{"key": constants.TPU_RESOURCE, "operator": "Exists"}],
-        "containers": [{"resources": {"limits": {constants.TPU_RESOURCE: "4"}}}],
-    }
+    containers = [{"resources": {"limits": {constants.TPU_RESOURCE: "4"}}}]
+    return pod_spec(topology="2x2x4", tolerations=[TOLERATION], containers=containers)
 
 
-def raw_pod(*, job: int = 0) -> dict[str, Any]:
+def evil_pod(*, job: int = 0) -> dict[str, Any]:
     """Return the leader pod of one of its child Jobs, which cannot be scheduled."""
-    name = f"evil-slice-{job}"
-    return {
-        "metadata": {
-            "namespace": "default",
-            "name": f"{name}-0",
-            "uid": f"uid-of-{name}-0",
-            "labels": {
-                constants.JOBSET_NAME: "evil",
-                constants.JOBSET_UID: "uid-of-evil",
-                constants.JOB_KEY: group_key("default", name),
-                constants.JOB_NAME: name,
-                constants.COMPLETION_INDEX: "0",
-            },
-            "annotations": {},
-            "ownerReferences": [
-                {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": "j", "controller": True}
-            ],
-        },
-        "spec": pod_spec(),
-        "status": {
-            "phase": "Pending",
-            "conditions": [
-                {
-                    "type": "PodScheduled",
-                    "status": "False",
-                    "reason": "Unschedulable",
-                    "message": "no",
-                    "lastTransitionTime": "2026-06-01T11:00:00Z",
-                }
-            ],
-        },
-    }
+    return raw_leader("evil", number=job, spec=evil_spec(), metadata={"annotations": {}})
 
 
 def read(parse: Callable[[object], Any], raw: object) -> list[Any]:
@@ -301,7 +258,7 @@ CASES: dict[str, tuple[Change, str]] = {
 def test_a_pod_costs_what_it_weighs_and_changes_nothing_for_others(name: str) -> None:
     """In the JobSet's template and on the pod, each with all that it can hold."""
     change, words = CASES[name]
-    workload, pod = raw_jobset(), raw_pod()
+    workload, pod = evil_jobset(), evil_pod()
     template = workload["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     change(template["spec"], template["metadata"])
     change(pod["spec"], pod["metadata"])
@@ -327,7 +284,7 @@ def test_a_jobset_costs_what_it_weighs_and_changes_nothing_for_others(
     job: dict[str, Any], count: int, words: str
 ) -> None:
     """What it asks for in numbers costs nothing."""
-    workload = raw_jobset()
+    workload = evil_jobset()
     (only,) = workload["spec"]["replicatedJobs"]
     only["name"], only["replicas"] = job.get("name", "slice"), job.get("replicas", 1)
     spec = only["template"]["spec"]
@@ -336,7 +293,7 @@ def test_a_jobset_costs_what_it_weighs_and_changes_nothing_for_others(
     workload["spec"]["replicatedJobs"] = [
         {**only, "name": only["name"] + ("" if not n else str(n))} for n in range(count)
     ]
-    _, plan = check([workload], [raw_pod()])
+    _, plan = check([workload], [evil_pod()])
     assert words in told(plan)
 
 
@@ -344,11 +301,11 @@ def test_pods_that_differ_are_compared_with_free_pools_within_the_budget() -> No
     """Each has all the tolerations and expressions that are read, and none is like another."""
     pods = []
     for job in range(8):
-        pod = raw_pod(job=job)
+        pod = evil_pod(job=job)
         put(affinity=required(*[[not_in(str(job))]] * 63, [not_in(*map(str, range(900)))]))(pod["spec"], {})
         put(tolerations=[{"key": f"k{index}"} for index in range(63)] + [{"operator": "Exists"}])(pod["spec"], {})
         pods.append(pod)
-    workload = raw_jobset()
+    workload = evil_jobset()
     workload["spec"]["replicatedJobs"][0]["replicas"] = len(pods)
     plan, _ = check([workload], pods)
     assert sum(each.workload_name == "evil" and each.phase.value == "ready" for each in plan.pools) == len(pods)
@@ -393,7 +350,7 @@ def plant(rng: random.Random, holder: Any, size: int) -> None:
 def test_objects_made_by_chance_cost_what_they_weigh_and_change_nothing_for_others(seed: int) -> None:
     """Bombs of all sizes at all places of a JobSet and its pod."""
     rng = random.Random(seed)
-    workload, pod = raw_jobset(), raw_pod()
+    workload, pod = evil_jobset(), evil_pod()
     for raw in (workload, pod):
         for _ in range(rng.randint(0, 3)):
             plant(rng, raw, int(10 ** rng.uniform(1, 5)))

@@ -346,6 +346,8 @@ def test_affinity_that_matches_nothing_does_not_become_no_constraint() -> None:
 def test_a_jobset_is_read_whole() -> None:
     """Replicas, parallelism and the template; completions don't matter."""
     raw = raw_jobset(
+        replicas=2,
+        parallelism=4,
         metadata={
             "deletionTimestamp": "2026-01-01T00:00:00Z",
             "annotations": {"tpu-provisioner.cloud.google.com/copy-labels": "a", "other": "b"},

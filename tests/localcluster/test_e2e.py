@@ -18,6 +18,7 @@ import requests
 
 from provisioner import localcluster
 from tests.support.localcluster import Kube, process_is_alive, wait_for
+from tests.support.objects import pod_spec, raw_jobset
 
 # The first run on a machine builds the programs.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
@@ -50,24 +51,17 @@ def jobset(
     name: str, *, pods: int = 1, pool: str | None = None, annotations: dict[str, str] | None = None
 ) -> dict[str, Any]:
     """Return a JobSet of one slice; its pods may only go to the pool, if one is given."""
-    template = {
-        "metadata": {"annotations": annotations or {}},
-        "spec": {
-            "restartPolicy": "Never",
-            "nodeSelector": {"cloud.google.com/gke-nodepool": pool} if pool else {},
-            "containers": [{"name": "main", "image": "none", "resources": {"limits": {"google.com/tpu": "4"}}}],
-        },
-    }
-    job = {"parallelism": pods, "completions": pods, "backoffLimit": 0, "template": template}
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {
-            "name": name,
-            "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
-        },
-        "spec": {"replicatedJobs": [{"name": "slice", "replicas": 1, "template": {"spec": job}}]},
-    }
+    pod = pod_spec(nodeSelector={"cloud.google.com/gke-nodepool": pool} if pool else {})
+    exclusive = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
+    return raw_jobset(
+        name,
+        namespace="",
+        uid="",
+        parallelism=pods,
+        pod=pod,
+        pod_metadata={"annotations": annotations or {}},
+        metadata={"annotations": exclusive},
+    )
 
 
 def condition(thing: dict[str, Any], kind: str) -> dict[str, Any]:

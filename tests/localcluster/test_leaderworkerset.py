@@ -18,6 +18,7 @@ import pytest
 from provisioner import localcluster
 from tests.localcluster.recording import KINDS, POOL, Recorder, histories, literal, path_of
 from tests.support.localcluster import Kube, wait_for
+from tests.support.objects import pod_spec, raw_lws
 
 # The first run on a machine builds the programs.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
@@ -59,14 +60,10 @@ def create_pool(kube: Kube, name: str) -> None:
 
 def leaderworkerset() -> dict[str, Any]:
     """Return two groups of two hosts each, each group on a pool of its own."""
+    # As recorded: the chips are limits alone.
     container = {"name": "main", "image": "none", "resources": {"limits": {"google.com/tpu": "4"}}}
-    template = {"spec": {"nodeSelector": TPU, "containers": [container], "terminationGracePeriodSeconds": 5}}
-    return {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": {"name": "serve", "annotations": {"leaderworkerset.sigs.k8s.io/exclusive-topology": POOL}},
-        "spec": {"replicas": 2, "leaderWorkerTemplate": {"size": 2, "workerTemplate": template}},
-    }
+    pod = pod_spec(nodeSelector=TPU, containers=[container], terminationGracePeriodSeconds=5)
+    return raw_lws("serve", namespace="", uid="", pod=pod)
 
 
 def start(kube: Kube) -> None:

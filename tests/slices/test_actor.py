@@ -17,7 +17,8 @@ from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Create, LookUp, LookUpKind, Plan
-from tests.support.controller import World, a_delete, jobset_path, raw_foreign_pod, raw_jobset, raw_node
+from tests.support.controller import World, a_delete, jobset_of, jobset_path, node_of
+from tests.support.objects import raw_foreign_pod
 
 POOL = PoolName("train-pool")
 NODE = "gke-test-train-pool-0"
@@ -40,7 +41,7 @@ def put_pool(world: World) -> None:
     """Put the pool with one node."""
     pool = NodePool(name=POOL, status=PoolStatus.RUNNING)
     world.gke.set_pool(pool)
-    world.kube.put_object(object_path("nodes", NODE), raw_node(NODE, pool, world.clock))
+    world.kube.put_object(object_path("nodes", NODE), node_of(pool, NODE, world.clock))
 
 
 def carry_out(world: World, **plan: Any) -> list[Answer]:
@@ -119,7 +120,7 @@ def test_a_delete_that_the_gate_stops(world: World) -> None:
 def test_a_delete_whose_reason_is_gone(world: World) -> None:
     """A JobSet that lives keeps its pool."""
     put_pool(world)
-    world.kube.put_object(jobset_path("train"), raw_jobset("train", uid="uid-of-train"))
+    world.kube.put_object(jobset_path("train"), jobset_of("train", uid="uid-of-train"))
     (answer,) = carry_out(world, deletes=(a_delete(),))
     assert isinstance(answer, DeleteAnswer)
     assert answer.result is DeleteResult.NEEDED

@@ -19,16 +19,9 @@ from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.slices.observe import PoolList
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
-from tests.support.controller import (
-    CERTIFICATE,
-    NAMESPACE,
-    OTHER_CERTIFICATE,
-    FakeWatch,
-    World,
-    jobset_path,
-    raw_foreign_pod,
-)
+from tests.support.controller import CERTIFICATE, NAMESPACE, OTHER_CERTIFICATE, FakeWatch, World, jobset_path
 from tests.support.models import make_lws, make_pool
+from tests.support.objects import raw_foreign_pod
 
 _OWN = "tpu-provisioner-system"
 _LEASE = object_path("leases", constants.LEASE_NAME, namespace=_OWN, root=LEASES_ROOT)

@@ -19,15 +19,13 @@ from tests.support.controller import (
     NAMESPACE,
     World,
     a_delete,
+    jobset_of,
     jobset_path,
-    raw_foreign_pod,
-    raw_jobset,
-    raw_leader,
-    raw_node,
+    leader_of,
+    node_of,
     seconds_from,
 )
-from tests.support.objects import job_reference
-from tests.workloads.test_job import raw_job
+from tests.support.objects import job_reference, raw_foreign_pod, raw_job
 
 NODE = "gke-test-train-pool-0"
 SECOND = "gke-test-train-pool-1"
@@ -39,13 +37,13 @@ def world() -> World:
     world = World()
     pool = NodePool(name=PoolName("train-pool"), status=PoolStatus.RUNNING)
     for name in (NODE, SECOND):
-        world.kube.put_object(object_path("nodes", name), raw_node(name, pool, world.clock))
+        world.kube.put_object(object_path("nodes", name), node_of(pool, name, world.clock))
     return world
 
 
 def put_jobset(world: World, *, uid: str = "uid-of-train", **changes: Any) -> None:
     """Put the JobSet that the pool was made for, or one of its name."""
-    world.kube.put_object(jobset_path("train"), raw_jobset("train", uid=uid, **changes))
+    world.kube.put_object(jobset_path("train"), jobset_of("train", uid=uid, **changes))
 
 
 def put_pod(world: World, name: str = "stray", **changes: Any) -> None:
@@ -330,7 +328,7 @@ def test_a_pool_without_nodes_goes(world: World) -> None:
 def test_the_jobset_is_read_in_its_namespace(world: World) -> None:
     """A JobSet of the same name elsewhere is another one."""
     other = object_path("jobsets", "train", namespace="elsewhere", root=JOBSETS_ROOT)
-    world.kube.put_object(other, raw_jobset("train", uid="uid-of-train"))
+    world.kube.put_object(other, jobset_of("train", uid="uid-of-train"))
     world.gate.pass_through(a_delete())
     assert jobset_path("train") in world.calls("GET")
     assert NAMESPACE in jobset_path("train")
@@ -353,11 +351,7 @@ _JOB = object_path("jobs", "train", namespace=NAMESPACE, root=PLAIN_JOB.root)
 def test_a_job_is_read_before_its_pool_goes(world: World, *, changes: dict[str, Any] | None, kept: bool) -> None:
     """By its name and UID, and with its annotation; pods on the nodes are looked at in any case."""
     if changes is not None:
-        raw = raw_job(
-            metadata={"name": "train", "namespace": NAMESPACE, "uid": "uid-of-train", **changes.get("metadata", {})},
-            **changes.get("spec", {}),
-        )
-        world.kube.put_object(_JOB, raw | {"status": changes.get("status", {})})
+        world.kube.put_object(_JOB, raw_job("train", namespace=NAMESPACE, **changes))
     delete = a_delete(kind=WorkloadKind.JOB)
     if kept:
         with pytest.raises(NeededError, match=f"Job {NAMESPACE}/train lives"):
@@ -382,7 +376,7 @@ def test_without_the_right_to_read_jobs_nothing_is_proven(world: World) -> None:
 
 def put_job_pod(world: World, index: str, *, node: str) -> None:
     """Put a pod of the job that the pool was made for: bound to a node, or unschedulable."""
-    raw = raw_leader("train", topology="2x2x2", uid="uid-of-train", node=node)
+    raw = leader_of("train", topology="2x2x2", uid="uid-of-train", node=node)
     name = f"train-workers-0-{index}"
     raw["metadata"] |= {"name": name, "uid": name}
     raw["metadata"]["labels"][constants.COMPLETION_INDEX] = index
@@ -414,7 +408,7 @@ def test_a_slice_that_is_not_stuck_any_more_keeps_its_pool(world: World) -> None
 def test_a_pod_of_another_kind_is_not_the_stuck_slices(world: World) -> None:
     """Its group may have the same name, and pods of LeaderWorkerSets carry no UID."""
     put_job_pod(world, "1", node="")
-    raw = raw_leader("train", topology="2x2x2", uid="uid-of-train", node=NODE)
+    raw = leader_of("train", topology="2x2x2", uid="uid-of-train", node=NODE)
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train-workers", "uid": "u", "controller": True}
     raw["metadata"] |= {
         "name": "train-workers-0",

@@ -14,8 +14,9 @@ from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, P
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.slices.gate import Gate, KeptError
 from tests.support.clock import FakeClock
-from tests.support.controller import a_delete, jobset_path, raw_foreign_pod, raw_node
+from tests.support.controller import a_delete, jobset_path, node_of
 from tests.support.kube import Call, FakeKube
+from tests.support.objects import raw_foreign_pod
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -76,7 +77,7 @@ class LargeKube(BusyKube):
         self.pods: dict[str, JsonObject] = {}
         self.on_call = lambda: clock.advance(LATENCY_SECONDS)
         for index in range(nodes):
-            self.put_object(f"/api/v1/nodes/n{index}", raw_node(f"n{index}", POOL, clock))
+            self.put_object(f"/api/v1/nodes/n{index}", node_of(POOL, f"n{index}", clock))
 
     def list_page(self, path: str, query: Mapping[str, str] | None = None, **options: Any) -> Page:
         """Return the pods on one node."""
@@ -158,7 +159,7 @@ def test_cordons_of_a_large_pool_are_undone_as_fast() -> None:
 
 def make(kube: FakeKube, clock: FakeClock) -> Gate:
     """Return the gate; one node of the pool is there."""
-    kube.put_object("/api/v1/nodes/first", raw_node("first", POOL, clock))
+    kube.put_object("/api/v1/nodes/first", node_of(POOL, "first", clock))
     return Gate(api=kube, clock=clock.now, monotonic=clock)
 
 
@@ -166,7 +167,7 @@ def test_a_node_that_registers_during_the_look_keeps_the_pool() -> None:
     """It was not closed, so a pod may be on it by now; what was closed is open again."""
     kube, clock = BusyKube(), FakeClock()
     gate = make(kube, clock)
-    kube.after_pods = lambda: kube.put_object("/api/v1/nodes/second", raw_node("second", POOL, clock)) and None
+    kube.after_pods = lambda: kube.put_object("/api/v1/nodes/second", node_of(POOL, "second", clock)) and None
     with pytest.raises(KeptError, match="second has registered"):
         gate.pass_through(a_delete())
     assert closed(kube) == [False, False]

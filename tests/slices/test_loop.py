@@ -12,6 +12,7 @@ from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.slices import loop as loop_module
 from tests.support.controller import World, jobset_path
+from tests.support.objects import raw_foreign_pod
 
 HINTS = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace="tpu-provisioner-system")
 
@@ -310,8 +311,6 @@ def test_a_pool_kept_by_a_stranger_is_opened_and_goes_later(world: World) -> Non
     world.remove_leader()
     world.round(after_seconds=3)
     node = f"gke-test-{pool}-0"
-    from tests.support.controller import raw_foreign_pod
-
     path = object_path("pods", "stray", namespace="other")
     world.kube.put_object(path, raw_foreign_pod("stray", node))
     world.rounds(10, every_seconds=5)

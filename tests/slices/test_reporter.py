@@ -10,7 +10,8 @@ import structlog
 from provisioner import constants
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, PoolStatus
-from tests.support.controller import World, jobset_path, raw_foreign_pod
+from tests.support.controller import World, jobset_path
+from tests.support.objects import raw_foreign_pod
 
 
 @pytest.fixture

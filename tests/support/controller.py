@@ -14,7 +14,7 @@ from provisioner import constants, kube
 from provisioner.kube.protocol import JOBSETS_ROOT, collection_path, object_path
 from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
-from provisioner.model.workloads import ObjectRef, WorkloadKind, group_key
+from provisioner.model.workloads import ObjectRef, WorkloadKind
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices.act import Actor
 from provisioner.slices.gate import Gate
@@ -31,7 +31,7 @@ from provisioner.workloads.pods import parse_pod
 from tests.support.clock import FakeClock
 from tests.support.gke import FakeGke
 from tests.support.kube import FakeKube
-from tests.support.objects import job_reference
+from tests.support.objects import TAINT, TOLERATION, pod_spec, raw_jobset, raw_leader, raw_node
 from tests.support.settings import settings
 
 T = TypeVar("T")
@@ -179,7 +179,7 @@ class World:
     def put_jobset(self, name: str = "train", *, topology: str = "2x2x1", uid: str = "", **changes: Any) -> str:
         """Put a JobSet of one v4 slice with its leader pod, which can't be scheduled; return the JobSet's UID."""
         uid = uid or f"uid-of-{name}"
-        self.kube.put_object(jobset_path(name), raw_jobset(name, topology=topology, uid=uid, **changes))
+        self.kube.put_object(jobset_path(name), jobset_of(name, topology=topology, uid=uid, **changes))
         self.put_leader(name, topology=topology, uid=uid)
         return uid
 
@@ -194,7 +194,7 @@ class World:
     def put_leader(self, name: str = "train", *, topology: str = "2x2x1", uid: str = "", node: str = "") -> None:
         """Put the leader pod: unschedulable, or running on a node."""
         path = object_path("pods", f"{name}-workers-0-0", namespace=NAMESPACE)
-        self.kube.put_object(path, raw_leader(name, topology=topology, uid=uid or f"uid-of-{name}", node=node))
+        self.kube.put_object(path, leader_of(name, topology=topology, uid=uid, node=node))
 
     def remove_leader(self, name: str = "train") -> None:
         """Take the leader pod away."""
@@ -213,7 +213,7 @@ class World:
         pool = self.gke.pools[PoolName(pool_name)]
         names = [f"gke-test-{pool.name}-{index}" for index in range(pool.node_count)]
         for name in names:
-            self.kube.put_object(object_path("nodes", name), raw_node(name, pool, self.clock))
+            self.kube.put_object(object_path("nodes", name), node_of(pool, name, self.clock))
         return names
 
     def finish_deletes(self) -> None:
@@ -261,93 +261,28 @@ def jobset_path(name: str) -> str:
     return object_path("jobsets", name, namespace=NAMESPACE, root=JOBSETS_ROOT)
 
 
-def raw_jobset(name: str, *, topology: str = "2x2x1", uid: str, **changes: Any) -> dict[str, Any]:
-    """Return a JobSet of one slice of TPU v4."""
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {"name": name, "namespace": NAMESPACE, "uid": uid, **changes.pop("metadata", {})},
-        "spec": {
-            "replicatedJobs": [
-                {
-                    "name": "workers",
-                    "replicas": 1,
-                    "template": {"spec": {"parallelism": 1, "template": {"spec": _pod_spec(topology)}}},
-                }
-            ],
-            **changes.pop("spec", {}),
-        },
-        **changes,
-    }
+def jobset_of(name: str = "train", *, topology: str = "2x2x1", **changes: Any) -> dict[str, Any]:
+    """Return a JobSet of one v4 slice, of one host unless told otherwise."""
+    pod = pod_spec(topology=topology, tolerations=[TOLERATION])
+    return raw_jobset(name, namespace=NAMESPACE, job="workers", parallelism=1, pod=pod, **changes)
 
 
-def raw_leader(name: str, *, topology: str, uid: str, node: str) -> dict[str, Any]:
-    """Return the leader pod of a JobSet."""
-    job = f"{name}-workers-0"
-    waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes fit"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": f"{job}-0",
-            "namespace": NAMESPACE,
-            "uid": f"pod-of-{uid}",
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-            "labels": {
-                constants.JOBSET_NAME: name,
-                constants.JOBSET_UID: uid,
-                constants.JOB_KEY: group_key(NAMESPACE, job),
-                constants.COMPLETION_INDEX: "0",
-            },
-            "ownerReferences": [job_reference(job)],
-        },
-        "spec": {**_pod_spec(topology), **({"nodeName": node} if node else {})},
-        "status": {"phase": "Running"} if node else {"phase": "Pending", "conditions": [waiting]},
-    }
+def leader_of(name: str = "train", *, topology: str = "2x2x1", uid: str = "", node: str = "") -> dict[str, Any]:
+    """Return the leader pod of a JobSet of one slice."""
+    pod = pod_spec(topology=topology, tolerations=[TOLERATION])
+    return raw_leader(name, namespace=NAMESPACE, uid=uid, job="workers", node=node, spec=pod)
 
 
-def raw_node(name: str, pool: NodePool, clock: FakeClock) -> dict[str, Any]:
+def node_of(pool: NodePool, name: str, clock: FakeClock) -> dict[str, Any]:
     """Return a ready node as GKE registers it."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {
-            "name": name,
-            "uid": f"uid-of-{name}",
-            "creationTimestamp": format_time(clock.now()),
-            "labels": {
-                **pool.labels,
-                constants.NODE_POOL: pool.name,
-                constants.TPU_ACCELERATOR: "tpu-v4-podslice",
-                constants.TPU_TOPOLOGY: pool.topology or "2x2x1",
-            },
-        },
-        "spec": {"taints": [{"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}]},
-        "status": {
-            "allocatable": {constants.TPU_RESOURCE: "4", "cpu": "239", "memory": "400Gi"},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
+    labels = {
+        **pool.labels,
+        constants.NODE_POOL: pool.name,
+        constants.TPU_ACCELERATOR: "tpu-v4-podslice",
+        constants.TPU_TOPOLOGY: pool.topology or "2x2x1",
     }
-
-
-def raw_foreign_pod(name: str, node: str, **changes: Any) -> dict[str, Any]:
-    """Return a running pod that no JobSet made, with chips unless told otherwise."""
-    requests = changes.pop("requests", {constants.TPU_RESOURCE: "4"})
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "other", "uid": f"uid-of-{name}", **changes.pop("metadata", {})},
-        "spec": {"nodeName": node, "containers": [{"name": "main", "resources": {"requests": requests}}]},
-        "status": {"phase": changes.pop("phase", "Running")},
-    }
-
-
-def _pod_spec(topology: str) -> dict[str, Any]:
-    return {
-        "nodeSelector": {constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: topology},
-        "tolerations": [{"key": constants.TPU_RESOURCE, "operator": "Exists"}],
-        "containers": [{"name": "main", "resources": {"requests": {constants.TPU_RESOURCE: "4"}}}],
-    }
+    metadata = {"creationTimestamp": format_time(clock.now()), "labels": labels}
+    return raw_node(name, metadata=metadata, taints=[TAINT])
 
 
 def a_delete(pool: str = "train-pool", reason: DeleteReason = DeleteReason.WORKLOAD_GONE, **changes: Any) -> Delete:

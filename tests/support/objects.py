@@ -1,112 +1,225 @@
-"""Raw JSON of pods, JobSets and nodes as API servers send it."""
+"""Raw JSON of workloads, pods and nodes as the API server sends it, or as users create it.
+
+Everywhere `metadata` adds fields or replaces them, `spec` does so in what is not a pod or a node, and other keywords
+replace whole parts. An empty `namespace` or `uid` is left out: the API server sets them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from provisioner import constants
+from provisioner.model.workloads import group_key
+from provisioner.workloads import LEADER_WORKER_SET
 
-def job_reference(group_name: str, **changes: Any) -> dict[str, Any]:
+Json = dict[str, Any]
+
+CREATED = "2026-01-01T00:00:00Z"
+UNSCHEDULABLE_SINCE = "2026-01-01T00:00:05Z"
+#: What GKE adds to pods that ask for chips.
+TOLERATION = {"key": constants.TPU_RESOURCE, "operator": "Exists"}
+TAINT = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
+
+
+def _object(
+    api_version: str, kind: str, name: str, namespace: str, uid: str, metadata: Mapping[str, Any] | None
+) -> Json:
+    identity = {"name": name} | ({"namespace": namespace} if namespace else {}) | ({"uid": uid} if uid else {})
+    return {"apiVersion": api_version, "kind": kind, "metadata": {**identity, **(metadata or {})}}
+
+
+# --- Pods ---
+
+
+def pod_spec(*, accelerator: str = "tpu-v4-podslice", topology: str = "2x2x2", chips: int = 4, **fields: Any) -> Json:
+    """Return the spec of a pod of one container, which asks for chips of a slice."""
+    amount = {constants.TPU_RESOURCE: str(chips)} if chips else {}
+    return {
+        "nodeSelector": {constants.TPU_ACCELERATOR: accelerator, constants.TPU_TOPOLOGY: topology},
+        "containers": [{"name": "main", "image": "none", "resources": {"requests": amount, "limits": amount}}],
+        **fields,
+    }
+
+
+def job_reference(group_name: str, **changes: Any) -> Json:
     """Return the owner reference that the Job controller puts on the pods of a Job."""
     reference = {"apiVersion": "batch/v1", "kind": "Job", "name": group_name, "uid": f"uid-of-{group_name}"}
     return {**reference, "controller": True, **changes}
 
 
-def raw_pod(name: str = "train-slice-0-0-abcde", *, namespace: str = "default", **changes: Any) -> dict[str, Any]:
-    """Return an unschedulable leader pod; `changes` replace spec, status or parts of metadata."""
-    pod: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "uid": f"uid-of-{name}",
-            "resourceVersion": "7",
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-            "labels": {
-                "jobset.sigs.k8s.io/jobset-name": "train",
-                "jobset.sigs.k8s.io/jobset-uid": "jobset-uid-1",
-                "jobset.sigs.k8s.io/job-key": "a" * 40,
-                "batch.kubernetes.io/job-completion-index": "0",
-            },
-            "ownerReferences": [job_reference("train-slice-0")],
-        },
-        "spec": {
-            "nodeSelector": {
-                "cloud.google.com/gke-tpu-accelerator": "tpu-v4-podslice",
-                "cloud.google.com/gke-tpu-topology": "2x2x2",
-            },
-            "containers": [{"name": "main", "resources": {"requests": {"google.com/tpu": "4"}}}],
-        },
-        "status": {
-            "phase": "Pending",
-            "conditions": [
-                {
-                    "type": "PodScheduled",
-                    "status": "False",
-                    "reason": "Unschedulable",
-                    "message": "0/3 nodes are available",
-                    "lastTransitionTime": "2026-01-01T00:00:05Z",
-                }
-            ],
-        },
+def unschedulable(message: str = "0/3 nodes are available") -> Json:
+    """Return the status of a pod that the scheduler finds no node for."""
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": message,
+        "lastTransitionTime": UNSCHEDULABLE_SINCE,
     }
-    metadata = changes.pop("metadata", {})
-    pod["metadata"].update(metadata)
-    pod.update(changes)
-    return pod
+    return {"phase": "Pending", "conditions": [condition]}
 
 
-def raw_jobset(name: str = "train", *, namespace: str = "default", **changes: Any) -> dict[str, Any]:
-    """Return a JobSet of two slices."""
-    jobset: dict[str, Any] = {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {"name": name, "namespace": namespace, "uid": f"uid-of-{name}"},
-        "spec": {
-            "replicatedJobs": [
-                {
-                    "name": "slice",
-                    "replicas": 2,
-                    "template": {
-                        "spec": {
-                            "parallelism": 4,
-                            "completions": 4,
-                            "template": {
-                                "spec": {
-                                    "containers": [{"resources": {"limits": {"google.com/tpu": 4}}}],
-                                }
-                            },
-                        }
-                    },
-                }
-            ]
+def raw_pod(
+    name: str = "train-slice-0-0-abcde",
+    *,
+    namespace: str = "default",
+    uid: str = "",
+    metadata: Mapping[str, Any] | None = None,
+    **parts: Any,
+) -> Json:
+    """Return a pod, by default the unschedulable leader of the first slice of a JobSet `train`."""
+    marks = child_marks("train", "train-slice-0", namespace="default", uid="jobset-uid-1")
+    # No pod's own word for its group counts, but the Job that controls it.
+    marks["labels"][constants.JOB_KEY] = "a" * 40
+    shown = {"resourceVersion": "7", "creationTimestamp": CREATED, **marks, **(metadata or {})}
+    raw = _object("v1", "Pod", name, namespace, uid or f"uid-of-{name}", shown)
+    return {**raw, "spec": pod_spec(), "status": unschedulable(), **parts}
+
+
+def child_marks(jobset: str, group_name: str, *, namespace: str, uid: str) -> Json:
+    """Return what the metadata of the first pod of a child Job say of whose it is."""
+    return {
+        "labels": {
+            constants.JOBSET_NAME: jobset,
+            constants.JOBSET_UID: uid,
+            constants.JOB_KEY: group_key(namespace, group_name),
+            constants.COMPLETION_INDEX: "0",
         },
+        "ownerReferences": [job_reference(group_name)],
     }
-    jobset["metadata"].update(changes.pop("metadata", {}))
-    jobset.update(changes)
-    return jobset
 
 
-def raw_node(name: str = "gke-c-p-1", *, pool: str = "train-pool", **changes: Any) -> dict[str, Any]:
+def raw_leader(
+    jobset: str = "train",
+    *,
+    namespace: str = "default",
+    uid: str = "",
+    job: str = "slice",
+    number: int = 0,
+    node: str = "",
+    **parts: Any,
+) -> Json:
+    """Return the leader pod of a child Job of a JobSet: running on a node, else unschedulable."""
+    uid = uid or f"uid-of-{jobset}"
+    group_name = f"{jobset}-{job}-{number}"
+    marks = child_marks(jobset, group_name, namespace=namespace, uid=uid)
+    metadata = {**marks, **parts.pop("metadata", {})}
+    spec = {**parts.pop("spec", pod_spec(tolerations=[TOLERATION])), **({"nodeName": node} if node else {})}
+    status = {"phase": "Running"} if node else unschedulable()
+    pod_uid = f"pod-{number}-of-{uid}"
+    return raw_pod(
+        f"{group_name}-0", namespace=namespace, uid=pod_uid, metadata=metadata, spec=spec, status=status, **parts
+    )
+
+
+def raw_foreign_pod(
+    name: str,
+    node: str,
+    *,
+    requests: Mapping[str, str] | None = None,
+    phase: str = "Running",
+    metadata: Mapping[str, Any] | None = None,
+) -> Json:
+    """Return a pod on a node that no workload made, with chips unless told otherwise."""
+    resources = {"requests": {constants.TPU_RESOURCE: "4"} if requests is None else dict(requests)}
+    spec = {"nodeName": node, "containers": [{"name": "main", "resources": resources}]}
+    shown = {"labels": {}, "ownerReferences": [], **(metadata or {})}
+    return raw_pod(name, namespace="other", metadata=shown, spec=spec, status={"phase": phase})
+
+
+# --- Workloads ---
+
+
+def raw_jobset(
+    name: str = "train",
+    *,
+    namespace: str = "default",
+    uid: str | None = None,
+    job: str = "slice",
+    replicas: int = 1,
+    parallelism: int = 2,
+    pod: Mapping[str, Any] | None = None,
+    pod_metadata: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    spec: Mapping[str, Any] | None = None,
+    **parts: Any,
+) -> Json:
+    """Return a JobSet of one replicated job; `pod` is the spec of its pods."""
+    child = _job_spec(parallelism, pod, pod_metadata)
+    jobs = [{"name": job, "replicas": replicas, "template": {"spec": child}}]
+    raw = _object("jobset.x-k8s.io/v1alpha2", "JobSet", name, namespace, _uid(uid, name), metadata)
+    return {**raw, "spec": {"replicatedJobs": jobs, **(spec or {})}, **parts}
+
+
+def raw_job(
+    name: str = "sweep",
+    *,
+    namespace: str = "default",
+    uid: str | None = None,
+    parallelism: int = 2,
+    pod: Mapping[str, Any] | None = None,
+    pod_metadata: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    spec: Mapping[str, Any] | None = None,
+    **parts: Any,
+) -> Json:
+    """Return an indexed Job that asks to be served."""
+    raw = _object(
+        "batch/v1",
+        "Job",
+        name,
+        namespace,
+        _uid(uid, name),
+        {"annotations": {constants.SERVE: "true"}, **(metadata or {})},
+    )
+    job = {"completionMode": "Indexed", **_job_spec(parallelism, pod, pod_metadata), **(spec or {})}
+    return {**raw, "spec": job, **parts}
+
+
+def raw_lws(
+    name: str = "serve",
+    *,
+    namespace: str = "default",
+    uid: str | None = None,
+    replicas: int = 2,
+    size: int = 2,
+    pod: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Json:
+    """Return a LeaderWorkerSet whose groups have a node pool each."""
+    exclusive = {"annotations": {constants.LWS_EXCLUSIVE_TOPOLOGY: constants.NODE_POOL}}
+    api_version = LEADER_WORKER_SET.root.removeprefix("/apis/")
+    raw = _object(api_version, "LeaderWorkerSet", name, namespace, _uid(uid, name), {**exclusive, **(metadata or {})})
+    template = {"spec": dict(pod or pod_spec())}
+    return {**raw, "spec": {"replicas": replicas, "leaderWorkerTemplate": {"size": size, "workerTemplate": template}}}
+
+
+def _uid(uid: str | None, name: str) -> str:
+    return f"uid-of-{name}" if uid is None else uid
+
+
+def _job_spec(parallelism: int, pod: Mapping[str, Any] | None, pod_metadata: Mapping[str, Any] | None) -> Json:
+    template = {"metadata": dict(pod_metadata or {}), "spec": {"restartPolicy": "Never", **(pod or pod_spec())}}
+    return {"parallelism": parallelism, "completions": parallelism, "backoffLimit": 0, "template": template}
+
+
+# --- Nodes ---
+
+
+def raw_node(
+    name: str = "gke-c-p-1",
+    *,
+    pool: str = "train-pool",
+    labels: Mapping[str, str] | None = None,
+    taints: Iterable[Mapping[str, Any]] = (),
+    metadata: Mapping[str, Any] | None = None,
+    **parts: Any,
+) -> Json:
     """Return a ready node of one of our pools."""
-    node: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {
-            "name": name,
-            "uid": f"uid-of-{name}",
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-            "labels": {
-                "cloud.google.com/gke-nodepool": pool,
-                "google.com/nodepool-manager": "tpu-provisioner",
-            },
-        },
-        "spec": {"providerID": f"gce://project/zone/{name}"},
-        "status": {
-            "allocatable": {"google.com/tpu": "4", "cpu": "239830m", "memory": "405Gi"},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
-    node["metadata"].update(changes.pop("metadata", {}))
-    node.update(changes)
-    return node
+    marks = {constants.NODE_POOL: pool, constants.NODEPOOL_MANAGER: constants.MANAGER, **(labels or {})}
+    shown = {"creationTimestamp": CREATED, "labels": marks, **(metadata or {})}
+    spec = {"providerID": f"gce://project/zone/{name}"} | ({"taints": list(taints)} if taints else {})
+    amounts = {constants.TPU_RESOURCE: "4", "cpu": "239830m", "memory": "405Gi"}
+    status = {"allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
+    return {**_object("v1", "Node", name, "", f"uid-of-{name}", shown), "spec": spec, "status": status, **parts}

@@ -16,31 +16,17 @@ from provisioner.slices.demand.slices import slice_id_of
 from provisioner.workloads import PLAIN_JOB
 from provisioner.workloads.job import parse_job
 from provisioner.workloads.pods import claim_of, parse_pod
-from tests.support.objects import job_reference, raw_pod
+from tests.support.objects import job_reference, pod_spec, raw_job, raw_pod
 
 #: Of each type something that JSON can have, and what Kubernetes would not.
 STRANGE: tuple[Any, ...] = (None, True, -1, 0, 10**30, 1.5, "", "x" * 1000, "\ud800", [], [None], {}, {"": {}})
 SERVED = {constants.SERVE: "true"}
 
 
-def raw_job(*, metadata: dict[str, Any] | None = None, chips: int = 4, **spec: Any) -> dict[str, Any]:
+def sweep(*, metadata: dict[str, Any] | None = None, chips: int = 4, **spec: Any) -> dict[str, Any]:
     """Return a Job that asks to be served; `spec` and `metadata` replace fields."""
-    container = {"name": "main", "resources": {"limits": {constants.TPU_RESOURCE: str(chips)} if chips else {}}}
-    selector = {constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: "2x2x4"}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": "sweep", "namespace": "team", "uid": "uid-of-sweep", "annotations": SERVED}
-        | (metadata or {}),
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": 4,
-            "parallelism": 4,
-            "template": {"spec": {"nodeSelector": selector, "containers": [container]}},
-        }
-        | spec,
-        "status": {},
-    }
+    pod = pod_spec(topology="2x2x4", chips=chips)
+    return raw_job("sweep", namespace="team", parallelism=4, pod=pod, metadata=metadata, spec=spec, status={})
 
 
 def parsed(raw: dict[str, Any]) -> Workload:
@@ -52,7 +38,7 @@ def parsed(raw: dict[str, Any]) -> Workload:
 
 def test_a_job_is_a_workload_with_one_group() -> None:
     """The group has no number, and whichever of its pods is left leads it."""
-    found = parsed(raw_job())
+    found = parsed(sweep())
     assert (found.kind, found.namespace, found.name, found.uid) == (WorkloadKind.JOB, "team", "sweep", "uid-of-sweep")
     (group,) = found.groups
     assert (group.replicas, group.surge, group.parallelism) == (1, 0, 4)
@@ -78,7 +64,7 @@ def test_a_job_is_a_workload_with_one_group() -> None:
 )
 def test_nothing_is_kept_of_other_jobs(metadata: dict[str, Any]) -> None:
     """Not even where they are malformed: that would be a line in the log for each."""
-    assert parse_job(raw_job(metadata=metadata)) is None
+    assert parse_job(sweep(metadata=metadata)) is None
 
 
 @pytest.mark.parametrize("raw", [None, [], "", {}, {"metadata": None}])
@@ -107,12 +93,12 @@ def test_a_job_that_asks_and_is_not_served_says_why(changes: dict[str, Any], wor
     """An Event on the Job has these words."""
     if "metadata" in changes and "annotations" not in changes["metadata"]:
         changes = {**changes, "metadata": {**changes["metadata"], "annotations": SERVED}}
-    assert words in parsed(raw_job(**changes)).problem
+    assert words in parsed(sweep(**changes)).problem
 
 
 def test_a_job_without_chips_has_nothing_to_hear() -> None:
     """It is no work here."""
-    found = parsed(raw_job(chips=0, completionMode="NonIndexed"))
+    found = parsed(sweep(chips=0, completionMode="NonIndexed"))
     assert (found.problem, found.groups[0].template.chips) == ("", 0)
 
 
@@ -128,7 +114,7 @@ def test_a_job_without_chips_has_nothing_to_hear() -> None:
 )
 def test_how_many_pods_run_at_once(spec: dict[str, Any], want: int) -> None:
     """As the Job controller counts them."""
-    assert parsed(raw_job(**spec)).groups[0].parallelism == want
+    assert parsed(sweep(**spec)).groups[0].parallelism == want
 
 
 @pytest.mark.parametrize(
@@ -151,7 +137,7 @@ def test_how_many_pods_run_at_once(spec: dict[str, Any], want: int) -> None:
 @pytest.mark.parametrize("live", [False, True])
 def test_whether_a_job_lives(*, changes: dict[str, Any], lives: bool, live: bool) -> None:
     """Whole, as the watch shows it, and without its template, as it is read before a delete."""
-    raw = raw_job(metadata=changes.get("metadata"), **changes.get("spec", {}))
+    raw = sweep(metadata=changes.get("metadata"), **changes.get("spec", {}))
     raw["status"]["conditions"] = [{"type": type_, "status": each} for type_, each in changes.get("conditions", ())]
     assert parsed(PLAIN_JOB.without_templates(raw) if live else raw).lives is lives
 
@@ -212,7 +198,7 @@ def test_a_pod_that_no_job_controls_is_of_no_group(references: list[dict[str, An
     claim = claim_of("team", raw["metadata"])
     assert claim is not None
     assert (claim.kind, claim.group_name, claim.uid, claim.index) == (WorkloadKind.JOB, "", "", None)
-    job, pod = parsed(raw_job()), parse_pod(raw)
+    job, pod = parsed(sweep()), parse_pod(raw)
     assert pod is not None
     assert slice_id_of(pod, Workloads.of({job.uid: job})) is None
 
@@ -234,7 +220,7 @@ def test_a_pod_of_a_jobset_stays_one() -> None:
 )
 def test_a_pod_counts_for_a_job_of_its_namespace_and_uid_alone(*, pod: dict[str, Any], belongs: bool) -> None:
     """Whoever may create pods elsewhere changes nothing."""
-    job = parsed(raw_job())
+    job = parsed(sweep())
     read = parse_pod(pod)
     assert read is not None
     assert (Workloads.of({job.uid: job}).uid_of(read) == job.uid) is belongs
@@ -261,7 +247,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 def test_whatever_stands_in_a_job_a_record_or_one_error_comes_out() -> None:
     """Each place, with each kind of value there."""
-    raw = raw_job(metadata={"ownerReferences": [job_reference("nightly", kind="CronJob")], "annotations": SERVED})
+    raw = sweep(metadata={"ownerReferences": [job_reference("nightly", kind="CronJob")], "annotations": SERVED})
     raw["status"]["conditions"] = [{"type": "Complete", "status": "False"}]
     for path in list(_places(raw))[1:]:
         for strange in STRANGE:
