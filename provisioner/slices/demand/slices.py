@@ -182,17 +182,19 @@ def _children(workload: Workload, places: Mapping[str, int], wanted: Mapping[Gro
     """Yield those of the wanted child Jobs that the spec lists."""
     unnamed: list[GroupKey] = []
     for key, each in wanted.items():
+        if group_key(workload.namespace, each.name) != key:
+            # Nothing tells its name, or a label has only the beginning of it.
+            unnamed.append(key)
+            continue
         name, index = _parts(workload.name, each.name)
         place = places.get(name, -1)
         group = workload.groups[place] if place >= 0 else None
         most = group.replicas + (group.surge if each.pods else 0) if group is not None else 0
-        if group is not None and 0 <= index < most:
-            # What is taken apart has to come out the same again: "07" is no index.
-            same = each.name == _name_of(workload.name, group.name, index, numbered=group.numbered)
-            if same and group_key(workload.namespace, each.name) == key:
-                yield _Child(place, index, key, each.name)
-                continue
-        unnamed.append(key)
+        if group is None or not 0 <= index < most:
+            continue
+        # What is taken apart has to come out the same again: "07" is no index.
+        if each.name == _name_of(workload.name, group.name, index, numbered=group.numbered):
+            yield _Child(place, index, key, each.name)
     if unnamed:
         listed = tuple(
             _Listed(group.name, group.numbered, group.replicas, group.template.chips > 0) for group in workload.groups
@@ -230,7 +232,7 @@ def _children_by_key(
 
     Each has the name of its entry in the spec, its index, and its own name.
 
-    Needed only for what names no group: pods without its label, and what the memory holds of slices without pods.
+    Needed only for what names no group: what the memory holds of slices without pods, and pools with long names.
     """
     by_chips = sorted(listed, key=lambda each: not each.with_chips)
     children = (

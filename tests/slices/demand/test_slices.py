@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,7 +20,7 @@ from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.demand.slices import slice_id_of
 from tests.support.clock import after
 from tests.support.counting import counted
-from tests.support.models import CHIP_TOLERATION, make_jobset, make_pod, make_requirements
+from tests.support.models import CHIP_TOLERATION, make_jobset, make_lws, make_pod, make_requirements
 
 
 def slices_of(
@@ -291,6 +292,17 @@ def test_a_job_that_the_jobset_does_not_list_is_no_slice() -> None:
     """The JobSet was made smaller, or somebody labelled the pods of a Job of their own: nothing is bought for it."""
     workload = make_jobset()
     assert [each.group_name for each in slices_of(workload, pods=(make_pod(workload, job=7),))] == ["train-slice-0"]
+
+
+@pytest.mark.parametrize("make", [make_jobset, make_lws])
+def test_what_a_pod_of_no_listed_group_costs_does_not_depend_on_the_spec(make: Callable[..., Workload]) -> None:
+    """Whoever may create pods can name any group, of as many workloads as they like."""
+    workloads = [make(f"claimed-{number}", replicas=4096) for number in range(150)]
+    pods = [make_pod(each, job=5000) for each in workloads]
+    known = Workloads.of({each.uid: each for each in workloads})
+    found, calls = counted(lambda: find_slices(known, pods, ServingPolicy()))
+    assert {each.pods for each in found.values()} == {()}
+    assert calls < 100 * len(workloads)
 
 
 @pytest.mark.parametrize(
