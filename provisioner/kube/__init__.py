@@ -34,7 +34,8 @@ from provisioner.kube.live import (
 )
 from provisioner.kube.parse import parse_node
 from provisioner.kube.protocol import Api, Page, Stream, Timeouts
-from provisioner.kube.watches import Collection, CombinedWatch, Namespace, Watch, WatchOptions, namespaces, nodes
+from provisioner.kube.reflector import Collection
+from provisioner.kube.watches import CombinedWatch, Namespace, Watch, WatchOptions, namespaces, nodes
 
 __all__ = [
     "Api",

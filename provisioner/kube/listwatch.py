@@ -14,14 +14,16 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 
 from provisioner.kube.paging import Pager
 from provisioner.kube.protocol import PAGE_SIZE, Api, JsonObject, Stream, Timeouts
-from provisioner.kube.reflector import ListRequest, Reflector, WatchRequest
+from provisioner.kube.reflector import Collection, ListRequest, Reflector, WatchRequest
 
 T = TypeVar("T")
+
+_CONNECT_SECONDS = 5.0
 
 
 class ListWatch(Reflector[T]):
@@ -30,10 +32,8 @@ class ListWatch(Reflector[T]):
     def __init__(
         self,
         api: Api,
+        collection: Collection,
         *,
-        name: str,
-        path: str,
-        query: Mapping[str, str],
         parse: Callable[[JsonObject], T | None],
         on_change: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
@@ -41,36 +41,29 @@ class ListWatch(Reflector[T]):
         wait: Callable[[float], object] | None = None,
         page_size: int = PAGE_SIZE,
         watch_seconds: tuple[int, int] = (45, 60),
-        connect_timeout_seconds: float = 5.0,
         list_timeout_seconds: float = 30.0,
         read_timeout_seconds: float = 90.0,
-        install_hint: str = "",
-        optional: bool = False,
     ) -> None:
         if max(watch_seconds) >= read_timeout_seconds:
             raise ValueError(
-                f"watch {name}: the read time-out ({read_timeout_seconds} s) must be longer than a watch "
-                f"({max(watch_seconds)} s), or healthy watches of quiet objects count as hung"
+                f"watch {collection.full_name}: the read time-out ({read_timeout_seconds} s) must be longer than a "
+                f"watch ({max(watch_seconds)} s), or healthy watches of quiet objects count as hung"
             )
         super().__init__(
-            name=name,
-            path=path,
-            query=query,
+            collection,
             parse=parse,
             on_change=on_change,
             clock=clock,
             rng=rng or random.Random(),  # noqa: S311 - spreads reconnects, guards nothing
             page_size=page_size,
             watch_seconds=watch_seconds,
-            install_hint=install_hint,
-            optional=optional,
         )
         self._api = api
         self._stopping = threading.Event()
         self._wait = wait or self._stopping.wait
-        self.list_timeouts = Timeouts(connect_seconds=connect_timeout_seconds, read_seconds=list_timeout_seconds)
-        self.watch_timeouts = Timeouts(connect_seconds=connect_timeout_seconds, read_seconds=read_timeout_seconds)
-        self._thread = threading.Thread(target=self._run, name=f"watch-{name}", daemon=True)
+        self.list_timeouts = Timeouts(connect_seconds=_CONNECT_SECONDS, read_seconds=list_timeout_seconds)
+        self.watch_timeouts = Timeouts(connect_seconds=_CONNECT_SECONDS, read_seconds=read_timeout_seconds)
+        self._thread = threading.Thread(target=self._run, name=f"watch-{self.name}", daemon=True)
         self._stream: Stream | None = None
 
     def start(self) -> None:

@@ -21,7 +21,7 @@ import structlog
 from provisioner.kube import errors
 from provisioner.kube.backoff import Backoff
 from provisioner.kube.fields import MalformedObject
-from provisioner.kube.protocol import JsonObject, Page
+from provisioner.kube.protocol import JsonObject, Page, collection_path
 from provisioner.kube.wire import decode_object, error_of_status
 
 _log = structlog.get_logger(__name__)
@@ -40,6 +40,33 @@ WATCHES_BEFORE_RELIST = 3
 ABSENT_RETRY_SECONDS = 10.0
 #: So many ends are remembered: more than any round could have missed.
 _DELETIONS_KEPT = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collection:
+    """What is watched, in one namespace or in all."""
+
+    #: As people call it.
+    name: str
+    resource: str
+    root: str = "/api/v1"
+    #: Empty: all.
+    namespace: str = ""
+    query: Mapping[str, str] = field(default_factory=dict)
+    #: What to do where the API server does not know it.
+    install_hint: str = ""
+    #: Whether the API server need not know it.
+    optional: bool = False
+
+    @property
+    def full_name(self) -> str:
+        """Its name with its namespace."""
+        return f"{self.name} in {self.namespace}" if self.namespace else self.name
+
+    @property
+    def path(self) -> str:
+        """Its address."""
+        return collection_path(self.resource, namespace=self.namespace, root=self.root)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,31 +125,24 @@ class Reflector(Generic[T]):
 
     def __init__(
         self,
+        collection: Collection,
         *,
-        name: str,
-        path: str,
-        query: Mapping[str, str],
         parse: Callable[[JsonObject], T | None],
         on_change: Callable[[], None],
         clock: Callable[[], float],
         rng: random.Random,
         page_size: int,
         watch_seconds: tuple[int, int],
-        install_hint: str = "",
-        optional: bool = False,
     ) -> None:
-        self.name = name
-        self.path = path
-        self._query = dict(query)
+        self.name = collection.full_name
+        self.path = collection.path
+        self._collection = collection
         self._parse = parse
         self._on_change = on_change
         self._clock = clock
         self._rng = rng
         self._page_size = page_size
         self._watch_seconds = watch_seconds
-        self._install_hint = install_hint
-        #: Whether the API server need not know the kind.
-        self._optional = optional
         self._backoff = Backoff(first_seconds=0.2, cap_seconds=30.0, rng=rng)
 
         self._lock = threading.Lock()
@@ -201,7 +221,7 @@ class Reflector(Generic[T]):
         seconds = self._rng.randint(*self._watch_seconds)
         self._watching = _Watching(self._clock(), seconds)
         query = {
-            **self._query,
+            **self._collection.query,
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._resource_version,
@@ -210,7 +230,7 @@ class Reflector(Generic[T]):
         return WatchRequest(query=query, seconds=seconds)
 
     def _page_request(self, token: str) -> ListRequest:
-        return ListRequest(query=self._query, limit=self._page_size, continue_token=token)
+        return ListRequest(query=self._collection.query, limit=self._page_size, continue_token=token)
 
     def take_page(self, page: Page) -> ListRequest | None:
         """Take the page that was asked for; return what to ask for next, None after the last one."""
@@ -377,10 +397,10 @@ class Reflector(Generic[T]):
                 self._set_problem(f"list of {self.name} takes longer than the API server keeps it: {error}")
             return self._backoff.next_seconds()
         if isinstance(error, errors.NotFound):
-            hint = f"; {self._install_hint}" if self._install_hint else ""
+            hint = f"; {self._collection.install_hint}" if self._collection.install_hint else ""
             return self._absent(f"there are no {self.name} (404 on {self.path}){hint}, retrying")
         if isinstance(error, errors.Forbidden):
-            resource = self.path.rsplit("/", 1)[-1]
+            resource = self._collection.resource
             return self._absent(
                 f"RBAC does not allow the provisioner to {verb} {resource}: grant get, list and watch on {resource} "
                 f"({error.message}), retrying"
@@ -418,7 +438,7 @@ class Reflector(Generic[T]):
         if problem is None:
             _log.info("watch.recovered", watch=self.name)
         else:
-            log = _log.info if self._missing and self._optional else _log.warning
+            log = _log.info if self._missing and self._collection.optional else _log.warning
             log("watch.failed", watch=self.name, problem=problem)
         self._problem = problem
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Generic, Protocol, TypedDict, TypeVar, Unpack
 
 from provisioner import constants
 from provisioner.kube.listwatch import ListWatch
 from provisioner.kube.parse import kept_labels, parse_node
-from provisioner.kube.protocol import Api, JsonObject, collection_path
-from provisioner.kube.reflector import Key
+from provisioner.kube.protocol import Api, JsonObject
+from provisioner.kube.reflector import Collection, Key
 from provisioner.model.capacity import Node
 
 T = TypeVar("T")
@@ -143,21 +143,6 @@ class Namespace:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collection:
-    """What is watched."""
-
-    #: As people call it.
-    name: str
-    resource: str
-    root: str = "/api/v1"
-    query: Mapping[str, str] = field(default_factory=dict)
-    #: What to do where the API server does not know it.
-    install_hint: str = ""
-    #: Whether the API server need not know it.
-    optional: bool = False
-
-
 def watch_namespaced(
     api: Api,
     collections: Iterable[Collection],
@@ -170,17 +155,7 @@ def watch_namespaced(
     """Watch collections as one, in some namespaces, each with a watch of its own; none means all, with one watch."""
     return CombinedWatch(
         [
-            ListWatch(
-                api,
-                name=f"{collection.name} in {namespace}" if namespace else collection.name,
-                path=collection_path(collection.resource, namespace=namespace, root=collection.root),
-                query=collection.query,
-                parse=parse,
-                on_change=on_change,
-                install_hint=collection.install_hint,
-                optional=collection.optional,
-                **options,
-            )
+            ListWatch(api, replace(collection, namespace=namespace), parse=parse, on_change=on_change, **options)
             for collection in collections
             for namespace in list(dict.fromkeys(namespaces)) or [""]
         ]
@@ -196,9 +171,11 @@ def nodes(
     """Watch the nodes of the pools that the provisioner made."""
     return ListWatch(
         api,
-        name="nodes",
-        path=collection_path("nodes"),
-        query={"labelSelector": f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}"},
+        Collection(
+            name="nodes",
+            resource="nodes",
+            query={"labelSelector": f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}"},
+        ),
         parse=parse_node,
         on_change=on_change,
         **options,
@@ -209,9 +186,7 @@ def namespaces(api: Api, *, on_change: Callable[[], None], **options: Unpack[Wat
     """Watch the namespaces' labels."""
     return ListWatch(
         api,
-        name="namespaces",
-        path=collection_path("namespaces"),
-        query={},
+        Collection(name="namespaces", resource="namespaces"),
         parse=_parse_namespace,
         on_change=on_change,
         **options,

@@ -17,6 +17,7 @@ from provisioner.kube import errors, watches
 from provisioner.kube.api import connect
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.listwatch import ListWatch
+from provisioner.kube.reflector import Collection
 from provisioner.model.workloads import Pod
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, Kind
 from provisioner.workloads.watches import watch_pods, watch_workloads
@@ -72,9 +73,7 @@ class Harness:
         self.changes = 0
         self.watch: ListWatch[int] = ListWatch(
             self.kube,
-            name="things",
-            path=THINGS,
-            query={"labelSelector": ""},
+            Collection(name="things", resource="things", query={"labelSelector": ""}),
             parse=parse_thing,
             on_change=self._changed,
             clock=self.clock,
@@ -622,9 +621,7 @@ def wired(server: WireServer, tmp_path: Path) -> Iterator[ListWatch[int]]:
     """Give a running watch of things on that server, with short time-outs and pauses that end at once."""
     watch: ListWatch[int] = ListWatch(
         connect(str(write_kubeconfig(tmp_path / "config", server.url))),
-        name="things",
-        path=THINGS,
-        query={},
+        Collection(name="things", resource="things"),
         parse=parse_thing,
         on_change=lambda: None,
         watch_seconds=(0, 0),
@@ -679,9 +676,7 @@ def test_stop_is_prompt_while_a_watch_is_silent(server: WireServer, tmp_path: Pa
     server.answer(f"WATCH {THINGS}", Answer(lines=[bookmark("11"), HANG]))
     watch: ListWatch[int] = ListWatch(
         connect(str(write_kubeconfig(tmp_path / "config", server.url))),
-        name="things",
-        path=THINGS,
-        query={},
+        Collection(name="things", resource="things"),
         parse=parse_thing,
         on_change=lambda: None,
     )
