@@ -23,6 +23,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
+from tests.support.kubeconfig import write_kubeconfig
+
 Hidden = Callable[[str, dict[str, Any]], bool]
 #: Lists and reads are answered at once; a watch that says nothing for so long has ended without a word.
 _UPSTREAM_SECONDS = 300.0
@@ -80,16 +82,7 @@ class Proxy:
     def write_kubeconfig(self, path: Path) -> Path:
         """Write the kubeconfig of the client."""
         host, port = self._server.server_address[:2]
-        content = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "proxy", "cluster": {"server": f"http://{host!s}:{port}"}}],
-            "users": [{"name": "nobody", "user": {}}],
-            "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "nobody"}}],
-            "current-context": "proxy",
-        }
-        path.write_text(yaml.safe_dump(content), encoding="utf-8")
-        return path
+        return write_kubeconfig(path, f"http://{host!s}:{port}")
 
     def hide(self, hidden: Hidden | None) -> None:
         """Leave out of lists and watches of whole collections what this says of a path and an item; None: nothing."""

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from provisioner import __version__
-from provisioner.kube import errors
+from provisioner.kube import errors, wire
 from provisioner.kube.api import KubeApi, connect
 from provisioner.kube.protocol import ANSWER_BYTES, PAGE_BYTES, Timeouts
+from tests.support.kubeconfig import write_kubeconfig
 from tests.support.wire_server import DROP, HANG, Answer, WireServer, as_json, running
 
 SHORT = Timeouts(connect_seconds=0.3, read_seconds=0.3)
@@ -35,22 +35,6 @@ def server() -> Iterator[WireServer]:
 def api(server: WireServer, tmp_path: Path) -> KubeApi:
     """Give a client of that server."""
     return connect(str(write_kubeconfig(tmp_path / "config", server.url, user={"token": "secret"})))
-
-
-def write_kubeconfig(
-    path: Path, server: str, *, cluster: dict[str, Any] | None = None, user: dict[str, Any] | None = None
-) -> Path:
-    """Write a kubeconfig with one context named "here"."""
-    content = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "here",
-        "clusters": [{"name": "c", "cluster": {"server": server, **(cluster or {})}}],
-        "users": [{"name": "u", "user": user or {}}],
-        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
-    }
-    path.write_text(yaml.safe_dump(content))
-    return path
 
 
 def test_connections_are_kept_alive_and_nothing_is_repeated_by_the_library(api: KubeApi) -> None:
@@ -295,7 +279,7 @@ def test_closing_a_stream_wakes_its_reader_at_once(server: WireServer, api: Kube
 
 def test_an_endless_line_is_refused(server: WireServer, api: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that a server sends may fill the memory."""
-    monkeypatch.setattr("provisioner.kube.wire.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(wire, "MAX_LINE_BYTES", 1000)
     server.answer("GET /p", Answer(lines=[b"x" * 600] * 4))
     with pytest.raises(errors.Malformed), api.stream("/p", {}, timeouts=SHORT) as stream:
         list(stream)

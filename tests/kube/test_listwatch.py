@@ -21,9 +21,9 @@ from provisioner.kube.reflector import Collection
 from provisioner.model.workloads import Pod
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, Kind
 from provisioner.workloads.watches import watch_pods, watch_workloads
-from tests.kube.test_api import write_kubeconfig
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube
+from tests.support.kubeconfig import write_kubeconfig
 from tests.support.objects import raw_jobset, raw_node, raw_pod
 from tests.support.wire_server import DROP, HANG, Answer, WireServer, as_json, running
 

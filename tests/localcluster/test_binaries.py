@@ -15,7 +15,8 @@ from provisioner.localcluster import LocalClusterError, resolve_binaries
 from provisioner.localcluster.__main__ import main
 from provisioner.localcluster.binaries import cache_root
 from provisioner.localcluster.recipes import MODULES
-from tests.support.localcluster import GoHome, process_is_alive, wait_for
+from tests.support.localcluster import GoHome, process_is_alive
+from tests.support.waiting import wait_for
 
 #: These tests start processes that build.
 pytestmark = pytest.mark.timeout(60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def broken_etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(cluster, "resolve_binaries", lambda *, optional, progress: binaries)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     return temporary
 
 

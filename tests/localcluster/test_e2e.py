@@ -17,8 +17,9 @@ import pytest
 import requests
 
 from provisioner import localcluster
-from tests.support.localcluster import Kube, process_is_alive, wait_for
+from tests.support.localcluster import Kube, process_is_alive
 from tests.support.objects import pod_spec, raw_jobset
+from tests.support.waiting import wait_for
 
 # The first run on a machine builds the programs.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]

@@ -17,8 +17,9 @@ import pytest
 
 from provisioner import localcluster
 from tests.localcluster.recording import KINDS, POOL, Recorder, histories, literal, path_of
-from tests.support.localcluster import Kube, wait_for
+from tests.support.localcluster import Kube
 from tests.support.objects import pod_spec, raw_lws
+from tests.support.waiting import wait_for
 
 # The first run on a machine builds the programs.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]

@@ -12,7 +12,8 @@ import pytest
 
 from provisioner.localcluster import LocalClusterError
 from provisioner.localcluster.processes import Process, stop_all, wait_until
-from tests.support.localcluster import process_is_alive, wait_for
+from tests.support.localcluster import process_is_alive
+from tests.support.waiting import wait_for
 
 #: These tests start processes.
 pytestmark = pytest.mark.timeout(60)

@@ -18,11 +18,26 @@ from provisioner.model.capacity import (
     OperationName,
     PoolName,
     PoolStatus,
+    Taint,
     WorkloadPolicy,
+    Zone,
 )
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
 
+#: A v6e slice of four hosts.
+SLICE = NodePoolRequest(
+    name=PoolName("js-0123456789"),
+    zone=Zone("us-east5-b"),
+    machine_type="ct6e-standard-4t",
+    node_count=4,
+    topology="4x4",
+    disk_type="hyperdisk-balanced",
+    # As the cluster's release channel demands.
+    auto_upgrade=True,
+    labels={"google.com/nodepool-manager": "tpu-provisioner", "team": "a"},
+    taints=(Taint(key="team", value="a"),),
+)
 METHODS = (
     "get_cluster",
     "list_node_pools",

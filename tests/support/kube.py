@@ -20,6 +20,7 @@ from typing import Any, Self
 from provisioner.kube import errors
 from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Timeouts
 from provisioner.kube.rights import ACCESS_REVIEWS
+from tests.support.selectors import belongs, matches, merged
 
 
 @dataclass(kw_only=True)
@@ -87,7 +88,7 @@ class FakeKube:
     def objects(self, collection: str) -> list[JsonObject]:
         """Return the objects of a collection."""
         with self._changed:
-            return [copy.deepcopy(raw) for path, raw in self._objects.items() if _belongs(path, collection)]
+            return [copy.deepcopy(raw) for path, raw in self._objects.items() if belongs(path, collection)]
 
     def fail(self, method: str, pattern: str, error: Exception, *, times: int = 1, after_effect: bool = False) -> None:
         """Make the next calls of a method (or "*", or "WATCH") on matching paths raise.
@@ -162,7 +163,7 @@ class FakeKube:
                 if version < self._oldest:
                     raise errors.Gone("The provided continue parameter is too old", status=410, reason="Expired")
             found = [
-                raw for where, raw in sorted(self._objects.items()) if _belongs(where, path) and _matches(raw, asked)
+                raw for where, raw in sorted(self._objects.items()) if belongs(where, path) and matches(raw, asked)
             ]
             page = found[start : start + limit]
             if metadata_only:
@@ -204,7 +205,7 @@ class FakeKube:
     ) -> JsonObject:
         """Merge into an object; return its metadata."""
         with self._call("PATCH", path, body=body):
-            return {"metadata": copy.deepcopy(self._store(path, _merged(self._existing(path), body))["metadata"])}
+            return {"metadata": copy.deepcopy(self._store(path, merged(self._existing(path), body))["metadata"])}
 
     def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Delete an object."""
@@ -354,10 +355,10 @@ class FakeStream:
             return None
 
     def _line(self, event: _Event) -> bytes | None:
-        if not _belongs(event.path, self._path):
+        if not belongs(event.path, self._path):
             return None
-        was = event.before is not None and _matches(event.before, self._query)
-        is_now = event.after is not None and _matches(event.after, self._query)
+        was = event.before is not None and matches(event.before, self._query)
+        is_now = event.after is not None and matches(event.after, self._query)
         if is_now:
             kind, raw = ("MODIFIED" if was else "ADDED"), event.after
         elif was:
@@ -373,58 +374,3 @@ def _scripted(lines: list[Any]) -> Iterator[bytes]:
         if isinstance(line, Exception):
             raise line
         yield line if isinstance(line, bytes) else json.dumps(line).encode()
-
-
-def _belongs(path: str, collection: str) -> bool:
-    """Whether an object's path lies in a collection, of one namespace or of all."""
-    root, _, resource = collection.rpartition("/")
-    if path.rpartition("/")[0] == collection:
-        return True
-    return bool(
-        "/namespaces/" not in collection
-        and re.fullmatch(rf"{re.escape(root)}/namespaces/[^/]+/{re.escape(resource)}/[^/]+", path)
-    )
-
-
-def _matches(raw: JsonObject, query: Mapping[str, str]) -> bool:
-    labels = raw.get("metadata", {}).get("labels") or {}
-    return all(_holds(requirement, labels.get) for requirement in _requirements(query.get("labelSelector"))) and all(
-        _holds(requirement, lambda path: _at(raw, path)) for requirement in _requirements(query.get("fieldSelector"))
-    )
-
-
-def _requirements(selector: str | None) -> list[str]:
-    return selector.split(",") if selector else []
-
-
-def _holds(requirement: str, value_of: Any) -> bool:
-    if "!=" in requirement:
-        key, _, value = requirement.partition("!=")
-        return value_of(key) != value
-    if "=" in requirement:
-        key, _, value = requirement.partition("=")
-        return value_of(key) == value
-    if requirement.startswith("!"):
-        return value_of(requirement.removeprefix("!")) is None
-    return value_of(requirement) is not None
-
-
-def _at(raw: Any, path: str) -> Any:
-    if path == "spec.unschedulable":
-        # Absent is false, and selectors are texts.
-        return str(raw.get("spec", {}).get("unschedulable") is True).lower()
-    for part in path.split("."):
-        raw = raw.get(part) if isinstance(raw, dict) else None
-    return raw
-
-
-def _merged(target: Any, change: Any) -> Any:
-    if not isinstance(change, dict):
-        return copy.deepcopy(change)
-    result = dict(target) if isinstance(target, dict) else {}
-    for key, value in change.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = _merged(result.get(key), value)
-    return result

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import base64
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
 import requests
 import yaml
 
@@ -89,16 +87,6 @@ class GoHome:
         calls = self.root / "calls"
         lines = calls.read_text().splitlines() if calls.exists() else []
         return [line.rpartition("-o ")[2].split()[0].rpartition("/")[2] for line in lines if line.startswith("build")]
-
-
-def wait_for(condition: Callable[[], Any], *, what: str, seconds: float = 30) -> Any:
-    """Wait until the condition is true; return what it returned."""
-    deadline = time.monotonic() + seconds
-    while not (result := condition()):
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {seconds} s: {what}")
-        time.sleep(0.05)
-    return result
 
 
 class Kube:

@@ -72,9 +72,7 @@ def make_jobset(
         # GKE adds the toleration to pods; templates do not have it.
         template=template or make_requirements(tolerations=()),
     )
-    fields: dict[str, Any] = {"groups": (job,)}
-    uid = uid or f"uid-of-{namespace}-{name}"
-    return Workload(namespace=namespace, name=name, uid=WorkloadUid(uid), **fields | changes)
+    return _workload(job, WorkloadKind.JOBSET, namespace, name, uid or f"uid-of-{namespace}-{name}", changes)
 
 
 def make_lws(
@@ -91,9 +89,8 @@ def make_lws(
     group = PodGroup(
         name="", replicas=replicas, parallelism=size, template=template or make_requirements(tolerations=())
     )
-    fields: dict[str, Any] = {"kind": WorkloadKind.LEADER_WORKER_SET, "groups": (group,)}
-    uid = uid or f"uid-of-lws-{namespace}-{name}"
-    return Workload(namespace=namespace, name=name, uid=WorkloadUid(uid), **fields | changes)
+    kind = WorkloadKind.LEADER_WORKER_SET
+    return _workload(group, kind, namespace, name, uid or f"uid-of-lws-{namespace}-{name}", changes)
 
 
 def make_job(
@@ -114,9 +111,14 @@ def make_job(
         parallelism=parallelism,
         template=template or make_requirements(tolerations=()),
     )
-    fields: dict[str, Any] = {"kind": WorkloadKind.JOB, "groups": (group,)}
-    uid = uid or f"uid-of-job-{namespace}-{name}"
-    return Workload(namespace=namespace, name=name, uid=WorkloadUid(uid), **fields | changes)
+    return _workload(group, WorkloadKind.JOB, namespace, name, uid or f"uid-of-job-{namespace}-{name}", changes)
+
+
+def _workload(
+    group: PodGroup, kind: WorkloadKind, namespace: str, name: str, uid: str, changes: Mapping[str, Any]
+) -> Workload:
+    fields = {"kind": kind, "groups": (group,), **changes}
+    return Workload(namespace=namespace, name=name, uid=WorkloadUid(uid), **fields)
 
 
 def make_pod(

@@ -10,34 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import yaml
-
-
-def merge(target: dict[str, Any], change: dict[str, Any]) -> None:
-    """Apply a JSON merge patch."""
-    for key, value in change.items():
-        if value is None:
-            target.pop(key, None)
-        elif isinstance(value, dict):
-            merge(target.setdefault(key, {}), value)
-        else:
-            target[key] = value
-
-
-def write_kubeconfig(folder: Path, *, server: str, ca: str = "") -> Path:
-    """Write a kubeconfig without credentials and return its path."""
-    cluster = {"server": server, **({"certificate-authority-data": ca} if ca else {})}
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": cluster}],
-        "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-    path = folder / "kubeconfig"
-    path.write_text(yaml.safe_dump(config))
-    return path
+from tests.support.kubeconfig import write_kubeconfig
+from tests.support.selectors import merged
 
 
 class FakeKubeNodes:
@@ -117,12 +91,13 @@ class FakeKubeNodes:
                 return 404, {"message": "gone"}
             if method == "DELETE":
                 return 200, self.nodes.pop(name)
-            merge(self.nodes[name], {"status": body["status"]} if subresource else body)
+            change = {"status": body["status"]} if subresource else body
+            self.nodes[name] = merged(self.nodes[name], change)
             return 200, self.nodes[name]
 
     def kubeconfig(self, folder: Path) -> Path:
         """Write a kubeconfig that leads here."""
-        return write_kubeconfig(folder, server=f"http://127.0.0.1:{self._server.server_port}")
+        return write_kubeconfig(folder / "kubeconfig", f"http://127.0.0.1:{self._server.server_port}")
 
     def stop(self) -> None:
         """Close it."""

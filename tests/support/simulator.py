@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 from provisioner.simulators.gke.names import ClusterName
@@ -51,15 +49,6 @@ def reserved(reservation: str) -> dict[str, Any]:
         "values": [reservation],
     }
     return {"machineType": "ct5lp-hightpu-4t", "reservationAffinity": affinity}
-
-
-def wait_until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
-    """Wait for a condition, or fail."""
-    deadline = time.monotonic() + seconds
-    pause = 0.01
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(pause)
 
 
 class Client:

@@ -279,3 +279,14 @@ class World:
         done = pool is None or pool.status not in (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
         operation = Operation(name=look_up.operation, done=done, failure=pool.failure if pool is not None else None)
         return LookUpAnswer(look_up=look_up, at=self.now, operation=operation)
+
+
+def running(workload: Workload) -> World:
+    """Return a world in which all slices of a workload run on pools of their own."""
+    world = World(workload)
+    world.step()
+    world.finish_creates()
+    world.schedule()
+    world.look()
+    assert len(world.pools) == workload.groups[0].replicas
+    return world

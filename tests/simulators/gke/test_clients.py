@@ -14,7 +14,7 @@ from google.cloud import container_v1
 from google.cloud.container_v1.services.cluster_manager.transports.rest import ClusterManagerRestTransport
 
 from provisioner.simulators.gke import Simulator, SimulatorSettings
-from tests.support.simulator import wait_until
+from tests.support.waiting import wait_for
 
 #: Some of these tests start Python.
 pytestmark = pytest.mark.timeout(60)
@@ -48,7 +48,7 @@ def test_the_python_client(gke: Simulator) -> None:
         with pytest.raises(exceptions.Conflict):
             client.create_node_pool(parent=PARENT, node_pool=pool)
         name = f"projects/proj/locations/us-east5-a/operations/{operation.name}"
-        wait_until(lambda: client.get_operation(name=name).status == container_v1.Operation.Status.DONE)
+        wait_for(lambda: client.get_operation(name=name).status == container_v1.Operation.Status.DONE)
         found = client.get_node_pool(name=f"{PARENT}/nodePools/slice")
         assert (
             found.status,
@@ -66,7 +66,7 @@ def test_the_python_client(gke: Simulator) -> None:
         assert client.get_cluster(name=PARENT).node_pools[0].name == "slice"
         client.delete_node_pool(name=f"{PARENT}/nodePools/slice")
         assert client.get_node_pool(name=f"{PARENT}/nodePools/slice").status == status.STOPPING
-        wait_until(lambda: gke.pools == ())
+        wait_for(lambda: gke.pools == ())
         with pytest.raises(exceptions.NotFound):
             client.get_node_pool(name=f"{PARENT}/nodePools/slice")
         assert len(client.list_operations(parent="projects/proj/locations/us-east5-a").operations) == 2

@@ -21,7 +21,8 @@ import pytest
 from provisioner.simulators.gke import Simulator, SimulatorSettings
 from provisioner.simulators.gke.faults import Fault, FaultKind
 from provisioner.tpu import ACCELERATORS
-from tests.support.simulator import Client, wait_until
+from tests.support.simulator import Client
+from tests.support.waiting import wait_for
 
 #: Each command of gcloud takes seconds.
 pytestmark = pytest.mark.timeout(60)
@@ -182,7 +183,7 @@ def test_what_gcloud_sends(wanted: Slice, gke: Simulator) -> None:
         path = f"projects/proj/locations/us-central2-b/operations/{operation['name']}"
         # An operation with a statusMessage is one that failed, to gcloud.
         assert "statusMessage" not in operation
-        wait_until(lambda: call("GET", path)["status"] == "DONE")
+        wait_for(lambda: call("GET", path)["status"] == "DONE")
         assert "statusMessage" not in call("GET", path)
 
     wait_for(call("POST", f"{_CLUSTER}/nodePools", wanted.body("slice")))
@@ -223,7 +224,7 @@ def test_gcloud_lists_describes_and_deletes(gke: Simulator, gcloud: Gcloud) -> N
     client = Client(gke.port)
     client("POST", f"/v1/{_CLUSTER}/nodePools", wanted.body("slice"))
     client.close()
-    wait_until(lambda: [made.status for made in gke.pools] == ["RUNNING"])
+    wait_for(lambda: [made.status for made in gke.pools] == ["RUNNING"])
     (listed,) = json.loads(gcloud("list", "--format=json").stdout)
     assert (listed["name"], listed["status"], listed["config"]["machineType"]) == (
         "slice",

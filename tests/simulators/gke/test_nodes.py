@@ -18,17 +18,10 @@ from provisioner.simulators.gke.kube import KubeNodes
 from provisioner.simulators.gke.model import World
 from provisioner.simulators.gke.nodes import MARKER, node_object
 from tests.support.clock import FakeClock
-from tests.support.node_server import FakeKubeNodes, write_kubeconfig
-from tests.support.simulator import (
-    CLUSTER,
-    CLUSTER_PATH,
-    POOLS_PATH,
-    Client,
-    empty_pool,
-    reserved,
-    slice_pool,
-    wait_until,
-)
+from tests.support.kubeconfig import write_kubeconfig
+from tests.support.node_server import FakeKubeNodes
+from tests.support.simulator import CLUSTER, CLUSTER_PATH, POOLS_PATH, Client, empty_pool, reserved, slice_pool
+from tests.support.waiting import wait_for
 
 FAST = SimulatorSettings(create_seconds=0.2, delete_seconds=0.1, node_stagger_seconds=0.1)
 
@@ -204,11 +197,11 @@ def test_nodes_come_and_go_with_their_pool(kube: FakeKubeNodes, kubeconfig: Path
     """When the pool is RUNNING all its Nodes are there; when it is gone they are gone too."""
     with Simulator(FAST, kubeconfig=kubeconfig) as gke:
         create(gke)
-        wait_until(lambda: runs(gke))
+        wait_for(lambda: runs(gke))
         assert {node.name for node in gke.pools[0].nodes} == kube.nodes.keys()
         assert all(node["status"]["capacity"]["google.com/tpu"] == "4" for node in kube.nodes.values())
         delete(gke)
-        wait_until(lambda: gke.pools == () and not kube.nodes)
+        wait_for(lambda: gke.pools == () and not kube.nodes)
 
 
 def test_status_is_written_again_where_create_drops_it(kube: FakeKubeNodes, kubeconfig: Path) -> None:
@@ -216,7 +209,7 @@ def test_status_is_written_again_where_create_drops_it(kube: FakeKubeNodes, kube
     kube.drop_status = True
     with Simulator(FAST, kubeconfig=kubeconfig) as gke:
         create(gke)
-        wait_until(lambda: runs(gke))
+        wait_for(lambda: runs(gke))
         assert all(node["status"]["allocatable"]["google.com/tpu"] == "4" for node in kube.nodes.values())
 
 
@@ -225,10 +218,10 @@ def test_a_server_that_is_away_delays_the_pool(kube: FakeKubeNodes, kubeconfig: 
     with Simulator(FAST, kubeconfig=kubeconfig) as gke:
         kube.away = True
         create(gke)
-        wait_until(lambda: len([call for call in kube.calls if call[0] == "POST"]) >= 6)
+        wait_for(lambda: len([call for call in kube.calls if call[0] == "POST"]) >= 6)
         assert gke.pools[0].status == "PROVISIONING"
         kube.away = False
-        wait_until(lambda: runs(gke))
+        wait_for(lambda: runs(gke))
         assert len(kube.nodes) == 4
 
 
@@ -237,11 +230,11 @@ def test_a_delete_ends_a_registration_that_is_retried(kube: FakeKubeNodes, kubec
     with Simulator(FAST.changed({"delete_while_creating": True}), kubeconfig=kubeconfig) as gke:
         kube.away = True
         create(gke)
-        wait_until(lambda: any(call[0] == "POST" for call in kube.calls))
+        wait_for(lambda: any(call[0] == "POST" for call in kube.calls))
         delete(gke)
-        wait_until(lambda: gke.pools == ())
+        wait_for(lambda: gke.pools == ())
         kube.away = False
-        wait_until(lambda: not gke._registrar._orders)
+        wait_for(lambda: not gke._registrar._orders)
         assert kube.nodes == {}
 
 
@@ -250,12 +243,12 @@ def test_a_delete_that_overtakes_a_create_wins(kube: FakeKubeNodes, kubeconfig: 
     with Simulator(FAST.changed({"delete_while_creating": True}), kubeconfig=kubeconfig) as gke:
         kube.gate.clear()
         create(gke)
-        wait_until(lambda: kube.waiting == 4)
+        wait_for(lambda: kube.waiting == 4)
         delete(gke)
-        wait_until(lambda: gke.pools == ())
+        wait_for(lambda: gke.pools == ())
         kube.gate.set()
-        wait_until(lambda: len([call for call in kube.calls if call[0] == "DELETE"]) == 4)
-        wait_until(lambda: not gke._registrar._orders)
+        wait_for(lambda: len([call for call in kube.calls if call[0] == "DELETE"]) == 4)
+        wait_for(lambda: not gke._registrar._orders)
         assert kube.nodes == {}
 
 
@@ -265,7 +258,7 @@ def test_faulty_nodes(kube: FakeKubeNodes, kubeconfig: Path) -> None:
         gke.inject(Fault(kind=FaultKind.NODES_NEVER_REGISTER, hosts=1))
         gke.inject(Fault(kind=FaultKind.NODES_WITHOUT_CHIPS, hosts=2))
         create(gke)
-        wait_until(lambda: runs(gke))
+        wait_for(lambda: runs(gke))
         assert sorted("google.com/tpu" in n["status"]["capacity"] for n in kube.nodes.values()) == [False, True, True]
 
 
@@ -273,15 +266,15 @@ def test_preempted_and_deleted_nodes(kube: FakeKubeNodes, kubeconfig: Path) -> N
     """Lost nodes stay away without repair and come back with it, whoever took them."""
     with Simulator(FAST, kubeconfig=kubeconfig) as gke:
         create(gke)
-        wait_until(lambda: runs(gke))
+        wait_for(lambda: runs(gke))
         (preempted,) = gke.preempt("slice", hosts=1)
-        wait_until(lambda: preempted not in kube.nodes)
+        wait_for(lambda: preempted not in kube.nodes)
         assert len(kube.nodes) == 3
         gke.set(repair_seconds=0.1)
         taken = next(iter(kube.nodes))
         with kube.lock:
             del kube.nodes[taken]
-        wait_until(lambda: taken in kube.nodes)
+        wait_for(lambda: taken in kube.nodes)
         assert preempted not in kube.nodes
 
 
@@ -289,11 +282,11 @@ def test_new_labels_reach_the_nodes(kube: FakeKubeNodes, kubeconfig: Path) -> No
     """An update adds and takes labels on the Nodes."""
     with Simulator(FAST.changed({"update_seconds": 0}), kubeconfig=kubeconfig) as gke:
         create(gke, config={"machineType": "ct5lp-hightpu-4t", "labels": {"a": "1"}})
-        wait_until(lambda: runs(gke))
+        wait_for(lambda: runs(gke))
         client = Client(gke.port)
         client("PUT", f"{POOLS_PATH}/slice", {"labels": {"labels": {"b": "2"}}})
         client.close()
-        wait_until(lambda: all(node["metadata"]["labels"].get("b") == "2" for node in kube.nodes.values()))
+        wait_for(lambda: all(node["metadata"]["labels"].get("b") == "2" for node in kube.nodes.values()))
         assert not any("a" in node["metadata"]["labels"] for node in kube.nodes.values())
 
 
@@ -310,7 +303,7 @@ def test_a_start_without_its_port_leaves_the_nodes_alone(kube: FakeKubeNodes, ku
     """A second simulator on the same port fails before it touches the first one's Nodes."""
     with Simulator(FAST, kubeconfig=kubeconfig) as gke:
         create(gke)
-        wait_until(lambda: runs(gke))
+        wait_for(lambda: runs(gke))
         with pytest.raises(OSError, match="in use"):
             Simulator(FAST, kubeconfig=kubeconfig, port=gke.port).start()
         assert len(kube.nodes) == 4
@@ -326,7 +319,7 @@ def test_a_start_without_its_cluster_frees_the_port(kube: FakeKubeNodes, kubecon
     kube.away = False
     with simulator:
         create(simulator)
-        wait_until(lambda: runs(simulator))
+        wait_for(lambda: runs(simulator))
 
 
 def test_sixty_four_nodes_are_brisk(kube: FakeKubeNodes, kubeconfig: Path) -> None:
@@ -334,7 +327,7 @@ def test_sixty_four_nodes_are_brisk(kube: FakeKubeNodes, kubeconfig: Path) -> No
     with Simulator(FAST, kubeconfig=kubeconfig) as gke:
         began = time.monotonic()
         create(gke, initialNodeCount=64, placementPolicy={"type": "COMPACT", "tpuTopology": "16x16"})
-        wait_until(lambda: runs(gke), seconds=20)
+        wait_for(lambda: runs(gke), seconds=20)
         assert len(kube.nodes) == 64
         assert time.monotonic() - began < 10
 
@@ -342,7 +335,8 @@ def test_sixty_four_nodes_are_brisk(kube: FakeKubeNodes, kubeconfig: Path) -> No
 def test_the_cluster_shows_the_kubeconfigs_certificate(tmp_path: Path) -> None:
     """clusters.get has the CA that the kubeconfig trusts, as base64 of its PEM."""
     ca = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n").decode()
-    nodes = KubeNodes(write_kubeconfig(tmp_path, server="https://127.0.0.1:6443", ca=ca))
+    trusted = {"certificate-authority-data": ca}
+    nodes = KubeNodes(write_kubeconfig(tmp_path / "kubeconfig", "https://127.0.0.1:6443", cluster=trusted))
     world = World(SimulatorSettings(), clock=FakeClock().now)
     api = Api(world, ca_certificate=nodes.ca_certificate, endpoint=nodes.endpoint)
     request = Request(http_method="GET", path=CLUSTER_PATH, query={}, headers={})

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from provisioner.simulators.gke import Fault, FaultKind, Simulator, SimulatorSettings
-from tests.support.simulator import CLUSTER_PATH, POOLS_PATH, Client, empty_pool, reserved, slice_pool, wait_until
+from tests.support.simulator import CLUSTER_PATH, POOLS_PATH, Client, empty_pool, reserved, slice_pool
+from tests.support.waiting import wait_for
 
 OPERATIONS_PATH = "/v1/projects/proj/locations/us-east5-a/operations"
 
@@ -47,7 +48,7 @@ def test_a_pool_over_http(gke: Simulator, call: Client) -> None:
     assert {"operationType": "CREATE_NODE_POOL", "status": "RUNNING", "zone": "us-east5-a"}.items() <= operation.items()
     assert operation["targetLink"].endswith("/zones/us-east5-a/clusters/main/nodePools/slice")
     assert "/projects/proj/" not in operation["selfLink"]
-    wait_until(lambda: call("GET", f"{OPERATIONS_PATH}/{operation['name']}")[1]["status"] == "DONE")
+    wait_for(lambda: call("GET", f"{OPERATIONS_PATH}/{operation['name']}")[1]["status"] == "DONE")
     done = call("GET", f"{OPERATIONS_PATH}/{operation['name']}")[1]
     assert "error" not in done
     assert done["startTime"] < done["endTime"]
@@ -61,7 +62,7 @@ def test_a_pool_over_http(gke: Simulator, call: Client) -> None:
     assert [item["name"] for item in call("GET", POOLS_PATH)[1]["nodePools"]] == ["slice"]
     assert [item["name"] for item in call("GET", CLUSTER_PATH)[1]["nodePools"]] == ["slice"]
     assert call("DELETE", f"{POOLS_PATH}/slice")[1]["operationType"] == "DELETE_NODE_POOL"
-    wait_until(lambda: call("GET", f"{POOLS_PATH}/slice")[0] == 404)
+    wait_for(lambda: call("GET", f"{POOLS_PATH}/slice")[0] == 404)
     assert call("GET", POOLS_PATH)[1] == {}
     assert len(call("GET", "/v1/projects/proj/locations/-/operations")[1]["operations"]) == 2
 
@@ -151,16 +152,16 @@ def test_a_list_shows_every_change(gke: Simulator, call: Client) -> None:
     create(call)
     path = f"{POOLS_PATH}?fields=nodePools(status)"
     assert call("GET", path)[1]["nodePools"] == [{"status": "PROVISIONING"}]
-    wait_until(lambda: call("GET", path)[1]["nodePools"] == [{"status": "RUNNING"}])
+    wait_for(lambda: call("GET", path)[1]["nodePools"] == [{"status": "RUNNING"}])
     call("DELETE", f"{POOLS_PATH}/slice")
     assert call("GET", path)[1]["nodePools"] == [{"status": "STOPPING"}]
-    wait_until(lambda: call("GET", path)[1] == {})
+    wait_for(lambda: call("GET", path)[1] == {})
 
 
 def test_an_update_replaces_labels(call: Client) -> None:
     """PUT with labels changes them; with anything else it is not implemented."""
     create(call, config={"machineType": "ct5lp-hightpu-4t", "labels": {"a": "1"}})
-    wait_until(lambda: call("GET", f"{POOLS_PATH}/slice")[1]["status"] == "RUNNING")
+    wait_for(lambda: call("GET", f"{POOLS_PATH}/slice")[1]["status"] == "RUNNING")
     call("PUT", "/simulator/v1/settings", {"update_seconds": 0})
     assert call("PUT", f"{POOLS_PATH}/slice", {"labels": {"labels": {"b": "2"}}})[0] == 200
     assert call("GET", f"{POOLS_PATH}/slice")[1]["config"]["labels"] == {"b": "2"}
@@ -256,7 +257,7 @@ def test_a_hanging_call_is_cut_when_the_simulator_stops(gke: Simulator) -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    wait_until(lambda: gke.world.faults.all()[0].count is None and len(gke._running._connections) == 1)
+    wait_for(lambda: gke.world.faults.all()[0].count is None and len(gke._running._connections) == 1)
     gke.stop()
     assert ended.wait(5)
     thread.join()
@@ -275,7 +276,7 @@ def test_requests_can_be_slow(gke: Simulator, call: Client) -> None:
 def test_the_simulators_own_api(gke: Simulator, call: Client) -> None:
     """State, settings, faults, preemption, status, log and counters."""
     create(call)
-    wait_until(lambda: gke.pools[0].status == "RUNNING")
+    wait_for(lambda: gke.pools[0].status == "RUNNING")
     state = call("GET", "/simulator/v1/state")[1]
     assert (state["pools"][0]["name"], len(state["pools"][0]["nodes"]), len(state["operations"])) == ("slice", 4, 1)
     status, fault = call("POST", "/simulator/v1/faults", {"kind": "stockout", "zone": "us-east5-a", "count": 2})

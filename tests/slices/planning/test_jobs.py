@@ -15,18 +15,7 @@ from provisioner.slices.planning.plan import DeleteReason
 from tests.support.clock import after
 from tests.support.models import make_job, make_jobset, make_lws, make_pod, make_requirements
 from tests.support.settings import settings
-from tests.support.world import World
-
-
-def running(job: Workload) -> World:
-    """Return a world in which a Job runs on a pool of its own, all its pods."""
-    world = World(job)
-    world.step()
-    world.finish_creates()
-    world.schedule()
-    world.look()
-    assert len(world.pools) == 1
-    return world
+from tests.support.world import World, running
 
 
 def pod_on(world: World, job: Workload, index: int) -> None:

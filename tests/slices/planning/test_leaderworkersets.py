@@ -11,18 +11,7 @@ from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.models import make_jobset, make_lws, make_pod, make_requirements
 from tests.support.settings import settings
-from tests.support.world import World
-
-
-def running(workload: Workload) -> World:
-    """Return a world in which all groups of a set run on pools of their own."""
-    world = World(workload)
-    world.step()
-    world.finish_creates()
-    world.schedule()
-    world.look()
-    assert len(world.pools) == workload.groups[0].replicas
-    return world
+from tests.support.world import World, running
 
 
 def scaled(workload: Workload, replicas: int) -> Workload:

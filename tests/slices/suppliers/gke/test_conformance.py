@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import pytest
 
-from provisioner.model.capacity import Failure, FailureKind, NodePoolRequest, PoolName, Taint, Zone
+from provisioner.model.capacity import Failure, FailureKind, NodePoolRequest, PoolName
 from provisioner.simulators.gke.app import Simulator
 from provisioner.simulators.gke.faults import Fault, FaultKind
 from provisioner.simulators.gke.settings import SimulatorSettings
@@ -17,23 +17,12 @@ from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.slices.suppliers.protocol import SupplierError
 from tests.slices.suppliers.conformance import FIRST, SupplierContract
+from tests.support.gke import SLICE
 
 _CHANGES = ("nodePools.create", "nodePools.delete", "resourcePolicies.insert")
-_SLICE = NodePoolRequest(
-    name=PoolName(""),
-    zone=Zone("us-east5-b"),
-    machine_type="ct6e-standard-4t",
-    node_count=4,
-    topology="4x4",
-    disk_type="hyperdisk-balanced",
-    # As the cluster's release channel demands.
-    auto_upgrade=True,
-    labels={"google.com/nodepool-manager": "tpu-provisioner", "team": "a"},
-    taints=(Taint(key="team", value="a"),),
-)
 #: One that needs a workload policy.
 _WITH_POLICY = replace(
-    _SLICE,
+    SLICE,
     machine_type="tpu7x-standard-4t",
     node_count=2,
     topology="",
@@ -92,7 +81,7 @@ class GkeGround:
 
     def create_foreign(self, name: PoolName) -> None:
         """Create a pool with the client alone."""
-        self._client.create_node_pool(replace(_SLICE, name=name, labels={}, taints=()))
+        self._client.create_node_pool(replace(SLICE, name=name, labels={}, taints=()))
 
     def make_unreadable(self, name: PoolName) -> None:
         """Give a pool a status that is in no list."""
@@ -104,7 +93,7 @@ class GkeGround:
         self._simulator.stop()
 
 
-@pytest.fixture(params=[_SLICE, _WITH_POLICY], ids=["COMPACT placement", "a workload policy"])
+@pytest.fixture(params=[SLICE, _WITH_POLICY], ids=["COMPACT placement", "a workload policy"])
 def ground(request: pytest.FixtureRequest) -> Iterator[GkeGround]:
     """Give a simulated GKE."""
     ground = GkeGround(request.param)

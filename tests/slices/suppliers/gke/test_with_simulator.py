@@ -19,9 +19,7 @@ from provisioner.model.capacity import (
     OperationName,
     PoolName,
     PoolStatus,
-    Taint,
     WorkloadPolicy,
-    Zone,
 )
 from provisioner.simulators.gke.app import Simulator
 from provisioner.simulators.gke.capacity import FULL_RESERVATION_TEXTS
@@ -33,19 +31,8 @@ from provisioner.slices.planning.launch.specification import expected_pool, expe
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError, says_missing
 from provisioner.slices.suppliers.gke.permissions import ACT_AS, PROJECT_PERMISSIONS, READ_RESERVATION
+from tests.support.gke import SLICE
 
-SLICE = NodePoolRequest(
-    name=PoolName("js-0123456789"),
-    zone=Zone("us-east5-b"),
-    machine_type="ct6e-standard-4t",
-    node_count=4,
-    topology="4x4",
-    disk_type="hyperdisk-balanced",
-    # As the cluster's release channel demands.
-    auto_upgrade=True,
-    labels={"google.com/nodepool-manager": "tpu-provisioner", "team": "a"},
-    taints=(Taint(key="team", value="a"),),
-)
 SINGLE = replace(SLICE, machine_type="ct6e-standard-1t", node_count=1, topology="")
 #: Nothing that brings nodes later brings them where the pods do not tolerate the pool's own taints.
 UNTAINTED = replace(SLICE, taints=())
