@@ -16,7 +16,7 @@ from provisioner.simulators.gke.faults import Fault, FaultKind
 from provisioner.simulators.gke.records import PoolStatus
 from tests.simulation.cloud import CLUSTER
 from tests.simulation.objects import NAMESPACE
-from tests.simulation.store import merged
+from tests.support.selectors import merged
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

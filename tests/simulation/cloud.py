@@ -24,7 +24,7 @@ from provisioner.simulators.gke.records import NodeState, Pool, PoolStatus, Simu
 from provisioner.simulators.gke.settings import SimulatorSettings
 from tests.simulation.agenda import seconds_of
 from tests.simulation.stage import Stage
-from tests.simulation.store import merged
+from tests.support.selectors import merged
 
 if TYPE_CHECKING:
     from tests.simulation.calls import Calls, Trouble

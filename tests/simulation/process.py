@@ -30,7 +30,7 @@ from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from tests.simulation.cloud import CLUSTER, Wire
 from tests.simulation.feeds import Feed
-from tests.simulation.store import merged
+from tests.support.selectors import merged
 
 if TYPE_CHECKING:
     from tests.simulation.run import Simulation

@@ -8,14 +8,13 @@ what changed since a version is told as long as the history has not been compact
 from __future__ import annotations
 
 import bisect
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
 
 from provisioner.kube import errors
 from provisioner.kube.protocol import JsonObject, Page
+from tests.support.selectors import selected
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,68 +147,7 @@ class Store:
             listener(change)
 
 
-def merged(target: Any, change: Any) -> Any:
-    """Apply a merge patch."""
-    if not isinstance(change, dict):
-        return change
-    result = dict(target) if isinstance(target, dict) else {}
-    for key, value in change.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merged(result.get(key), value)
-    return result
-
-
 def selector(collection: str, query: Mapping[str, str]) -> Callable[[str, JsonObject], bool]:
     """Return what tells whether an object, by its path and content, is in a collection and selected."""
-    return _selector(collection, query.get("labelSelector", ""), query.get("fieldSelector", ""))
-
-
-@functools.lru_cache(maxsize=256)
-def _selector(collection: str, label_selector: str, field_selector: str) -> Callable[[str, JsonObject], bool]:
-    root = collection.rpartition("/")[0]
-    labels, fields = _parsed(label_selector), _parsed(field_selector)
-
-    def selects(path: str, raw: JsonObject) -> bool:
-        if not path.startswith(root):
-            return False
-        marks = raw["metadata"].get("labels") or {}
-        return all(_holds(marks.get(key), sign, value) for key, sign, value in labels) and all(
-            _holds(_field(raw, key), sign, value) for key, sign, value in fields
-        )
-
-    return selects
-
-
-def _parsed(text: str) -> list[tuple[str, str, str]]:
-    parts = []
-    for requirement in text.split(",") if text else ():
-        if requirement.startswith("!"):
-            parts.append((requirement[1:], "!", ""))
-            continue
-        for sign in ("!=", "="):
-            key, found, value = requirement.partition(sign)
-            if found:
-                parts.append((key, sign, value))
-                break
-        else:
-            parts.append((requirement, "", ""))
-    return parts
-
-
-def _holds(found: object, sign: str, value: str) -> bool:
-    if sign == "!=":
-        return found != value
-    if sign == "!":
-        return found is None
-    return found == value if sign else found is not None
-
-
-def _field(raw: Any, path: str) -> Any:
-    if path == "spec.unschedulable":
-        # Absent is false, and selectors are texts.
-        return str(raw["spec"].get("unschedulable") is True).lower()
-    for part in path.split("."):
-        raw = raw.get(part) if isinstance(raw, dict) else None
-    return raw
+    root, selects = collection.rpartition("/")[0], selected(query)
+    return lambda path, raw: path.startswith(root) and selects(raw)

@@ -20,7 +20,7 @@ from typing import Any, Self
 from provisioner.kube import errors
 from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Timeouts
 from provisioner.kube.rights import ACCESS_REVIEWS
-from tests.support.selectors import belongs, matches, merged
+from tests.support.selectors import belongs, merged, selected
 
 
 @dataclass(kw_only=True)
@@ -162,9 +162,8 @@ class FakeKube:
                 version, start = (int(part) for part in continue_token.split(":"))
                 if version < self._oldest:
                     raise errors.Gone("The provided continue parameter is too old", status=410, reason="Expired")
-            found = [
-                raw for where, raw in sorted(self._objects.items()) if belongs(where, path) and matches(raw, asked)
-            ]
+            selects = selected(asked)
+            found = [raw for where, raw in sorted(self._objects.items()) if belongs(where, path) and selects(raw)]
             page = found[start : start + limit]
             if metadata_only:
                 page = [{"metadata": raw["metadata"]} for raw in page]
@@ -313,7 +312,7 @@ class FakeStream:
     ) -> None:
         self._kube = kube
         self._path = path
-        self._query = query
+        self._selects = selected(query)
         self._version = version
         self._script = script
         self._closed = False
@@ -357,8 +356,8 @@ class FakeStream:
     def _line(self, event: _Event) -> bytes | None:
         if not belongs(event.path, self._path):
             return None
-        was = event.before is not None and matches(event.before, self._query)
-        is_now = event.after is not None and matches(event.after, self._query)
+        was = event.before is not None and self._selects(event.before)
+        is_now = event.after is not None and self._selects(event.after)
         if is_now:
             kind, raw = ("MODIFIED" if was else "ADDED"), event.after
         elif was:

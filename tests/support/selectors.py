@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from provisioner.kube.protocol import JsonObject
@@ -21,31 +21,49 @@ def belongs(path: str, collection: str) -> bool:
     )
 
 
-def matches(raw: JsonObject, query: Mapping[str, str]) -> bool:
-    """Whether an object has the labels and fields that a query selects."""
-    labels = raw.get("metadata", {}).get("labels") or {}
-    return all(_holds(requirement, labels.get) for requirement in _requirements(query.get("labelSelector"))) and all(
-        _holds(requirement, lambda path: _at(raw, path)) for requirement in _requirements(query.get("fieldSelector"))
-    )
+def selected(query: Mapping[str, str]) -> Callable[[JsonObject], bool]:
+    """Return what tells whether an object has the labels and fields that a query selects."""
+    return _selected(query.get("labelSelector") or "", query.get("fieldSelector") or "")
 
 
-def _requirements(selector: str | None) -> list[str]:
-    return selector.split(",") if selector else []
+@functools.lru_cache(maxsize=256)
+def _selected(label_selector: str, field_selector: str) -> Callable[[JsonObject], bool]:
+    labels, fields = _parsed(label_selector), _parsed(field_selector)
+
+    def selects(raw: JsonObject) -> bool:
+        marks = raw.get("metadata", {}).get("labels") or {}
+        return all(_holds(marks.get(key), sign, value) for key, sign, value in labels) and all(
+            _holds(_field(raw, key), sign, value) for key, sign, value in fields
+        )
+
+    return selects
 
 
-def _holds(requirement: str, value_of: Any) -> bool:
-    if "!=" in requirement:
-        key, _, value = requirement.partition("!=")
-        return value_of(key) != value
-    if "=" in requirement:
-        key, _, value = requirement.partition("=")
-        return value_of(key) == value
-    if requirement.startswith("!"):
-        return value_of(requirement.removeprefix("!")) is None
-    return value_of(requirement) is not None
+def _parsed(text: str) -> list[tuple[str, str, str]]:
+    parts = []
+    for requirement in text.split(",") if text else ():
+        if requirement.startswith("!"):
+            parts.append((requirement[1:], "!", ""))
+            continue
+        for sign in ("!=", "="):
+            key, found, value = requirement.partition(sign)
+            if found:
+                parts.append((key, sign, value))
+                break
+        else:
+            parts.append((requirement, "", ""))
+    return parts
 
 
-def _at(raw: Any, path: str) -> Any:
+def _holds(found: object, sign: str, value: str) -> bool:
+    if sign == "!=":
+        return found != value
+    if sign == "!":
+        return found is None
+    return found == value if sign else found is not None
+
+
+def _field(raw: Any, path: str) -> Any:
     if path == "spec.unschedulable":
         # Absent is false, and selectors are texts.
         return str(raw.get("spec", {}).get("unschedulable") is True).lower()
@@ -55,9 +73,9 @@ def _at(raw: Any, path: str) -> Any:
 
 
 def merged(target: Any, change: Any) -> Any:
-    """Return what a JSON merge patch makes of a value; null removes a field."""
+    """Return what a JSON merge patch makes of a value, of which it keeps parts; null removes a field."""
     if not isinstance(change, dict):
-        return copy.deepcopy(change)
+        return change
     result = dict(target) if isinstance(target, dict) else {}
     for key, value in change.items():
         if value is None:
