@@ -5,18 +5,19 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from provisioner import constants
-from provisioner.model.capacity import Node, NodePool, PoolStatus, Taint, Zone
+from provisioner.model.capacity import Node, PoolStatus, Taint, Zone, expected_pool
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, PodGroup, Requirements, Toleration, Workload, WorkloadUid
 from provisioner.runtime import garbage
 from provisioner.settings import Settings
 from provisioner.slices.demand import group_key
 from provisioner.slices.planning.decide import decide
-from provisioner.slices.planning.launch.specification import expected_pool, expected_view
 from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _SETTINGS = Settings(project_id="p", cluster_location="us-central2", zone=Zone("us-central2-b"), cluster="c")
@@ -37,7 +38,7 @@ def _median(snapshot: Snapshot, memory: Memory) -> float:
     seconds = []
     for _ in range(_RUNS):
         started = time.perf_counter()
-        decide(snapshot, memory, _SETTINGS, _NOW)
+        decide(snapshot, memory, _SETTINGS, GKE_RULES, _NOW)
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds) * 1000
 
@@ -71,22 +72,14 @@ def _burst(slices: int) -> Snapshot:
 
 def _running(burst: Snapshot) -> Snapshot:
     pools, nodes, pods = [], [], []
-    by_key = {create.slice_id.group_key: create for create in decide(burst, Memory(), _SETTINGS, _NOW).creates}
+    by_key = {
+        create.slice_id.group_key: create for create in decide(burst, Memory(), _SETTINGS, GKE_RULES, _NOW).creates
+    }
     for pod in burst.pods:
         create = by_key[pod.group_key]
         pool = expected_pool(create.request)
-        pools.append(
-            NodePool(
-                name=pool.name,
-                status=PoolStatus.RUNNING,
-                labels=pool.labels,
-                machine_type=pool.machine_type,
-                node_count=pool.node_count,
-                zones=pool.zones,
-                topology=pool.topology,
-            )
-        )
-        view = expected_view(pool)
+        pools.append(replace(pool, status=PoolStatus.RUNNING))
+        view = GKE_RULES.expected_node(pool)
         names = [f"{pool.name}-{host}" for host in range(2)]
         nodes += [
             Node(

@@ -30,10 +30,10 @@ from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.ownership import is_ours
 from provisioner.slices.planning.plan import PoolState
+from provisioner.slices.supplier import IdentityCheck, PoolRules
 from provisioner.slices.suppliers.gke.decorators import RetryingGke
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
-from provisioner.slices.suppliers.protocol import IdentityCheck
 from provisioner.workloads import live
 
 _LOOK_SECONDS = 10.0
@@ -140,7 +140,11 @@ class Look:
             return Finding(problem=self.pools.problem)
         snapshot = take_snapshot(self.watches, self.pools)
         left = find_left(
-            snapshot, self.identity.adapted(self.settings), self.clock(), lambda pool: self._guest(snapshot, pool)
+            snapshot,
+            self.identity.adapted(self.settings),
+            self.pools.supplier.rules,
+            self.clock(),
+            lambda pool: self._guest(snapshot, pool),
         )
         problem = ""
         unseen = (*snapshot.distrust, *hidden(self.watches))
@@ -180,7 +184,7 @@ class Look:
 
 
 def find_left(
-    snapshot: Snapshot, effective: Settings, now: datetime, guest: Callable[[PoolName], str]
+    snapshot: Snapshot, effective: Settings, rules: PoolRules, now: datetime, guest: Callable[[PoolName], str]
 ) -> tuple[tuple[str, str], ...]:
     """Name what is left of our node pools, and why; also what is about to be made.
 
@@ -191,7 +195,7 @@ def find_left(
         ours = sorted(pool.name for pool in snapshot.pools if is_ours(pool))
         why = f"cannot tell who needs it: {'; '.join(snapshot.distrust)}"
         return tuple((name, why) for name in ours)
-    plan = decide(snapshot, Memory(), effective, now)
+    plan = decide(snapshot, Memory(), effective, rules, now)
     return tuple(
         (state.name, _why(state, guest))
         for state in sorted(plan.pools, key=lambda state: state.name)

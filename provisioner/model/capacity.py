@@ -8,13 +8,15 @@ from datetime import datetime
 from enum import Enum
 from typing import NewType
 
+from provisioner import constants
+
 PoolName = NewType("PoolName", str)
 Zone = NewType("Zone", str)
 OperationName = NewType("OperationName", str)
 
 
 class PoolStatus(Enum):
-    """NodePool.status of the GKE API, v1."""
+    """How far a node pool is. The words are those of GKE's API, v1; each supplier translates its own into them."""
 
     PROVISIONING = "PROVISIONING"
     RUNNING = "RUNNING"
@@ -80,7 +82,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePool:
-    """A node pool as GKE lists it."""
+    """A node pool as its supplier lists it."""
 
     name: PoolName
     status: PoolStatus
@@ -90,33 +92,18 @@ class NodePool:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     machine_type: str = ""
-    #: initialNodeCount; 0 for pools that are made empty.
-    node_count: int = 0
-    #: autoscaling.maxNodeCount; 0 for pools of a fixed size.
-    max_node_count: int = 0
+    #: Nodes of the whole pool, the ones included that a pool which was made empty has yet to get.
+    hosts: int = 0
     zones: tuple[Zone, ...] = ()
-    #: placementPolicy.tpuTopology, empty for single-host pools and for pools with a workload policy.
+    #: Topology of the slice that it makes; empty where it cannot be told.
     topology: str = ""
-    #: placementPolicy.policyName.
-    policy_name: str = ""
-    spot: bool = False
-    flex_start: bool = False
-    #: queuedProvisioning: its nodes come only through a ProvisioningRequest.
-    queued: bool = False
+    capacity: CapacityKind = CapacityKind.ON_DEMAND
     #: Name or path of the one reservation, empty for none.
     reservation: str = ""
-    #: config.diskType, which GKE lists also where it chose itself; empty where that is not known.
+    #: The workload policy that shapes it; empty for none.
+    policy_name: str = ""
+    #: Empty where it is not known.
     disk_type: str = ""
-
-    @property
-    def hosts(self) -> int:
-        """Nodes of the whole pool, the ones included that an autoscaled pool has yet to get."""
-        return max(self.max_node_count, self.node_count)
-
-    @property
-    def capacity(self) -> CapacityKind:
-        """On which terms its nodes are had."""
-        return CapacityKind.QUEUED if self.queued and not self.flex_start else _capacity_kind(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,28 +116,30 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePoolRequest:
-    """Everything that a create says; the client translates it field by field."""
+    """Everything that a create says: facts of the slice, then what only the supplier that adds it reads."""
 
     name: PoolName
     zone: Zone
     machine_type: str
     #: Nodes of the whole pool. Of flex-start capacity it is made empty, to grow to this at once.
-    node_count: int
-    #: COMPACT placement with this topology; empty for none.
-    topology: str = ""
-    #: A workload policy instead of COMPACT placement; empty for none.
-    policy_name: str = ""
-    #: The topology that the workload policy must have; empty without one.
-    policy_topology: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    taints: tuple[Taint, ...] = ()
-    spot: bool = False
-    flex_start: bool = False
+    hosts: int
+    #: Topology of the slice.
+    topology: str
+    capacity: CapacityKind = CapacityKind.ON_DEMAND
     #: Name, or projects/P/reservations/R, then optionally /reservationBlocks/B and /reservationSubBlocks/S; empty for
     #: none.
     reservation: str = ""
     #: Google takes the nodes away after this; 0: never.
     max_run_seconds: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+
+    # --- what only the supplier reads
+
+    #: COMPACT placement with this topology; empty for none.
+    placement_topology: str = ""
+    #: A workload policy of the slice's topology, instead of COMPACT placement; empty for none.
+    policy_name: str = ""
     #: Empty for GKE's default.
     disk_type: str = ""
     service_account: str = ""
@@ -166,17 +155,27 @@ class NodePoolRequest:
     boot_disk_kms_key: str = ""
 
     @property
-    def capacity(self) -> CapacityKind:
-        """On which terms its nodes are had."""
-        return _capacity_kind(self)
+    def digest(self) -> str:
+        """Its fingerprint, which it bears as a label."""
+        return self.labels.get(constants.NODEPOOL_HASH, "")
 
 
-def _capacity_kind(pool: NodePool | NodePoolRequest) -> CapacityKind:
-    if pool.reservation:
-        return CapacityKind.RESERVATION
-    if pool.flex_start:
-        return CapacityKind.FLEX_START
-    return CapacityKind.SPOT if pool.spot else CapacityKind.ON_DEMAND
+def expected_pool(request: NodePoolRequest) -> NodePool:
+    """Return the pool that a supplier lists right after it accepted the request."""
+    return NodePool(
+        name=request.name,
+        status=PoolStatus.PROVISIONING,
+        labels=request.labels,
+        taints=request.taints,
+        machine_type=request.machine_type,
+        hosts=request.hosts,
+        zones=(request.zone,),
+        topology=request.topology,
+        capacity=request.capacity,
+        reservation=request.reservation,
+        policy_name=request.policy_name,
+        disk_type=request.disk_type,
+    )
 
 
 #: The type that the slices of a workload policy need.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from provisioner import constants
 from provisioner.model import bounds
-from provisioner.model.capacity import CapacityKind, Zone
+from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, Zone
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][-a-z0-9]{4,28}[a-z0-9]")
@@ -81,6 +81,26 @@ def reservation_parts(path: str) -> tuple[str, str, str, str]:
     names = parts[1::2] if path.startswith(_PATH_START) else ["", *parts[::2]]
     project, name, block, sub_block = (*names, "", "", "")[:4]
     return project, name, block, sub_block
+
+
+def choice_of(pool: NodePool | NodePoolRequest) -> CapacityChoice:
+    """Return the choice that a pool is, or would be."""
+    zone = pool.zone if isinstance(pool, NodePoolRequest) else next(iter(pool.zones), Zone(""))
+    return CapacityChoice(kind=pool.capacity, reservation=pool.reservation, zone=zone)
+
+
+def capacity_key(pool: NodePool | NodePoolRequest) -> str:
+    """Name the capacity that a pool takes, or would take."""
+    return key_of_choice(choice_of(pool), pool.machine_type, pool.topology, pool.hosts)
+
+
+def key_of_choice(choice: CapacityChoice, machine_type: str, topology: str, hosts: int) -> str:
+    """Name what back-off after a stockout is kept by.
+
+    Zone, machine type, shape and capacity type: where a large slice is out of stock, a smaller one may be had.
+    """
+    terms = f"reservation {choice.reservation}" if choice.reservation else choice.kind.value
+    return f"{choice.zone}/{machine_type}/{topology} on {hosts}/{terms}"
 
 
 def comma_items(text: str, *, what: str = "", most: int | None = None) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.slices.gate import Gate, KeptError, NeededError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.plan import Create, Delete, LookUp, LookUpKind, Plan
-from provisioner.slices.suppliers.protocol import Supplier, SupplierError
+from provisioner.slices.supplier import Supplier, SupplierError
 
 _log = structlog.get_logger(__name__)
 

@@ -23,7 +23,7 @@ from provisioner.slices.planning.memory.clock_set import shifted
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.report import Reporter
-from provisioner.slices.suppliers.protocol import IdentityCheck
+from provisioner.slices.supplier import IdentityCheck
 
 _log = structlog.get_logger(__name__)
 
@@ -189,7 +189,9 @@ class Loop:
     def _decide_once(self) -> tuple[Plan, Snapshot]:
         snapshot = take_snapshot(self.watches, self.pools, self.actor.live_calls())
         started = self.monotonic()
-        plan = decide(snapshot, self.memory, self.identity.adapted(self.settings), self.clock())
+        plan = decide(
+            snapshot, self.memory, self.identity.adapted(self.settings), self.pools.supplier.rules, self.clock()
+        )
         self.metrics.observe_decide(seconds=self.monotonic() - started)
         return plan, snapshot
 

@@ -16,7 +16,7 @@ from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, Workload, WorkloadKind
 from provisioner.settings import Settings
 from provisioner.slices.planning.ownership import read_ownership
-from provisioner.slices.suppliers.protocol import Supplier, SupplierError
+from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.workloads import KINDS, Kind, kinds_served
 from provisioner.workloads.watches import watch_pods, watch_workloads
 

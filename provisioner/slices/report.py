@@ -13,12 +13,12 @@ import structlog
 
 from provisioner import constants
 from provisioner.model.capacity import PoolName
+from provisioner.model.choices import choice_of
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import ObjectRef, WorkloadKind, Workloads, pod_ref, workload_ref
 from provisioner.slices.demand import SliceId
 from provisioner.slices.demand.slices import slice_id_of
 from provisioner.slices.metrics import Metrics
-from provisioner.slices.planning.launch.capacity import choice_of
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult
 from provisioner.slices.planning.memory.state import CallState
@@ -140,7 +140,7 @@ class Reporter:
                 create.pod,
                 kind="Normal",
                 reason=constants.CREATION_STARTED,
-                message=f"GKE creates node pool {request.name}: {request.node_count} x {request.machine_type}, "
+                message=f"GKE creates node pool {request.name}: {request.hosts} x {request.machine_type}, "
                 f"{choice_of(request)}",
             )
 

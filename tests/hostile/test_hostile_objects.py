@@ -23,6 +23,7 @@ from provisioner.model.workloads import Pod, Workload
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Plan
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
 from tests.support.clock import NOW
@@ -100,7 +101,7 @@ def plan_for(jobsets: list[Workload], pods: list[Pod], *, free: bool) -> Plan:
         nodes=NODES if free else (),
         pools_listed_at=NOW,
     )
-    return decide(snapshot, Memory(), settings(), NOW)
+    return decide(snapshot, Memory(), settings(), GKE_RULES, NOW)
 
 
 def about_honest(plan: Plan) -> tuple[Any, ...]:

@@ -35,7 +35,6 @@ from provisioner.slices.gate import Gate
 from provisioner.slices.planning import ownership, supply
 from provisioner.slices.planning.launch import capacity, gangs, specification
 from provisioner.slices.planning.launch.limits import Budget
-from provisioner.slices.planning.launch.names import pool_name
 from provisioner.slices.planning.launch.specification import Specification
 from provisioner.slices.planning.match import assignment
 from provisioner.slices.planning.memory import answers, backoff, open_calls
@@ -43,6 +42,7 @@ from provisioner.slices.planning.ownership import Ownership
 from provisioner.slices.planning.retire import arriving, unneeded
 from provisioner.slices.planning.supply import Supply
 from provisioner.slices.suppliers.gke import errors, identity_check, translate
+from provisioner.slices.suppliers.gke.names import pool_name
 from provisioner.workloads import leaderworkerset, pods
 
 #: A module or class, and the name of one of its attributes.

@@ -25,7 +25,9 @@ NODE = "gke-test-train-pool-0"
 REF = ObjectRef(kind="Pod", api_version="v1", namespace="research", name="p", uid="u")
 CREATE = Create(
     slice_id=SliceId(workload_uid=WorkloadUid("u"), group_key=GroupKey("k")),
-    request=NodePoolRequest(name=POOL, zone=Zone("us-central2-b"), machine_type="ct4p-hightpu-4t", node_count=1),
+    request=NodePoolRequest(
+        name=POOL, zone=Zone("us-central2-b"), machine_type="ct4p-hightpu-4t", hosts=1, topology="1x1"
+    ),
     pod=REF,
     workload=REF,
 )
@@ -260,7 +262,9 @@ def test_deletes_are_sent_before_creates(world: World) -> None:
     """Deletes give back what creates wait for."""
     put_pool(world)
     other = PoolName("other-pool")
-    request = NodePoolRequest(name=other, zone=Zone("us-central2-b"), machine_type="ct4p-hightpu-4t", node_count=1)
+    request = NodePoolRequest(
+        name=other, zone=Zone("us-central2-b"), machine_type="ct4p-hightpu-4t", hosts=1, topology="1x1"
+    )
     create = Create(slice_id=CREATE.slice_id, request=request, pod=REF, workload=REF)
     carry_out(world, creates=(create,), deletes=(a_delete(),))
     assert [call.method for call in world.gke.calls] == ["delete_node_pool", "create_node_pool"]

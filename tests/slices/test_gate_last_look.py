@@ -20,9 +20,7 @@ from tests.support.objects import raw_foreign_pod
 
 T = TypeVar("T")
 R = TypeVar("R")
-POOL = NodePool(
-    name=PoolName("train-pool"), status=PoolStatus.PROVISIONING, node_count=2, machine_type="ct4p-hightpu-4t"
-)
+POOL = NodePool(name=PoolName("train-pool"), status=PoolStatus.PROVISIONING, hosts=2, machine_type="ct4p-hightpu-4t")
 
 
 class BusyKube(FakeKube):

@@ -32,9 +32,9 @@ REQUEST = NodePoolRequest(
     name=PoolName("train-pool"),
     zone=Zone("us-central1-c"),
     machine_type="tpu7x-standard-4t",
-    node_count=2,
+    hosts=2,
+    topology="2x2x2",
     policy_name=OWN,
-    policy_topology="2x2x2",
 )
 #: A pod that names a policy itself: the label says so.
 NAMED = replace(REQUEST, policy_name=MINE, labels={constants.POOL_TOPOLOGY: "2x2x2"})
@@ -82,7 +82,7 @@ def methods(world: World) -> list[str]:
 
 def test_a_pool_without_a_policy_needs_none(world: World) -> None:
     """Nothing is looked at for pools that name no policy."""
-    assert send(world, policy_name="", policy_topology="").operation == OperationName("operation-1")
+    assert send(world, policy_name="").operation == OperationName("operation-1")
     assert methods(world) == ["create_node_pool"]
 
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, TypeVar
 from provisioner import constants, kube
 from provisioner.kube.protocol import JOBSETS_ROOT, collection_path, object_path
 from provisioner.kube.quantities import format_time
-from provisioner.model.capacity import NodePool, PoolName, PoolStatus
+from provisioner.model.capacity import LATE, NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import ObjectRef, WorkloadKind
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices.act import Actor
@@ -211,7 +211,7 @@ class World:
     def put_nodes(self, pool_name: str) -> list[str]:
         """Register the nodes of a pool; return their names."""
         pool = self.gke.pools[PoolName(pool_name)]
-        names = [f"gke-test-{pool.name}-{index}" for index in range(pool.node_count)]
+        names = [f"gke-test-{pool.name}-{index}" for index in range(0 if pool.capacity in LATE else pool.hosts)]
         for name in names:
             self.kube.put_object(object_path("nodes", name), node_of(pool, name, self.clock))
         return names

@@ -30,8 +30,9 @@ SLICE = NodePoolRequest(
     name=PoolName("js-0123456789"),
     zone=Zone("us-east5-b"),
     machine_type="ct6e-standard-4t",
-    node_count=4,
+    hosts=4,
     topology="4x4",
+    placement_topology="4x4",
     disk_type="hyperdisk-balanced",
     # As the cluster's release channel demands.
     auto_upgrade=True,
@@ -333,13 +334,11 @@ def pool_of(request: NodePoolRequest, *, status: PoolStatus = PoolStatus.PROVISI
         labels=dict(request.labels),
         taints=request.taints,
         machine_type=request.machine_type,
-        node_count=0 if request.flex_start else request.node_count,
-        max_node_count=request.node_count if request.flex_start else 0,
+        hosts=request.hosts,
         zones=(request.zone,),
-        topology="" if request.policy_name else request.topology,
+        topology=request.topology,
         policy_name=request.policy_name,
-        spot=request.spot,
-        flex_start=request.flex_start,
+        capacity=request.capacity,
         reservation=request.reservation,
     )
 

@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 from provisioner import constants, tpu
-from provisioner.model.capacity import Node, NodePool, NodePoolRequest, PoolName, PoolStatus, Taint
+from provisioner.model.capacity import LATE, Node, NodePool, NodePoolRequest, PoolName, PoolStatus, Taint, expected_pool
+from provisioner.model.choices import CapacityChoice
 from provisioner.model.workloads import (
     Pod,
     PodGroup,
@@ -20,10 +21,13 @@ from provisioner.model.workloads import (
     Workloads,
     WorkloadUid,
 )
+from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, find_slices, group_key
 from provisioner.slices.demand.serving import ServingPolicy
-from provisioner.slices.planning.launch.candidates import pool_request
-from provisioner.slices.planning.launch.specification import expected_pool, expected_view
+from provisioner.slices.planning.launch.candidates import Candidates
+from provisioner.slices.planning.launch.capacity import choices_of
+from provisioner.slices.suppliers.gke.node_labels import expected_node
+from provisioner.slices.suppliers.gke.rules import GKE_RULES, slice_topology
 from tests.support.clock import NOW
 from tests.support.settings import settings
 
@@ -178,6 +182,19 @@ def make_request(workload: Workload, *, job: int = 0, attempt: int = 0, **settin
     return pool_request(make_slice(workload, job=job), settings(**setting_changes), attempt)
 
 
+def pool_request(
+    slice_: Slice, settings_: Settings, attempt: int, choice: CapacityChoice | None = None
+) -> NodePoolRequest:
+    """Return the request for one attempt of a slice; `choice` is one of its own, None: the best.
+
+    Raises UnmeetableError where none would serve it.
+    """
+    candidates = Candidates(settings_, GKE_RULES)
+    chosen = choice or choices_of(slice_, settings_).open[0]
+    name = GKE_RULES.pool_name(slice_.workload.name, slice_.id, attempt)
+    return candidates.specification(slice_, chosen).stamped(name, attempt)
+
+
 def make_slice(workload: Workload, *, job: int = 0, **pod_changes: Any) -> Slice:
     """Return one slice of a JobSet with its unschedulable leader."""
     pod = make_pod(workload, job=job, **pod_changes)
@@ -187,7 +204,7 @@ def make_slice(workload: Workload, *, job: int = 0, **pod_changes: Any) -> Slice
 
 def make_node(pool: NodePool, index: int = 0, **changes: Any) -> Node:
     """Return a ready node of a pool, as GKE labels it."""
-    view = expected_view(pool)
+    view = expected_node(pool)
     fields: dict[str, Any] = {
         "name": f"gke-{pool.name}-{index}",
         "uid": f"uid-of-{pool.name}-{index}",
@@ -205,7 +222,7 @@ def make_node(pool: NodePool, index: int = 0, **changes: Any) -> Node:
 
 def make_nodes(pool: NodePool, **changes: Any) -> tuple[Node, ...]:
     """Return all nodes that a pool comes up with: none of one that is made empty."""
-    return tuple(make_node(pool, index, **changes) for index in range(pool.node_count))
+    return tuple(make_node(pool, index, **changes) for index in range(0 if pool.capacity in LATE else pool.hosts))
 
 
 def foreign_pool(name: str = "default-pool", **changes: Any) -> NodePool:
@@ -213,7 +230,7 @@ def foreign_pool(name: str = "default-pool", **changes: Any) -> NodePool:
     fields: dict[str, Any] = {
         "status": PoolStatus.RUNNING,
         "machine_type": "ct4p-hightpu-4t",
-        "node_count": 2,
+        "hosts": 2,
         "topology": "2x2x2",
     }
     return NodePool(name=PoolName(name), **fields | changes)
@@ -229,12 +246,18 @@ def go_pool(workload: Workload, *, job: int = 0, status: PoolStatus = PoolStatus
     by_policy = accelerator == "tpu7x"
     machine = shape.machine_type
     compact = not by_policy and machine.chips > 1 and (shape.multi_host or not machine.name.startswith("ct6e"))
+    policy_name = f"tpu-provisioner-{topology}" if by_policy else ""
     fields: dict[str, Any] = {
         "machine_type": machine.name,
         # It counts four chips a host on every machine type.
-        "node_count": math.ceil(shape.topology.chips / 4),
-        "topology": topology if compact else "",
-        "policy_name": f"tpu-provisioner-{topology}" if by_policy else "",
+        "hosts": math.ceil(shape.topology.chips / 4),
+        "topology": slice_topology(
+            placement_topology=topology if compact else "",
+            labels={},
+            policy_name=policy_name,
+            machine_type=machine.name,
+        ),
+        "policy_name": policy_name,
         "zones": ("us-central2-b",),
         "labels": {
             constants.NODEPOOL_MANAGER: constants.MANAGER,

@@ -17,17 +17,18 @@ from provisioner.model.capacity import (
     OperationName,
     PoolName,
     PoolStatus,
+    expected_pool,
 )
+from provisioner.model.fit import misfit, view_of_node
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, Workload, Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.planning.decide import decide
-from provisioner.slices.planning.launch.specification import expected_pool
-from provisioner.slices.planning.match.fit import misfit, view_of_node
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import CallState, Memory
 from provisioner.slices.planning.plan import Create, Delete, LookUp, LookUpKind, Plan, Verdict
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW
 from tests.support.models import make_node, make_nodes, make_pod
 from tests.support.settings import settings
@@ -194,7 +195,7 @@ class World:
 
     def look(self, **changes: Any) -> Plan:
         """Decide, and send nothing: calls stay under way."""
-        plan = decide(self.snapshot(**changes), self.memory, self.settings, self.now)
+        plan = decide(self.snapshot(**changes), self.memory, self.settings, GKE_RULES, self.now)
         self.memory = plan.memory
         self.plans.append(plan)
         return plan

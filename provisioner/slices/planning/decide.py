@@ -28,22 +28,18 @@ from provisioner.slices.planning.retire.evicted import to_evict
 from provisioner.slices.planning.retire.unneeded import Exceptions, Unneeded, find_unneeded
 from provisioner.slices.planning.round import Round, begin_round
 from provisioner.slices.planning.supply import Supply
-
-#: How often the pools are listed: with a backlog that waits for free operations, with operations under way, and idle.
-_BACKLOG_POLL_SECONDS = 1.0
-_BUSY_POLL_SECONDS = 2.0
-_IDLE_POLL_SECONDS = 60.0
+from provisioner.slices.supplier import PoolRules
 
 
-def decide(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime) -> Plan:
+def decide(snapshot: Snapshot, memory: Memory, settings: Settings, rules: PoolRules, now: datetime) -> Plan:
     """Decide what to do about one snapshot.
 
     Where the snapshot is not to be trusted, nothing is decided and nothing is forgotten.
     """
     if snapshot.distrust:
-        return Plan(memory=memory, poll_seconds=_IDLE_POLL_SECONDS)
+        return Plan(memory=memory, poll_seconds=rules.polling.idle_seconds)
     memory, look_ups = _close_calls(snapshot, memory, now)
-    round_ = begin_round(snapshot, memory, settings, now)
+    round_ = begin_round(snapshot, memory, settings, rules, now)
     turns = gangs.take_turns(round_)
     matching = match(round_, _restrictions(round_, turns))
     round_, slots = _operations(replace(round_, memory=learn_from_pools(round_, matching)))
@@ -202,15 +198,16 @@ def _note(supply: Supply, memory: Memory) -> str:
 
 
 def _poll_seconds(round_: Round, launches: Launches, deletes: Sequence[Delete], unneeded: Unneeded) -> float:
+    polling = round_.rules.polling
     if launches.waits_for_operations or len(unneeded.deletes) > len(deletes):
-        return _BACKLOG_POLL_SECONDS
+        return polling.backlog_seconds
     pools, memory = round_.snapshot.pools, round_.memory
     changing = (PoolStatus.PROVISIONING, PoolStatus.STOPPING, PoolStatus.RECONCILING)
     ours = (pool for pool in pools if pool.labels.get(constants.NODEPOOL_MANAGER) == constants.MANAGER)
     if launches.creates or deletes or memory.creates or any(pool.status in changing for pool in ours):
-        return _BUSY_POLL_SECONDS
+        return polling.busy_seconds
     accepted = any(call.state is not CallState.POSTPONED for call in memory.deletes.values())
-    return _BUSY_POLL_SECONDS if accepted else _IDLE_POLL_SECONDS
+    return polling.busy_seconds if accepted else polling.idle_seconds
 
 
 def _limit_moments(round_: Round) -> tuple[datetime, ...]:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from provisioner import constants
 from provisioner.model.capacity import Failure, FailureKind, PoolStatus
+from provisioner.model.choices import capacity_key
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.open_calls import unexplained
@@ -43,7 +44,7 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         if failure.kind is FailureKind.INVALID and owner is not None:
             refusals[digest] = backoff.refused(refusals.get(digest), owner, digest, failure, now)
         else:
-            backoffs = backoff.pool_failed(backoffs, failure, backoff.capacity_key(pool), digest, now)
+            backoffs = backoff.pool_failed(backoffs, failure, capacity_key(pool), digest, now)
     in_making = {}
     for name, create in memory.in_making.items():
         if name not in supply:
@@ -51,7 +52,7 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         pool = supply[name].pool
         if pool.status in (PoolStatus.RUNNING, PoolStatus.RECONCILING):
             digest = pool.labels.get(constants.NODEPOOL_HASH, "")
-            backoffs = backoff.forget(backoff.forget(backoffs, backoff.capacity_key(pool)), digest)
+            backoffs = backoff.forget(backoff.forget(backoffs, capacity_key(pool)), digest)
             refusals.pop(digest, None)
         elif pool.status is PoolStatus.PROVISIONING or unexplained(pool):
             in_making[name] = create

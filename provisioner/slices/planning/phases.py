@@ -8,7 +8,6 @@ from datetime import datetime
 
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.launch.specification import topology_of_pool
 from provisioner.slices.planning.lifecycle import Phase, passage
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory.state import PhaseEntry
@@ -61,7 +60,7 @@ def state_of(
         workload_name=slice_.workload.name if slice_ is not None else supply.workload_name.name,
         group_name=slice_.group_name if slice_ is not None else supply.ownership.group_name,
         machine_type=supply.pool.machine_type,
-        topology=topology_of_pool(supply.pool),
+        topology=supply.pool.topology,
         chips=supply.chips,
         nodes=supply.pool.hosts,
         ready_nodes=supply.ready_nodes,

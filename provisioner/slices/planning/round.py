@@ -15,6 +15,7 @@ from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.planning.launch.candidates import Candidates
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.supply import Supply, by_owner, find_supply, referred
+from provisioner.slices.supplier import PoolRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,8 @@ class Round:
 
     snapshot: Snapshot
     settings: Settings
+    #: What the supplier's pools are like.
+    rules: PoolRules
     now: datetime
     memory: Memory
     workloads: Workloads
@@ -39,7 +42,7 @@ class Round:
     candidates: Candidates
 
 
-def begin_round(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime) -> Round:
+def begin_round(snapshot: Snapshot, memory: Memory, settings: Settings, rules: PoolRules, now: datetime) -> Round:
     """Find out what there is and what it is for."""
     workloads = Workloads.of(snapshot.workloads)
     policy = ServingPolicy(
@@ -47,7 +50,7 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: Settings, now: dat
         opt_in_label=settings.opt_in_label,
         namespace_labels=snapshot.namespace_labels,
     )
-    supply = find_supply(snapshot, memory, settings, now)
+    supply = find_supply(snapshot, memory, settings, rules, now)
     slices = find_slices(
         workloads,
         snapshot.pods,
@@ -59,6 +62,7 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: Settings, now: dat
     return Round(
         snapshot=snapshot,
         settings=settings,
+        rules=rules,
         now=now,
         memory=memory,
         workloads=workloads,
@@ -67,5 +71,5 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: Settings, now: dat
         supply=supply,
         owned=owned,
         made_for={each.name: slice_id for slice_id, many in owned.items() for each in many},
-        candidates=Candidates(settings),
+        candidates=Candidates(settings, rules),
     )

@@ -9,15 +9,15 @@ from datetime import datetime
 from functools import cached_property
 
 from provisioner import constants, tpu
-from provisioner.model.capacity import LATE, CapacityKind, Node, NodePool, PoolName, PoolStatus
+from provisioner.model.capacity import LATE, CapacityKind, Node, NodePool, PoolName, PoolStatus, expected_pool
+from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import WorkloadName, Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
-from provisioner.slices.planning.launch.specification import expected_pool, expected_view, topology_of_pool
-from provisioner.slices.planning.match.fit import NodeView, misfit, room_misfit, view_of_node
 from provisioner.slices.planning.memory.state import CallState, Memory
 from provisioner.slices.planning.ownership import Ownership, read_ownership
+from provisioner.slices.supplier import PoolRules
 
 #: GKE holds the pool for made.
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
@@ -33,6 +33,7 @@ class Supply:
 
     name: PoolName
     pool: NodePool
+    rules: PoolRules
     #: What its labels say of whose it is.
     ownership: Ownership
     #: UID of the workload it was made for; empty on pools of the Go provisioner.
@@ -59,7 +60,7 @@ class Supply:
     @cached_property
     def view(self) -> NodeView:
         """What its nodes look like by its specification."""
-        return expected_view(self.pool)
+        return self.rules.expected_node(self.pool)
 
     @property
     def ready(self) -> bool:
@@ -96,7 +97,9 @@ class Supply:
         return self.ownership.workload
 
 
-def find_supply(snapshot: Snapshot, memory: Memory, settings: Settings, now: datetime) -> dict[PoolName, Supply]:
+def find_supply(
+    snapshot: Snapshot, memory: Memory, settings: Settings, rules: PoolRules, now: datetime
+) -> dict[PoolName, Supply]:
     """List our pools: those that GKE lists, and creates that the list does not show yet."""
     nodes_of: dict[PoolName, list[Node]] = defaultdict(list)
     for node in snapshot.nodes:
@@ -120,6 +123,7 @@ def find_supply(snapshot: Snapshot, memory: Memory, settings: Settings, now: dat
         supply[pool.name] = Supply(
             name=pool.name,
             pool=pool,
+            rules=rules,
             ownership=ownership,
             workload_uid=ownership.workload_uid,
             nodes=here,
@@ -214,7 +218,7 @@ def _refuses(node: Node, slice_: Slice, expected: NodeView) -> bool:
 
 def _right_size(supply: Supply, slice_: Slice) -> bool:
     shape = slice_.shape
-    if shape is None or topology_of_pool(supply.pool) != str(shape.topology):
+    if shape is None or supply.pool.topology != str(shape.topology):
         return False
     if shape.multi_host:
         return supply.pool.hosts == slice_.nodes

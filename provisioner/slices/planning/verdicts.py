@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from provisioner import constants
 from provisioner.model import bounds
-from provisioner.model.capacity import NodePoolRequest
+from provisioner.model.capacity import NodePoolRequest, expected_pool
+from provisioner.model.fit import trusted
+from provisioner.model.labels import may_be_there
 from provisioner.model.workloads import Workload, pod_ref, workload_ref
 from provisioner.slices.demand import Slice
-from provisioner.slices.planning.launch.specification import expected_pool, expected_view
-from provisioner.slices.planning.match.fit import trusted
-from provisioner.slices.planning.match.node_labels import may_be_there
 from provisioner.slices.planning.plan import Verdict
+from provisioner.slices.supplier import PoolRules
 
 
 def verdict(slice_: Slice, reason: str, message: str, *, key: str = "", warning: bool = True) -> Verdict:
@@ -57,12 +57,12 @@ def unlisted(slice_: Slice) -> tuple[Verdict, ...]:
     return (verdict(slice_, constants.UNLISTED_TOPOLOGY, slice_.shape.warning),)
 
 
-def unknown_selectors(slice_: Slice, request: NodePoolRequest) -> tuple[Verdict, ...]:
+def unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules) -> tuple[Verdict, ...]:
     """Say which of the pod's selectors nobody knows of the nodes that are about to be made."""
     asked = slice_.requirements
     if not asked.affinity_terms and not any(map(may_be_there, asked.node_selector)):
         return ()
-    found = trusted(asked, expected_view(expected_pool(request)))
+    found = trusted(asked, rules.expected_node(expected_pool(request)))
     if not found:
         return ()
     message = (

@@ -13,9 +13,8 @@ from provisioner.model.choices import parse_choices
 from provisioner.settings import Settings, read_settings
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import allowlists
-from provisioner.slices.planning.launch.candidates import pool_request
-from provisioner.slices.planning.launch.wishes import UnmeetableError
-from tests.support.models import make_jobset, make_requirements, make_slice
+from provisioner.slices.supplier import UnmeetableError
+from tests.support.models import make_jobset, make_requirements, make_slice, pool_request
 from tests.support.settings import settings
 from tests.support.world import World
 
@@ -237,7 +236,7 @@ def test_what_the_settings_use_is_always_allowed(asked: dict[str, Any], changes:
     nothing: dict[str, Any] = dict.fromkeys(
         ("allowed_reservations", "allowed_service_accounts", "allowed_networks", "allowed_label_keys"), ()
     )
-    assert pool_request(slice_of(**asked), settings(**nothing | changes), 0).node_count == 2
+    assert pool_request(slice_of(**asked), settings(**nothing | changes), 0).hosts == 2
 
 
 def test_the_choices_of_the_settings_need_no_permission() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import Network, NodePoolRequest, Taint
+from provisioner.model.capacity import CapacityKind, Network, NodePoolRequest, Taint, expected_pool
+from provisioner.model.fit import misfit
 from provisioner.model.workloads import Workload
-from provisioner.slices.planning.launch.specification import expected_pool, expected_view
-from provisioner.slices.planning.match.fit import misfit
+from provisioner.slices.suppliers.gke.node_labels import expected_node
 from tests.support.models import CHIP_TOLERATION, SPOT_TOLERATION, go_pool, make_jobset, make_pod, make_requirements
 from tests.support.world import World
 
@@ -51,12 +51,15 @@ def bought(workload: Workload) -> NodePoolRequest:
     ("changes", "labels", "request_fields"),
     [
         pytest.param(
-            {}, {}, {"spot": True, "reservation": "", "taints": (Taint(key=constants.SPOT, value="true"),)}, id="spot"
+            {},
+            {},
+            {"capacity": CapacityKind.SPOT, "reservation": "", "taints": (Taint(key=constants.SPOT, value="true"),)},
+            id="spot",
         ),
         pytest.param(
             {"tier": "reserved"},
             {},
-            {"spot": False, "reservation": "tpu-reservation", "taints": ()},
+            {"capacity": CapacityKind.RESERVATION, "reservation": "tpu-reservation", "taints": ()},
             id="a reservation",
         ),
         pytest.param(
@@ -106,19 +109,19 @@ def bought(workload: Workload) -> NodePoolRequest:
         pytest.param(
             {"accelerator": "tpu-v6e-slice", "topology": "4x4"},
             {},
-            {"machine_type": "ct6e-standard-4t", "node_count": 4, "topology": "4x4"},
+            {"machine_type": "ct6e-standard-4t", "hosts": 4, "topology": "4x4"},
             id="v6e",
         ),
         pytest.param(
             {"accelerator": "tpu-v5-lite-podslice", "topology": "4x4"},
             {},
-            {"machine_type": "ct5lp-hightpu-4t", "node_count": 4, "topology": "4x4"},
+            {"machine_type": "ct5lp-hightpu-4t", "hosts": 4, "topology": "4x4"},
             id="v5e",
         ),
         pytest.param(
             {"accelerator": "tpu7x", "topology": "2x2x4"},
             {},
-            {"machine_type": "tpu7x-standard-4t", "policy_name": "tpu-provisioner-2x2x4", "topology": ""},
+            {"machine_type": "tpu7x-standard-4t", "policy_name": "tpu-provisioner-2x2x4", "placement_topology": ""},
             id="tpu7x",
         ),
     ],
@@ -136,14 +139,14 @@ def test_a_jobset_of_axlearn_gets_the_pool_that_it_asks_for(
     assert {field: getattr(made, field) for field in request_fields} == request_fields
     leader = make_pod(workload).requirements
     assert CHIP_TOLERATION in leader.tolerations
-    assert misfit(leader, expected_view(expected_pool(made))) == ""
+    assert misfit(leader, expected_node(expected_pool(made))) == ""
 
 
 def test_a_jobset_of_axlearn_goes_on_with_its_go_pool() -> None:
     """The selector is on the old pool as a label; a restart returns to it."""
     workload = axlearn_jobset()
     world = World(workload)
-    pool = world.put_pool(go_pool(workload, spot=True))
+    pool = world.put_pool(go_pool(workload, capacity=CapacityKind.SPOT))
     world.run(3)
     world.schedule()
     world.run(3)
@@ -161,7 +164,7 @@ def test_a_jobset_of_axlearn_that_is_made_again_on_other_terms_leaves_its_old_po
     """Its runner deletes the JobSet and makes it again under one name, with the selectors of another tier."""
     first, second = axlearn_jobset(tier="spot", uid="before"), axlearn_jobset(tier="reserved")
     world = World(second)
-    pool = world.put_pool(go_pool(first, spot=True))
+    pool = world.put_pool(go_pool(first, capacity=CapacityKind.SPOT))
     world.run(40)
     (made,) = world.created
     assert world.pools[made].reservation == "tpu-reservation"

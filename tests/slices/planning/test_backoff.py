@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
+from provisioner.model.choices import capacity_key
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Backoff, OperationLimit
 from provisioner.slices.planning.plan import Create
@@ -131,13 +132,13 @@ def test_success_forgets() -> None:
 def test_pools_and_requests_of_one_capacity_have_one_key() -> None:
     """Zone, machine type, shape, capacity type."""
     workload = make_jobset()
-    assert backoff.capacity_key(make_pool(workload)) == backoff.capacity_key(make_request(workload)) == KEY
+    assert capacity_key(make_pool(workload)) == capacity_key(make_request(workload)) == KEY
 
 
 def test_a_shape_of_another_size_is_another_capacity() -> None:
     """Where a large slice is out of stock, a smaller one may be had."""
     larger = make_jobset("larger", parallelism=4, template=make_requirements(topology="2x2x4", tolerations=()))
-    assert backoff.capacity_key(make_request(larger)) != KEY
+    assert capacity_key(make_request(larger)) != KEY
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,33 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import CapacityKind, Failure, FailureKind, NodePoolRequest, PoolStatus, Zone
-from provisioner.model.choices import CapacityChoice, parse_choices, parse_zones
+from provisioner.model.capacity import (
+    CapacityKind,
+    Failure,
+    FailureKind,
+    NodePoolRequest,
+    PoolStatus,
+    Zone,
+    expected_pool,
+)
+from provisioner.model.choices import CapacityChoice, choice_of, parse_choices, parse_zones
+from provisioner.model.fit import misfit
 from provisioner.model.workloads import Toleration, Workload
 from provisioner.slices.demand import Slice
-from provisioner.slices.planning.launch.candidates import pool_request
-from provisioner.slices.planning.launch.capacity import choice_of, choices_of
-from provisioner.slices.planning.launch.specification import HELD_TAINT, expected_pool, expected_view
-from provisioner.slices.planning.launch.wishes import UnmeetableError
-from provisioner.slices.planning.match.fit import misfit
+from provisioner.slices.planning.launch.capacity import choices_of
+from provisioner.slices.planning.launch.specification import HELD_TAINT
 from provisioner.slices.planning.plan import Create, DeleteReason
-from tests.support.models import CHIP_TOLERATION, SPOT_TOLERATION, make_jobset, make_pool, make_requirements, make_slice
+from provisioner.slices.supplier import UnmeetableError
+from provisioner.slices.suppliers.gke.node_labels import expected_node
+from tests.support.models import (
+    CHIP_TOLERATION,
+    SPOT_TOLERATION,
+    make_jobset,
+    make_pool,
+    make_requirements,
+    make_slice,
+    pool_request,
+)
 from tests.support.settings import settings as base_settings
 from tests.support.world import World, failure
 
@@ -193,7 +209,7 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
     assert [str(each) for each in choices.open] == [f"{want} in us-central2-b"]
     request = request_of(slice_)
     assert choice_of(request) == choices.open[0]
-    assert misfit(slice_.requirements, expected_view(expected_pool(request))) == ""
+    assert misfit(slice_.requirements, expected_node(expected_pool(request))) == ""
 
 
 @pytest.mark.parametrize(
@@ -382,9 +398,9 @@ def test_an_annotation_that_cannot_be_read_is_told_and_costs_no_other_its_turn(k
 def test_late_capacity_is_made_empty_to_grow_at_once() -> None:
     """No reservation, nodes of the whole slice when they come."""
     request = request_of(slice_of(), capacity="flex-start")
-    assert (request.flex_start, request.node_count, request.reservation, request.spot) == (True, 2, "", False)
+    assert (request.capacity, request.hosts, request.reservation) == (CapacityKind.FLEX_START, 2, "")
     pool = expected_pool(request)
-    assert (pool.node_count, pool.max_node_count, pool.hosts) == (0, 2, 2)
+    assert pool.hosts == 2
     assert pool.capacity is CapacityKind.FLEX_START
 
 
@@ -465,7 +481,7 @@ def test_a_max_run_duration_out_of_bounds_is_told(asked: dict[str, Any], words: 
 def test_the_nodes_of_each_capacity_are_foreseen(text: str, labels: dict[str, str], taints: set[str]) -> None:
     """As GKE labels and taints them; other capacity has none of these labels."""
     slice_ = slice_of()
-    view = expected_view(expected_pool(request_of(slice_, capacity=text)))
+    view = expected_node(expected_pool(request_of(slice_, capacity=text)))
     keys = {
         constants.PROVISIONING,
         constants.SPOT,
@@ -488,7 +504,7 @@ def test_the_taint_that_holds_a_slice_back_is_none_that_its_pods_must_tolerate()
     slice_ = slice_of(replicas=2, annotations={constants.ALL_OR_NOTHING: "true"})
     request = request_of(slice_)
     assert HELD_TAINT in request.taints
-    assert HELD_TAINT not in expected_view(expected_pool(request)).taints
+    assert HELD_TAINT not in expected_node(expected_pool(request)).taints
 
 
 @pytest.mark.parametrize(
@@ -509,7 +525,7 @@ def test_nodes_that_the_autoscaler_brings_are_held_by_a_taint_that_it_ignores(te
     )
     request = request_of(slice_, capacity=text)
     assert [taint.key for taint in request.taints] == [key]
-    view = expected_view(expected_pool(request))
+    view = expected_node(expected_pool(request))
     assert key not in {taint.key for taint in view.taints}
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from provisioner.model.capacity import Taint
+from provisioner.model.fit import NodeView, misfit
 from provisioner.model.workloads import Expression, Toleration
-from provisioner.slices.planning.match.fit import NodeView, misfit
 from tests.support.models import make_requirements
 
 

@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from provisioner import constants
-from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
+from provisioner.model.capacity import CapacityKind, Failure, FailureKind, PoolName, PoolStatus
 from provisioner.model.choices import parse_choices
 from provisioner.model.workloads import PodGroup, Workload
 from provisioner.slices.demand import group_key
@@ -480,9 +480,9 @@ def test_a_turn_ends_in_which_nothing_is_to_be_had() -> None:
     world = half_served(first, second, pools=2)
     world.live(122, seconds=10)
     assert {each.turns for each in world.memory.gangs.values()} == {1}
-    for name in [name for name, pool in world.pools.items() if pool.spot]:
+    for name in [name for name, pool in world.pools.items() if pool.capacity is CapacityKind.SPOT]:
         world.remove_pool(name)
-    world.refuse_create = lambda create: STOCKOUT if create.request.spot else None
+    world.refuse_create = lambda create: STOCKOUT if create.request.capacity is CapacityKind.SPOT else None
     world.live(10, seconds=60)
     assert world.bound(second) == 0
     world.live(50, seconds=60)

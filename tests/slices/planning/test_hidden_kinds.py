@@ -16,6 +16,7 @@ from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResul
 from provisioner.slices.planning.memory.state import Reservation
 from provisioner.slices.planning.plan import Delete
 from provisioner.slices.planning.round import begin_round
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.models import make_jobset, make_lws, make_node, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World
@@ -118,7 +119,7 @@ def test_as_many_pools_are_closed_as_if_the_hidden_were_in_use(
     for index in range(2):
         world.put(make_pod(busy, index=index, node=make_node(used, index).name))
     world.add(waits)
-    round_ = begin_round(world.snapshot(), world.memory, world.settings, world.now)
+    round_ = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now)
     (scope, *_) = scopes_of(round_.supply[used.name])
     kept = Reservation(workload_uid=waits.uid, since=world.now, missing_chips=8)
     matching = match(round_, Restrictions())

@@ -26,7 +26,7 @@ def pod_on(world: World, job: Workload, index: int) -> None:
 def test_a_job_gets_one_pool() -> None:
     """By its pod of index 0, and of the shape that the template selects."""
     (create,) = World(make_job()).look().creates
-    assert (create.request.node_count, create.request.topology) == (2, "2x2x2")
+    assert (create.request.hosts, create.request.topology) == (2, "2x2x2")
     assert (create.workload.kind, create.workload.api_version) == ("Job", "batch/v1")
     assert create.request.name.startswith("sweep-")
 

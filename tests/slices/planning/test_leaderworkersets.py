@@ -23,7 +23,7 @@ def test_each_group_gets_a_pool_of_its_own() -> None:
     """By its leader pod, and of the shape that the template selects."""
     world = World(make_lws(replicas=2))
     creates = world.look().creates
-    assert [(each.request.node_count, each.request.topology) for each in creates] == [(2, "2x2x2")] * 2
+    assert [(each.request.hosts, each.request.topology) for each in creates] == [(2, "2x2x2")] * 2
     assert {each.workload.kind for each in creates} == {"LeaderWorkerSet"}
     assert {each.workload.api_version for each in creates} == {"leaderworkerset.x-k8s.io/v1"}
 
@@ -93,7 +93,7 @@ def test_during_an_update_each_group_has_the_size_of_its_own_pods() -> None:
     world.pods.clear()
     world.put(make_pod(small, group_size=2, unschedulable_since=world.now))
     (create,) = world.look().creates
-    assert (create.request.topology, create.request.node_count) == ("2x2x2", 2)
+    assert (create.request.topology, create.request.hosts) == ("2x2x2", 2)
 
 
 def test_a_group_beyond_the_replicas_has_a_pool_as_long_as_it_has_pods() -> None:

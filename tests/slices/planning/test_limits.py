@@ -12,15 +12,22 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from provisioner import constants, tpu
-from provisioner.model.capacity import FailureKind, NodePool, OperationName, PoolName, PoolStatus
+from provisioner.model.capacity import FailureKind, NodePool, OperationName, PoolName, PoolStatus, expected_pool
 from provisioner.model.workloads import Workload
-from provisioner.slices.planning.launch.specification import expected_pool
 from provisioner.slices.planning.memory import checkpoint
 from provisioner.slices.planning.memory.answers import CreateAnswer
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Create, DeleteReason, Plan
 from tests.support.clock import after
-from tests.support.models import foreign_pool, make_jobset, make_node, make_pod, make_pool, make_requirements
+from tests.support.models import (
+    foreign_pool,
+    make_jobset,
+    make_node,
+    make_nodes,
+    make_pod,
+    make_pool,
+    make_requirements,
+)
 from tests.support.settings import settings
 from tests.support.world import World, failure
 
@@ -208,7 +215,7 @@ def test_a_flex_start_pool_counts_with_the_nodes_that_are_yet_to_come() -> None:
     template = make_requirements(accelerator=V5P, selector={constants.FLEX_START: "true"}, tolerations=())
     world = World(make_jobset(template=template, replicas=3), settings_=settings(max_chips=2 * CHIPS))
     world.live(5)
-    assert [pool.node_count for pool in world.pools.values()] == [0, 0]
+    assert [make_nodes(pool) for pool in world.pools.values()] == [(), ()]
 
 
 def test_pools_of_others_do_not_count() -> None:

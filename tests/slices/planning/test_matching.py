@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import NodePool, PoolStatus, Taint
+from provisioner.model.capacity import CapacityKind, NodePool, PoolStatus, Taint
 from provisioner.model.workloads import Workload
 from tests.support.clock import after
 from tests.support.models import (
@@ -96,9 +96,11 @@ def test_twelve_jobsets_of_one_shape_on_each_others_pools_lose_none_while_it_is_
         pytest.param({}, {"cordoned": True, "cordoned_by_us": True}, True, id="nodes that we cordoned do not"),
         pytest.param({}, {"labels": {}}, False, id="nodes without the selected labels keep it free"),
         pytest.param({}, {"allocatable_memory_bytes": 1}, False, id="nodes with too little memory keep it free"),
-        pytest.param({"topology": "2x2x4", "node_count": 4}, {}, False, id="another topology does not fit"),
-        pytest.param({"node_count": 3}, {}, False, id="another number of hosts does not fit"),
-        pytest.param({"spot": True}, {}, False, id="spot is tainted, and the pod does not tolerate it"),
+        pytest.param({"topology": "2x2x4", "hosts": 4}, {}, False, id="another topology does not fit"),
+        pytest.param({"hosts": 3}, {}, False, id="another number of hosts does not fit"),
+        pytest.param(
+            {"capacity": CapacityKind.SPOT}, {}, False, id="spot is tainted, and the pod does not tolerate it"
+        ),
         pytest.param({"zones": ("us-east5-a",)}, {}, True, id="another zone is fine where no pod minds"),
     ],
 )
@@ -167,8 +169,8 @@ def test_the_smallest_ready_pool_is_taken_first() -> None:
     gone = make_jobset("gone", replicas=4, parallelism=1, template=asked)
     world = World(workload)
     world.put(make_pool(gone, job=0, status=PoolStatus.PROVISIONING))
-    world.put_pool(make_pool(gone, job=1, node_count=3))
-    small = world.put_pool(make_pool(gone, job=2, node_count=2))
+    world.put_pool(make_pool(gone, job=1, hosts=3))
+    small = world.put_pool(make_pool(gone, job=2, hosts=2))
     plan = world.look()
     assert plan.creates == ()
     assert [state.name for state in plan.pools if state.workload_name == "train"] == [small.name]
@@ -180,14 +182,14 @@ def test_a_single_host_pool_too_small_is_not_taken() -> None:
     world = World(make_jobset(parallelism=5, template=asked))
     world.put_pool(make_pool(make_jobset("gone", parallelism=4, template=asked)))
     (create,) = world.look().creates
-    assert create.request.node_count == 5
+    assert create.request.hosts == 5
 
 
 def test_several_small_pods_share_a_vm() -> None:
     """Single-host, one chip a pod: nine pods on three VMs of four chips."""
     asked = make_requirements(accelerator="tpu-v6e-slice", topology="2x2", chips=1)
     (create,) = World(make_jobset(parallelism=9, template=asked)).look().creates
-    assert (create.request.machine_type, create.request.node_count) == ("ct6e-standard-4t", 3)
+    assert (create.request.machine_type, create.request.hosts) == ("ct6e-standard-4t", 3)
 
 
 def test_who_waits_longest_takes_the_free_pool() -> None:
@@ -324,7 +326,7 @@ def test_settings_that_force_on_demand_do_not_touch_running_pools() -> None:
     """Only what is bought changes."""
     workload = make_jobset()
     world = World(workload, settings_=settings(force_on_demand=True))
-    pool = world.put_pool(make_pool(workload, spot=True))
+    pool = world.put_pool(make_pool(workload, capacity=CapacityKind.SPOT))
     world.put(make_pod(workload, node=make_node(pool).name))
     world.run(50)
     assert world.deleted == []

@@ -9,8 +9,8 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import Node
+from provisioner.model.fit import NodeView, misfit, trusted
 from provisioner.model.workloads import Expression, Workload
-from provisioner.slices.planning.match.fit import NodeView, misfit, trusted
 from provisioner.slices.planning.plan import Plan
 from tests.support.models import make_jobset, make_requirements
 from tests.support.settings import settings

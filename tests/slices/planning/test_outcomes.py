@@ -9,8 +9,8 @@ from datetime import datetime
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import FailureKind, Operation, OperationName, PoolName, PoolStatus
-from provisioner.slices.planning.launch.specification import expected_pool
+from provisioner.model.capacity import FailureKind, Operation, OperationName, PoolName, PoolStatus, expected_pool
+from provisioner.model.choices import capacity_key
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import CallState, Memory
@@ -481,7 +481,7 @@ def test_a_back_off_that_a_clock_two_hours_ahead_wrote_delays_nothing(kind: Fail
     """It came with the hints, from a process whose clock ran wrong: no failure of this kind is waited for so long."""
     world = World(make_jobset())
     (create,) = world.look().creates
-    capacity = backoff.capacity_key(create.request)
+    capacity = capacity_key(create.request)
     ahead = backoff.create_failed({}, failure(kind), capacity, after(2 * 3600))
     world.memory = Memory(backoffs=ahead)
     assert len(world.look().creates) == 1

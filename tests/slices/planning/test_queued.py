@@ -10,11 +10,11 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import CapacityKind, NodePool, PoolStatus
 from provisioner.model.choices import parse_choices
+from provisioner.model.fit import misfit
 from provisioner.model.workloads import Toleration, Workload
-from provisioner.slices.planning.launch.specification import expected_view
-from provisioner.slices.planning.match.fit import misfit
 from provisioner.slices.planning.ownership import is_ours
 from provisioner.slices.planning.plan import DeleteReason
+from provisioner.slices.suppliers.gke.node_labels import expected_node
 from tests.support.models import CHIP_TOLERATION, make_jobset, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World
@@ -47,9 +47,7 @@ def queued_pool(workload: Workload) -> NodePool:
     return replace(
         plain,
         labels={**plain.labels, constants.QUEUED: "true"},
-        node_count=0,
-        max_node_count=plain.hosts,
-        queued=True,
+        capacity=CapacityKind.QUEUED,
     )
 
 
@@ -193,7 +191,7 @@ def test_who_waits_for_a_queued_pool_of_an_earlier_release_is_told_to_delete_it(
     world.remove_pool(pool.name)
     world.run(2)
     (made,) = world.created
-    assert world.pools[made].flex_start
+    assert world.pools[made].capacity is CapacityKind.FLEX_START
 
 
 def test_a_queued_pool_without_nodes_is_nothing_for_the_next_slice() -> None:
@@ -216,5 +214,5 @@ def test_a_queued_pool_keeps_off_who_does_not_tolerate_its_taint() -> None:
     pool = queued_pool(jobset_of())
     assert pool.status is PoolStatus.RUNNING
     intolerant = make_requirements(accelerator="tpu-v5p-slice")
-    assert f"the taint {constants.QUEUED}=true" in misfit(intolerant, expected_view(pool))
-    assert misfit(jobset_of().groups[0].template, expected_view(pool)) == ""
+    assert f"the taint {constants.QUEUED}=true" in misfit(intolerant, expected_node(pool))
+    assert misfit(jobset_of().groups[0].template, expected_node(pool)) == ""

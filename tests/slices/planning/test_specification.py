@@ -8,20 +8,30 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import Network, NodePool, NodePoolRequest, PoolName, PoolStatus, Taint
-from provisioner.slices.demand import Slice
-from provisioner.slices.planning.launch.candidates import pool_request
-from provisioner.slices.planning.launch.specification import (
+from provisioner.model.capacity import (
+    CapacityKind,
+    Network,
+    NodePool,
+    NodePoolRequest,
+    PoolName,
+    PoolStatus,
+    Taint,
     expected_pool,
-    expected_view,
-    fingerprint,
-    labels_left_out,
-    topology_of_pool,
 )
-from provisioner.slices.planning.launch.wishes import UnmeetableError
-from provisioner.slices.planning.match.fit import misfit
-from provisioner.slices.planning.memory.backoff import capacity_key
-from tests.support.models import CHIP_TOLERATION, SPOT_TOLERATION, make_jobset, make_requirements, make_slice
+from provisioner.model.choices import capacity_key
+from provisioner.model.fit import misfit
+from provisioner.slices.demand import Slice
+from provisioner.slices.planning.launch.specification import fingerprint, labels_left_out
+from provisioner.slices.supplier import UnmeetableError
+from provisioner.slices.suppliers.gke.node_labels import expected_node
+from tests.support.models import (
+    CHIP_TOLERATION,
+    SPOT_TOLERATION,
+    make_jobset,
+    make_requirements,
+    make_slice,
+    pool_request,
+)
 from tests.support.settings import settings
 
 V4 = "tpu-v4-podslice"
@@ -109,9 +119,9 @@ def test_placement(
     """As GKE accepts it; see the table of placement in the facts."""
     slice_ = slice_of(accelerator=accelerator, topology=topology, chips=chips, parallelism=1)
     made = request_of(slice_, single_host_placement=placement)
-    assert (made.topology, made.policy_name) == (want_topology, want_policy)
-    assert topology_of_pool(expected_pool(made)) == topology
-    assert misfit(slice_.requirements, expected_view(expected_pool(made))) == ""
+    assert (made.placement_topology, made.policy_name, made.topology) == (want_topology, want_policy, topology)
+    assert expected_pool(made).topology == topology
+    assert misfit(slice_.requirements, expected_node(expected_pool(made))) == ""
 
 
 def test_nodes_may_pull_private_images_unless_the_settings_say_otherwise() -> None:
@@ -150,7 +160,7 @@ def test_a_pod_may_name_its_workload_policy() -> None:
     )
     made = request_of(slice_)
     assert made.policy_name == "mine"
-    assert topology_of_pool(expected_pool(made)) == "4x4x4"
+    assert expected_pool(made).topology == "4x4x4"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +184,7 @@ def test_capacity(
 ) -> None:
     """What the pod selects is what is bought, and the pod fits it."""
     made = request_of(slice_of(selector=selector, tolerations=(CHIP_TOLERATION, SPOT_TOLERATION)), **changes)
-    assert (made.spot, made.reservation) == (spot, reservation)
+    assert (made.capacity is CapacityKind.SPOT, made.reservation) == (spot, reservation)
     assert made.taints == ((Taint(key=constants.SPOT, value="true"),) if spot else ())
     assert capacity_key(made) == f"us-central2-b/ct4p-hightpu-4t/2x2x2 on 2/{kind}"
 
@@ -356,10 +366,10 @@ def test_equal_requests_have_equal_fingerprints_over_attempts() -> None:
     [
         {"zone": "us-central2-a"},
         {"machine_type": "other"},
-        {"node_count": 3},
-        {"topology": "2x2x4"},
+        {"hosts": 3},
+        {"placement_topology": "2x2x4"},
         {"policy_name": "p"},
-        {"spot": True},
+        {"capacity": CapacityKind.SPOT},
         {"reservation": "r"},
         {"disk_type": "pd-ssd"},
         {"labels": {"a": "b"}},
@@ -378,9 +388,9 @@ def test_each_part_of_a_request_counts_in_its_fingerprint(changes: dict[str, Any
 def test_the_view_of_a_pool_of_unknown_machines_offers_nothing() -> None:
     """No slice is matched with it."""
     pool = NodePool(name=PoolName("p"), status=PoolStatus.RUNNING, machine_type="e2-standard-4", labels={"a": "b"})
-    view = expected_view(pool)
+    view = expected_node(pool)
     assert (view.chips, view.labels) == (0, {"a": "b"})
-    assert topology_of_pool(pool) == ""
+    assert pool.topology == ""
 
 
 @pytest.mark.parametrize(
@@ -398,4 +408,4 @@ def test_nodes_tell_their_reservation(reservation: str, want: dict[str, str]) ->
     """As pods select it, blocks or not."""
     pool = replace(expected_pool(request_of(slice_of())), reservation=reservation)
     keys = (constants.RESERVATION_NAME, constants.RESERVATION_PROJECT)
-    assert {key: value for key, value in expected_view(pool).labels.items() if key in keys} == want
+    assert {key: value for key, value in expected_node(pool).labels.items() if key in keys} == want

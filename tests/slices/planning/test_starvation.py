@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
+from provisioner.model.capacity import CapacityKind, Failure, FailureKind, PoolName, PoolStatus
 from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.state import OperationLimit
 from provisioner.slices.planning.plan import Create
@@ -237,7 +237,9 @@ def test_a_probe_that_has_to_wait_leaves_the_other_choices_open() -> None:
     world = World()
     market = Market(world, seconds=1800)
     market.fails = lambda name: failure(FailureKind.STOCKOUT) if name == "big" else None
-    world.refuse_create = lambda create: failure(FailureKind.STOCKOUT) if create.request.spot else None
+    world.refuse_create = lambda create: (
+        failure(FailureKind.STOCKOUT) if create.request.capacity is CapacityKind.SPOT else None
+    )
     template = make_requirements(topology="2x2x2", tolerations=(SPOT_TOLERATION,))
     choice = make_jobset("choice", template=template, annotations={constants.CAPACITY: "spot, on-demand"})
     world.add(jobset_of("big", "4x4x4"))
@@ -251,8 +253,8 @@ def test_a_probe_that_has_to_wait_leaves_the_other_choices_open() -> None:
     world.add(choice)
 
     def refuse(create: Create) -> Failure | None:
-        tried.append(create.request.spot)
-        return failure(FailureKind.STOCKOUT) if create.request.spot else None
+        tried.append(create.request.capacity is CapacityKind.SPOT)
+        return failure(FailureKind.STOCKOUT) if create.request.capacity is CapacityKind.SPOT else None
 
     world.refuse_create = refuse
     world.step()

@@ -10,6 +10,7 @@ from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.snapshot import Snapshot
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.supply import Supply, find_supply
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW, after
 from tests.support.models import make_jobset, make_nodes, make_pool, make_requirements
 from tests.support.settings import settings
@@ -24,7 +25,7 @@ def supply_of(pool: NodePool, *, memory: Memory | None = None, **node_changes: o
     """Return what a pool is worth with all its nodes there."""
     nodes = make_nodes(pool, **node_changes)
     return find_supply(
-        Snapshot(pools=(pool,), nodes=tuple(nodes), pools_listed_at=NOW), memory or Memory(), settings(), NOW
+        Snapshot(pools=(pool,), nodes=tuple(nodes), pools_listed_at=NOW), memory or Memory(), settings(), GKE_RULES, NOW
     )[pool.name]
 
 
@@ -52,7 +53,7 @@ def test_chips_of_a_pool() -> None:
 
 def test_since_when_a_pool_that_is_up_lacks_hosts() -> None:
     """Since it was first seen, however often it is looked at; not while all are there, nor while it is made."""
-    partly = replace(FOUR_CHIPS, node_count=3)
+    partly = replace(FOUR_CHIPS, hosts=3)
     nodes = make_nodes(FOUR_CHIPS)
     known = Memory(unready_since={PoolName(FOUR_CHIPS.name): after(-60)})
     for pool, memory, want in (
@@ -62,8 +63,8 @@ def test_since_when_a_pool_that_is_up_lacks_hosts() -> None:
         (replace(partly, status=PoolStatus.PROVISIONING), known, None),
     ):
         assert (
-            find_supply(Snapshot(pools=(pool,), nodes=tuple(nodes), pools_listed_at=NOW), memory, settings(), NOW)[
-                pool.name
-            ].unready_since
+            find_supply(
+                Snapshot(pools=(pool,), nodes=tuple(nodes), pools_listed_at=NOW), memory, settings(), GKE_RULES, NOW
+            )[pool.name].unready_since
             == want
         )

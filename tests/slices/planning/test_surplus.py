@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.model.capacity import CapacityKind, FailureKind, PoolStatus
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.planning.retire.arriving import BINDING_SECONDS
@@ -239,7 +239,9 @@ def test_a_delete_that_is_held_up_for_ten_minutes_is_an_alert() -> None:
     assert "Ask your administrator." in alert.message
 
 
-@pytest.mark.parametrize("changes", [{"node_count": 0}, {"status": PoolStatus.PROVISIONING}], ids=["flex", "in making"])
+@pytest.mark.parametrize(
+    "changes", [{"capacity": CapacityKind.FLEX_START}, {"status": PoolStatus.PROVISIONING}], ids=["flex", "in making"]
+)
 def test_a_pool_that_waits_for_capacity_is_not_given_up(changes: dict[str, Any]) -> None:
     """It has had no node to lose."""
     workload = make_jobset(parallelism=0, template=make_requirements(topology="2x2x1", tolerations=()))

@@ -1,4 +1,4 @@
-"""The contract of `Supplier`, as tests that run against each of them.
+"""The contract of `Supplier` and of its `PoolRules`, as tests that run against each of them.
 
 A supplier's own test module gives a fixture `ground` and has a class that inherits from `SupplierContract`.
 """
@@ -14,6 +14,7 @@ from typing import Protocol
 import pytest
 
 from provisioner.model.capacity import (
+    CapacityKind,
     Failure,
     FailureKind,
     NodePool,
@@ -21,8 +22,16 @@ from provisioner.model.capacity import (
     OperationName,
     PoolName,
     PoolStatus,
+    expected_pool,
 )
-from provisioner.slices.suppliers.protocol import Supplier, SupplierError
+from provisioner.model.choices import CapacityChoice
+from provisioner.model.fit import misfit
+from provisioner.model.workloads import GroupKey, WorkloadUid
+from provisioner.slices.demand import SliceId
+from provisioner.slices.planning.launch.candidates import Candidates
+from provisioner.slices.supplier import Supplier, SupplierError
+from tests.support.models import make_jobset, make_requirements, make_slice
+from tests.support.settings import settings
 
 FIRST, SECOND = PoolName("js-0123456789"), PoolName("js-9876543210")
 _NOTHING_MAY = Failure(kind=FailureKind.UNAVAILABLE, message="this process does not lead any more")
@@ -97,10 +106,11 @@ class SupplierContract:
         assert pool.status is PoolStatus.PROVISIONING
         assert request.labels.items() <= pool.labels.items()
         assert set(request.taints) <= set(pool.taints)
-        assert (pool.machine_type, pool.hosts, pool.zones) == (
+        assert (pool.machine_type, pool.hosts, pool.zones, pool.topology) == (
             request.machine_type,
-            request.node_count,
+            request.hosts,
             (request.zone,),
+            request.topology,
         )
         assert ground.supplier.get_pool(FIRST) == pool
         ground.finish()
@@ -109,6 +119,40 @@ class SupplierContract:
         assert listed(ground)[FIRST].status is PoolStatus.STOPPING
         ground.finish()
         assert FIRST not in listed(ground)
+
+    @pytest.mark.parametrize("topology", ["2x2x1", "2x2x2"])
+    @pytest.mark.parametrize("accelerator", ["tpu-v4-podslice", "tpu-v5p-slice", "tpu7x"])
+    @pytest.mark.parametrize("name", ["train", "0.9-" + "x" * 49], ids=["a short name", "a long name"])
+    def test_what_the_rules_make_of_a_slice_is_taken(
+        self, ground: Ground, name: str, accelerator: str, topology: str
+    ) -> None:
+        """And is listed as planning expects it."""
+        rules = ground.supplier.rules
+        asked = make_requirements(accelerator=accelerator, topology=topology)
+        workload = make_jobset(name, uid=WorkloadUid("u"), parallelism=1 if topology == "2x2x1" else 2, template=asked)
+        slice_ = make_slice(workload)
+        choice = CapacityChoice(kind=CapacityKind.ON_DEMAND, zone=ground.request(FIRST).zone)
+        specification = Candidates(settings(auto_upgrade=True), rules).specification(slice_, choice)
+        request = specification.stamped(rules.pool_name(name, slice_.id, 3), 3)
+        facts = (request.zone, request.hosts, request.topology, request.capacity, request.reservation)
+        assert facts == (choice.zone, slice_.nodes, topology, choice.kind, "")
+        ground.supplier.create_pool(request, _free)
+        pool = listed(ground)[request.name]
+        # What the supplier chose itself is not in the request.
+        assert replace(pool, disk_type=request.disk_type) == expected_pool(request)
+        view = rules.expected_node(pool)
+        assert (view.chips, misfit(slice_.requirements, view)) == (4, "")
+
+    def test_each_slice_and_each_attempt_has_a_name_of_its_own(self, ground: Ground) -> None:
+        """However long the names of workloads are: `already exists` means that the pool is the slice's own."""
+        ids = [SliceId(WorkloadUid(uid), GroupKey(key)) for uid in "ab" for key in "cd"]
+        names = [ground.supplier.rules.pool_name("t" * 253, each, attempt) for each in ids for attempt in range(12)]
+        assert len({*names}) == len(names)
+
+    def test_a_backlog_is_looked_at_most_often(self, ground: Ground) -> None:
+        """And an idle cluster least often."""
+        polling = ground.supplier.rules.polling
+        assert 0 < polling.backlog_seconds <= polling.busy_seconds <= polling.idle_seconds
 
     def test_operations_end(self, ground: Ground) -> None:
         """Each is known from its beginning until some time after its end."""

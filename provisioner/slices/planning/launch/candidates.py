@@ -9,13 +9,12 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from provisioner.model.capacity import NodePoolRequest, Zone
+from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch import allowlists, wishes
 from provisioner.slices.planning.launch.capacity import Choices, choices_of
-from provisioner.slices.planning.launch.names import pool_name
 from provisioner.slices.planning.launch.specification import (
     Blueprint,
     Specification,
@@ -26,7 +25,7 @@ from provisioner.slices.planning.launch.specification import (
     copied_labels,
     specify,
 )
-from provisioner.slices.planning.launch.wishes import UnmeetableError
+from provisioner.slices.supplier import PoolRules, UnmeetableError
 
 _K = TypeVar("_K", bound=Hashable)
 _T = TypeVar("_T")
@@ -42,8 +41,9 @@ class _Unmeetable:
 class Candidates:
     """What one round knows of the pools that it may create. Every method raises UnmeetableError where there is none."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, rules: PoolRules) -> None:
         self._settings = settings
+        self._rules = rules
         self._choices: dict[Hashable, Choices | _Unmeetable] = {}
         self._blueprints: dict[Hashable, Blueprint | _Unmeetable] = {}
         #: By slice, and the identity of the choice: of equal slices and zones it is the same.
@@ -74,31 +74,16 @@ class Candidates:
         return _once(self._specifications, (slice_.id, id(choice)), lambda: self._specified(slice_, choice))
 
     def _specified(self, slice_: Slice, choice: CapacityChoice) -> Specification:
-        copied = copied_labels(slice_, self._settings, choice)
+        rules, copied = self._rules, copied_labels(slice_, self._settings, choice)
         key = blueprint_key(slice_, choice, copied)
 
         def draw() -> Blueprint:
-            drawn = blueprint(slice_, self._settings, choice, copied)
-            check_fit(slice_, _request(slice_, specify(slice_, drawn), 0), self._settings)
+            drawn = blueprint(slice_, self._settings, rules, choice, copied)
+            request = specify(slice_, drawn, rules).stamped(rules.pool_name(slice_.workload.name, slice_.id, 0), 0)
+            check_fit(slice_, request, self._settings, rules)
             return drawn
 
-        return specify(slice_, _once(self._blueprints, key, draw))
-
-
-def pool_request(
-    slice_: Slice, settings: Settings, attempt: int, choice: CapacityChoice | None = None
-) -> NodePoolRequest:
-    """Specify the node pool for one attempt of a slice; raise UnmeetableError where none would serve it.
-
-    `choice` is one of the slice's own; None: the best.
-    """
-    check_shape(slice_)
-    chosen = choice or choices_of(slice_, settings).open[0]
-    return _request(slice_, Candidates(settings).specification(slice_, chosen), attempt)
-
-
-def _request(slice_: Slice, specification: Specification, attempt: int) -> NodePoolRequest:
-    return specification.stamped(pool_name(slice_.workload.name, slice_.id, attempt), attempt)
+        return specify(slice_, _once(self._blueprints, key, draw), rules)
 
 
 def _once(known: dict[_K, _T | _Unmeetable], key: _K, find: Callable[[], _T]) -> _T:

@@ -10,17 +10,13 @@ from dataclasses import dataclass, replace
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
-from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, Zone
+from provisioner.model.capacity import CapacityKind
 from provisioner.model.choices import QUEUED_NOT_SERVED, CapacityChoice, reservation_path
 from provisioner.settings import Settings, region_of
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import allowlists
-from provisioner.slices.planning.launch.wishes import (
-    UnmeetableError,
-    capacity_of,
-    selected_zone,
-    zones_of,
-)
+from provisioner.slices.planning.launch.wishes import capacity_of, selected_zone, zones_of
+from provisioner.slices.supplier import UnmeetableError
 
 _ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
 #: Selectors that pin the terms, and their values.
@@ -64,21 +60,6 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
     if not zoned:
         raise UnmeetableError("; ".join(left_out) or _elsewhere(listed, slice_))
     return Choices(open=zoned, left_out=tuple(left_out))
-
-
-def choice_of(pool: NodePool | NodePoolRequest) -> CapacityChoice:
-    """Return the choice that a pool is, or would be."""
-    zone = pool.zone if isinstance(pool, NodePoolRequest) else next(iter(pool.zones), Zone(""))
-    return CapacityChoice(kind=pool.capacity, reservation=pool.reservation, zone=zone)
-
-
-def capacity_key(choice: CapacityChoice, machine_type: str, topology: str, hosts: int) -> str:
-    """Name what back-off after a stockout is kept by.
-
-    Zone, machine type, shape and capacity type: where a large slice is out of stock, a smaller one may be had.
-    """
-    terms = f"reservation {choice.reservation}" if choice.reservation else choice.kind.value
-    return f"{choice.zone}/{machine_type}/{topology} on {hosts}/{terms}"
 
 
 def _pinned(selector: Mapping[str, str], settings: Settings) -> CapacityChoice | None:

@@ -8,8 +8,8 @@ from provisioner.model.capacity import Zone
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import blockers, limits
-from provisioner.slices.planning.launch.wishes import UnmeetableError
 from provisioner.slices.planning.round import Round
+from provisioner.slices.supplier import UnmeetableError
 
 
 def problem_of(round_: Round, slice_: Slice, zones: Mapping[WorkloadUid, Zone]) -> str:

@@ -9,20 +9,19 @@ from datetime import datetime, timedelta
 
 from provisioner import constants
 from provisioner.model.capacity import NodePoolRequest, PoolName, Zone
+from provisioner.model.choices import key_of_choice
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import blockers
 from provisioner.slices.planning.launch.blockers import Blocker
-from provisioner.slices.planning.launch.capacity import Choices, capacity_key
+from provisioner.slices.planning.launch.capacity import Choices
 from provisioner.slices.planning.launch.gangs import Turns
 from provisioner.slices.planning.launch.limits import Budget, Refusal
-from provisioner.slices.planning.launch.names import pool_name
 from provisioner.slices.planning.launch.order import by_turn, paced_until
 from provisioner.slices.planning.launch.probes import Probes
 from provisioner.slices.planning.launch.reserving import is_due, is_open, pass_turns, turn_of
 from provisioner.slices.planning.launch.specification import Specification, check_shape, is_held, labels_left_out
 from provisioner.slices.planning.launch.together import Unsatisfiable, find_unsatisfiable
-from provisioner.slices.planning.launch.wishes import UnmeetableError
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory import backoff
@@ -30,6 +29,7 @@ from provisioner.slices.planning.memory.state import KeepingTurn, Pace, Reservat
 from provisioner.slices.planning.plan import Create, PoolState, Verdict
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.verdicts import not_separate, underused, unknown_selectors, unlisted, verdict
+from provisioner.slices.supplier import UnmeetableError
 
 _WAITS_FOR_OPERATIONS = "waits for other node pool operations of this cluster to end"
 #: A slice that waits for longer is told: in the ordinary course operations end sooner.
@@ -181,7 +181,7 @@ class _Launcher:
         launches.creates.append(_create_of(slice_, request))
         self._state(slice_, request.name, Phase.WANTED, "")
         launches.verdicts += (*underused(slice_), *unlisted(slice_), *self._left_out(slice_, choices))
-        launches.verdicts += unknown_selectors(slice_, request)
+        launches.verdicts += unknown_selectors(slice_, request, self.round_.rules)
         launches.verdicts += not_separate(slice_) if is_held(request) else ()
         self.names.add(request.name)
         self.zones.setdefault(slice_.workload.uid, request.zone)
@@ -196,7 +196,7 @@ class _Launcher:
         problems: dict[str, None] = {}
         waiting: Specification | None = None
         for choice in choices.open:
-            key = capacity_key(choice, machine_type, topology, nodes)
+            key = key_of_choice(choice, machine_type, topology, nodes)
             found = blockers.of_capacity(slice_, choice, key, memory, making, now)
             if found is None:
                 try:
@@ -225,7 +225,7 @@ class _Launcher:
         """Return the attempt to make and its pool's name: one of which nothing is left."""
         listed = max((each.attempt + 1 for each in self.round_.owned.get(slice_.id, ())), default=0)
         attempt = max(listed, self.round_.memory.attempts.get(slice_.id, 0))
-        while (name := pool_name(slice_.workload.name, slice_.id, attempt)) in self.names:
+        while (name := self.round_.rules.pool_name(slice_.workload.name, slice_.id, attempt)) in self.names:
             # Something is left of an earlier pool of that name, or somebody made one by hand.
             attempt += 1
         return attempt, name

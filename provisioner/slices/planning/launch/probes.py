@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.model.choices import capacity_key
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.round import Round
@@ -26,7 +27,7 @@ class Probes:
         for name in sorted(round_.supply):
             pool = round_.supply[name].pool
             if pool.status is PoolStatus.PROVISIONING:
-                making.setdefault(backoff.capacity_key(pool), name)
+                making.setdefault(capacity_key(pool), name)
         limit = round_.memory.operations.limit
         return cls(making=making, memory=round_.memory, most=None if limit is None else (limit + 1) // 2)
 

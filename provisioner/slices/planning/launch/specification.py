@@ -1,43 +1,24 @@
-"""What a node pool is asked to be, and what its nodes will look like."""
+"""What a node pool for a slice is asked to be: the facts of the slice, completed by the rules of the supplier."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields
-from operator import attrgetter
 from typing import Any
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
-from provisioner.model.capacity import (
-    LATE,
-    CapacityKind,
-    Network,
-    NodePool,
-    NodePoolRequest,
-    PoolName,
-    PoolStatus,
-    Taint,
-)
-from provisioner.model.choices import CapacityChoice, comma_items
-from provisioner.settings import Settings, forms, parse_networks
+from provisioner.model.capacity import LATE, CapacityKind, NodePoolRequest, PoolName, Taint, expected_pool
+from provisioner.model.choices import CapacityChoice, capacity_key, comma_items
+from provisioner.model.fit import demand_key, misfit
+from provisioner.model.labels import is_system
+from provisioner.settings import Settings
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import allowlists, wishes
-from provisioner.slices.planning.launch.capacity import capacity_key
-from provisioner.slices.planning.launch.wishes import UnmeetableError
-from provisioner.slices.planning.match import node_labels
-from provisioner.slices.planning.match.fit import NodeView, demand_key, misfit
 from provisioner.slices.planning.ownership import owner_labels
+from provisioner.slices.supplier import PoolRules, UnmeetableError
 
-#: config.labels of the GKE API: "supports up to 1,024 total characters in a single request".
-_MAX_LABEL_CHARACTERS = 1024
-_GIB = 1024**3
-_CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
-_SPOT_TAINT = Taint(key=constants.SPOT, value="true")
-_QUEUED_TAINT = Taint(key=constants.QUEUED, value="true")
-#: Queued capacity is that of pools which an earlier release made.
-_CAPACITY_TAINTS = {CapacityKind.SPOT: (_SPOT_TAINT,), CapacityKind.QUEUED: (_QUEUED_TAINT,)}
 #: Nodes carry one until the other slices of their workload are ready; then the provisioner takes it off.
 HELD_TAINT = Taint(key=constants.HELD, value="true")
 HELD_LATE_TAINT = Taint(key=constants.HELD_LATE, value="true")
@@ -45,13 +26,7 @@ HELD_LATE_TAINT = Taint(key=constants.HELD_LATE, value="true")
 _COPIED_SELECTORS = (constants.ICI_RESILIENCY, constants.LOCATION_HINT)
 #: Google's own labels that a pod may have copied: they ask GKE for something, and say nothing that others rely on.
 _COPYABLE_LABELS = frozenset({*_COPIED_SELECTORS, constants.AUTO_RESTART})
-_WORKLOAD_POLICY_PREFIX = "tpu-provisioner-"
-
-
-#: What the digest of a request is over, in this order.
-_DIGEST_FIELDS = tuple(sorted(each.name for each in fields(NodePoolRequest)))
-_content_of = attrgetter(*_DIGEST_FIELDS)
-_LABELS_AT = _DIGEST_FIELDS.index("labels")
+_FIELDS = tuple(each.name for each in fields(NodePoolRequest))
 #: Labels that differ from slice to slice.
 _OWN_KEYS = frozenset({*constants.OWNER_LABELS, constants.NODE_POOL})
 #: Labels that say how often a slice was tried, and what was asked for: not part of what is asked for.
@@ -106,63 +81,50 @@ def blueprint_key(slice_: Slice, choice: CapacityChoice, copied: Mapping[str, st
         slice_.nodes,
         slice_.siblings > 1,
         demand_key(asked),
-        asked.annotations.get(constants.NODE_SERVICE_ACCOUNT),
-        asked.annotations.get(constants.ADDITIONAL_NODE_NETWORKS),
+        frozenset(asked.annotations.items()),
         frozenset(copied.items()),
         own,
     )
 
 
-def blueprint(slice_: Slice, settings: Settings, choice: CapacityChoice, copied: Mapping[str, str]) -> Blueprint:
+def blueprint(
+    slice_: Slice, settings: Settings, rules: PoolRules, choice: CapacityChoice, copied: Mapping[str, str]
+) -> Blueprint:
     """Specify a node pool of a choice of capacity; raise UnmeetableError where there is none."""
     shape = check_shape(slice_)
-    spot, flex_start = choice.kind is CapacityKind.SPOT, choice.kind is CapacityKind.FLEX_START
-    policy_name = _workload_policy(shape, slice_.requirements.node_selector)
-    labels = dict(copied)
-    if policy_name not in ("", _default_policy(shape)):
-        labels[constants.POOL_TOPOLOGY] = str(shape.topology)
-    request = NodePoolRequest(
+    late = choice.kind is CapacityKind.FLEX_START
+    facts = NodePoolRequest(
         name=PoolName(""),
         zone=choice.zone,
         machine_type=shape.machine_type.name,
-        node_count=slice_.nodes,
-        topology=_placed_topology(shape, settings),
-        policy_name=policy_name,
-        policy_topology=str(shape.topology) if policy_name else "",
-        labels=labels,
-        taints=_taints(slice_, settings, choice.kind),
-        spot=spot,
-        flex_start=flex_start,
+        hosts=slice_.nodes,
+        topology=str(shape.topology),
+        capacity=choice.kind,
         reservation=choice.reservation,
-        max_run_seconds=wishes.max_run_seconds_of(slice_, settings) if flex_start else 0,
-        disk_type=_disk_type(shape, settings),
-        service_account=_service_account(slice_, settings),
-        oauth_scopes=settings.node_oauth_scopes,
-        auto_upgrade=bool(settings.auto_upgrade),
-        tags=settings.node_tags,
-        additional_networks=_networks(slice_, settings),
-        max_pods_per_node=settings.max_pods_per_node,
-        secure_boot=settings.node_secure_boot,
-        secondary_boot_disk=settings.node_secondary_disk,
-        confidential_storage=settings.node_confidential_storage,
-        boot_disk_kms_key=settings.node_boot_disk_kms_key,
+        max_run_seconds=wishes.max_run_seconds_of(slice_, settings) if late else 0,
+        labels=dict(copied),
+        taints=_taints(slice_, settings, choice.kind),
     )
-    content = dict(zip(_DIGEST_FIELDS, _content_of(request), strict=True))
-    shared = {name: value for name, value in content.items() if name not in ("name", "labels")}
-    taken = capacity_key(choice, request.machine_type, topology_of_request(request), request.node_count)
-    return Blueprint(request=request, shared=shared, capacity=taken, digest_text=_digest_text(request))
+    request = rules.complete(facts, slice_, settings)
+    shared = {name: getattr(request, name) for name in _FIELDS if name not in ("name", "labels")}
+    return Blueprint(request=request, shared=shared, capacity=capacity_key(request), digest_text=_digest_text(request))
 
 
-def specify(slice_: Slice, plan: Blueprint) -> Specification:
-    """Say whose the pool of a blueprint is to be; raise UnmeetableError where GKE would not take its labels."""
+def specify(slice_: Slice, plan: Blueprint, rules: PoolRules) -> Specification:
+    """Say whose the pool of a blueprint is to be; raise UnmeetableError where its labels are too many."""
     labels = {**plan.request.labels, **owner_labels(slice_)}
-    _check_labels(labels)
+    total = _STAMP_CHARACTERS + sum(map(len, labels)) + sum(map(len, labels.values()))
+    if total > rules.most_label_characters:
+        raise UnmeetableError(
+            f"the pool's labels would have {total} characters, GKE allows {rules.most_label_characters}; copy fewer "
+            f"labels ({constants.COPY_LABELS}, GCP_POD_TO_NODE_LABELS, nodeSelector)"
+        )
     return Specification(blueprint=plan, labels=labels, digest=_digest(plan.digest_text, labels))
 
 
-def check_fit(slice_: Slice, request: NodePoolRequest, settings: Settings) -> None:
+def check_fit(slice_: Slice, request: NodePoolRequest, settings: Settings, rules: PoolRules) -> None:
     """Raise UnmeetableError where no node of the pool would take the slice's pods: what can't be used is not bought."""
-    reason = misfit(slice_.requirements, expected_view(expected_pool(request)))
+    reason = misfit(slice_.requirements, rules.expected_node(expected_pool(request)))
     if reason:
         hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else ""
         raise UnmeetableError(f"no node of a pool in {request.zone} would fit the pod: {reason}{hint}")
@@ -193,10 +155,24 @@ def fingerprint(request: NodePoolRequest) -> str:
 
 
 def _digest_text(request: NodePoolRequest) -> tuple[str, str]:
-    content = [*_content_of(request)]
-    content[_DIGEST_FIELDS.index("name")] = ""
-    items = [repr(item) for item in zip(_DIGEST_FIELDS, content, strict=True)]
-    before, after = ", ".join(items[:_LABELS_AT]), ", ".join(items[_LABELS_AT + 1 :])
+    """Return what the digest is over, before and after the labels.
+
+    The digests of earlier releases are on pools and in the hints: what is asked for in the same way keeps its digest.
+    """
+    content: dict[str, Any] = {name: getattr(request, name) for name in _FIELDS}
+    topology, capacity = content.pop("topology"), content.pop("capacity")
+    content |= {
+        "name": "",
+        "node_count": content.pop("hosts"),
+        "topology": content.pop("placement_topology"),
+        "policy_topology": topology if request.policy_name else "",
+        "spot": capacity is CapacityKind.SPOT,
+        "flex_start": capacity is CapacityKind.FLEX_START,
+    }
+    names = sorted(content)
+    items = [repr((name, content[name])) for name in names]
+    labels_at = names.index("labels")
+    before, after = ", ".join(items[:labels_at]), ", ".join(items[labels_at + 1 :])
     return f"[{before}, ('labels', ", f"), {after}]"
 
 
@@ -206,132 +182,10 @@ def _digest(text: tuple[str, str], labels: Mapping[str, str]) -> str:
     return hashlib.sha256(f"{before}{kept!r}{after}".encode()).hexdigest()[:_DIGEST_DIGITS]
 
 
-def expected_pool(request: NodePoolRequest) -> NodePool:
-    """Return the pool that GKE would list right after it accepted the request."""
-    return NodePool(
-        name=request.name,
-        status=PoolStatus.PROVISIONING,
-        labels=request.labels,
-        taints=request.taints,
-        machine_type=request.machine_type,
-        node_count=0 if request.flex_start else request.node_count,
-        max_node_count=request.node_count if request.flex_start else 0,
-        zones=(request.zone,),
-        topology=request.topology,
-        policy_name=request.policy_name,
-        spot=request.spot,
-        flex_start=request.flex_start,
-        reservation=request.reservation,
-        disk_type=request.disk_type,
-    )
-
-
-def topology_of_request(request: NodePoolRequest) -> str:
-    """Tell the topology of the slice that a request makes: that of the pool which GKE would list."""
-    return request.topology or request.policy_topology or _single_host_topology(request.machine_type)
-
-
-def topology_of_pool(pool: NodePool) -> str:
-    """Tell the topology of the slice that a pool makes; empty where it can't be told."""
-    if pool.topology:
-        return pool.topology
-    if constants.POOL_TOPOLOGY in pool.labels:
-        return pool.labels[constants.POOL_TOPOLOGY]
-    if pool.policy_name.startswith(_WORKLOAD_POLICY_PREFIX):
-        return pool.policy_name.removeprefix(_WORKLOAD_POLICY_PREFIX)
-    return _single_host_topology(pool.machine_type)
-
-
-def _single_host_topology(machine_type: str) -> str:
-    known = tpu.machine_type(machine_type)
-    return known[1].single_host_topology if known else ""
-
-
-def expected_view(pool: NodePool) -> NodeView:
-    """Predict how the scheduler will see a node of this pool.
-
-    CPU and memory are the machine's own: what the system keeps of them is known only once nodes are there.
-    """
-    known = tpu.machine_type(pool.machine_type)
-    if known is None:
-        return NodeView(labels=pool.labels, taints=pool.taints, chips=0, cpu_millicores=0, memory_bytes=0)
-    accelerator, machine = known
-    added = (_CHIP_TAINT, *_CAPACITY_TAINTS.get(pool.capacity, ()))
-    taints = tuple(taint for taint in pool.taints if taint.key not in constants.HELD_KEYS)
-    return NodeView(
-        labels=node_labels.predicted(pool, accelerator.label, machine, topology_of_pool(pool)),
-        taints=tuple(dict.fromkeys((*taints, *added))),
-        predicted=True,
-        chips=machine.chips,
-        cpu_millicores=machine.vcpus * 1000,
-        memory_bytes=machine.memory_gib * _GIB,
-    )
-
-
-def _placed_topology(shape: tpu.Shape, settings: Settings) -> str:
-    if shape.accelerator.workload_policy and shape.multi_host:
-        return ""
-    return str(shape.topology) if shape.multi_host or settings.single_host_placement else ""
-
-
-def _workload_policy(shape: tpu.Shape, selector: Mapping[str, str]) -> str:
-    if not (shape.accelerator.workload_policy and shape.multi_host):
-        return ""
-    return selector.get(constants.PLACEMENT_POLICY) or _default_policy(shape)
-
-
-def _default_policy(shape: tpu.Shape) -> str:
-    return f"{_WORKLOAD_POLICY_PREFIX}{shape.topology}"
-
-
-def _disk_type(shape: tpu.Shape, settings: Settings) -> str:
-    allowed = shape.machine_type.disk_types
-    if settings.node_disk_type:
-        if settings.node_disk_type not in allowed:
-            raise UnmeetableError(
-                f"GCP_NODE_DISK_TYPE is {settings.node_disk_type}, but {shape.machine_type.name} boots only from "
-                f"{', '.join(allowed)}; the administrator has to change it or leave it empty"
-            )
-        return settings.node_disk_type
-    # Where GKE's own default is accepted, GKE chooses.
-    return "" if "pd-standard" in allowed else allowed[0]
-
-
 def _taints(slice_: Slice, settings: Settings, kind: CapacityKind) -> tuple[Taint, ...]:
-    taints = [_SPOT_TAINT] if kind is CapacityKind.SPOT else []
     if wishes.wants_all_or_nothing(slice_, settings) and slice_.siblings > 1:
-        taints.append(HELD_LATE_TAINT if kind in LATE else HELD_TAINT)
-    return tuple(taints)
-
-
-def _service_account(slice_: Slice, settings: Settings) -> str:
-    account = slice_.requirements.annotations.get(constants.NODE_SERVICE_ACCOUNT, "")
-    if not account:
-        return settings.node_service_account
-    if account != settings.node_service_account and not forms.SERVICE_ACCOUNT.fullmatch(account):
-        raise UnmeetableError(
-            f"annotation {constants.NODE_SERVICE_ACCOUNT}={bounds.quoted(account)} is not the e-mail address of a "
-            f"Google service account, such as NAME@PROJECT.iam.gserviceaccount.com"
-        )
-    _refuse(allowlists.service_account_problem(account, settings))
-    return account
-
-
-def _networks(slice_: Slice, settings: Settings) -> tuple[Network, ...]:
-    annotation = slice_.requirements.annotations.get(constants.ADDITIONAL_NODE_NETWORKS, "")
-    if not annotation:
-        return settings.node_additional_networks
-    try:
-        networks = parse_networks(annotation)
-    except ValueError as error:
-        raise UnmeetableError(f"annotation {constants.ADDITIONAL_NODE_NETWORKS} {error}") from error
-    _refuse(allowlists.network_problem(networks, settings))
-    return networks
-
-
-def _refuse(problem: str) -> None:
-    if problem:
-        raise UnmeetableError(problem)
+        return (HELD_LATE_TAINT if kind in LATE else HELD_TAINT,)
+    return ()
 
 
 def copied_labels(slice_: Slice, settings: Settings, choice: CapacityChoice) -> dict[str, str]:
@@ -340,7 +194,7 @@ def copied_labels(slice_: Slice, settings: Settings, choice: CapacityChoice) -> 
     selected = {
         key: value
         for key, value in requirements.node_selector.items()
-        if key in _COPIED_SELECTORS or not node_labels.is_system(key)
+        if key in _COPIED_SELECTORS or not is_system(key)
     }
     pod_labels = requirements.labels
     asked = _asked_labels(slice_)
@@ -350,7 +204,9 @@ def copied_labels(slice_: Slice, settings: Settings, choice: CapacityChoice) -> 
         if selected.get(constants.LEGACY_POOL_ID) == slice_.workload.name:
             # It only says whose pool it is.
             named -= {constants.LEGACY_POOL_ID}
-        _refuse(allowlists.label_problem(named, settings))
+        problem = allowlists.label_problem(named, settings)
+        if problem:
+            raise UnmeetableError(problem)
     keys = (*settings.pod_to_node_labels, *sorted(asked))
     copied = selected | {key: pod_labels[key] for key in keys if key in pod_labels}
     # Of these GKE labels nodes only where the creator of the pool asks for it.
@@ -405,13 +261,4 @@ def _withheld_labels(slice_: Slice, settings: Settings) -> set[str]:
         return asked
     named = {*settings.pod_to_node_labels, *(settings.allowed_label_keys or ())}
     asked = asked - named - _COPYABLE_LABELS - constants.OWNER_LABELS
-    return {key for key in asked if node_labels.is_system(key)}
-
-
-def _check_labels(labels: Mapping[str, str]) -> None:
-    total = _STAMP_CHARACTERS + sum(map(len, labels)) + sum(map(len, labels.values()))
-    if total > _MAX_LABEL_CHARACTERS:
-        raise UnmeetableError(
-            f"the pool's labels would have {total} characters, GKE allows {_MAX_LABEL_CHARACTERS}; copy fewer labels "
-            f"({constants.COPY_LABELS}, GCP_POD_TO_NODE_LABELS, nodeSelector)"
-        )
+    return {key for key in asked if is_system(key)}

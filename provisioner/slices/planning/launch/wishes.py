@@ -8,10 +8,7 @@ from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.settings import Settings, forms
 from provisioner.slices.demand import Slice
-
-
-class UnmeetableError(ValueError):
-    """No node pool can serve the slice as it is; the message says why and what to change."""
+from provisioner.slices.supplier import UnmeetableError
 
 
 def capacity_of(slice_: Slice, settings: Settings) -> tuple[CapacityChoice, ...]:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from provisioner.model.capacity import NodePool, PoolName, Zone
+from provisioner.model.fit import demand_key
+from provisioner.model.labels import may_be_there
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
-from provisioner.slices.planning.match import node_labels
-from provisioner.slices.planning.match.fit import demand_key
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply, serves, takes
 
@@ -154,11 +154,7 @@ class _Free:
         if not self._shelves:
             return None
         # A label that is not predicted says nothing of who may carry it.
-        selectors = [
-            (key, value)
-            for key, value in slice_.requirements.node_selector.items()
-            if not node_labels.may_be_there(key)
-        ]
+        selectors = [(key, value) for key, value in slice_.requirements.node_selector.items() if not may_be_there(key)]
         shelf = min((self._shelves.get(label, []) for label in selectors), key=len, default=[])
         if not shelf:
             return None

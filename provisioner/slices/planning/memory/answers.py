@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from provisioner.model.capacity import Failure, FailureKind, NodePool, Operation, OperationName, PoolName
-from provisioner.slices.planning.launch.specification import fingerprint
+from provisioner.model.choices import capacity_key
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, OperationLimit
 from provisioner.slices.planning.plan import LookUp, LookUpKind
@@ -126,7 +126,7 @@ def _failed_create(without: Memory, memory: Memory, name: PoolName, failure: Fai
             return without
     if failure.kind is FailureKind.INVALID:
         return _refused(without, call, failure, at)
-    capacity = backoff.capacity_key(call.request)
+    capacity = capacity_key(call.request)
     if backoff.concerns_capacity(failure):
         return replace(without, backoffs=backoff.create_failed(without.backoffs, failure, capacity, at))
     own = backoff.slice_failed(
@@ -140,7 +140,7 @@ def _rejected(operations: OperationLimit, name: PoolName) -> OperationLimit:
 
 
 def _refused(memory: Memory, call: CreateCall, failure: Failure, at: datetime) -> Memory:
-    digest = fingerprint(call.request)
+    digest = call.request.digest
     refusal = backoff.refused(memory.refusals.get(digest), call.slice_id, digest, failure, at)
     return replace(memory, refusals={**memory.refusals, digest: refusal})
 
@@ -244,5 +244,5 @@ def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None,
     memory = replace(memory, last_failure_at={**memory.last_failure_at, call.slice_id: at})
     if failure.kind is FailureKind.INVALID:
         return _refused(memory, call, failure, at)
-    capacity, digest = backoff.capacity_key(call.request), fingerprint(call.request)
+    capacity, digest = capacity_key(call.request), call.request.digest
     return replace(memory, backoffs=backoff.pool_failed(memory.backoffs, failure, capacity, digest, at))

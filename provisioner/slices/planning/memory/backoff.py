@@ -14,10 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from provisioner.model.capacity import Failure, FailureKind, NodePool, NodePoolRequest
+from provisioner.model.capacity import Failure, FailureKind
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.launch import capacity as capacities
-from provisioner.slices.planning.launch.specification import topology_of_pool, topology_of_request
 from provisioner.slices.planning.memory.state import Backoff, OperationLimit, Pace, Refusal
 
 #: Slices whose creates failed try again so far apart, all together, at first and after some in vain: an outage under a
@@ -72,15 +70,6 @@ DELETE_DELAY = Delay(first_seconds=1, cap_seconds=60)
 def longest_wait_seconds(failure: Failure) -> float:
     """Return the longest wait that a failure, but no refusal, leads to."""
     return max(FAILED_POOL_DELAY.cap_seconds, DELAYS.get(failure.kind, FAILED_POOL_DELAY).cap_seconds)
-
-
-def capacity_key(thing: NodePool | NodePoolRequest) -> str:
-    """Name the capacity that a pool takes."""
-    if isinstance(thing, NodePool):
-        topology, hosts = topology_of_pool(thing), thing.hosts
-    else:
-        topology, hosts = topology_of_request(thing), thing.node_count
-    return capacities.capacity_key(capacities.choice_of(thing), thing.machine_type, topology, hosts)
 
 
 def wait_seconds(delay: Delay, failures: int, key: str) -> float:

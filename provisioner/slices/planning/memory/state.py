@@ -166,7 +166,7 @@ class Memory:
     #: Lowest attempt a slice may go on with: an earlier process may have sent it, with an outcome nobody knows.
     attempts: Mapping[SliceId, int] = field(default_factory=dict)
     deletes: Mapping[PoolName, DeleteCall] = field(default_factory=dict)
-    #: By capacity, as `backoff.capacity_key` names it; by the digest of a request whose pool failed.
+    #: By capacity, as `choices.capacity_key` names it; by the digest of a request whose pool failed.
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)
     #: Of slices whose own create failed, for what says nothing of any capacity.
     slice_backoffs: Mapping[SliceId, Backoff] = field(default_factory=dict)

@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 
 from provisioner import constants
 from provisioner.model.capacity import PoolName
+from provisioner.model.fit import demand_key, misfit, room_misfit, view_of_node
 from provisioner.model.workloads import Requirements
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.match.assignment import Matching
-from provisioner.slices.planning.match.fit import demand_key, misfit, room_misfit, view_of_node
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
 

@@ -10,10 +10,10 @@ from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, PoolName, PoolStatus
 from provisioner.model.choices import QUEUED_NOT_SERVED
+from provisioner.model.fit import label_misfit, trusted, view_of_node
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.match.assignment import Matching
-from provisioner.slices.planning.match.fit import label_misfit, trusted, view_of_node
 from provisioner.slices.planning.plan import Verdict
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply

@@ -29,8 +29,8 @@ from google.api_core import exceptions as api_exceptions
 from google.auth import exceptions as auth_exceptions
 
 from provisioner.model.capacity import Failure, FailureKind
+from provisioner.slices.supplier import SupplierError
 from provisioner.slices.suppliers.gke import echoes
-from provisioner.slices.suppliers.protocol import SupplierError
 
 #: What Google's libraries can raise, apart from mistakes in our own code. OSError: a CA bundle that is not there.
 SDK_ERRORS: tuple[type[Exception], ...] = (

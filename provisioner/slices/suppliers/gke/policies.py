@@ -17,9 +17,9 @@ import structlog
 from provisioner import constants
 from provisioner.model.capacity import HIGH_THROUGHPUT, Failure, FailureKind, NodePoolRequest, WorkloadPolicy
 from provisioner.settings import region_of
+from provisioner.slices.supplier import Blocked
 from provisioner.slices.suppliers.gke.errors import GkeError, blames, says_missing
 from provisioner.slices.suppliers.gke.protocol import Gke
-from provisioner.slices.suppliers.protocol import Blocked
 
 _log = structlog.get_logger(__name__)
 
@@ -45,7 +45,7 @@ class Policies:
 
     def ensure(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         """See to it that a request's policy can be used; return why it cannot."""
-        if not request.policy_name or (request.policy_name, request.policy_topology) in self._right:
+        if not request.policy_name or (request.policy_name, request.topology) in self._right:
             return None
         try:
             return self._look(request, blocked)
@@ -61,7 +61,7 @@ class Policies:
         now = self.clock()
         with self._lock:
             # Whatever is wrong with it, the next try looks at it afresh.
-            self._right.discard((name, request.policy_topology))
+            self._right.discard((name, request.topology))
             if not says_missing(failure, name):
                 return failure
             patient = now - self._missed_since.setdefault(name, now) < _PATIENCE
@@ -93,7 +93,7 @@ class Policies:
         problem = blocked()
         if problem is not None:
             return problem
-        policy = WorkloadPolicy(name=request.policy_name, topology=request.policy_topology)
+        policy = WorkloadPolicy(name=request.policy_name, topology=request.topology)
         try:
             self.gke.create_workload_policy(policy)
             _log.info("workload_policy.created", policy=policy.name, topology=policy.topology)
@@ -106,13 +106,13 @@ class Policies:
         return self._judge(request, self.gke.get_workload_policy(policy.name))
 
     def _judge(self, request: NodePoolRequest, found: WorkloadPolicy) -> Failure | None:
-        if found.type != HIGH_THROUGHPUT or found.topology != request.policy_topology:
+        if found.type != HIGH_THROUGHPUT or found.topology != request.topology:
             found_to_be = "is not a workload policy"
             if found.type:
                 found_to_be = f"has type {found.type} and topology {found.topology or 'none'}"
             return _invalid(
                 request,
-                f"{found_to_be}, but the pool needs type {HIGH_THROUGHPUT} and topology {request.policy_topology}. "
+                f"{found_to_be}, but the pool needs type {HIGH_THROUGHPUT} and topology {request.topology}. "
                 f"Specify another one by the selector {constants.PLACEMENT_POLICY}, or delete this one and "
                 f"{_by_hand(request)}",
             )
@@ -122,7 +122,7 @@ class Policies:
                 message=f"Workload policy {request.policy_name} is not ready yet: {found.status or 'unknown status'}.",
             )
         with self._lock:
-            self._right.add((request.policy_name, request.policy_topology))
+            self._right.add((request.policy_name, request.topology))
         return None
 
     def _warn(self, request: NodePoolRequest, error: GkeError) -> None:
@@ -145,5 +145,5 @@ def _invalid(request: NodePoolRequest, words: str) -> Failure:
 def _by_hand(request: NodePoolRequest) -> str:
     return (
         f"create it by hand: gcloud compute resource-policies create workload-policy {request.policy_name} "
-        f"--type={HIGH_THROUGHPUT} --accelerator-topology={request.policy_topology} --region={region_of(request.zone)}"
+        f"--type={HIGH_THROUGHPUT} --accelerator-topology={request.topology} --region={region_of(request.zone)}"
     )

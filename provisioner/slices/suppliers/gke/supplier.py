@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from provisioner.model.capacity import NodePool, NodePoolRequest, Operation, OperationName, PoolName
+from provisioner.slices.supplier import Blocked, PoolRules
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.policies import Policies
 from provisioner.slices.suppliers.gke.protocol import Gke
-from provisioner.slices.suppliers.protocol import Blocked
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
 
 
 @dataclass(slots=True, kw_only=True)
@@ -19,6 +20,7 @@ class GkeSupplier:
 
     gke: Gke
     clock: Callable[[], datetime]
+    rules: PoolRules = GKE_RULES
     _policies: Policies = field(init=False)
 
     def __post_init__(self) -> None:

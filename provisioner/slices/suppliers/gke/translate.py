@@ -16,6 +16,7 @@ from google.cloud import container_v1
 from google.protobuf import json_format  # type: ignore[import-untyped]
 
 from provisioner.model.capacity import (
+    CapacityKind,
     Failure,
     FailureKind,
     NodePool,
@@ -30,6 +31,7 @@ from provisioner.model.capacity import (
 )
 from provisioner.slices.suppliers.gke import echoes, errors
 from provisioner.slices.suppliers.gke.protocol import Cluster
+from provisioner.slices.suppliers.gke.rules import slice_topology
 
 #: Exactly what a NodePool is made from, and what GKE may repeat of it in the words for its failure.
 NODE_POOL_FIELDS = (
@@ -108,27 +110,41 @@ def node_pool_from_message(message: Any) -> NodePool:
     affinity = message.config.reservation_affinity
     # ANY_RESERVATION and the like name none.
     reservation = affinity.values[0] if affinity.key == _RESERVATION_KEY and affinity.values else ""
+    labels, placement = dict(message.config.labels), message.placement_policy
+    autoscaled_to = message.autoscaling.max_node_count if message.autoscaling.enabled else 0
     return NodePool(
         name=PoolName(message.name),
         status=status,
         failure=_pool_failure(message) if status in _FAILED else None,
-        labels=dict(message.config.labels),
+        labels=labels,
         taints=tuple(
             Taint(key=taint.key, value=taint.value, effect=_EFFECT_NAMES.get(taint.effect, ""))
             for taint in message.config.taints
         ),
         machine_type=message.config.machine_type,
-        node_count=message.initial_node_count,
-        max_node_count=message.autoscaling.max_node_count if message.autoscaling.enabled else 0,
+        hosts=max(autoscaled_to, message.initial_node_count),
         zones=tuple(Zone(zone) for zone in message.locations),
-        topology=message.placement_policy.tpu_topology,
-        policy_name=message.placement_policy.policy_name,
-        spot=message.config.spot,
-        flex_start=message.config.flex_start,
-        queued=message.queued_provisioning.enabled,
+        topology=slice_topology(
+            placement_topology=placement.tpu_topology,
+            labels=labels,
+            policy_name=placement.policy_name,
+            machine_type=message.config.machine_type,
+        ),
+        capacity=_capacity_kind(message, reservation),
         reservation=reservation,
+        policy_name=placement.policy_name,
         disk_type=message.config.disk_type,
     )
+
+
+def _capacity_kind(message: Any, reservation: str) -> CapacityKind:
+    if message.queued_provisioning.enabled and not message.config.flex_start:
+        return CapacityKind.QUEUED
+    if reservation:
+        return CapacityKind.RESERVATION
+    if message.config.flex_start:
+        return CapacityKind.FLEX_START
+    return CapacityKind.SPOT if message.config.spot else CapacityKind.ON_DEMAND
 
 
 def _pool_failure(message: Any) -> Failure:
@@ -222,7 +238,7 @@ def node_pool_message(request: NodePoolRequest) -> container_v1.NodePool:
             container_v1.NodeTaint(key=taint.key, value=taint.value, effect=_EFFECTS[taint.effect])
             for taint in request.taints
         ],
-        spot=request.spot,
+        spot=request.capacity is CapacityKind.SPOT,
         disk_type=request.disk_type,
         service_account=request.service_account,
         oauth_scopes=list(request.oauth_scopes),
@@ -250,7 +266,7 @@ def node_pool_message(request: NodePoolRequest) -> container_v1.NodePool:
         ]
     pool = container_v1.NodePool(
         name=request.name,
-        initial_node_count=request.node_count,
+        initial_node_count=request.hosts,
         locations=[request.zone],
         config=config,
         management=container_v1.NodeManagement(auto_repair=True, auto_upgrade=request.auto_upgrade),
@@ -266,9 +282,9 @@ def node_pool_message(request: NodePoolRequest) -> container_v1.NodePool:
     if request.policy_name:
         # With a workload policy the type stays unset: COMPACT beside it ends in a pool in ERROR.
         pool.placement_policy = placement(policy_name=request.policy_name)
-    elif request.topology:
-        pool.placement_policy = placement(type_=placement.Type.COMPACT, tpu_topology=request.topology)
-    if request.flex_start:
+    elif request.placement_topology:
+        pool.placement_policy = placement(type_=placement.Type.COMPACT, tpu_topology=request.placement_topology)
+    if request.capacity is CapacityKind.FLEX_START:
         _make_empty(pool, request)
     if request.additional_networks:
         pool.network_config = container_v1.NodeNetworkConfig(
@@ -287,7 +303,7 @@ def _make_empty(pool: container_v1.NodePool, request: NodePoolRequest) -> None:
     pool.autoscaling = container_v1.NodePoolAutoscaling(
         enabled=True,
         min_node_count=0,
-        max_node_count=request.node_count,
+        max_node_count=request.hosts,
         location_policy=container_v1.NodePoolAutoscaling.LocationPolicy.ANY,
     )
     # A node that is given back for repair is not had again.

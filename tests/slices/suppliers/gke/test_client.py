@@ -22,6 +22,7 @@ from google.cloud import container_v1
 
 from provisioner.google.session import GkeSession
 from provisioner.model.capacity import (
+    CapacityKind,
     Failure,
     FailureKind,
     Network,
@@ -69,7 +70,8 @@ SMALLEST = NodePoolRequest(
     name=PoolName("js-0123456789"),
     zone=Zone("us-east5-b"),
     machine_type="ct6e-standard-1t",
-    node_count=1,
+    hosts=1,
+    topology="1x1",
     disk_type="hyperdisk-balanced",
 )
 SMALLEST_JSON = {
@@ -105,7 +107,7 @@ MADE_EMPTY: dict[str, Any] = {
 REQUESTS = [
     pytest.param(SMALLEST, SMALLEST_JSON, id="a single-host pool has no placement policy"),
     pytest.param(
-        replace(SMALLEST, topology="4x4", node_count=4),
+        replace(SMALLEST, topology="4x4", placement_topology="4x4", hosts=4),
         {**SMALLEST_JSON, "initialNodeCount": 4, "placementPolicy": {"type": 1, "tpuTopology": "4x4"}},
         id="a multi-host pool is placed COMPACT with its topology",
     ),
@@ -142,7 +144,7 @@ REQUESTS = [
     pytest.param(
         replace(
             SMALLEST,
-            spot=True,
+            capacity=CapacityKind.SPOT,
             labels={"team": "a"},
             taints=(
                 Taint(key="cloud.google.com/gke-spot", value="true"),
@@ -167,7 +169,14 @@ REQUESTS = [
         id="the longest run of any pool is told",
     ),
     pytest.param(
-        replace(SMALLEST, topology="4x4", node_count=4, flex_start=True, max_run_seconds=3600),
+        replace(
+            SMALLEST,
+            topology="4x4",
+            placement_topology="4x4",
+            hosts=4,
+            capacity=CapacityKind.FLEX_START,
+            max_run_seconds=3600,
+        ),
         {
             **MADE_EMPTY,
             "config": {**MADE_EMPTY["config"], "flexStart": True, "maxRunDuration": "3600s"},
@@ -260,11 +269,11 @@ FULL = NodePool(
     labels={"k": "v"},
     taints=(Taint(key="t", value="x", effect="NoExecute"),),
     machine_type="ct6e-standard-4t",
-    node_count=4,
+    hosts=4,
     zones=(Zone("us-east5-b"),),
     topology="4x4",
     policy_name="w",
-    spot=True,
+    capacity=CapacityKind.RESERVATION,
     reservation="r",
 )
 POOLS = [
@@ -277,7 +286,7 @@ POOLS = [
             "autoscaling": {"enabled": True, "maxNodeCount": 4},
             "config": {"flexStart": True},
         },
-        NodePool(name=PoolName("b"), status=PoolStatus.RUNNING, max_node_count=4, flex_start=True),
+        NodePool(name=PoolName("b"), status=PoolStatus.RUNNING, hosts=4, capacity=CapacityKind.FLEX_START),
         id="a flex-start pool has the nodes that it may grow to",
     ),
     pytest.param(
@@ -287,12 +296,12 @@ POOLS = [
             "autoscaling": {"enabled": True, "maxNodeCount": 4},
             "queuedProvisioning": {"enabled": True},
         },
-        NodePool(name=PoolName("b"), status=PoolStatus.RUNNING, max_node_count=4, queued=True),
+        NodePool(name=PoolName("b"), status=PoolStatus.RUNNING, hosts=4, capacity=CapacityKind.QUEUED),
         id="a queued pool has the nodes that it may grow to",
     ),
     pytest.param(
         {"name": "b", "status": "RUNNING", "initialNodeCount": 1, "autoscaling": {"maxNodeCount": 4}},
-        NodePool(name=PoolName("b"), status=PoolStatus.RUNNING, node_count=1),
+        NodePool(name=PoolName("b"), status=PoolStatus.RUNNING, hosts=1),
         id="a maximum counts only where autoscaling is on",
     ),
     pytest.param(
@@ -366,6 +375,7 @@ POOLS = [
         NodePool(
             name=PoolName("b"),
             status=PoolStatus.ERROR,
+            capacity=CapacityKind.RESERVATION,
             reservation="r",
             failure=Failure(kind=FailureKind.STOCKOUT, message="[GCE_STOCKOUT]"),
         ),

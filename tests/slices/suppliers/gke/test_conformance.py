@@ -13,9 +13,9 @@ from provisioner.model.capacity import Failure, FailureKind, NodePoolRequest, Po
 from provisioner.simulators.gke.app import Simulator
 from provisioner.simulators.gke.faults import Fault, FaultKind
 from provisioner.simulators.gke.settings import SimulatorSettings
+from provisioner.slices.supplier import SupplierError
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
-from provisioner.slices.suppliers.protocol import SupplierError
 from tests.slices.suppliers.conformance import FIRST, SupplierContract
 from tests.support.gke import SLICE
 
@@ -24,10 +24,10 @@ _CHANGES = ("nodePools.create", "nodePools.delete", "resourcePolicies.insert")
 _WITH_POLICY = replace(
     SLICE,
     machine_type="tpu7x-standard-4t",
-    node_count=2,
-    topology="",
+    hosts=2,
+    topology="2x2x2",
+    placement_topology="",
     policy_name="tpu-provisioner-2x2x2",
-    policy_topology="2x2x2",
 )
 
 
@@ -43,7 +43,7 @@ class GkeGround:
     def __init__(self, slice_: NodePoolRequest, *, policy_exists: bool = True) -> None:
         self._slice = slice_
         self._now = datetime(2026, 1, 1, tzinfo=UTC)
-        policies = {_WITH_POLICY.policy_name: _WITH_POLICY.policy_topology} if policy_exists else {}
+        policies = {_WITH_POLICY.policy_name: _WITH_POLICY.topology} if policy_exists else {}
         self._simulator = Simulator(SimulatorSettings(workload_policies=policies), clock=lambda: self._now)
         self._simulator.start()
         self._client = GkeClient(

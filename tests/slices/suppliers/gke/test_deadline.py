@@ -27,7 +27,7 @@ from tests.support.recording_server import Answer, RecordingServer
 #: Long enough for a busy machine to connect to itself, short enough for a test.
 SHORT_SECONDS = 0.4
 REQUEST = NodePoolRequest(
-    name=Name("js-0123456789"), zone=Zone("us-east5-b"), machine_type="ct6e-standard-1t", node_count=1
+    name=Name("js-0123456789"), zone=Zone("us-east5-b"), machine_type="ct6e-standard-1t", hosts=1, topology="1x1"
 )
 
 

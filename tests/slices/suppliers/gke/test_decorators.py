@@ -14,7 +14,7 @@ from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Gke
 from tests.support.gke import METHODS, FakeGke, pool_of
 
-REQUEST = NodePoolRequest(name=PoolName("a"), zone=Zone("z"), machine_type="ct6e-standard-1t", node_count=1)
+REQUEST = NodePoolRequest(name=PoolName("a"), zone=Zone("z"), machine_type="ct6e-standard-1t", hosts=1, topology="1x1")
 CALLS: dict[str, Callable[[Gke], Any]] = {
     "get_cluster": lambda gke: gke.get_cluster(),
     "list_node_pools": lambda gke: gke.list_node_pools(),
@@ -32,7 +32,9 @@ def make_fake() -> FakeGke:
     """Return a GKE with one pool, one operation and one workload policy."""
     fake = FakeGke()
     fake.set_policy(WorkloadPolicy(name="policy", topology="2x2x2"))
-    fake.create_node_pool(NodePoolRequest(name=PoolName("there"), zone=Zone("z"), machine_type="m", node_count=1))
+    fake.create_node_pool(
+        NodePoolRequest(name=PoolName("there"), zone=Zone("z"), machine_type="m", hosts=1, topology="1x1")
+    )
     fake.calls.clear()
     return fake
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from provisioner import constants
 from provisioner.model.capacity import (
     CapacityKind,
     Failure,
@@ -20,6 +21,7 @@ from provisioner.model.capacity import (
     PoolName,
     PoolStatus,
     WorkloadPolicy,
+    expected_pool,
 )
 from provisioner.simulators.gke.app import Simulator
 from provisioner.simulators.gke.capacity import FULL_RESERVATION_TEXTS
@@ -27,16 +29,24 @@ from provisioner.simulators.gke.faults import Fault, FaultKind
 from provisioner.simulators.gke.names import ClusterName
 from provisioner.simulators.gke.nodes import node_object
 from provisioner.simulators.gke.settings import SimulatorSettings
-from provisioner.slices.planning.launch.specification import expected_pool, expected_view
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError, says_missing
+from provisioner.slices.suppliers.gke.node_labels import expected_node
 from provisioner.slices.suppliers.gke.permissions import ACT_AS, PROJECT_PERMISSIONS, READ_RESERVATION
 from tests.support.gke import SLICE
 
-SINGLE = replace(SLICE, machine_type="ct6e-standard-1t", node_count=1, topology="")
+SINGLE = replace(SLICE, machine_type="ct6e-standard-1t", hosts=1, topology="1x1", placement_topology="")
 #: Nothing that brings nodes later brings them where the pods do not tolerate the pool's own taints.
 UNTAINTED = replace(SLICE, taints=())
-IRONWOOD = replace(SLICE, machine_type="tpu7x-standard-4t", node_count=16, topology="", policy_name="w")
+IRONWOOD = replace(
+    SLICE,
+    machine_type="tpu7x-standard-4t",
+    hosts=16,
+    topology="4x4x4",
+    placement_topology="",
+    policy_name="w",
+    labels={**SLICE.labels, constants.POOL_TOPOLOGY: "4x4x4"},
+)
 
 
 @dataclass
@@ -119,7 +129,7 @@ def test_life_of_a_pool(gke: Rehearsal, request_: NodePoolRequest) -> None:
         labels=request_.labels,
         taints=request_.taints,
         machine_type=request_.machine_type,
-        node_count=request_.node_count,
+        hosts=request_.hosts,
         zones=(request_.zone,),
         topology=request_.topology,
         policy_name=request_.policy_name,
@@ -164,7 +174,7 @@ def test_on_a_release_channel_pools_are_upgraded_or_refused(gke: Rehearsal) -> N
     assert kind is FailureKind.INVALID
     assert "Auto_upgrade cannot be false when release_channel STABLE is set." in message
     gke.client.create_node_pool(SLICE)
-    gke.client.create_node_pool(replace(SINGLE, name=PoolName("late"), flex_start=True))
+    gke.client.create_node_pool(replace(SINGLE, name=PoolName("late"), capacity=CapacityKind.FLEX_START))
     assert {pool.name: pool.auto_upgrade for pool in gke.simulator.pools} == {
         "before": False,
         SLICE.name: True,
@@ -175,10 +185,13 @@ def test_on_a_release_channel_pools_are_upgraded_or_refused(gke: Rehearsal) -> N
 @pytest.mark.parametrize(
     "request_",
     [
-        pytest.param(replace(UNTAINTED, flex_start=True, max_run_seconds=3600), id="flex-start"),
-        pytest.param(replace(SINGLE, taints=(), flex_start=True, max_run_seconds=600), id="flex-start of one host"),
+        pytest.param(replace(UNTAINTED, capacity=CapacityKind.FLEX_START, max_run_seconds=3600), id="flex-start"),
         pytest.param(
-            replace(IRONWOOD, taints=(), flex_start=True, max_run_seconds=604800),
+            replace(SINGLE, taints=(), capacity=CapacityKind.FLEX_START, max_run_seconds=600),
+            id="flex-start of one host",
+        ),
+        pytest.param(
+            replace(IRONWOOD, taints=(), capacity=CapacityKind.FLEX_START, max_run_seconds=604800),
             id="flex-start with a workload policy",
         ),
     ],
@@ -189,11 +202,11 @@ def test_pools_that_are_made_empty(gke: Rehearsal, request_: NodePoolRequest) ->
     gke.wait(25)
     pool = gke.client.get_node_pool(request_.name)
     assert pool.status is PoolStatus.RUNNING
-    assert (pool.node_count, pool.max_node_count, pool.hosts) == (0, request_.node_count, request_.node_count)
+    assert pool.hosts == request_.hosts
     assert pool.capacity is request_.capacity
     assert gke.nodes() == 0
     gke.wait(60)
-    assert gke.nodes() == request_.node_count
+    assert gke.nodes() == request_.hosts
 
 
 def test_a_queued_pool_of_an_earlier_release_is_known_for_what_it_is(gke: Rehearsal) -> None:
@@ -227,10 +240,13 @@ SUB_BLOCK = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/
     [
         pytest.param(SLICE, id="on demand"),
         pytest.param(SINGLE, id="a single host"),
-        pytest.param(replace(SLICE, spot=True), id="spot"),
-        pytest.param(replace(UNTAINTED, flex_start=True), id="flex-start"),
-        pytest.param(replace(SLICE, reservation="r"), id="a reservation"),
-        pytest.param(replace(SLICE, reservation=SUB_BLOCK), id="a sub-block of a shared reservation"),
+        pytest.param(replace(SLICE, capacity=CapacityKind.SPOT), id="spot"),
+        pytest.param(replace(UNTAINTED, capacity=CapacityKind.FLEX_START), id="flex-start"),
+        pytest.param(replace(SLICE, capacity=CapacityKind.RESERVATION, reservation="r"), id="a reservation"),
+        pytest.param(
+            replace(SLICE, capacity=CapacityKind.RESERVATION, reservation=SUB_BLOCK),
+            id="a sub-block of a shared reservation",
+        ),
         pytest.param(
             replace(IRONWOOD, labels={"google.com/tpu-provisioner-topology": "4x4x4"}), id="a workload policy"
         ),
@@ -243,7 +259,7 @@ def test_nodes_are_what_planning_expects(gke: Rehearsal, request_: NodePoolReque
     gke.wait(60)
     pool = gke.simulator.world.pool(ClusterName("p", "us-east5", "c"), request_.name)
     node = node_object(pool, pool.nodes[0], version="1", life="life", ready=True)
-    view = expected_view(expected_pool(request_))
+    view = expected_node(expected_pool(request_))
     assert dict(view.labels).items() <= node["metadata"]["labels"].items()
     assert {(taint["key"], taint["value"], taint["effect"]) for taint in node["spec"]["taints"]} <= {
         (taint.key, taint.value, taint.effect) for taint in view.taints
@@ -252,15 +268,19 @@ def test_nodes_are_what_planning_expects(gke: Rehearsal, request_: NodePoolReque
 
 def test_spot_and_reservation_read_back(gke: Rehearsal) -> None:
     """What a pool costs reads back as it was asked for."""
-    gke.client.create_node_pool(replace(SLICE, name=PoolName("s"), spot=True))
-    gke.client.create_node_pool(replace(SLICE, name=PoolName("r"), reservation="projects/q/reservations/r"))
+    gke.client.create_node_pool(replace(SLICE, name=PoolName("s"), capacity=CapacityKind.SPOT))
+    gke.client.create_node_pool(
+        replace(SLICE, name=PoolName("r"), capacity=CapacityKind.RESERVATION, reservation="projects/q/reservations/r")
+    )
     block = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/s"
-    gke.client.create_node_pool(replace(SLICE, name=PoolName("b"), reservation=block))
-    pools = {pool.name: (pool.spot, pool.reservation) for pool in gke.client.list_node_pools()}
+    gke.client.create_node_pool(
+        replace(SLICE, name=PoolName("b"), capacity=CapacityKind.RESERVATION, reservation=block)
+    )
+    pools = {pool.name: (pool.capacity, pool.reservation) for pool in gke.client.list_node_pools()}
     assert {name: pools[PoolName(name)] for name in ("s", "r", "b")} == {
-        "s": (True, ""),
-        "r": (False, "projects/q/reservations/r"),
-        "b": (False, block),
+        "s": (CapacityKind.SPOT, ""),
+        "r": (CapacityKind.RESERVATION, "projects/q/reservations/r"),
+        "b": (CapacityKind.RESERVATION, block),
     }
 
 
@@ -288,7 +308,7 @@ def test_failed_creates(gke: Rehearsal, fault: FaultKind, want: FailureKind) -> 
 def test_a_stockout_of_a_reservation_is_one(gke: Rehearsal) -> None:
     """What others have of it now may be free later; the back-off is that reservation's alone."""
     gke.simulator.inject(Fault(kind=FaultKind.STOCKOUT))
-    gke.client.create_node_pool(replace(SLICE, reservation="r"))
+    gke.client.create_node_pool(replace(SLICE, capacity=CapacityKind.RESERVATION, reservation="r"))
     gke.wait(7200)
     failure = gke.client.get_node_pool(SLICE.name).failure
     assert failure is not None
@@ -299,7 +319,7 @@ def test_a_stockout_of_a_reservation_is_one(gke: Rehearsal) -> None:
 def test_a_full_reservation_is_a_stockout_in_all_recorded_texts(gke: Rehearsal, text: str) -> None:
     """As the end of a create, whatever code comes with it, and as HTTP 429 with the reason of a rate limit."""
     gke.simulator.inject(Fault(kind=FaultKind.STOCKOUT, reservation="r", message=text))
-    gke.client.create_node_pool(replace(SLICE, reservation="r"))
+    gke.client.create_node_pool(replace(SLICE, capacity=CapacityKind.RESERVATION, reservation="r"))
     gke.wait(7200)
     failure = gke.client.get_node_pool(SLICE.name).failure
     assert failure is not None
@@ -386,8 +406,10 @@ def test_a_policy_of_the_organisation_is_a_refusal(gke: Rehearsal) -> None:
     ("request_", "words"),
     [
         pytest.param(replace(SLICE, name=PoolName("Bad_Name")), "Must be a match of regex", id="a bad name"),
-        pytest.param(replace(SINGLE, topology="1x1"), "single-host TPU slice pool", id="a topology on one host"),
-        pytest.param(replace(SLICE, topology="3x5"), "3x5", id="a topology that does not exist"),
+        pytest.param(
+            replace(SINGLE, placement_topology="1x1"), "single-host TPU slice pool", id="a topology on one host"
+        ),
+        pytest.param(replace(SLICE, placement_topology="3x5"), "3x5", id="a topology that does not exist"),
         pytest.param(replace(SLICE, disk_type="pd-balanced"), "pd-balanced", id="a disk that does not fit"),
         pytest.param(replace(SLICE, labels={"a": "x" * 64}), "x" * 64, id="a label that is too long"),
     ],
@@ -401,7 +423,7 @@ def test_invalid_requests(gke: Rehearsal, request_: NodePoolRequest, words: str)
 
 def test_wrong_placement_ends_in_an_invalid_pool(gke: Rehearsal) -> None:
     """What GKE finds out later is INVALID in the pool."""
-    gke.client.create_node_pool(replace(IRONWOOD, policy_name="", topology="4x4x4"))
+    gke.client.create_node_pool(replace(IRONWOOD, policy_name="", placement_topology="4x4x4"))
     gke.wait(7200)
     pool = gke.client.get_node_pool(SLICE.name)
     assert pool.failure is not None
@@ -412,7 +434,7 @@ def test_wrong_placement_ends_in_an_invalid_pool(gke: Rehearsal) -> None:
 def test_a_workload_policy_is_made_and_used(gke: Rehearsal) -> None:
     """A policy that is missing is made, gets ready, and then serves a node pool that was refused before."""
     policy = WorkloadPolicy(name="tpu-provisioner-2x2x2", topology="2x2x2")
-    request = replace(IRONWOOD, node_count=2, policy_name=policy.name, policy_topology=policy.topology)
+    request = replace(IRONWOOD, hosts=2, policy_name=policy.name, topology=policy.topology)
     with pytest.raises(GkeError) as missing:
         gke.client.get_workload_policy(policy.name)
     assert missing.value.failure.kind is FailureKind.NOT_FOUND

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
+from provisioner.model import labels
 from provisioner.model.capacity import Node, Taint
 from provisioner.model.workloads import Expression, Requirements, Toleration
-from provisioner.slices.planning.match import node_labels
 
 #: Operators that no node without the label satisfies.
 _NEED_A_LABEL = frozenset({"In", "Exists", "Gt", "Lt"})
@@ -32,7 +32,7 @@ class NodeView:
 
     def may_carry(self, key: str) -> bool:
         """Whether a label that is not listed may be there all the same."""
-        return self.predicted and key not in self.labels and node_labels.may_be_there(key)
+        return self.predicted and key not in self.labels and labels.may_be_there(key)
 
 
 def view_of_node(node: Node) -> NodeView:

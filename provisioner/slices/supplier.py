@@ -1,6 +1,7 @@
-"""What the loop asks of whoever supplies node pools. GKE is one supplier; each has a folder beside this file.
+"""What is asked of whoever supplies node pools: `Supplier` by the loop, `PoolRules` by planning.
 
-The contract is held by one suite of tests, which runs against every supplier (tests/slices/suppliers/conformance.py):
+GKE is one supplier; each has a folder in suppliers/. `PoolRules` are pure. The contract of a `Supplier` is held by one
+suite of tests, which runs against every supplier (tests/slices/suppliers/conformance.py):
 
 - Every method may be called from many threads, is one short exchange, and never waits for a long operation: a create or
   delete returns as soon as the supplier has taken it, and says nothing about how it will end. `SupplierError` is the
@@ -14,16 +15,21 @@ The contract is held by one suite of tests, which runs against every supplier (t
   its create was taken until nothing is left of it.
 - An operation is known until some time after its end. NOT_FOUND says nothing about how it ended: look at the pool.
 - Nothing is sent by a changing call once `blocked` has returned a failure: it is asked right before each request.
+- A supplier that takes only so many operations at once answers TOO_MANY_OPERATIONS; planning learns the number from
+  that, and counts as operations the pools that are being created or deleted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from provisioner.model.capacity import Failure, NodePool, NodePoolRequest, Operation, OperationName, PoolName
+from provisioner.model.fit import NodeView
 from provisioner.settings import Settings
+from provisioner.slices.demand import Slice, SliceId
 
 #: Says why nothing may be changed now; None: it may.
 Blocked = Callable[[], Failure | None]
@@ -40,8 +46,60 @@ class SupplierError(Exception):
         self.retry_after_seconds = retry_after_seconds
 
 
+class UnmeetableError(ValueError):
+    """No node pool can serve the slice as it is; the message says why and what to change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polling:
+    """How often the pools are listed."""
+
+    #: While something waits for operations to end.
+    backlog_seconds: float
+    #: While operations are under way.
+    busy_seconds: float
+    idle_seconds: float
+
+
+class PoolRules(Protocol):
+    """The rules that the node pools of a supplier follow. Pure: equal inputs, equal answers."""
+
+    @property
+    def polling(self) -> Polling:
+        """How often they are listed: each list is a call to the supplier."""
+        ...
+
+    @property
+    def most_label_characters(self) -> int:
+        """How many characters the labels of one pool may have, keys and values together."""
+        ...
+
+    def pool_name(self, workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
+        """Return the name of the pool for one attempt of a slice.
+
+        Another slice, or attempt, has another name; what the pool is asked to be does not change it.
+        """
+        ...
+
+    def complete(self, request: NodePoolRequest, slice_: Slice, settings: Settings) -> NodePoolRequest:
+        """Add to the facts of a slice what this supplier's pools need beside them.
+
+        Raises UnmeetableError where no pool can be had so. Depends on the slice's shape and on what its pods ask for.
+        """
+        ...
+
+    def expected_node(self, pool: NodePool) -> NodeView:
+        """Predict how the scheduler will see a node of a pool."""
+        ...
+
+
 class Supplier(Protocol):
     """The node pools of one cluster."""
+
+    @property
+    def rules(self) -> PoolRules:
+        """The rules that they follow."""
+        ...
 
     def list_pools(self) -> tuple[NodePool, ...]:
         """Return all node pools of the cluster. Changes nothing."""

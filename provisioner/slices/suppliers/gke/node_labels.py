@@ -1,20 +1,23 @@
-"""Which labels the nodes of a pool will carry: those that are predicted, those that are missing for sure, and others.
-
-Of labels that belong to Google or Kubernetes GKE sets more than anybody lists. One that is neither predicted nor known
-to be missing may be there: whoever selects it probably saw it on a node.
-"""
+"""What the nodes of a pool on GKE will look like: the labels and taints that GKE adds, and what they offer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
 
-from provisioner import constants
-from provisioner.model.capacity import CapacityKind, NodePool, Zone
+from provisioner import constants, tpu
+from provisioner.model.capacity import CapacityKind, NodePool, Taint, Zone
 from provisioner.model.choices import reservation_parts
+from provisioner.model.fit import NodeView
 from provisioner.settings import region_of
 from provisioner.tpu import MachineType
 
+_GIB = 1024**3
+SPOT_TAINT = Taint(key=constants.SPOT, value="true")
+_CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
+_QUEUED_TAINT = Taint(key=constants.QUEUED, value="true")
+#: Queued capacity is that of pools which an earlier release made.
+_CAPACITY_TAINTS = {CapacityKind.SPOT: (SPOT_TAINT,), CapacityKind.QUEUED: (_QUEUED_TAINT,)}
 #: Labels that GKE puts on nodes by how they were had.
 _CAPACITY_LABELS: Mapping[CapacityKind, Mapping[str, str]] = {
     CapacityKind.ON_DEMAND: {constants.PROVISIONING: "standard"},
@@ -31,40 +34,34 @@ _RESERVATION_LABELS = (
     constants.RESERVATION_BLOCK,
     constants.RESERVATION_SUB_BLOCK,
 )
-#: What GKE sets, or leaves out, in ways that are known: a node that is not predicted to carry one does not.
-_KNOWN = frozenset(
-    {
-        constants.NODE_POOL,
-        constants.TPU_ACCELERATOR,
-        constants.TPU_TOPOLOGY,
-        constants.ACCELERATOR_COUNT,
-        constants.GPU_ACCELERATOR,
-        constants.SPOT,
-        constants.PREEMPTIBLE,
-        constants.FLEX_START,
-        constants.QUEUED,
-        constants.MAX_RUN_SECONDS,
-        constants.PLACEMENT_POLICY,
-        constants.RESERVATION_AFFINITY,
-        *_RESERVATION_LABELS,
-        # Set only where the creator of the pool asks for it.
-        constants.ICI_RESILIENCY,
-        constants.LOCATION_HINT,
-        constants.AUTO_RESTART,
-        constants.COMPUTE_CLASS,
-        # The name of one node, which a new one does not have.
-        constants.HOSTNAME,
-    }
-)
-#: Nobody but the provisioner sets labels that begin so.
-_OURS = ("google.com/tpu-provisioner-", "tpu-provisioner.cloud.google.com/", constants.NODEPOOL_MANAGER)
 
 
-def predicted(pool: NodePool, accelerator: str, machine: MachineType, topology: str) -> dict[str, str]:
+def expected_node(pool: NodePool) -> NodeView:
+    """Predict how the scheduler will see a node of a pool.
+
+    CPU and memory are the machine's own: what the system keeps of them is known only once nodes are there.
+    """
+    known = tpu.machine_type(pool.machine_type)
+    if known is None:
+        return NodeView(labels=pool.labels, taints=pool.taints, chips=0, cpu_millicores=0, memory_bytes=0)
+    accelerator, machine = known
+    added = (_CHIP_TAINT, *_CAPACITY_TAINTS.get(pool.capacity, ()))
+    taints = tuple(taint for taint in pool.taints if taint.key not in constants.HELD_KEYS)
+    return NodeView(
+        labels=_labels(pool, accelerator.label, machine),
+        taints=tuple(dict.fromkeys((*taints, *added))),
+        predicted=True,
+        chips=machine.chips,
+        cpu_millicores=machine.vcpus * 1000,
+        memory_bytes=machine.memory_gib * _GIB,
+    )
+
+
+def _labels(pool: NodePool, accelerator: str, machine: MachineType) -> dict[str, str]:
     """Return the labels that the nodes of a pool will carry as far as they are known."""
     zone = pool.zones[0] if pool.zones else None
     kind = _of_kind(
-        accelerator, machine.name, machine.chips, topology, pool.disk_type, zone, pool.capacity, pool.policy_name
+        accelerator, machine.name, machine.chips, pool.topology, pool.disk_type, zone, pool.capacity, pool.policy_name
     )
     labels = {**pool.labels, constants.NODE_POOL: pool.name, **kind}
     if pool.reservation:
@@ -109,18 +106,3 @@ def _of_kind(
     if policy_name:
         labels[constants.PLACEMENT_POLICY] = policy_name
     return labels
-
-
-@lru_cache(maxsize=4096)
-def is_system(key: str) -> bool:
-    """Whether a label belongs to Google or Kubernetes."""
-    prefix, separator, _ = key.rpartition("/")
-    return bool(separator) and any(
-        prefix == domain or prefix.endswith(f".{domain}") for domain in constants.SYSTEM_LABEL_DOMAINS
-    )
-
-
-@lru_cache(maxsize=4096)
-def may_be_there(key: str) -> bool:
-    """Whether a node may carry a label although it is not predicted."""
-    return key not in _KNOWN and is_system(key) and not key.startswith(_OURS)

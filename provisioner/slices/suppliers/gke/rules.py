@@ -1,0 +1,136 @@
+"""What planning has to know of GKE's node pools before it asks for one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from provisioner import constants, tpu
+from provisioner.model import bounds
+from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest, PoolName
+from provisioner.model.fit import NodeView
+from provisioner.settings import Settings, forms, parse_networks
+from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.planning.launch import allowlists
+from provisioner.slices.supplier import Polling, PoolRules, UnmeetableError
+from provisioner.slices.suppliers.gke import names, node_labels
+
+_WORKLOAD_POLICY_PREFIX = "tpu-provisioner-"
+
+
+@dataclass(frozen=True, slots=True)
+class GkeRules:
+    """Implements `PoolRules`."""
+
+    #: config.labels of the GKE API: "supports up to 1,024 total characters in a single request".
+    most_label_characters: int = 1024
+    polling: Polling = Polling(backlog_seconds=1.0, busy_seconds=2.0, idle_seconds=60.0)
+
+    def pool_name(self, workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
+        """Implement `PoolRules.pool_name`."""
+        return names.pool_name(workload_name, slice_id, attempt)
+
+    def complete(self, request: NodePoolRequest, slice_: Slice, settings: Settings) -> NodePoolRequest:
+        """Implement `PoolRules.complete`: placement, disks, identity and networks of the nodes."""
+        shape, selector = slice_.shape, slice_.requirements.node_selector
+        if shape is None:
+            raise UnmeetableError(slice_.shape_problem)
+        policy_name = _workload_policy(shape, selector)
+        own_policy = policy_name not in ("", _default_policy(shape))
+        spot = (node_labels.SPOT_TAINT,) if request.capacity is CapacityKind.SPOT else ()
+        return replace(
+            request,
+            labels={**request.labels, constants.POOL_TOPOLOGY: request.topology} if own_policy else request.labels,
+            taints=(*spot, *request.taints),
+            placement_topology=_placed_topology(shape, settings),
+            policy_name=policy_name,
+            disk_type=_disk_type(shape, settings),
+            service_account=_service_account(slice_, settings),
+            oauth_scopes=settings.node_oauth_scopes,
+            auto_upgrade=bool(settings.auto_upgrade),
+            tags=settings.node_tags,
+            additional_networks=_networks(slice_, settings),
+            max_pods_per_node=settings.max_pods_per_node,
+            secure_boot=settings.node_secure_boot,
+            secondary_boot_disk=settings.node_secondary_disk,
+            confidential_storage=settings.node_confidential_storage,
+            boot_disk_kms_key=settings.node_boot_disk_kms_key,
+        )
+
+    def expected_node(self, pool: NodePool) -> NodeView:
+        """Implement `PoolRules.expected_node`."""
+        return node_labels.expected_node(pool)
+
+
+#: They have no state.
+GKE_RULES: PoolRules = GkeRules()
+
+
+def slice_topology(*, placement_topology: str, labels: Mapping[str, str], policy_name: str, machine_type: str) -> str:
+    """Tell the topology of the slice that a pool makes; empty where it can't be told."""
+    if placement_topology:
+        return placement_topology
+    if constants.POOL_TOPOLOGY in labels:
+        return labels[constants.POOL_TOPOLOGY]
+    if policy_name.startswith(_WORKLOAD_POLICY_PREFIX):
+        return policy_name.removeprefix(_WORKLOAD_POLICY_PREFIX)
+    known = tpu.machine_type(machine_type)
+    return known[1].single_host_topology if known else ""
+
+
+def _placed_topology(shape: tpu.Shape, settings: Settings) -> str:
+    if shape.accelerator.workload_policy and shape.multi_host:
+        return ""
+    return str(shape.topology) if shape.multi_host or settings.single_host_placement else ""
+
+
+def _workload_policy(shape: tpu.Shape, selector: Mapping[str, str]) -> str:
+    if not (shape.accelerator.workload_policy and shape.multi_host):
+        return ""
+    return selector.get(constants.PLACEMENT_POLICY) or _default_policy(shape)
+
+
+def _default_policy(shape: tpu.Shape) -> str:
+    return f"{_WORKLOAD_POLICY_PREFIX}{shape.topology}"
+
+
+def _disk_type(shape: tpu.Shape, settings: Settings) -> str:
+    allowed = shape.machine_type.disk_types
+    if settings.node_disk_type:
+        if settings.node_disk_type not in allowed:
+            raise UnmeetableError(
+                f"GCP_NODE_DISK_TYPE is {settings.node_disk_type}, but {shape.machine_type.name} boots only from "
+                f"{', '.join(allowed)}; the administrator has to change it or leave it empty"
+            )
+        return settings.node_disk_type
+    # Where GKE's own default is accepted, GKE chooses.
+    return "" if "pd-standard" in allowed else allowed[0]
+
+
+def _service_account(slice_: Slice, settings: Settings) -> str:
+    account = slice_.requirements.annotations.get(constants.NODE_SERVICE_ACCOUNT, "")
+    if not account:
+        return settings.node_service_account
+    if account != settings.node_service_account and not forms.SERVICE_ACCOUNT.fullmatch(account):
+        raise UnmeetableError(
+            f"annotation {constants.NODE_SERVICE_ACCOUNT}={bounds.quoted(account)} is not the e-mail address of a "
+            f"Google service account, such as NAME@PROJECT.iam.gserviceaccount.com"
+        )
+    problem = allowlists.service_account_problem(account, settings)
+    if problem:
+        raise UnmeetableError(problem)
+    return account
+
+
+def _networks(slice_: Slice, settings: Settings) -> tuple[Network, ...]:
+    annotation = slice_.requirements.annotations.get(constants.ADDITIONAL_NODE_NETWORKS, "")
+    if not annotation:
+        return settings.node_additional_networks
+    try:
+        networks = parse_networks(annotation)
+    except ValueError as error:
+        raise UnmeetableError(f"annotation {constants.ADDITIONAL_NODE_NETWORKS} {error}") from error
+    problem = allowlists.network_problem(networks, settings)
+    if problem:
+        raise UnmeetableError(problem)
+    return networks
