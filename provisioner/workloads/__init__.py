@@ -11,7 +11,7 @@ from provisioner.workloads.jobset import JOBSET
 from provisioner.workloads.kind import Claim, Kind
 from provisioner.workloads.leaderworkerset import LEADER_WORKER_SET
 
-#: By their kind. A pod is of the first that it may be of: pods of JobSets are pods of Jobs too.
+#: By their kind.
 KINDS = {each.kind: each for each in (JOBSET, LEADER_WORKER_SET, PLAIN_JOB)}
 
 

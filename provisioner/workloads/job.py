@@ -14,7 +14,7 @@ from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.workloads.kind import Claim, Kind
-from provisioner.workloads.owners import controller_of
+from provisioner.workloads.owners import controller_of, marked
 
 ROOT = "/apis/batch/v1"
 #: API version and kind, as in owner references.
@@ -76,17 +76,12 @@ def claim_of(_namespace: str, metadata: dict[str, Any]) -> Claim | None:
 
     One that only its label calls a Job's is of no group: it may outlive a Job that was deleted without its pods.
     """
-    labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     owner = controller_of(metadata, JOB)
     if owner is None or not (owner.name and owner.uid):
-        name = fields.name(labels.get(constants.JOB_NAME))
+        name = fields.name(fields.mapping(metadata.get("labels")).get(constants.JOB_NAME))
         return Claim(kind=WorkloadKind.JOB, name=name) if name else None
-    index = fields.name(labels.get(constants.COMPLETION_INDEX)) or fields.name(
-        annotations.get(constants.COMPLETION_INDEX)
-    )
-    return Claim(
-        kind=WorkloadKind.JOB, name=owner.name, uid=owner.uid, group_name=owner.name, index=fields.index(index)
-    )
+    index = fields.index(marked(metadata, constants.COMPLETION_INDEX))
+    return Claim(kind=WorkloadKind.JOB, name=owner.name, uid=owner.uid, group_name=owner.name, index=index)
 
 
 def _group(pods: int, template: Requirements) -> PodGroup:
@@ -102,6 +97,8 @@ def _not_served(spec: dict[str, Any], owner_kind: str) -> str:
             "its completionMode is not Indexed, so that its pods have no completion index; create it again with "
             "completionMode: Indexed"
         )
+    if marked(fields.mapping(fields.mapping(spec.get("template")).get("metadata")), constants.JOBSET_NAME):
+        return f"its pod template has {constants.JOBSET_NAME}, so that its pods count as a JobSet's; remove that"
     return ""
 
 

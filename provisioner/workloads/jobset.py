@@ -14,7 +14,7 @@ from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Workload, WorkloadKind, WorkloadUid
 from provisioner.workloads.job import JOB
 from provisioner.workloads.kind import Claim, Kind
-from provisioner.workloads.owners import controller_of
+from provisioner.workloads.owners import controller_of, marked
 
 ROOT = "/apis/jobset.x-k8s.io/v1alpha2"
 
@@ -71,13 +71,7 @@ def parse_jobset(raw: object) -> Workload:
 
 def claim_of(_namespace: str, metadata: dict[str, Any]) -> Claim | None:
     """Read what a pod says of its JobSet, by labels or annotations, and of its Job, by the controller reference."""
-    labels = fields.mapping(metadata.get("labels"))
-    annotations = fields.mapping(metadata.get("annotations"))
-
-    def marked(key: str) -> str:
-        return fields.name(labels.get(key)) or fields.name(annotations.get(key))
-
-    name = marked(constants.JOBSET_NAME)
+    name = marked(metadata, constants.JOBSET_NAME)
     if not name:
         return None
     # The labels say the same, but whoever makes a pod writes its labels.
@@ -85,9 +79,9 @@ def claim_of(_namespace: str, metadata: dict[str, Any]) -> Claim | None:
     return Claim(
         kind=WorkloadKind.JOBSET,
         name=name,
-        uid=marked(constants.JOBSET_UID),
+        uid=marked(metadata, constants.JOBSET_UID),
         group_name=job.name if job is not None else "",
-        index=fields.index(marked(constants.COMPLETION_INDEX)),
+        index=fields.index(marked(metadata, constants.COMPLETION_INDEX)),
     )
 
 

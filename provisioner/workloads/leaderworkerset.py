@@ -202,8 +202,10 @@ def member_of(raw: object) -> Member | None:
     """Tell which place of which set a pod has; None for a pod of no LeaderWorkerSet."""
     metadata = fields.mapping(fields.mapping(raw).get("metadata"))
     set_name = fields.name(fields.mapping(metadata.get("labels")).get(constants.LWS_NAME))
+    if not set_name:
+        return None
     owner = _owner_of(metadata, _STATEFUL_SET)
-    if not set_name or owner is None:
+    if owner is None:
         return None
     ordinal = _ordinal(fields.name(metadata.get("name")), owner.name)
     if ordinal is None:

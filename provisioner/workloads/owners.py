@@ -18,6 +18,12 @@ class Owner:
     uid: str
 
 
+def marked(metadata: dict[str, Any], key: str) -> str:
+    """Return a label's value, or that of an annotation where there is no such label: JobSet sets both."""
+    labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
+    return fields.name(labels.get(key)) or fields.name(annotations.get(key))
+
+
 def controller_of(metadata: dict[str, Any], kind: tuple[str, str] | None = None) -> Owner | None:
     """Return an object's controller; None where there is none, or none of the kind (API version and kind)."""
     for reference in fields.mappings(metadata.get("ownerReferences")):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from provisioner.kube import fields, podspec
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
 from provisioner.model.workloads import GroupKey, Pod, WorkloadUid, group_key
-from provisioner.workloads import KINDS
-from provisioner.workloads.kind import Claim, Kind
+from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
+from provisioner.workloads.kind import Claim
+
+#: A pod is of the first kind that it may be of. Pods of LeaderWorkerSets are told by what controls them, whatever else
+#: their labels say; pods of JobSets are pods of Jobs too.
+_CLAIMS = (LEADER_WORKER_SET, JOBSET, PLAIN_JOB)
 
 
 def parse_pod(raw: object) -> Pod | None:
@@ -58,9 +61,9 @@ def parse_pod(raw: object) -> Pod | None:
     )
 
 
-def claim_of(namespace: str, metadata: dict[str, Any], kinds: Iterable[Kind] = tuple(KINDS.values())) -> Claim | None:
+def claim_of(namespace: str, metadata: dict[str, Any]) -> Claim | None:
     """Return what a pod says of its workload, of the first kind that it is of; None where it is of none."""
-    for kind in kinds:
+    for kind in _CLAIMS:
         claim = kind.claim_of(namespace, metadata)
         if claim is not None:
             return claim

@@ -96,6 +96,14 @@ def test_a_job_that_asks_and_is_not_served_says_why(changes: dict[str, Any], wor
     assert words in parsed(sweep(**changes)).problem
 
 
+@pytest.mark.parametrize("place", ["labels", "annotations"])
+def test_a_job_whose_pods_count_as_a_jobsets_says_why(place: str) -> None:
+    """Nobody would serve them otherwise, nor say so."""
+    raw = sweep()
+    raw["spec"]["template"]["metadata"] = {place: {constants.JOBSET_NAME: "train"}}
+    assert f"its pod template has {constants.JOBSET_NAME}" in parsed(raw).problem
+
+
 def test_a_job_without_chips_has_nothing_to_hear() -> None:
     """It is no work here."""
     found = parsed(sweep(chips=0, completionMode="NonIndexed"))

@@ -336,6 +336,15 @@ def test_pods_are_of_the_group_that_controls_them() -> None:
         assert pod.group_key == raw["metadata"]["labels"]["leaderworkerset.sigs.k8s.io/group-key"]
 
 
+def test_a_pod_of_a_set_stays_one_whatever_it_is_labelled() -> None:
+    """A template may carry any label, also that of a JobSet; what controls the pod decides."""
+    raw = recorded("Pod", "serve-1-1")
+    raw["metadata"]["labels"][constants.JOBSET_NAME] = "train"
+    claim = claim_of("serving", raw["metadata"])
+    assert claim is not None
+    assert (claim.kind, claim.group_name, claim.index) == (WorkloadKind.LEADER_WORKER_SET, "serve-1", 1)
+
+
 def test_a_pod_of_a_jobset_stays_one_whatever_it_is_labelled() -> None:
     """A template may carry any label; what controls the pod decides."""
     raw = raw_pod("serve-1", owner="serve-1", kind="Job", api_version="batch/v1", of="serve")
