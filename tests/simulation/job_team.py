@@ -1,54 +1,25 @@
-"""A team that runs plain Jobs, in some runs: it creates, suspends and deletes them, and changes their annotation.
-
-Chance comes from a source of its own, and without the team no controller watches Jobs: other runs stay as they were.
-"""
+"""A team that runs plain Jobs, in some runs: it creates, suspends and deletes them, and changes their annotation."""
 
 from __future__ import annotations
 
-import random
-from typing import TYPE_CHECKING
-
 from tests.simulation.objects import JobRun
-
-if TYPE_CHECKING:
-    from tests.simulation.run import Simulation
-
-_PRESENT = 0.2
-_MOST_JOBS = 3
+from tests.simulation.team import Team
 
 
-class JobTeam:
-    """Those who create plain Jobs, as long as the storm lasts."""
+class JobTeam(Team[JobRun]):
+    """Those who create plain Jobs."""
 
-    def __init__(self, simulation: Simulation) -> None:
-        self.simulation = simulation
-        self.stage = simulation.stage
-        self._rng = random.Random(f"job team {simulation.stage.seed}")
-        # What runs for ever would keep those waiting who take turns at what is left.
-        others_wait = simulation.market.scarce or simulation.market.gangs
-        self.present = self._rng.random() < _PRESENT and not others_wait
-        self._names = 0
+    title, presence, creates = "job team", 0.2, 0.3
+    names = ("sweep", "sweep", "train")
 
-    def begin(self) -> None:
-        """Come, if this run has a team."""
-        if self.present:
-            self.stage.agenda.after(self._rng.uniform(0.5, 10.0), self._create)
-            self.stage.agenda.after(self._rng.uniform(5.0, 20.0), self._act)
-
-    def _jobs(self) -> list[JobRun]:
+    def _runs(self) -> list[JobRun]:
         workloads = self.simulation.cluster.workloads.values()
         return [each for each in workloads if isinstance(each, JobRun) and each.runs]
 
-    def _create(self, name: str = "") -> None:
-        rng, cluster = self._rng, self.simulation.cluster
-        if not self.stage.stormy or len(self._jobs()) >= _MOST_JOBS:
-            return
-        if not name:
-            self._names += 1
-            # The name of a JobSet is free for a Job.
-            name = f"{rng.choice(('sweep', 'sweep', 'train'))}-{self._names}"
+    def _make(self, name: str) -> JobRun:
+        rng = self._rng
         shape = rng.choice([each for each in self.simulation.people.shapes if each.feasible])
-        run = JobRun(
+        return JobRun(
             name=name,
             uid=self.stage.store.new_uid("job"),
             shape=shape,
@@ -61,19 +32,9 @@ class JobTeam:
             removed_at_once=rng.random() < 0.3,
             created=self.stage.agenda.now,
         )
-        if run.path not in cluster.workloads:
-            cluster.create(run)
 
-    def _act(self) -> None:
+    def _change(self, run: JobRun) -> None:
         rng, jobs = self._rng, self.simulation.cluster.jobs
-        if not self.stage.stormy:
-            return
-        self.stage.agenda.after(rng.uniform(2.0, 25.0), self._act)
-        runs = self._jobs()
-        if not runs or rng.random() < 0.3:
-            self._create()
-            return
-        run = rng.choice(runs)
         match rng.choice(("delete", "again", "annotate", "annotate", "suspend")):
             case "delete":
                 jobs.delete(run, orphaned=rng.random() < 0.3)

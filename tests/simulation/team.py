@@ -1,0 +1,81 @@
+"""Those who create workloads of one kind beside the JobSets, in some runs, as long as the storm lasts.
+
+Chance comes from a source of their own, and without them no controller watches the kind: other runs stay as they were.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from tests.simulation.objects import WorkloadRun
+
+if TYPE_CHECKING:
+    from tests.simulation.run import Simulation
+
+_R = TypeVar("_R", bound=WorkloadRun)
+_MOST = 3
+
+
+class Team(ABC, Generic[_R]):
+    """A team of one run."""
+
+    #: Seeds its chance.
+    title: ClassVar[str]
+    #: Of all runs, those that have it; of what it does, what is a create whatever there is.
+    presence: ClassVar[float]
+    creates: ClassVar[float]
+    #: What it names its workloads. The name of a JobSet is free for another kind.
+    names: ClassVar[tuple[str, ...]]
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.stage = simulation.stage
+        self._rng = random.Random(f"{self.title} {simulation.stage.seed}")
+        # What runs for ever would keep those waiting who take turns at what is left.
+        others_wait = simulation.market.scarce or simulation.market.gangs
+        self.present = self._rng.random() < self.presence and not others_wait
+        self._names = 0
+
+    def begin(self) -> None:
+        """Come, if this run has the team."""
+        if self.present:
+            self._come()
+
+    @abstractmethod
+    def _runs(self) -> list[_R]:
+        """List its workloads."""
+
+    @abstractmethod
+    def _make(self, name: str) -> _R:
+        """Think of a workload."""
+
+    @abstractmethod
+    def _change(self, run: _R) -> None:
+        """Do something to a workload."""
+
+    def _come(self) -> None:
+        self.stage.agenda.after(self._rng.uniform(0.5, 10.0), self._create)
+        self.stage.agenda.after(self._rng.uniform(5.0, 20.0), self._act)
+
+    def _create(self, name: str = "") -> None:
+        if not self.stage.stormy or len(self._runs()) >= _MOST:
+            return
+        if not name:
+            self._names += 1
+            name = f"{self._rng.choice(self.names)}-{self._names}"
+        run, cluster = self._make(name), self.simulation.cluster
+        if run.path not in cluster.workloads:
+            cluster.create(run)
+
+    def _act(self) -> None:
+        rng = self._rng
+        if not self.stage.stormy:
+            return
+        self.stage.agenda.after(rng.uniform(2.0, 25.0), self._act)
+        runs = self._runs()
+        if not runs or rng.random() < self.creates:
+            self._create()
+        else:
+            self._change(rng.choice(runs))
