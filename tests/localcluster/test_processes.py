@@ -12,6 +12,7 @@ import pytest
 
 from provisioner.localcluster import LocalClusterError
 from provisioner.localcluster.processes import Process, stop_all, wait_until
+from tests.support.clock import FakeClock
 from tests.support.localcluster import process_is_alive
 from tests.support.waiting import wait_for
 
@@ -42,15 +43,15 @@ def test_a_program_that_ends_early_is_told_with_its_last_words(tmp_path: Path) -
 def test_a_program_that_never_gets_ready_is_told_with_its_last_words(tmp_path: Path) -> None:
     """The time that was waited is in the text."""
     process = _started(tmp_path, SLEEPER)
-    now = [0.0]
+    clock = FakeClock()
     with pytest.raises(LocalClusterError, match=r"a miracle did not happen within 5 s") as caught:
         wait_until(
             lambda: False,
             what="a miracle",
             timeout_seconds=5,
             processes=[process],
-            sleep=lambda _: now.__setitem__(0, now[0] + 1),
-            clock=lambda: now[0],
+            sleep=lambda _: clock.advance(1),
+            clock=clock,
         )
     assert caught.value.output == ("up",)
     process.kill()

@@ -41,6 +41,7 @@ from provisioner.slices.suppliers.gke import errors, translate
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Reservation
+from tests.support.clock import FakeClock
 from tests.support.recording_server import Answer, RecordingServer, google_error
 
 CLUSTER_PATH = "/v1/projects/p/locations/us-east5/clusters/c"
@@ -857,7 +858,7 @@ def test_names_in_a_pool_in_error_decide_nothing(server: RecordingServer, client
 class SlowToken(auth_credentials.Credentials):
     """Credentials whose token takes its time, by a clock of the test."""
 
-    def __init__(self, clock: list[float], seconds: float) -> None:
+    def __init__(self, clock: FakeClock, seconds: float) -> None:
         super().__init__()
         self.clock = clock
         self.seconds = seconds
@@ -865,15 +866,15 @@ class SlowToken(auth_credentials.Credentials):
 
     def refresh(self, request: object) -> None:
         """Take the time, then have a new token."""
-        self.clock[0] += self.seconds
+        self.clock.advance(self.seconds)
         self.refreshed += 1
         self.token = f"token-{self.refreshed}"
 
 
 def test_create_is_not_sent_after_its_time(server: RecordingServer) -> None:
     """A token that takes as long as the whole create keeps it from being sent at all."""
-    clock = [0.0]
-    client = make_client(server, credentials=SlowToken(clock, 11.0), monotonic=lambda: clock[0])
+    clock = FakeClock()
+    client = make_client(server, credentials=SlowToken(clock, 11.0), monotonic=clock)
     assert kind_of(client, "create") is FailureKind.UNAVAILABLE
     assert server.requests == []
     client.close()
@@ -903,7 +904,7 @@ def test_token_is_fetched_before_the_call(server: RecordingServer) -> None:
 
 def test_credentials_are_sent_and_renewed_once(server: RecordingServer) -> None:
     """A refused token is renewed, once; then the refusal is the user's to mend."""
-    credentials = SlowToken([0.0], 0.0)
+    credentials = SlowToken(FakeClock(), 0.0)
     client = make_client(server, credentials=credentials)
     server.answer = google_error(401, "UNAUTHENTICATED", "expired")
     assert kind_of(client, "list") is FailureKind.PERMISSION

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 import pytest
@@ -17,6 +16,7 @@ from provisioner.slices.supplier import SupplierError
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from tests.slices.suppliers.conformance import FIRST, SupplierContract
+from tests.support.clock import FakeClock
 from tests.support.gke import SLICE
 
 _CHANGES = ("nodePools.create", "nodePools.delete", "resourcePolicies.insert")
@@ -42,14 +42,14 @@ class GkeGround:
 
     def __init__(self, slice_: NodePoolRequest, *, policy_exists: bool = True) -> None:
         self._slice = slice_
-        self._now = datetime(2026, 1, 1, tzinfo=UTC)
+        self._clock = FakeClock()
         policies = {_WITH_POLICY.policy_name: _WITH_POLICY.topology} if policy_exists else {}
-        self._simulator = Simulator(SimulatorSettings(workload_policies=policies), clock=lambda: self._now)
+        self._simulator = Simulator(SimulatorSettings(workload_policies=policies), clock=self._clock.now)
         self._simulator.start()
         self._client = GkeClient(
             project="p", location="us-east5", cluster="c", endpoint=self._simulator.url, create_timeout_seconds=5.0
         )
-        self.supplier = GkeSupplier(gke=self._client, clock=lambda: self._now)
+        self.supplier = GkeSupplier(gke=self._client, clock=self._clock.now)
 
     def request(self, name: PoolName) -> NodePoolRequest:
         """Return a request that GKE takes."""
@@ -57,7 +57,7 @@ class GkeGround:
 
     def finish(self) -> None:
         """Let time pass."""
-        self._now += timedelta(seconds=120)
+        self._clock.advance(120)
         self._simulator.world.advance()
 
     def changes(self) -> int:

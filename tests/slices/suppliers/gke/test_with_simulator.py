@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -33,6 +32,7 @@ from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError, says_missing
 from provisioner.slices.suppliers.gke.node_labels import expected_node
 from provisioner.slices.suppliers.gke.permissions import ACT_AS, PROJECT_PERMISSIONS, READ_RESERVATION
+from tests.support.clock import FakeClock
 from tests.support.gke import SLICE
 
 SINGLE = replace(SLICE, machine_type="ct6e-standard-1t", hosts=1, topology="1x1", placement_topology="")
@@ -53,12 +53,12 @@ IRONWOOD = replace(
 class Rehearsal:
     """A client, its GKE, and the clock of that."""
 
-    now: list[datetime] = field(default_factory=lambda: [datetime(2026, 1, 1, tzinfo=UTC)])
+    clock: FakeClock = field(default_factory=FakeClock)
     simulator: Simulator = field(init=False)
     client: GkeClient = field(init=False)
 
     def __post_init__(self) -> None:
-        self.simulator = Simulator(SimulatorSettings(workload_policies={"w": "4x4x4"}), clock=lambda: self.now[0])
+        self.simulator = Simulator(SimulatorSettings(workload_policies={"w": "4x4x4"}), clock=self.clock.now)
 
     def start(self) -> None:
         """Open the port and make the client."""
@@ -74,7 +74,7 @@ class Rehearsal:
 
     def wait(self, seconds: float) -> None:
         """Let time pass for GKE."""
-        self.now[0] += timedelta(seconds=seconds)
+        self.clock.advance(seconds)
         self.simulator.world.advance()
 
     def nodes(self) -> int:
