@@ -311,7 +311,7 @@ BUGS: tuple[Bug, ...] = (
         description="The pool of a group that an update added is kept when the update has ended.",
         at=(leaderworkerset, "parse_leaderworkerset"),
         mutate=_with_surge_for_good,
-        search_from=75,
+        search_from=86,
     ),
     Bug(
         name="only-index-0-leads",
