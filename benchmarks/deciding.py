@@ -28,9 +28,9 @@ def measure(say: Callable[..., None]) -> None:
     """Measure the decision on bursts and on worlds in which all runs, as a process that runs the loop makes it."""
     garbage.look_less_often()
     for slices in (100, 1000, 4000):
-        wanting = _burst(slices)
-        say(f"decide: {slices} slices that all want a pool", f"{_median(wanting, Memory()):.1f} ms")
-        running = _running(wanting)
+        pending = _burst(slices)
+        say(f"decide: {slices} slices that all want a pool", f"{_median(pending, Memory()):.1f} ms")
+        running = _running(pending)
         say(f"decide: {slices} slices that all run, two nodes each", f"{_median(running, Memory()):.1f} ms")
 
 

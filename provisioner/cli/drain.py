@@ -147,7 +147,7 @@ class Look:
             lambda pool: self._guest(snapshot, pool),
         )
         problem = ""
-        unseen = (*snapshot.distrust, *hidden(self.watches))
+        unseen = (*snapshot.not_synced, *hidden(self.watches))
         if unseen and not left and not self.settings.pause_creation:
             # A workload that nobody can see may be about to get a pool.
             problem = f"cannot tell whether a workload waits for a node pool: {'; '.join(unseen)}"
@@ -190,10 +190,10 @@ def find_left(
 
     `guest` names a pod that asks for chips on a pool that no workload needs; empty: there is none.
     """
-    if snapshot.distrust:
+    if snapshot.not_synced:
         # The pools are known, the work on them is not.
         ours = sorted(pool.name for pool in snapshot.pools if is_ours(pool))
-        why = f"cannot tell who needs it: {'; '.join(snapshot.distrust)}"
+        why = f"cannot tell who needs it: {'; '.join(snapshot.not_synced)}"
         return tuple((name, why) for name in ours)
     plan = decide(snapshot, Memory(), effective, rules, now)
     return tuple(

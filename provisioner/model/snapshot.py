@@ -30,4 +30,4 @@ class Snapshot:
     #: Labels of namespaces; only where an opt-in label is set.
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: Why nothing may be decided on this snapshot (a cache not synced or stale, cluster unproven); empty: it may.
-    distrust: tuple[str, ...] = ()
+    not_synced: tuple[str, ...] = ()

@@ -57,7 +57,7 @@ class Story:
         self._pod_states: dict[str, str] = {}
         self._ready_nodes: dict[str, int] = {}
         self.pools: dict[str, PoolTimes] = {}
-        #: The provisioner's verdicts that nothing but the user can change.
+        #: The provisioner's notices that nothing but the user can change.
         self.invalid: list[str] = []
 
     @property
@@ -123,8 +123,8 @@ class Story:
         for record in records:
             if record.get("event") == "node_pool.phase_changed":
                 yield from self._phase(record)
-            elif record.get("event") == "slice.verdict":
-                words = str(record["message"]).removeprefix("slice.verdict: ")
+            elif record.get("event") == "slice.notice":
+                words = str(record["message"]).removeprefix("slice.notice: ")
                 if record.get("reason") == constants.INVALID_REQUEST:
                     self.invalid.append(f"{record['namespace']}/{record['name']}: {words}")
                 yield f"on {record['kind']} {record['namespace']}/{record['name']}: {words}"

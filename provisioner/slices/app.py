@@ -203,8 +203,9 @@ def run(settings: Settings, addresses: Addresses, api: kube.KubeApi, client: Gke
     controller = build(settings, addresses, api, client)
 
     def stop(signal_name: str) -> None:
-        _log.info("controller.stopping", signal=signal_name)
+        # First of all: a log line whose reader hangs may wait for long.
         controller.stop()
+        _log.info("controller.stopping", signal=signal_name)
 
     signals.on_end(stop)
     garbage.look_less_often()

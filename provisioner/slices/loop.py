@@ -16,7 +16,7 @@ from provisioner.runtime.clock import FollowedClock
 from provisioner.settings import Settings
 from provisioner.slices.act import Actor
 from provisioner.slices.metrics import Metrics
-from provisioner.slices.observe import PoolList, Watches, absent, distrust, take_snapshot
+from provisioner.slices.observe import PoolList, Watches, absent, not_synced, take_snapshot
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers, checkpoint
 from provisioner.slices.planning.memory.clock_set import shifted
@@ -97,7 +97,7 @@ class Loop:
 
     def problems(self) -> tuple[str, ...]:
         """Say what keeps the provisioner from doing its work; a follower that waits for the lease has no problem."""
-        return (*distrust(self.watches), *self._problems)
+        return (*not_synced(self.watches), *self._problems)
 
     def round(self) -> float:
         """Do one round; return how many seconds the next may wait where nothing happens."""
@@ -118,10 +118,10 @@ class Loop:
         self._follow_clock()
         if not self._prepare():
             return min(_LONGEST_PAUSE_SECONDS, max(0.1, self.identity.due_in_seconds(self.clock())))
-        self._absorb()
+        self._fold_answers()
         plan, snapshot = self._decide()
         self.memory, self.last_plan = plan.memory, plan
-        if not snapshot.distrust:
+        if not snapshot.not_synced:
             # First what is remembered as being under way. Should it fail as a whole, what is no live call of the actor
             # counts a minute later as a call whose outcome nobody knows.
             self.actor.carry_out(plan)
@@ -154,12 +154,12 @@ class Loop:
             self._hints_loaded = True
         return self.identity.proven
 
-    def _absorb(self) -> None:
+    def _fold_answers(self) -> None:
         pools = self.pools.by_name()
         while (taken := self.actor.take_answer()) is not None:
             # A moment yet to come was read just before the clock was set back.
             answer = replace(taken, at=min(taken.at, self.clock()))
-            self.memory = answers.absorb(self.memory, answer, pools)
+            self.memory = answers.fold(self.memory, answer, pools)
             self._report(functools.partial(self.reporter.tell_answer, answer))
 
     def _report(self, tell: Callable[[], None]) -> None:

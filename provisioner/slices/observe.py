@@ -132,7 +132,7 @@ class PoolList:
         return {pool.name: pool for pool in self.pools}
 
 
-def distrust(watches: Watches) -> tuple[str, ...]:
+def not_synced(watches: Watches) -> tuple[str, ...]:
     """Say why the caches must not be decided on; empty: they may.
 
     The first answer about each kind is waited for, even if it is only that there are none or that they may not be read:
@@ -173,7 +173,7 @@ def hidden(watches: Watches) -> tuple[str, ...]:
 
 def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolName] = frozenset()) -> Snapshot:
     """Put together what one decision sees."""
-    reasons = distrust(watches)
+    reasons = not_synced(watches)
     if pools.listed_at is None or pools.problem:
         reasons = (*reasons, pools.problem or "the node pools are not listed yet")
     namespaces = watches.namespaces.records() if watches.namespaces is not None else {}
@@ -192,5 +192,5 @@ def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolN
         live_calls=live_calls,
         pools_listed_at=pools.listed_at or datetime.min.replace(tzinfo=UTC),
         namespace_labels={namespace.name: namespace.labels for namespace in namespaces.values()},
-        distrust=reasons,
+        not_synced=reasons,
     )

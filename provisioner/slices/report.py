@@ -22,7 +22,7 @@ from provisioner.slices.metrics import Metrics
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult
 from provisioner.slices.planning.memory.state import CallState
-from provisioner.slices.planning.plan import Alert, Create, Delete, Plan, PoolState, Transition, Verdict
+from provisioner.slices.planning.plan import Alert, Create, Delete, Notice, Plan, PoolState, Transition
 
 _log = structlog.get_logger(__name__)
 
@@ -40,11 +40,11 @@ _CHIP_STATE = {
     Phase.DELETING: "deleting",
     Phase.FAILED: "idle",
 }
-#: A verdict that lasts is emitted this often: a little more than the recorder waits before it writes a repeat.
+#: A notice that lasts is emitted this often: a little more than the recorder waits before it writes a repeat.
 _REPEAT_SECONDS = 310.0
 #: One that comes back is logged again, this often at most.
 _LOG_AGAIN_SECONDS = 10.0
-#: Verdicts that are over and remembered, so that those which come and go are not told each time.
+#: Notices that are over and remembered, so that those which come and go are not told each time.
 _PAST_VERDICTS = 4096
 _TIMED = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
 
@@ -92,7 +92,7 @@ class Reporter:
     _timed: set[tuple[PoolName, Phase]] = field(default_factory=set)
     _alerts: frozenset[str] = frozenset()
     _events_dropped: int = 0
-    #: Verdicts that stand, and those that are over, the latest last.
+    #: Notices that stand, and those that are over, the latest last.
     _told: dict[_Identity, _Told] = field(default_factory=dict)
     _past: OrderedDict[_Identity, _Told] = field(default_factory=OrderedDict)
 
@@ -108,7 +108,7 @@ class Reporter:
             except Exception:  # noqa: BLE001 - one pool must not cost the others their turn
                 _log.exception("report.crashed", node_pool=transition.pool)
         self._states = states
-        self._tell_verdicts(plan.verdicts)
+        self._tell_notices(plan.notices)
         self._tell_alerts(plan.alerts)
         self._measure(plan)
 
@@ -219,12 +219,12 @@ class Reporter:
         if ref is not None:
             self.recorder.emit(ref, kind="Warning" if warning else "Normal", reason=reason, message=message, key=key)
 
-    def _tell_verdicts(self, verdicts: tuple[Verdict, ...]) -> None:
+    def _tell_notices(self, notices: tuple[Notice, ...]) -> None:
         """Emit what is new and what is due again; of the rest nothing is done but to look it up."""
         now = self.monotonic()
         before, self._told = self._told, {}
-        for verdict in verdicts:
-            identity = (verdict.objects[0].uid, verdict.reason, verdict.key or verdict.message)
+        for notice in notices:
+            identity = (notice.objects[0].uid, notice.reason, notice.key or notice.message)
             if identity in self._told:
                 # Two slices of one workload in the same words.
                 continue
@@ -232,24 +232,24 @@ class Reporter:
             if told is None:
                 told = self._past.pop(identity, None) or _Told()
                 if now - told.logged_at >= _LOG_AGAIN_SECONDS:
-                    _log_verdict(verdict)
+                    _log_notice(notice)
                     told.logged_at = now
             if now - told.emitted_at >= _REPEAT_SECONDS:
-                self._emit(verdict)
+                self._emit(notice)
                 told.emitted_at = now
             self._told[identity] = told
         self._past |= before
         while len(self._past) > _PAST_VERDICTS:
             self._past.popitem(last=False)
 
-    def _emit(self, verdict: Verdict) -> None:
-        for ref in verdict.objects:
+    def _emit(self, notice: Notice) -> None:
+        for ref in notice.objects:
             self.recorder.emit(
                 ref,
-                kind="Warning" if verdict.warning else "Normal",
-                reason=verdict.reason,
-                message=verdict.message,
-                key=verdict.key,
+                kind="Warning" if notice.warning else "Normal",
+                reason=notice.reason,
+                message=notice.message,
+                key=notice.key,
             )
 
     def _tell_alerts(self, alerts: tuple[Alert, ...]) -> None:
@@ -292,15 +292,15 @@ def _leaders(snapshot: Snapshot) -> dict[SliceId, ObjectRef]:
     return leaders
 
 
-def _log_verdict(verdict: Verdict) -> None:
-    first = verdict.objects[0]
+def _log_notice(notice: Notice) -> None:
+    first = notice.objects[0]
     _log.warning(
-        "slice.verdict",
+        "slice.notice",
         kind=first.kind,
         namespace=first.namespace,
         name=first.name,
-        reason=verdict.reason,
-        message=verdict.message,
+        reason=notice.reason,
+        message=notice.message,
     )
 
 

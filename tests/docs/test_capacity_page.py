@@ -29,7 +29,7 @@ def _refusal(**limit: Any) -> str:
     """Return what a pod is told whose slice a limit leaves no room for."""
     world = World(make_jobset("train", namespace="team-a", replicas=2), settings_=settings(**limit))
     world.step()
-    (*_, said) = (verdict for verdict in world.step().verdicts if verdict.reason == constants.LIMIT_REACHED)
+    (*_, said) = (notice for notice in world.step().notices if notice.reason == constants.LIMIT_REACHED)
     return said.message.partition(" is not created: ")[2]
 
 

@@ -14,7 +14,7 @@ from provisioner import constants, kube, localcluster
 from provisioner.kube.protocol import JOBSETS_ROOT, collection_path, object_path
 from provisioner.localcluster import recipes
 from provisioner.rehearsal import ProvisionerProcess
-from provisioner.slices.observe import MAX_SILENCE_SECONDS, Watches, distrust
+from provisioner.slices.observe import MAX_SILENCE_SECONDS, Watches, not_synced
 from provisioner.workloads import JOBSET
 from provisioner.workloads.watches import watch_pods, watch_workloads
 from tests.e2e.kit import Ground, await_round, foreign_pod, logged, metric, metrics, moment, ready
@@ -243,7 +243,7 @@ def test_silent_watches_are_distrusted(alone: Ground, proxy: Proxy, tmp_path: Pa
         alone.wait(lambda: all(watch.records() for watch in watches.named().values()), "all caches are filled")
         proxy.hold_watches()
         now.advance(MAX_SILENCE_SECONDS)
-        assert distrust(watches) == ()
+        assert not_synced(watches) == ()
         (pod,) = alone.pods_of("quiet")
         for path in (
             object_path("jobsets", "quiet", namespace=alone.namespace, root=JOBSETS_ROOT),
@@ -256,11 +256,11 @@ def test_silent_watches_are_distrusted(alone: Ground, proxy: Proxy, tmp_path: Pa
         def all_are_silent() -> bool:
             # A word that was on its way when the watches fell silent is still heard; none comes after it.
             now.advance(MAX_SILENCE_SECONDS + 1)
-            return distrust(watches) == silent
+            return not_synced(watches) == silent
 
         alone.wait(all_are_silent, "what has just happened was not heard of")
         proxy.let_watches_flow()
-        alone.wait(lambda: distrust(watches) == (), "they are heard of, and trusted again")
+        alone.wait(lambda: not_synced(watches) == (), "they are heard of, and trusted again")
 
 
 def test_watches_that_fall_silent(alone: Ground, proxy: Proxy, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ LATER = timedelta(seconds=2)
 
 
 def test_a_topology_selector_of_a_hundred_kilobytes(alone: Ground) -> None:
-    """An honest JobSet's create is sent as soon as without it: from the scheduler's verdict on its leader pod.
+    """An honest JobSet's create is sent as soon as without it: from the scheduler's notice on its leader pod.
 
     That moment is the scheduler's Event, which has microseconds; the pod's condition has whole seconds. What a loaded
     machine adds is in the same figure without the large object.

@@ -107,9 +107,9 @@ def plan_for(jobsets: list[Workload], pods: list[Pod], *, free: bool) -> Plan:
 def about_honest(plan: Plan) -> tuple[Any, ...]:
     """Return what a plan means for the honest JobSet."""
     creates = tuple(each for each in plan.creates if each.workload.name == "honest")
-    verdicts = tuple(each for each in plan.verdicts if any(ref.name.startswith("honest") for ref in each.objects))
+    notices = tuple(each for each in plan.notices if any(ref.name.startswith("honest") for ref in each.objects))
     states = tuple(each for each in plan.pools if each.workload_name == "honest")
-    return creates, verdicts, states, plan.deletes
+    return creates, notices, states, plan.deletes
 
 
 def check(raw_jobsets: list[dict[str, Any]], raw_pods: list[dict[str, Any]]) -> tuple[Plan, Plan]:
@@ -130,7 +130,7 @@ def check(raw_jobsets: list[dict[str, Any]], raw_pods: list[dict[str, Any]]) -> 
     for plan, without_others in zip(plans, alone, strict=True):
         assert about_honest(plan) == about_honest(without_others)
         assert about_honest(plan)[0]
-        assert all(len(verdict.message) < MESSAGE for verdict in plan.verdicts)
+        assert all(len(notice.message) < MESSAGE for notice in plan.notices)
     del plans, plan
     plans, peak, kept = measured(rounds)
     assert kept < KEPT_BYTES * len(raw_pods)
@@ -140,7 +140,7 @@ def check(raw_jobsets: list[dict[str, Any]], raw_pods: list[dict[str, Any]]) -> 
 
 def told(plan: Plan) -> str:
     """Return what the owner of the hostile JobSet is told."""
-    return "\n".join(each.message for each in plan.verdicts if any("evil" in ref.name for ref in each.objects))
+    return "\n".join(each.message for each in plan.notices if any("evil" in ref.name for ref in each.objects))
 
 
 # --- Made by hand ---

@@ -55,11 +55,11 @@ def test_what_is_said_in_words_is_the_message(key: str) -> None:
     """Cloud Logging shows the message alone in its lists; the event goes before the words, and stays a key."""
     out = io.StringIO()
     logs.configure("info", stream=out)
-    structlog.get_logger("x").error("slice.verdict", **{key: "no such topology"})
+    structlog.get_logger("x").error("slice.notice", **{key: "no such topology"})
     [line] = lines(out)
     assert list(line)[:3] == ["severity", "time", "message"]
-    assert (line["severity"], line["event"]) == ("ERROR", "slice.verdict")
-    assert line["message"] == "slice.verdict: no such topology"
+    assert (line["severity"], line["event"]) == ("ERROR", "slice.notice")
+    assert line["message"] == "slice.notice: no such topology"
 
 
 def test_lines_go_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:

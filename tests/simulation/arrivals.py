@@ -31,7 +31,7 @@ def broken_promises(process: Process, plan: Plan) -> Iterator[str]:
     for delete in plan.deletes:
         if pools[delete.name].status is not PoolStatus.RUNNING or delete.name in plan.memory.given_up:
             continue
-        idle_since = seconds_of(plan.memory.surplus_since[delete.name])
+        idle_since = seconds_of(plan.memory.unneeded_since[delete.name])
         for leader in leaders:
             since = max(idle_since, leader.created)
             if now - since < _PROMISED_SECONDS and _fits(process, leader, delete):

@@ -53,7 +53,7 @@ _VERDICTS = frozenset({constants.INVALID_REQUEST, constants.CREATION_FAILED, con
 
 KEEP = "1 no pool is deleted under work, or under a JobSet that counts on it"
 LEAK = "2 no pool without need survives"
-SERVE = "3 every feasible slice gets its pool, every infeasible one a verdict"
+SERVE = "3 every feasible slice gets its pool, every infeasible one an Event"
 ONE = "4 one pool a slice, foreign pools untouched, one leader, one proven cluster"
 LIMIT = "5 limits on chips and pools are never exceeded by one leader"
 RATE = "6 calls to GKE stay under the stated rate"
@@ -78,7 +78,7 @@ class Checker:
         self.changed_at = 0.0
         self._recent: dict[Process, deque[float]] = {}
         self._listed_at: dict[Process, tuple[float, ...]] = {}
-        self._verdicts: dict[str, set[str]] = {}
+        self._notices: dict[str, set[str]] = {}
 
     # --- calls
 
@@ -158,7 +158,7 @@ class Checker:
     def saw_event(self, process: Process, ref: ObjectRef, reason: str, message: str) -> None:
         """Take note of an Event."""
         process.note("tells %s %s: %s: %s", ref.kind, ref.name, reason, message)
-        self._verdicts.setdefault(ref.uid, set()).add(reason)
+        self._notices.setdefault(ref.uid, set()).add(reason)
 
     # --- 1
 
@@ -422,7 +422,7 @@ class Checker:
         if len(members) >= workload.pods_due(job) and all(pod.node and pod.deadline is None for pod in members):
             return True
         singled = workload.name == self.simulation.singled.name
-        told = self._verdicts.get(workload.uid, set()).union(*(self._verdicts.get(pod.uid, ()) for pod in members))
+        told = self._notices.get(workload.uid, set()).union(*(self._notices.get(pod.uid, ()) for pod in members))
         if shape.feasible and not singled:
             return bool(told & _WAITING) and self._no_room(workload)
         # It may have been lucky with a pool that was made for another: then its followers' trouble is told later.

@@ -149,7 +149,7 @@ def _never_idle_for_long(original: Any) -> Any:
     """Begins the deletion delay anew in every round."""
 
     def find(round_: Any, *rest: Any) -> Any:
-        return original(replace(round_, memory=replace(round_.memory, surplus_since={})), *rest)
+        return original(replace(round_, memory=replace(round_.memory, unneeded_since={})), *rest)
 
     return find
 
@@ -392,7 +392,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         name="claims-keep-no-pool",
-        description="Only pods keep a pool: one that a slice waits for, or had before its restart, is surplus.",
+        description="Only pods keep a pool: one that a slice waits for, or had before its restart, is unneeded.",
         at=(unneeded, "find_unneeded"),
         mutate=_without_claims,
     ),

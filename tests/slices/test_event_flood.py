@@ -16,7 +16,7 @@ from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import ObjectRef
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.plan import Plan, Verdict
+from provisioner.slices.planning.plan import Notice, Plan
 from provisioner.slices.report import Reporter
 from tests.support.clock import FakeClock
 from tests.support.controller import FakeRecorder
@@ -65,8 +65,8 @@ def workload(number: int) -> ObjectRef:
 
 def waiting(slices: int, round_: int = 0) -> Plan:
     """Return a plan in which all wait for capacity, in words that change with each round."""
-    verdicts = (
-        Verdict(
+    notices = (
+        Notice(
             objects=(pod(number), workload(number)),
             reason=constants.CREATION_WAITING,
             message=f"node pool j-{number} waits: out of stock, next try in {round_} s",
@@ -74,7 +74,7 @@ def waiting(slices: int, round_: int = 0) -> Plan:
         )
         for number in range(slices)
     )
-    return Plan(memory=Memory(), verdicts=tuple(verdicts))
+    return Plan(memory=Memory(), notices=tuple(notices))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_slices_that_wait_for_long(slices: int, seconds: int, most_writes: int) 
     assert api.methods["POST"] == 2 * slices + seconds // 600
     assert recorder.dropped_total == 0
     events = Counter(line["event"] for line in logs)
-    assert events == {"slice.verdict": slices}
+    assert events == {"slice.notice": slices}
 
 
 def test_one_jobset_of_many_slices_is_told_of_in_part_and_the_rest_is_counted() -> None:
@@ -117,11 +117,10 @@ def test_one_jobset_of_many_slices_is_told_of_in_part_and_the_rest_is_counted() 
     clock, api = FakeClock(), CountingApi()
     recorder = EventRecorder(api, instance="i", clock=clock, now=clock.now)  # type: ignore[arg-type]
     reporter = Reporter(recorder=recorder, metrics=Metrics(version="test"), monotonic=clock)
-    verdicts = tuple(
-        Verdict(objects=(pod(number), workload(0)), reason="R", message=f"slice {number} waits")
-        for number in range(800)
+    notices = tuple(
+        Notice(objects=(pod(number), workload(0)), reason="R", message=f"slice {number} waits") for number in range(800)
     )
-    plan = Plan(memory=Memory(), verdicts=verdicts)
+    plan = Plan(memory=Memory(), notices=notices)
     with structlog.testing.capture_logs() as logs:
         for second in range(3600):
             if second % 60 == 0:
@@ -137,7 +136,7 @@ def test_one_jobset_of_many_slices_is_told_of_in_part_and_the_rest_is_counted() 
 
 
 def test_what_is_only_repeated_costs_nothing_but_a_look() -> None:
-    """A verdict is emitted when it is new and every 310 seconds; one that comes and goes is not news each time."""
+    """A notice is emitted when it is new and every 310 seconds; one that comes and goes is not news each time."""
     clock, recorder = FakeClock(), FakeRecorder()
     reporter = Reporter(recorder=recorder, metrics=Metrics(version="test"), monotonic=clock)
     with structlog.testing.capture_logs() as logs:
@@ -155,19 +154,19 @@ def test_two_slices_in_the_same_words_are_told_once() -> None:
     """In no round anew."""
     recorder = FakeRecorder()
     reporter = Reporter(recorder=recorder, metrics=Metrics(version="test"), monotonic=FakeClock())
-    same = Verdict(objects=(workload(0),), reason="R", message="m")
+    same = Notice(objects=(workload(0),), reason="R", message="m")
     with structlog.testing.capture_logs() as logs:
         for _ in range(5):
-            reporter.tell(Plan(memory=Memory(), verdicts=(same, same)), SNAPSHOT)
+            reporter.tell(Plan(memory=Memory(), notices=(same, same)), SNAPSHOT)
     assert (len(recorder.told), len(logs)) == (1, 1)
 
 
-def test_verdicts_that_are_over_are_not_kept_for_ever() -> None:
+def test_notices_that_are_over_are_not_kept_for_ever() -> None:
     """Words that change with every round leave no more than a few thousand behind."""
     reporter = Reporter(recorder=FakeRecorder(), metrics=Metrics(version="test"), monotonic=FakeClock())
     with structlog.testing.capture_logs():
         for number in range(4200):
-            verdict = Verdict(objects=(workload(0),), reason="R", message=str(number))
-            reporter.tell(Plan(memory=Memory(), verdicts=(verdict,)), SNAPSHOT)
+            notice = Notice(objects=(workload(0),), reason="R", message=str(number))
+            reporter.tell(Plan(memory=Memory(), notices=(notice,)), SNAPSHOT)
     assert len(reporter._past) == 4096
     assert len(reporter._told) == 1

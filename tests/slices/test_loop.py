@@ -125,7 +125,7 @@ def test_a_list_that_fails_decides_nothing(world: World) -> None:
 
 
 def test_a_list_that_fails_under_running_pools_deletes_nothing(world: World) -> None:
-    """A list that fails makes no pool look gone, and none look surplus."""
+    """A list that fails makes no pool look gone, and none look unneeded."""
     pool = world.run_to_use()
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE)
     world.kube.remove_object(jobset_path("train"))

@@ -10,7 +10,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import Workload, WorkloadKind
-from provisioner.slices.observe import PoolList, Watches, distrust, make_watches, take_snapshot
+from provisioner.slices.observe import PoolList, Watches, make_watches, not_synced, take_snapshot
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from tests.support.clock import FakeClock
 from tests.support.controller import FakeWatch, World
@@ -66,7 +66,7 @@ def test_an_old_list_is_kept_and_not_decided_on_while_new_ones_fail() -> None:
     world = World()
     world.gke.set_pool(POOL)
     pools = PoolList(supplier=GkeSupplier(gke=world.gke, clock=world.clock.now), clock=world.clock.now)
-    assert take_snapshot(world.watches, pools).distrust == ("the node pools are not listed yet",)
+    assert take_snapshot(world.watches, pools).not_synced == ("the node pools are not listed yet",)
     assert take_snapshot(world.watches, pools).pools_listed_at == datetime.min.replace(tzinfo=UTC)
     pools.fetch()
     listed_at = world.clock.now()
@@ -75,11 +75,11 @@ def test_an_old_list_is_kept_and_not_decided_on_while_new_ones_fail() -> None:
     pools.fetch()
     snapshot = take_snapshot(world.watches, pools)
     assert (snapshot.pools, snapshot.pools_listed_at) == ((POOL,), listed_at)
-    (problem,) = snapshot.distrust
+    (problem,) = snapshot.not_synced
     assert problem.startswith("GKE does not list the node pools: ")
     assert "Required 'list'." in problem
     pools.fetch()
-    assert take_snapshot(world.watches, pools).distrust == ()
+    assert take_snapshot(world.watches, pools).not_synced == ()
 
 
 def test_a_clock_that_is_set_leaves_list_and_pause_as_they_were() -> None:
@@ -111,11 +111,11 @@ def test_which_watches_there_are_depends_on_the_settings() -> None:
 def test_a_watch_says_itself_what_is_wrong_where_it_knows() -> None:
     """Silence and a missing list have words of ours where it does not."""
     world = World()
-    assert distrust(world.watches) == ()
+    assert not_synced(world.watches) == ()
     world.jobsets.synced = False
     world.pods.silent = True
     world.nodes.silent, world.nodes.problem = True, "nodes is forbidden"
-    assert distrust(world.watches) == (
+    assert not_synced(world.watches) == (
         "the jobsets are not listed yet",
         "nothing was received about the pods for 150 s",
         "nodes is forbidden",
@@ -132,7 +132,7 @@ def test_a_kind_that_is_not_there_keeps_nothing_else_from_being_decided() -> Non
     assert len(take_snapshot(watches, world.loop.pools).workloads) == 2
     sets.synced, sets.problem = False, "the LeaderWorkerSet CRD is not installed"
     snapshot = take_snapshot(watches, world.loop.pools)
-    assert (list(snapshot.workloads), snapshot.distrust) == ([uid], ())
+    assert (list(snapshot.workloads), snapshot.not_synced) == ([uid], ())
     assert snapshot.unknown_kinds == {WorkloadKind.LEADER_WORKER_SET, WorkloadKind.JOB}
 
 
@@ -142,11 +142,11 @@ def test_the_first_answer_about_each_kind_is_waited_for() -> None:
     sets = FakeWatch[Workload](dict)
     watches = replace(world.watches, workloads={**world.watches.workloads, WorkloadKind.LEADER_WORKER_SET: sets})
     sets.synced = False
-    assert distrust(watches) == ("the leaderworkersets are not listed yet",)
+    assert not_synced(watches) == ("the leaderworkersets are not listed yet",)
     sets.problem = "RBAC does not allow the provisioner to list leaderworkersets"
-    assert distrust(watches) == ()
+    assert not_synced(watches) == ()
     sets.synced, sets.silent = True, True
-    assert distrust(watches) == ()
+    assert not_synced(watches) == ()
 
 
 def test_a_snapshot_has_what_the_caches_have() -> None:

@@ -1,4 +1,4 @@
-"""What people are told: the Events of a whole life on the right objects, verdicts, metrics."""
+"""What people are told: the Events of a whole life on the right objects, notices, metrics."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ def test_an_impossible_slice_is_told_on_pod_and_jobset(world: World) -> None:
     assert world.gke.names_of("create_node_pool") == []
 
 
-def test_a_verdict_is_logged_once(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    """A verdict that stays is one line in the log, however many rounds repeat it."""
+def test_a_notice_is_logged_once(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """A notice that stays is one line in the log, however many rounds repeat it."""
     world.put_jobset(topology="2x2x3")
     world.rounds(10, every_seconds=3)
-    assert capsys.readouterr().out.count("slice.verdict") == 1
+    assert capsys.readouterr().out.count("slice.notice") == 1
 
 
 def test_a_postponed_delete_is_told(world: World) -> None:
@@ -254,13 +254,13 @@ def test_events_that_were_dropped_are_counted_once(world: World) -> None:
     assert metric(world, "events_dropped_total 5.0")
 
 
-def test_a_verdict_that_comes_back_is_logged_again(world: World) -> None:
+def test_a_notice_that_comes_back_is_logged_again(world: World) -> None:
     """One line when it begins, also the second time."""
     with structlog.testing.capture_logs() as logs:
         for topology in ("2x2x3", "2x2x1", "2x2x3"):
             world.put_jobset(topology=topology)
             world.rounds(2, every_seconds=3)
-    assert [line["event"] for line in logs].count("slice.verdict") == 2
+    assert [line["event"] for line in logs].count("slice.notice") == 2
 
 
 def test_an_alert_that_is_over_is_logged(world: World) -> None:

@@ -27,7 +27,7 @@ from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import CallState, Memory
-from provisioner.slices.planning.plan import Create, Delete, LookUp, LookUpKind, Plan, Verdict
+from provisioner.slices.planning.plan import Create, Delete, LookUp, LookUpKind, Notice, Plan
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW
 from tests.support.models import make_node, make_nodes, make_pod
@@ -236,15 +236,15 @@ class World:
 
     def answer(self, answer: answers.Answer) -> None:
         """Hand an answer of GKE to the provisioner."""
-        self.memory = answers.absorb(self.memory, answer, dict(self.pools))
+        self.memory = answers.fold(self.memory, answer, dict(self.pools))
 
     def states(self) -> dict[PoolName, str]:
         """Return the phases of the last plan."""
         return {state.name: state.phase.value for state in self.plans[-1].pools}
 
-    def told(self, reason: str = "") -> list[Verdict]:
+    def told(self, reason: str = "") -> list[Notice]:
         """Return all that was said so far, for one reason or for any."""
-        return [each for plan in self.plans for each in plan.verdicts if reason in ("", each.reason)]
+        return [each for plan in self.plans for each in plan.notices if reason in ("", each.reason)]
 
     def bound(self, workload: Workload) -> int:
         """Count the slices of a JobSet whose leader is bound."""

@@ -77,7 +77,7 @@ class Slice:
     shape_problem: str = ""
 
     @property
-    def wanting(self) -> bool:
+    def pending(self) -> bool:
         """Whether the slice has a leader that is served and cannot be scheduled."""
         return self.served and self.leader is not None and self.leader.unschedulable_since is not None
 

@@ -14,7 +14,7 @@ from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
 from provisioner.slices.demand import left_to_slices, rejected
-from provisioner.slices.planning import phases, verdicts
+from provisioner.slices.planning import notices, phases
 from provisioner.slices.planning.failures import learn_from_pools
 from provisioner.slices.planning.launch import gangs, limits, reserving, wishes
 from provisioner.slices.planning.launch.launches import Launches, launch
@@ -36,15 +36,15 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, rules: PoolRu
 
     Where the snapshot is not to be trusted, nothing is decided and nothing is forgotten.
     """
-    if snapshot.distrust:
+    if snapshot.not_synced:
         return Plan(memory=memory, poll_seconds=rules.polling.idle_seconds)
     memory, look_ups = _close_calls(snapshot, memory, now)
     round_ = begin_round(snapshot, memory, settings, rules, now)
     turns = gangs.take_turns(round_)
     matching = match(round_, _restrictions(round_, turns))
     round_, slots = _operations(replace(round_, memory=learn_from_pools(round_, matching)))
-    standing = gangs.stand(round_, turns, matching)
-    stuck = stuck_slices.find_stuck(round_, matching, standing.held)
+    progress = gangs.progress_of(round_, turns, matching)
+    stuck = stuck_slices.find_stuck(round_, matching, progress.held)
     budget = limits.Budget.of(round_, matching)
     exceptions = Exceptions(
         stuck=stuck_slices.to_replace(stuck, round_),
@@ -59,19 +59,19 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, rules: PoolRu
     states, entries, transitions = _phases(round_, matching, launches)
     pool_of_node = {node.name: node.pool_name for node in snapshot.nodes}
     return Plan(
-        memory=replace(_remember(round_, matching, launches, deletes, unneeded), gangs=standing.gangs, phases=entries),
+        memory=replace(_remember(round_, matching, launches, deletes, unneeded), gangs=progress.gangs, phases=entries),
         creates=tuple(launches.creates),
         deletes=deletes,
         look_ups=look_ups,
         cordons=tuple(node.name for name in sorted(closing) for node in round_.supply[name].nodes if not node.cordoned),
         uncordons=tuple(name for name in unneeded.uncordons if pool_of_node.get(name) not in closing),
-        releases=standing.releases,
-        verdicts=(
-            *launches.verdicts,
-            *standing.verdicts,
-            *(each.verdict for each in stuck),
-            *map(verdicts.too_large, rejected(round_.workloads, round_.policy)),
-            *map(verdicts.left_to_slices, left_to_slices(round_.workloads, round_.policy)),
+        releases=progress.releases,
+        notices=(
+            *launches.notices,
+            *progress.notices,
+            *(each.notice for each in stuck),
+            *map(notices.too_large, rejected(round_.workloads, round_.policy)),
+            *map(notices.left_to_slices, left_to_slices(round_.workloads, round_.policy)),
         ),
         alerts=unneeded.alerts,
         transitions=transitions,
@@ -82,7 +82,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, rules: PoolRu
                 *launches.wake_at,
                 *unneeded.due_at,
                 *turns.wake_at,
-                *standing.wake_at,
+                *progress.wake_at,
                 *_limit_moments(round_),
                 *_unready_moments(round_),
             ),
@@ -181,7 +181,7 @@ def _remember(
         deletes={**open_deletes, **ending},
         refusals={digest: each for digest, each in memory.refusals.items() if each.slice_id in slices},
         created_at=limits.remembered(memory.created_at, started, round_.settings, now),
-        surplus_since=unneeded.since,
+        unneeded_since=unneeded.since,
         braked_delete_at=unneeded.braked_delete_at,
         last_held=last_held,
         reservations=launches.reservations,

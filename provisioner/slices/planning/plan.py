@@ -81,7 +81,7 @@ class LookUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Notice:
     """Something that the owner of a workload has to know: becomes an Event on each object."""
 
     objects: tuple[ObjectRef, ...]
@@ -154,7 +154,7 @@ class Plan:
     uncordons: tuple[str, ...] = ()
     #: Nodes that need wait for no other slice any more: our taint comes off.
     releases: tuple[str, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
+    notices: tuple[Notice, ...] = ()
     alerts: tuple[Alert, ...] = ()
     transitions: tuple[Transition, ...] = ()
     pools: tuple[PoolState, ...] = ()

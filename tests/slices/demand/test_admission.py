@@ -49,7 +49,7 @@ def first_slice(raw: dict[str, Any], *pods: dict[str, Any]) -> Slice | None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "pods", "wanting"),
+    ("raw", "pods", "pending"),
     [
         pytest.param(workload(suspend=True), [], False, id="a JobSet that waits for admission, without pods"),
         pytest.param(
@@ -98,10 +98,10 @@ def first_slice(raw: dict[str, Any], *pods: dict[str, Any]) -> Slice | None:
         ),
     ],
 )
-def test_what_wants_a_pool(*, raw: dict[str, Any], pods: list[dict[str, Any]], wanting: bool) -> None:
+def test_what_wants_a_pool(*, raw: dict[str, Any], pods: list[dict[str, Any]], pending: bool) -> None:
     """Only pods that Kueue has let go, and that the scheduler could not place."""
     found = first_slice(raw, *pods)
-    assert (found is not None and found.wanting) is wanting
+    assert (found is not None and found.pending) is pending
 
 
 def test_what_kueue_adds_on_admission_is_what_is_asked_for() -> None:

@@ -49,7 +49,7 @@ def test_each_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
     workload = make_jobset(replicas=3)
     found = slices_of(workload, referred=dict.fromkeys(ids_of(workload), ""))
     assert [each.group_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
-    assert not any(each.wanting for each in found)
+    assert not any(each.pending for each in found)
     assert all(CHIP_TOLERATION in each.requirements.tolerations for each in found)
     assert {each.nodes for each in found} == {2}
 
@@ -145,7 +145,7 @@ def test_a_jobset_that_exceeds_a_bound_wants_nothing_and_is_listed_once() -> Non
     ended = make_jobset("ended", problem="it is too large", terminal_state="Completed")
     driver = make_jobset("driver", problem="it is too large", template=make_requirements(chips=0))
     found = slices_of(workload, pods=(make_pod(workload),))
-    assert [(each.group_name, each.wanting) for each in found] == [("train-slice-0", False)]
+    assert [(each.group_name, each.pending) for each in found] == [("train-slice-0", False)]
     policy = ServingPolicy()
     assert rejected(Workloads.of({each.uid: each for each in (workload, ended, driver)}), policy) == [workload]
     assert rejected(Workloads.of({workload.uid: workload}), replace(policy, namespaces=frozenset({"other"}))) == []
@@ -155,7 +155,7 @@ def test_a_pod_that_exceeds_a_bound_wants_and_cannot_have() -> None:
     """Its owner is told why."""
     workload = make_jobset()
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements(problem="too much")),))
-    assert (found.wanting, found.shape, found.shape_problem) == (True, None, "too much")
+    assert (found.pending, found.shape, found.shape_problem) == (True, None, "too much")
 
 
 def test_child_jobs_without_chips_are_no_slices() -> None:
@@ -191,14 +191,14 @@ def test_a_suspended_jobset_that_keeps_its_pools_has_the_slices_that_something_r
     pool_of, *_ = ids_of(workload)
     assert find_slices(workloads, (), ServingPolicy(), keep_suspended=True) == {}
     found = find_slices(workloads, (leader,), ServingPolicy(), {pool_of: ""}, keep_suspended=True)
-    assert [(each.group_name, each.wanting) for each in found.values()] == [
+    assert [(each.group_name, each.pending) for each in found.values()] == [
         ("train-slice-0", False),
         ("train-slice-3", False),
     ]
 
 
 @pytest.mark.parametrize(
-    ("changes", "wanting"),
+    ("changes", "pending"),
     [
         pytest.param({}, True, id="an unschedulable leader wants"),
         pytest.param({"unschedulable": False}, False, id="a leader not yet looked at does not"),
@@ -210,11 +210,11 @@ def test_a_suspended_jobset_that_keeps_its_pools_has_the_slices_that_something_r
         pytest.param({"requirements": make_requirements(labels={constants.DISABLE: "true"})}, False, id="nor unserved"),
     ],
 )
-def test_a_slice_wants_a_pool_when_its_leader_cannot_be_scheduled(*, changes: dict[str, Any], wanting: bool) -> None:
+def test_a_slice_wants_a_pool_when_its_leader_cannot_be_scheduled(*, changes: dict[str, Any], pending: bool) -> None:
     """Only the leader asks."""
     workload = make_jobset()
     (found,) = slices_of(workload, pods=(make_pod(workload, **changes),))
-    assert found.wanting is wanting
+    assert found.pending is pending
 
 
 def test_of_two_generations_of_leaders_the_waiting_one_is_served() -> None:
@@ -257,7 +257,7 @@ def test_pods_without_jobset_uid_belong_to_the_jobset_of_their_name() -> None:
     (found,) = slices_of(
         workload, make_jobset(namespace="other", suspended=True), pods=(make_pod(workload, workload_uid=""),)
     )
-    assert found.wanting
+    assert found.pending
 
 
 def test_pods_without_jobset_uid_that_are_older_than_their_jobset_are_not_its() -> None:
@@ -266,7 +266,7 @@ def test_pods_without_jobset_uid_that_are_older_than_their_jobset_are_not_its() 
     workload = make_jobset(created_at=made_at)
     (old,) = slices_of(workload, pods=(make_pod(workload, workload_uid="", created_at=made_at - timedelta(seconds=1)),))
     (new,) = slices_of(workload, pods=(make_pod(workload, workload_uid="", created_at=made_at),))
-    assert (old.wanting, new.wanting) == (False, True)
+    assert (old.pending, new.pending) == (False, True)
 
 
 def test_pods_of_unknown_jobsets_make_no_slice() -> None:
@@ -285,7 +285,7 @@ def test_chips_that_only_a_webhook_adds_make_a_slice_with_the_jobs_parallelism()
     """The template does not show them; the pods do."""
     workload = make_jobset(parallelism=2, template=make_requirements(chips=0))
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements()),))
-    assert (found.group_name, found.parallelism, found.wanting) == ("train-slice-0", 2, True)
+    assert (found.group_name, found.parallelism, found.pending) == ("train-slice-0", 2, True)
 
 
 def test_a_job_that_the_jobset_does_not_list_is_no_slice() -> None:
@@ -335,7 +335,7 @@ def test_an_invalid_request_is_a_slice_without_shape_that_says_why(selector: dic
     """It wants, and cannot have."""
     workload = make_jobset()
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements(node_selector=selector)),))
-    assert found.wanting
+    assert found.pending
     assert found.shape is None
     assert found.nodes == 0
     assert all(word in found.shape_problem for word in words)

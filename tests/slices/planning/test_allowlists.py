@@ -257,6 +257,6 @@ def test_a_namespace_that_may_not_ask_is_told_and_the_others_are_served() -> Non
     )
     plan = world.look()
     assert [create.workload.namespace for create in plan.creates] == ["team-a"]
-    (verdict,) = plan.verdicts
-    assert verdict.reason == constants.INVALID_REQUEST
-    assert "namespace other is not among ALLOWED_NAMESPACES" in verdict.message
+    (notice,) = plan.notices
+    assert notice.reason == constants.INVALID_REQUEST
+    assert "namespace other is not among ALLOWED_NAMESPACES" in notice.message

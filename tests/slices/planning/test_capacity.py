@@ -340,9 +340,9 @@ def test_a_choice_that_cannot_be_is_left_out_and_told(
     assert [str(each) for each in choices.open] == [f"{each} in us-central2-b" for each in want]
     plan = World(workload, settings_=settings(**changes)).look()
     assert str(choice_of(plan.creates[0].request)) == f"{want[0]} in us-central2-b"
-    (verdict,) = plan.verdicts
-    assert verdict.reason == constants.INVALID_REQUEST
-    assert words in verdict.message
+    (notice,) = plan.notices
+    assert notice.reason == constants.INVALID_REQUEST
+    assert words in notice.message
 
 
 def test_a_label_that_is_not_copied_is_told_with_the_pool_that_is_bought() -> None:
@@ -350,7 +350,7 @@ def test_a_label_that_is_not_copied_is_told_with_the_pool_that_is_bought() -> No
     key = "node-restriction.kubernetes.io/team"
     plan = World(jobset_of(labels={key: "root"}, pod_annotations={constants.COPY_LABELS: key})).look()
     assert key not in plan.creates[0].request.labels
-    (told,) = [each for each in plan.verdicts if each.reason == constants.INVALID_REQUEST]
+    (told,) = [each for each in plan.notices if each.reason == constants.INVALID_REQUEST]
     assert f"names {key}: labels of google.com, kubernetes.io" in told.message
 
 
@@ -364,10 +364,10 @@ def test_a_choice_that_the_pod_does_not_tolerate_is_skipped() -> None:
 def test_where_no_choice_fits_all_reasons_are_told() -> None:
     """Each is a way out."""
     workload = jobset_of(tolerations=(CHIP_TOLERATION,), selector={constants.PROVISIONING: "standard"})
-    (verdict,) = World(workload, settings_=settings(capacity="spot, flex-start")).look().verdicts
-    assert verdict.reason == constants.INVALID_REQUEST
-    assert f"the node has {constants.PROVISIONING}=spot" in verdict.message
-    assert f"the node has {constants.PROVISIONING}=flex-start" in verdict.message
+    (notice,) = World(workload, settings_=settings(capacity="spot, flex-start")).look().notices
+    assert notice.reason == constants.INVALID_REQUEST
+    assert f"the node has {constants.PROVISIONING}=spot" in notice.message
+    assert f"the node has {constants.PROVISIONING}=flex-start" in notice.message
 
 
 @pytest.mark.parametrize(
@@ -385,11 +385,11 @@ def test_an_annotation_that_cannot_be_read_is_told_and_costs_no_other_its_turn(k
     world = World(jobset_of("bad", annotations={key: text}, replicas=2), jobset_of("good"), settings_=settings())
     plan = world.look()
     assert [create.workload.name for create in plan.creates] == ["good"]
-    assert len(plan.verdicts) == 2
-    for verdict in plan.verdicts:
-        assert verdict.reason == constants.INVALID_REQUEST
-        assert f"annotation {key}={text!r}" in verdict.message
-        assert [each.kind for each in verdict.objects] == ["Pod", "JobSet"]
+    assert len(plan.notices) == 2
+    for notice in plan.notices:
+        assert notice.reason == constants.INVALID_REQUEST
+        assert f"annotation {key}={text!r}" in notice.message
+        assert [each.kind for each in notice.objects] == ["Pod", "JobSet"]
 
 
 # --- What is asked of GKE ---
@@ -451,8 +451,8 @@ def test_the_max_run_duration_of_flex_start_nodes(asked: dict[str, Any], changes
 )
 def test_a_max_run_duration_out_of_bounds_is_told(asked: dict[str, Any], words: str) -> None:
     """Before GKE refuses it."""
-    (verdict,) = World(jobset_of(**asked), settings_=settings(capacity="flex-start")).look().verdicts
-    assert words in verdict.message
+    (notice,) = World(jobset_of(**asked), settings_=settings(capacity="flex-start")).look().notices
+    assert words in notice.message
 
 
 @pytest.mark.parametrize(
@@ -572,13 +572,13 @@ def test_when_all_choices_are_out_of_stock_one_event_names_them_all() -> None:
     )
     world.run(2)
     plan = world.look()
-    (verdict,) = plan.verdicts
-    assert verdict.reason == constants.CREATION_WAITING
+    (notice,) = plan.notices
+    assert notice.reason == constants.CREATION_WAITING
     assert plan.creates == ()
     for each in world.memory.backoffs.values():
-        assert f"next try {each.until:%H:%M:%S} UTC" in verdict.message
+        assert f"next try {each.until:%H:%M:%S} UTC" in notice.message
     for word in ("on-demand in us-central2-b", "spot in us-central2-b", "No v5p left", "Quota TPU_V5P"):
-        assert word in verdict.message
+        assert word in notice.message
     assert plan.wake_at == min(each.until for each in world.memory.backoffs.values())
 
 
@@ -605,10 +605,10 @@ def test_a_refused_choice_gives_way_to_the_next_and_is_not_held_against_it() -> 
     world = World(jobset_of("one"), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = refuse(on_demand=failure(FailureKind.INVALID, "No such disk."), spot=STOCKOUT)
     world.run(3)
-    (verdict,) = world.look().verdicts
-    assert verdict.reason == constants.CREATION_WAITING
-    assert "No such disk" in verdict.message
-    assert "(rejected, next try " in verdict.message
+    (notice,) = world.look().notices
+    assert notice.reason == constants.CREATION_WAITING
+    assert "No such disk" in notice.message
+    assert "(rejected, next try " in notice.message
     world.refuse_create = refuse(on_demand=failure(FailureKind.INVALID, "No such disk."))
     world.run(40)
     assert bought(world) == ["spot in us-central2-b"]
@@ -628,10 +628,10 @@ def test_all_choices_refused_are_told_as_a_failure() -> None:
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = lambda create: failure(FailureKind.INVALID, f"Not {create.request.capacity.value}.")
     world.run(3)
-    (verdict,) = world.look().verdicts
-    assert verdict.reason == constants.CREATION_FAILED
-    assert "Not on-demand" in verdict.message
-    assert "Not spot" in verdict.message
+    (notice,) = world.look().notices
+    assert notice.reason == constants.CREATION_FAILED
+    assert "Not on-demand" in notice.message
+    assert "Not spot" in notice.message
 
 
 def test_what_concerns_every_call_blocks_all_choices_with_one_message() -> None:
@@ -646,8 +646,8 @@ def test_what_concerns_every_call_blocks_all_choices_with_one_message() -> None:
     world.refuse_create = forbid
     world.run(30)
     assert len(calls) == 1
-    (verdict,) = world.plans[-1].verdicts
-    assert verdict.message.count("Permission container.clusters.update is missing.") == 1
+    (notice,) = world.plans[-1].notices
+    assert notice.message.count("Permission container.clusters.update is missing.") == 1
 
 
 def test_a_zone_out_of_stock_is_followed_by_the_next() -> None:
@@ -678,7 +678,7 @@ def test_all_pools_of_a_jobset_are_in_the_zone_of_the_first(*, by_annotation: bo
     world.refuse_create = one_in_each
     world.run(20)
     assert zones_bought(world) == ["us-central2-a"]
-    waiting = world.plans[-1].verdicts
+    waiting = world.plans[-1].notices
     assert len(waiting) == 2
     assert all(each.reason == constants.CREATION_WAITING for each in waiting)
     world.refuse_create = lambda _: None
@@ -730,9 +730,9 @@ def test_a_pod_that_selects_another_zone_than_its_siblings_is_told() -> None:
     pinned = next(pod for pod in world.pods.values() if "slice-1" in pod.name)
     selector = {**pinned.requirements.node_selector, constants.ZONE: "us-central2-b"}
     world.put(replace(pinned, requirements=replace(pinned.requirements, node_selector=selector)))
-    (verdict,) = world.look().verdicts
-    assert verdict.reason == constants.INVALID_REQUEST
-    assert "must be in one zone, us-central2-a, but this slice may only be in us-central2-b" in verdict.message
+    (notice,) = world.look().notices
+    assert notice.reason == constants.INVALID_REQUEST
+    assert "must be in one zone, us-central2-a, but this slice may only be in us-central2-b" in notice.message
 
 
 # --- Capacity that comes late ---

@@ -67,10 +67,10 @@ def test_nothing_is_decided_on_what_is_not_to_be_trusted() -> None:
     """And nothing is forgotten."""
     world = World(make_jobset())
     world.put_pool(make_pool(make_jobset("gone")))
-    world.memory = replace(world.memory, surplus_since={make_pool(make_jobset("gone")).name: after(-1000)})
+    world.memory = replace(world.memory, unneeded_since={make_pool(make_jobset("gone")).name: after(-1000)})
     before = world.memory
-    plan = world.look(distrust=("the JobSet watch is stale",))
-    assert (plan.creates, plan.deletes, plan.look_ups, plan.verdicts, plan.transitions) == ((), (), (), (), ())
+    plan = world.look(not_synced=("the JobSet watch is stale",))
+    assert (plan.creates, plan.deletes, plan.look_ups, plan.notices, plan.transitions) == ((), (), (), (), ())
     assert plan.memory is before
 
 
@@ -119,7 +119,7 @@ def test_a_jobset_that_asks_for_slice_resources_is_told_and_nothing_is_bought() 
     workload = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: "sync"})
     plan = World(workload).step()
     assert (plan.creates, plan.deletes) == ((), ())
-    (said,) = plan.verdicts
+    (said,) = plan.notices
     assert said.reason == "SliceAutoprovisioningNotServed"
     assert [(each.kind, each.name) for each in said.objects] == [("JobSet", "train")]
     assert "slice-autoprovisioning=sync requests Slice resources" in said.message
@@ -161,10 +161,10 @@ def test_a_failed_pool_is_deleted_and_replaced_after_its_back_off() -> None:
     stocked_out(world, name)
     plan = world.step()
     assert [delete.name for delete in plan.deletes] == [name]
-    (verdict,) = plan.verdicts
-    assert [each.kind for each in verdict.objects] == ["Pod", "JobSet"]
-    assert "stockout" in verdict.message
-    assert "No v4 left." in verdict.message
+    (notice,) = plan.notices
+    assert [each.kind for each in notice.objects] == ["Pod", "JobSet"]
+    assert "stockout" in notice.message
+    assert "No v4 left." in notice.message
     world.run(20)
     assert world.created == [name]
     world.run(15)
@@ -183,7 +183,7 @@ def test_a_pool_that_fails_as_invalid_is_not_made_again_until_something_changes(
     world.finish_deletes()
     world.run(11, seconds=60)
     assert len(world.created) == 1
-    assert "Gang size is 8. Next try " in world.plans[-1].verdicts[0].message
+    assert "Gang size is 8. Next try " in world.plans[-1].notices[0].message
     world.settings = replace(world.settings, node_tags=("changed",))
     world.run(1)
     assert len(world.created) == 2
@@ -216,7 +216,7 @@ def test_a_stockout_is_shared_by_all_slices_of_its_capacity_and_by_no_other() ->
         world.start_pods(workload)
     plan = world.step()
     assert [create.workload.name for create in plan.creates] == ["other"]
-    assert len(plan.verdicts) == 2
+    assert len(plan.notices) == 2
 
 
 def test_after_a_stockout_one_pool_tries_first() -> None:
@@ -307,11 +307,11 @@ def test_a_pool_with_a_strange_taint_is_not_bought_twice_but_told() -> None:
     taints = (*make_node(pool).taints, strange_taint())
     world.put_pool(pool, taints=taints, created_at=world.now)
     world.run(58, seconds=10)
-    assert not any(plan.verdicts for plan in world.plans)
+    assert not any(plan.notices for plan in world.plans)
     world.run(10, seconds=10)
-    (verdict,) = world.plans[-1].verdicts
-    assert verdict.reason == constants.STUCK
-    assert "0/9 nodes are available: 9 Insufficient google.com/tpu." in verdict.message
+    (notice,) = world.plans[-1].notices
+    assert notice.reason == constants.STUCK
+    assert "0/9 nodes are available: 9 Insufficient google.com/tpu." in notice.message
     world.run(300, seconds=60)
     assert (len(world.created), world.deleted) == (1, [])
 
@@ -324,10 +324,10 @@ def test_followers_that_stay_unschedulable_beside_their_leader_are_told() -> Non
     world.put(make_pod(workload, node=make_node(pool).name), make_pod(workload, index=1, unschedulable=True))
     world.look()
     world.pass_time(599)
-    assert world.look().verdicts == ()
+    assert world.look().notices == ()
     world.pass_time(2)
-    (verdict,) = world.look().verdicts
-    assert "1 pod(s) of job train-slice-0" in verdict.message
+    (notice,) = world.look().notices
+    assert "1 pod(s) of job train-slice-0" in notice.message
 
 
 def stuck_world(**changes: Any) -> World:
@@ -372,8 +372,8 @@ def test_a_slice_that_waits_for_nodes_that_do_not_come_is_told() -> None:
     world.put_pool(make_pool(workload), allocatable_chips=0)
     world.look()
     world.pass_time(601)
-    (verdict,) = world.look().verdicts
-    assert "only 0 of 2 nodes are ready" in verdict.message
+    (notice,) = world.look().notices
+    assert "only 0 of 2 nodes are ready" in notice.message
 
 
 @pytest.mark.parametrize("changes", [{"labels": {constants.DISABLE: "true"}}, {}], ids=["unserved", "provisioning"])
@@ -385,26 +385,26 @@ def test_nobody_is_told_of_what_is_not_ours_or_not_late(changes: dict[str, Any])
     world.put_pool(make_pool(make_jobset(), status=status))
     world.look()
     world.pass_time(601)
-    assert world.look().verdicts == ()
+    assert world.look().notices == ()
 
 
 def test_an_invalid_pod_costs_no_other_its_turn() -> None:
-    """It gets a verdict, the others get pools."""
+    """It gets a notice, the others get pools."""
     bad = make_jobset("bad", template=make_requirements(topology="3x3x3"))
     world = World(bad, make_jobset("a"), make_jobset("z"))
     plan = world.look()
     assert [create.workload.name for create in plan.creates] == ["a", "z"]
-    (verdict,) = plan.verdicts
-    assert verdict.reason == constants.INVALID_REQUEST
-    assert "3x3x3" in verdict.message
+    (notice,) = plan.notices
+    assert notice.reason == constants.INVALID_REQUEST
+    assert "3x3x3" in notice.message
     assert [state.phase.value for state in plan.pools].count("blocked") == 1
 
 
 def test_hosts_that_stay_without_pods_are_told_and_bought() -> None:
     """Fewer pods than hosts is a warning."""
-    (verdict,) = World(make_jobset(parallelism=1)).look().verdicts
-    assert verdict.reason == constants.UNDERUSED
-    assert "1 of them are paid for but not used" in verdict.message
+    (notice,) = World(make_jobset(parallelism=1)).look().notices
+    assert notice.reason == constants.UNDERUSED
+    assert "1 of them are paid for but not used" in notice.message
 
 
 @pytest.mark.parametrize("kind", [FailureKind.OPERATION_IN_THE_WAY, FailureKind.UNAVAILABLE])
@@ -413,11 +413,11 @@ def test_what_is_nobodys_fault_is_told_only_when_it_lasts(kind: FailureKind) -> 
     world = World(make_jobset())
     world.refuse_create = lambda _: failure(kind)
     world.run(55)
-    assert not any(plan.verdicts for plan in world.plans)
+    assert not any(plan.notices for plan in world.plans)
     world.run(60)
-    told = [verdict for plan in world.plans for verdict in plan.verdicts]
+    told = [notice for plan in world.plans for notice in plan.notices]
     assert told
-    assert not any(verdict.warning for verdict in told)
+    assert not any(notice.warning for notice in told)
 
 
 def test_an_operation_in_the_way_is_tried_at_a_pace() -> None:
@@ -522,7 +522,7 @@ def test_deletes_go_before_creates_where_operations_are_few() -> None:
     for index in range(3):
         world.put_pool(make_pool(make_jobset(f"gone{index}")))
     world.memory = replace(world.memory, operations=replace(world.memory.operations, limit=4, probe_at=after(900)))
-    world.memory = replace(world.memory, surplus_since=dict.fromkeys(world.pools, after(-100)))
+    world.memory = replace(world.memory, unneeded_since=dict.fromkeys(world.pools, after(-100)))
     plan = world.look()
     assert (len(plan.deletes), len(plan.creates)) == (3, 1)
 

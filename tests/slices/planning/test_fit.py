@@ -111,5 +111,5 @@ def test_taints_and_tolerations(*, taint: Taint, toleration: Toleration | None, 
     ],
 )
 def test_the_reason_names_what_is_asked_and_what_is_there(changes: dict[str, Any], words: str) -> None:
-    """It goes into the verdict."""
+    """It goes into the notice."""
     assert words in misfit(asks(**changes), view())

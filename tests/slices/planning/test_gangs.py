@@ -89,8 +89,8 @@ def test_that_a_slice_is_held_is_told_under_one_key() -> None:
     world.refuse_create = room_for(world, 2)
     world.live(150, seconds=10)
     said = world.told(constants.HELD_FOR_OTHERS)
-    assert {verdict.key for verdict in said} == set(world.pools)
-    assert not any(verdict.warning for verdict in said)
+    assert {notice.key for notice in said} == set(world.pools)
+    assert not any(notice.warning for notice in said)
     assert "1 of 3 are" in said[0].message
     assert "2 of 3 are" in said[-1].message
     assert world.told(constants.STUCK) == []
@@ -147,9 +147,9 @@ def test_what_is_there_is_given_back_when_no_further_slice_comes() -> None:
     world.live(5, seconds=10)
     assert len(world.created) == 1
     assert world.pools == {}
-    queued = world.plans[-1].verdicts
-    assert [verdict.reason for verdict in queued] == [constants.CREATION_WAITING] * 2
-    assert all("were given back, next try" in verdict.message for verdict in queued)
+    queued = world.plans[-1].notices
+    assert [notice.reason for notice in queued] == [constants.CREATION_WAITING] * 2
+    assert all("were given back, next try" in notice.message for notice in queued)
     assert world.plans[-1].wake_at is not None
     world.refuse_create = lambda _: None
     world.live(200, seconds=10)
@@ -315,7 +315,7 @@ def test_a_jobset_with_one_impossible_slice_buys_nothing_and_says_why() -> None:
         with_pod(world, workload, 1, topology="3x3x3")
     plan = world.look()
     assert [create.workload.name for create in plan.creates] == ["apart"]
-    said = {verdict.objects[0].name.removesuffix("-0-abcde"): verdict for verdict in plan.verdicts}
+    said = {notice.objects[0].name.removesuffix("-0-abcde"): notice for notice in plan.notices}
     assert said.keys() == {"together-slice-0", "together-slice-1", "apart-slice-1"}
     assert said["together-slice-1"].reason == constants.INVALID_REQUEST
     waits = said["together-slice-0"]
@@ -345,8 +345,8 @@ def test_a_slice_that_gke_refuses_for_good_ends_the_buying_of_the_others() -> No
     assert len(world.created) == 1
     assert reasons(world) == [DeleteReason.GIVEN_BACK]
     plan = world.plans[-1]
-    assert {verdict.reason for verdict in plan.verdicts} == {constants.CREATION_WAITING, constants.CREATION_FAILED}
-    assert all("Gang size is 8." in verdict.message for verdict in plan.verdicts)
+    assert {notice.reason for notice in plan.notices} == {constants.CREATION_WAITING, constants.CREATION_FAILED}
+    assert all("Gang size is 8." in notice.message for notice in plan.notices)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_limits_that_cannot_hold_all_slices_let_none_be_bought(changes: dict[str
     world = world_of(gang("a", replicas=3), gang("b"), **changes)
     plan = world.look()
     assert [create.workload.name for create in plan.creates] == ["b", "b"]
-    assert all(f"start together: {limit} allows" in verdict.message for verdict in plan.verdicts[:3])
+    assert all(f"start together: {limit} allows" in notice.message for notice in plan.notices[:3])
 
 
 def test_a_limit_that_ends_by_itself_wakes_the_loop() -> None:
@@ -425,7 +425,7 @@ def test_of_two_half_served_jobsets_the_older_gets_all_and_the_younger_follows()
     world.refuse_create = room_for(world, 2)
     world.live(200, seconds=10)
     assert (world.bound(older), world.bound(younger)) == (2, 0)
-    waits = [verdict for verdict in world.plans[-1].verdicts if verdict.reason == constants.CREATION_WAITING]
+    waits = [notice for notice in world.plans[-1].notices if notice.reason == constants.CREATION_WAITING]
     assert waits
     world.finish(older)
     world.remove_jobset(older)
@@ -443,7 +443,7 @@ def test_newcomers_wait_while_another_tries_for_all_its_slices() -> None:
     assert {gang.turns for gang in world.memory.gangs.values()} == {1}
     world.add(other)
     plan = world.live(1, seconds=10)
-    words = {verdict.objects[1].name: verdict.message for verdict in plan.verdicts}
+    words = {notice.objects[1].name: notice.message for notice in plan.notices}
     assert "JobSet first has waited longer for all its tpu-v4-podslice slices" in words["other"]
     assert "number 2 of the workloads that wait for all their tpu-v4-podslice slices, after first" in words["second"]
     assert "2 of 3 are" in words["first"]
@@ -512,7 +512,7 @@ def test_a_slice_that_has_ended_is_not_told_that_it_is_held() -> None:
     world.put(make_pod(workload, job=1, unschedulable_since=world.now))
     plan = world.look()
     assert [create.request.name for create in plan.creates] == [lost]
-    assert constants.HELD_FOR_OTHERS not in {each.reason for each in plan.verdicts}
+    assert constants.HELD_FOR_OTHERS not in {each.reason for each in plan.notices}
 
 
 def test_jobsets_that_start_together_are_told_when_others_fit_their_nodes() -> None:
@@ -520,7 +520,7 @@ def test_jobsets_that_start_together_are_told_when_others_fit_their_nodes() -> N
     shared = make_jobset("shared", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"})
     for workload, want in ((shared, 2), (gang("separate"), 0)):
         plan = World(workload).step()
-        told = [each for each in plan.verdicts if each.reason == constants.NOT_SEPARATE]
+        told = [each for each in plan.notices if each.reason == constants.NOT_SEPARATE]
         assert len(told) == want
         assert all(f"nodeSelector {constants.LEGACY_POOL_ID}: shared" in each.message for each in told)
 

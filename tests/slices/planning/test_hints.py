@@ -24,7 +24,7 @@ SLICE = SliceId(workload_uid=WorkloadUid("uid"), group_key=GroupKey("a" * 40))
 def test_hints_come_back_as_they_were() -> None:
     """Idle since, back-off, last place."""
     memory = Memory(
-        surplus_since={PoolName("p"): NOW},
+        unneeded_since={PoolName("p"): NOW},
         last_held={SLICE: PoolName("p")},
         backoffs={
             "key": Backoff(failure=failure(FailureKind.STOCKOUT, 'it says "ö"'), failures=3, since=NOW, until=after(9))
@@ -60,8 +60,8 @@ def test_the_hints_stay_small_however_many_reservations_users_name() -> None:
 
 def test_equal_memories_give_equal_text() -> None:
     """Hints are only written when they change."""
-    one = Memory(surplus_since={PoolName("a"): NOW, PoolName("b"): NOW})
-    other = replace(one, surplus_since=dict(reversed(list(one.surplus_since.items()))))
+    one = Memory(unneeded_since={PoolName("a"): NOW, PoolName("b"): NOW})
+    other = replace(one, unneeded_since=dict(reversed(list(one.unneeded_since.items()))))
     assert checkpoint.to_text(one) == checkpoint.to_text(other)
 
 
@@ -91,7 +91,7 @@ def test_what_is_not_understood_is_left_out(key: str, text: str) -> None:
 def test_one_bad_entry_costs_no_other() -> None:
     """And a time without zone is UTC."""
     text = f'{{"bad": 1, "good": "{NOW.replace(tzinfo=None).isoformat()}"}}'
-    assert checkpoint.from_text({"idle-since": text}).surplus_since == {PoolName("good"): NOW}
+    assert checkpoint.from_text({"idle-since": text}).unneeded_since == {PoolName("good"): NOW}
 
 
 _JSON = st.recursive(

@@ -46,7 +46,7 @@ def test_the_pods_of_a_job_that_is_not_there_buy_nothing() -> None:
     world = World()
     world.put(make_pod(make_job(), unschedulable_since=world.now))
     plan = world.look()
-    assert (plan.creates, plan.verdicts) == ((), ())
+    assert (plan.creates, plan.notices) == ((), ())
 
 
 def test_workloads_of_one_name_are_three() -> None:
@@ -256,7 +256,7 @@ def test_who_runs_a_job(managed_by: str, creates: int) -> None:
 def test_words_are_those_of_the_kind() -> None:
     """A Job has a parallelism."""
     world = World(make_job(parallelism=3, template=make_requirements(tolerations=())))
-    (said,) = world.look().verdicts
+    (said,) = world.look().notices
     assert "job sweep has parallelism 3" in said.message
     assert "set parallelism to 2" in said.message
     assert [each.kind for each in said.objects] == ["Pod", "Job"]
@@ -266,7 +266,7 @@ def test_a_job_that_asks_in_vain_is_told() -> None:
     """On the Job, once."""
     world = World(make_job(problem="its completionMode is not Indexed"))
     plan = world.look()
-    (said,) = plan.verdicts
+    (said,) = plan.notices
     assert said.message == "No TPU node pools are created for this Job: its completionMode is not Indexed"
     assert (plan.creates, said.reason) == ((), constants.INVALID_REQUEST)
 

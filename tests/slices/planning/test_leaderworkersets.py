@@ -156,6 +156,6 @@ def test_while_nothing_is_known_of_a_kind_the_others_are_served(kinds: frozenset
 def test_words_are_those_of_the_kind() -> None:
     """A group has a size, and no parallelism."""
     world = World(make_lws(size=3, template=make_requirements(tolerations=())))
-    (said,) = world.look().verdicts
+    (said,) = world.look().notices
     assert "group serve-0 has size 3" in said.message
     assert "set size to 2" in said.message

@@ -123,13 +123,13 @@ def test_a_limit_stops_what_goes_beyond_it(changes: dict[str, Any], want: list[s
     world = World(*workloads, jobset_of("d", namespace="zoo", accelerator=V5P), settings_=settings(**changes))
     plan = world.look()
     assert creates(plan) == want
-    assert len(plan.verdicts) == 4 - len(want)
-    for verdict in plan.verdicts:
-        assert verdict.reason == constants.LIMIT_REACHED
-        assert verdict.key.startswith(f"{limit} ")
-        assert limit in verdict.message
-        assert [each.kind for each in verdict.objects] == ["Pod", "JobSet"]
-    assert any(words in verdict.message for verdict in plan.verdicts)
+    assert len(plan.notices) == 4 - len(want)
+    for notice in plan.notices:
+        assert notice.reason == constants.LIMIT_REACHED
+        assert notice.key.startswith(f"{limit} ")
+        assert limit in notice.message
+        assert [each.kind for each in notice.objects] == ["Pod", "JobSet"]
+    assert any(words in notice.message for notice in plan.notices)
     assert creates(world.look()) == [], "what is under way counts"
 
 
@@ -138,7 +138,7 @@ def test_pools_of_a_jobset_are_limited_one_by_one() -> None:
     world = World(make_jobset("a", replicas=5), make_jobset("b"), settings_=settings(max_pools_per_jobset=3))
     plan = world.look()
     assert creates(plan) == ["a", "a", "a", "b"]
-    assert "MAX_POOLS_PER_JOBSET allows a JobSet 3 node pools, and a has 3." in plan.verdicts[0].message
+    assert "MAX_POOLS_PER_JOBSET allows a JobSet 3 node pools, and a has 3." in plan.notices[0].message
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_smaller_slice_takes_what_a_larger_one_leaves() -> None:
     world = World(jobset_of("a-large", topology="4x4x4"), jobset_of("small"), settings_=settings(max_chips=63))
     plan = world.look()
     assert creates(plan) == ["small"]
-    assert "MAX_CHIPS allows all pools together 63 chips; this slice alone has 64." in plan.verdicts[0].message
+    assert "MAX_CHIPS allows all pools together 63 chips; this slice alone has 64." in plan.notices[0].message
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_pool_counts_in_whatever_state(status: PoolStatus) -> None:
     world.put(make_pool(jobset_of("gone", accelerator=V5P), status=status))
     plan = world.look()
     assert len(plan.creates) == 1
-    assert plan.verdicts[-1].reason == constants.LIMIT_REACHED
+    assert plan.notices[-1].reason == constants.LIMIT_REACHED
 
 
 @pytest.mark.parametrize("kind", [None, FailureKind.UNKNOWN_OUTCOME], ids=["accepted", "unknown"])

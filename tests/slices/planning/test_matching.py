@@ -313,7 +313,7 @@ def test_pools_of_the_go_provisioner_are_taken_over() -> None:
 
 
 def test_a_pool_of_a_look_alike_in_another_namespace_is_not_the_slices_own() -> None:
-    """It is surplus of its own JobSet while nobody waits for it."""
+    """It is unneeded of its own JobSet while nobody waits for it."""
     here, there = make_jobset(), make_jobset(namespace="there")
     world = World(here)
     world.end_pods(here)

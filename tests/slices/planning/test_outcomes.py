@@ -77,7 +77,7 @@ def test_too_many_operations_delay_nothing_but_the_operations() -> None:
     plan = world.look()
     assert (plan.memory.backoffs, plan.memory.slice_backoffs) == ({}, {})
     assert plan.memory.operations.limit == 1
-    assert plan.verdicts == ()
+    assert plan.notices == ()
     assert len(plan.creates) == 1
 
 
@@ -90,21 +90,21 @@ def test_who_waits_for_operations_for_long_is_told() -> None:
         for create in world.look().creates:
             create_answer(world, create.request.name, FailureKind.TOO_MANY_OPERATIONS)
         world.pass_time(1)
-        told += [each.message for each in world.plans[-1].verdicts if each.reason == constants.CREATION_WAITING]
+        told += [each.message for each in world.plans[-1].notices if each.reason == constants.CREATION_WAITING]
     assert any(
         "waits for other node pool operations of this cluster to end; GKE takes 1 at once" in each for each in told
     )
-    assert not any(verdict.warning for verdict in world.plans[-1].verdicts)
+    assert not any(notice.warning for notice in world.plans[-1].notices)
 
 
 def test_an_invalid_request_is_sent_again_when_it_changes() -> None:
-    """A verdict says so in GKE's words."""
+    """A notice says so in GKE's words."""
     world = World(make_jobset())
     create_answer(world, asked(world), FailureKind.INVALID)
     world.pass_time(600)
     plan = world.look()
     assert plan.creates == ()
-    assert "GKE's own words. Next try 12:1" in plan.verdicts[0].message
+    assert "GKE's own words. Next try 12:1" in plan.notices[0].message
     world.settings = replace(world.settings, node_tags=("changed",))
     assert len(world.look().creates) == 1
 

@@ -114,7 +114,7 @@ def test_who_asks_for_queued_capacity_gets_no_pool_and_is_told_why(
     world = World(jobset_of("asks", **asked), jobset_of("other"), settings_=settings(**changes))
     plan = world.step()
     assert [create.workload.name for create in plan.creates] == ["other"]
-    (told,) = plan.verdicts
+    (told,) = plan.notices
     assert (told.reason, told.warning) == (constants.INVALID_REQUEST, True)
     assert [(each.kind, each.name.partition("-")[0]) for each in told.objects] == [("Pod", "asks"), ("JobSet", "asks")]
     assert words in told.message
@@ -133,14 +133,14 @@ def test_who_only_tolerates_queued_nodes_is_served() -> None:
     (create,) = plan.creates
     assert create.request.capacity is CapacityKind.ON_DEMAND
     assert constants.QUEUED not in create.request.labels
-    assert plan.verdicts == ()
+    assert plan.notices == ()
 
 
 def test_a_jobset_that_is_marked_is_left_to_kueue_without_a_word() -> None:
     """As the message says."""
     workload = replace(jobset_of(annotations=ASKED), labels={constants.DISABLE: "true"})
     plan = World(workload).step()
-    assert (plan.creates, plan.verdicts) == ((), ())
+    assert (plan.creates, plan.notices) == ((), ())
 
 
 # --- Pools that are there ---

@@ -17,12 +17,12 @@ def test_every_moment_moves_however_deep_it_lies() -> None:
     """Moments in mappings, in dataclasses inside mappings, and in dataclasses move by the same time."""
     failure = Failure(kind=FailureKind.STOCKOUT, message="none left")
     before = Memory(
-        surplus_since={POOL: NOW},
+        unneeded_since={POOL: NOW},
         deletes={POOL: DeleteCall(state=CallState.POSTPONED, since=NOW, retry_at=NOW + timedelta(seconds=5))},
         backoffs={"a": Backoff(failure=failure, failures=2, since=NOW, until=NOW + timedelta(seconds=60))},
     )
     after = shifted(before, BACK)
-    assert after.surplus_since == {POOL: NOW + BACK}
+    assert after.unneeded_since == {POOL: NOW + BACK}
     assert after.deletes[POOL].since == NOW + BACK
     assert after.deletes[POOL].retry_at == NOW + BACK + timedelta(seconds=5)
     assert after.backoffs["a"].until == NOW + BACK + timedelta(seconds=60)
@@ -31,5 +31,5 @@ def test_every_moment_moves_however_deep_it_lies() -> None:
 
 def test_there_and_back_is_nothing() -> None:
     """What moves forward and back by the same time is what it was."""
-    before = Memory(surplus_since={POOL: NOW})
+    before = Memory(unneeded_since={POOL: NOW})
     assert shifted(shifted(before, BACK), -BACK) == before

@@ -258,4 +258,4 @@ def test_a_suspended_jobset_without_pools_costs_nothing() -> None:
     world = world_of()
     world.workloads[workload.uid] = replace(workload, groups=(*workload.groups, driver))
     plan = world.look()
-    assert (plan.pools, plan.verdicts, plan.wake_at) == ((), (), None)
+    assert (plan.pools, plan.notices, plan.wake_at) == ((), (), None)

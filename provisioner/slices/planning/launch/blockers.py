@@ -12,13 +12,13 @@ from provisioner.model.choices import CapacityChoice
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Backoff, Memory
-from provisioner.slices.planning.plan import Verdict
-from provisioner.slices.planning.verdicts import verdict
+from provisioner.slices.planning.notices import notice
+from provisioner.slices.planning.plan import Notice
 
 #: Nobody but GKE and the way to it is at fault: told only when it lasts, and not as a warning.
 _QUIET = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.TOO_MANY_OPERATIONS, FailureKind.UNAVAILABLE})
 _QUIET_SECONDS = 60.0
-#: Of several obstacles each has room for so many of GKE's words in one Event.
+#: Of several blockers each has room for so many of GKE's words in one Event.
 _WORDS_OF_EACH = 200
 
 
@@ -27,7 +27,7 @@ class Blocker:
     """Why a create has to wait."""
 
     note: str
-    verdict: Verdict | None
+    notice: Notice | None
     until: datetime | None = None
 
 
@@ -74,7 +74,7 @@ def combined(slice_: Slice, name: PoolName, found: Sequence[InTheWay], now: date
     distinct = list({(each.failure, each.until, each.probe): each for each in found}.values())
     message = _one(name, distinct[0]) if len(distinct) == 1 else _several(name, distinct)
     until = min((each.until for each in found if each.until is not None), default=None)
-    return Blocker(note=message, verdict=_verdict(slice_, name, distinct, message, now), until=until)
+    return Blocker(note=message, notice=_notice(slice_, name, distinct, message, now), until=until)
 
 
 def _waits(
@@ -83,16 +83,16 @@ def _waits(
     return InTheWay(choice=choice, failure=last.failure, since=last.since, until=until, probe=probe)
 
 
-def _verdict(slice_: Slice, name: PoolName, found: Iterable[InTheWay], message: str, now: datetime) -> Verdict | None:
+def _notice(slice_: Slice, name: PoolName, found: Iterable[InTheWay], message: str, now: datetime) -> Notice | None:
     passing = [each for each in found if each.since is not None]
     if not passing:
-        return verdict(slice_, constants.CREATION_FAILED, message)
+        return notice(slice_, constants.CREATION_FAILED, message)
     quiet = all(each.failure.kind in _QUIET for each in passing)
     earliest = min(each.since for each in passing if each.since is not None)
     if quiet and now - earliest < timedelta(seconds=_QUIET_SECONDS):
         return None
     kinds = " ".join(sorted({each.failure.kind.value for each in found}))
-    return verdict(slice_, constants.CREATION_WAITING, message, key=f"{kinds} {name}", warning=not quiet)
+    return notice(slice_, constants.CREATION_WAITING, message, key=f"{kinds} {name}", warning=not quiet)
 
 
 def _one(name: PoolName, each: InTheWay) -> str:

@@ -23,10 +23,10 @@ from provisioner.slices.planning.launch import wishes
 from provisioner.slices.planning.launch.feasibility import problem_of_all
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory.state import Gang
-from provisioner.slices.planning.plan import Verdict
+from provisioner.slices.planning.notices import notice
+from provisioner.slices.planning.plan import Notice
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
-from provisioner.slices.planning.verdicts import verdict
 
 #: Each turn that ended with slices given back doubles the wait for the next, so many times at most.
 _MOST_DOUBLINGS = 2
@@ -55,7 +55,7 @@ class Turns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Progress:
     """What has become of the workloads that start together."""
 
     #: For `Memory.gangs`.
@@ -64,7 +64,7 @@ class Standing:
     releases: tuple[str, ...]
     #: Workloads of which some slices are ready and held back for the others.
     held: frozenset[WorkloadUid]
-    verdicts: tuple[Verdict, ...]
+    notices: tuple[Notice, ...]
     wake_at: tuple[datetime, ...]
 
 
@@ -111,7 +111,7 @@ def take_turns(round_: Round) -> Turns:
     )
 
 
-def stand(round_: Round, turns: Turns, matching: Matching) -> Standing:
+def progress_of(round_: Round, turns: Turns, matching: Matching) -> Progress:
     """See which workloads have all their slices, and which have waited too long for the rest."""
     slices, supply, memory, now = round_.slices, round_.supply, round_.memory, round_.now
     hold = timedelta(seconds=round_.settings.partial_hold_seconds)
@@ -140,11 +140,11 @@ def stand(round_: Round, turns: Turns, matching: Matching) -> Standing:
         else:
             gangs[uid] = Gang(turns=before.turns + 1, gave_back_at=now)
             wake_at.append(now)
-    return Standing(
+    return Progress(
         gangs={uid: gang for uid, gang in gangs.items() if gang != Gang()},
         releases=tuple(sorted(_releases(slices, supply, matching, place, partial.keys()))),
         held=frozenset(uid for uid, (there, _) in partial.items() if there),
-        verdicts=tuple(_verdicts(slices, supply, place, partial)),
+        notices=tuple(_notices(slices, supply, place, partial)),
         wake_at=tuple(wake_at),
     )
 
@@ -227,18 +227,18 @@ def _releases(
                     break
 
 
-def _verdicts(
+def _notices(
     slices: Mapping[SliceId, Slice],
     supply: Mapping[PoolName, Supply],
     place: Mapping[SliceId, PoolName],
     partial: Mapping[WorkloadUid, tuple[int, int]],
-) -> Iterable[Verdict]:
+) -> Iterable[Notice]:
     for slice_id, name in place.items():
-        waits = slice_id in slices and slices[slice_id].wanting
+        waits = slice_id in slices and slices[slice_id].pending
         if waits and slice_id.workload_uid in partial and supply[name].ready:
             there, wanted = partial[slice_id.workload_uid]
             message = (
                 f"Node pool {name} is ready and is held until all slices of the {slices[slice_id].workload.kind} are "
                 f"ready: {there} of {wanted} are ready"
             )
-            yield verdict(slices[slice_id], constants.HELD_FOR_OTHERS, message, key=name, warning=False)
+            yield notice(slices[slice_id], constants.HELD_FOR_OTHERS, message, key=name, warning=False)

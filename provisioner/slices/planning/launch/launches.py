@@ -26,9 +26,9 @@ from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import KeepingTurn, Pace, Reservation
-from provisioner.slices.planning.plan import Create, PoolState, Verdict
+from provisioner.slices.planning.notices import not_separate, notice, underused, unknown_selectors, unlisted
+from provisioner.slices.planning.plan import Create, Notice, PoolState
 from provisioner.slices.planning.round import Round
-from provisioner.slices.planning.verdicts import not_separate, underused, unknown_selectors, unlisted, verdict
 from provisioner.slices.supplier import UnmeetableError
 
 _WAITS_FOR_OPERATIONS = "waits for other node pool operations of this cluster to end"
@@ -42,7 +42,7 @@ class Launches:
     """What came of the slices that have no pool."""
 
     creates: list[Create] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
     #: One line of the read model for each pool that does not exist yet.
     wanted: list[PoolState] = field(default_factory=list)
     wake_at: list[datetime] = field(default_factory=list)
@@ -134,9 +134,7 @@ class _Launcher:
             if self._is_out_for_long(slice_, refusal):
                 self._reserve(slice_, lambda: self._offer(slice_, name, choices))
         except UnmeetableError as error:
-            launches.verdicts.append(
-                verdict(slice_, constants.INVALID_REQUEST, f"No TPU node pool is created: {error}")
-            )
+            launches.notices.append(notice(slice_, constants.INVALID_REQUEST, f"No TPU node pool is created: {error}"))
             self._state(slice_, name, Phase.BLOCKED, str(error))
             return
         gang = self.unsatisfiable.get(uid)
@@ -144,11 +142,11 @@ class _Launcher:
             offer = _for_the_others(slice_, name, gang)
         if isinstance(offer, Blocker):
             self._state(slice_, name, Phase.BLOCKED, offer.note)
-            launches.verdicts += [offer.verdict] if offer.verdict is not None else []
+            launches.notices += [offer.notice] if offer.notice is not None else []
             launches.wake_at += [offer.until] if offer.until is not None else []
         elif self._lacks_operations(offer):
             launches.waits_for_operations = True
-            launches.verdicts += self._waits_for_operations(slice_, name)
+            launches.notices += self._waits_for_operations(slice_, name)
             self._state(slice_, name, Phase.WANTED, _WAITS_FOR_OPERATIONS)
         else:
             paced = paced_until(slice_, launches.pace, self.round_.memory)
@@ -161,7 +159,7 @@ class _Launcher:
             self._create(slice_, offer.stamped(name, attempt), choices)
             self.probes.add(offer.blueprint.capacity, name)
 
-    def _waits_for_operations(self, slice_: Slice, name: PoolName) -> Iterator[Verdict]:
+    def _waits_for_operations(self, slice_: Slice, name: PoolName) -> Iterator[Notice]:
         """Say that a slice waits for operations to end, where that lasts."""
         since = slice_.leader.unschedulable_since if slice_.leader is not None else None
         if since is None or self.round_.now - since < _OPERATIONS_PATIENCE:
@@ -169,7 +167,7 @@ class _Launcher:
         limit = self.round_.memory.operations.limit
         at_once = f"; GKE takes {limit} at once" if limit is not None else ""
         message = f"Node pool {name} {_WAITS_FOR_OPERATIONS}{at_once}"
-        yield verdict(slice_, constants.CREATION_WAITING, message, key=f"operations {name}", warning=False)
+        yield notice(slice_, constants.CREATION_WAITING, message, key=f"operations {name}", warning=False)
 
     def _lacks_operations(self, offer: Specification) -> bool:
         full = self.slots is not None and len(self.launches.creates) >= self.slots
@@ -180,9 +178,9 @@ class _Launcher:
         launches = self.launches
         launches.creates.append(_create_of(slice_, request))
         self._state(slice_, request.name, Phase.WANTED, "")
-        launches.verdicts += (*underused(slice_), *unlisted(slice_), *self._left_out(slice_, choices))
-        launches.verdicts += unknown_selectors(slice_, request, self.round_.rules)
-        launches.verdicts += not_separate(slice_) if is_held(request) else ()
+        launches.notices += (*underused(slice_), *unlisted(slice_), *self._left_out(slice_, choices))
+        launches.notices += unknown_selectors(slice_, request, self.round_.rules)
+        launches.notices += not_separate(slice_) if is_held(request) else ()
         self.names.add(request.name)
         self.zones.setdefault(slice_.workload.uid, request.zone)
         self.budget.take(slice_)
@@ -234,8 +232,8 @@ class _Launcher:
         turn = self.sidelined.get(slice_.workload.uid)
         if turn is None:
             return None
-        said = verdict(slice_, constants.CREATION_WAITING, f"Node pool {name} waits: {turn}", key=f"queue {name}")
-        return Blocker(note=turn, verdict=said)
+        said = notice(slice_, constants.CREATION_WAITING, f"Node pool {name} waits: {turn}", key=f"queue {name}")
+        return Blocker(note=turn, notice=said)
 
     def _is_out_for_long(self, slice_: Slice, refusal: Refusal | None) -> bool:
         """Whether limits alone have kept a slice, or one that it starts together with, out for too long."""
@@ -267,11 +265,11 @@ class _Launcher:
         else:
             self.launches.candidates.setdefault(scope, []).append(uid)
 
-    def _left_out(self, slice_: Slice, choices: Choices) -> Iterable[Verdict]:
+    def _left_out(self, slice_: Slice, choices: Choices) -> Iterable[Notice]:
         messages = [labels_left_out(slice_, self.round_.settings)]
         if choices.left_out:
             messages.append(f"Some choices of capacity are skipped: {'; '.join(choices.left_out)}")
-        return [verdict(slice_, constants.INVALID_REQUEST, message) for message in messages if message]
+        return [notice(slice_, constants.INVALID_REQUEST, message) for message in messages if message]
 
     def _state(self, slice_: Slice, name: PoolName, phase: Phase, note: str) -> None:
         """Write the line of a pool that is wanted, or that something is in the way of."""
@@ -299,19 +297,19 @@ class _Launcher:
 
 def _too_much(slice_: Slice, name: PoolName, refusal: Refusal) -> Blocker:
     message = f"Node pool {name} is not created: {refusal.message}"
-    said = verdict(slice_, constants.LIMIT_REACHED, message, key=f"{refusal.limit} {name}")
-    return Blocker(note=message, verdict=said, until=refusal.until)
+    said = notice(slice_, constants.LIMIT_REACHED, message, key=f"{refusal.limit} {name}")
+    return Blocker(note=message, notice=said, until=refusal.until)
 
 
 def _for_the_others(slice_: Slice, name: PoolName, found: Unsatisfiable) -> Blocker:
     """Tell that a slice could be had, and another one of its workload could not."""
     message = f"Node pool {name} is not created, because the slices of {slice_.workload} start together: {found.why}"
-    said = verdict(slice_, constants.CREATION_WAITING, message, key=f"together {name}")
-    return Blocker(note=message, verdict=said, until=found.until)
+    said = notice(slice_, constants.CREATION_WAITING, message, key=f"together {name}")
+    return Blocker(note=message, notice=said, until=found.until)
 
 
 def _create_of(slice_: Slice, request: NodePoolRequest) -> Create:
     if slice_.leader is None:
-        raise ValueError(f"slice {slice_.id} has no leader pod and cannot be wanting")
+        raise ValueError(f"slice {slice_.id} has no leader pod and cannot be pending")
     workload = workload_ref(slice_.workload)
     return Create(slice_id=slice_.id, request=request, pod=pod_ref(slice_.leader), workload=workload)

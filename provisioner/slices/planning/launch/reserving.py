@@ -83,7 +83,7 @@ def yielding(slices: Iterable[Slice], memory: Memory) -> frozenset[SliceId]:
     """List the slices that came after one for which what becomes free is kept, within the same limit."""
     if not memory.reservations:
         return frozenset()
-    return frozenset(each.id for each in slices if each.wanting and _yields(each, memory))
+    return frozenset(each.id for each in slices if each.pending and _yields(each, memory))
 
 
 def closing(round_: Round, matching: Matching, reservations: Mapping[str, Reservation]) -> frozenset[PoolName]:

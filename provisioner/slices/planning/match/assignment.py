@@ -123,7 +123,7 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
         if each.name not in claimed and not use.occupants.get(each.name) and not each.unwatched
     )
     for slice_ in eligible:
-        if slice_.wanting and slice_.id not in claims and slice_.id not in restrictions.yielding:
+        if slice_.pending and slice_.id not in claims and slice_.id not in restrictions.yielding:
             claim(slice_, free.take(slice_, zones.get(slice_.workload.uid)))
     # The scheduler puts whatever fits on the nodes that a suspended workload keeps: it is the last to count on them.
     return_home(suspended)
@@ -132,7 +132,7 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
         held=use.held,
         claimed=claimed,
         elsewhere=use.elsewhere,
-        unserved=tuple(each for each in waiting if each.wanting and each.id not in claims),
+        unserved=tuple(each for each in waiting if each.pending and each.id not in claims),
         zones=zones,
     )
 
@@ -221,7 +221,7 @@ def _note(noted: dict[_K, frozenset[_V]], key: _K, value: _V) -> None:
 def _queue_order(slice_: Slice) -> tuple[bool, float, str, str, str]:
     since = slice_.leader.unschedulable_since if slice_.leader is not None else None
     return (
-        not slice_.wanting,
+        not slice_.pending,
         since.timestamp() if since is not None else 0.0,
         slice_.workload.namespace,
         slice_.workload.name,

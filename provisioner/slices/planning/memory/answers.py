@@ -74,7 +74,7 @@ class LookUpAnswer:
 Answer = CreateAnswer | DeleteAnswer | LookUpAnswer
 
 
-def absorb(memory: Memory, answer: Answer, pools: Mapping[PoolName, NodePool]) -> Memory:
+def fold(memory: Memory, answer: Answer, pools: Mapping[PoolName, NodePool]) -> Memory:
     """Fold one answer into the memory."""
     match answer:
         case CreateAnswer():

@@ -30,7 +30,7 @@ _V = TypeVar("_V")
 def to_text(memory: Memory) -> dict[str, str]:
     """Write the hints; keys are those of the ConfigMap's data."""
     return {
-        "idle-since": _dump({name: since.isoformat() for name, since in memory.surplus_since.items()}),
+        "idle-since": _dump({name: since.isoformat() for name, since in memory.unneeded_since.items()}),
         "last-held": _dump({str(slice_id): name for slice_id, name in memory.last_held.items()}),
         "back-off": _dump({key: _backoff_out(each) for key, each in _latest(memory.backoffs)}),
         "creates": _dump({name: moment.isoformat() for name, moment in memory.created_at.items()}),
@@ -41,7 +41,7 @@ def to_text(memory: Memory) -> dict[str, str]:
 def from_text(data: Mapping[str, str]) -> Memory:
     """Read the hints back; what is not understood is left out."""
     return Memory(
-        surplus_since=dict(_read(data.get("idle-since"), PoolName, _moment)),
+        unneeded_since=dict(_read(data.get("idle-since"), PoolName, _moment)),
         last_held=dict(_read(data.get("last-held"), _slice_id, _pool_name)),
         backoffs=dict(_read(data.get("back-off"), str, _backoff_in)),
         created_at=dict(_read(data.get("creates"), PoolName, _moment)),

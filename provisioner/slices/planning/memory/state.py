@@ -186,7 +186,7 @@ class Memory:
     #: When the last pool went whose workload had vanished without a trace, while that happened to many.
     braked_delete_at: datetime | None = None
     #: Since when nothing needs the pool.
-    surplus_since: Mapping[PoolName, datetime] = field(default_factory=dict)
+    unneeded_since: Mapping[PoolName, datetime] = field(default_factory=dict)
     #: The pool that a slice's pods were last bound to: where a restart will find its place again.
     last_held: Mapping[SliceId, PoolName] = field(default_factory=dict)
     phases: Mapping[PoolName, PhaseEntry] = field(default_factory=dict)

@@ -34,7 +34,7 @@ def held_for_arrivals(round_: Round, matching: Matching) -> dict[PoolName, datet
         # One that a slice counts on stays anyway.
         if matching.holders.get(each.name) or each.name in matching.claimed or not each.usable or not each.nodes:
             continue
-        since = min(now, round_.memory.surplus_since.get(each.name, now))
+        since = min(now, round_.memory.unneeded_since.get(each.name, now))
         for requirements, created_at in pending.for_nodes_of(each):
             until = max(since, min(now, created_at)) + binding
             if until > max(now, held.get(each.name, now)) and _fits_a_node(requirements, each):

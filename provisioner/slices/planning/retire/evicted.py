@@ -53,7 +53,7 @@ def _longest_idle(round_: Round, matching: Matching) -> list[Supply]:
     supply = round_.supply
     idle_since = {
         name: since
-        for name, since in round_.memory.surplus_since.items()
+        for name, since in round_.memory.unneeded_since.items()
         if name in supply
         and supply[name].usable
         and not supply[name].unwatched

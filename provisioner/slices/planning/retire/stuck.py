@@ -14,10 +14,10 @@ from provisioner.model.fit import label_misfit, trusted, view_of_node
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.match.assignment import Matching
-from provisioner.slices.planning.plan import Verdict
+from provisioner.slices.planning.notices import notice
+from provisioner.slices.planning.plan import Notice
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
-from provisioner.slices.planning.verdicts import verdict
 
 #: What should not last long and does is told after this time.
 _STUCK_SECONDS = 600.0
@@ -33,7 +33,7 @@ class Stuck:
     ready: bool
     #: What the pods select and its nodes lack: those of another pool would lack it too.
     lacking: tuple[str, ...] = ()
-    verdict: Verdict
+    notice: Notice
 
 
 def find_stuck(round_: Round, matching: Matching, held: Collection[WorkloadUid]) -> tuple[Stuck, ...]:
@@ -67,22 +67,22 @@ def find_stuck(round_: Round, matching: Matching, held: Collection[WorkloadUid])
             lacking = _lacking(slice_, pool)
             if lacking:
                 message += f"; its nodes do not have {', '.join(map(bounds.cut, lacking))}: remove that selector"
-            said = verdict(slice_, constants.STUCK, message, key=name)
-            found.append(Stuck(slice_id=slice_id, pool=name, ready=True, lacking=lacking, verdict=said))
+            said = notice(slice_, constants.STUCK, message, key=name)
+            found.append(Stuck(slice_id=slice_id, pool=name, ready=True, lacking=lacking, notice=said))
         elif pool.unready_since is not None and pool.unready_since <= limit:
             message = (
                 f"{slice_.title} waits for node pool {name}, which has status {pool.pool.status.value}: only "
                 f"{pool.ready_nodes} of {pool.pool.hosts} nodes are ready with all their chips"
             )
-            said = verdict(slice_, constants.STUCK, message, key=f"unready {name}")
-            found.append(Stuck(slice_id=slice_id, pool=name, ready=False, verdict=said))
+            said = notice(slice_, constants.STUCK, message, key=f"unready {name}")
+            found.append(Stuck(slice_id=slice_id, pool=name, ready=False, notice=said))
         elif pool.pool.capacity is CapacityKind.QUEUED and not pool.nodes:
             message = (
                 f"{slice_.title} waits for node pool {name}, which an earlier release created with queued "
                 f"capacity, and {QUEUED_NOT_SERVED}; then delete that node pool"
             )
-            said = verdict(slice_, constants.STUCK, message, key=f"queued {name}")
-            found.append(Stuck(slice_id=slice_id, pool=name, ready=False, verdict=said))
+            said = notice(slice_, constants.STUCK, message, key=f"queued {name}")
+            found.append(Stuck(slice_id=slice_id, pool=name, ready=False, notice=said))
     return tuple(found)
 
 

@@ -72,8 +72,8 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
             continue
         if each.pool.status in _UNTOUCHED:
             # Should it come back, its time has not begun anew.
-            if each.name in memory.surplus_since and not matching.holders.get(each.name):
-                since[each.name] = memory.surplus_since[each.name]
+            if each.name in memory.unneeded_since and not matching.holders.get(each.name):
+                since[each.name] = memory.unneeded_since[each.name]
             continue
         failed = each.pool.status is PoolStatus.ERROR
         owner = round_.made_for.get(each.name)
@@ -84,7 +84,7 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
                 uncordons += [node.name for node in each.nodes if node.cordoned_by_us]
             continue
         # A moment yet to come was written by a clock that ran wrong.
-        since[each.name] = min(now, memory.surplus_since.get(each.name, now))
+        since[each.name] = min(now, memory.unneeded_since.get(each.name, now))
         if each.leaving:
             continue
         back = owner is not None and owner.workload_uid in exceptions.giving_back and owner in round_.slices
@@ -114,7 +114,7 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
 
 def _held_up(
     deletes: Mapping[PoolName, DeleteCall],
-    surplus: Collection[PoolName],
+    unneeded: Collection[PoolName],
     unwatched: Collection[PoolName],
     now: datetime,
 ) -> tuple[Alert, ...]:
@@ -126,7 +126,7 @@ def _held_up(
             f"{call.reason}",
         )
         for name, call in deletes.items()
-        if name in surplus
+        if name in unneeded
         and call.postponed_since is not None
         and call.postponed_since <= limit
         and not (call.needed and name in unwatched)

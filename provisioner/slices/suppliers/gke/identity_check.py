@@ -31,7 +31,7 @@ CHANNEL_CONSEQUENCE = (
 class ClusterProof:
     """Whether kubeconfig and GCP_CLUSTER are proven to be one cluster. Used by the loop's thread alone.
 
-    Otherwise a wrong setting would read every pool of another cluster as surplus.
+    Otherwise a wrong setting would read every pool of another cluster as unneeded.
     """
 
     gke: Gke

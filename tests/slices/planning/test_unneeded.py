@@ -322,7 +322,7 @@ def test_a_moment_in_the_future_keeps_no_pool_for_ever() -> None:
     """A clock ran wrong when the hint was written."""
     world = due_world(suspended=True)
     (pool,) = world.pools.values()
-    world.memory = replace(world.memory, surplus_since={pool.name: after(10**9)})
+    world.memory = replace(world.memory, unneeded_since={pool.name: after(10**9)})
     assert len(reasons(world)) == 1
 
 
