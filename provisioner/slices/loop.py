@@ -125,7 +125,7 @@ class Loop:
             # First what is remembered as being under way. Should it fail as a whole, what is no live call of the actor
             # counts a minute later as a call whose outcome nobody knows.
             self.actor.carry_out(plan)
-            self._report(lambda: self.reporter.tell(plan, snapshot))
+            self._report(lambda: self.reporter.tell(plan))
             self._save_hints()
         return self._pause(plan)
 

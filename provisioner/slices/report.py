@@ -14,10 +14,7 @@ import structlog
 from provisioner import constants
 from provisioner.model.capacity import PoolName
 from provisioner.model.choices import choice_of
-from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import ObjectRef, WorkloadKind, Workloads, pod_ref, workload_ref
-from provisioner.slices.demand import SliceId
-from provisioner.slices.demand.slices import slice_id_of
+from provisioner.model.workloads import ObjectRef, WorkloadKind, pod_ref, workload_ref
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult
@@ -96,15 +93,14 @@ class Reporter:
     _told: dict[_Identity, _Told] = field(default_factory=dict)
     _past: OrderedDict[_Identity, _Told] = field(default_factory=OrderedDict)
 
-    def tell(self, plan: Plan, snapshot: Snapshot) -> None:
+    def tell(self, plan: Plan) -> None:
         """Tell what one decision came to."""
-        leaders = _leaders(snapshot) if plan.transitions else {}
         states = plan.states
         self._creates |= {create.request.name: create for create in plan.creates}
         self._deletes |= {delete.name: delete for delete in plan.deletes}
         for transition in plan.transitions:
             try:
-                self._tell_transition(transition, states, leaders)
+                self._tell_transition(transition, states)
             except Exception:  # noqa: BLE001 - one pool must not cost the others their turn
                 _log.exception("report.crashed", node_pool=transition.pool)
         self._states = states
@@ -165,9 +161,7 @@ class Reporter:
         message = f"Node pool {answer.name} is not deleted yet: {answer.reason}"
         self._on_pool(answer.name, constants.DELETION_FAILED, message, warning=True, key=f"{answer.name} {kind}")
 
-    def _tell_transition(
-        self, transition: Transition, states: Mapping[PoolName, PoolState], leaders: Mapping[SliceId, ObjectRef]
-    ) -> None:
+    def _tell_transition(self, transition: Transition, states: Mapping[PoolName, PoolState]) -> None:
         name, new = transition.pool, transition.new
         state = states.get(name) or self._states.get(name)
         seconds = (transition.at - transition.since).total_seconds() if transition.since is not None else None
@@ -186,7 +180,7 @@ class Reporter:
             self.metrics.observe_time_to_phase(
                 new.value, seconds=(transition.at - self._wanted_at[name]).total_seconds()
             )
-        leader = leaders.get(transition.slice_id) if transition.slice_id is not None else None
+        leader = pod_ref(state.leader) if state is not None and state.leader is not None else None
         workload = workload_ref(state.workload) if state is not None and state.workload is not None else None
         if new is Phase.READY and transition.old is Phase.PROVISIONING and leader is not None and state is not None:
             message = f"Node pool {name} is ready: {state.nodes} x {state.machine_type}"
@@ -280,16 +274,6 @@ class Reporter:
         # One that is being tried again is blocked until the answer says otherwise, or an alert would start anew.
         held_up = (call.state is not CallState.ACCEPTED and call.postponed_since is not None for call in calls)
         self.metrics.set_deletes_blocked(sum(held_up))
-
-
-def _leaders(snapshot: Snapshot) -> dict[SliceId, ObjectRef]:
-    jobsets = Workloads.of(snapshot.workloads)
-    leaders = {}
-    for pod in snapshot.pods:
-        slice_id = slice_id_of(pod, jobsets)
-        if slice_id is not None and pod.completion_index == constants.LEADER_INDEX and pod.deletion_deadline is None:
-            leaders[slice_id] = pod_ref(pod)
-    return leaders
 
 
 def _log_notice(notice: Notice) -> None:

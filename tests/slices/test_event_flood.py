@@ -12,7 +12,6 @@ import structlog
 from provisioner import constants
 from provisioner.kube.event_queue import WRITE_BURST, WRITES_PER_SECOND
 from provisioner.kube.events import EventRecorder
-from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import ObjectRef
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.planning.memory.state import Memory
@@ -23,8 +22,6 @@ from tests.support.controller import FakeRecorder
 
 #: Hundreds of thousands of Events are told.
 pytestmark = pytest.mark.timeout(30)
-
-SNAPSHOT = Snapshot(pools_listed_at=FakeClock().now())
 
 
 class CountingApi:
@@ -93,7 +90,7 @@ def test_slices_that_wait_for_long(slices: int, seconds: int, most_writes: int) 
     with structlog.testing.capture_logs() as logs:
         for second in range(seconds):
             if second < 3 or second % 60 == 0:
-                reporter.tell(waiting(slices, second), SNAPSHOT)
+                reporter.tell(waiting(slices, second))
             if second % 600 == 450:
                 recorder.emit(pod(second, "quiet"), kind="Normal", reason="R", message="ready")
                 for _ in range(2):
@@ -124,7 +121,7 @@ def test_one_jobset_of_many_slices_is_told_of_in_part_and_the_rest_is_counted() 
     with structlog.testing.capture_logs() as logs:
         for second in range(3600):
             if second % 60 == 0:
-                reporter.tell(plan, SNAPSHOT)
+                reporter.tell(plan)
             while recorder.write_next():
                 pass
             recorder.tidy()
@@ -141,12 +138,12 @@ def test_what_is_only_repeated_costs_nothing_but_a_look() -> None:
     reporter = Reporter(recorder=recorder, metrics=Metrics(version="test"), monotonic=clock)
     with structlog.testing.capture_logs() as logs:
         for second in range(300):
-            reporter.tell(waiting(3 if second % 2 else 2, second), SNAPSHOT)
+            reporter.tell(waiting(3 if second % 2 else 2, second))
             clock.advance(1)
     assert len(recorder.told) == 6
     assert len(logs) == 2 + 30
     clock.advance(10)
-    reporter.tell(waiting(3, 310), SNAPSHOT)
+    reporter.tell(waiting(3, 310))
     assert [each.message for each in recorder.told[6:]][-1].endswith("next try in 310 s")
 
 
@@ -157,7 +154,7 @@ def test_two_slices_in_the_same_words_are_told_once() -> None:
     same = Notice(objects=(workload(0),), reason="R", message="m")
     with structlog.testing.capture_logs() as logs:
         for _ in range(5):
-            reporter.tell(Plan(memory=Memory(), notices=(same, same)), SNAPSHOT)
+            reporter.tell(Plan(memory=Memory(), notices=(same, same)))
     assert (len(recorder.told), len(logs)) == (1, 1)
 
 
@@ -167,6 +164,6 @@ def test_notices_that_are_over_are_not_kept_for_ever() -> None:
     with structlog.testing.capture_logs():
         for number in range(4200):
             notice = Notice(objects=(workload(0),), reason="R", message=str(number))
-            reporter.tell(Plan(memory=Memory(), notices=(notice,)), SNAPSHOT)
+            reporter.tell(Plan(memory=Memory(), notices=(notice,)))
     assert len(reporter._past) == 4096
     assert len(reporter._told) == 1

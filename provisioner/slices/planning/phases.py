@@ -54,6 +54,7 @@ def state_of(
         phase=phase.phase,
         since=phase.since,
         slice_id=owner,
+        leader=slice_.leader if slice_ is not None else None,
         workload=slice_.workload if slice_ is not None else None,
         workload_kind=slice_.workload.kind if slice_ is not None else supply.workload_name.kind,
         namespace=slice_.workload.namespace if slice_ is not None else supply.workload_name.namespace,

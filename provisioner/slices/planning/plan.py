@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import Enum
 
 from provisioner.model.capacity import NodePoolRequest, OperationName, PoolName
-from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadKind, WorkloadUid
+from provisioner.model.workloads import GroupKey, ObjectRef, Pod, Workload, WorkloadKind, WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.memory.state import Memory
@@ -123,6 +123,8 @@ class PoolState:
     since: datetime
     #: The slice that holds or claims it; of several holders the first.
     slice_id: SliceId | None
+    #: Of that slice.
+    leader: Pod | None
     workload: Workload | None
     #: Of that slice; where there is none, of the one that the pool was made for.
     workload_kind: WorkloadKind

@@ -41,6 +41,21 @@ def test_labels_say_whose_a_pool_is_and_nothing_of_jobsets() -> None:
     assert not labels.keys() & {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_UID, constants.PARENT_NAMESPACE}
 
 
+def test_the_owner_of_a_pool_is_told_on_the_lowest_pod_that_is_left() -> None:
+    """A Job whose first pod has completed waits with the others."""
+    job = make_job()
+    world = World(job)
+    world.pods.clear()
+    world.put(make_pod(job, index=0, phase="Succeeded", node="elsewhere"))
+    waiting = make_pod(job, index=1, unschedulable_since=world.now)
+    world.put(waiting)
+    (state,) = world.step().pools
+    assert state.leader == waiting
+    world.finish_creates()
+    (state,) = world.look().pools
+    assert state.leader == waiting
+
+
 def test_the_pods_of_a_job_that_is_not_there_buy_nothing() -> None:
     """Those of a Job that does not ask to be served are seen and left alone."""
     world = World()

@@ -280,6 +280,7 @@ class _Launcher:
                 phase=phase,
                 since=self.round_.now,
                 slice_id=slice_.id,
+                leader=slice_.leader,
                 workload=slice_.workload,
                 workload_kind=slice_.workload.kind,
                 namespace=slice_.workload.namespace,
