@@ -37,7 +37,7 @@ run: $(SETUP) ## Run the controller with the kubeconfig's current context and GK
 	@$(BIN)/tpu-provisioner run $(ARGS)
 
 # For two cores, and one more, since end-to-end tests mostly wait. What shares a worker, in which order: tests/conftest.py.
-WORKERS := -n 3 --dist loadgroup --no-loadscope-reorder
+WORKERS := -n 3 --no-loadscope-reorder
 
 .PHONY: test
 test: setup lint ## Run all checks and tests, including the end-to-end tests.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import structlog
 from hypothesis import HealthCheck, Phase, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 # A machine that is busy with something else must not fail a test: no time limits on examples, nor on making them.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -24,23 +26,40 @@ structlog.configure(
 
 #: A real control plane starts, and a test waits up to 80 s for each of a few things (`PATIENCE_SECONDS`).
 _E2E_LIMIT_SECONDS = 300
+#: All of these are installed on one control plane.
+_ON_ONE_INSTALLATION = frozenset(
+    f"tests/deploy/test_{name}.py" for name in ("chart", "install_page", "manifests", "node_guard", "rights", "upgrade")
+)
 #: What starts first: the simulation uses all cores for minutes, and end-to-end tests mostly wait. The many short tests
 #: come last, so that no worker is idle at the end.
 _FIRST = ("tests/simulation/test_simulation.py", "tests/deploy/", "tests/e2e/", "tests/localcluster/")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give end-to-end tests their time limit, put what takes longest first, and say what runs in one worker."""
+    """Give end-to-end tests their time limit, and put what takes longest first."""
     for item in items:
-        is_e2e = item.get_closest_marker("e2e") is not None
-        if is_e2e and not item.get_closest_marker("timeout"):
+        if item.get_closest_marker("e2e") is not None and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_E2E_LIMIT_SECONDS))
-        path = item.nodeid.partition("::")[0]
-        # All files of the installation share one control plane, on which it is installed.
-        shares = path.startswith("tests/deploy/") and "rehearsal" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("deploy" if shares else path))
     items.sort(key=_place)
+
+
+class _ByWorld(LoadScopeScheduling):
+    """Runs tests that share a world in one worker: those of a file, and all that share an installation.
+
+    Otherwise each worker starts each control plane. (pytest-xdist's own groups are lost with pytest 9.2: it writes them
+    to an attribute that is not there any more.)
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "installation" if path in _ON_ONE_INSTALLATION else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Tell workers apart by what they share."""
+    return _ByWorld(config, log)
 
 
 def _place(item: pytest.Item) -> int:
