@@ -22,6 +22,7 @@ from provisioner.slices.planning.memory import answers, checkpoint
 from provisioner.slices.planning.memory.clock_set import shifted
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Plan
+from provisioner.slices.planning.round import Derived
 from provisioner.slices.report import Reporter
 from provisioner.slices.supplier import IdentityCheck
 
@@ -65,6 +66,8 @@ class Loop:
     _hints_loaded: bool = False
     _hints_saved_monotonic: float = float("-inf")
     _problems: tuple[str, ...] = ()
+    #: What the next decision takes over from the last.
+    _derived: Derived | None = None
 
     def run(self) -> None:
         """Run rounds until `stopping` is set."""
@@ -190,8 +193,14 @@ class Loop:
         snapshot = take_snapshot(self.watches, self.pools, self.actor.live_calls())
         started = self.monotonic()
         plan = decide(
-            snapshot, self.memory, self.identity.adapted(self.settings), self.pools.supplier.rules, self.clock()
+            snapshot,
+            self.memory,
+            self.identity.adapted(self.settings),
+            self.pools.supplier.rules,
+            self.clock(),
+            self._derived,
         )
+        self._derived = plan.derived
         self.metrics.observe_decide(seconds=self.monotonic() - started)
         return plan, snapshot
 

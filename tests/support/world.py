@@ -28,10 +28,14 @@ from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import CallState, Memory
 from provisioner.slices.planning.plan import Create, Delete, LookUp, LookUpKind, Notice, Plan
+from provisioner.slices.planning.round import Derived
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW
 from tests.support.models import make_node, make_nodes, make_pod
 from tests.support.settings import settings
+
+#: Every so many decisions are compared with one that takes nothing over from the last.
+_COMPARED_EVERY = 6
 
 
 def failure(kind: FailureKind, message: str = "GKE's own words.") -> Failure:
@@ -52,6 +56,7 @@ class World:
         self.memory = Memory()
         self.now: datetime = NOW
         self.plans: list[Plan] = []
+        self.derived: Derived | None = None
         self.created: list[PoolName] = []
         self.deleted: list[PoolName] = []
         #: What GKE says to a create or delete; None: it takes it.
@@ -195,7 +200,13 @@ class World:
 
     def look(self, **changes: Any) -> Plan:
         """Decide, and send nothing: calls stay under way."""
-        plan = decide(self.snapshot(**changes), self.memory, self.settings, GKE_RULES, self.now)
+        snapshot = self.snapshot(**changes)
+        plan = decide(snapshot, self.memory, self.settings, GKE_RULES, self.now, self.derived)
+        if len(self.plans) % _COMPARED_EVERY == 1:
+            # What is taken over from the last round changes nothing.
+            fresh = decide(snapshot, self.memory, self.settings, GKE_RULES, self.now)
+            assert replace(plan, derived=None) == replace(fresh, derived=None)
+        self.derived = plan.derived
         self.memory = plan.memory
         self.plans.append(plan)
         return plan

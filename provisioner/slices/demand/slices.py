@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 from provisioner import constants, tpu
@@ -107,6 +108,16 @@ class _Child(NamedTuple):
     name: str
 
 
+class Found(NamedTuple):
+    """The slices of one workload, and all that they follow from."""
+
+    workload: Workload
+    policy: ServingPolicy
+    #: The key of each group of which something is there, its name where that is known, and its pods.
+    wanted: tuple[tuple[GroupKey, str, tuple[Pod, ...]], ...]
+    slices: Mapping[SliceId, Slice]
+
+
 def find_slices(
     workloads: Workloads,
     pods: Iterable[Pod],
@@ -115,7 +126,28 @@ def find_slices(
     *,
     keep_suspended: bool = False,
 ) -> dict[SliceId, Slice]:
-    """List the slices of all living workloads: not finished, not suspended, not being deleted.
+    """List the slices of all living workloads: see `find_by_workload`."""
+    return all_slices(find_by_workload(workloads, pods, policy, referred, keep_suspended=keep_suspended))
+
+
+def all_slices(found: Mapping[WorkloadUid, Found]) -> dict[SliceId, Slice]:
+    """Put the slices of all workloads together."""
+    slices: dict[SliceId, Slice] = {}
+    for each in found.values():
+        slices.update(each.slices)
+    return slices
+
+
+def find_by_workload(
+    workloads: Workloads,
+    pods: Iterable[Pod],
+    policy: ServingPolicy,
+    referred: Mapping[SliceId, str] | None = None,
+    *,
+    keep_suspended: bool = False,
+    last: Mapping[WorkloadUid, Found] = MappingProxyType({}),
+) -> dict[WorkloadUid, Found]:
+    """List the slices of each living workload: not finished, not suspended, not being deleted.
 
     With `keep_suspended` also those of suspended ones, which buy nothing, as far as something refers to them.
 
@@ -124,6 +156,8 @@ def find_slices(
 
     A pod makes no slice by itself: its group has to be one of those that the workload's spec lists. What other pods are
     bound to is still seen by the matching.
+
+    What was found last time is taken over where nothing that it follows from has changed: most of it, in each round.
     """
     wanted: dict[WorkloadUid, dict[GroupKey, _Wanted]] = defaultdict(dict)
     for slice_id, name in (referred or {}).items():
@@ -137,11 +171,18 @@ def find_slices(
             entry = wanted[uid][pod.group_key] = _Wanted("")
         entry.name = entry.name or pod.group_name
         entry.pods.append(pod)
-    slices: dict[SliceId, Slice] = {}
-    for workload in workloads.by_uid.values():
-        if _runs_here(workload) and workload.keeps_pools(while_suspended=keep_suspended):
-            slices |= _slices_of(workload, wanted[workload.uid], policy)
-    return slices
+    found: dict[WorkloadUid, Found] = {}
+    for uid, workload in workloads.by_uid.items():
+        if not (_runs_here(workload) and workload.keeps_pools(while_suspended=keep_suspended)):
+            continue
+        there = wanted[uid]
+        asked = tuple([(key, each.name, tuple(each.pods)) for key, each in there.items()])
+        before = last.get(uid)
+        # Equal objects are nearly always the same ones, so that comparing them costs little.
+        if before is None or before.workload != workload or before.wanted != asked or before.policy != policy:
+            before = Found(workload, policy, asked, _slices_of(workload, there, policy))
+        found[uid] = before
+    return found
 
 
 @dataclass(slots=True)

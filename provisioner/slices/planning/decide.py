@@ -26,20 +26,28 @@ from provisioner.slices.planning.retire import stuck as stuck_slices
 from provisioner.slices.planning.retire.arriving import held_for_arrivals
 from provisioner.slices.planning.retire.evicted import to_evict
 from provisioner.slices.planning.retire.unneeded import Exceptions, Unneeded, find_unneeded
-from provisioner.slices.planning.round import Round, begin_round
+from provisioner.slices.planning.round import Derived, Round, begin_round
 from provisioner.slices.planning.supply import Supply
 from provisioner.slices.supplier import PoolRules
 
 
-def decide(snapshot: Snapshot, memory: Memory, settings: Settings, rules: PoolRules, now: datetime) -> Plan:
+def decide(
+    snapshot: Snapshot,
+    memory: Memory,
+    settings: Settings,
+    rules: PoolRules,
+    now: datetime,
+    last: Derived | None = None,
+) -> Plan:
     """Decide what to do about one snapshot.
 
+    `last` is what the last plan says of itself (`Plan.derived`): the outcome is the same without it, and takes longer.
     Where the snapshot is not to be trusted, nothing is decided and nothing is forgotten.
     """
     if snapshot.not_synced:
-        return Plan(memory=memory, poll_seconds=rules.polling.idle_seconds)
+        return Plan(memory=memory, poll_seconds=rules.polling.idle_seconds, derived=last)
     memory, look_ups = _close_calls(snapshot, memory, now)
-    round_ = begin_round(snapshot, memory, settings, rules, now)
+    round_ = begin_round(snapshot, memory, settings, rules, now, last)
     turns = gangs.take_turns(round_)
     matching = match(round_, _restrictions(round_, turns))
     round_, slots = _operations(replace(round_, memory=learn_from_pools(round_, matching)))
@@ -76,6 +84,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: Settings, rules: PoolRu
         alerts=unneeded.alerts,
         transitions=transitions,
         pools=states,
+        derived=round_.derived,
         poll_seconds=_poll_seconds(round_, launches, deletes, unneeded),
         wake_at=min(
             (

@@ -12,6 +12,7 @@ from provisioner.model.workloads import GroupKey, ObjectRef, Pod, Workload, Work
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.round import Derived
 
 
 class DeleteReason(Enum):
@@ -160,6 +161,8 @@ class Plan:
     alerts: tuple[Alert, ...] = ()
     transitions: tuple[Transition, ...] = ()
     pools: tuple[PoolState, ...] = ()
+    #: For the next decision.
+    derived: Derived | None = None
     #: How old the list of pools may become before it is fetched again, in seconds.
     poll_seconds: float = 60.0
     #: When to decide again at the latest without any event; None: whenever the list is polled.

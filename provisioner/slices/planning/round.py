@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from provisioner.model.capacity import PoolName
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import Workloads
+from provisioner.model.workloads import Workloads, WorkloadUid
 from provisioner.settings import Settings
-from provisioner.slices.demand import Slice, SliceId, find_slices
+from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.serving import ServingPolicy
+from provisioner.slices.demand.slices import Found, all_slices, find_by_workload
 from provisioner.slices.planning.launch.candidates import Candidates
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.supply import Supply, by_owner, find_supply, referred
@@ -40,24 +41,44 @@ class Round:
     made_for: Mapping[PoolName, SliceId]
     #: The pools that could be created.
     candidates: Candidates
+    #: For the next round.
+    derived: Derived
 
 
-def begin_round(snapshot: Snapshot, memory: Memory, settings: Settings, rules: PoolRules, now: datetime) -> Round:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derived:
+    """What a round found out that follows from single objects: the next takes over what has not changed."""
+
+    found: Mapping[WorkloadUid, Found] = field(default_factory=dict)
+    supply: Mapping[PoolName, Supply] = field(default_factory=dict)
+
+
+def begin_round(
+    snapshot: Snapshot,
+    memory: Memory,
+    settings: Settings,
+    rules: PoolRules,
+    now: datetime,
+    last: Derived | None = None,
+) -> Round:
     """Find out what there is and what it is for."""
+    last = last or Derived()
     workloads = Workloads.of(snapshot.workloads)
     policy = ServingPolicy(
         namespaces=frozenset(settings.namespaces),
         opt_in_label=settings.opt_in_label,
         namespace_labels=snapshot.namespace_labels,
     )
-    supply = find_supply(snapshot, memory, settings, rules, now)
-    slices = find_slices(
+    supply = find_supply(snapshot, memory, settings, rules, now, last.supply)
+    found = find_by_workload(
         workloads,
         snapshot.pods,
         policy,
         referred(supply.values(), workloads, memory),
         keep_suspended=settings.keep_suspended,
+        last=last.found,
     )
+    slices = all_slices(found)
     owned = by_owner(slices, supply.values())
     return Round(
         snapshot=snapshot,
@@ -72,4 +93,5 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: Settings, rules: P
         owned=owned,
         made_for={each.name: slice_id for slice_id, many in owned.items() for each in many},
         candidates=Candidates(settings, rules),
+        derived=Derived(found=found, supply=supply),
     )

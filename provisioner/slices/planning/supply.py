@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
+from types import MappingProxyType
 
 from provisioner import constants, tpu
 from provisioner.model.capacity import LATE, CapacityKind, Node, NodePool, PoolName, PoolStatus, expected_pool
@@ -63,6 +64,11 @@ class Supply:
         return self.rules.expected_node(self.pool)
 
     @property
+    def calm(self) -> bool:
+        """Whether nothing that it is depends on the time, or on a delete."""
+        return self.unready_since is None and not self.leaving and not self.half_deleted
+
+    @property
     def ready(self) -> bool:
         """Whether all nodes are there and ready."""
         return 0 < self.pool.hosts <= self.ready_nodes
@@ -98,20 +104,39 @@ class Supply:
 
 
 def find_supply(
-    snapshot: Snapshot, memory: Memory, settings: Settings, rules: PoolRules, now: datetime
+    snapshot: Snapshot,
+    memory: Memory,
+    settings: Settings,
+    rules: PoolRules,
+    now: datetime,
+    last: Mapping[PoolName, Supply] = MappingProxyType({}),
 ) -> dict[PoolName, Supply]:
-    """List our pools: those that GKE lists, and creates that the list does not show yet."""
+    """List our pools: those that GKE lists, and creates that the list does not show yet.
+
+    What was found last time is taken over where nothing has changed, which is so of most pools, in each round.
+    """
     nodes_of: dict[PoolName, list[Node]] = defaultdict(list)
     for node in snapshot.nodes:
         nodes_of[node.pool_name].append(node)
     listed = {pool.name: pool for pool in snapshot.pools}
     supply = {}
     for pool in (*listed.values(), *_unlisted(memory, listed)):
+        delete = memory.deletes.get(pool.name)
+        here = tuple(nodes_of.get(pool.name, ()))
+        before = last.get(pool.name)
+        if (
+            before is not None
+            and delete is None
+            and before.calm
+            and (before.pool, before.nodes, before.listed) == (pool, here, pool.name in listed)
+            and before.rules is rules
+            and before.unwatched is _is_unwatched(before.ownership, snapshot, settings)
+        ):
+            supply[pool.name] = before
+            continue
         ownership = read_ownership(pool.labels)
         if ownership is None:
             continue
-        delete = memory.deletes.get(pool.name)
-        here = tuple(nodes_of.get(pool.name, ()))
         known = tpu.machine_type(pool.machine_type)
         chips = max(1, known[1].chips) if known is not None else 1
         ready_nodes = 0
