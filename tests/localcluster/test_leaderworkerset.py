@@ -345,9 +345,12 @@ def test_a_leaderworkerset_from_creation_to_nothing_left(kube: Kube) -> None:
             assert [step for step in story if step in order] == list(order), scenario.name
             assert [step for step in expected if step in order] == list(order), scenario.name
         if scenario is SCENARIOS[0]:
-            objects = _objects(kube, pools)
             if RECORD:
-                write("objects", objects)
-            assert objects == recorded("objects")
+                write("objects", _objects(kube, pools))
+            # The status of a StatefulSet comes a little later than its pods.
+            wait_for(
+                lambda: _objects(kube, pools) == recorded("objects"),
+                what="the objects that were recorded; record them again to see what differs",
+            )
     if RECORD:
         write("stories", stories)

@@ -179,18 +179,18 @@ def test_what_gcloud_sends(wanted: Slice, gke: Simulator) -> None:
         assert status == 200, answer
         return answer
 
-    def wait_for(operation: dict[str, Any]) -> None:
+    def await_end(operation: dict[str, Any]) -> None:
         path = f"projects/proj/locations/us-central2-b/operations/{operation['name']}"
         # An operation with a statusMessage is one that failed, to gcloud.
         assert "statusMessage" not in operation
         wait_for(lambda: call("GET", path)["status"] == "DONE")
         assert "statusMessage" not in call("GET", path)
 
-    wait_for(call("POST", f"{_CLUSTER}/nodePools", wanted.body("slice")))
+    await_end(call("POST", f"{_CLUSTER}/nodePools", wanted.body("slice")))
     made = call("GET", f"{_CLUSTER}/nodePools/slice")
     assert (made["status"], made["placementPolicy"]) == ("RUNNING", wanted.placement)
     assert call("GET", f"{_CLUSTER}/nodePools") == {"nodePools": [made]}
-    wait_for(call("DELETE", f"{_CLUSTER}/nodePools/slice"))
+    await_end(call("DELETE", f"{_CLUSTER}/nodePools/slice"))
     assert call("GET", f"{_CLUSTER}/nodePools") == {}
     client.close()
 
