@@ -109,10 +109,9 @@ class _Child(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The slices of one workload, and all that they follow from."""
+    """The slices of one workload, and all that they follow from beside the policy."""
 
     workload: Workload
-    policy: ServingPolicy
     #: The key of each group of which something is there, its name where that is known, and its pods.
     wanted: tuple[tuple[GroupKey, str, tuple[Pod, ...]], ...]
     slices: Mapping[SliceId, Slice]
@@ -157,7 +156,8 @@ def find_by_workload(
     A pod makes no slice by itself: its group has to be one of those that the workload's spec lists. What other pods are
     bound to is still seen by the matching.
 
-    What was found last time is taken over where nothing that it follows from has changed: most of it, in each round.
+    What was found last time, by the same policy, is taken over where nothing that it follows from has changed: most of
+    it, in each round.
     """
     wanted: dict[WorkloadUid, dict[GroupKey, _Wanted]] = defaultdict(dict)
     for slice_id, name in (referred or {}).items():
@@ -179,8 +179,8 @@ def find_by_workload(
         asked = tuple([(key, each.name, tuple(each.pods)) for key, each in there.items()])
         before = last.get(uid)
         # Equal objects are nearly always the same ones, so that comparing them costs little.
-        if before is None or before.workload != workload or before.wanted != asked or before.policy != policy:
-            before = Found(workload, policy, asked, _slices_of(workload, there, policy))
+        if before is None or before.workload != workload or before.wanted != asked:
+            before = Found(workload, asked, _slices_of(workload, there, policy))
         found[uid] = before
     return found
 

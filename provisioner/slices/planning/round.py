@@ -49,6 +49,8 @@ class Round:
 class Derived:
     """What a round found out that follows from single objects: the next takes over what has not changed."""
 
+    #: By which the slices were found.
+    policy: ServingPolicy = field(default_factory=ServingPolicy)
     found: Mapping[WorkloadUid, Found] = field(default_factory=dict)
     supply: Mapping[PoolName, Supply] = field(default_factory=dict)
 
@@ -76,7 +78,8 @@ def begin_round(
         policy,
         referred(supply.values(), workloads, memory),
         keep_suspended=settings.keep_suspended,
-        last=last.found,
+        # Compared once: it has the labels of all namespaces.
+        last=last.found if last.policy == policy else {},
     )
     slices = all_slices(found)
     owned = by_owner(slices, supply.values())
@@ -93,5 +96,5 @@ def begin_round(
         owned=owned,
         made_for={each.name: slice_id for slice_id, many in owned.items() for each in many},
         candidates=Candidates(settings, rules),
-        derived=Derived(found=found, supply=supply),
+        derived=Derived(policy=policy, found=found, supply=supply),
     )
