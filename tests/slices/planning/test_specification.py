@@ -21,7 +21,8 @@ from provisioner.model.capacity import (
 from provisioner.model.choices import capacity_key
 from provisioner.model.fit import misfit
 from provisioner.slices.demand import Slice
-from provisioner.slices.planning.launch.specification import fingerprint, labels_left_out
+from provisioner.slices.planning.launch import specification
+from provisioner.slices.planning.launch.specification import labels_left_out
 from provisioner.slices.supplier import UnmeetableError
 from provisioner.slices.suppliers.gke.node_labels import expected_node
 from tests.support.models import (
@@ -42,6 +43,11 @@ def slice_of(*, parallelism: int = 2, name: str = "train", **requirements: Any) 
     """Return a slice whose leader asks for this."""
     asked = make_requirements(**requirements)
     return make_slice(make_jobset(name, parallelism=parallelism, template=asked), requirements=asked)
+
+
+def fingerprint(request: NodePoolRequest) -> str:
+    """Digest a request as a specification does."""
+    return specification._digest(specification._digest_text(request), request.labels)
 
 
 def request_of(slice_: Slice, attempt: int = 0, **changes: Any) -> NodePoolRequest:

@@ -149,11 +149,6 @@ def check_shape(slice_: Slice) -> tpu.Shape:
     return shape
 
 
-def fingerprint(request: NodePoolRequest) -> str:
-    """Digest all of a request but its name and attempt: equal digests ask GKE for the same thing."""
-    return _digest(_digest_text(request), request.labels)
-
-
 def _digest_text(request: NodePoolRequest) -> tuple[str, str]:
     """Return what the digest is over, before and after the labels.
 
