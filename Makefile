@@ -91,6 +91,11 @@ docs: $(SETUP) ## Generate docs/settings.md from the code, and docs/architecture
 	@$(BIN)/python docs/settings_table.py > docs/settings.md
 	@$(BIN)/python docs/diagram.py > docs/architecture.svg
 
+.PHONY: site
+site: $(SETUP) ## Build the documentation's site into build/site. A broken link or anchor fails.
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs -d build/site-cache . build/site
+	@echo "open build/site/index.html"
+
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" pyproject.toml
 
 .PHONY: lock

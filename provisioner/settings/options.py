@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from provisioner import constants
@@ -20,12 +21,25 @@ MOST_CONCURRENCY = 64
 _ACCELERATOR = re.compile(r"[a-z][-a-z0-9]{0,62}")
 
 
+class Group(Enum):
+    """What an option is about: a section of docs/settings.md, in this order."""
+
+    REQUIRED = "Required"
+    WORKLOADS = "Workloads"
+    CAPACITY = "Capacity"
+    LIMITS = "Limits"
+    NODES = "Nodes"
+    TUNING = "Tuning"
+    ENVIRONMENT = "The provisioner's own environment"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One environment variable."""
 
     variable: str
     field: str
+    group: Group
     read: Callable[[str], Any]
     #: In the environment's form; None: required.
     default: str | None
@@ -36,6 +50,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GCP_PROJECT_ID",
         field="project_id",
+        group=Group.REQUIRED,
         read=forms.matching(choices.PROJECT, "a Google Cloud project id"),
         default=None,
         description="The project of the cluster, e.g. my-project. Inferred on Google Cloud machines.",
@@ -43,6 +58,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GCP_CLUSTER_LOCATION",
         field="cluster_location",
+        group=Group.REQUIRED,
         read=forms.matching(forms.LOCATION, "a region such as us-central2 or a zone such as us-central2-b"),
         default=None,
         description="The region of a regional cluster or the zone of a zonal one, e.g. us-central2. Inferred on GKE.",
@@ -50,6 +66,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GCP_ZONE",
         field="zone",
+        group=Group.REQUIRED,
         read=forms.matching(forms.LOCATION, "a zone such as us-central2-b"),
         default=None,
         description="The zone in which node pools are created, e.g. us-central2-b. Inferred on Google Cloud.",
@@ -57,6 +74,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GCP_CLUSTER",
         field="cluster",
+        group=Group.REQUIRED,
         read=forms.matching(forms.CLUSTER, "a GKE cluster name"),
         default=None,
         description="The name of the cluster, e.g. my-cluster. Inferred on GKE.",
@@ -64,6 +82,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GCP_NODE_SERVICE_ACCOUNT",
         field="node_service_account",
+        group=Group.NODES,
         read=forms.matching(forms.ACCOUNT, "the e-mail address of a service account"),
         default="",
         description="The service account of the nodes. Empty: the project's Compute Engine default.",
@@ -71,6 +90,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GCP_NODE_OAUTH_SCOPES",
         field="node_oauth_scopes",
+        group=Group.NODES,
         read=forms.list_of(forms.SCOPE, f"an OAuth scope such as {forms.SCOPE_PREFIX}cloud-platform"),
         default=f"{forms.SCOPE_PREFIX}cloud-platform",
         description="Comma-separated OAuth scopes of the nodes. With cloud-platform, IAM alone decides what the "
@@ -80,6 +100,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GCP_NODE_TAGS",
         field="node_tags",
+        group=Group.NODES,
         read=forms.list_of(forms.NETWORK_TAG, "a network tag"),
         default="",
         description="Comma-separated network tags of the nodes.",
@@ -87,6 +108,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GCP_POD_TO_NODE_LABELS",
         field="pod_to_node_labels",
+        group=Group.NODES,
         read=forms.list_of(forms.LABEL_KEY, "a label key"),
         default="",
         description="Comma-separated pod labels to copy to the nodes.",
@@ -94,6 +116,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GCP_NODE_SECONDARY_DISK",
         field="node_secondary_disk",
+        group=Group.NODES,
         read=str,
         default="",
         description="The disk image of a secondary boot disk with cached container images. Empty: none.",
@@ -101,6 +124,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GCP_NODE_SECURE_BOOT",
         field="node_secure_boot",
+        group=Group.NODES,
         read=forms.go_bool,
         default="true",
         description="Create shielded nodes with secure boot.",
@@ -108,6 +132,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GCP_NODE_ADDITIONAL_NETWORKS",
         field="node_additional_networks",
+        group=Group.NODES,
         read=forms.parse_networks,
         default="",
         description='Additional networks of the nodes, "vpc1:subnet1, vpc2:subnet2".',
@@ -115,6 +140,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GCP_NODE_DISK_TYPE",
         field="node_disk_type",
+        group=Group.NODES,
         read=forms.matching(re.compile(r"[a-z0-9-]*"), "a disk type such as pd-balanced"),
         default="",
         description="The boot disk type. Empty: the type that the machine type needs. If a machine type does not "
@@ -123,6 +149,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GCP_NODE_CONFIDENTIAL_STORAGE",
         field="node_confidential_storage",
+        group=Group.NODES,
         read=forms.go_bool,
         default="false",
         description="Use confidential mode for hyperdisks.",
@@ -130,6 +157,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GCP_NODE_BOOT_DISK_KMS_KEY",
         field="node_boot_disk_kms_key",
+        group=Group.NODES,
         read=str,
         default="",
         description="The customer-managed encryption key of the boot disks, as a full resource name.",
@@ -137,6 +165,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GCP_FORCE_ON_DEMAND",
         field="force_on_demand",
+        group=Group.CAPACITY,
         read=forms.go_bool,
         default="false",
         description="Never create spot pools and never use reservations. If a pod selects them by nodeSelector, an "
@@ -145,6 +174,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="NODE_MIN_LIFESPAN",
         field="node_min_lifespan_seconds",
+        group=Group.TUNING,
         read=forms.go_duration_seconds,
         default="10s",
         description="No pool is deleted while one of its nodes is younger than this.",
@@ -152,6 +182,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="NODEPOOL_DELETION_DELAY",
         field="deletion_delay_seconds",
+        group=Group.TUNING,
         read=forms.go_duration_seconds,
         default="30s",
         description="A pool is deleted after nothing has needed it for this time. The Go provisioner ignores it.",
@@ -159,6 +190,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="KEEP_POOLS_OF_SUSPENDED_JOBSETS",
         field="keep_suspended",
+        group=Group.TUNING,
         read=forms.go_bool,
         default="false",
         description="Keep the pools of a suspended JobSet until it completes, fails or is deleted, as the Go "
@@ -168,6 +200,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="NODEPOOL_READY_TIMEOUT",
         field="ready_timeout_seconds",
+        group=Group.TUNING,
         read=forms.go_duration_seconds,
         default="15m",
         description="Replace a pool that GKE reports as up, and that no pod is on, if it has been without all of its "
@@ -176,6 +209,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="NODEPOOL_REPLACED_SHARE",
         field="replaced_share_percent",
+        group=Group.TUNING,
         read=forms.whole_number(1, 100),
         default="20",
         description="At most this percentage of the pools, but at least one, is replaced for that reason at once.",
@@ -183,6 +217,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="NODEPOOL_AUTO_UPGRADE",
         field="auto_upgrade",
+        group=Group.NODES,
         read=forms.auto_upgrade,
         default="auto",
         description="auto, on or off. On a cluster with a release channel GKE accepts no node pool without "
@@ -192,6 +227,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="REPLACE_STUCK_SLICES",
         field="replace_stuck_slices",
+        group=Group.TUNING,
         read=forms.go_bool,
         default="false",
         description="Replace a pool that is ready while pods of its slice stay unschedulable for ten minutes. The "
@@ -201,6 +237,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="POD_RESOURCE_TYPE",
         field="",
+        group=Group.ENVIRONMENT,
         read=forms.choice(constants.TPU_RESOURCE),
         default=constants.TPU_RESOURCE,
         description="The resource that counts chips. Only google.com/tpu, because no other resource counts the chips "
@@ -209,6 +246,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="CONCURRENCY",
         field="concurrency",
+        group=Group.TUNING,
         read=forms.number_up_to(MOST_CONCURRENCY),
         default="16",
         description="The number of concurrent requests to GKE, separately for creates and deletes. No request waits "
@@ -217,6 +255,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GKE_MAX_PODS_PER_NODE",
         field="max_pods_per_node",
+        group=Group.NODES,
         read=forms.whole_number(8, _MAX_PODS),
         default="15",
         description="The maximum number of pods on a node. It determines the size of each node's pod address range.",
@@ -224,6 +263,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="PROVIDER",
         field="",
+        group=Group.ENVIRONMENT,
         read=forms.provider,
         default="gke",
         description="The supplier of capacity; only gke.",
@@ -231,6 +271,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="GKE_ENDPOINT",
         field="gke_endpoint",
+        group=Group.ENVIRONMENT,
         read=forms.endpoint,
         default="",
         description="The address of another GKE, which is used without credentials, e.g. the simulator's "
@@ -239,6 +280,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="SERVE_JOBS",
         field="serve_jobs",
+        group=Group.WORKLOADS,
         read=forms.go_bool,
         default="false",
         description='Also serve plain Jobs with the annotation tpu-provisioner.cloud.google.com/serve: "true". The '
@@ -247,6 +289,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="SERVED_NAMESPACES",
         field="namespaces",
+        group=Group.WORKLOADS,
         read=forms.list_of(forms.NAMESPACE, "a namespace name"),
         default="",
         description="Comma-separated namespaces whose workloads are served. Empty: all.",
@@ -254,6 +297,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="OPT_IN_LABEL",
         field="opt_in_label",
+        group=Group.WORKLOADS,
         read=forms.label,
         default="",
         description='Serve only pods that have this label ("key=value") or whose namespace has it. Empty: serve all. '
@@ -262,6 +306,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="ZONES",
         field="zones",
+        group=Group.CAPACITY,
         read=choices.parse_zones,
         default="",
         description="Comma-separated zones in the cluster's region in which pools may be created, best first. Empty: "
@@ -270,6 +315,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="CAPACITY",
         field="capacity",
+        group=Group.CAPACITY,
         read=choices.parse_choices,
         default="",
         description='Comma-separated choices of capacity, best first, for pods that select none: "reservation/r1, '
@@ -279,6 +325,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="SAME_ZONE",
         field="same_zone",
+        group=Group.CAPACITY,
         read=forms.go_bool,
         default="false",
         description="Create all pools of one workload in one zone. The annotation of the same name takes precedence.",
@@ -286,6 +333,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="MAX_RUN_DURATION",
         field="max_run_seconds",
+        group=Group.CAPACITY,
         read=forms.go_duration_seconds,
         default="0s",
         description="Google removes the nodes of flex-start pools after this time; 10 minutes to 7 days. 0: Google's "
@@ -294,6 +342,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="ALL_OR_NOTHING",
         field="all_or_nothing",
+        group=Group.CAPACITY,
         read=forms.go_bool,
         default="false",
         description="Start the slices of a workload together: nodes have a taint until every slice of the workload "
@@ -303,6 +352,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="PARTIAL_HOLD",
         field="partial_hold_seconds",
+        group=Group.CAPACITY,
         read=forms.go_duration_seconds,
         default="20m",
         description="Under ALL_OR_NOTHING: when no further slice of a workload has come up for this time, and none is "
@@ -311,6 +361,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="MAX_CHIPS",
         field="max_chips",
+        group=Group.LIMITS,
         read=forms.whole_number(0, forms.MOST),
         default="",
         description="No pool is created that would raise the number of chips of all the provisioner's pools above "
@@ -319,6 +370,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="MAX_CHIPS_PER_NAMESPACE",
         field="max_chips_per_namespace",
+        group=Group.LIMITS,
         read=forms.amounts(forms.NAMESPACE, "a namespace name"),
         default="",
         description='The same for the pools of one namespace: "team-a=512, team-b=64, *=16"; * is every other '
@@ -327,6 +379,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="MAX_CHIPS_PER_ACCELERATOR",
         field="max_chips_per_accelerator",
+        group=Group.LIMITS,
         read=forms.amounts(_ACCELERATOR, "an accelerator label"),
         default="",
         description='The same for the pools of one accelerator: "tpu-v5p-slice=1024, *=0".',
@@ -334,6 +387,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="MAX_POOLS_PER_JOBSET",
         field="max_pools_per_jobset",
+        group=Group.LIMITS,
         read=forms.whole_number(0, forms.MOST),
         default="",
         description="No pool is created for a workload (JobSet, LeaderWorkerSet, Job) that has this many.",
@@ -341,6 +395,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="MAX_CREATES_PER_HOUR",
         field="max_creates_per_hour",
+        group=Group.LIMITS,
         read=forms.whole_number(0, forms.MOST),
         default="",
         description="At most this many pools are created within any hour.",
@@ -348,6 +403,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="ALLOWED_NAMESPACES",
         field="allowed_namespaces",
+        group=Group.LIMITS,
         read=forms.allowed(forms.NAME_OR_PREFIX, "a namespace name, or its beginning and *"),
         default="",
         description="Comma-separated namespaces whose workloads may have pools. For all others an Event says so. "
@@ -356,6 +412,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="ALLOWED_RESERVATIONS",
         field="allowed_reservations",
+        group=Group.LIMITS,
         read=forms.allowed(forms.NAME_OR_PREFIX, "a reservation"),
         default="",
         description='Comma-separated reservations that a pod or workload may name, as "r1" or "project/r1". "none": '
@@ -364,6 +421,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="ALLOWED_SERVICE_ACCOUNTS",
         field="allowed_service_accounts",
+        group=Group.LIMITS,
         read=forms.allowed(forms.NAME_OR_PREFIX, "a service account"),
         default="",
         description='The same for the node service accounts that a pod may name. "none": none at all. Empty: '
@@ -372,6 +430,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="ALLOWED_NETWORKS",
         field="allowed_networks",
+        group=Group.LIMITS,
         read=forms.allowed(forms.NAME_OR_PREFIX, "a network"),
         default="",
         description='The same for the additional networks that a pod may name, as "vpc" or "vpc:subnet". "none": none '
@@ -380,6 +439,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="ALLOWED_LABEL_KEYS",
         field="allowed_label_keys",
+        group=Group.LIMITS,
         read=forms.allowed(forms.NAME_OR_PREFIX, "a label key"),
         default="",
         description='The same for the keys of node labels that a pod may set by selector or copy-labels. "none": none '
@@ -388,6 +448,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="PAUSE_CREATION",
         field="pause_creation",
+        group=Group.LIMITS,
         read=forms.go_bool,
         default="false",
         description="Create no new pools. Existing pools are used, monitored and deleted as usual.",
@@ -395,6 +456,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="SINGLE_HOST_PLACEMENT",
         field="single_host_placement",
+        group=Group.NODES,
         read=forms.placement,
         default="none",
         description="none or compact: COMPACT placement with topology on single-host pools. According to its "
@@ -403,6 +465,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="ASSUME_SAME_CLUSTER",
         field="assume_same_cluster",
+        group=Group.ENVIRONMENT,
         read=forms.go_bool,
         default="false",
         description="Skip the check that the kubeconfig and GCP_CLUSTER are one cluster, if it cannot be proven (a "
@@ -412,6 +475,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="POD_NAMESPACE",
         field="own_namespace",
+        group=Group.ENVIRONMENT,
         read=forms.matching(forms.NAMESPACE, "a namespace name"),
         default=constants.DEFAULT_NAMESPACE,
         description="The namespace of the provisioner's Lease and hints.",
@@ -419,6 +483,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="POD_NAME",
         field="own_name",
+        group=Group.ENVIRONMENT,
         read=str,
         default="",
         description="The provisioner's identity in the Lease. Empty: host name and process.",
@@ -426,6 +491,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         variable="LOG_LEVEL",
         field="log_level",
+        group=Group.TUNING,
         read=forms.choice("debug", "info", "warning", "error"),
         default="info",
         description="debug, info, warning or error.",
