@@ -5,14 +5,17 @@ It changes nothing, and prints one line a check as soon as it is made.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
 
+import click
+
 from provisioner import settings
 from provisioner.cli import output
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.frame import Command, kubeconfig_option
 from provisioner.cli.start import Attempt, attempt, subject_of
 from provisioner.runtime import logs
 from provisioner.slices import preflight
@@ -21,39 +24,46 @@ from provisioner.slices.preflight import Finding, Status
 _SETTINGS, _KUBECONFIG, _CREDENTIALS = "settings", "kubeconfig", "credentials for GKE"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument(
-        "--kubeconfig", help="kubeconfig file (default: in-cluster, else $KUBECONFIG, else ~/.kube/config)"
-    )
-    parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="output format (default: text)"
-    )
+@click.command(
+    cls=Command,
+    examples=(
+        "{prog} check            # with the settings of the environment",
+        "{prog} check -o json    # for programs",
+    ),
+)
+@kubeconfig_option
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="output format",
+)
+def command(kubeconfig: str | None, form: str) -> int:
+    """Check whether `run` would work here, and say what to do; changes nothing.
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Make all checks; return 1 when one failed, or not all could be told, else 0."""
+    Exit code 1 when a check failed, or not all could be made.
+    """
     # What it finds it prints; the log is for what nobody expects.
     logs.configure("error", stream=sys.stderr)
-    output.never_refuse_a_letter()
     try:
-        return _run(arguments)
-    except KeyboardInterrupt:
-        return 130
+        return _run(kubeconfig, form)
     except BrokenPipeError:
         output.drop_the_rest()
-        return 1
+        return ExitCode.ERROR
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(kubeconfig: str | None, form: str) -> int:
     found = []
-    for finding in all_findings(attempt(arguments.kubeconfig, os.environ), os.environ):
+    for finding in all_findings(attempt(kubeconfig, os.environ), os.environ):
         found.append(finding)
-        if arguments.output == "text":
+        if form == "text":
             print(finding, flush=True)
-    if arguments.output == "json":
+    if form == "json":
         print(json.dumps({"checks": [as_json(finding) for finding in found]}, indent=2), flush=True)
-    return int(any(finding.status is Status.FAILED for finding in found))
+    return ExitCode.ERROR if any(finding.status is Status.FAILED for finding in found) else ExitCode.OK
 
 
 def all_findings(tried: Attempt, environment: Mapping[str, str]) -> Iterator[Finding]:

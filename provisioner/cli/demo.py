@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
@@ -11,10 +10,13 @@ import time
 from pathlib import Path
 from types import FrameType
 
+import click
 from rich.console import Console
 from rich.table import Table
 
 import provisioner
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.frame import Command, complete_files
 from provisioner.localcluster import LocalClusterError
 from provisioner.rehearsal.story import PoolTimes, Story
 from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, ProvisionerProcess, Rehearsal, RehearsalError
@@ -34,36 +36,45 @@ _STEPS = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument(
-        "files", nargs="*", type=Path, metavar="FILE", help="manifests to apply (default: the example JobSet)"
-    )
-    parser.add_argument(
-        "--create-seconds", type=float, default=12.0, help="time that GKE takes to create a pool (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--delete-seconds", type=float, default=4.0, help="time that GKE takes to delete a pool (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--operations-quota", type=int, help="maximum number of concurrent node pool operations (default: no limit)"
-    )
-    parser.add_argument(
-        "--keep",
-        action="store_true",
-        default=os.environ.get("KEEP", "") not in ("", "0", "false"),
-        help="keep everything running afterwards (also KEEP=1)",
-    )
+@click.command(
+    cls=Command,
+    examples=(
+        "{prog} demo",
+        "{prog} demo my-jobset.yaml --create-seconds=60",
+        "KEEP=1 {prog} demo              # and look around afterwards",
+    ),
+)
+@click.argument("files", nargs=-1, type=Path, metavar="[FILE]...", shell_complete=complete_files)
+@click.option(
+    "--create-seconds", type=float, default=12.0, show_default=True, help="time that GKE takes to create a pool"
+)
+@click.option(
+    "--delete-seconds", type=float, default=4.0, show_default=True, help="time that GKE takes to delete a pool"
+)
+@click.option(
+    "--operations-quota", type=int, help="maximum number of concurrent node pool operations (default: no limit)"
+)
+@click.option("--keep", is_flag=True, help="keep everything running afterwards (also KEEP=1)")
+def command(
+    files: tuple[Path, ...],
+    *,
+    create_seconds: float,
+    delete_seconds: float,
+    operations_quota: int | None,
+    keep: bool,
+) -> int:
+    """Run a JobSet on a local control plane with a simulated GKE, and show what happens.
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the demo; return 0 where everything came and went as it should."""
+    FILE is a manifest to apply (default: the example JobSet). The first run builds the control plane, which takes about
+    ten minutes. Exit code 0 when everything came and went as it should.
+    """
+    keep = keep or os.environ.get("KEEP", "") not in ("", "0", "false")
     console = Console(highlight=False)
-    files = arguments.files or [_example()]
+    files = files or (_example(),)
     missing = [str(file) for file in files if not file.exists()]
     if missing:
         console.print(f"no such file: {', '.join(missing)}", style="red")
-        return 2
+        return ExitCode.USAGE
     interrupted = threading.Event()
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -77,9 +88,9 @@ def run(arguments: argparse.Namespace) -> int:
         project=PROJECT,
         location=LOCATION,
         cluster=CLUSTER,
-        create_seconds=arguments.create_seconds,
-        delete_seconds=arguments.delete_seconds,
-        operations_quota=arguments.operations_quota,
+        create_seconds=create_seconds,
+        delete_seconds=delete_seconds,
+        operations_quota=operations_quota,
     )
     narrator = _Narrator(console)
     try:
@@ -91,16 +102,16 @@ def run(arguments: argparse.Namespace) -> int:
             for file in files:
                 rehearsal.kubectl("apply", "--server-side", "-f", str(file))
             story = Story(rehearsal, process)
-            _watch(rehearsal, process, story, narrator, arguments.create_seconds, interrupted)
+            _watch(rehearsal, process, story, narrator, create_seconds, interrupted)
             _summarise(console, story, rehearsal)
-            if arguments.keep and not interrupted.is_set():
+            if keep and not interrupted.is_set():
                 _stay(console, rehearsal, process, interrupted)
     except (RehearsalError, LocalClusterError) as error:
         console.print(f"\nThe demo failed: {error}", style="red", markup=False)
-        return 1
+        return ExitCode.ERROR
     except KeyboardInterrupt:
-        return 130
-    return 130 if interrupted.is_set() and not arguments.keep else 0
+        return ExitCode.INTERRUPTED
+    return ExitCode.INTERRUPTED if interrupted.is_set() and not keep else ExitCode.OK
 
 
 class _Narrator:

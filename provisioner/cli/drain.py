@@ -7,7 +7,6 @@ decision, so the two cannot disagree about what is needed.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import threading
@@ -16,7 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import click
+
 from provisioner import constants, kube, settings
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.frame import Command, kubeconfig_option
 from provisioner.cli.start import prepare, refuse
 from provisioner.kube.protocol import LEASES_ROOT, object_path
 from provisioner.kube.quantities import parse_timestamp
@@ -46,25 +49,45 @@ _LEASE_SECONDS = 60.0
 _SET = "kubectl --namespace={} set env deployment/tpu-provisioner PAUSE_CREATION=true"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument("--wait", action="store_true", help="wait until no node pool is left")
-    parser.add_argument(
-        "--timeout",
-        type=_duration,
-        default=0.0,
-        metavar="DURATION",
-        help='give up waiting after this time, such as "30m" (default: never)',
-    )
-    parser.add_argument(
-        "--kubeconfig", help="kubeconfig file (default: in-cluster, else $KUBECONFIG, else ~/.kube/config)"
-    )
+class Duration(click.ParamType[float]):
+    """A duration in Go's form, as the settings have it; its value is in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read it."""
+        if isinstance(value, float):
+            return value
+        try:
+            return settings.go_duration_seconds(str(value))
+        except ValueError as error:
+            self.fail(f"{value!r} {error}", param, ctx)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Say what is left; return 0 only when nothing is."""
+@click.command(
+    cls=Command,
+    examples=(
+        "{prog} drain                         # what is left, and why",
+        "{prog} drain --wait --timeout 30m    # before an uninstall",
+    ),
+)
+@click.option("--wait", is_flag=True, help="wait until no node pool is left")
+@click.option(
+    "--timeout",
+    "patience_seconds",
+    type=Duration(),
+    default=0.0,
+    metavar="DURATION",
+    help='give up waiting after this time, such as "30m" (default: never)',
+)
+@kubeconfig_option
+def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float) -> int:
+    """List the node pools that are left and why, or wait until none is left.
+
+    It changes nothing: the controller deletes the pools. Exit code 0 only when none is left.
+    """
     try:
-        start = prepare(arguments.kubeconfig, os.environ)
+        start = prepare(kubeconfig, os.environ)
     except settings.SettingsError as error:
         return refuse(str(error))
     # What it finds it prints; the log is for what nobody expects.
@@ -89,10 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
         watch.start()
     try:
         _await_lists(watches, changed)
-        patience = (arguments.timeout or float("inf")) if arguments.wait else 0.0
+        patience = (patience_seconds or float("inf")) if wait else 0.0
         return drain(look, patience_seconds=patience, say=_say, wait=time.sleep, monotonic=time.monotonic)
-    except KeyboardInterrupt:
-        return 130
     finally:
         for watch in watches.named().values():
             watch.stop()
@@ -241,7 +262,7 @@ def drain(
         finding = look()
         if finding.empty:
             say(f"No node pool of the provisioner is left in {look.place}.")
-            return 0
+            return ExitCode.OK
         if finding != last or monotonic() - said_at >= _REMIND_SECONDS:
             _tell(finding, look.place, say)
             last, said_at = finding, monotonic()
@@ -249,7 +270,7 @@ def drain(
         if left_seconds <= 0:
             if patience_seconds:
                 say(f"Gave up waiting after {patience_seconds:.0f} s.")
-            return 1
+            return ExitCode.ERROR
         wait(min(_LOOK_SECONDS, left_seconds))
 
 
@@ -298,13 +319,6 @@ def _await_lists(watches: Watches, changed: threading.Event) -> None:
 def _say(line: str) -> None:
     # At once: whoever waits for it reads along through a pipe.
     print(line, flush=True)
-
-
-def _duration(text: str) -> float:
-    try:
-        return settings.go_duration_seconds(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} {error}") from error
 
 
 def _now() -> datetime:

@@ -1,68 +1,83 @@
-"""The command line. Each command imports what it needs only when it is chosen."""
+"""The command line: `tpu-provisioner`, and the same commands as a plugin of kubectl, `kubectl tpu`."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 import provisioner
 
+if TYPE_CHECKING:
+    import click
+
 #: Under this name the program is `run`: manifests of the Go provisioner set `command: [/manager]`, and flags alone.
 _NAME_OF_GO = "manager"
+#: kubectl starts `kubectl-tpu` for `kubectl tpu`.
+_NAME_OF_PLUGIN = "kubectl-tpu"
+_PROGRAM = "tpu-provisioner"
+#: Module and summary of each command, in the order of `--help`.
+COMMANDS = {
+    "check": ("check", "check whether run would work here, and say what to do; changes nothing"),
+    "drain": ("drain", "list the node pools that are left, or wait until none is left"),
+    "topologies": ("topologies", "list the slices that exist, and what each consists of"),
+    "run": ("run", "run the controller (settings come from the environment)"),
+    "demo": ("demo", "run a JobSet on a local control plane with a simulated GKE"),
+    "simulator": ("simulator", "run only the simulated GKE"),
+    "completion": ("completion", "print the script that completes commands in bash, zsh or fish"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code."""
-    given = _given() if arguments is None else list(arguments)
+    """Run one command; return its exit code. Raises SystemExit with code 2 where the command line is wrong."""
+    program = PurePath(sys.argv[0]).name
+    shown = "kubectl tpu" if program == _NAME_OF_PLUGIN else _PROGRAM
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None and program == _NAME_OF_GO:
+        given = ["run", *given]
     if given[:1] == ["run"]:
-        # Its flags are those of a Go program, in Go's forms; argparse is no help with the single dashes.
+        # Its flags are those of a Go program, in Go's forms; no library is a help with the single dashes.
         from provisioner.cli import run  # noqa: PLC0415
 
-        return run.main(given[1:])
-    parser = argparse.ArgumentParser(
-        prog="tpu-provisioner",
-        description="Just-in-time TPU node pools for JobSets on Google Kubernetes Engine.",
-    )
-    parser.add_argument("--version", action="version", version=f"tpu-provisioner {provisioner.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("run", help="run the controller (settings come from the environment)")
-    check = commands.add_parser("check", help="check whether run would work here, and say what to do; changes nothing")
-    drain = commands.add_parser("drain", help="list the node pools that are left, or wait until none is left")
-    demo = commands.add_parser("demo", help="run a JobSet on a local control plane with a simulated GKE")
-    simulator = commands.add_parser("simulator", help="run only the simulated GKE")
-    topologies = commands.add_parser("topologies", help="list the slices that exist, and what each consists of")
-    chosen = given[:1]
-    if chosen == ["check"]:
-        from provisioner.cli import check as check_command  # noqa: PLC0415
-
-        check_command.add_arguments(check)
-        return check_command.run(parser.parse_args(given))
-    if chosen == ["drain"]:
-        from provisioner.cli import drain as drain_command  # noqa: PLC0415
-
-        drain_command.add_arguments(drain)
-        return drain_command.run(parser.parse_args(given))
-    if chosen == ["demo"]:
-        from provisioner.cli import demo as demo_command  # noqa: PLC0415
-
-        demo_command.add_arguments(demo)
-        return demo_command.run(parser.parse_args(given))
-    if chosen == ["simulator"]:
-        from provisioner.simulators.gke import app  # noqa: PLC0415
-
-        app.cli_arguments(simulator)
-        return app.run_from_args(parser.parse_args(given))
-    if chosen == ["topologies"]:
-        from provisioner.cli import topologies as topologies_command  # noqa: PLC0415
-
-        topologies_command.add_arguments(topologies)
-        return topologies_command.run(parser.parse_args(given))
-    parser.parse_args(given)
-    return 2
+        return run.main(given[1:], program=shown)
+    return _choose(given, shown)
 
 
-def _given() -> list[str]:
-    program, *arguments = sys.argv
-    return ["run", *arguments] if PurePath(program).name == _NAME_OF_GO else arguments
+def make_frame() -> click.Group:
+    """Return all commands."""
+    import click  # noqa: PLC0415 - `run` does without
+
+    from provisioner.cli.frame import Entry, Frame  # noqa: PLC0415
+
+    entries = {
+        name: Entry(module=f"provisioner.cli.{module}", summary=summary) for name, (module, summary) in COMMANDS.items()
+    }
+    examples = ("{prog} COMMAND --help", "{prog} topologies tpu-v6e-slice", "{prog} check")
+    frame = Frame(entries, name=_PROGRAM, help=provisioner.__doc__, examples=examples)
+    return click.version_option(provisioner.__version__, message=f"{_PROGRAM} %(version)s")(frame)
+
+
+def _choose(given: list[str], program: str) -> int:
+    import click  # noqa: PLC0415
+
+    from provisioner.cli import output  # noqa: PLC0415
+    from provisioner.cli.exits import ExitCode  # noqa: PLC0415
+    from provisioner.cli.frame import wants_color  # noqa: PLC0415
+
+    output.never_refuse_a_letter()
+    try:
+        # Completion scripts set this variable, whatever the program is called.
+        ended = make_frame().main(
+            given,
+            prog_name=program,
+            complete_var="_TPU_PROVISIONER_COMPLETE",
+            standalone_mode=False,
+            color=wants_color(),
+        )
+    except click.ClickException as error:
+        error.show()
+        raise SystemExit(error.exit_code) from None
+    except click.Abort:
+        return ExitCode.INTERRUPTED
+    return ended if isinstance(ended, int) else ExitCode.OK

@@ -25,6 +25,10 @@ _log = structlog.get_logger(__name__)
 _ZAP_LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "error": "error", "panic": "error"}
 #: The checks hold up the start for no longer than this.
 _CHECKS_SECONDS = 3.0
+_EXAMPLES = """examples:
+  {prog} run                                  # in the foreground
+  {prog} run --leader-elect --kubeconfig=FILE
+"""
 _ZAP_IGNORED = ("zap-stacktrace-level", "zap-time-encoding")
 
 
@@ -43,9 +47,9 @@ class Flags:
     remarks: tuple[str, ...] = ()
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], *, program: str = "tpu-provisioner") -> int:
     """Run the controller; return the exit code."""
-    flags = parse_flags(arguments)
+    flags = parse_flags(arguments, program=program)
     try:
         start = prepare(flags.kubeconfig, os.environ, problems=_wrong_addresses(flags))
     except settings.SettingsError as error:
@@ -88,11 +92,13 @@ def _wrong_addresses(flags: Flags) -> list[str]:
     return problems
 
 
-def parse_flags(arguments: Sequence[str]) -> Flags:
+def parse_flags(arguments: Sequence[str], *, program: str = "tpu-provisioner") -> Flags:
     """Read the flags; exits with a usage message where they are wrong, as argparse does."""
     parser = argparse.ArgumentParser(
-        prog="tpu-provisioner run",
+        prog=f"{program} run",
         description="Run the controller. Its settings come from the environment; see docs/settings.md.",
+        epilog=_EXAMPLES.format(prog=program),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--metrics-bind-address", default=":8080", help='address of /metrics; "0" disables it')

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from provisioner import kube, settings
+from provisioner.cli.exits import ExitCode
 from provisioner.google import metadata
 from provisioner.slices import preflight
 from provisioner.slices.suppliers.gke.client import GkeClient, default_credentials
@@ -133,7 +134,7 @@ def subject_of(tried: Start | Attempt, effective: settings.Settings) -> prefligh
 def refuse(message: str) -> int:
     """Say why a command does not start; return its exit code."""
     sys.stderr.write(f"tpu-provisioner: {message}\n")
-    return 1
+    return ExitCode.ERROR
 
 
 def _infer(environment: Mapping[str, str]) -> dict[str, str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+import click
+
 from provisioner import constants, tpu
 from provisioner.cli import output
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.frame import Command
 from provisioner.tpu import Accelerator, MachineType, Shape
 
 _HEAD = (
@@ -26,33 +29,38 @@ _HEAD = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument(
-        "accelerator", nargs="?", metavar="ACCELERATOR", help=f"one value of {constants.TPU_ACCELERATOR} (default: all)"
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="also list topologies that follow Google's rule but are not on its lists"
-    )
+def _complete(_context: click.Context, _argument: click.Parameter, incomplete: str) -> list[str]:
+    return [label for label in tpu.ACCELERATORS if label.startswith(incomplete)]
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print the table; return the exit code."""
+@click.command(
+    cls=Command,
+    examples=(
+        "{prog} topologies",
+        "{prog} topologies tpu-v6e-slice",
+        "{prog} topologies tpu-v5p-slice --all",
+    ),
+)
+@click.argument("accelerator", required=False, shell_complete=_complete)
+@click.option(
+    "--all", "everything", is_flag=True, help="also list topologies that follow Google's rule but are not on its lists"
+)
+def command(accelerator: str | None, *, everything: bool) -> int:
+    """List the slices that exist, and what each consists of.
+
+    ACCELERATOR is one value of cloud.google.com/gke-tpu-accelerator (default: all).
+    """
     try:
-        offers = (
-            tuple(tpu.ACCELERATORS.values())
-            if arguments.accelerator is None
-            else (tpu.find_accelerator(arguments.accelerator),)
-        )
+        offers = tuple(tpu.ACCELERATORS.values()) if accelerator is None else (tpu.find_accelerator(accelerator),)
     except tpu.ShapeError as error:
         print(f"tpu-provisioner topologies: {error}", file=sys.stderr)
-        return 2
+        return ExitCode.USAGE
     try:
-        sys.stdout.write("".join(f"{line}\n" for line in _page(offers, everything=arguments.all)))
+        sys.stdout.write("".join(f"{line}\n" for line in _page(offers, everything=everything)))
         sys.stdout.flush()
     except BrokenPipeError:
         output.drop_the_rest()
-    return 0
+    return ExitCode.OK
 
 
 def _page(offers: Sequence[Accelerator], *, everything: bool) -> Iterator[str]:

@@ -1,41 +1,48 @@
 """The Kubernetes boundary: list-watches, live reads, Lease election, Events, hints.
 
 No type and no exception of the kubernetes package leaves it; every failure is a ClusterError (see errors.py).
+
+Its parts are imported when they are first used: a command that only reads manifests must not wait a second for a client
+that it never uses.
 """
 
-from provisioner.kube.api import KubeApi, connect
-from provisioner.kube.errors import (
-    ClusterError,
-    Conflict,
-    Forbidden,
-    Gone,
-    Invalid,
-    KubeconfigError,
-    Malformed,
-    NotFound,
-    TooManyRequests,
-    Unauthorized,
-    Unavailable,
-)
-from provisioner.kube.events import EventRecorder
-from provisioner.kube.fields import MalformedObject
-from provisioner.kube.hints import HintsStore
-from provisioner.kube.lease import LeaseElector, boot_clock
-from provisioner.kube.listwatch import ListWatch
-from provisioner.kube.live import (
-    PoolNode,
-    cordon,
-    cordon_open_node,
-    list_nodes_of_pool,
-    list_open_nodes_of_pool,
-    list_provider_ids_without_tpus,
-    release,
-    uncordon,
-)
-from provisioner.kube.parse import parse_node
-from provisioner.kube.protocol import Api, Page, Stream, Timeouts
-from provisioner.kube.reflector import Collection
-from provisioner.kube.watches import CombinedWatch, Namespace, Watch, WatchOptions, namespaces, nodes
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from provisioner.kube.api import KubeApi, connect
+    from provisioner.kube.errors import (
+        ClusterError,
+        Conflict,
+        Forbidden,
+        Gone,
+        Invalid,
+        KubeconfigError,
+        Malformed,
+        NotFound,
+        TooManyRequests,
+        Unauthorized,
+        Unavailable,
+    )
+    from provisioner.kube.events import EventRecorder
+    from provisioner.kube.fields import MalformedObject
+    from provisioner.kube.hints import HintsStore
+    from provisioner.kube.lease import LeaseElector, boot_clock
+    from provisioner.kube.listwatch import ListWatch
+    from provisioner.kube.live import (
+        PoolNode,
+        cordon,
+        cordon_open_node,
+        list_nodes_of_pool,
+        list_open_nodes_of_pool,
+        list_provider_ids_without_tpus,
+        release,
+        uncordon,
+    )
+    from provisioner.kube.parse import parse_node
+    from provisioner.kube.protocol import Api, Page, Stream, Timeouts
+    from provisioner.kube.reflector import Collection
+    from provisioner.kube.watches import CombinedWatch, Namespace, Watch, WatchOptions, namespaces, nodes
 
 __all__ = [
     "Api",
@@ -78,3 +85,67 @@ __all__ = [
     "release",
     "uncordon",
 ]
+
+#: Which module each name comes from.
+_HOMES = {
+    "api": (
+        "KubeApi",
+        "connect",
+    ),
+    "errors": (
+        "ClusterError",
+        "Conflict",
+        "Forbidden",
+        "Gone",
+        "Invalid",
+        "KubeconfigError",
+        "Malformed",
+        "NotFound",
+        "TooManyRequests",
+        "Unauthorized",
+        "Unavailable",
+    ),
+    "events": ("EventRecorder",),
+    "fields": ("MalformedObject",),
+    "hints": ("HintsStore",),
+    "lease": (
+        "LeaseElector",
+        "boot_clock",
+    ),
+    "listwatch": ("ListWatch",),
+    "live": (
+        "PoolNode",
+        "cordon",
+        "cordon_open_node",
+        "list_nodes_of_pool",
+        "list_open_nodes_of_pool",
+        "list_provider_ids_without_tpus",
+        "release",
+        "uncordon",
+    ),
+    "parse": ("parse_node",),
+    "protocol": (
+        "Api",
+        "Page",
+        "Stream",
+        "Timeouts",
+    ),
+    "reflector": ("Collection",),
+    "watches": (
+        "CombinedWatch",
+        "Namespace",
+        "Watch",
+        "WatchOptions",
+        "namespaces",
+        "nodes",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the part that a name comes from, when it is first used."""
+    for home, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from provisioner import constants
-from provisioner.cli import drain
+from provisioner.cli import drain, main
 from provisioner.kube import errors
 from provisioner.kube.protocol import LEASES_ROOT, object_path
 from provisioner.kube.quantities import format_micro_time
@@ -305,16 +304,13 @@ def test_the_lists_are_waited_for_although_a_kind_is_not_installed(world: World)
 )
 def test_flags(given: list[str], want: tuple[bool, float]) -> None:
     """Durations are Go's, as in kubectl."""
-    parser = argparse.ArgumentParser()
-    drain.add_arguments(parser)
-    parsed = parser.parse_args(given)
-    assert (parsed.wait, parsed.timeout) == want
+    parsed = drain.command.make_context("drain", list(given)).params
+    assert (parsed["wait"], parsed["patience_seconds"]) == want
 
 
 def test_a_wrong_duration(capsys: pytest.CaptureFixture[str]) -> None:
     """It says what a duration looks like."""
-    parser = argparse.ArgumentParser()
-    drain.add_arguments(parser)
-    with pytest.raises(SystemExit):
-        parser.parse_args(["--timeout=30"])
+    with pytest.raises(SystemExit) as error:
+        main(["drain", "--timeout=30"])
+    assert error.value.code == 2
     assert "is not a duration" in capsys.readouterr().err

@@ -1,6 +1,6 @@
 """A GKE to rehearse on: the real REST API over a socket, nodes in a real cluster, failures on demand."""
 
-from provisioner.simulators.gke.app import Simulator, cli_arguments, run_from_args
+from provisioner.simulators.gke.app import Simulator, serve
 from provisioner.simulators.gke.faults import Fault, FaultKind
 from provisioner.simulators.gke.records import NodeState, PoolStatus, PoolView
 from provisioner.simulators.gke.settings import SimulatorSettings
@@ -13,6 +13,5 @@ __all__ = [
     "PoolView",
     "Simulator",
     "SimulatorSettings",
-    "cli_arguments",
-    "run_from_args",
+    "serve",
 ]

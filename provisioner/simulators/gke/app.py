@@ -6,7 +6,6 @@ cluster of the kubeconfig.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import threading
@@ -22,7 +21,7 @@ from provisioner.simulators.gke.faults import Fault
 from provisioner.simulators.gke.model import World
 from provisioner.simulators.gke.records import PoolStatus, PoolView
 from provisioner.simulators.gke.server import Server
-from provisioner.simulators.gke.settings import SettingsError, SimulatorSettings
+from provisioner.simulators.gke.settings import SimulatorSettings
 from provisioner.simulators.gke.timeline import Clock, system_clock
 
 if TYPE_CHECKING:
@@ -208,58 +207,18 @@ class Simulator:
         self.world.set_status(pool, status, message=message)
 
 
-def cli_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    defaults = SimulatorSettings()
-    parser.add_argument(
-        "--port", type=int, default=8085, help="port to listen on; 0: a free port (default: %(default)s)"
-    )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--kubeconfig", type=Path, help="register Nodes in this cluster")
-    parser.add_argument("--project", help="serve only this project (default: any)")
-    parser.add_argument("--location", help="serve only this zone or region (default: any)")
-    parser.add_argument("--cluster", help="serve only this cluster (default: any)")
-    parser.add_argument(
-        "--create-seconds",
-        type=float,
-        default=defaults.create_seconds,
-        help="time that the create of a pool takes (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--delete-seconds",
-        type=float,
-        default=defaults.delete_seconds,
-        help="time that the delete of a pool takes (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--operations-quota", type=int, help="maximum number of concurrent operations in a cluster (default: no limit)"
-    )
-
-
-def run_from_args(args: argparse.Namespace) -> int:
-    """Serve until SIGINT or SIGTERM; return the exit code."""
-    try:
-        settings = SimulatorSettings(
-            project=args.project,
-            location=args.location,
-            cluster=args.cluster,
-            create_seconds=args.create_seconds,
-            delete_seconds=args.delete_seconds,
-            operations_quota=args.operations_quota,
-        )
-    except SettingsError as error:
-        sys.stderr.write(f"simulator: {error}\n")
-        return 2
+def serve(settings: SimulatorSettings, *, kubeconfig: Path | None, host: str, port: int) -> int:
+    """Serve until SIGINT or SIGTERM; return 1 where the port or the cluster cannot be used."""
     ended = threading.Event()
     signals.on_end(lambda _signal_name: ended.set())
-    simulator = Simulator(settings, kubeconfig=args.kubeconfig, host=args.host, port=args.port)
+    simulator = Simulator(settings, kubeconfig=kubeconfig, host=host, port=port)
     try:
         simulator.start()
     except ClusterError as error:
-        sys.stderr.write(f"simulator: can't use the cluster of {args.kubeconfig}: {error}\n")
+        sys.stderr.write(f"simulator: can't use the cluster of {kubeconfig}: {error}\n")
         return 1
     except OSError as error:
-        sys.stderr.write(f"simulator: can't listen on {args.host}:{args.port}: {error.strerror or error}\n")
+        sys.stderr.write(f"simulator: can't listen on {host}:{port}: {error.strerror or error}\n")
         return 1
     url = simulator.url
     sys.stdout.write(

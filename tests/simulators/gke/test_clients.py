@@ -72,17 +72,13 @@ def test_the_python_client(gke: Simulator) -> None:
         assert len(client.list_operations(parent="projects/proj/locations/us-east5-a").operations) == 2
 
 
-COMMAND = (
-    "import argparse, sys; from provisioner.simulators.gke import cli_arguments, run_from_args; "
-    "parser = argparse.ArgumentParser(); cli_arguments(parser); sys.exit(run_from_args(parser.parse_args()))"
-)
+COMMAND = (sys.executable, "-m", "provisioner", "simulator", "--port=0")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_serves_until_told_to_end(number: signal.Signals) -> None:
     """The command prints its address in one line and ends cleanly on a signal."""
-    command = [sys.executable, "-c", COMMAND, "--port=0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         line = process.stdout.readline()
@@ -102,8 +98,7 @@ def test_the_command_serves_until_told_to_end(number: signal.Signals) -> None:
 )
 def test_the_command_says_what_is_wrong(arguments: list[str], code: int, text: str) -> None:
     """A mistake ends the command with a text on standard error."""
-    command = [sys.executable, "-c", COMMAND, "--port=0", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=30, check=False)
 
     assert code == ended.returncode
     assert text in ended.stderr

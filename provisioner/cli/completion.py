@@ -1,0 +1,51 @@
+"""`tpu-provisioner completion`: commands and options completed by the shell."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
+
+from provisioner.cli.frame import Command
+
+_SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+_PROGRAM = "tpu-provisioner"
+_VARIABLE = "_TPU_PROVISIONER_COMPLETE"
+#: What kubectl's completion protocol (Cobra's) ends with: complete nothing else; complete files.
+_NO_FILES, _FILES = ":4", ":0"
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "source <({prog} completion bash)    # in ~/.bashrc",
+        "source <({prog} completion zsh)     # in ~/.zshrc, after compinit",
+        "{prog} completion fish | source     # in ~/.config/fish/config.fish",
+    ),
+)
+@click.argument("shell", type=click.Choice(list(_SHELLS)))
+def command(shell: str) -> int:
+    """Print the script that completes commands, options and files of tpu-provisioner in a shell.
+
+    `kubectl tpu` needs no script: kubectl completes it where kubectl itself is completed.
+    """
+    root = click.get_current_context().find_root().command
+    complete = _SHELLS[shell](root, {}, _PROGRAM, _VARIABLE)
+    # Not BashComplete.source(), which starts bash to see its version.
+    click.echo(ShellComplete.source(complete))
+    return 0
+
+
+def complete_for_kubectl() -> int:
+    """Answer kubectl, which starts `kubectl_complete-tpu` with the words that follow `kubectl tpu`."""
+    from provisioner.cli.main import make_frame  # noqa: PLC0415 - it imports this module
+
+    *words, incomplete = sys.argv[1:] or [""]
+    items = ShellComplete(make_frame(), {}, _PROGRAM, _VARIABLE).get_completions(words, incomplete)
+    plain = [item for item in items if item.type == "plain"]
+    for item in plain:
+        sys.stdout.write(f"{item.value}\t{item.help}\n" if item.help else f"{item.value}\n")
+    sys.stdout.write(f"{_FILES if len(plain) < len(items) else _NO_FILES}\n")
+    return os.EX_OK

@@ -1,0 +1,127 @@
+"""What all commands share: how they are found, how they are described, and how wrong command lines are reported.
+
+Each command is a module that is imported when it is chosen: the libraries of one must not cost the others their start.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+CONTEXT: Mapping[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
+
+
+class Command(click.Command):
+    """A command with examples in its help; `{prog}` in them is the program's name."""
+
+    def __init__(self, *arguments: Any, examples: Sequence[str] = (), **options: Any) -> None:
+        options.setdefault("context_settings", {}).update(CONTEXT)
+        super().__init__(*arguments, **options)
+        self._examples = tuple(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        _write_examples(self._examples, ctx, formatter)
+
+
+def _write_examples(examples: Sequence[str], ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    program = ctx.find_root().info_name or ""
+    if examples:
+        with formatter.section("Examples"):
+            # As they are, not wrapped.
+            for line in examples:
+                formatter.write(f"  {line.format(prog=program)}\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A command that is not imported yet."""
+
+    #: The module that has it as `command`.
+    module: str
+    #: One line for the list of commands.
+    summary: str
+
+
+class Frame(click.Group):
+    """The commands, imported one by one when they are chosen."""
+
+    def __init__(self, entries: Mapping[str, Entry], *, examples: Sequence[str] = (), **options: Any) -> None:
+        super().__init__(context_settings=dict(CONTEXT), **options)
+        self._entries = entries
+        self._examples = tuple(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        _write_examples(self._examples, ctx, formatter)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """List the names in the order of the table."""
+        return list(self._entries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
+        """Import a command; None where there is none of that name."""
+        entry = self._entries.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = import_module(entry.module).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; one that does not exist is a usage error with the nearest ones."""
+        name = args[0]
+        if name not in self._entries and not name.startswith("-"):
+            near = difflib.get_close_matches(name, self._entries)
+            hint = f": did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise click.UsageError(f"unknown command {name!r}{hint}\nCommands: {', '.join(self._entries)}", ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Complete names without importing the commands."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for completion
+
+        named = [CompletionItem(name, help=each.summary) for name, each in self._entries.items()]
+        return [
+            *(item for item in named if item.value.startswith(incomplete)),
+            *click.Command.shell_complete(self, ctx, incomplete),
+        ]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in self._entries.items()])
+
+
+def kubeconfig_option(command: _Function) -> _Function:
+    """Add the option of commands that talk to the cluster."""
+    return click.option(
+        "--kubeconfig",
+        metavar="FILE",
+        shell_complete=complete_files,
+        help="kubeconfig file (default: in-cluster, else $KUBECONFIG, else ~/.kube/config)",
+    )(command)
+
+
+def complete_files(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """Let the shell complete the name of a file."""
+    from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for completion
+
+    return [CompletionItem(incomplete, type="file")]
+
+
+def wants_color(environment: Mapping[str, str] = os.environ) -> bool | None:
+    """Tell whether output may be coloured; None: where it goes to a terminal."""
+    # https://no-color.org: whatever it is set to.
+    return False if environment.get("NO_COLOR") or environment.get("TERM") == "dumb" else None

@@ -1,0 +1,194 @@
+"""What all commands share: names, help, completion, exit codes, and what is imported when."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from provisioner import kube
+from provisioner.cli import main
+from provisioner.cli.completion import complete_for_kubectl
+from provisioner.cli.exits import MEANINGS, ExitCode
+from provisioner.cli.frame import wants_color
+from provisioner.cli.main import COMMANDS
+
+#: Some of these tests start Python or a shell.
+pytestmark = pytest.mark.timeout(60)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a wrong command line; return what is said."""
+    with pytest.raises(SystemExit) as error:
+        main(list(arguments))
+    assert error.value.code == ExitCode.USAGE
+    said = capsys.readouterr()
+    assert said.out == ""
+    return said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "want"),
+    [
+        pytest.param(["topolgies"], "unknown command 'topolgies': did you mean 'topologies'?", id="a typing error"),
+        pytest.param(["fly"], "unknown command 'fly'\nCommands: ", id="a command that is like no other"),
+        pytest.param(
+            ["drain", "--tiemout=3s"], "No such option '--tiemout'. Did you mean '--timeout'?", id="an option"
+        ),
+        pytest.param(["check", "-o", "jsn"], "'jsn' is not one of 'text', 'json'", id="a value"),
+        pytest.param(["topologies", "a", "b"], "unexpected extra argument", id="an argument too many"),
+        pytest.param([], "Usage: tpu-provisioner [OPTIONS] COMMAND", id="no command"),
+    ],
+)
+def test_a_wrong_command_line_says_what_was_probably_meant(
+    arguments: list[str], want: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On standard error, with exit code 2."""
+    assert want in refused(capsys, *arguments)
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "run"])
+def test_every_help_has_examples_with_the_name_of_the_program(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a command of its own, and as a plugin of kubectl; no line is wider than a terminal."""
+    for program, shown in (("/usr/bin/tpu-provisioner", "tpu-provisioner"), ("/usr/bin/kubectl-tpu", "kubectl tpu")):
+        monkeypatch.setattr(sys, "argv", [program, name, "--help"])
+        assert main() == ExitCode.OK
+        told = capsys.readouterr().out
+        assert told.startswith(f"Usage: {shown} {name}")
+        _, _, examples = told.partition("\nExamples:\n")
+        assert f"{shown} {name}" in examples
+        assert max(map(len, told.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("program", ["tpu-provisioner", "kubectl-tpu"])
+def test_the_help_of_run_has_examples_too(
+    program: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its flags are Go's, and it has a parser of its own."""
+    monkeypatch.setattr(sys, "argv", [program, "run", "--help"])
+    with pytest.raises(SystemExit) as error:
+        main()
+    assert error.value.code == 0
+    shown = program.replace("-tpu", " tpu")
+    told = capsys.readouterr().out
+    assert told.startswith(f"usage: {shown} run")
+    assert f"examples:\n  {shown} run " in told
+
+
+def test_the_list_of_commands_has_all(capsys: pytest.CaptureFixture[str]) -> None:
+    """With a line for each."""
+    assert main(["--help"]) == ExitCode.OK
+    told = capsys.readouterr().out
+    assert all(f"\n  {name}" in told for name in COMMANDS)
+
+
+def test_every_exit_code_has_a_meaning() -> None:
+    """The table of the documentation is made of it."""
+    assert list(MEANINGS) == list(ExitCode)
+
+
+@pytest.mark.parametrize(
+    ("environment", "want"),
+    [
+        pytest.param({}, None, id="as the terminal allows"),
+        pytest.param({"NO_COLOR": "1"}, False, id="not with NO_COLOR"),
+        pytest.param({"NO_COLOR": ""}, None, id="an empty NO_COLOR is none"),
+        pytest.param({"TERM": "dumb"}, False, id="not on a terminal that cannot"),
+    ],
+)
+def test_colours(environment: dict[str, str], *, want: bool | None) -> None:
+    """As https://no-color.org says."""
+    assert wants_color(environment) is want
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_each_shell_is_one(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The shell itself reads it, where it is installed."""
+    assert main(["completion", shell]) == ExitCode.OK
+    script = capsys.readouterr().out
+    assert f"_TPU_PROVISIONER_COMPLETE={shell}_complete" in script
+    program = shutil.which(shell)
+    if program is not None:
+        subprocess.run([program, "-n"], input=script, text=True, check=True, timeout=30)
+
+
+def completed(words: str, *, shell: str = "bash") -> list[str]:
+    """Complete a line as the script of bash does."""
+    done = subprocess.run(
+        [sys.executable, "-m", "provisioner"],
+        env={
+            **os.environ,
+            "_TPU_PROVISIONER_COMPLETE": f"{shell}_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split(" ")) - 1),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("words", "want"),
+    [
+        pytest.param("tpu-provisioner top", ["topologies"], id="a command"),
+        pytest.param("tpu-provisioner topologies --a", ["--all"], id="an option"),
+        pytest.param("tpu-provisioner topologies tpu-v5p", ["tpu-v5p-slice"], id="a value"),
+        pytest.param("tpu-provisioner completion z", ["zsh"], id="one of a few words"),
+    ],
+)
+def test_completion(words: str, want: list[str]) -> None:
+    """Commands, options and values."""
+    assert completed(words) == want
+
+
+@pytest.mark.parametrize(
+    ("words", "want"),
+    [
+        pytest.param(["to"], [f"topologies\t{COMMANDS['topologies'][1]}", ":4"], id="a command with its line"),
+        pytest.param(["topologies", "tpu-v5p"], ["tpu-v5p-slice", ":4"], id="a value"),
+        pytest.param(["simulator", "--kubeconfig", "ku"], [":0"], id="a file, which the shell completes"),
+    ],
+)
+def test_kubectl_completes_the_plugin(
+    words: list[str], want: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In Cobra's protocol, by the program that kubectl looks for."""
+    monkeypatch.setattr(sys, "argv", ["kubectl_complete-tpu", *words])
+    assert complete_for_kubectl() == 0
+    assert capsys.readouterr().out.splitlines() == want
+
+
+def test_the_commands_are_installed_for_kubectl_too() -> None:
+    """Under the names that kubectl looks for."""
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    assert 'kubectl-tpu = "provisioner.cli:main"' in project
+    assert 'kubectl_complete-tpu = "provisioner.cli.completion:complete_for_kubectl"' in project
+
+
+def test_listing_and_completing_commands_imports_none_of_them() -> None:
+    """A second of a client's import is too much for a help text."""
+    heavy = {"google", "kubernetes", "rich", "structlog", "yaml", "uvicorn"}
+    script = (
+        "import sys; from provisioner.cli import main; main(['--help']); "
+        f"sys.exit(', '.join({heavy!r} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_reading_objects_needs_no_client() -> None:
+    """The parts of the Kubernetes boundary are imported when they are first used, and all of them can be."""
+    script = "import sys, provisioner.workloads.pods; sys.exit('kubernetes' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
+    assert all(getattr(kube, name) is not None for name in kube.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        kube.__getattr__("nothing")
