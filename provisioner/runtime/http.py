@@ -57,6 +57,8 @@ class Limits:
     #: Request line and headers together.
     header_bytes: int = 16384
     body_bytes: int = 65536
+    #: Paths whose answers have no end: their time starts anew as long as the client takes what it is sent.
+    streams: frozenset[str] = frozenset()
 
 
 class ServerError(Exception):
@@ -161,6 +163,7 @@ class HttpServer:
             await asyncio.sleep(_LOOK_SECONDS)
             now = self._monotonic()
             for connection in self._connections():
+                connection.look_at_stream()
                 if connection.deadline <= now:
                     connection.cut()
 
@@ -255,6 +258,13 @@ class _Connection(H11Protocol):
         for event in (response, h11.Data(body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+    def look_at_stream(self) -> None:
+        """Start the time anew for a stream whose client has taken all that it was sent."""
+        if not self._answering or self.cycle.scope["path"] not in self.config.limits.streams:
+            return
+        if self.cycle.response_started and not self.transport.get_write_buffer_size():
+            self._begin()
 
     @property
     def _answering(self) -> bool:

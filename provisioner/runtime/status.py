@@ -1,5 +1,7 @@
 """HTTP pages for scrapers and probes: /metrics on one address, /healthz and /readyz on another, or all on one.
 
+A product adds pages and streams of its own to those of the probes.
+
 Addresses are in Go's form, as the Go provisioner's flags have them. There is neither TLS nor authentication; what is
 served is no secret, and network policies decide who may ask. Each page is created in a thread of its own, and the
 number of threads is limited: a page that hangs does not block the others.
@@ -10,22 +12,31 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from typing import TypeVar
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from provisioner.runtime.http import Address, HttpServer, Limits, parse_address
+from provisioner.runtime.pages import Content, Feed, Page, Stream
+
+_T = TypeVar("_T")
 
 #: How many scrapes and probes (of each page) run at once; more are answered 503.
 _SCRAPES = 4
 _PROBES = 32
 _LIMITS = Limits()
+#: A stream is looked at so often, and says that it is alive after so long without anything to say.
+_STREAM_LOOK_SECONDS = 0.5
+_STREAM_ALIVE_SECONDS = 4.0
 
 
 def make_status_server(
@@ -36,6 +47,8 @@ def make_status_server(
     exposition: Callable[[], bytes],
     alive: Callable[[], bool],
     problems: Callable[[], Sequence[str]],
+    pages: Sequence[Page] = (),
+    streams: Sequence[Stream] = (),
     scrapes: int = _SCRAPES,
     limits: Limits = _LIMITS,
     monotonic: Callable[[], float] = time.monotonic,
@@ -44,16 +57,19 @@ def make_status_server(
 
     `alive` is the heartbeat of the loop; `problems` is what keeps the process from being ready, one line each.
     """
-    metrics_routes = [_page("/metrics", lambda: Response(exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4), scrapes)]
+    metrics_routes = [_page("/metrics", lambda _: Response(exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4), scrapes)]
     probe_routes = [
-        _page("/healthz", lambda: _text([] if alive() else ["the loop has stopped making rounds"]), _PROBES),
-        _page("/readyz", lambda: _text(problems()), _PROBES),
+        _page("/healthz", lambda _: _text([] if alive() else ["the loop has stopped making rounds"]), _PROBES),
+        _page("/readyz", lambda _: _text(problems()), _PROBES),
+        *(_page(each.path, _response_of(each), each.at_once) for each in pages),
+        *map(_stream, streams),
     ]
+    limits = replace(limits, streams=frozenset(each.path for each in streams))
     routes: dict[Address, list[Route]] = {}
-    for text, pages in ((metrics_address, metrics_routes), (probe_address, probe_routes)):
+    for text, served in ((metrics_address, metrics_routes), (probe_address, probe_routes)):
         address = parse_address(text)
         if address is not None:
-            routes.setdefault(address, []).extend(pages)
+            routes.setdefault(address, []).extend(served)
     apps = {address: _app(pages) for address, pages in routes.items()}
     return HttpServer(apps, name=name, limits=limits, monotonic=monotonic)
 
@@ -82,21 +98,79 @@ def _app(routes: Sequence[Route]) -> Starlette:
     return app
 
 
-def _page(path: str, make: Callable[[], Response], at_once: int) -> Route:
+def _response_of(page: Page) -> Callable[[Mapping[str, str]], Response]:
+    def make(query: Mapping[str, str]) -> Response:
+        content: Content = page.make(query)
+        return Response(content.body, content.status, dict(content.headers), content.media_type)
+
+    return make
+
+
+def _page(path: str, make: Callable[[Mapping[str, str]], Response], at_once: int) -> Route:
     room = threading.BoundedSemaphore(at_once)
 
-    async def endpoint(_request: Request) -> Response:
+    async def endpoint(request: Request) -> Response:
         # The time-out of a connection does not stop a page that hangs.
         if not room.acquire(blocking=False):
-            return PlainTextResponse("too many scrapes at once\n", 503)
-        return await _in_thread(make, room.release)
+            return PlainTextResponse("too many requests at once\n", 503)
+        query = dict(request.query_params)
+        return await _in_thread(lambda: make(query), room.release)
 
     return Route(path, endpoint)
 
 
-def _in_thread(make: Callable[[], Response], release: Callable[[], None]) -> Awaitable[Response]:
-    """Create a page in a thread that does not delay the end of the process."""
-    made: Future[Response] = Future()
+def _stream(stream: Stream) -> Route:
+    room = threading.BoundedSemaphore(stream.at_once)
+
+    async def endpoint(request: Request) -> Response:
+        if not room.acquire(blocking=False):
+            return PlainTextResponse("too many streams at once\n", 503, {"Retry-After": "5"})
+        try:
+            feed = stream.open(dict(request.query_params))
+        except BaseException:
+            room.release()
+            raise
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return _EventStream(_events(feed), headers, room.release)
+
+    return Route(stream.path, endpoint)
+
+
+class _EventStream(StreamingResponse):
+    """Server-sent events; gives its room back however it ends, begun or not."""
+
+    def __init__(self, events: AsyncIterator[bytes], headers: Mapping[str, str], release: Callable[[], None]) -> None:
+        super().__init__(events, 200, headers, "text/event-stream")
+        self._release = release
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._release()
+
+
+async def _events(feed: Feed) -> AsyncIterator[bytes]:
+    """Yield what a feed has to say, and a comment now and then, so that both ends know that the other is there."""
+    loop = asyncio.get_running_loop()
+    said = float("-inf")
+    while True:
+        text = await _in_thread(feed.read, _nothing) if feed.pending() else b""
+        if not text and loop.time() - said >= _STREAM_ALIVE_SECONDS:
+            text = b": alive\n\n"
+        if text:
+            said = loop.time()
+            yield text
+        await asyncio.sleep(_STREAM_LOOK_SECONDS)
+
+
+def _nothing() -> None:
+    """Nothing is to be given back."""
+
+
+def _in_thread(make: Callable[[], _T], release: Callable[[], None]) -> Awaitable[_T]:
+    """Do something in a thread that does not delay the end of the process."""
+    made: Future[_T] = Future()
     # From now on it cannot be cancelled.
     made.set_running_or_notify_cancel()
 

@@ -20,7 +20,9 @@ from provisioner.runtime.http import HttpServer
 from provisioner.runtime.parallel import Parallel
 from provisioner.runtime.status import make_status_server
 from provisioner.settings import Settings
+from provisioner.slices import api as board_api
 from provisioner.slices.act import Actor
+from provisioner.slices.board import About, Board
 from provisioner.slices.gate import Gate
 from provisioner.slices.loop import Loop
 from provisioner.slices.metrics import Metrics
@@ -148,6 +150,17 @@ def build(
         executor=ThreadPoolExecutor(max_workers=settings.concurrency, thread_name_prefix="act"),
         slow_executor=ThreadPoolExecutor(max_workers=settings.concurrency, thread_name_prefix="delete"),
     )
+    board = Board(
+        about=About(
+            release=provisioner.__version__,
+            project=settings.project_id,
+            location=settings.cluster_location,
+            cluster=settings.cluster,
+            identity=identity,
+            started_at=clock(),
+        ),
+        problems=lambda: loop.problems(),  # noqa: PLW0108 - the loop comes later
+    )
     loop = Loop(
         settings=settings,
         watches=watches,
@@ -161,8 +174,9 @@ def build(
             clock=clock,
         ),
         actor=actor,
-        reporter=Reporter(recorder=recorder, metrics=metrics),
+        reporter=Reporter(recorder=recorder, metrics=metrics, journal=board.journal, clock=clock),
         metrics=metrics,
+        board=board,
         store=kube.HintsStore(api, settings.own_namespace),
         is_leader=(lambda: elector.is_leader) if elector is not None else _always,
         clock=clock,
@@ -176,6 +190,8 @@ def build(
         exposition=metrics.exposition,
         alive=loop.alive,
         problems=loop.problems,
+        pages=board_api.pages(board),
+        streams=board_api.streams(board),
     )
     return Controller(
         identity=identity,

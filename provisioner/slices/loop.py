@@ -15,6 +15,7 @@ from provisioner.model.snapshot import Snapshot
 from provisioner.runtime.clock import FollowedClock
 from provisioner.settings import Settings
 from provisioner.slices.act import Actor
+from provisioner.slices.board import Board
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, Watches, absent, not_synced, take_snapshot
 from provisioner.slices.planning.decide import decide
@@ -51,6 +52,7 @@ class Loop:
     actor: Actor
     reporter: Reporter
     metrics: Metrics
+    board: Board
     store: kube.HintsStore
     is_leader: Callable[[], bool]
     #: The one that all parts go by.
@@ -117,6 +119,7 @@ class Loop:
         self.metrics.set_leader(leading=leading)
         if not leading:
             self._problems = ()
+            self.board.stand_by()
             return _LONGEST_PAUSE_SECONDS
         self._follow_clock()
         if not self._prepare():
@@ -124,6 +127,7 @@ class Loop:
         self._fold_answers()
         plan, snapshot = self._decide()
         self.memory, self.last_plan = plan.memory, plan
+        self._report(lambda: self.board.publish(snapshot, plan, self.identity.adapted(self.settings), self.clock()))
         if not snapshot.not_synced:
             # First what is remembered as being under way. Should it fail as a whole, what is no live call of the actor
             # counts a minute later as a call whose outcome nobody knows.
@@ -141,6 +145,7 @@ class Loop:
         self.memory = shifted(self.memory, by)
         self.pools.clock_set(by)
         self.identity.clock_set(by)
+        self.board.shift(by)
 
     def _prepare(self) -> bool:
         now = self.clock()

@@ -15,11 +15,14 @@ from provisioner import constants
 from provisioner.model.capacity import PoolName
 from provisioner.model.choices import choice_of
 from provisioner.model.workloads import ObjectRef, WorkloadKind, pod_ref, workload_ref
+from provisioner.runtime.clock import wall_clock
+from provisioner.slices.journal import Journal
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Alert, Create, Delete, Notice, Plan, PoolState, Transition
+from provisioner.slices.view.ids import workload_of_pool
 
 _log = structlog.get_logger(__name__)
 
@@ -77,6 +80,8 @@ class Reporter:
 
     recorder: Recorder
     metrics: Metrics
+    journal: Journal = field(default_factory=Journal)
+    clock: Callable[[], datetime] = wall_clock
     monotonic: Callable[[], float] = time.monotonic
     #: What was submitted, for the Events that follow its answer.
     _creates: dict[PoolName, Create] = field(default_factory=dict)
@@ -122,6 +127,8 @@ class Reporter:
         create = self._creates.pop(answer.name, None)
         self.metrics.count_create(answer.failure.kind.value if answer.failure is not None else "ok")
         if answer.failure is not None:
+            why = f"{answer.failure.kind.value.replace('_', ' ')}: {answer.failure.message}"
+            self._write("create", f"The create of node pool {answer.name} failed: {why}", answer.name, warning=True)
             _log.warning(
                 "node_pool.create_failed",
                 node_pool=answer.name,
@@ -132,13 +139,11 @@ class Reporter:
         _log.info("node_pool.create_accepted", node_pool=answer.name, operation=answer.operation)
         if create is not None:
             request = create.request
-            self.recorder.emit(
-                create.pod,
-                kind="Normal",
-                reason=constants.CREATION_STARTED,
-                message=f"GKE creates node pool {request.name}: {request.hosts} x {request.machine_type}, "
-                f"{choice_of(request)}",
+            message = (
+                f"GKE creates node pool {request.name}: {request.hosts} x {request.machine_type}, {choice_of(request)}"
             )
+            self._write("create", message, answer.name)
+            self.recorder.emit(create.pod, kind="Normal", reason=constants.CREATION_STARTED, message=message)
 
     def _tell_delete(self, answer: DeleteAnswer) -> None:
         delete = self._deletes.get(answer.name)
@@ -148,8 +153,9 @@ class Reporter:
         self.metrics.count_delete(reason, result="ok" if accepted else kind)
         if accepted:
             _log.info("node_pool.delete_accepted", node_pool=answer.name, reason=reason)
-            why = reason.replace("_", " ")
-            self._on_pool(answer.name, constants.DELETION_STARTED, f"GKE deletes node pool {answer.name}: {why}")
+            message = f"GKE deletes node pool {answer.name}: {reason.replace('_', ' ')}"
+            self._write("delete", message, answer.name)
+            self._on_pool(answer.name, constants.DELETION_STARTED, message)
             return
         if answer.result is DeleteResult.NEEDED:
             # Asked again and again, of workloads that nobody watches perhaps for ever: said once.
@@ -159,6 +165,7 @@ class Reporter:
             return
         _log.warning("node_pool.delete_postponed", node_pool=answer.name, kind=kind, reason=answer.reason)
         message = f"Node pool {answer.name} is not deleted yet: {answer.reason}"
+        self._write("delete", message, answer.name, warning=True)
         self._on_pool(answer.name, constants.DELETION_FAILED, message, warning=True, key=f"{answer.name} {kind}")
 
     def _tell_transition(self, transition: Transition, states: Mapping[PoolName, PoolState]) -> None:
@@ -173,6 +180,7 @@ class Reporter:
             seconds_in_old=round(seconds, 3) if seconds is not None else None,
             **_describe(state),
         )
+        self._write("pool", _sentence(transition), name, warning=new is Phase.FAILED, state=state)
         if new in _UNBORN or new is Phase.CREATING:
             self._wanted_at.setdefault(name, transition.at)
         elif new in _TIMED and name in self._wanted_at and (name, new) not in self._timed:
@@ -227,6 +235,7 @@ class Reporter:
                 told = self._past.pop(identity, None) or _Told()
                 if now - told.logged_at >= _LOG_AGAIN_SECONDS:
                     _log_notice(notice)
+                    self._write_notice(notice)
                     told.logged_at = now
             if now - told.emitted_at >= _REPEAT_SECONDS:
                 self._emit(notice)
@@ -251,10 +260,26 @@ class Reporter:
         now = {alert.kind: alert.message for alert in alerts}
         for kind in now.keys() - self._alerts:
             _log.error("alert.began", kind=kind, problem=now[kind])
+            self.journal.write(self.clock(), "alert", now[kind], warning=True)
         for kind in self._alerts - now.keys():
             _log.info("alert.ended", kind=kind)
+            self.journal.write(self.clock(), "alert", f"Over: {kind.replace('_', ' ')}")
         self._alerts = frozenset(now)
         self.metrics.set_alerts(Counter(alert.kind for alert in alerts))
+
+    def _write(
+        self, kind: str, message: str, pool: PoolName, *, warning: bool = False, state: PoolState | None = None
+    ) -> None:
+        """Put one sentence about a pool into the journal."""
+        state = state or self._states.get(pool)
+        workload = workload_of_pool(state) if state is not None else ""
+        self.journal.write(self.clock(), kind, message, warning=warning, pool=pool, workload=workload)
+
+    def _write_notice(self, notice: Notice) -> None:
+        """Put a notice into the journal: the last of its objects is the workload."""
+        ref = notice.objects[-1]
+        workload = f"{ref.kind}/{ref.namespace}/{ref.name}"
+        self.journal.write(self.clock(), "notice", notice.message, warning=notice.warning, workload=workload)
 
     def _measure(self, plan: Plan) -> None:
         dropped = self.recorder.dropped_total
@@ -274,6 +299,24 @@ class Reporter:
         # One that is being tried again is blocked until the answer says otherwise, or an alert would start anew.
         held_up = (call.state is not CallState.ACCEPTED and call.postponed_since is not None for call in calls)
         self.metrics.set_deletes_blocked(sum(held_up))
+
+
+_SENTENCES = {
+    Phase.WANTED: "is wanted",
+    Phase.BLOCKED: "is wanted, and something is in the way",
+    Phase.CREATING: "is being created",
+    Phase.PROVISIONING: "exists; its hosts are joining",
+    Phase.READY: "is ready",
+    Phase.IN_USE: "is in use: pods are bound to it",
+    Phase.IDLE: "is not needed any more",
+    Phase.DELETING: "is being deleted",
+    Phase.FAILED: "failed",
+    Phase.GONE: "is gone",
+}
+
+
+def _sentence(transition: Transition) -> str:
+    return f"Node pool {transition.pool} {_SENTENCES[transition.new]}"
 
 
 def _log_notice(notice: Notice) -> None:

@@ -30,6 +30,7 @@ from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from tests.simulation.cloud import CLUSTER, Wire
 from tests.simulation.feeds import Feed
+from tests.support.board import make_board
 from tests.support.selectors import merged
 
 if TYPE_CHECKING:
@@ -134,14 +135,22 @@ class Process:
             page_size=self.stage.rng.choice(_PAGE_SIZES),
         )
         self.feeds = tuple(Feed(self, part) for each in watches.named().values() for part in _parts(each))
+        self.board = make_board(clock, self._monotonic)
         self.loop = Loop(
             settings=settings,
             watches=watches,
             pools=PoolList(supplier=supplier, clock=clock),
             identity=ClusterProof(gke=gke, api=api, trusted_ca_pem=ca_pem, assume=False, clock=clock),
             actor=self.actor,
-            reporter=Reporter(recorder=_Recorder(self), metrics=metrics, monotonic=self._monotonic),
+            reporter=Reporter(
+                recorder=_Recorder(self),
+                metrics=metrics,
+                journal=self.board.journal,
+                clock=clock,
+                monotonic=self._monotonic,
+            ),
             metrics=metrics,
+            board=self.board,
             store=kube.HintsStore(api, settings.own_namespace),
             is_leader=(lambda: elector.is_leader) if elector is not None else lambda: True,
             clock=clock,

@@ -28,6 +28,7 @@ from provisioner.slices.suppliers.gke.protocol import Cluster
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
+from tests.support.board import make_board
 from tests.support.clock import FakeClock
 from tests.support.gke import FakeGke
 from tests.support.kube import FakeKube
@@ -140,14 +141,22 @@ class World:
             executor=executor,
             slow_executor=executor,
         )
+        self.board = make_board(self.time, self.clock)
         self.loop = Loop(
             settings=self.settings,
             watches=self.watches,
             pools=PoolList(supplier=supplier, clock=self.time),
             identity=ClusterProof(gke=self.gke, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time),
             actor=self.actor,
-            reporter=Reporter(recorder=self.recorder, metrics=self.metrics, monotonic=self.clock),
+            reporter=Reporter(
+                recorder=self.recorder,
+                metrics=self.metrics,
+                journal=self.board.journal,
+                clock=self.time,
+                monotonic=self.clock,
+            ),
             metrics=self.metrics,
+            board=self.board,
             store=kube.HintsStore(self.kube, "tpu-provisioner-system"),
             is_leader=lambda: self.leading,
             clock=self.time,

@@ -25,30 +25,39 @@ class ServingPolicy:
 
     def serves(self, workload: Workload, requirements: Requirements) -> bool:
         """Whether a pod with these requirements may buy a pool."""
-        return not asks_for_slices(workload) and self._is_for_us(workload, requirements)
+        return not self.why_not(workload, requirements)
+
+    def why_not(self, workload: Workload, requirements: Requirements) -> str:
+        """Say why a pod with these requirements may not buy a pool; empty where it may."""
+        if asks_for_slices(workload):
+            return f"{constants.SLICE_AUTOPROVISIONING} requests Slice resources"
+        return self._not_for_us(workload, requirements)
 
     def leaves_to_slices(self, workload: Workload) -> bool:
         """Whether a workload would be served, if it did not ask for Slice resources."""
         return asks_for_slices(workload) and any(
-            job.template.chips > 0 and self._is_for_us(workload, job.template, dynamic=True) for job in workload.groups
+            job.template.chips > 0 and not self._not_for_us(workload, job.template, dynamic=True)
+            for job in workload.groups
         )
 
-    def _is_for_us(self, workload: Workload, requirements: Requirements, *, dynamic: bool = False) -> bool:
+    def _not_for_us(self, workload: Workload, requirements: Requirements, *, dynamic: bool = False) -> str:
         # Pods for dynamic slicing have their topology in an annotation.
         if not dynamic and constants.TPU_TOPOLOGY not in requirements.node_selector:
-            return False
+            return f"its pods have no nodeSelector {constants.TPU_TOPOLOGY}"
         if not dynamic and constants.SLICE_TOPOLOGY in requirements.annotations:
-            return False
+            return f"its pods have the annotation {constants.SLICE_TOPOLOGY}"
         for marks in (requirements.labels, requirements.annotations, workload.labels, workload.annotations):
             if marks and marks.get(constants.DISABLE) == "true":
-                return False
+                return f"{constants.DISABLE} is set"
         if self.namespaces and workload.namespace not in self.namespaces:
-            return False
+            return f"namespace {workload.namespace} is not among NAMESPACES"
         if self.opt_in_label is None:
-            return True
+            return ""
         key, value = self.opt_in_label
         namespace_labels = self.namespace_labels.get(workload.namespace, {})
-        return requirements.labels.get(key) == value or namespace_labels.get(key) == value
+        if requirements.labels.get(key) == value or namespace_labels.get(key) == value:
+            return ""
+        return f"neither its pods nor its namespace have the label {key}={value}"
 
 
 def asks_for_slices(workload: Workload) -> bool:

@@ -5,7 +5,7 @@ Level-triggered: it can be repeated, skipped or cut short anywhere, and the next
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -25,7 +25,7 @@ from provisioner.slices.planning.plan import Delete, LookUp, Plan, PoolState, Tr
 from provisioner.slices.planning.retire import stuck as stuck_slices
 from provisioner.slices.planning.retire.arriving import held_for_arrivals
 from provisioner.slices.planning.retire.evicted import to_evict
-from provisioner.slices.planning.retire.unneeded import Exceptions, Unneeded, find_unneeded
+from provisioner.slices.planning.retire.unneeded import Due, Exceptions, Unneeded, find_unneeded
 from provisioner.slices.planning.round import Derived, Round, begin_round
 from provisioner.slices.planning.supply import Supply
 from provisioner.slices.supplier import PoolRules
@@ -64,7 +64,7 @@ def decide(
     deletes = unneeded.deletes if slots is None else unneeded.deletes[:slots]
     launches = launch(round_, matching, turns, budget, None if slots is None else slots - len(deletes))
     closing = reserving.closing(round_, matching, launches.reservations)
-    states, entries, transitions = _phases(round_, matching, launches)
+    states, entries, transitions = _phases(round_, matching, launches, unneeded.due)
     pool_of_node = {node.name: node.pool_name for node in snapshot.nodes}
     return Plan(
         memory=replace(_remember(round_, matching, launches, deletes, unneeded), gangs=progress.gangs, phases=entries),
@@ -117,14 +117,9 @@ def _restrictions(round_: Round, turns: gangs.Turns) -> Restrictions:
 
 
 def _operations(round_: Round) -> tuple[Round, int | None]:
-    """Learn GKE's limit from its answers, and count how many operations may be started now.
-
-    Counted are the node pool operations of the cluster: everybody's, as GKE's quota does, as far as pools show them.
-    """
-    memory, now, pools = round_.memory, round_.now, round_.snapshot.pools
-    known = {pool.name for pool in pools if pool.status in (PoolStatus.PROVISIONING, PoolStatus.STOPPING)}
-    known |= memory.creates.keys()
-    known |= {name for name, call in memory.deletes.items() if call.state is CallState.ACCEPTED}
+    """Learn GKE's limit from its answers, and count how many operations may be started now."""
+    memory, now = round_.memory, round_.now
+    known = open_calls.operations_under_way(round_.snapshot.pools, memory)
     # A delete that is still being proven takes a slot soon; it says nothing of what GKE took.
     coming = {name for name, call in memory.deletes.items() if call.state is CallState.UNDER_WAY} - known
     if not any(call.state is CallState.UNDER_WAY for call in memory.creates.values()):
@@ -134,7 +129,7 @@ def _operations(round_: Round) -> tuple[Round, int | None]:
 
 
 def _phases(
-    round_: Round, matching: Matching, launches: Launches
+    round_: Round, matching: Matching, launches: Launches, due: Mapping[PoolName, Due]
 ) -> tuple[tuple[PoolState, ...], dict[PoolName, PhaseEntry], tuple[Transition, ...]]:
     """Observe where each pool is in its life, and what changed since the last round."""
     supply, now = round_.supply, round_.now
@@ -144,7 +139,7 @@ def _phases(
     owners |= {state.name: state.slice_id for state in launches.wanted}
     entries, steps = phases.changes(round_.memory.phases, observed, owners, now)
     states = [
-        phases.state_of(each, entries[name], owners[name], round_.slices, _note(each, round_.memory))
+        phases.state_of(each, entries[name], owners[name], round_.slices, _note(each, round_.memory), due.get(name))
         for name, each in supply.items()
     ]
     for state in launches.wanted:

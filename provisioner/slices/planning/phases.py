@@ -12,6 +12,7 @@ from provisioner.slices.planning.lifecycle import Phase, passage
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory.state import PhaseEntry
 from provisioner.slices.planning.plan import PoolState, Transition
+from provisioner.slices.planning.retire.unneeded import Due
 from provisioner.slices.planning.supply import Supply
 
 
@@ -45,7 +46,12 @@ def owner_of(name: PoolName, matching: Matching, made_for: Mapping[PoolName, Sli
 
 
 def state_of(
-    supply: Supply, phase: PhaseEntry, owner: SliceId | None, slices: Mapping[SliceId, Slice], note: str
+    supply: Supply,
+    phase: PhaseEntry,
+    owner: SliceId | None,
+    slices: Mapping[SliceId, Slice],
+    note: str,
+    due: Due | None,
 ) -> PoolState:
     """Sum up one pool for the read model."""
     slice_ = slices.get(owner) if owner is not None else None
@@ -66,6 +72,8 @@ def state_of(
         nodes=supply.pool.hosts,
         ready_nodes=supply.ready_nodes,
         note=note,
+        next_at=due.at if due is not None else None,
+        delete_reason=due.reason if due is not None else None,
         unwatched=supply.unwatched,
     )
 

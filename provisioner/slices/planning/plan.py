@@ -139,6 +139,10 @@ class PoolState:
     ready_nodes: int
     #: Why it is in this phase, in words, where that is not plain.
     note: str = ""
+    #: When the create is tried next, or when the pool is due to be deleted; None where no moment is set.
+    next_at: datetime | None = None
+    #: Why it goes, of a pool that nothing needs.
+    delete_reason: DeleteReason | None = None
     #: The workload that it was made for is not watched, so that it looks idle whether that lives or not.
     unwatched: bool = False
 

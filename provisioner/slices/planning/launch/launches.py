@@ -141,7 +141,7 @@ class _Launcher:
         if gang is not None and not isinstance(offer, Blocker) and slice_.id not in gang.first:
             offer = _for_the_others(slice_, name, gang)
         if isinstance(offer, Blocker):
-            self._state(slice_, name, Phase.BLOCKED, offer.note)
+            self._state(slice_, name, Phase.BLOCKED, offer.note, next_at=offer.until)
             launches.notices += [offer.notice] if offer.notice is not None else []
             launches.wake_at += [offer.until] if offer.until is not None else []
         elif self._lacks_operations(offer):
@@ -152,7 +152,7 @@ class _Launcher:
             paced = paced_until(slice_, launches.pace, self.round_.memory)
             if paced is not None and paced > self.round_.now:
                 launches.wake_at.append(paced)
-                self._state(slice_, name, Phase.WANTED, _WAITS_FOR_PACE)
+                self._state(slice_, name, Phase.WANTED, _WAITS_FOR_PACE, next_at=paced)
                 return
             if paced is not None:
                 launches.pace = backoff.retried(launches.pace, self.round_.now)
@@ -271,7 +271,9 @@ class _Launcher:
             messages.append(f"Some choices of capacity are skipped: {'; '.join(choices.left_out)}")
         return [notice(slice_, constants.INVALID_REQUEST, message) for message in messages if message]
 
-    def _state(self, slice_: Slice, name: PoolName, phase: Phase, note: str) -> None:
+    def _state(
+        self, slice_: Slice, name: PoolName, phase: Phase, note: str, *, next_at: datetime | None = None
+    ) -> None:
         """Write the line of a pool that is wanted, or that something is in the way of."""
         shape, nodes = slice_.shape, slice_.nodes
         self.launches.wanted.append(
@@ -292,6 +294,7 @@ class _Launcher:
                 nodes=nodes,
                 ready_nodes=0,
                 note=note,
+                next_at=next_at,
             )
         )
 

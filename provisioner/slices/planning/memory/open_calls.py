@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -17,6 +17,13 @@ _LATE_SECONDS = 20.0
 _LOST_SECONDS = 60.0
 #: Look-ups of one call are this far apart.
 _LOOK_UP_SECONDS = 10.0
+
+
+def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolName]:
+    """List the pools that have an operation: everybody's, as GKE's quota counts them, as far as pools show them."""
+    busy = (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
+    accepted = (name for name, call in memory.deletes.items() if call.state is CallState.ACCEPTED)
+    return {*(pool.name for pool in pools if pool.status in busy), *memory.creates, *accepted}
 
 
 def give_up_lost_calls(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from provisioner.model.capacity import Node, PoolName, PoolStatus
 from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadUid, workload_ref
@@ -30,11 +31,20 @@ _HELD_AT_MOST = timedelta(minutes=10)
 _UNTOUCHED = frozenset({PoolStatus.STOPPING, PoolStatus.UNKNOWN})
 
 
+class Due(NamedTuple):
+    """When a pool that nothing needs is to be deleted, and why."""
+
+    at: datetime
+    reason: DeleteReason
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unneeded:
     """What is to go, now and later."""
 
     deletes: tuple[Delete, ...]
+    #: All that are to go and whose delete GKE has not accepted yet.
+    due: Mapping[PoolName, Due]
     #: Since when nothing needs each pool that nothing needs.
     since: Mapping[PoolName, datetime]
     #: Nodes that we cordoned and whose pool stays after all.
@@ -66,7 +76,7 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
     deletes: list[Delete] = []
     since: dict[PoolName, datetime] = {}
     uncordons: list[str] = []
-    due_at: list[datetime] = []
+    due_of: dict[PoolName, Due] = {}
     for each in round_.supply.values():
         if not each.listed:
             continue
@@ -92,21 +102,24 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
         due = _due(each, since[each.name], round_, at_once=at_once)
         if not failed:
             due = max(due, min(exceptions.arriving.get(each.name, due), due + _HELD_AT_MOST))
-        if due > now:
-            due_at.append(due)
-            continue
         delete = _delete(each, stuck, round_, matching)
         if back and delete.reason is DeleteReason.NOT_NEEDED:
             delete = replace(delete, reason=DeleteReason.GIVEN_BACK)
-        deletes.append(delete)
+        due_of[each.name] = Due(due, delete.reason)
+        if due <= now:
+            deletes.append(delete)
     # A workload that nobody watches may live for ever, and keeps its pool: that is no trouble.
     unwatched = {each.name for each in round_.supply.values() if each.unwatched}
     braked = brake(round_, deletes, since.keys())
+    for delete in deletes:
+        if braked.due_at and delete not in braked.deletes:
+            due_of[delete.name] = due_of[delete.name]._replace(at=braked.due_at[0])
     return Unneeded(
         deletes=braked.deletes,
+        due=due_of,
         since=since,
         uncordons=tuple(uncordons),
-        due_at=(*due_at, *braked.due_at),
+        due_at=(*(each.at for each in due_of.values() if each.at > now), *braked.due_at),
         alerts=(*_held_up(memory.deletes, since.keys(), unwatched, now), *braked.alerts),
         braked_delete_at=braked.last_at,
     )

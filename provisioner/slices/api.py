@@ -1,0 +1,169 @@
+"""The HTTP API of the board, version 1, and the page at the root: paths, what they answer, and their description.
+
+Everything is read-only. What is added to version 1 later has a default; what is there keeps its name and its meaning.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from provisioner.runtime.pages import Content, Feed, Page, Stream
+from provisioner.slices import page
+from provisioner.slices.board import About, Board, Change, Document
+from provisioner.slices.view import CapacityView, PoolView, SliceView, WorkloadView
+from provisioner.slices.view.timeline import Track
+from provisioner.slices.view.types import Entry
+
+ROOT: Final = "/api/v1"
+_JSON = "application/json"
+_NO_STORE = {"Cache-Control": "no-store"}
+#: Problems change without a round, too.
+_LOOK_SECONDS = 2.0
+_ENCODER = msgspec.json.Encoder()
+#: Lists, their types, and how they are found in a document.
+_LISTS: Mapping[str, tuple[type, str, Callable[[Document], Any]]] = {
+    "workloads": (WorkloadView, "Workloads", lambda it: it.view.workloads if it.view is not None else ()),
+    "slices": (SliceView, "Slices of workloads", lambda it: it.view.slices if it.view is not None else ()),
+    "pools": (PoolView, "Node pools of the provisioner", lambda it: it.view.pools if it.view is not None else ()),
+    "timeline": (Track, "What became of each node pool over time", lambda it: it.tracks),
+    "activity": (Entry, "The last 500 decisions, oldest first", lambda it: it.activity),
+}
+
+
+def pages(board: Board) -> tuple[Page, ...]:
+    """Return the pages that the board is served as."""
+    return (
+        *page.pages(),
+        Page(path=ROOT, make=lambda _: _json(json.dumps({"paths": sorted(_description()["paths"])}).encode())),
+        Page(path=f"{ROOT}/openapi.json", make=lambda _: _json(json.dumps(_description(), indent=1).encode())),
+        Page(path=f"{ROOT}/board", make=lambda _: _json(board.json())),
+        Page(path=f"{ROOT}/about", make=lambda _: _json(_ENCODER.encode(_about(board.document())))),
+        Page(path=f"{ROOT}/capacity", make=lambda _: _json(_ENCODER.encode(_capacity(board.document())))),
+        *(Page(path=f"{ROOT}/{name}", make=_list(board, name)) for name in _LISTS),
+    )
+
+
+def streams(board: Board) -> tuple[Stream, ...]:
+    """Return the streams of the board."""
+    return (Stream(path=f"{ROOT}/events", open=lambda _: BoardFeed(board)),)
+
+
+class BoardFeed(Feed):
+    """First an event `board` with everything, then an event `change` for each change."""
+
+    def __init__(self, board: Board, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._board = board
+        self._monotonic = monotonic
+        self._version: int | None = None
+        self._mark: tuple[int, int] | None = None
+        self._read_at = float("-inf")
+
+    def pending(self) -> bool:
+        """Whether there was a round or a decision since the last look, or that look is long ago."""
+        return self._mark != self._board.mark or self._monotonic() - self._read_at >= _LOOK_SECONDS
+
+    def read(self) -> bytes:
+        """Return what the client does not have yet."""
+        self._read_at = self._monotonic()
+        changes = self._board.changes_since(self._version) if self._version is not None else None
+        if changes is None:
+            document = self._board.document()
+            text, self._version = _event("board", document.version, _ENCODER.encode(document)), document.version
+        else:
+            text = b"".join(_event("change", version, body) for version, body in changes)
+            self._version = changes[-1][0] if changes else self._version
+        self._mark = self._board.built_mark
+        return text
+
+
+def _event(name: str, number: int, body: bytes) -> bytes:
+    # JSON has no line breaks of its own.
+    return b"event: %s\nid: %d\ndata: %s\n\n" % (name.encode(), number, body)
+
+
+def _json(body: bytes) -> Content:
+    return Content(body=body, media_type=_JSON, headers=_NO_STORE)
+
+
+def _list(board: Board, name: str) -> Callable[[Mapping[str, str]], Content]:
+    find = _LISTS[name][2]
+
+    def make(_query: Mapping[str, str]) -> Content:
+        document = board.document()
+        return _json(_ENCODER.encode({"version": document.version, "items": find(document)}))
+
+    return make
+
+
+def _about(document: Document) -> dict[str, Any]:
+    return {
+        "version": document.version,
+        "about": document.about,
+        "leading": document.leading,
+        "problems": document.problems,
+        "alerts": document.view.alerts if document.view is not None else (),
+    }
+
+
+def _capacity(document: Document) -> dict[str, Any]:
+    view = document.view
+    return {"version": document.version, "capacity": view.capacity if view is not None else None}
+
+
+def _description() -> dict[str, Any]:
+    """Describe the API in OpenAPI's form, from the types that are served."""
+    types = [About, CapacityView, Document, Change, *(each[0] for each in _LISTS.values())]
+    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    by_type = dict(zip((each.__name__ for each in types), schemas, strict=True))
+    number = {"type": "integer", "description": "Counts the changes since the process started."}
+
+    def listed(name: str) -> dict[str, Any]:
+        items = {"type": "array", "items": by_type[_LISTS[name][0].__name__]}
+        return {"type": "object", "required": ["version", "items"], "properties": {"version": number, "items": items}}
+
+    about = {"version": number, "about": by_type["About"], "leading": {"type": "boolean"}}
+    texts = {"type": "array", "items": {"type": "string"}}
+    about |= {"problems": texts, "alerts": {"type": "array", "items": {"$ref": "#/components/schemas/AlertView"}}}
+    capacity = {"version": number, "capacity": {"anyOf": [by_type["CapacityView"], {"type": "null"}]}}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "tpu-provisioner",
+            "version": "1",
+            "description": "What there is, why it waits, and what happens next. Read-only; moments are in UTC.",
+        },
+        "paths": {
+            f"{ROOT}/board": _path("Everything", by_type["Document"]),
+            f"{ROOT}/about": _path("Release, cluster, problems, alerts", {"type": "object", "properties": about}),
+            f"{ROOT}/capacity": _path("Chips, limits, back-off", {"type": "object", "properties": capacity}),
+            **{f"{ROOT}/{name}": _path(each[1], listed(name)) for name, each in _LISTS.items()},
+            f"{ROOT}/events": {
+                "get": {
+                    "summary": "An event `board` with everything, then an event `change` for each change",
+                    "responses": {
+                        "200": {
+                            "description": "Server-sent events. The data of `board` is a Document, that of `change` a "
+                            "Change.",
+                            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+                        },
+                        "503": {"description": "Too many clients; poll /api/v1/board, or try again later."},
+                    },
+                }
+            },
+        },
+        "components": {"schemas": components},
+    }
+
+
+def _path(summary: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "get": {
+            "summary": summary,
+            "responses": {"200": {"description": "OK", "content": {_JSON: {"schema": schema}}}},
+        }
+    }

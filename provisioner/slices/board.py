@@ -1,0 +1,223 @@
+"""What is served to people: the latest view, timeline and activity as JSON, and what changed between two of them.
+
+The loop publishes each round, which costs next to nothing. A view is built when somebody asks, at most twice a second.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from provisioner.model.snapshot import Snapshot
+from provisioner.settings import Settings
+from provisioner.slices.journal import Journal
+from provisioner.slices.planning.plan import Plan
+from provisioner.slices.view import View, build_view
+from provisioner.slices.view.timeline import Timeline, Track
+from provisioner.slices.view.types import Entry
+
+#: Views are built so far apart.
+_GAP_SECONDS = 0.5
+#: So many changes are kept for clients that are behind; who is further behind gets everything again.
+_MOST_CHANGES = 20
+_LISTS = ("workloads", "slices", "pools", "tracks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What the provisioner is, for the head of the page."""
+
+    release: str
+    project: str
+    location: str
+    cluster: str
+    #: This process, as the Lease names it.
+    identity: str
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """One round."""
+
+    snapshot: Snapshot
+    plan: Plan
+    settings: Settings
+    at: datetime
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """Everything that is served; `version` counts its changes since the process started."""
+
+    version: int
+    about: About
+    #: This process decides; else another one does, or none.
+    leading: bool
+    problems: tuple[str, ...]
+    #: None before the first decision.
+    view: View | None
+    tracks: tuple[Track, ...]
+    activity: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What changed from one version to the next: items that are new or different, and ids of those that are gone."""
+
+    version: int
+    leading: bool
+    problems: tuple[str, ...]
+    #: The view without its lists; None before the first decision.
+    summary: Mapping[str, Any] | None
+    #: By list (workloads, slices, pools, tracks), then by id.
+    changed: Mapping[str, Mapping[str, msgspec.Raw]]
+    gone: Mapping[str, tuple[str, ...]]
+    activity: tuple[Entry, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Board:
+    """The loop's thread publishes; any thread may ask."""
+
+    about: About
+    problems: Callable[[], tuple[str, ...]] = tuple
+    monotonic: Callable[[], float] = time.monotonic
+    journal: Journal = field(default_factory=Journal)
+    timeline: Timeline = field(default_factory=Timeline)
+    _published: Published | None = None
+    _rounds: int = 0
+    _leading: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _built_at: float = float("-inf")
+    _built_mark: tuple[int, int] = (-1, -1)
+    _document: Document | None = None
+    #: Of each list the items as JSON, by id.
+    _items: dict[str, dict[str, bytes]] = field(default_factory=lambda: {name: {} for name in _LISTS})
+    _rest: bytes = b""
+    _changes: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=_MOST_CHANGES))
+
+    def publish(self, snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> None:
+        """Take over what a round saw and decided."""
+        self._leading = True
+        self._rounds += 1
+        if not snapshot.not_synced:
+            self.timeline.follow(plan.pools, now)
+        self._published = Published(snapshot=snapshot, plan=plan, settings=settings, at=now)
+
+    def stand_by(self) -> None:
+        """Take note that another process decides."""
+        self._leading = False
+        self._rounds += 1
+
+    def shift(self, by: timedelta) -> None:
+        """Take note that the clock was set."""
+        self.timeline.shift(by)
+
+    @property
+    def mark(self) -> tuple[int, int]:
+        """What differs whenever there may be something new."""
+        return self._rounds, self.journal.last
+
+    @property
+    def built_mark(self) -> tuple[int, int]:
+        """The mark of what was built last."""
+        return self._built_mark
+
+    def document(self) -> Document:
+        """Return everything, at most half a second old."""
+        with self._lock:
+            return self._refreshed()
+
+    def json(self) -> bytes:
+        """Return everything as JSON."""
+        return _ENCODER.encode(self.document())
+
+    def changes_since(self, version: int) -> list[tuple[int, bytes]] | None:
+        """Return the changes after a version, each with the version that it leads to, as JSON.
+
+        None where they are no longer known: the client has to begin with everything.
+        """
+        with self._lock:
+            now = self._refreshed().version
+            known = [change for change in self._changes if change[0] > version]
+        return known if len(known) == now - version else None
+
+    def _refreshed(self) -> Document:
+        last = self._document
+        if last is not None and self.monotonic() - self._built_at < _GAP_SECONDS:
+            return last
+        self._built_at, self._built_mark = self.monotonic(), self.mark
+        document = self._build(last.version if last is not None else 0)
+        change = self._compare(document, last)
+        if change is None and last is not None:
+            return last
+        document = replace(document, version=document.version + 1)
+        self._document = document
+        if change is not None:
+            self._changes.append((document.version, _ENCODER.encode(replace(change, version=document.version))))
+        return document
+
+    def _build(self, version: int) -> Document:
+        published, leading = self._published, self._leading
+        view = None
+        if published is not None and leading:
+            view = build_view(published.snapshot, published.plan, published.settings, published.at)
+        return Document(
+            version=version,
+            about=self.about,
+            leading=leading,
+            problems=self.problems(),
+            view=view,
+            tracks=tuple(sorted(self.timeline.tracks(), key=lambda each: each.segments[0].since)),
+            activity=tuple(self.journal.since()),
+        )
+
+    def _compare(self, document: Document, last: Document | None) -> Change | None:
+        """Return what changed since the last document; None where nothing did."""
+        view = document.view
+        lists: dict[str, dict[str, bytes]] = {
+            "workloads": {each.id: _ENCODER.encode(each) for each in view.workloads} if view is not None else {},
+            "slices": {each.id: _ENCODER.encode(each) for each in view.slices} if view is not None else {},
+            "pools": {each.name: _ENCODER.encode(each) for each in view.pools} if view is not None else {},
+            "tracks": {each.pool: _ENCODER.encode(each) for each in document.tracks},
+        }
+        summary = (
+            {"at": view.at, "problems": view.problems, "alerts": view.alerts, "capacity": view.capacity}
+            if view is not None
+            else None
+        )
+        # The moment of a round alone is no change.
+        rest = _ENCODER.encode((document.leading, document.problems, {**(summary or {}), "at": None}))
+        newest = last.activity[-1].number if last is not None and last.activity else 0
+        activity = tuple(each for each in document.activity if each.number > newest)
+        before, self._items = self._items, lists
+        changed = {
+            name: {key: msgspec.Raw(item) for key, item in items.items() if before[name].get(key) != item}
+            for name, items in lists.items()
+        }
+        gone = {name: tuple(before[name].keys() - items.keys()) for name, items in lists.items()}
+        same = rest == self._rest and not activity and not any(changed.values()) and not any(gone.values())
+        self._rest = rest
+        if same:
+            return None
+        return Change(
+            version=0,
+            leading=document.leading,
+            problems=document.problems,
+            summary=summary,
+            changed={name: items for name, items in changed.items() if items},
+            gone={name: ids for name, ids in gone.items() if ids},
+            activity=activity,
+        )
+
+
+_ENCODER = msgspec.json.Encoder()

@@ -1,0 +1,90 @@
+"""Chips by state, limits and how much of them is used, back-off, operations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+
+from provisioner.model.snapshot import Snapshot
+from provisioner.settings import Settings
+from provisioner.settings.forms import OTHERS
+from provisioner.slices.planning.launch.limits import scopes_of
+from provisioner.slices.planning.memory.open_calls import operations_under_way
+from provisioner.slices.planning.memory.state import Backoff, Memory
+from provisioner.slices.planning.plan import Plan
+from provisioner.slices.planning.round import Derived
+from provisioner.slices.view.ids import id_of_slice
+from provisioner.slices.view.states import state_of
+from provisioner.slices.view.types import BackoffView, CapacityView, LimitView, State
+
+
+def capacity_view(snapshot: Snapshot, plan: Plan, derived: Derived, settings: Settings, now: datetime) -> CapacityView:
+    """Sum up what there is and what is in the way of more."""
+    chips = {state.value: 0 for state in State if state is not State.NONE}
+    for pool in plan.pools:
+        chips[state_of(pool).value] += pool.chips
+    return CapacityView(
+        chips=chips,
+        limits=tuple(_limits(derived, plan.memory, settings, now)),
+        backoffs=tuple(sorted(_backoffs(plan.memory, derived, now), key=lambda each: (each.until, each.capacity))),
+        operations=len(operations_under_way(snapshot.pools, plan.memory)),
+        operations_limit=plan.memory.operations.limit,
+        creation_paused=settings.pause_creation,
+    )
+
+
+def _limits(derived: Derived, memory: Memory, settings: Settings, now: datetime) -> Iterator[LimitView]:
+    used: Counter[str] = Counter()
+    for each in derived.supply.values():
+        used.update(dict.fromkeys(scopes_of(each), each.chips))
+    if settings.max_chips is not None:
+        total = sum(each.chips for each in derived.supply.values())
+        yield LimitView(name="MAX_CHIPS", scope="all node pools", used=total, most=settings.max_chips)
+    for name, kind, amounts in (
+        ("MAX_CHIPS_PER_NAMESPACE", "namespace", settings.max_chips_per_namespace),
+        ("MAX_CHIPS_PER_ACCELERATOR", "accelerator", settings.max_chips_per_accelerator),
+    ):
+        by_name = dict(amounts)
+        there = {scope.partition(" ")[2] for scope in used if scope.startswith(f"{kind} ")}
+        for who in sorted(by_name.keys() - {OTHERS} | (there if OTHERS in by_name else set())):
+            most = by_name.get(who, by_name.get(OTHERS, 0))
+            yield LimitView(name=name, scope=f"{kind} {who}", used=used[f"{kind} {who}"], most=most)
+    if settings.max_creates_per_hour is not None:
+        recent = sum(moment > now - timedelta(hours=1) for moment in memory.created_at.values())
+        yield LimitView(
+            name="MAX_CREATES_PER_HOUR", scope="the last hour", used=recent, most=settings.max_creates_per_hour
+        )
+
+
+def _backoffs(memory: Memory, derived: Derived, now: datetime) -> Iterable[BackoffView]:
+    groups = {
+        slice_id: id_of_slice(each) for found in derived.found.values() for slice_id, each in found.slices.items()
+    }
+    for key, wait in memory.backoffs.items():
+        parts = key.split("/", 3)
+        # Else it is the digest of a request whose pool failed.
+        if wait.until > now and len(parts) == 4:
+            yield _backoff(key, parts, wait)
+    for slice_id, wait in memory.slice_backoffs.items():
+        if wait.until > now:
+            yield _backoff(groups.get(slice_id, str(slice_id)), (), wait)
+    for refusal in memory.refusals.values():
+        if refusal.wait.until > now:
+            yield _backoff(groups.get(refusal.slice_id, str(refusal.slice_id)), (), refusal.wait)
+
+
+def _backoff(capacity: str, parts: Iterable[str], wait: Backoff) -> BackoffView:
+    zone, machine_type, shape, terms = (*parts, "", "", "", "")[:4]
+    return BackoffView(
+        capacity=capacity,
+        zone=zone,
+        machine_type=machine_type,
+        shape=shape,
+        terms=terms,
+        kind=wait.failure.kind.value,
+        message=wait.failure.message,
+        failures=wait.failures,
+        since=wait.since,
+        until=wait.until,
+    )

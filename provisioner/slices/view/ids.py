@@ -1,0 +1,28 @@
+"""Names of workloads and slices, unique among all that are there, that people can read and type."""
+
+from __future__ import annotations
+
+from provisioner.model.workloads import WorkloadName
+from provisioner.slices.demand import Slice
+from provisioner.slices.planning.plan import PoolState
+
+
+def workload_id(name: WorkloadName) -> str:
+    """Return kind/namespace/name."""
+    return f"{name.kind.value}/{name.namespace}/{name.name}"
+
+
+def id_of_slice(slice_: Slice) -> str:
+    """Return kind/namespace/name/group."""
+    return f"{workload_id(slice_.workload.full_name)}/{slice_.group_name}"
+
+
+def workload_of_pool(state: PoolState) -> str:
+    """Return the id of the workload that a pool is for, or was created for; empty where nothing tells."""
+    name = WorkloadName(state.workload_kind, state.namespace, state.workload_name)
+    return workload_id(name) if state.workload_name else ""
+
+
+def slice_of_pool(state: PoolState) -> str:
+    """Return the id of the slice that a pool is for; empty where it is for none."""
+    return f"{workload_of_pool(state)}/{state.group_name}" if state.slice_id is not None and state.workload_name else ""

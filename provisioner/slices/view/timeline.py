@@ -1,0 +1,112 @@
+"""What became of each node pool over time, from the round that first wanted it: bounded, and lost with the process."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from provisioner.model.capacity import PoolName
+from provisioner.slices.planning.plan import PoolState
+from provisioner.slices.view.ids import slice_of_pool, workload_of_pool
+from provisioner.slices.view.states import state_of
+from provisioner.slices.view.types import State
+
+#: Tracks of pools that are gone are kept for so long, and no more than so many; of each so many segments.
+_KEPT = timedelta(hours=24)
+_MOST_ENDED = 5000
+_MOST_SEGMENTS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A time in which a pool was in one state for one slice."""
+
+    state: State
+    #: The ids of slice and workload; empty where it was for none.
+    slice: str
+    workload: str
+    since: datetime
+    #: None: it lasts.
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """One node pool, from the slice that waited for it to its end: one that is reused is one track."""
+
+    pool: str
+    segments: tuple[Segment, ...]
+
+
+class Timeline:
+    """Follows the pools from round to round. One thread follows; others may read `tracks`."""
+
+    def __init__(self) -> None:
+        self._tracks: dict[PoolName, Track] = {}
+        self._marks: dict[PoolName, Hashable] = {}
+        #: When the pools that are gone went, the earliest first.
+        self._ended: dict[PoolName, datetime] = {}
+
+    def follow(self, pools: Iterable[PoolState], now: datetime) -> None:
+        """Take note of what has changed since the last round."""
+        there: set[PoolName] = set()
+        for pool in pools:
+            there.add(pool.name)
+            mark = (pool.phase, pool.slice_id, pool.workload is None)
+            if self._marks.get(pool.name) != mark:
+                self._marks[pool.name] = mark
+                self._begin(pool, now)
+        for name in self._marks.keys() - there:
+            del self._marks[name]
+            self._tracks[name] = _ended(self._tracks[name], now)
+            self._ended[name] = now
+        while self._ended:
+            first = next(iter(self._ended))
+            if len(self._ended) <= _MOST_ENDED and self._ended[first] > now - _KEPT:
+                break
+            del self._tracks[first], self._ended[first]
+
+    def tracks(self) -> list[Track]:
+        """Return all tracks."""
+        return list(self._tracks.values())
+
+    def shift(self, by: timedelta) -> None:
+        """Move all moments along with a clock that was set."""
+        self._tracks = {
+            name: replace(
+                track,
+                segments=tuple(
+                    replace(each, since=each.since + by, until=each.until + by if each.until is not None else None)
+                    for each in track.segments
+                ),
+            )
+            for name, track in self._tracks.items()
+        }
+        self._ended = {name: at + by for name, at in self._ended.items()}
+
+    def _begin(self, pool: PoolState, now: datetime) -> None:
+        self._ended.pop(pool.name, None)
+        before = self._tracks.get(pool.name)
+        segment = Segment(state=state_of(pool), slice=slice_of_pool(pool), workload=workload_of_pool(pool), since=now)
+        if before is None:
+            # How long it was so before this process saw it is known where the plan tells.
+            self._tracks[pool.name] = Track(pool=pool.name, segments=(replace(segment, since=min(now, pool.since)),))
+            return
+        last = before.segments[-1]
+        if (last.state, last.slice, last.workload, last.until) == (
+            segment.state,
+            segment.slice,
+            segment.workload,
+            None,
+        ):
+            return
+        segments = (*_ended(before, now).segments, segment)[-_MOST_SEGMENTS:]
+        self._tracks[pool.name] = Track(pool=pool.name, segments=segments)
+
+
+def _ended(track: Track, now: datetime) -> Track:
+    last = track.segments[-1]
+    if last.until is not None:
+        return track
+    return replace(track, segments=(*track.segments[:-1], replace(last, until=now)))

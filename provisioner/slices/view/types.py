@@ -1,0 +1,220 @@
+"""The types of the read model: these, as JSON, are the API's.
+
+Moments are in UTC; each state says since when, never for how long, so that nothing changes by time alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+
+class State(StrEnum):
+    """Where a slice or its node pool is."""
+
+    #: A leader pod that cannot be scheduled, and no node pool yet.
+    WAITING = "waiting"
+    #: The create has been sent.
+    CREATING = "creating"
+    #: The node pool exists; not all of its hosts are ready.
+    JOINING = "joining"
+    #: All hosts are ready; no pod is bound yet.
+    READY = "ready"
+    RUNNING = "running"
+    #: Pods of a workload that has ended, or is suspended, are still there.
+    DRAINING = "draining"
+    #: Nothing needs the node pool.
+    IDLE = "idle"
+    DELETING = "deleting"
+    FAILED = "failed"
+    #: Of a slice: it neither has nor wants a node pool.
+    NONE = "none"
+
+
+#: The letters of `PoolView.hosts`.
+HOST_ABSENT: Final = "."
+HOST_JOINING: Final = "j"
+HOST_CHIPS_MISSING: Final = "c"
+HOST_READY: Final = "r"
+HOST_RUNNING: Final = "R"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeView:
+    """Something that the owner of a workload has to know: the words of the Event."""
+
+    reason: str
+    message: str
+    warning: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadView:
+    """A JobSet, LeaderWorkerSet or Job whose pods ask for TPUs."""
+
+    #: kind/namespace/name.
+    id: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    created_at: datetime
+    #: lives, suspended, completed, failed, deleting.
+    state: str
+    #: Of its slices.
+    chips: int
+    #: Those that concern the workload and no slice of it alone.
+    notices: tuple[NoticeView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceView:
+    """One slice of a workload."""
+
+    #: kind/namespace/workload/group.
+    id: str
+    #: The id of its workload.
+    workload: str
+    #: The child Job or group, by which it is known in the cluster.
+    group: str
+    state: State
+    #: When the state was entered; None where nothing tells.
+    since: datetime | None
+    #: One sentence: why it is in this state.
+    reason: str
+    #: When the next create is tried.
+    next_try_at: datetime | None
+    #: Its leader pod; empty where there is none.
+    leader: str
+    #: Since when the scheduler cannot place the leader pod.
+    unschedulable_since: datetime | None
+    #: The node pool that it has, or that is created for it.
+    pool: str
+    accelerator: str
+    machine_type: str
+    topology: str
+    chips: int
+    hosts: int
+    #: Unfinished pods, and those of them that are bound to a node.
+    pods: int
+    bound_pods: int
+    notices: tuple[NoticeView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolView:
+    """One node pool of the provisioner that exists, or whose create has been sent."""
+
+    name: str
+    state: State
+    since: datetime
+    #: One sentence: why it stays, or why it goes.
+    reason: str
+    #: The id of the slice that has it, and of the workload; empty where none does.
+    slice: str
+    workload: str
+    #: Of the workload that it is for, or was made for.
+    namespace: str
+    zone: str
+    #: on-demand, spot, reservation, flex-start, queued.
+    capacity: str
+    #: The reservation's name or path; empty for none.
+    reservation: str
+    accelerator: str
+    machine_type: str
+    topology: str
+    chips: int
+    #: One letter for each host: "." absent, "j" joining or not ready, "c" chips missing, "r" ready, "R" running pods.
+    hosts: str
+    #: Nodes that are not ready or do not show all their chips: the first ten.
+    unready_nodes: tuple[str, ...]
+    #: When it is due to be deleted, and why; None and empty while something needs it.
+    delete_at: datetime | None
+    delete_reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitView:
+    """One limit of the settings, and how much of it is used."""
+
+    #: The setting, such as MAX_CHIPS.
+    name: str
+    #: What it is counted for: everything, a namespace, an accelerator.
+    scope: str
+    used: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackoffView:
+    """A capacity that could not be had and is not asked for before a moment."""
+
+    #: Zone, machine type, shape and terms as one text; for a single slice its id.
+    capacity: str
+    zone: str
+    machine_type: str
+    #: Topology and hosts.
+    shape: str
+    terms: str
+    #: stockout, quota, permission, ...
+    kind: str
+    #: The supplier's words.
+    message: str
+    failures: int
+    since: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityView:
+    """Chips by state, and what is in the way of more."""
+
+    #: By `State`; those that are 0 as well.
+    chips: dict[str, int]
+    limits: tuple[LimitView, ...]
+    backoffs: tuple[BackoffView, ...]
+    #: Node pool operations of the cluster under way, and how many the supplier takes at once; None: not known.
+    operations: int
+    operations_limit: int | None
+    creation_paused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertView:
+    """Something that the administrator has to look at."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Everything at one moment."""
+
+    #: When the decision was made that this shows.
+    at: datetime
+    #: Why nothing is decided at the moment; empty: it is.
+    problems: tuple[str, ...]
+    alerts: tuple[AlertView, ...]
+    capacity: CapacityView
+    workloads: tuple[WorkloadView, ...]
+    slices: tuple[SliceView, ...]
+    pools: tuple[PoolView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One decision, or one thing that became of one."""
+
+    #: Counts up from 1 since the process started.
+    number: int
+    at: datetime
+    #: create, delete, pool, notice, alert.
+    kind: str
+    message: str
+    warning: bool
+    #: The node pool and the workload (kind/namespace/name) that it is about; empty for none.
+    pool: str
+    workload: str

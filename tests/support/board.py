@@ -1,0 +1,29 @@
+"""Boards for tests, and what they show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from provisioner.slices.board import About, Board
+from provisioner.slices.view import View, build_view
+from tests.support.world import World
+
+
+def make_board(clock: Callable[[], datetime], monotonic: Callable[[], float]) -> Board:
+    """Return a board of a provisioner that starts now."""
+    about = About(
+        release="test",
+        project="my-project",
+        location="us-east5",
+        cluster="my-cluster",
+        identity="here",
+        started_at=clock(),
+    )
+    return Board(about=about, monotonic=monotonic)
+
+
+def view_of(world: World) -> View:
+    """Return the view of what a world's provisioner decides now."""
+    plan = world.look()
+    return build_view(world.snapshot(), plan, world.settings, world.now)
