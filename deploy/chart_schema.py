@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from provisioner.model import bounds, choices
-from provisioner.settings import Option, forms
+from provisioner.model.capacity import CapacityKind
+from provisioner.settings import Option, forms, prices
 
 Property = dict[str, Any]
 _TEXT_OR_NUMBER = ["string", "integer"]
@@ -126,6 +127,10 @@ _VPC = forms._NETWORK.pattern.replace(choices.PROJECT.pattern, _OWN_PROJECT)  # 
 _NETWORK = rf"{_VPC}\s*:\s*{forms._SUBNETWORK.pattern}"  # noqa: SLF001 - as above
 _PORT = rf"(?::{whole(1, 65535)})?"
 _HOST = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)*"
+_PRICE = (
+    rf"(?:{prices.ACCELERATOR.pattern}|\*)(?:/(?:{'|'.join(kind.value for kind in CapacityKind)}))?"
+    rf"\s*=\s*{prices.PRICE.pattern}"
+)
 _FORMS: Mapping[Callable[[str], Any], Property] = {
     # Any text: names that only Google knows.
     str: {"type": "string"},
@@ -139,6 +144,7 @@ _FORMS: Mapping[Callable[[str], Any], Property] = {
     forms.endpoint: _text(rf"(?:http://(?:localhost|127\.0\.0\.1){_PORT}|https://{_HOST}{_PORT})?"),
     forms.label: _text(rf"(?:(?:{forms.LABEL_KEY.pattern})={forms._LABEL_VALUE.pattern})?"),  # noqa: SLF001 - as above
     choices.parse_zones: _at_most(bounds.ZONES, _text(_list(_ZONE))),
+    prices.parse_prices: _text(_list(_PRICE)),
     choices.parse_choices: _at_most(bounds.CHOICES, _text(_list(_CHOICE))),
 }
 #: Options whose form says less, or other things, than the controller holds them to.

@@ -20,6 +20,8 @@ _DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _CHOSEN = 'cluster=~"$cluster",namespace=~"$namespace"'
 _ROW_HEIGHT = 1
 _COLUMNS = 24
+#: Of the counters that outlast a process: replicas continue one counter, so the greatest of them is the counter.
+_USAGE = "cluster, namespace, workload_namespace, accelerator, capacity, use"
 _QUANTILES = ((0.5, "median"), (0.9, "90 %"), (0.99, "99 %"))
 
 
@@ -156,6 +158,16 @@ def _rate(name: str, *labels: str) -> str:
     return f"sum by ({', '.join(labels)}) (rate({_series(name)}[$__rate_interval]))"
 
 
+def _usage(name: str, *labels: str, function: str, window: str) -> str:
+    """Return how a counter of `_USAGE` grows; it is brought up to date once a minute."""
+    counter = f"max by ({_USAGE}) ({_series(f'{name}_total')})"
+    return f"sum by ({', '.join(labels)}) ({function}({counter}[{window}]))"
+
+
+def _worst(name: str, *labels: str) -> str:
+    return f"max by ({', '.join(labels)}) ({_series(name)})" if labels else f"max({_series(name)})"
+
+
 def _mean(name: str, *labels: str) -> str:
     return f"{_rate(f'{name}_sum', *labels)} / {_rate(f'{name}_count', *labels)}"
 
@@ -277,6 +289,133 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         ),
     ),
     (
+        "Waiting",
+        (
+            Panel(
+                "Start of slices, over a day",
+                "Time from a leader pod being unschedulable to its node pool being listed by GKE, to all nodes being "
+                "ready, and to the pod being bound.",
+                _quantiles("slice_startup_seconds", "stage", window="1d")[:2],
+                unit="s",
+            ),
+            Panel(
+                "Longest wait",
+                "For how long the longest waiting leader pod has been unschedulable.",
+                ((_worst("longest_wait_seconds"), "longest"),),
+                unit="s",
+            ),
+            Panel(
+                "What slices are told",
+                "Events that stand now, by reason; docs/reliability.md says when each is sent.",
+                ((_gauge("notices", "reason"), "{{reason}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Creates that back-off forbids",
+                "Kinds of capacity, and slices, for which no create is allowed right now.",
+                ((_gauge("backoff_blocking", "kind"), "{{kind}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Failing for",
+                "Since when creates of a kind of capacity, or of a slice, have failed without a success.",
+                ((_worst("backoff_oldest_seconds", "kind"), "{{kind}}"),),
+                unit="s",
+            ),
+            Panel(
+                "Failed node pools",
+                "Node pools that failed after GKE had accepted their create.",
+                ((_increase("node_pool_failures", "kind"), "{{kind}}"),),
+                stacked=True,
+            ),
+        ),
+    ),
+    (
+        "Limits",
+        (
+            Panel(
+                "Use of limits",
+                "How much of each limit is used; * is the one that uses most of those that a setting does not name.",
+                (
+                    (
+                        f"{_worst('limit_used', 'limit', 'scope')} / ({_worst('limit', 'limit', 'scope')} > 0)",
+                        "{{limit}} {{scope}}",
+                    ),
+                ),
+                unit="percentunit",
+            ),
+            Panel(
+                "Slices that a limit keeps out",
+                "Slices that get no node pool because of a limit.",
+                ((_gauge("limit_waiting_slices", "limit"), "{{limit}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Operations in progress",
+                "Node pool operations of the cluster, and how many GKE takes at once as far as that is learned.",
+                (
+                    (_worst("gke_operations_in_flight"), "in progress"),
+                    (f"{_worst('gke_operations_limit')} > 0", "learned limit"),
+                ),
+            ),
+        ),
+    ),
+    (
+        "Chips and their cost",
+        (
+            Panel(
+                "Chips by namespace",
+                "Chips of nodes that exist, by the namespace of the workload that has them.",
+                (
+                    (
+                        _usage("chip_seconds", "workload_namespace", function="rate", window="10m:1m"),
+                        "{{workload_namespace}}",
+                    ),
+                ),
+                stacked=True,
+            ),
+            Panel(
+                "Chips by accelerator and capacity type",
+                "Chips of nodes that exist.",
+                (
+                    (
+                        _usage("chip_seconds", "accelerator", "capacity", function="rate", window="10m:1m"),
+                        "{{accelerator}} {{capacity}}",
+                    ),
+                ),
+                stacked=True,
+            ),
+            Panel(
+                "Chips by use",
+                "Starting: no pod is bound yet. Running. Idle: nothing needs them. Draining: being deleted.",
+                ((_usage("chip_seconds", "use", function="rate", window="10m:1m"), "{{use}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Cost per hour by use",
+                "What the chips that exist cost an hour, in the currency of CHIP_HOUR_PRICES.",
+                ((_gauge("cost_per_hour", "use"), "{{use}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Cost of a day by namespace",
+                "What the chips of each namespace cost in the day before, idle ones included.",
+                (
+                    (
+                        _usage("cost", "workload_namespace", function="increase", window="1d:5m"),
+                        "{{workload_namespace}}",
+                    ),
+                ),
+                stacked=True,
+            ),
+            Panel(
+                "Chips without a price",
+                "Chips for which CHIP_HOUR_PRICES has no price: their cost is missing.",
+                ((_gauge("unpriced_chips"), "chips"),),
+            ),
+        ),
+    ),
+    (
         "Creates and deletes",
         (
             Panel(
@@ -309,6 +448,12 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 ((_gauge("deletes_blocked"), "node pools"),),
             ),
             Panel(
+                "Overdue node pools",
+                "For how long a node pool that nothing needs has been there beyond its deletion delay.",
+                ((_worst("unneeded_overdue_seconds"), "longest"),),
+                unit="s",
+            ),
+            Panel(
                 "Alerts by kind",
                 "Alerts that the administrator must look at; docs/reliability.md says what each kind means.",
                 ((_gauge("alerts", "kind"), "{{kind}}"),),
@@ -324,6 +469,13 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Calls a second, including failed ones.",
                 ((_rate("gke_request_duration_seconds_count", "method"), "{{method}}"),),
                 unit="reqps",
+            ),
+            Panel(
+                "Calls by status",
+                "Calls a second by HTTP status; none: without an answer.",
+                ((_rate("gke_requests_total", "code"), "{{code}}"),),
+                unit="reqps",
+                stacked=True,
             ),
             Panel(
                 "Failed calls by method and kind",
@@ -358,6 +510,18 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Duration of decisions",
                 "The duration of the decision in a round.",
                 _quantiles("decide_duration_seconds"),
+                unit="s",
+            ),
+            Panel(
+                "Lag of rounds",
+                "Time from the first event that asks for a round to the beginning of the round.",
+                _quantiles("loop_lag_seconds"),
+                unit="s",
+            ),
+            Panel(
+                "Age of the list of node pools",
+                "How old the list is that the last decision was made on.",
+                ((_worst("pool_list_age_seconds"), "age"),),
                 unit="s",
             ),
             Panel(

@@ -11,10 +11,12 @@ from provisioner.model.capacity import CapacityKind, Network, Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.settings import (
     OPTIONS,
+    Prices,
     Settings,
     SettingsError,
     go_bool,
     go_duration_seconds,
+    parse_prices,
     read_settings,
     warnings_about,
 )
@@ -80,6 +82,7 @@ def test_defaults_are_pinned() -> None:
         "allowed_networks": None,
         "allowed_label_keys": None,
         "pause_creation": False,
+        "prices": {"entries": ()},
         "auto_upgrade": None,
         "node_oauth_scopes": ("https://www.googleapis.com/auth/cloud-platform",),
         "single_host_placement": False,
@@ -212,6 +215,18 @@ def test_what_the_environment_leaves_out_is_inferred() -> None:
         ("ALLOWED_NETWORKS", "vpc, vpc2:subnet", "allowed_networks", ("vpc", "vpc2:subnet")),
         ("ALLOWED_LABEL_KEYS", "team, example.com/*, *", "allowed_label_keys", ("team", "example.com/*", "*")),
         ("PAUSE_CREATION", "1", "pause_creation", True),
+        (
+            "CHIP_HOUR_PRICES",
+            "tpu-v6e-slice/spot = 1.35, tpu-v6e-slice=2.7,*=3,",
+            "prices",
+            Prices(
+                entries=(
+                    ("tpu-v6e-slice", "spot", 1_350_000),
+                    ("tpu-v6e-slice", "", 2_700_000),
+                    ("*", "", 3_000_000),
+                )
+            ),
+        ),
     ],
 )
 def test_an_option_is_read(variable: str, text: str, field: str, want: object) -> None:
@@ -272,6 +287,15 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
         ("ALLOWED_NETWORKS", "v*c", "has 'v*c', which is not a network"),
         ("ALLOWED_LABEL_KEYS", "a=b", "has 'a=b', which is not a label key"),
         ("PAUSE_CREATION", "soon", "is neither true nor false"),
+        ("CHIP_HOUR_PRICES", "1.35", 'has \'1.35\', which is not "ACCELERATOR=PRICE" or "ACCELERATOR/CAPACITY=PRICE"'),
+        ("CHIP_HOUR_PRICES", "TPU=1", "has 'TPU=1', which is not \"ACCELERATOR=PRICE\""),
+        ("CHIP_HOUR_PRICES", "tpu7x/cheap=1", "where 'cheap' is not a capacity type: reservation, on-demand, spot"),
+        ("CHIP_HOUR_PRICES", "tpu7x/=1", "where '' is not a capacity type"),
+        ("CHIP_HOUR_PRICES", "tpu7x=1,5", "has '5', which is not"),
+        ("CHIP_HOUR_PRICES", "tpu7x=$1", "where '$1' is not a price from 0 to 999999 with at most six decimals"),
+        ("CHIP_HOUR_PRICES", "tpu7x=-1", "where '-1' is not a price"),
+        ("CHIP_HOUR_PRICES", "tpu7x=nan", "where 'nan' is not a price"),
+        ("CHIP_HOUR_PRICES", "tpu7x/spot=1, tpu7x/spot=2", "names 'tpu7x/spot' twice"),
     ],
 )
 def test_a_mistake_names_the_variable_its_value_and_what_is_wrong(variable: str, text: str, words: str) -> None:
@@ -442,3 +466,25 @@ def test_other_texts_are_no_truth_values(text: str) -> None:
 def test_the_region_is_what_comes_before_the_zone(location: str, region: str) -> None:
     """New zones have longer letters."""
     assert settings.region_of(location) == region
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "capacity", "want"),
+    [
+        pytest.param("tpu-v6e-slice", CapacityKind.SPOT, 1_350_000, id="accelerator and capacity type"),
+        pytest.param("tpu-v6e-slice", CapacityKind.RESERVATION, 2_000_000, id="the accelerator before any reservation"),
+        pytest.param("tpu7x", CapacityKind.RESERVATION, 4_000_000, id="any reservation"),
+        pytest.param("tpu7x", CapacityKind.SPOT, 5, id="anything"),
+    ],
+)
+def test_the_closest_price_counts(accelerator: str, capacity: CapacityKind, want: int) -> None:
+    """An entry for exactly this comes before one for the accelerator, and that before one for the capacity type."""
+    prices = parse_prices("tpu-v6e-slice/spot=1.35, tpu-v6e-slice=2, */reservation=4, *=0.000005")
+    assert prices.of(accelerator, capacity) == want
+
+
+def test_what_has_no_price_has_none() -> None:
+    """None is not zero."""
+    assert parse_prices("tpu7x/spot=0").of("tpu7x", CapacityKind.ON_DEMAND) is None
+    assert parse_prices("tpu7x/spot=0").of("tpu7x", CapacityKind.SPOT) == 0
+    assert not Prices()

@@ -26,6 +26,8 @@ class HintsStore:
         self._last_cause = ""
         #: The object as it was last read or written; None: read it before it is written.
         self._read: JsonObject | None = None
+        #: What is stored, as far as that is known; None: it could not be read yet.
+        self.stored: Mapping[str, str] | None = None
 
     def load(self) -> dict[str, str]:
         """Return the stored hints; empty where there are none or they can't be read."""
@@ -33,22 +35,25 @@ class HintsStore:
             self._read = self._api.get(self._path)
         except errors.NotFound:
             _log.info("hints.not_found", namespace=self._namespace, config_map=constants.HINTS_CONFIGMAP_NAME)
+            self.stored = {}
             return {}
         except errors.ClusterError as error:
             _log.warning("hints.load_failed", namespace=self._namespace, error=str(error))
             return {}
         data = self._read.get("data")
-        if data is None:
-            return {}
-        if not isinstance(data, dict):
+        if data is not None and not isinstance(data, dict):
             _log.warning("hints.load_failed", namespace=self._namespace, error="data is not a map")
-            return {}
-        return {key: value for key, value in data.items() if isinstance(key, str) and isinstance(value, str)}
+        self.stored = _texts(data)
+        return dict(self.stored)
 
     def save(self, data: Mapping[str, str]) -> bool:
-        """Create or replace the hints; False when that failed, which is logged once per cause."""
+        """Create or update the hints; False when that failed, which is logged once per cause.
+
+        Keys that are stored and not given stay: another release may know them.
+        """
         try:
-            self._read = self._written(dict(data))
+            self._read = self._written(data)
+            self.stored = _texts(self._read.get("data"))
         except errors.ClusterError as error:
             # What is there now is not known.
             self._read = None
@@ -60,16 +65,16 @@ class HintsStore:
         self._last_cause = ""
         return True
 
-    def _written(self, data: dict[str, str]) -> JsonObject:
-        """Replace the data and nothing else: labels and annotations belong to whoever installed the object."""
+    def _written(self, data: Mapping[str, str]) -> JsonObject:
+        """Update the data and nothing else: labels and annotations belong to whoever installed the object."""
         try:
             if self._read is not None:
                 try:
-                    return self._api.put(self._path, {**self._read, "data": data})
+                    return self._api.put(self._path, _updated(self._read, data))
                 except errors.Conflict:
                     # Somebody else wrote: their metadata is kept, our data wins.
                     _log.debug("hints.changed_meanwhile", namespace=self._namespace)
-            return self._api.put(self._path, {**self._api.get(self._path), "data": data})
+            return self._api.put(self._path, _updated(self._api.get(self._path), data))
         except errors.NotFound:
             return self._api.post(
                 collection_path("configmaps", namespace=self._namespace),
@@ -81,6 +86,16 @@ class HintsStore:
                         "namespace": self._namespace,
                         "labels": {"app.kubernetes.io/managed-by": constants.MANAGER},
                     },
-                    "data": data,
+                    "data": dict(data),
                 },
             )
+
+
+def _updated(raw: JsonObject, data: Mapping[str, str]) -> JsonObject:
+    return {**raw, "data": {**_texts(raw.get("data")), **data}}
+
+
+def _texts(data: object) -> dict[str, str]:
+    """Return what of a ConfigMap's data is text by a name."""
+    entries = data.items() if isinstance(data, dict) else ()
+    return {key: value for key, value in entries if isinstance(key, str) and isinstance(value, str)}

@@ -49,6 +49,13 @@ JOBSET = 262_144
 HINTED_BACKOFFS = 500
 HINTED_WORDS = 512
 
+# --- the metrics ---
+#: Namespaces whose use of chips is counted apart, the first that come; all later ones are counted together.
+METERED_NAMESPACES = 100
+#: Accounts by namespace, accelerator, capacity type and use, besides those of all later namespaces together. In the
+#: hints an account takes some 70 bytes.
+METERED_ACCOUNTS = 1_000
+
 # --- entries of one node or namespace, which only administrators (and the kubelet) write; more are left out ---
 CLUSTER_OBJECT_LABELS = 256
 NODE_TAINTS = 64

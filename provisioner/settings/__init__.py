@@ -4,18 +4,21 @@ from provisioner.settings.effective import Settings
 from provisioner.settings.environment import warnings_about_environment
 from provisioner.settings.forms import go_bool, go_duration_seconds, is_loopback, parse_networks, region_of
 from provisioner.settings.options import OPTIONS, Group, Option
+from provisioner.settings.prices import Prices, parse_prices
 from provisioner.settings.reading import SettingsError, read_settings, warnings_about
 
 __all__ = [
     "OPTIONS",
     "Group",
     "Option",
+    "Prices",
     "Settings",
     "SettingsError",
     "go_bool",
     "go_duration_seconds",
     "is_loopback",
     "parse_networks",
+    "parse_prices",
     "read_settings",
     "region_of",
     "warnings_about",

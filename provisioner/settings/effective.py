@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from provisioner import constants
 from provisioner.model.capacity import Network, Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.settings.forms import SCOPE_PREFIX
+from provisioner.settings.prices import Prices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,7 @@ class Settings:
     allowed_networks: tuple[str, ...] | None = None
     allowed_label_keys: tuple[str, ...] | None = None
     pause_creation: bool = False
+    prices: Prices = field(default_factory=Prices)
     single_host_placement: bool = False
     assume_same_cluster: bool = False
     own_namespace: str = constants.DEFAULT_NAMESPACE

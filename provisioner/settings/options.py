@@ -14,11 +14,10 @@ from typing import Any
 
 from provisioner import constants
 from provisioner.model import choices
-from provisioner.settings import forms
+from provisioner.settings import forms, prices
 
 _MAX_PODS = 256
 MOST_CONCURRENCY = 64
-_ACCELERATOR = re.compile(r"[a-z][-a-z0-9]{0,62}")
 
 
 class Group(Enum):
@@ -380,7 +379,7 @@ OPTIONS: tuple[Option, ...] = (
         variable="MAX_CHIPS_PER_ACCELERATOR",
         field="max_chips_per_accelerator",
         group=Group.LIMITS,
-        read=forms.amounts(_ACCELERATOR, "an accelerator label"),
+        read=forms.amounts(prices.ACCELERATOR, "an accelerator label"),
         default="",
         description='The same for the pools of one accelerator: "tpu-v5p-slice=1024, *=0".',
     ),
@@ -452,6 +451,16 @@ OPTIONS: tuple[Option, ...] = (
         read=forms.go_bool,
         default="false",
         description="Create no new pools. Existing pools are used, monitored and deleted as usual.",
+    ),
+    Option(
+        variable="CHIP_HOUR_PRICES",
+        field="prices",
+        group=Group.LIMITS,
+        read=prices.parse_prices,
+        default="",
+        description='The price of one chip for one hour, by accelerator and capacity type: "tpu-v6e-slice/spot=1.35, '
+        'tpu-v6e-slice=2.7, *=3"; * is every other accelerator. In any one currency. With prices, metrics show cost '
+        "(docs/metrics.md). Empty: no cost is shown.",
     ),
     Option(
         variable="SINGLE_HOST_PLACEMENT",

@@ -19,12 +19,14 @@ from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.http import HttpServer
 from provisioner.runtime.parallel import Parallel
 from provisioner.runtime.status import make_status_server
+from provisioner.runtime.wake import Wake
 from provisioner.settings import Settings
 from provisioner.slices import api as board_api
 from provisioner.slices.act import Actor
 from provisioner.slices.board import About, Board
 from provisioner.slices.gate import Gate
 from provisioner.slices.loop import Loop
+from provisioner.slices.meter import Meter
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, make_watches
 from provisioner.slices.report import Reporter
@@ -116,7 +118,7 @@ def build(
     metrics = Metrics(version=provisioner.__version__)
     gke = RetryingGke(InstrumentedGke(client, metrics))
     identity = settings.own_name or f"{socket.gethostname()}-{os.getpid()}"
-    wake, stopping = threading.Event(), threading.Event()
+    wake, stopping = Wake(), threading.Event()
     recorder = kube.EventRecorder(api, instance=identity)
 
     def lose() -> None:
@@ -182,6 +184,8 @@ def build(
         clock=clock,
         wake=wake,
         stopping=stopping,
+        meter=Meter(settings=settings, metrics=metrics),
+        asked_seconds_ago=wake.asked_seconds_ago,
     )
     server = make_status_server(
         name="tpu-provisioner",

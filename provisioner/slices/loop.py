@@ -16,6 +16,7 @@ from provisioner.runtime.clock import FollowedClock
 from provisioner.settings import Settings
 from provisioner.slices.act import Actor
 from provisioner.slices.board import Board
+from provisioner.slices.meter import Meter
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, Watches, absent, not_synced, take_snapshot
 from provisioner.slices.planning.decide import decide
@@ -41,6 +42,10 @@ _HINTS_GAP_SECONDS = 2.0
 DEAD_AFTER_SECONDS = 300.0
 
 
+def _never() -> float | None:
+    return None
+
+
 @dataclass(slots=True, kw_only=True)
 class Loop:
     """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
@@ -60,6 +65,10 @@ class Loop:
     #: Set by every watch event and every answer.
     wake: threading.Event
     stopping: threading.Event
+    #: None: nothing is measured but what the plan says.
+    meter: Meter | None = None
+    #: How long ago somebody first asked for the next round; None: nobody did.
+    asked_seconds_ago: Callable[[], float | None] = _never
     memory: Memory = field(default_factory=Memory)
     last_plan: Plan | None = None
     monotonic: Callable[[], float] = time.monotonic
@@ -75,6 +84,9 @@ class Loop:
         """Run rounds until `stopping` is set."""
         self._last_round_monotonic = self.monotonic()
         while not self.stopping.is_set():
+            lag_seconds = self.asked_seconds_ago()
+            if lag_seconds is not None:
+                self.metrics.observe_loop_lag(seconds=lag_seconds)
             self.wake.clear()
             started = self.monotonic()
             try:
@@ -133,6 +145,8 @@ class Loop:
             # counts a minute later as a call whose outcome nobody knows.
             self.actor.carry_out(plan)
             self._report(lambda: self.reporter.tell(plan))
+            if self.meter is not None:
+                self._report(functools.partial(self.meter.look, plan, snapshot, self.clock()))
             self._save_hints()
         return self._pause(plan)
 
@@ -146,6 +160,8 @@ class Loop:
         self.pools.clock_set(by)
         self.identity.clock_set(by)
         self.board.shift(by)
+        if self.meter is not None:
+            self.meter.clock_set(by)
 
     def _prepare(self) -> bool:
         now = self.clock()
@@ -160,6 +176,7 @@ class Loop:
             self._hints = self.store.load()
             self.memory = checkpoint.from_text(self._hints)
             self._hints_loaded = True
+            self._restore_meter()
         return self.identity.proven
 
     def _fold_answers(self) -> None:
@@ -189,6 +206,7 @@ class Loop:
             self._fetch()
             plan, snapshot = self._decide_once()
         self._problems = (self.pools.problem,) if self.pools.problem else ()
+        self.metrics.set_pool_list_age(seconds=self.pools.age_seconds(self.clock()))
         return plan, snapshot
 
     def _fetch(self) -> None:
@@ -220,10 +238,21 @@ class Loop:
         if not self._hints_loaded or not (force or self._hints_due()):
             return
         text = checkpoint.to_text(self.memory)
+        if self.meter is not None:
+            text |= self.meter.hints(force=force)
         if text != self._hints:
             self._hints_saved_monotonic = self.monotonic()
             if self.store.save(text):
                 self._hints = text
+                if self.meter is not None:
+                    self.meter.kept()
+                self._restore_meter()
+
+    def _restore_meter(self) -> None:
+        """Tell the meter what is stored, once that is known: a read that failed must not reset its counters."""
+        stored = self.store.stored
+        if self.meter is not None and not self.meter.restored and stored is not None:
+            self.meter.restore(stored)
 
     def _hints_due(self) -> bool:
         return self.monotonic() - self._hints_saved_monotonic >= _HINTS_GAP_SECONDS

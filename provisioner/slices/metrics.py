@@ -1,18 +1,25 @@
 """Every metric of the provisioner, in a registry of its own.
 
-Labels are bounded: kinds, phases, methods, reasons, never names of workloads or pools. Callers speak of what happened;
-that it becomes a counter or a gauge is known here only.
+Labels are bounded: kinds, phases, methods, reasons, never names of workloads or pools; of namespaces the first hundred
+(see `provisioner.slices.usage`) and those that limits name. Callers speak of what happened; that it becomes a counter
+or a gauge is known here only. docs/metrics.md is made from the texts here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
 
 from provisioner.model.capacity import FailureKind
+from provisioner.slices.planning.launch.limit_use import LimitUse
 from provisioner.slices.planning.plan import DeleteReason
+from provisioner.slices.startups import Stage
+from provisioner.slices.usage import Account, Amount
 
 PREFIX = "tpu_provisioner_"
 #: States of chips, from asked for to going away.
@@ -24,6 +31,11 @@ TIMED_PHASES = ("provisioning", "ready", "in_use")
 _CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 _ROUND_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _DECIDE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+#: From a pool that is there already to the hours that a stockout takes.
+_STARTUP_BUCKETS = (15, 30, 60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800, 2700, 3600, 7200, 14400, 28800)
+#: A pool that failed without a word from GKE: given up because its nodes do not get ready.
+NOT_READY = "not_ready"
+_USAGE_LABELS = ("workload_namespace", "accelerator", "capacity", "use")
 #: From a simulator's tenth of a second to the two hours that scarce capacity takes.
 _PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
 
@@ -44,6 +56,20 @@ class Metrics:
         self._gke_errors = self._counter(
             "gke_request_errors", "Calls to GKE that failed, by kind of failure.", "method", "kind"
         )
+        self._gke_requests = self._counter(
+            "gke_requests",
+            "Calls to GKE, by method and HTTP status; `none`: there was no answer, or none with a status.",
+            "method",
+            "code",
+        )
+        self._operations = self._gauge(
+            "gke_operations_in_flight",
+            "Node pool operations in progress in the cluster, as far as node pools and accepted calls show them.",
+        )
+        self._operations_limit = self._gauge(
+            "gke_operations_limit",
+            "How many operations GKE takes at once, as learned from its answers; 0 until it has rejected one.",
+        )
 
         self._rounds = self._counter("rounds", "Rounds of observe, decide, act, by result.", "result")
         self._round_seconds = self._histogram("round_duration_seconds", "Duration of a round.", _ROUND_BUCKETS)
@@ -52,6 +78,14 @@ class Metrics:
         )
         self._last_round = self._gauge(
             "loop_last_round_timestamp_seconds", "When the last round ended, in seconds since 1970."
+        )
+        self._loop_lag = self._histogram(
+            "loop_lag_seconds",
+            "Time from the first event or answer that asked for a round to the beginning of that round.",
+            _ROUND_BUCKETS,
+        )
+        self._list_age = self._gauge(
+            "pool_list_age_seconds", "How old the list of node pools is that the last decision was made on."
         )
 
         self._slices = _Picture(self._gauge("slices", "Slices that workloads request, by phase.", "phase"))
@@ -72,6 +106,29 @@ class Metrics:
             _PHASE_BUCKETS,
             "phase",
         )
+        self._startup_seconds = self._histogram(
+            "slice_startup_seconds",
+            "Time from a slice's leader pod being unschedulable to its node pool being listed by GKE (created), to all "
+            "nodes being ready (ready), and to the leader pod being bound (running).",
+            _STARTUP_BUCKETS,
+            "stage",
+        )
+        self._longest_wait = self._gauge(
+            "longest_wait_seconds", "For how long the longest waiting leader pod of a slice has been unschedulable."
+        )
+        self._pool_failures = self._counter(
+            "node_pool_failures",
+            f"Node pools that failed after GKE had accepted their create, by kind of failure; {NOT_READY}: nodes did "
+            "not become ready in time.",
+            "kind",
+        )
+        self._overdue = self._gauge(
+            "unneeded_overdue_seconds",
+            "For how long a node pool that nothing needs has been there beyond NODEPOOL_DELETION_DELAY; the longest.",
+        )
+        self._notices = _Picture(
+            self._gauge("notices", "What slices are told by Events now, by the Event's reason.", "reason")
+        )
         self._alerts = _Picture(self._gauge("alerts", "Alerts that the administrator must look at, by kind.", "kind"))
         self._backoff = _Picture(
             self._gauge(
@@ -80,6 +137,42 @@ class Metrics:
                 "kind",
             )
         )
+        self._backoff_blocking = _Picture(
+            self._gauge(
+                "backoff_blocking", "Kinds of capacity, and slices, for which no create is allowed right now.", "kind"
+            )
+        )
+        self._backoff_oldest = _Picture(
+            self._gauge(
+                "backoff_oldest_seconds",
+                "Since when creates of a kind of capacity, or of a slice, have failed without a success; the longest.",
+                "kind",
+            )
+        )
+
+        self._limit = _Picture(self._gauge("limit", "The limits that are set, by setting and scope.", "limit", "scope"))
+        self._limit_used = _Picture(
+            self._gauge(
+                "limit_used",
+                "How much of each limit is used; scope `*`: by the one that uses most of those that are not named.",
+                "limit",
+                "scope",
+            )
+        )
+        self._limit_waiting = _Picture(
+            self._gauge("limit_waiting_slices", "Slices that get no node pool because of a limit, by limit.", "limit")
+        )
+
+        self._usage = _Usage()
+        self.registry.register(self._usage)
+        self._cost_per_hour = _Picture(
+            self._gauge(
+                "cost_per_hour",
+                "What the chips that are there cost an hour, in the currency of CHIP_HOUR_PRICES.",
+                *_USAGE_LABELS,
+            )
+        )
+        self._unpriced = self._gauge("unpriced_chips", "Chips for which CHIP_HOUR_PRICES has no price.")
 
         self._watch_synced = self._gauge("watch_synced", "1 while a list-watch has a complete picture.", "resource")
         self._watch_age = self._gauge(
@@ -106,12 +199,17 @@ class Metrics:
             self._rounds.labels(result)
         for phase in TIMED_PHASES:
             self._phase_seconds.labels(phase)
+        for stage in Stage:
+            self._startup_seconds.labels(stage.value)
+        for kind in (*(each.value for each in FailureKind), NOT_READY):
+            self._pool_failures.labels(kind)
 
     # --- GKE ---
 
-    def observe_gke_call(self, method: str, *, seconds: float, error_kind: str | None) -> None:
-        """Take note of one call to GKE; the kind is None when it succeeded."""
+    def observe_gke_call(self, method: str, *, seconds: float, error_kind: str | None, code: str = "200") -> None:
+        """Take note of one call to GKE; the kind is None when it succeeded, the code is HTTP's, or "none"."""
         self._gke_seconds.labels(method).observe(seconds)
+        self._gke_requests.labels(method, code).inc()
         if error_kind is not None:
             self._gke_errors.labels(method, error_kind).inc()
 
@@ -126,6 +224,19 @@ class Metrics:
     def observe_decide(self, *, seconds: float) -> None:
         """Take note of how long the decision took."""
         self._decide_seconds.observe(seconds)
+
+    def observe_loop_lag(self, *, seconds: float) -> None:
+        """Take note of how long the events of a round had to wait for it."""
+        self._loop_lag.observe(seconds)
+
+    def set_pool_list_age(self, *, seconds: float) -> None:
+        """Set how old the list of pools is that was decided on."""
+        self._list_age.set(seconds)
+
+    def set_operations(self, in_flight: int, *, limit: int | None) -> None:
+        """Set how many operations are in progress, and how many GKE takes; None: not known."""
+        self._operations.set(in_flight)
+        self._operations_limit.set(limit or 0)
 
     # --- What there is: each call replaces the whole picture ---
 
@@ -156,7 +267,48 @@ class Metrics:
         """Set how many kinds of capacity are backed off from, by kind of failure."""
         self._backoff.replace(by_kind)
 
+    def set_waiting_creates(self, *, blocking: Mapping[str, int], oldest_seconds: Mapping[str, float]) -> None:
+        """Set, by kind of failure, how many back-offs forbid a create now, and how long the oldest has lasted."""
+        self._backoff_blocking.replace(blocking)
+        self._backoff_oldest.replace(oldest_seconds)
+
+    def set_longest_wait(self, *, seconds: float) -> None:
+        """Set for how long the longest waiting leader pod has been unschedulable."""
+        self._longest_wait.set(seconds)
+
+    def set_unneeded_overdue(self, *, seconds: float) -> None:
+        """Set how long after its time the most overdue pool is still there."""
+        self._overdue.set(seconds)
+
+    def set_notices(self, by_reason: Mapping[str, int]) -> None:
+        """Set how many notices of each reason stand; reasons that are not named become 0."""
+        self._notices.replace(by_reason)
+
+    def set_limits(self, uses: Iterable[LimitUse], *, waiting: Mapping[str, int]) -> None:
+        """Set the limits and their use, and how many slices wait because of each."""
+        uses = tuple(uses)
+        self._limit.replace({(each.limit, each.scope): each.most for each in uses})
+        self._limit_used.replace({(each.limit, each.scope): each.used for each in uses})
+        self._limit_waiting.replace({each.limit: 0 for each in uses} | dict(waiting))
+
+    def set_usage(self, amounts: Mapping[Account, Amount], *, with_cost: bool) -> None:
+        """Set what has come together on each account; amounts never fall."""
+        self._usage.amounts, self._usage.with_cost = dict(amounts), with_cost
+
+    def set_cost_per_hour(self, costs: Mapping[Account, float], *, unpriced_chips: int) -> None:
+        """Set what the chips that are there cost an hour, and for how many no price is known."""
+        self._cost_per_hour.replace({account.labels: cost for account, cost in costs.items()})
+        self._unpriced.set(unpriced_chips)
+
     # --- What happened ---
+
+    def observe_startup(self, stage: Stage, *, seconds: float) -> None:
+        """Take note of how long after its leader pod was unschedulable a slice reached a stage."""
+        self._startup_seconds.labels(stage.value).observe(seconds)
+
+    def count_pool_failure(self, kind: str) -> None:
+        """Count a pool that failed after its create was taken; the kind is one of failure, or `NOT_READY`."""
+        self._pool_failures.labels(kind).inc()
 
     def count_create(self, result: str) -> None:
         """Count a create that was submitted; the result is "ok" or a kind of failure."""
@@ -212,16 +364,48 @@ class Metrics:
 
 
 class _Picture:
-    """A gauge of one label that is set as a whole."""
+    """A gauge with labels that is set as a whole."""
 
     def __init__(self, gauge: Gauge) -> None:
         self._gauge = gauge
-        self._shown: dict[str, int] = {}
+        self._shown: dict[str | tuple[str, ...], float] = {}
 
-    def replace(self, values: Mapping[str, int]) -> None:
-        """Set all values; what is gone goes to 0, since a series that ends looks like a failed scrape."""
+    def replace(self, values: Mapping[Any, float]) -> None:
+        """Set all values, by label or by labels in order.
+
+        What is gone goes to 0, since a series that ends looks like a failed scrape.
+        """
         for label in {**self._shown, **values}:
             value = values.get(label, 0)
             if self._shown.get(label) != value:
                 self._shown[label] = value
-                self._gauge.labels(label).set(value)
+                self._gauge.labels(*((label,) if isinstance(label, str) else label)).set(value)
+
+
+class _Usage(Collector):
+    """The counters of chip-seconds and cost, which go on where an earlier process ended."""
+
+    def __init__(self) -> None:
+        #: Replaced as a whole, so that a scrape in another thread sees one state.
+        self.amounts: Mapping[Account, Amount] = {}
+        self.with_cost = False
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Yield both, the cost only where there are prices."""
+        amounts = self.amounts
+        seconds = CounterMetricFamily(
+            PREFIX + "chip_seconds",
+            "Chips of nodes that exist, times the seconds that they have existed.",
+            labels=_USAGE_LABELS,
+        )
+        cost = CounterMetricFamily(
+            PREFIX + "cost",
+            "What those chip-seconds cost, in the currency of CHIP_HOUR_PRICES, by the prices of their time.",
+            labels=_USAGE_LABELS,
+        )
+        for account, amount in sorted(amounts.items(), key=lambda item: item[0].labels):
+            seconds.add_metric(account.labels, amount.chip_seconds)
+            if self.with_cost or amount.cost:
+                cost.add_metric(account.labels, amount.money)
+        yield seconds
+        yield cost

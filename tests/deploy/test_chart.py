@@ -241,6 +241,8 @@ _VALUES = (
     ("a list with a bad item", {"SERVED_NAMESPACES": "a, B"}, False),
     ("amounts", {"MAX_CHIPS_PER_NAMESPACE": "team-a=512, *=16"}, True),
     ("an amount without a number", {"MAX_CHIPS_PER_NAMESPACE": "team-a"}, False),
+    ("prices", {"CHIP_HOUR_PRICES": "tpu-v6e-slice/spot=1.35, *=3"}, True),
+    ("a price with a currency", {"CHIP_HOUR_PRICES": "tpu-v6e-slice=$3"}, False),
     ("a list of what is allowed", {"ALLOWED_NETWORKS": "vpc1:subnet1, vpc2*"}, True),
     ("nothing allowed", {"ALLOWED_NETWORKS": "none"}, True),
     ("what no name looks like allowed", {"ALLOWED_NETWORKS": "a b"}, False),

@@ -29,13 +29,29 @@ def kube() -> FakeKube:
 # --- hints
 
 
-def test_hints_are_created_then_replaced_whole(kube: FakeKube) -> None:
-    """What is not saved again is gone."""
+def test_hints_are_created_then_updated(kube: FakeKube) -> None:
+    """What another release has written, and this one does not know, stays."""
     store = HintsStore(kube, "system")
     assert store.load() == {}
     assert store.save({"a": "1", "b": "2"})
     assert store.save({"b": "3"})
-    assert HintsStore(kube, "system").load() == {"b": "3"}
+    assert HintsStore(kube, "system").load() == {"a": "1", "b": "3"}
+
+
+@pytest.mark.parametrize("loads", [True, False], ids=["read at the start", "not readable at the start"])
+def test_what_is_stored_is_known_once_it_was_read_or_written(kube: FakeKube, loads: bool) -> None:  # noqa: FBT001 - as below
+    """An empty start after a failed read is told apart from one where nothing is stored."""
+    kube.put_object(MAP, {"data": {"a": "1", "b": "2"}})
+    store = HintsStore(kube, "system")
+    if not loads:
+        kube.fail("GET", "hints", errors.Unavailable("down"))
+    store.load()
+    assert store.stored == ({"a": "1", "b": "2"} if loads else None)
+    assert store.save({"b": "3"})
+    assert store.stored == {"a": "1", "b": "3"}
+    empty = HintsStore(FakeKube(), "system")
+    empty.load()
+    assert empty.stored == {}
 
 
 _INSTALLED = {

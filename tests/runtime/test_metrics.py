@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
-from provisioner.model.capacity import FailureKind
+from provisioner.model.capacity import CapacityKind, FailureKind
 from provisioner.slices.metrics import CHIP_STATES, PREFIX, Metrics
+from provisioner.slices.planning.launch.limit_use import LimitUse
 from provisioner.slices.planning.plan import DeleteReason
+from provisioner.slices.startups import Stage
 from provisioner.slices.suppliers.gke.decorators import CallMetrics
+from provisioner.slices.usage import Account, Amount, Use
 
 P = "tpu_provisioner_"
+_ACCOUNT = Account("default", "tpu7x", CapacityKind.SPOT, Use.RUNNING)
+_ACCOUNT_LABELS = {"workload_namespace": "default", "accelerator": "tpu7x", "capacity": "spot", "use": "running"}
 
 # What a setter does: the call, the sample, its labels, its value.
 SETTERS: list[Any] = [
@@ -30,6 +35,104 @@ SETTERS: list[Any] = [
         {"method": "create_node_pool", "kind": "quota"},
         1,
         id="a failed call is counted by kind",
+    ),
+    pytest.param(
+        lambda m: m.observe_gke_call("create_node_pool", seconds=0.2, error_kind="quota", code="429"),
+        "gke_requests_total",
+        {"method": "create_node_pool", "code": "429"},
+        1,
+        id="a call is counted by status",
+    ),
+    pytest.param(
+        lambda m: m.set_operations(3, limit=5), "gke_operations_in_flight", {}, 3, id="operations in progress"
+    ),
+    pytest.param(lambda m: m.set_operations(3, limit=5), "gke_operations_limit", {}, 5, id="the learned limit"),
+    pytest.param(lambda m: m.set_operations(3, limit=None), "gke_operations_limit", {}, 0, id="a limit not learned"),
+    pytest.param(lambda m: m.observe_loop_lag(seconds=0.5), "loop_lag_seconds_sum", {}, 0.5, id="the lag of a round"),
+    pytest.param(lambda m: m.set_pool_list_age(seconds=7.0), "pool_list_age_seconds", {}, 7, id="the list's age"),
+    pytest.param(
+        lambda m: m.observe_startup(Stage.READY, seconds=90.0),
+        "slice_startup_seconds_sum",
+        {"stage": "ready"},
+        90,
+        id="the start of a slice",
+    ),
+    pytest.param(lambda m: m.set_longest_wait(seconds=9.0), "longest_wait_seconds", {}, 9, id="the longest wait"),
+    pytest.param(
+        lambda m: m.count_pool_failure("stockout"),
+        "node_pool_failures_total",
+        {"kind": "stockout"},
+        1,
+        id="a pool that failed",
+    ),
+    pytest.param(
+        lambda m: m.set_unneeded_overdue(seconds=60.0), "unneeded_overdue_seconds", {}, 60, id="an overdue pool"
+    ),
+    pytest.param(
+        lambda m: m.set_notices({"SliceStuck": 2}), "notices", {"reason": "SliceStuck"}, 2, id="standing notices"
+    ),
+    pytest.param(
+        lambda m: m.set_waiting_creates(blocking={"quota": 2}, oldest_seconds={"quota": 70.0}),
+        "backoff_blocking",
+        {"kind": "quota"},
+        2,
+        id="back-offs in the way",
+    ),
+    pytest.param(
+        lambda m: m.set_waiting_creates(blocking={"quota": 2}, oldest_seconds={"quota": 70.0}),
+        "backoff_oldest_seconds",
+        {"kind": "quota"},
+        70,
+        id="the oldest back-off",
+    ),
+    pytest.param(
+        lambda m: m.set_limits((LimitUse("MAX_CHIPS", "all", 64, 32),), waiting={}),
+        "limit",
+        {"limit": "MAX_CHIPS", "scope": "all"},
+        64,
+        id="a limit",
+    ),
+    pytest.param(
+        lambda m: m.set_limits((LimitUse("MAX_CHIPS", "all", 64, 32),), waiting={}),
+        "limit_used",
+        {"limit": "MAX_CHIPS", "scope": "all"},
+        32,
+        id="a limit's use",
+    ),
+    pytest.param(
+        lambda m: m.set_limits((), waiting={"MAX_CHIPS": 3}),
+        "limit_waiting_slices",
+        {"limit": "MAX_CHIPS"},
+        3,
+        id="slices that a limit keeps out",
+    ),
+    pytest.param(
+        lambda m: m.set_usage({_ACCOUNT: Amount(2500, 0)}, with_cost=False),
+        "chip_seconds_total",
+        _ACCOUNT_LABELS,
+        2.5,
+        id="chip-seconds",
+    ),
+    pytest.param(
+        lambda m: m.set_usage({_ACCOUNT: Amount(2500, 9 * 10**12)}, with_cost=True),
+        "cost_total",
+        _ACCOUNT_LABELS,
+        2.5,
+        id="their cost",
+    ),
+    pytest.param(
+        lambda m: m.set_cost_per_hour({_ACCOUNT: 1.5}, unpriced_chips=4),
+        "cost_per_hour",
+        _ACCOUNT_LABELS,
+        1.5,
+        id="the cost of an hour",
+    ),
+    pytest.param(
+        lambda m: m.set_cost_per_hour({_ACCOUNT: 1.5}, unpriced_chips=4),
+        "unpriced_chips",
+        {},
+        4,
+        id="chips without a price",
     ),
     pytest.param(
         lambda m: m.observe_round(seconds=0.5, result="ok", ended_at_seconds=1000.0),
@@ -151,12 +254,13 @@ def test_exposition() -> None:
     Metrics(version="other")
     metrics = Metrics(version="1")
     families = [each for each in metrics.registry.collect() if not each.name.startswith("process_")]
-    assert len(families) == 21
+    assert len(families) == 40
     for family in families:
         assert family.name.startswith(PREFIX)
         assert family.documentation.endswith(".")
     labels = {label for family in families for sample in family.samples for label in sample.labels}
-    assert labels <= {"version", "method", "kind", "result", "phase", "state", "reason", "resource", "le", "why"}
+    bounded = {"version", "method", "code", "kind", "result", "phase", "stage", "state", "reason", "resource", "le"}
+    assert labels <= bounded | {"limit", "scope"} | _ACCOUNT_LABELS.keys()
     assert 'tpu_provisioner_build_info{version="1"} 1.0' in metrics.exposition().decode()
 
 
@@ -178,3 +282,11 @@ def test_the_process_is_measured_under_the_names_that_go_programs_use() -> None:
     registry = Metrics(version="1").registry
     assert (registry.get_sample_value("process_resident_memory_bytes") or 0) > 2**20
     assert registry.get_sample_value("process_cpu_seconds_total") is not None
+
+
+def test_an_account_that_is_opened_begins_at_zero() -> None:
+    """Else `increase` would miss what it begins with; without prices there is no cost, not one of zero."""
+    metrics = Metrics(version="1")
+    metrics.set_usage({_ACCOUNT: Amount()}, with_cost=False)
+    assert metrics.registry.get_sample_value(P + "chip_seconds_total", _ACCOUNT_LABELS) == 0
+    assert metrics.registry.get_sample_value(P + "cost_total", _ACCOUNT_LABELS) is None

@@ -19,6 +19,7 @@ from provisioner.runtime.clock import FollowedClock
 from provisioner.slices.act import Actor
 from provisioner.slices.gate import Gate
 from provisioner.slices.loop import Loop
+from provisioner.slices.meter import Meter
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, Watches
 from provisioner.slices.planning.plan import Delete, DeleteReason
@@ -107,7 +108,8 @@ class FakeRecorder:
 class World:
     """Everything around a loop that is stepped by hand."""
 
-    def __init__(self, *, ca_pem: bytes | None = CERTIFICATE, **changes: Any) -> None:
+    def __init__(self, *, ca_pem: bytes | None = CERTIFICATE, metered: bool = False, **changes: Any) -> None:
+        self.metered = metered
         self.clock = FakeClock()
         self.time = FollowedClock(lambda: self.clock.now(), self.clock)  # noqa: PLW0108 - a test may replace `now`
         self.kube = FakeKube()
@@ -162,6 +164,7 @@ class World:
             clock=self.time,
             wake=self.wake,
             stopping=self.stopping,
+            meter=Meter(settings=self.settings, metrics=self.metrics, monotonic=self.clock) if self.metered else None,
             monotonic=self.clock,
         )
         return self.loop

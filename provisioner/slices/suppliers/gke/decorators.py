@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Protocol, TypeVar
 
 import structlog
@@ -28,12 +29,17 @@ from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
+_OK = "200"
+_NO_CODE = "none"
+_OTHER_CODE = "other"
+_STATUSES = frozenset(map(int, HTTPStatus))
+
 
 class CallMetrics(Protocol):
     """What the instrumentation reports to."""
 
-    def observe_gke_call(self, method: str, *, seconds: float, error_kind: str | None) -> None:
-        """Take note of one call; the kind is None when it succeeded."""
+    def observe_gke_call(self, method: str, *, seconds: float, error_kind: str | None, code: str) -> None:
+        """Take note of one call; the kind is None when it succeeded, the code is HTTP's, or "none"."""
         ...
 
 
@@ -81,15 +87,25 @@ class InstrumentedGke:
         started = self._monotonic()
         # Anything but a GkeError is a mistake of ours, and counted as such.
         error_kind: str | None = "unexpected"
+        code = _NO_CODE
         try:
             result = call()
-            error_kind = None
+            error_kind, code = None, _OK
         except GkeError as error:
             error_kind = error.failure.kind.value
+            code = _code(error.code)
             raise
         finally:
-            self._metrics.observe_gke_call(method, seconds=self._monotonic() - started, error_kind=error_kind)
+            seconds = self._monotonic() - started
+            self._metrics.observe_gke_call(method, seconds=seconds, error_kind=error_kind, code=code)
         return result
+
+
+def _code(status: int) -> str:
+    """Return an HTTP status as a label: whatever answers, only the statuses that there are become one."""
+    if not status:
+        return _NO_CODE
+    return str(status) if status in _STATUSES else _OTHER_CODE
 
 
 class RetryingGke:

@@ -54,6 +54,13 @@ _PASSWORD = re.compile(r"//[^/\s@]{1,500}@")
 class GkeError(SupplierError):
     """The one exception of the cloud boundary."""
 
+    def __init__(
+        self, failure: Failure, subject: str = "", *, retry_after_seconds: float | None = None, code: int = 0
+    ) -> None:
+        super().__init__(failure, subject, retry_after_seconds=retry_after_seconds)
+        #: The HTTP status of the answer; 0 where there was none.
+        self.code = code
+
 
 class Call(Enum):
     """What a call does, as far as it changes the meaning of its failure."""
@@ -395,13 +402,14 @@ def to_gke_error(
     result `from` the exception.
     """
     retry_after: float | None = None
+    code = 0
     if isinstance(error, api_exceptions.RetryError) and isinstance(error.cause, Exception):
         return to_gke_error(error.cause, subject, call=call, grant_help=grant_help, values=values)
     words = str(error) or type(error).__name__
     if isinstance(error, api_exceptions.GoogleAPICallError):
         answer = _read_answer(error)
         kind = _kind_of_answer(answer, call, values)
-        words, retry_after = answer.message, answer.retry_after_seconds
+        words, retry_after, code = answer.message, answer.retry_after_seconds, answer.code
         if kind is FailureKind.PERMISSION and answer.from_google:
             words = f"{words} {_LOGIN_HELP if answer.code == 401 else _remedy(words, grant_help)}"
     elif isinstance(error, api_exceptions.DuplicateCredentialArgs):
@@ -422,7 +430,8 @@ def to_gke_error(
         kind = _LOST.read if call is Call.READ else _LOST.create
     # A proxy's address may hold its password.
     words = _PASSWORD.sub("//…@", words)
-    return GkeError(Failure(kind=kind, message=words[:_LONGEST_MESSAGE]), subject, retry_after_seconds=retry_after)
+    failure = Failure(kind=kind, message=words[:_LONGEST_MESSAGE])
+    return GkeError(failure, subject, retry_after_seconds=retry_after, code=code)
 
 
 def _kind_of_auth_error(error: auth_exceptions.GoogleAuthError) -> FailureKind:

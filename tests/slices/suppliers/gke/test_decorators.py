@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from provisioner.model.capacity import FailureKind, NodePoolRequest, OperationName, PoolName, WorkloadPolicy, Zone
+from provisioner.model.capacity import (
+    Failure,
+    FailureKind,
+    NodePoolRequest,
+    OperationName,
+    PoolName,
+    WorkloadPolicy,
+    Zone,
+)
 from provisioner.slices.suppliers.gke.decorators import InstrumentedGke, RetryingGke
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Gke
@@ -43,11 +51,11 @@ class Recorder:
     """Metrics that remember."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[str, float, str | None]] = []
+        self.seen: list[tuple[str, float, str | None, str]] = []
 
-    def observe_gke_call(self, method: str, *, seconds: float, error_kind: str | None) -> None:
+    def observe_gke_call(self, method: str, *, seconds: float, error_kind: str | None, code: str) -> None:
         """Remember."""
-        self.seen.append((method, seconds, error_kind))
+        self.seen.append((method, seconds, error_kind, code))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -57,7 +65,7 @@ def test_every_method_is_measured(method: str) -> None:
     recorder = Recorder()
     want = CALLS[method](make_fake())
     assert CALLS[method](InstrumentedGke(make_fake(), recorder, monotonic=lambda: next(ticks))) == want
-    assert recorder.seen == [(method, 2.5, None)]
+    assert recorder.seen == [(method, 2.5, None, "200")]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -67,7 +75,7 @@ def test_failures_are_counted_by_kind(method: str) -> None:
     fake.fail_next(method, FailureKind.QUOTA)
     with pytest.raises(GkeError):
         CALLS[method](InstrumentedGke(fake, recorder, monotonic=lambda: 0.0))
-    assert recorder.seen == [(method, 0.0, "quota")]
+    assert recorder.seen == [(method, 0.0, "quota", "none")]
 
 
 def test_mistakes_are_counted_too() -> None:
@@ -83,7 +91,22 @@ def test_mistakes_are_counted_too() -> None:
     fake.get_cluster = broken  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
         InstrumentedGke(fake, recorder).get_cluster()
-    assert [kind for _, _, kind in recorder.seen] == ["unexpected"]
+    assert [each[2:] for each in recorder.seen] == [("unexpected", "none")]
+
+
+@pytest.mark.parametrize(("status", "want"), [(429, "429"), (0, "none"), (299, "other"), (99999, "other")])
+def test_the_status_is_counted_where_there_is_one(status: int, want: str) -> None:
+    """Whatever answers in GKE's place cannot make labels up."""
+    fake, recorder = make_fake(), Recorder()
+    failure = Failure(kind=FailureKind.QUOTA, message="no")
+
+    def refused() -> Any:
+        raise GkeError(failure, code=status)
+
+    fake.get_cluster = refused  # type: ignore[method-assign]
+    with pytest.raises(GkeError):
+        InstrumentedGke(fake, recorder).get_cluster()
+    assert [each[3] for each in recorder.seen] == [want]
 
 
 def make_retrying(fake: FakeGke, slept: list[float]) -> RetryingGke:

@@ -732,3 +732,9 @@ def test_enough_classes_were_found() -> None:
     """The walk over the libraries finds what it is about."""
     assert len(_CLASSES) > 60
     assert {api.ServiceUnavailable, auth.RefreshError, requests.ReadTimeout} <= set(_CLASSES)
+
+
+def test_the_status_of_an_answer_is_kept() -> None:
+    """For the metric of calls; without an answer there is none."""
+    assert to_gke_error(answer(429, {}), "it", call=Call.READ).code == 429
+    assert to_gke_error(requests.exceptions.ReadTimeout(), "it", call=Call.READ).code == 0

@@ -1,0 +1,61 @@
+"""What a chip costs an hour, by accelerator and capacity type, as whoever runs the provisioner writes it.
+
+    tpu-v6e-slice/spot=1.35, tpu-v6e-slice=2.7, */reservation=1.9, *=3
+
+The closest entry counts: accelerator and capacity type, the accelerator alone, any accelerator with the capacity type,
+anything. No currency is written anywhere: it is the one that the prices are in.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from provisioner.model.capacity import CapacityKind
+from provisioner.model.choices import comma_items
+from provisioner.settings.forms import OTHERS
+
+#: Of a price: so many millionths of the currency are one.
+MILLIONTHS = 1_000_000
+ACCELERATOR = re.compile(r"[a-z][-a-z0-9]{0,62}")
+PRICE = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
+_FORM = '"ACCELERATOR=PRICE" or "ACCELERATOR/CAPACITY=PRICE", such as "tpu-v6e-slice/spot=1.35"'
+_KINDS = tuple(kind.value for kind in CapacityKind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Prices of a chip for an hour, in millionths of the currency."""
+
+    #: Accelerator label, capacity type, price; `*` stands for any accelerator, an empty type for any.
+    entries: tuple[tuple[str, str, int], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+    def of(self, accelerator: str, capacity: CapacityKind) -> int | None:
+        """Return the price of a chip for an hour, in millionths; None where no entry names it."""
+        by_name = {(name, kind): price for name, kind, price in self.entries}
+        closest = ((accelerator, capacity.value), (accelerator, ""), (OTHERS, capacity.value), (OTHERS, ""))
+        return next((by_name[key] for key in closest if key in by_name), None)
+
+
+def parse_prices(text: str) -> Prices:
+    """Read a comma list of prices; raise ValueError with what is wrong."""
+    found: dict[tuple[str, str], int] = {}
+    for item in comma_items(text):
+        name, separator, price = (piece.strip() for piece in item.partition("="))
+        accelerator, slash, capacity = name.partition("/")
+        if not separator or not (accelerator == OTHERS or ACCELERATOR.fullmatch(accelerator)):
+            raise ValueError(f'has {item!r}, which is not {_FORM} ("*" is every other accelerator)')
+        if slash and capacity not in _KINDS:
+            raise ValueError(f"has {item!r}, where {capacity!r} is not a capacity type: {', '.join(_KINDS)}")
+        if not PRICE.fullmatch(price):
+            raise ValueError(
+                f"has {item!r}, where {price!r} is not a price from 0 to 999999 with at most six decimals, such as 1.35"
+            )
+        if (accelerator, capacity) in found:
+            raise ValueError(f"names {name!r} twice")
+        whole, _, decimals = price.partition(".")
+        found[accelerator, capacity] = int(whole) * MILLIONTHS + int(decimals.ljust(6, "0"))
+    return Prices(entries=tuple((*name, price) for name, price in found.items()))

@@ -1,0 +1,32 @@
+"""An event that knows when it was first asked for."""
+
+from __future__ import annotations
+
+from provisioner.runtime.wake import Wake
+from tests.support.clock import FakeClock
+
+
+def test_the_first_who_asked_counts() -> None:
+    """What came later waited less long."""
+    clock = FakeClock()
+    wake = Wake(clock)
+    assert wake.asked_seconds_ago() is None
+    wake.set()
+    clock.advance(2)
+    wake.set()
+    clock.advance(3)
+    assert wake.is_set()
+    assert wake.asked_seconds_ago() == 5
+
+
+def test_it_is_asked_once() -> None:
+    """The next round has events of its own."""
+    clock = FakeClock()
+    wake = Wake(clock)
+    wake.set()
+    assert wake.asked_seconds_ago() == 0
+    assert wake.asked_seconds_ago() is None
+    clock.advance(7)
+    wake.set()
+    clock.advance(1)
+    assert wake.asked_seconds_ago() == 1
