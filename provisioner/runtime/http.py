@@ -232,7 +232,8 @@ class _Connection(H11Protocol):
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """Keep answering a client that has closed its sending half; uvicorn would drop the answer."""
-        if not self._answering or self.cycle.more_body or self.scheme == "https":
+        if not self._answering or self.cycle.more_body or self.scheme == "https" or self._streaming:
+            # A stream has no end: whoever closes has gone.
             return None
         self.cycle.keep_alive = False
         return True
@@ -261,15 +262,17 @@ class _Connection(H11Protocol):
 
     def look_at_stream(self) -> None:
         """Start the time anew for a stream whose client has taken all that it was sent."""
-        if not self._answering or self.cycle.scope["path"] not in self.config.limits.streams:
-            return
-        if self.cycle.response_started and not self.transport.get_write_buffer_size():
+        if self._streaming and self.cycle.response_started and not self.transport.get_write_buffer_size():
             self._begin()
 
     @property
     def _answering(self) -> bool:
         cycle = cast(RequestResponseCycle | None, self.cycle)
         return cycle is not None and not cycle.response_complete
+
+    @property
+    def _streaming(self) -> bool:
+        return self._answering and self.cycle.scope["path"] in self.config.limits.streams
 
     def _begin(self) -> None:
         self.deadline = self.config.monotonic() + self.config.limits.request_seconds

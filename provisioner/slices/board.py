@@ -19,7 +19,15 @@ from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
 from provisioner.slices.journal import Journal
 from provisioner.slices.planning.plan import Plan
-from provisioner.slices.view import View, build_view
+from provisioner.slices.view import (
+    AlertView,
+    CapacityView,
+    PoolView,
+    SliceView,
+    View,
+    WorkloadView,
+    build_view,
+)
 from provisioner.slices.view.timeline import Timeline, Track
 from provisioner.slices.view.types import Entry
 
@@ -70,17 +78,47 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A view without its lists."""
+
+    at: datetime
+    problems: tuple[str, ...]
+    alerts: tuple[AlertView, ...]
+    capacity: CapacityView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """Items that are new or different, by their ids."""
+
+    workloads: Mapping[str, WorkloadView]
+    slices: Mapping[str, SliceView]
+    pools: Mapping[str, PoolView]
+    tracks: Mapping[str, Track]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """The ids of items that are there no more."""
+
+    workloads: tuple[str, ...]
+    slices: tuple[str, ...]
+    pools: tuple[str, ...]
+    tracks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What changed from one version to the next: items that are new or different, and ids of those that are gone."""
+    """What changed from one version to the next."""
 
     version: int
     leading: bool
     problems: tuple[str, ...]
-    #: The view without its lists; None before the first decision.
-    summary: Mapping[str, Any] | None
-    #: By list (workloads, slices, pools, tracks), then by id.
-    changed: Mapping[str, Mapping[str, msgspec.Raw]]
-    gone: Mapping[str, tuple[str, ...]]
+    #: None before the first decision.
+    summary: Summary | None
+    changed: Changed
+    gone: Gone
+    #: The new entries.
     activity: tuple[Entry, ...]
 
 
@@ -100,9 +138,9 @@ class Board:
     _built_at: float = float("-inf")
     _built_mark: tuple[int, int] = (-1, -1)
     _document: Document | None = None
-    #: Of each list the items as JSON, by id.
-    _items: dict[str, dict[str, bytes]] = field(default_factory=lambda: {name: {} for name in _LISTS})
-    _rest: bytes = b""
+    #: Of each list the items by id.
+    _items: dict[str, dict[str, Any]] = field(default_factory=lambda: {name: {} for name in _LISTS})
+    _rest: tuple[object, ...] = ()
     _changes: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=_MOST_CHANGES))
 
     def publish(self, snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> None:
@@ -184,24 +222,28 @@ class Board:
     def _compare(self, document: Document, last: Document | None) -> Change | None:
         """Return what changed since the last document; None where nothing did."""
         view = document.view
-        lists: dict[str, dict[str, bytes]] = {
-            "workloads": {each.id: _ENCODER.encode(each) for each in view.workloads} if view is not None else {},
-            "slices": {each.id: _ENCODER.encode(each) for each in view.slices} if view is not None else {},
-            "pools": {each.name: _ENCODER.encode(each) for each in view.pools} if view is not None else {},
-            "tracks": {each.pool: _ENCODER.encode(each) for each in document.tracks},
+        lists: dict[str, dict[str, Any]] = {
+            "workloads": {each.id: each for each in view.workloads} if view is not None else {},
+            "slices": {each.id: each for each in view.slices} if view is not None else {},
+            "pools": {each.name: each for each in view.pools} if view is not None else {},
+            "tracks": {each.pool: each for each in document.tracks},
         }
         summary = (
-            {"at": view.at, "problems": view.problems, "alerts": view.alerts, "capacity": view.capacity}
+            Summary(at=view.at, problems=view.problems, alerts=view.alerts, capacity=view.capacity)
             if view is not None
             else None
         )
         # The moment of a round alone is no change.
-        rest = _ENCODER.encode((document.leading, document.problems, {**(summary or {}), "at": None}))
+        rest = (
+            document.leading,
+            document.problems,
+            (summary.problems, summary.alerts, summary.capacity) if summary is not None else None,
+        )
         newest = last.activity[-1].number if last is not None and last.activity else 0
         activity = tuple(each for each in document.activity if each.number > newest)
         before, self._items = self._items, lists
         changed = {
-            name: {key: msgspec.Raw(item) for key, item in items.items() if before[name].get(key) != item}
+            name: {key: item for key, item in items.items() if before[name].get(key) != item}
             for name, items in lists.items()
         }
         gone = {name: tuple(before[name].keys() - items.keys()) for name, items in lists.items()}
@@ -214,8 +256,8 @@ class Board:
             leading=document.leading,
             problems=document.problems,
             summary=summary,
-            changed={name: items for name, items in changed.items() if items},
-            gone={name: ids for name, ids in gone.items() if ids},
+            changed=Changed(**changed),
+            gone=Gone(**gone),
             activity=activity,
         )
 

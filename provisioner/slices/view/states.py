@@ -6,7 +6,7 @@ from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.plan import PoolState
 from provisioner.slices.view.types import State
 
-_STATES = {
+STATES = {
     Phase.WANTED: State.WAITING,
     Phase.BLOCKED: State.WAITING,
     Phase.CREATING: State.CREATING,
@@ -22,4 +22,4 @@ _STATES = {
 def state_of(pool: PoolState) -> State:
     """Return the state of one pool, or of the slice that waits for one."""
     ended = pool.slice_id is not None and pool.workload is None
-    return State.DRAINING if pool.phase is Phase.IN_USE and ended else _STATES[pool.phase]
+    return State.DRAINING if pool.phase is Phase.IN_USE and ended else STATES[pool.phase]

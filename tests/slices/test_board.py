@@ -1,0 +1,265 @@
+"""What is served: everything, and what changed since."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.slices import api
+from provisioner.slices.api import BoardFeed
+from provisioner.slices.board import Board, Change, Document
+from provisioner.slices.journal import MOST_ENTRIES, Journal
+from tests.support.board import make_board
+from tests.support.clock import NOW
+from tests.support.models import make_jobset
+from tests.support.world import World
+
+_LISTS = {"workloads": "id", "slices": "id", "pools": "name"}
+
+
+class Stage:
+    """A world whose provisioner has a board."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.workloads = [make_jobset(f"train-{index}") for index in range(3)]
+        self.world = World()
+        self.board: Board = make_board(lambda: self.world.now, lambda: self.seconds)
+
+    def act(self, number: int) -> None:
+        """Do one of several things to the world."""
+        world, workload = self.world, self.workloads[number % 3]
+        match number // 3:
+            case 0 if workload.uid not in world.workloads:
+                world.add(workload)
+            case 1 if workload.uid in world.workloads:
+                world.remove_jobset(workload)
+            case 2:
+                world.finish_creates()
+            case 3:
+                world.schedule()
+            case 4:
+                world.finish_deletes()
+            case 5:
+                self.board.journal.write(world.now, "notice", f"something {number}")
+            case 6:
+                self.board.stand_by()
+                return
+            case _:
+                world.pass_time(40)
+        self.publish()
+
+    def publish(self) -> None:
+        """Do one round."""
+        plan = self.world.step()
+        self.board.publish(self.world.snapshot(), plan, self.world.settings, self.world.now)
+
+    def later(self) -> None:
+        """Let enough time pass for a new view."""
+        self.seconds += 1.0
+
+
+def events(text: bytes) -> list[tuple[str, Any]]:
+    """Take server-sent events apart."""
+    found = []
+    for block in filter(None, text.decode().split("\n\n")):
+        fields = dict(line.split(": ", 1) for line in block.split("\n"))
+        found.append((fields["event"], json.loads(fields["data"])))
+    return found
+
+
+def applied(document: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """Apply a change as the page does."""
+    new = dict(document)
+    for name in ("version", "leading", "problems"):
+        new[name] = change[name]
+    new["activity"] = [*document["activity"], *change["activity"]][-MOST_ENTRIES:]
+    before = document["view"] or {}
+    if change["summary"] is None:
+        new["view"] = None
+    else:
+        lists = {name: _merged(before.get(name, []), key, name, change) for name, key in _LISTS.items()}
+        new["view"] = change["summary"] | lists
+    tracks = _merged(document["tracks"], "pool", "tracks", change)
+    new["tracks"] = sorted(tracks, key=lambda each: (each["segments"][0]["since"], each["pool"]))
+    return new
+
+
+def _merged(items: list[Any], key: str, name: str, change: dict[str, Any]) -> list[Any]:
+    by_key = {each[key]: each for each in items} | change["changed"].get(name, {})
+    for each in change["gone"].get(name, ()):
+        by_key.pop(each, None)
+    return sorted(by_key.values(), key=lambda each: str(each[key]))
+
+
+def canonical(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document without what a change need not tell: the moment of a round in which nothing happened."""
+    view = document["view"]
+    if view is not None:
+        view = {**view, "at": None} | {
+            name: sorted(view[name], key=lambda each, key=key: str(each[key])) for name, key in _LISTS.items()
+        }
+    tracks = sorted(document["tracks"], key=lambda each: (each["segments"][0]["since"], each["pool"]))
+    return {**document, "view": view, "tracks": tracks}
+
+
+@given(steps=st.lists(st.tuples(st.integers(0, 23), st.booleans()), max_size=25))
+def test_changes_lead_from_any_document_to_the_next(steps: list[tuple[int, bool]]) -> None:
+    """Whatever happens, and whenever the client looks: what it has put together is what it would be sent anew."""
+    stage = Stage()
+    feed = BoardFeed(stage.board, lambda: stage.seconds)
+    document: dict[str, Any] = {}
+    for number, looks in steps:
+        stage.act(number)
+        stage.later()
+        for kind, data in events(feed.read()) if looks else ():
+            document = data if kind == "board" else applied(document, data)
+    stage.later()
+    for kind, data in events(feed.read()):
+        document = data if kind == "board" else applied(document, data)
+    assert canonical(document) == canonical(json.loads(stage.board.json()))
+
+
+def test_everything_fits_the_description() -> None:
+    """The types that describe the API read what it serves."""
+    stage = Stage()
+    feed = BoardFeed(stage.board, lambda: stage.seconds)
+    for number in (0, 1, 7, 7, 10, 3, 15, 22, 22):
+        stage.act(number)
+        stage.later()
+        for kind, data in events(feed.read()):
+            msgspec.convert(data, Document if kind == "board" else Change, strict=False)
+
+
+def test_nothing_is_sent_while_nothing_changes() -> None:
+    """A round alone is no news."""
+    stage = Stage()
+    feed = BoardFeed(stage.board, lambda: stage.seconds)
+    stage.act(0)
+    stage.later()
+    assert events(feed.read())[0][0] == "board"
+    for _ in range(5):
+        stage.world.pass_time(1)
+    stage.publish()
+    stage.later()
+    feed.read()
+    for _ in range(3):
+        stage.publish()
+        stage.later()
+        assert feed.pending()
+        assert feed.read() == b""
+        assert not feed.pending()
+
+
+def test_a_client_that_is_far_behind_gets_everything_again() -> None:
+    """Only so many changes are kept."""
+    stage = Stage()
+    feed = BoardFeed(stage.board, lambda: stage.seconds)
+    stage.act(0)
+    stage.later()
+    feed.read()
+    for _ in range(30):
+        stage.board.journal.write(stage.world.now, "notice", "something")
+        stage.later()
+        stage.board.document()
+    (event,) = events(feed.read())
+    assert event[0] == "board"
+    assert len(event[1]["activity"]) >= 30
+
+
+def test_a_view_is_built_twice_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many ask."""
+    stage = Stage()
+    stage.act(0)
+    stage.later()
+    built: list[datetime] = []
+    build = Board._build
+
+    def counted(board: Board, version: int) -> Document:
+        built.append(NOW)
+        return build(board, version)
+
+    monkeypatch.setattr(Board, "_build", counted)
+    for _ in range(50):
+        stage.board.json()
+        stage.publish()
+    assert len(built) == 1
+    stage.later()
+    stage.board.json()
+    assert len(built) == 2
+
+
+def test_a_follower_shows_no_view() -> None:
+    """What it saw when it led is no longer so."""
+    stage = Stage()
+    stage.act(0)
+    stage.board.stand_by()
+    document = stage.board.document()
+    assert (document.leading, document.view) == (False, None)
+
+
+def test_problems_show_without_a_round() -> None:
+    """GKE may be away before the first decision."""
+    stage = Stage()
+    stage.board.problems = lambda: ("GKE does not list the node pools",)
+    document = stage.board.document()
+    assert (document.view, document.problems) == (None, ("GKE does not list the node pools",))
+
+
+def test_the_journal_keeps_the_last_entries() -> None:
+    """It is bounded, and numbers go on."""
+    journal = Journal()
+    for number in range(MOST_ENTRIES + 20):
+        journal.write(NOW, "pool", f"message {number}")
+    entries = journal.since()
+    assert (len(entries), entries[0].number, entries[-1].number) == (MOST_ENTRIES, 21, MOST_ENTRIES + 20)
+    assert [each.number for each in journal.since(MOST_ENTRIES + 18)] == [MOST_ENTRIES + 19, MOST_ENTRIES + 20]
+
+
+def page_of(board: Board, path: str) -> Callable[[], Any]:
+    """Return what a page answers, as JSON."""
+    page = next(each for each in api.pages(board) if each.path == path)
+    return lambda: json.loads(page.make({}).body)
+
+
+@pytest.mark.parametrize("name", ["workloads", "slices", "pools", "timeline", "activity"])
+def test_each_list_has_its_path(name: str) -> None:
+    """For programs that need one thing."""
+    stage = Stage()
+    assert page_of(stage.board, f"/api/v1/{name}")() == {"version": 1, "items": []}
+    for number in (0, 8, 8):
+        stage.act(number)
+    stage.board.journal.write(stage.world.now, "notice", "something")
+    stage.later()
+    assert len(page_of(stage.board, f"/api/v1/{name}")()["items"]) == 1
+
+
+def test_the_description_names_every_path_that_is_served() -> None:
+    """Generated from the types; each path is there, and nothing else."""
+    board = Stage().board
+    described = page_of(board, "/api/v1/openapi.json")()
+    served = {each.path for each in (*api.pages(board), *api.streams(board)) if each.path.startswith("/api/v1/")}
+    assert set(described["paths"]) == served - {"/api/v1/openapi.json"}
+    assert set(page_of(board, "/api/v1")()["paths"]) == set(described["paths"])
+    text = json.dumps(described)
+    names = {ref.partition('"')[0] for ref in text.split("#/components/schemas/")[1:]}
+    assert names <= set(described["components"]["schemas"])
+    assert "One letter for each host" not in described["info"]["description"]
+
+
+def test_about_and_capacity() -> None:
+    """The head of the page, and the numbers."""
+    stage = Stage()
+    assert page_of(stage.board, "/api/v1/capacity")()["capacity"] is None
+    stage.act(0)
+    stage.later()
+    assert page_of(stage.board, "/api/v1/capacity")()["capacity"]["chips"]["waiting"] == 8
+    about = page_of(stage.board, "/api/v1/about")()
+    assert (about["about"]["cluster"], about["leading"]) == ("my-cluster", True)

@@ -1,0 +1,144 @@
+"""What became of node pools over time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from provisioner.model.capacity import PoolName
+from provisioner.slices.planning.plan import PoolState
+from provisioner.slices.view.timeline import Timeline, Track
+from tests.support.models import make_jobset
+from tests.support.world import World
+
+DAY = timedelta(hours=24)
+
+
+def followed(world: World, timeline: Timeline) -> None:
+    """Let the timeline see one round, and carry its plan out."""
+    plan = world.look()
+    timeline.follow(plan.pools, world.now)
+    for create in plan.creates:
+        world.answer(world._create(create))
+    for delete in plan.deletes:
+        world.answer(world._delete(delete))
+
+
+def states(track: Track) -> list[str]:
+    """Return the states that a pool went through."""
+    return [each.state.value for each in track.segments]
+
+
+def life(world: World, timeline: Timeline) -> None:
+    """Bring a world's slices from waiting to running."""
+    followed(world, timeline)
+    world.pass_time(2)
+    followed(world, timeline)
+    world.finish_creates()
+    world.pass_time(60)
+    followed(world, timeline)
+    world.schedule()
+    world.pass_time(5)
+    followed(world, timeline)
+
+
+def test_a_pool_is_one_track_from_the_wait_to_the_end() -> None:
+    """Each segment begins where the one before ends; the last ends with the pool."""
+    workload = make_jobset("train")
+    world, timeline = World(workload), Timeline()
+    life(world, timeline)
+    world.finish(workload)
+    for seconds in (10, 60, 60):
+        world.pass_time(seconds)
+        followed(world, timeline)
+    world.finish_deletes()
+    world.pass_time(5)
+    followed(world, timeline)
+    (track,) = timeline.tracks()
+    assert states(track) == ["waiting", "joining", "ready", "running", "idle", "deleting"]
+    pairs = list(zip(track.segments, track.segments[1:], strict=False))
+    assert all(before.until == after.since for before, after in pairs)
+    assert track.segments[-1].until == world.now
+    assert {each.workload for each in track.segments} == {"JobSet/default/train"}
+    assert track.segments[0].slice == "JobSet/default/train/train-slice-0"
+
+
+def test_a_pool_that_is_reused_is_one_track_of_both_workloads() -> None:
+    """A restart or another JobSet on the same hosts is seen as such."""
+    first = make_jobset("first")
+    world, timeline = World(first), Timeline()
+    life(world, timeline)
+    world.finish(first)
+    world.add(make_jobset("second"))
+    world.schedule()
+    world.pass_time(5)
+    followed(world, timeline)
+    track = next(each for each in timeline.tracks() if each.segments[-1].state.value == "running")
+    assert [each.workload for each in track.segments][-2:] == ["JobSet/default/first", "JobSet/default/second"]
+
+
+def test_nothing_is_written_while_nothing_changes() -> None:
+    """A round costs no segment."""
+    world, timeline = World(make_jobset("train")), Timeline()
+    life(world, timeline)
+    before = timeline.tracks()
+    for _ in range(20):
+        world.pass_time(10)
+        followed(world, timeline)
+    assert timeline.tracks() == before
+
+
+def test_what_ended_is_forgotten_after_a_day() -> None:
+    """A process that runs for months does not grow."""
+    workload = make_jobset("train")
+    world, timeline = World(workload), Timeline()
+    life(world, timeline)
+    timeline.follow([], world.now)
+    timeline.follow([], world.now + DAY - timedelta(seconds=1))
+    assert len(timeline.tracks()) == 1
+    timeline.follow([], world.now + DAY)
+    assert timeline.tracks() == []
+
+
+def test_a_crowd_of_tracks_and_segments_is_bounded() -> None:
+    """Whoever creates workloads in a loop fills no memory."""
+    world = World(make_jobset("train"))
+    timeline = Timeline()
+    (pool,) = world.look().pools
+    for number in range(12_000):
+        timeline.follow([_named(pool, f"pool-{number}")], world.now)
+    assert len(timeline.tracks()) == 5001
+    assert timeline.tracks()[0].pool == "pool-6999"
+    flapping = Timeline()
+    for number in range(500):
+        flapping.follow([_named(pool, "pool", chosen=bool(number % 2))], world.now + timedelta(seconds=number))
+    (track,) = flapping.tracks()
+    assert len(track.segments) == 100
+
+
+def test_a_name_that_comes_back_goes_on_with_its_track() -> None:
+    """A create that is tried again under the same name."""
+    world = World(make_jobset("train"))
+    timeline = Timeline()
+    (pool,) = world.look().pools
+    timeline.follow([pool], world.now)
+    timeline.follow([], world.now + timedelta(seconds=5))
+    timeline.follow([pool], world.now + timedelta(seconds=9))
+    (track,) = timeline.tracks()
+    assert [(each.since - world.now).seconds for each in track.segments] == [0, 9]
+    timeline.follow([pool], world.now + 2 * DAY)
+    assert len(timeline.tracks()) == 1
+
+
+def test_a_clock_that_is_set_moves_all_moments() -> None:
+    """Otherwise bars would overlap or lie in the time to come."""
+    world, timeline = World(make_jobset("train")), Timeline()
+    life(world, timeline)
+    (before,) = timeline.tracks()
+    timeline.shift(timedelta(hours=-1))
+    (after,) = timeline.tracks()
+    assert [each.since for each in after.segments] == [each.since - timedelta(hours=1) for each in before.segments]
+
+
+def _named(pool: PoolState, name: str, *, chosen: bool = True) -> PoolState:
+    return replace(pool, name=PoolName(name), slice_id=pool.slice_id if chosen else None)

@@ -1,0 +1,278 @@
+"""What people are shown of a world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.choices import parse_choices
+from provisioner.settings import Settings
+from provisioner.slices.planning.lifecycle import Phase
+from provisioner.slices.planning.plan import DeleteReason
+from provisioner.slices.view import SliceView, State, View, build_view, reasons
+from provisioner.slices.view.states import STATES
+from tests.support.board import view_of
+from tests.support.models import make_jobset, make_lws, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World, failure, running
+
+STOCKOUT = failure(FailureKind.STOCKOUT, "The zone 'us-central2-b' does not have enough resources.")
+
+
+def only_slice(view: View) -> SliceView:
+    """Return the one slice of a view."""
+    (found,) = view.slices
+    return found
+
+
+def waiting(settings_: Settings | None = None) -> World:
+    """Return a world in which one slice of two hosts waits."""
+    return World(make_jobset("train", replicas=1), settings_=settings_)
+
+
+def refused(kind: FailureKind, message: str) -> World:
+    """Return a world in which the create of the slice was refused."""
+    world = waiting()
+    world.refuse_create = lambda _: failure(kind, message)
+    world.run(2)
+    return world
+
+
+def wants_no_such_topology() -> World:
+    """Return a world with a topology that Google does not sell."""
+    return World(make_jobset("train", replicas=1, template=make_requirements(topology="3x5x7")))
+
+
+def limited() -> World:
+    """Return a world in which MAX_CHIPS is in the way."""
+    return waiting(settings(max_chips=4))
+
+
+def paused() -> World:
+    """Return a world in which creation is paused."""
+    return waiting(settings(pause_creation=True))
+
+
+@pytest.mark.parametrize(
+    ("world", "words"),
+    [
+        pytest.param(lambda: refused(FailureKind.STOCKOUT, STOCKOUT.message), STOCKOUT.message, id="out of stock"),
+        pytest.param(lambda: refused(FailureKind.QUOTA, "Quota exceeded."), "quota", id="no quota"),
+        pytest.param(
+            lambda: refused(FailureKind.PERMISSION, "container.nodePools.create denied."),
+            "container.nodePools.create denied.",
+            id="a missing permission",
+        ),
+        pytest.param(
+            lambda: refused(FailureKind.INVALID, "Bad disk."), "GKE rejects node pool", id="a rejected request"
+        ),
+        pytest.param(wants_no_such_topology, "3x5x7", id="no such topology"),
+        pytest.param(limited, "MAX_CHIPS allows all pools together 4 chips", id="a limit"),
+        pytest.param(paused, "PAUSE_CREATION", id="creation is paused"),
+    ],
+)
+def test_a_waiting_slice_says_why(world: Callable[[], World], words: str) -> None:
+    """In one sentence, with the supplier's words; the Event has the same."""
+    built = world()
+    view = view_of(built)
+    found = only_slice(view)
+    assert found.state is State.WAITING
+    assert words in found.reason
+    assert words in " ".join(each.message for each in found.notices)
+    assert found.pool == ""
+    assert found.unschedulable_since is not None
+
+
+def test_the_next_try_is_told() -> None:
+    """It is when the back-off ends."""
+    world = refused(FailureKind.STOCKOUT, STOCKOUT.message)
+    view = view_of(world)
+    (wait,) = view.capacity.backoffs
+    assert only_slice(view).next_try_at == wait.until > world.now
+    assert (wait.zone, wait.machine_type, wait.kind) == ("us-central2-b", "ct4p-hightpu-4t", "stockout")
+    assert (wait.shape, wait.terms, wait.message) == ("2x2x2 on 2", "on-demand", STOCKOUT.message)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param({"suspended": True}, "is suspended", id="suspended"),
+        pytest.param({"annotations": {constants.DISABLE: "true"}}, f"{constants.DISABLE} is set", id="opted out"),
+    ],
+)
+def test_a_slice_that_gets_no_pool_says_why(change: dict[str, object], words: str) -> None:
+    """A person who was told only that a JobSet does not start finds the cause."""
+    world = waiting(settings(keep_suspended=True))
+    (uid,) = world.workloads
+    world.workloads[uid] = replace(world.workloads[uid], **change)  # type: ignore[arg-type]
+    found = view_of(world).slices
+    assert found == () or (found[0].state is State.NONE and words in found[0].reason)
+    assert view_of(world).workloads[0].state == ("suspended" if "suspended" in change else "lives")
+
+
+def test_a_namespace_that_is_not_served_is_named() -> None:
+    """The setting is in the words."""
+    found = only_slice(view_of(waiting(settings(namespaces=("other",)))))
+    assert found.reason == "The provisioner does not serve it: namespace default is not among NAMESPACES."
+
+
+def test_a_leader_that_the_scheduler_has_not_judged_yet() -> None:
+    """No pool is created before the scheduler says so."""
+    world = waiting()
+    (pod,) = world.pods.values()
+    world.put(replace(pod, unschedulable_since=None))
+    found = only_slice(view_of(world))
+    assert found.state is State.NONE
+    assert "has not reported its leader pod as unschedulable" in found.reason
+
+
+def test_a_leader_that_runs_elsewhere() -> None:
+    """Its node is named."""
+    world = waiting()
+    (pod,) = world.pods.values()
+    world.put(replace(pod, unschedulable_since=None, node_name="their-node"))
+    assert "runs on node their-node" in only_slice(view_of(world)).reason
+
+
+def test_the_whole_life() -> None:
+    """Each step is seen, on the slice and on the pool."""
+    workload = make_jobset("train", replicas=1)
+    world = World(workload)
+    world.step()
+    view = view_of(world)
+    assert (only_slice(view).state, view.pools[0].hosts) == (State.JOINING, "..")
+    assert only_slice(view).pool == view.pools[0].name
+    world.finish_creates()
+    view = view_of(world)
+    assert (only_slice(view).state, view.pools[0].hosts) == (State.READY, "rr")
+    world.schedule()
+    view = view_of(world)
+    assert (only_slice(view).state, view.pools[0].hosts) == (State.RUNNING, "RR")
+    assert view.capacity.chips == dict.fromkeys(view.capacity.chips, 0) | {"running": 8}
+    assert (view.pools[0].slice, view.pools[0].workload) == (only_slice(view).id, only_slice(view).workload)
+    world.workloads[workload.uid] = replace(workload, terminal_state="Completed")
+    view = view_of(world)
+    assert (view.slices, view.pools[0].state, view.workloads[0].state) == ((), State.DRAINING, "completed")
+    world.end_pods(workload)
+    view = view_of(world)
+    pool = view.pools[0]
+    assert (pool.state, pool.delete_reason) == (State.IDLE, "its workload has finished")
+    assert pool.delete_at is not None
+    assert (pool.delete_at - world.now).total_seconds() == pytest.approx(30, abs=10)
+    world.pass_time(60)
+    world.step()
+    assert view_of(world).pools[0].state is State.DELETING
+
+
+def test_hosts_that_are_not_ready_or_lack_chips_are_seen_and_named() -> None:
+    """A letter for each host, and the names of those that somebody has to look at."""
+    world = running(make_jobset("train", replicas=1))
+    first, second = sorted(world.nodes)
+    world.put(replace(world.nodes[first], ready=False), replace(world.nodes[second], allocatable_chips=3))
+    (pool,) = view_of(world).pools
+    assert (pool.hosts, pool.unready_nodes) == ("jc", (first, second))
+
+
+def test_a_failed_pool_tells_the_suppliers_words() -> None:
+    """They are GKE's."""
+    world = waiting()
+    world.step()
+    (name,) = world.pools
+    world.fail_pool(name, Failure(kind=FailureKind.STOCKOUT, message="GCE_STOCKOUT: none left."))
+    pools = {each.name: each for each in view_of(world).pools}
+    assert pools[name].state is State.FAILED
+    assert "GCE_STOCKOUT: none left." in pools[name].reason
+
+
+def test_a_delete_that_is_held_up_says_why() -> None:
+    """The pool is idle and has been due for a while."""
+    workload = make_jobset("train", replicas=1)
+    world = running(workload)
+    world.finish(workload)
+    world.refuse_delete = lambda _: failure(FailureKind.UNAVAILABLE, "the API server did not answer")
+    world.run(3, seconds=40)
+    (pool,) = view_of(world).pools
+    assert (pool.state, "the API server did not answer" in pool.reason) == (State.IDLE, True)
+
+
+def test_limits_and_how_much_of_them_is_used() -> None:
+    """Those of the settings, for what is there."""
+    world = World(
+        make_jobset("train", replicas=1),
+        settings_=settings(
+            max_chips=64,
+            max_chips_per_namespace=(("default", 16), ("other", 4)),
+            max_chips_per_accelerator=(("*", 32),),
+            max_creates_per_hour=10,
+        ),
+    )
+    world.live(3)
+    limits = {(each.name, each.scope): (each.used, each.most) for each in view_of(world).capacity.limits}
+    assert limits == {
+        ("MAX_CHIPS", "all node pools"): (8, 64),
+        ("MAX_CHIPS_PER_NAMESPACE", "namespace default"): (8, 16),
+        ("MAX_CHIPS_PER_NAMESPACE", "namespace other"): (0, 4),
+        ("MAX_CHIPS_PER_ACCELERATOR", "accelerator tpu-v4-podslice"): (8, 32),
+        ("MAX_CREATES_PER_HOUR", "the last hour"): (1, 10),
+    }
+
+
+def test_several_pools_of_one_slice_show_the_best() -> None:
+    """One that pods run on tells more than one that is idle."""
+    workload = make_jobset("train", replicas=1)
+    world = running(workload)
+    (pool,) = world.pools.values()
+    world.put_pool(replace(pool, name=type(pool.name)("second")))
+    view = view_of(world)
+    assert only_slice(view).pool == pool.name
+    assert {each.name: each.state for each in view.pools} == {pool.name: State.RUNNING, "second": State.IDLE}
+
+
+def test_a_leader_worker_set_is_shown_by_its_groups() -> None:
+    """The ids are those that people type."""
+    world = World(make_lws("serve", replicas=1))
+    (found,) = view_of(world).slices
+    assert found.id == "LeaderWorkerSet/default/serve/serve-0"
+
+
+def test_what_is_not_synced_is_a_problem() -> None:
+    """Nothing is shown that nobody has decided."""
+    world = waiting()
+    plan = world.look(not_synced=("pods are not listed yet",))
+    view = build_view(world.snapshot(not_synced=("pods are not listed yet",)), plan, world.settings, world.now, ("x",))
+    assert view.problems == ("pods are not listed yet", "x")
+
+
+def test_every_phase_has_a_state_and_every_reason_its_words() -> None:
+    """A new one must not crash the page."""
+    assert set(STATES) == set(Phase) - {Phase.GONE}
+    assert all(reasons.of_delete(each) for each in DeleteReason)
+
+
+def test_pools_that_the_brake_holds_back_are_due_later() -> None:
+    """What `gc --dry-run` tells is when they really go."""
+    workloads = [make_jobset(f"train-{index}", replicas=1) for index in range(6)]
+    world = World(*workloads)
+    world.live(4)
+    world.workloads.clear()
+    world.pods.clear()
+    world.pass_time(100)
+    plan = world.look()
+    world.pass_time(100)
+    plan = world.look()
+    assert len(plan.deletes) == 1
+    due = sorted(pool.next_at for pool in plan.pools if pool.next_at is not None)
+    assert len(due) == 6
+    assert due[0] <= world.now < due[1]
+
+
+def test_capacity_choices_show_on_the_pool() -> None:
+    """Terms and zone."""
+    world = waiting(settings(capacity=parse_choices("reservation/r1@us-central2-c"), zones=()))
+    world.step()
+    (pool,) = view_of(world).pools
+    assert (pool.capacity, pool.zone, pool.reservation) == ("reservation", "us-central2-c", "r1")
