@@ -87,8 +87,9 @@ bench: setup ## Measure the figures of docs/performance.md.
 	@$(BIN)/python -m benchmarks
 
 .PHONY: docs
-docs: $(SETUP) ## Generate docs/settings.md from the code, and docs/architecture.svg from its text.
+docs: $(SETUP) ## Generate docs/settings.md and docs/metrics.md from the code, and docs/architecture.svg from its text.
 	@$(BIN)/python docs/settings_table.py > docs/settings.md
+	@$(BIN)/python docs/metrics_table.py > docs/metrics.md
 	@$(BIN)/python docs/diagram.py > docs/architecture.svg
 
 .PHONY: site

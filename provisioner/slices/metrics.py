@@ -8,7 +8,7 @@ or a gauge is known here only. docs/metrics.md is made from the texts here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily
@@ -40,11 +40,22 @@ _USAGE_LABELS = ("workload_namespace", "accelerator", "capacity", "use")
 _PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
 
 
+class Described(NamedTuple):
+    """What a metric is, for its line in docs/metrics.md."""
+
+    #: As queries name it; of a histogram without `_bucket`, `_sum` and `_count`.
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+
+
 class Metrics:
     """The metrics of one process; setters may be called from any thread."""
 
     def __init__(self, *, version: str) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
+        self.described: list[Described] = []
         # process_cpu_seconds_total, process_resident_memory_bytes and the like, as Go programs have them.
         ProcessCollector(registry=self.registry)
         self._build_info = self._gauge("build_info", "Always 1; the label is the release.", "version")
@@ -165,6 +176,10 @@ class Metrics:
 
         self._usage = _Usage()
         self.registry.register(self._usage)
+        self.described += (
+            Described(f"{family.name}_total", "counter", _USAGE_LABELS, family.documentation)
+            for family in self._usage.collect()
+        )
         self._cost_per_hour = _Picture(
             self._gauge(
                 "cost_per_hour",
@@ -354,12 +369,15 @@ class Metrics:
         return generate_latest(self.registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        self.described.append(Described(f"{PREFIX}{name}_total", "counter", labels, text))
         return Counter(PREFIX + name, text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        self.described.append(Described(PREFIX + name, "gauge", labels, text))
         return Gauge(PREFIX + name, text, labels, registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        self.described.append(Described(PREFIX + name, "histogram", labels, text))
         return Histogram(PREFIX + name, text, labels, buckets=buckets, registry=self.registry)
 
 
