@@ -1,0 +1,87 @@
+"""Whatever the controller may say has an entry in the documentation: cause, where to look, what to do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from provisioner.slices.planning.plan import DeleteReason
+from provisioner.slices.preflight.finding import Status
+from tests.docs import vocabulary
+
+_DOCS = Path(__file__).parents[2] / "docs"
+_ENTRY = re.compile(r"(?ms)^### `(?P<name>[^\n]+)`\n(?P<body>.*?)(?=^##|\Z)")
+_EVENTS, _LOG, _READINESS, _SYMPTOMS = "events.md", "log-lines.md", "readiness.md", "troubleshooting.md"
+
+
+def _entries(page: str) -> dict[str, str]:
+    found = _ENTRY.findall((_DOCS / page).read_text("utf-8"))
+    assert len(dict(found)) == len(found), "an entry is there twice"
+    return dict(found)
+
+
+def _unmatched(patterns: set[str], names: set[str]) -> tuple[list[str], list[str]]:
+    """Return what has no entry, and the entries of what is not there."""
+    ordered = sorted(patterns)
+    without = [pattern for pattern in ordered if not any(re.fullmatch(pattern, name) for name in names)]
+    return without, sorted(name for name in names if not vocabulary.matched(ordered, name))
+
+
+@pytest.mark.parametrize("page", [_EVENTS, _LOG, _READINESS, _SYMPTOMS])
+def test_each_entry_says_cause_where_to_look_and_what_to_do(page: str) -> None:
+    """Somebody reads it at night."""
+    entries = _entries(page)
+    assert entries
+    for name, body in entries.items():
+        leads = re.findall(r"(?m)^- (Cause|Look|Do)\b", body)
+        assert leads == ["Cause", "Look", "Do"], name
+
+
+def test_each_reason_of_an_event_has_an_entry() -> None:
+    """And no entry is of a reason that is no more."""
+    assert vocabulary.literal_reasons() == set()
+    assert set(_entries(_EVENTS)) == vocabulary.event_reasons()
+
+
+def test_each_reason_of_a_delete_is_explained() -> None:
+    """They end the message of an Event."""
+    said = {reason.value.replace("_", " ") for reason in DeleteReason}
+    assert set(re.findall(r"(?m)^  \| `([a-z ]+)` \|", _entries(_EVENTS)["NodePoolDeletionStarted"])) == said
+
+
+def test_each_warning_and_error_of_the_log_has_an_entry() -> None:
+    """And no entry is of a line that is no more."""
+    names = set(_entries(_LOG))
+    assert _unmatched(vocabulary.log_events(), names) == ([], [])
+    assert {name for name in names if name.startswith("check.")} == {
+        "check.crashed",
+        *(f"check.{status.value}" for status in Status if status is not Status.OK),
+    }
+
+
+def test_each_line_of_readyz_and_healthz_has_an_entry() -> None:
+    """Words in capitals stand for what differs."""
+    assert vocabulary.readiness_sources() == vocabulary.READINESS_SOURCES
+    assert _unmatched(vocabulary.readiness_lines(), set(_entries(_READINESS))) == ([], [])
+
+
+def test_each_kind_of_alert_has_an_entry() -> None:
+    """And no entry is of a kind that is no more."""
+    assert set(_entries(_SYMPTOMS)) == vocabulary.alert_kinds()
+
+
+def test_the_collectors_find_what_is_known_to_be_there() -> None:
+    """A collector that finds nothing would make every page complete."""
+    assert len(vocabulary.event_reasons()) >= 17
+    assert {"watch\\.failed", "round\\.crashed", "check\\..+"} <= vocabulary.log_events()
+    lines = sorted(vocabulary.readiness_lines())
+    for line in (
+        "GKE does not list the node pools: HTTP 503",
+        "nothing was received about the pods for 150 s",
+        "there are no jobsets (404 on /apis/jobset.x-k8s.io/v1alpha2/jobsets); install it, retrying",
+        "list of pods failed: away",
+    ):
+        assert vocabulary.matched(lines, line), line
+    assert {"delete_held_up", "mass_disappearance"} <= vocabulary.alert_kinds()
