@@ -19,7 +19,7 @@ from provisioner.simulators.gke.records import NodeState, Pool, PoolStatus
 from provisioner.simulators.gke.scopes import pulls_images
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Plan
-from tests.simulation import arrivals
+from tests.simulation import arrivals, shown
 from tests.simulation.objects import PodRun, WorkloadRun
 from tests.simulation.pools import (
     are_ours,
@@ -57,6 +57,7 @@ SERVE = "3 every feasible slice gets its pool, every infeasible one an Event"
 ONE = "4 one pool a slice, foreign pools untouched, one leader, one proven cluster"
 LIMIT = "5 limits on chips and pools are never exceeded by one leader"
 RATE = "6 calls to GKE stay under the stated rate"
+SHOWN = "7 people are shown what was decided, and what there is"
 
 
 class Checker:
@@ -167,6 +168,13 @@ class Checker:
         self.waiting.look_at_pools()
         for broken in arrivals.broken_promises(process, plan):
             self.stage.violate(KEEP, broken)
+        for false in shown.false_of_decision(process, plan):
+            self.stage.violate(SHOWN, false)
+
+    def settled(self) -> None:
+        """Judge what people are shown of the settled world."""
+        for false in shown.false_of_world(self.simulation):
+            self.stage.violate(SHOWN, false)
 
     def _judge_delete(self, process: Process, pool: Pool) -> None:
         now = self.stage.agenda.now

@@ -43,6 +43,8 @@ from provisioner.slices.planning.retire import arriving, unneeded
 from provisioner.slices.planning.supply import Supply
 from provisioner.slices.suppliers.gke import errors, identity_check, translate
 from provisioner.slices.suppliers.gke.names import pool_name
+from provisioner.slices.view import build as view_build
+from provisioner.slices.view.timeline import Timeline
 from provisioner.workloads import leaderworkerset, pods
 
 #: A module or class, and the name of one of its attributes.
@@ -587,6 +589,20 @@ BUGS: tuple[Bug, ...] = (
         at=(FollowedClock, "follow"),
         mutate=_following_without_a_word,
         search_from=275,
+    ),
+    Bug(
+        name="every-host-is-shown-as-ready",
+        description="The page does not see which hosts are joining.",
+        at=(view_build, "_host"),
+        mutate=lambda _original: lambda *_args: "r",
+    ),
+    Bug(
+        name="timeline-without-an-end",
+        description="Of a pool that changes hands or ends, the timeline knows the beginning alone.",
+        at=(Timeline, "_begin"),
+        mutate=lambda original: (
+            lambda self, pool, now: original(self, pool, now) if pool.name not in self._tracks else None
+        ),
     ),
 )
 

@@ -74,6 +74,8 @@ class Process:
         self.calls = simulation.calls
         self.name = name
         self.dead = False
+        #: How many it has made.
+        self.decisions = 0
         self.skew_seconds = 0.0
         #: When the nodes of each pool were last listed.
         self.looked_at: dict[str, float] = {}

@@ -153,6 +153,7 @@ class Simulation:
                 if agenda.now - calm_since > bound_seconds:
                     stage.violate(checks.LEAK, "the controller goes on making and deleting pools in a settled world")
             elif agenda.now - settled_at > QUIET_SECONDS:
+                self.checker.settled()
                 return settled_at - calm_since
             agenda.wait(_STEP_SECONDS)
 

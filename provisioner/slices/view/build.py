@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
 from provisioner import tpu
@@ -12,11 +12,13 @@ from provisioner.model.choices import choice_of
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import ObjectRef, Workload
 from provisioner.settings import Settings
+from provisioner.settings.prices import Prices
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
 from provisioner.slices.planning.round import Derived
 from provisioner.slices.planning.supply import Supply
+from provisioner.slices.usage import cost_per_hour
 from provisioner.slices.view import reasons
 from provisioner.slices.view.capacity import capacity_view
 from provisioner.slices.view.ids import id_of_slice, workload_id, workload_of_pool
@@ -70,7 +72,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     ]
     occupied = {pod.node_name for pod in snapshot.pods if pod.node_name and not pod.finished}
     pools = [
-        _pool_view(state, derived.supply[state.name], slices, occupied)
+        _pool_view(state, derived.supply[state.name], slices, occupied, settings.prices)
         for state in plan.pools
         if state.name in derived.supply
     ]
@@ -148,7 +150,11 @@ def _slice_view(slice_: Slice, state: PoolState | None, why_not_served: str, not
 
 
 def _pool_view(
-    state: PoolState, supply: Supply, slices: Mapping[SliceId, Slice], occupied: frozenset[str] | set[str]
+    state: PoolState,
+    supply: Supply,
+    slices: Mapping[SliceId, Slice],
+    occupied: Collection[str],
+    prices: Prices,
 ) -> PoolView:
     pool, known = supply.pool, tpu.machine_type(supply.pool.machine_type)
     choice = choice_of(pool)
@@ -173,6 +179,7 @@ def _pool_view(
         chips=state.chips,
         hosts=hosts.ljust(pool.hosts, HOST_ABSENT),
         unready_nodes=tuple(unready[:_UNREADY_NODES]),
+        cost_per_hour=cost_per_hour(prices, pool.machine_type, pool.capacity, len(supply.nodes)),
         delete_at=state.next_at if state.delete_reason is not None else None,
         delete_reason=reasons.of_delete(state.delete_reason) if state.delete_reason is not None else "",
     )
@@ -182,7 +189,7 @@ def _is_ready(node: Node, chips: int) -> bool:
     return node.ready and node.allocatable_chips >= chips
 
 
-def _host(node: Node, chips: int, occupied: frozenset[str] | set[str]) -> str:
+def _host(node: Node, chips: int, occupied: Collection[str]) -> str:
     if not node.ready:
         return HOST_JOINING
     if node.allocatable_chips < chips:

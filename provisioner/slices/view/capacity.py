@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
-from provisioner.settings.forms import OTHERS
-from provisioner.slices.planning.launch.limits import scopes_of
+from provisioner.slices.planning.launch.limit_use import uses_of_limits
 from provisioner.slices.planning.memory.open_calls import operations_under_way
 from provisioner.slices.planning.memory.state import Backoff, Memory
 from provisioner.slices.planning.plan import Plan
@@ -35,26 +33,8 @@ def capacity_view(snapshot: Snapshot, plan: Plan, derived: Derived, settings: Se
 
 
 def _limits(derived: Derived, memory: Memory, settings: Settings, now: datetime) -> Iterator[LimitView]:
-    used: Counter[str] = Counter()
-    for each in derived.supply.values():
-        used.update(dict.fromkeys(scopes_of(each), each.chips))
-    if settings.max_chips is not None:
-        total = sum(each.chips for each in derived.supply.values())
-        yield LimitView(name="MAX_CHIPS", scope="all node pools", used=total, most=settings.max_chips)
-    for name, kind, amounts in (
-        ("MAX_CHIPS_PER_NAMESPACE", "namespace", settings.max_chips_per_namespace),
-        ("MAX_CHIPS_PER_ACCELERATOR", "accelerator", settings.max_chips_per_accelerator),
-    ):
-        by_name = dict(amounts)
-        there = {scope.partition(" ")[2] for scope in used if scope.startswith(f"{kind} ")}
-        for who in sorted(by_name.keys() - {OTHERS} | (there if OTHERS in by_name else set())):
-            most = by_name.get(who, by_name.get(OTHERS, 0))
-            yield LimitView(name=name, scope=f"{kind} {who}", used=used[f"{kind} {who}"], most=most)
-    if settings.max_creates_per_hour is not None:
-        recent = sum(moment > now - timedelta(hours=1) for moment in memory.created_at.values())
-        yield LimitView(
-            name="MAX_CREATES_PER_HOUR", scope="the last hour", used=recent, most=settings.max_creates_per_hour
-        )
+    for each in uses_of_limits(settings, derived.supply.values(), memory.created_at, now):
+        yield LimitView(name=each.limit, scope=each.scope, used=each.used, most=each.most)
 
 
 def _backoffs(memory: Memory, derived: Derived, now: datetime) -> Iterable[BackoffView]:

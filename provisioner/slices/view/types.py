@@ -130,6 +130,8 @@ class PoolView:
     hosts: str
     #: Nodes that are not ready or do not show all their chips: the first ten.
     unready_nodes: tuple[str, ...]
+    #: What its hosts that are there cost an hour, in the currency of PRICES; None: no price says.
+    cost_per_hour: float | None
     #: When it is due to be deleted, and why; None and empty while something needs it.
     delete_at: datetime | None
     delete_reason: str
@@ -141,7 +143,7 @@ class LimitView:
 
     #: The setting, such as MAX_CHIPS.
     name: str
-    #: What it is counted for: everything, a namespace, an accelerator.
+    #: "all", the namespace or accelerator that the setting names, or "*": of all others the one that uses most.
     scope: str
     used: int
     most: int

@@ -11,6 +11,7 @@ from provisioner import constants
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.choices import parse_choices
 from provisioner.settings import Settings
+from provisioner.settings.prices import parse_prices
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.view import SliceView, State, View, build_view, reasons
@@ -213,12 +214,22 @@ def test_limits_and_how_much_of_them_is_used() -> None:
     world.live(3)
     limits = {(each.name, each.scope): (each.used, each.most) for each in view_of(world).capacity.limits}
     assert limits == {
-        ("MAX_CHIPS", "all node pools"): (8, 64),
-        ("MAX_CHIPS_PER_NAMESPACE", "namespace default"): (8, 16),
-        ("MAX_CHIPS_PER_NAMESPACE", "namespace other"): (0, 4),
-        ("MAX_CHIPS_PER_ACCELERATOR", "accelerator tpu-v4-podslice"): (8, 32),
-        ("MAX_CREATES_PER_HOUR", "the last hour"): (1, 10),
+        ("MAX_CHIPS", "all"): (8, 64),
+        ("MAX_CHIPS_PER_NAMESPACE", "default"): (8, 16),
+        ("MAX_CHIPS_PER_NAMESPACE", "other"): (0, 4),
+        ("MAX_CHIPS_PER_ACCELERATOR", "*"): (8, 32),
+        ("MAX_CREATES_PER_HOUR", "all"): (1, 10),
     }
+
+
+def test_with_prices_a_pool_says_what_it_costs() -> None:
+    """What is there costs; what is joining does not yet."""
+    world = World(make_jobset("train", replicas=1), settings_=settings(prices=parse_prices("tpu-v4-podslice=1.5")))
+    world.step()
+    assert view_of(world).pools[0].cost_per_hour == 0
+    world.finish_creates()
+    assert view_of(world).pools[0].cost_per_hour == pytest.approx(8 * 1.5)
+    assert view_of(running(make_jobset("train"))).pools[0].cost_per_hour is None
 
 
 def test_several_pools_of_one_slice_show_the_best() -> None:
