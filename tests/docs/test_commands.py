@@ -1,0 +1,236 @@
+"""Commands that the documentation shows are commands: they parse, and what they name exists.
+
+What install.md and upgrade.md show is run, too (`tests/deploy/test_install_page.py`, `test_upgrade.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import re
+import subprocess
+from pathlib import PurePath
+
+import click
+import pytest
+
+from provisioner.cli import run
+from provisioner.cli.main import make_frame
+from tests.docs import shell
+
+_SHOWN = shell.shown()
+_EACH = [(each, words) for each in _SHOWN for simple in shell.commands(each.text) for words in shell.programs(simple)]
+#: Whatever else the pages use.
+_OTHER_PROGRAMS = frozenset(
+    {
+        "cat",
+        "cd",
+        "curl",
+        "docker",
+        "export",
+        "gcloud",
+        "gh",
+        "git",
+        "grep",
+        "helm",
+        "kustomize",
+        "pytest",
+        "time",
+        "true",
+        "xargs",
+    }
+)
+_MAKEFILES = "\n".join((shell.ROOT / name).read_text("utf-8") for name in ("Makefile", "deploy/targets.mk"))
+_TARGETS = frozenset(re.findall(r"(?m)^([a-z][a-z-]*):", _MAKEFILES))
+_VARIABLES = frozenset(re.findall(r"\$[({]?([A-Z_]+)", _MAKEFILES))
+
+_GLOBAL = {"namespace", "context", "kubeconfig"}
+_SELECTION = {"selector", "field-selector", "all-namespaces", "output"}
+_SHORT = {"n": "namespace", "f": "filename", "k": "kustomize", "o": "output", "l": "selector", "A": "all-namespaces",
+          "w": "watch", "p": "patch", "c": "container", "it": "stdin", "L": "label-columns"}  # fmt: skip
+#: The verbs of kubectl that the pages may use, each with its flags besides the global ones.
+_VERBS = {
+    "get": _SELECTION | {"watch", "sort-by", "label-columns", "show-labels", "raw", "ignore-not-found", "filename"},
+    "describe": _SELECTION,
+    "logs": {"since", "previous", "follow", "tail", "container", "selector", "all-pods"},
+    "apply": {"filename", "kustomize", "server-side", "force-conflicts", "dry-run"},
+    "create": {"filename", "dry-run", "output"},
+    "delete": {"filename", "kustomize", "ignore-not-found", "wait", "all", "selector"},
+    "exec": {"stdin", "tty", "container"},
+    "rollout status": {"timeout"},
+    "rollout undo": {"to-revision"},
+    "rollout restart": set[str](),
+    "scale": {"replicas", "timeout"},
+    "set env": {"overwrite"},
+    "set image": set[str](),
+    "wait": {"for", "timeout"},
+    "label": {"overwrite"},
+    "annotate": {"overwrite"},
+    "patch": {"type", "patch"},
+    "auth can-i": {"as", "list"},
+    "config view": {"minify"},
+    "config use-context": set[str](),
+    "top": {"containers"},
+    "port-forward": {"address"},
+    "cordon": {"selector"},
+    "uncordon": {"selector"},
+    "taint": {"selector", "overwrite"},
+}
+#: Verbs whose first words name objects.
+_ON_OBJECTS = ("get", "describe", "delete", "scale", "wait", "label", "annotate", "patch", "rollout", "taint", "top")
+#: Kinds that are in any cluster, and those that this one has or uses: singular or plural, short names left out.
+_KINDS = frozenset(
+    {"all", "clusterrole", "clusterrolebinding", "configmap", "customresourcedefinition", "deployment", "event", "job",
+     "jobset", "leaderworkerset", "lease", "mutatingwebhookconfiguration", "namespace", "node", "pod", "podmonitor",
+     "podmonitoring", "priorityclass", "replicaset", "resourcequota", "role", "rolebinding", "service",
+     "serviceaccount", "statefulset", "validatingadmissionpolicy", "validatingadmissionpolicybinding",
+     "validatingwebhookconfiguration", "workloads.kueue.x-k8s.io"}
+)  # fmt: skip
+
+
+def _of(program: str) -> list[object]:
+    return [
+        pytest.param(words, id=f"{each.place} {' '.join(words)}"[:120])
+        for each, words in _EACH
+        if PurePath(words[0]).name == program
+    ]
+
+
+def test_there_are_commands_of_each_kind() -> None:
+    """A pattern that finds nothing would check nothing."""
+    assert len([each for each in _SHOWN if each.fenced]) >= 60
+    for program in ("tpu-provisioner", "make", "kubectl", "python"):
+        assert _of(program), program
+
+
+def test_each_block_is_shell() -> None:
+    """Bash reads all of them, and runs none."""
+    blocks = [each for each in _SHOWN if each.fenced]
+    functions = "\n".join(f"block{number}() {{\n{each.text}\n}}" for number, each in enumerate(blocks))
+
+    read = subprocess.run(["bash", "-n"], input=functions, check=False, capture_output=True, text=True)
+
+    assert read.stderr == ""
+
+
+def test_each_program_is_known() -> None:
+    """A misspelled one is not."""
+    known = _OTHER_PROGRAMS | {"tpu-provisioner", "make", "kubectl", "python", "python3"}
+    unknown = [(each.place, words[0]) for each, words in _EACH if PurePath(words[0]).name not in known]
+    assert unknown == []
+
+
+@pytest.mark.parametrize("words", _of("tpu-provisioner"))
+def test_our_own_commands_parse(words: list[str]) -> None:
+    """By the parser that the program itself uses."""
+    _check_ours(words)
+
+
+@pytest.mark.parametrize("words", [*_of("python"), *_of("python3")])
+def test_modules_exist(words: list[str]) -> None:
+    """`python -m` names one that there is."""
+    if "-m" in words:
+        assert importlib.util.find_spec(words[words.index("-m") + 1]) is not None
+
+
+@pytest.mark.parametrize("words", _of("make"))
+def test_targets_of_make_exist(words: list[str]) -> None:
+    """And the variables that are given to them are read."""
+    _check_make(words)
+
+
+@pytest.mark.parametrize("words", _of("kubectl"))
+def test_commands_of_kubectl_are_well_formed(words: list[str]) -> None:
+    """A verb, its flags, and kinds of objects that there are."""
+    _check_kubectl(words)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tpu-provisioner drian",
+        "tpu-provisioner drain --wiat",
+        "tpu-provisioner run --leader-elekt",
+        "make tset",
+        "make simulate SEDES=1",
+        "kubectl gett pods",
+        "kubectl get pdos",
+        "kubectl get pods --namspace=default",
+        "kubectl --namespace=x exec deployment/y -- tpu-provisioner chekc",
+        "kubectl tpu chekc",
+    ],
+)
+def test_a_wrong_command_is_found(line: str) -> None:
+    """Otherwise the tests above would pass whatever the pages show."""
+    with pytest.raises((AssertionError, click.UsageError, SystemExit)):
+        _check(line)
+
+
+def _check(line: str) -> None:
+    checks = {"tpu-provisioner": _check_ours, "make": _check_make, "kubectl": _check_kubectl}
+    for simple in shell.commands(line):
+        for words in shell.programs(simple):
+            checks[words[0]](words)
+
+
+def _check_ours(words: list[str]) -> None:
+    """Parse a command line and do nothing; raise click.UsageError or SystemExit where it is wrong."""
+    arguments = shell.plain(words[1:])
+    if arguments[:1] == ["run"]:
+        run.parse_flags(arguments[1:])
+        return
+    frame = make_frame()
+    with click.Context(frame, info_name="tpu-provisioner") as context, contextlib.suppress(click.exceptions.Exit):
+        name, command, rest = frame.resolve_command(context, arguments)
+        assert command is not None
+        # Its name alone only mentions a command.
+        with contextlib.suppress(*[] if rest else [click.MissingParameter]):
+            command.make_context(name, rest, parent=context)
+
+
+def _check_make(words: list[str]) -> None:
+    for word in shell.plain(words[1:]):
+        name, sign, _ = word.partition("=")
+        assert name in (_VARIABLES if sign else _TARGETS), word
+
+
+def _check_kubectl(words: list[str]) -> None:
+    if words[1:2] == ["tpu"]:
+        _check_ours(words[1:])
+        return
+    flags, positional = _split(words[1:])
+    verb = " ".join(positional[:2]) if " ".join(positional[:2]) in _VERBS else positional[0]
+    assert verb in _VERBS, words
+    assert flags <= _GLOBAL | _VERBS[verb], words
+    objects = positional[len(verb.split(" ")) :]
+    if verb.split(" ")[0] in _ON_OBJECTS and not flags & {"filename", "kustomize", "raw"}:
+        assert objects, words
+        for kind in objects[0].split(","):
+            assert _kind(kind) in _KINDS, words
+
+
+def _split(words: list[str]) -> tuple[set[str], list[str]]:
+    """Return the names of the flags, and the rest; what follows `--` is another's."""
+    flags: set[str] = set()
+    positional: list[str] = []
+    takes_value = False
+    for word in words[: words.index("--")] if "--" in words else words:
+        if takes_value:
+            takes_value = False
+        elif word.startswith("--"):
+            flags.add(word[2:].partition("=")[0])
+        elif word.startswith("-") and len(word) > 1:
+            flags.add(_SHORT[word[1:]])
+            takes_value = word[1:] in ("n", "f", "k", "o", "l", "p", "c", "L")
+        else:
+            positional.append(word)
+    return flags, positional
+
+
+def _kind(word: str) -> str:
+    """Return the kind in the singular: `pods`, `jobset/tpu-demo`, `policies`."""
+    kind = word.partition("/")[0].lower()
+    if kind in _KINDS:
+        return kind
+    return next((each for each in (kind.removesuffix("s"), kind.removesuffix("es"), kind.removesuffix("ies") + "y")
+                 if each in _KINDS), kind)  # fmt: skip
