@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy import chart, dashboard
+from deploy import chart
 from tests.deploy import tools
 from tests.deploy.kit import NAMESPACE, only
 
@@ -131,17 +130,3 @@ def test_every_alert_is_seen_to_fire(rules: Path) -> None:
     """No alert is without a case."""
     (group,) = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
     assert {rule["alert"] for rule in group["rules"]} == {alert for case in _CASES for alert in case.want}
-
-
-def test_queries_of_the_dashboard(tmp_path: Path) -> None:
-    """Prometheus takes every query of the dashboard, its variables filled in as Grafana does."""
-    panels = json.loads(dashboard.PATH.read_text(encoding="utf-8"))["panels"]
-    queries = [target["expr"] for panel in panels for target in panel.get("targets", [])]
-    filled = [
-        query.replace("$cluster", ".*").replace("$namespace", ".*").replace("$__rate_interval", "2m")
-        for query in queries
-    ]
-    rules = [{"record": f"panel:{index}", "expr": query} for index, query in enumerate(filled)]
-    path = tmp_path / "rules.yaml"
-    path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}), encoding="utf-8")
-    assert f"{len(queries)} rules found" in tools.run("promtool", "check", "rules", "--lint=none", str(path))

@@ -25,7 +25,7 @@ from provisioner.slices.observe import PoolList, Watches
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
-from provisioner.slices.suppliers.gke.protocol import Cluster
+from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
@@ -132,7 +132,7 @@ class World:
         """Start a controller afresh, as after a crash."""
         self.gate = Gate(api=self.kube, clock=self.clock.now, keep_suspended=self.settings.keep_suspended)
         executor = ThreadPoolExecutor(max_workers=1)
-        supplier = GkeSupplier(gke=self.gke, clock=self.time)
+        supplier = GkeSupplier(gke=self.client(), clock=self.time)
         self.actor = Actor(
             supplier=supplier,
             api=self.kube,
@@ -168,6 +168,10 @@ class World:
             monotonic=self.clock,
         )
         return self.loop
+
+    def client(self) -> Gke:
+        """Return GKE as the controller reaches it."""
+        return self.gke
 
     def round(self, *, after_seconds: float = 0.0) -> float:
         """Let time pass, do one round, and wait until all that it submitted is answered."""
