@@ -1,0 +1,118 @@
+// Moments and durations by the server's clock, and keeping those that are on the screen up to date.
+
+const SECOND = 1000;
+const MINUTE = 60 * SECOND;
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
+/** Ages are shown to the minute; a countdown is looked at each second. */
+const AGE_TICK = 10 * SECOND;
+
+let offset = null;
+
+/** Take note of the server's clock. What was said earliest after it was made is the best guess. */
+export function noteServerTime(text, { fresh = false } = {}) {
+  const found = Date.parse(text) - Date.now();
+  if (fresh || offset === null || found > offset) offset = found;
+}
+
+export function serverNow() {
+  return Date.now() + (offset ?? 0);
+}
+
+const two = (number) => String(number).padStart(2, "0");
+
+/** Return a duration in at most two units. */
+export function duration(milliseconds) {
+  const time = Math.max(0, milliseconds);
+  if (time < MINUTE) return `${Math.floor(time / SECOND)} s`;
+  if (time < HOUR) return `${Math.floor(time / MINUTE)} min`;
+  if (time < DAY) return `${Math.floor(time / HOUR)} h ${two(Math.floor((time % HOUR) / MINUTE))} min`;
+  return `${Math.floor(time / DAY)} d ${Math.floor((time % DAY) / HOUR)} h`;
+}
+
+/** Ages below a minute are told in steps, so that nothing changes more often than it is looked at. */
+function age(milliseconds) {
+  if (milliseconds < AGE_TICK) return "a few seconds";
+  return duration(milliseconds < MINUTE ? Math.floor(milliseconds / AGE_TICK) * AGE_TICK : milliseconds);
+}
+
+const WORDS = {
+  for: (at, now) => `for ${age(now - at)}`,
+  ago: (at, now) => `${age(now - at)} ago`,
+  in: (at, now) => (at <= now ? "now" : `in ${duration(Math.ceil((at - now) / SECOND) * SECOND)}`),
+};
+
+export function clockTime(milliseconds, { seconds = true } = {}) {
+  const at = new Date(milliseconds);
+  return `${two(at.getHours())}:${two(at.getMinutes())}${seconds ? `:${two(at.getSeconds())}` : ""}`;
+}
+
+export function dayAndTime(milliseconds) {
+  const at = new Date(milliseconds);
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clockTime(milliseconds)}`;
+}
+
+/** Let a <time> tell a moment: "for", "ago" or "in"; an empty text for none. */
+export function setTime(node, kind, text) {
+  const mark = `${kind} ${text ?? ""}`;
+  if (node._mark !== mark) {
+    node._mark = mark;
+    node._time = text ? { kind, at: Date.parse(text) } : null;
+    if (text) {
+      node.dateTime = text;
+      node.title = dayAndTime(Date.parse(text));
+    }
+  }
+  refresh(node, serverNow());
+}
+
+function refresh(node, now) {
+  const text = node._time ? WORDS[node._time.kind](node._time.at, now) : "";
+  if (node.textContent !== text) node.textContent = text;
+}
+
+const visible = new Set();
+const observer = new IntersectionObserver((entries) => {
+  const now = serverNow();
+  for (const { target, isIntersecting } of entries) {
+    if (isIntersecting) {
+      visible.add(target);
+      for (const node of target.querySelectorAll("time")) refresh(node, now);
+    } else visible.delete(target);
+  }
+});
+
+/** Keep the <time>s of a row up to date while it is on the screen. */
+export function keepTimes(row) {
+  observer.observe(row);
+}
+
+export function dropTimes(row) {
+  observer.unobserve(row);
+  visible.delete(row);
+}
+
+let ticks = 0;
+
+function tick() {
+  ticks += 1;
+  const ages = ticks % (AGE_TICK / SECOND) === 0;
+  const now = serverNow();
+  for (const row of visible) {
+    for (const node of row.querySelectorAll("time")) {
+      if (node._time && (ages || node._time.kind === "in")) refresh(node, now);
+    }
+  }
+  if (ages) for (const call of onAges) call();
+}
+
+const onAges = new Set();
+
+/** Call something each time that ages are brought up to date. */
+export function everyAge(call) {
+  onAges.add(call);
+}
+
+setInterval(() => {
+  if (!document.hidden) tick();
+}, SECOND);

@@ -1,0 +1,284 @@
+"""The status page for tests: documents made by hand, a server that shows them, and a real browser."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+
+from provisioner.runtime.http import HttpServer
+from provisioner.runtime.status import make_status_server
+from provisioner.slices import api
+from provisioner.slices.board import About, Board, Document
+from provisioner.slices.view import CapacityView, PoolView, SliceView, State, View, WorkloadView
+from provisioner.slices.view.timeline import Segment, Track
+from provisioner.slices.view.types import Entry
+from tests.support.clock import NOW
+
+#: Chromium as Debian names it, and its driver.
+_CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--force-color-profile=srgb",
+)
+
+ABOUT = About(
+    release="1.2.3",
+    project="my-project",
+    location="us-east5",
+    cluster="my-cluster",
+    identity="tpu-provisioner-0",
+    started_at=NOW - timedelta(hours=20),
+)
+NO_CAPACITY = CapacityView(
+    chips={state.value: 0 for state in State if state is not State.NONE},
+    limits=(),
+    backoffs=(),
+    operations=0,
+    operations_limit=None,
+    creation_paused=False,
+)
+
+
+def a_workload(name: str = "train", namespace: str = "team-a", **changes: Any) -> WorkloadView:
+    """Return a JobSet."""
+    fields: dict[str, Any] = {
+        "id": f"JobSet/{namespace}/{name}",
+        "kind": "JobSet",
+        "namespace": namespace,
+        "name": name,
+        "uid": f"uid-of-{namespace}-{name}",
+        "created_at": NOW - timedelta(hours=3),
+        "state": "lives",
+        "chips": 16,
+    }
+    return WorkloadView(**fields | changes)
+
+
+def a_slice(workload: WorkloadView, number: int = 0, state: State = State.RUNNING, **changes: Any) -> SliceView:
+    """Return a slice of four hosts; it has a pool unless it waits."""
+    group = f"{workload.name}-slice-{number}"
+    has_pool = state not in (State.WAITING, State.NONE)
+    fields: dict[str, Any] = {
+        "id": f"{workload.id}/{group}",
+        "workload": workload.id,
+        "group": group,
+        "state": state,
+        "since": NOW - timedelta(minutes=3, seconds=20),
+        "reason": "Pods run on it." if state is State.RUNNING else f"The reason for {state.value}.",
+        "next_try_at": None,
+        "leader": f"{group}-0-abcde",
+        "unschedulable_since": None,
+        "pool": f"{workload.name}-{number:04d}-pool" if has_pool else "",
+        "accelerator": "tpu-v5p-slice",
+        "machine_type": "ct5p-hightpu-4t",
+        "topology": "2x2x4",
+        "chips": 16,
+        "hosts": 4,
+        "pods": 4,
+        "bound_pods": 4 if state is State.RUNNING else 0,
+    }
+    return SliceView(**fields | changes)
+
+
+def a_pool(slice_: SliceView, hosts: str = "RRRR", **changes: Any) -> PoolView:
+    """Return the pool of a slice."""
+    fields: dict[str, Any] = {
+        "name": slice_.pool,
+        "state": slice_.state,
+        "since": slice_.since,
+        "reason": slice_.reason,
+        "slice": slice_.id,
+        "workload": slice_.workload,
+        "namespace": slice_.workload.split("/")[1],
+        "zone": "us-east5-a",
+        "capacity": "on-demand",
+        "reservation": "",
+        "accelerator": slice_.accelerator,
+        "machine_type": slice_.machine_type,
+        "topology": slice_.topology,
+        "chips": slice_.chips,
+        "hosts": hosts,
+        "unready_nodes": (),
+        "delete_at": None,
+        "delete_reason": "",
+    }
+    return PoolView(**fields | changes)
+
+
+def a_track(slice_: SliceView, *states: tuple[State, float, float | None], pool: str = "") -> Track:
+    """Return a track; states with the minutes ago at which they began and ended."""
+    segments = (
+        Segment(
+            state=state,
+            slice=slice_.id,
+            workload=slice_.workload,
+            since=NOW - timedelta(minutes=since),
+            until=NOW - timedelta(minutes=until) if until is not None else None,
+        )
+        for state, since, until in states
+    )
+    return Track(pool=pool or slice_.pool, segments=tuple(segments))
+
+
+def an_entry(number: int, message: str, kind: str = "create", **changes: Any) -> Entry:
+    """Return an entry of the activity."""
+    fields: dict[str, Any] = {
+        "number": number,
+        "at": NOW - timedelta(minutes=30) + timedelta(seconds=number),
+        "kind": kind,
+        "message": message,
+        "warning": False,
+        "pool": "",
+        "workload": "",
+    }
+    return Entry(**fields | changes)
+
+
+def a_view(
+    workloads: Sequence[WorkloadView] = (),
+    slices: Sequence[SliceView] = (),
+    pools: Sequence[PoolView] = (),
+    **changes: Any,
+) -> View:
+    """Return a view without problems."""
+    fields: dict[str, Any] = {
+        "at": NOW,
+        "problems": (),
+        "alerts": (),
+        "capacity": NO_CAPACITY,
+        "workloads": tuple(workloads),
+        "slices": tuple(slices),
+        "pools": tuple(pools),
+    }
+    return View(**fields | changes)
+
+
+@dataclass(slots=True, kw_only=True)
+class HandMadeBoard(Board):
+    """A board that shows what a test says; what is sent of it, and when, is the real board's work."""
+
+    about: About = ABOUT
+    shown: Document = field(
+        default_factory=lambda: Document(
+            version=0, about=ABOUT, leading=True, problems=(), view=a_view(), tracks=(), activity=()
+        )
+    )
+
+    def show(self, **changes: Any) -> None:
+        """Show something else from now on."""
+        self.shown = replace(self.shown, **changes)
+        self._rounds += 1
+
+    def _build(self, version: int) -> Document:
+        return replace(self.shown, version=version)
+
+
+@contextmanager
+def served(board: Board, port: int = 0) -> Iterator[str]:
+    """Serve a board as the provisioner does, and return the address."""
+    server = _server(board, port)
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{server.ports[0]}/"
+    finally:
+        server.stop()
+
+
+def _server(board: Board, port: int) -> HttpServer:
+    address = f"127.0.0.1:{port}"
+    return make_status_server(
+        name="a-controller",
+        metrics_address="0",
+        probe_address=address,
+        exposition=lambda: b"",
+        alive=lambda: True,
+        problems=tuple,
+        pages=api.pages(board),
+        streams=api.streams(board),
+    )
+
+
+def why_no_browser() -> str:
+    """Say what is missing; empty where there is a browser."""
+    missing = [name for name in ("chromium", "chromedriver") if _program(name) is None]
+    return f"{' and '.join(missing)} not found: apt-get install chromium chromium-driver" if missing else ""
+
+
+def _program(name: str) -> str | None:
+    names = _CHROMIUM if name == "chromium" else (name,)
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+@contextmanager
+def a_browser() -> Iterator[webdriver.Chrome]:
+    """Start a browser without a window; skip where there is none, but fail in CI."""
+    missing = why_no_browser()
+    if missing:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(missing)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        options = Options()
+        options.binary_location = _program("chromium") or ""
+        for flag in (*_FLAGS, f"--user-data-dir={profile}"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        browser = webdriver.Chrome(options, Service(_program("chromedriver")))
+        try:
+            yield browser
+        finally:
+            browser.quit()
+
+
+def resize(browser: webdriver.Chrome, width: int, height: int = 900, scale: float = 1) -> None:
+    """Let the page have this size, in CSS pixels."""
+    size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def prefer(browser: webdriver.Chrome, theme: str) -> None:
+    """Let the system's theme be light or dark."""
+    features = [{"name": "prefers-color-scheme", "value": theme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def until(browser: webdriver.Chrome, script: str, *arguments: Any, seconds: float = 10) -> Any:
+    """Wait in the browser until a script returns something true, and return it."""
+    browser.set_script_timeout(seconds)
+    wait = """
+        const [script, args, done] = [arguments[0], arguments[1], arguments[arguments.length - 1]];
+        const look = new Function(script);
+        const ask = () => { const found = look(...args); if (found) done(found); else setTimeout(ask, 20); };
+        ask();
+    """
+    return browser.execute_async_script(wait, script, arguments)
+
+
+def picture(browser: webdriver.Chrome, path: Path, *, whole: bool = False) -> None:
+    """Write what is shown, or the whole page, as a PNG file."""
+    import base64
+
+    parameters: dict[str, Any] = {"format": "png", "captureBeyondViewport": whole}
+    path.write_bytes(base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", parameters)["data"]))
+
+
+Clock = Callable[[], datetime]
