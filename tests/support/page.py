@@ -122,6 +122,7 @@ def a_pool(slice_: SliceView, hosts: str = "RRRR", **changes: Any) -> PoolView:
         "unready_nodes": (),
         "delete_at": None,
         "delete_reason": "",
+        "cost_per_hour": None,
     }
     return PoolView(**fields | changes)
 
