@@ -8,6 +8,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup-done
 
+# Hundreds of processes of the tests import the same modules: without byte code each compiles them again, for a second.
+unexport PYTHONDONTWRITEBYTECODE
+
 CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; set PYTHON=/path/to/python3.11")'
 
 include deploy/targets.mk
