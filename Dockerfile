@@ -25,9 +25,9 @@ RUN PYTHONPYCACHEPREFIX=/opt/tpu-provisioner/pycache python -m compileall -q --i
 COPY pyproject.toml README.md LICENSE ./
 COPY examples examples
 COPY provisioner provisioner
-RUN python -m venv /opt/build \
- && /opt/build/bin/python -m pip install --require-hashes --only-binary=:all: -r build-requirements.txt \
- && /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+RUN python -m venv --without-pip /opt/build \
+ && python -m pip --python /opt/build install --no-compile --require-hashes --only-binary=:all: -r build-requirements.txt \
+ && python -m pip --python /opt/build wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && python -m pip --python /opt/tpu-provisioner install --no-compile --no-deps --no-index /wheels/*.whl \
  && PYTHONPYCACHEPREFIX=/opt/tpu-provisioner/pycache python -m compileall -q --invalidation-mode unchecked-hash \
     /opt/tpu-provisioner/lib/python3.*/site-packages/provisioner \
