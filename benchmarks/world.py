@@ -107,7 +107,7 @@ class World:
 
     def wait(self, condition: Any, what: str, timeout_seconds: float) -> None:
         """Wait, looking often enough not to blur what is measured."""
-        wait_for(condition, what, timeout_seconds, self.provisioner.tail, poll_seconds=0.1)
+        wait_for(condition, what, timeout_seconds, self.provisioner.tail, longest_poll_seconds=0.1)
 
     def calls(self, method: str) -> list[datetime]:
         """When GKE was called."""
