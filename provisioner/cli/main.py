@@ -19,6 +19,9 @@ _NAME_OF_PLUGIN = "kubectl-tpu"
 _PROGRAM = "tpu-provisioner"
 #: Module and summary of each command, in the order of `--help`.
 COMMANDS = {
+    "status": ("status", "show slices, their node pools, and why they wait"),
+    "explain": ("explain", "say why a workload, slice, pod or node pool waits, runs or goes"),
+    "gc": ("gc", "say which node pools are deleted and when, and why the others stay"),
     "check": ("check", "check whether run would work here, and say what to do; changes nothing"),
     "drain": ("drain", "list the node pools that are left, or wait until none is left"),
     "topologies": ("topologies", "list the slices that exist, and what each consists of"),

@@ -19,3 +19,8 @@ def drop_the_rest() -> None:
     Else the interpreter would complain when it flushes at the end.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def plain(text: str) -> str:
+    """Return a text on one line and without control characters: users' words must not steer the terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

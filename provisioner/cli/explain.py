@@ -1,0 +1,87 @@
+"""`tpu-provisioner explain`: why one workload, slice, pod or node pool waits, runs or goes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+
+import click
+
+from provisioner.cli import output, tables
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.formats import FORMATS, format_option, write
+from provisioner.cli.frame import Command
+from provisioner.cli.remote import Remote, remote_options, view_problem
+from provisioner.slices.board import Document
+from provisioner.slices.view.explain import Explanation, clock, explain
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "{prog} explain train                  # of any kind, in any namespace",
+        "{prog} explain -n team-a pod/train-slice-0-0-abcde",
+        "{prog} explain slice/train-slice-0 -o json",
+        "{prog} explain pool/train-3138c02866",
+    ),
+)
+@click.argument("name", metavar="[KIND/]NAME")
+@click.option("--namespace", "-n", default="", metavar="NAME", help="of the workload or pod (default: any)")
+@format_option()
+@remote_options
+def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> int:
+    """Say why a workload, slice, pod or node pool waits, runs or goes.
+
+    One line first: why, since when, what happens next. Then the evidence. KIND is jobset, lws, job, slice, pod or pool.
+    """
+    document = remote.document()
+    found = explanations(document, name, namespace)
+    if form in FORMATS:
+        write([*found], form)
+        return ExitCode.OK if found else ExitCode.ERROR
+    for problem in document.problems:
+        print(output.plain(f"ATTENTION: {problem}"))
+    if not found:
+        print("\n".join(nothing_found(document, name, namespace)), file=sys.stderr)
+        return ExitCode.ERROR
+    try:
+        for each in found:
+            sys.stdout.write("".join(f"{line}\n" for line in lines(each)))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        output.drop_the_rest()
+    return ExitCode.OK
+
+
+def explanations(document: Document, name: str, namespace: str) -> list[Explanation]:
+    """Return what is known of a name."""
+    if document.view is None:
+        return []
+    return explain(document.view, document.tracks, document.activity, name, namespace)
+
+
+def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str]:
+    """Say what may be the cause where a name is not known."""
+    problem = view_problem(document)
+    if problem:
+        yield f"tpu-provisioner: {problem}"
+        return
+    where = f" in namespace {namespace}" if namespace else ""
+    yield f"tpu-provisioner: the provisioner knows no workload, slice, pod or node pool {name!r}{where}. Causes:"
+    yield "  - it does not exist: see `kubectl get jobsets,leaderworkersets,jobs,pods --all-namespaces`"
+    yield "  - its pods do not ask for google.com/tpu"
+    yield "  - it is a plain Job or pod: only Jobs with the annotation of docs/workloads.md are served"
+    yield "  - its namespace is not among NAMESPACES, the setting"
+    yield "  - its kind is not installed: see `kubectl get crd jobsets.jobset.x-k8s.io`"
+
+
+def lines(each: Explanation) -> Iterator[str]:
+    """Write one explanation for people."""
+    yield output.plain(each.headline)
+    rows: list[Sequence[str]] = [(f"  {name}", value) for name, value in each.facts]
+    yield from tables.aligned(rows)
+    for notice in each.notices:
+        yield output.plain(f"  {'Warning' if notice.warning else 'Normal'} {notice.reason}: {notice.message}")
+    if each.activity:
+        yield "  Last decisions:"
+        yield from (output.plain(f"    {clock(entry.at)}  {entry.message}") for entry in each.activity)

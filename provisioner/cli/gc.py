@@ -1,0 +1,77 @@
+"""`tpu-provisioner gc --dry-run`: which node pools go and when, and why each other one stays."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import click
+
+from provisioner.cli import output, tables
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.formats import FORMATS, format_option, write
+from provisioner.cli.frame import Command
+from provisioner.cli.output import plain
+from provisioner.cli.remote import Remote, RemoteError, remote_options, view_problem
+from provisioner.slices.view import PoolView, State, View
+from provisioner.slices.view.explain import clock
+
+
+@click.command(
+    cls=Command,
+    examples=("{prog} gc --dry-run", "{prog} gc --dry-run -o yaml"),
+)
+@click.option("--dry-run", is_flag=True, help="required: the controller alone deletes node pools")
+@format_option()
+@remote_options
+def command(*, dry_run: bool, form: str | None, remote: Remote) -> int:
+    """Say which node pools are deleted and when, and why each other one stays.
+
+    It deletes nothing: the controller does, after it has proven for each node pool that nothing needs it.
+    """
+    if not dry_run:
+        raise click.UsageError("add --dry-run: the controller alone deletes node pools, and needs no command for it")
+    document = remote.document()
+    view = document.view
+    if view is None:
+        raise RemoteError(view_problem(document))
+    if form in FORMATS:
+        write({"at": view.at, "pools": view.pools}, form)
+        return ExitCode.OK
+    try:
+        sys.stdout.write("".join(f"{line}\n" for line in page(view, tables.terminal_width())))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        output.drop_the_rest()
+    return ExitCode.OK
+
+
+def page(view: View, width: int | None = None) -> Iterator[str]:
+    """Write which pools go and which stay; `width` is the terminal's, None for any."""
+    for alert in view.alerts:
+        yield plain(f"ALERT {alert.kind}: {alert.message}")
+    going = [each for each in view.pools if _goes(each)]
+    staying = [each for each in view.pools if not _goes(each)]
+    yield f"{len(going)} of {len(view.pools)} node pools go, {sum(each.chips for each in going)} chips"
+    if going:
+        rows = [("NODE POOL", "STATE", "CHIPS", "DELETED AT", "WHY")]
+        rows += [(each.name, each.state.value, str(each.chips), _when(each, view), each.reason) for each in going]
+        yield from tables.aligned(rows, width=width)
+    if staying:
+        yield ""
+        yield f"{len(staying)} stay, {sum(each.chips for each in staying)} chips"
+        rows = [("NODE POOL", "STATE", "CHIPS", "FOR", "WHY")]
+        rows += [(each.name, each.state.value, str(each.chips), each.slice or "-", each.reason) for each in staying]
+        yield from tables.aligned(rows, width=width)
+
+
+def _goes(pool: PoolView) -> bool:
+    return pool.state is State.DELETING or pool.delete_at is not None
+
+
+def _when(pool: PoolView, view: View) -> str:
+    if pool.state is State.DELETING:
+        return "now"
+    if pool.delete_at is None or pool.delete_at <= view.at:
+        return "due"
+    return clock(pool.delete_at)

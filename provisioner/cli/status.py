@@ -1,0 +1,165 @@
+"""`tpu-provisioner status`: the board in the terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import click
+
+from provisioner.cli import output, tables
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.formats import FORMATS, format_option, write
+from provisioner.cli.frame import Command
+from provisioner.cli.output import plain
+from provisioner.cli.remote import Remote, RemoteError, remote_options, view_problem
+from provisioner.slices.board import Document
+from provisioner.slices.view import PoolView, SliceView, State, View
+from provisioner.slices.view.explain import clock, for_how_long
+
+#: What somebody has to look at comes first.
+_ORDER = (
+    State.FAILED,
+    State.WAITING,
+    State.CREATING,
+    State.JOINING,
+    State.READY,
+    State.RUNNING,
+    State.DRAINING,
+    State.IDLE,
+    State.DELETING,
+    State.NONE,
+)
+_STATES = f"only slices in this state: {', '.join(each.value for each in _ORDER)}"
+_LOOK_SECONDS = 2.0
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "{prog} status",
+        "{prog} status -n team-a --state waiting",
+        "{prog} status --watch",
+        "{prog} status -o json | jq .pools",
+    ),
+)
+@click.option("--namespace", "-n", default="", metavar="NAME", help="only workloads of this namespace")
+@click.option("--state", type=click.Choice([each.value for each in _ORDER]), metavar="STATE", help=_STATES)
+@click.option("--watch", "-w", is_flag=True, help="show it again every two seconds, until Ctrl-C")
+@format_option("wide")
+@remote_options
+def command(namespace: str, *, state: str | None, watch: bool, form: str | None, remote: Remote) -> int:
+    """Show what there is: slices, their node pools, why they wait, and what happens next."""
+    if form in FORMATS:
+        document = remote.document()
+        if document.view is None:
+            raise RemoteError(view_problem(document))
+        write(document.view, form)
+        return ExitCode.OK
+    try:
+        while True:
+            shown = "\n".join(_page(remote, namespace, state or "", wide=form == "wide", forgive=watch))
+            sys.stdout.write(f"{_CLEAR if watch and sys.stdout.isatty() else ''}{shown}\n")
+            sys.stdout.flush()
+            if not watch:
+                return ExitCode.OK
+            time.sleep(_LOOK_SECONDS)
+    except BrokenPipeError:
+        output.drop_the_rest()
+        return ExitCode.OK
+
+
+def _page(remote: Remote, namespace: str, state: str, *, wide: bool, forgive: bool) -> list[str]:
+    try:
+        return list(page(remote.document(), namespace, state, wide=wide, width=tables.terminal_width()))
+    except RemoteError as error:
+        if not forgive:
+            raise
+        # Whoever watches sees that it is away, and that it comes back.
+        return [f"tpu-provisioner: {error}"]
+
+
+def page(
+    document: Document, namespace: str = "", state: str = "", *, wide: bool = False, width: int | None = None
+) -> Iterator[str]:
+    """Write the board for people; `width` is the terminal's, None for any."""
+    about = document.about
+    yield (
+        f"cluster {about.cluster} ({about.project}, {about.location}), tpu-provisioner {about.release}, "
+        f"leader {about.identity}"
+    )
+    for problem in document.problems:
+        yield plain(f"ATTENTION: {problem}")
+    view = document.view
+    if view is None:
+        yield view_problem(document)
+        return
+    for alert in view.alerts:
+        yield plain(f"ALERT {alert.kind}: {alert.message}")
+    yield _chips(view)
+    yield from (f"limit {each.name} ({each.scope}): {each.used} of {each.most}" for each in view.capacity.limits)
+    yield ""
+    slices = [
+        each for each in view.slices if namespace in ("", each.id.split("/")[1]) and state in ("", each.state.value)
+    ]
+    slices.sort(key=lambda each: (_ORDER.index(each.state), each.id))
+    by_name = {each.name: each for each in view.pools}
+    if slices:
+        yield from tables.aligned([*_table(slices, by_name, view, wide=wide)], width=width)
+    else:
+        yield "no slices" + (" that match" if namespace or state else ": no workload asks for TPUs")
+    left = [each for each in view.pools if not each.slice and namespace in ("", each.namespace) and not state]
+    if left:
+        yield ""
+        yield "node pools that no slice needs:"
+        yield from tables.aligned([*_left(left, view)], width=width)
+
+
+def _chips(view: View) -> str:
+    told = [f"{count} {state}" for state, count in view.capacity.chips.items() if count]
+    priced = [each.cost_per_hour for each in view.pools if each.cost_per_hour is not None]
+    cost = f"; {sum(priced):,.2f} an hour" if priced else ""
+    operations = view.capacity.operations
+    most = f" of {view.capacity.operations_limit}" if view.capacity.operations_limit is not None else ""
+    paused = "; PAUSE_CREATION is set" if view.capacity.creation_paused else ""
+    return f"chips: {', '.join(told) or 'none'}{cost}; operations in progress: {operations}{most}{paused}"
+
+
+def _table(
+    slices: Sequence[SliceView], pools: dict[str, PoolView], view: View, *, wide: bool
+) -> Iterator[tuple[str, ...]]:
+    head = ("NAMESPACE", "WORKLOAD", "SLICE", "STATE", "FOR", "HOSTS", "NODE POOL")
+    yield (*head, *(("MACHINE TYPE", "TOPOLOGY", "ZONE", "CAPACITY") if wide else ()), "WHY")
+    for each in slices:
+        pool = pools.get(each.pool)
+        _, namespace, name = each.workload.split("/")
+        since = (each.unschedulable_since if each.state is State.WAITING else None) or each.since
+        ready = f"{sum(pool.hosts.count(letter) for letter in 'rR')}/{len(pool.hosts)}" if pool else f"0/{each.hosts}"
+        row = (
+            namespace,
+            name,
+            each.group,
+            each.state.value,
+            for_how_long(since, view.at) if since is not None else "-",
+            ready,
+            each.pool or "-",
+        )
+        more = (
+            each.machine_type or "-",
+            each.topology or "-",
+            pool.zone if pool else "-",
+            f"{pool.capacity} {pool.reservation}".strip() if pool else "-",
+        )
+        why = "" if each.state is State.RUNNING else each.reason
+        if each.next_try_at is not None:
+            why = f"(next try {clock(each.next_try_at)}) {why}"
+        yield (*row, *(more if wide else ()), why)
+
+
+def _left(pools: Sequence[PoolView], view: View) -> Iterator[tuple[str, ...]]:
+    yield ("NODE POOL", "STATE", "FOR", "CHIPS", "DELETED AT", "WHY")
+    for each in pools:
+        due = clock(each.delete_at) if each.delete_at is not None else "-"
+        yield (each.name, each.state.value, for_how_long(each.since, view.at), str(each.chips), due, each.reason)

@@ -1,0 +1,24 @@
+"""Tables for people: aligned columns, cut to the width of the terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+
+from provisioner.cli.output import plain
+
+
+def aligned(rows: Sequence[Sequence[str]], *, width: int | None = None) -> list[str]:
+    """Return the rows as lines with two blanks between columns; lines longer than `width` are cut."""
+    if not rows:
+        return []
+    rows = [[plain(cell) for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return [line if width is None or len(line) <= width else f"{line[: width - 1]}…" for line in lines]
+
+
+def terminal_width() -> int | None:
+    """Return the width of the terminal; None where output goes elsewhere, and nothing has to be cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

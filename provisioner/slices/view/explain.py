@@ -1,0 +1,254 @@
+"""Why one thing waits, runs or goes: one line first, then the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from provisioner.slices.view.timeline import Track
+from provisioner.slices.view.types import Entry, NoticeView, PoolView, SliceView, State, View, WorkloadView
+
+#: So many entries of the activity are evidence.
+_ENTRIES = 10
+_KINDS = {
+    "po": "pod",
+    "pod": "pod",
+    "pods": "pod",
+    "slice": "slice",
+    "slices": "slice",
+    "pool": "pool",
+    "nodepool": "pool",
+    "workload": "workload",
+    "jobset": "workload",
+    "jobsets": "workload",
+    "leaderworkerset": "workload",
+    "leaderworkersets": "workload",
+    "lws": "workload",
+    "job": "workload",
+    "jobs": "workload",
+}
+_DOING = {
+    State.WAITING: "waits for a node pool",
+    State.CREATING: "waits for node pool {pool}, whose create has been sent",
+    State.JOINING: "waits for the hosts of node pool {pool}",
+    State.READY: "has node pool {pool}; its pods have not been bound yet",
+    State.RUNNING: "runs on node pool {pool}",
+    State.DRAINING: "has ended; pods are still on node pool {pool}",
+    State.IDLE: "has ended; node pool {pool} is not needed",
+    State.DELETING: "has ended; node pool {pool} is being deleted",
+    State.FAILED: "had node pool {pool}, which failed",
+    State.NONE: "has no node pool",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The answer to one question."""
+
+    #: slice, workload, pool.
+    kind: str
+    id: str
+    #: Why it waits or runs, since when, and what happens next.
+    headline: str
+    #: Names and values.
+    facts: tuple[tuple[str, str], ...]
+    notices: tuple[NoticeView, ...]
+    #: The last decisions about it, oldest first.
+    activity: tuple[Entry, ...]
+
+
+def explain(
+    view: View, tracks: Iterable[Track], activity: Iterable[Entry], name: str, namespace: str = ""
+) -> list[Explanation]:
+    """Explain what a name may stand for: a workload, a slice, a pod of one, or a node pool; empty where nothing fits.
+
+    Before the name may stand a kind and a slash, as in "pod/train-slice-0-0-abcde".
+    """
+    kind, name = _parts(name)
+    activity = tuple(activity)
+    found: list[Explanation] = []
+    if kind in ("", "pool"):
+        found += [_pool(view, each, tracks, activity) for each in view.pools if each.name == name]
+    if kind in ("", "workload"):
+        found += [
+            _workload(view, each, activity) for each in view.workloads if _is(each.id, each.name, name, namespace)
+        ]
+    # A Job is its own group: it is one thing, told once.
+    if kind == "slice" or (kind == "" and not any(each.kind == "workload" for each in found)):
+        found += [_slice(view, each, activity) for each in view.slices if _is(each.id, each.group, name, namespace)]
+    if kind == "pod" or (kind == "" and not found):
+        found += [_slice(view, each, activity, pod=name) for each in _slices_of_pod(view, name, namespace)]
+    return found
+
+
+def for_how_long(since: datetime, now: datetime) -> str:
+    """Return a duration as people say it: 45 s, 12 min, 3 h 5 min, 2 d 4 h."""
+    seconds = max(0, int((now - since).total_seconds()))
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min" if minutes else f"{seconds} s"
+
+
+def _parts(name: str) -> tuple[str, str]:
+    kind, separator, rest = name.partition("/")
+    known = _KINDS.get(kind.lower().partition(".")[0])
+    # An id has three slashes or two.
+    return (known, rest) if separator and known is not None and rest.count("/") == 0 else ("", name)
+
+
+def _is(id_: str, short: str, name: str, namespace: str) -> bool:
+    if id_ == name:
+        return True
+    in_namespace = id_.split("/")[1]
+    return short == name and namespace in ("", in_namespace)
+
+
+def _slices_of_pod(view: View, name: str, namespace: str) -> list[SliceView]:
+    """Find the slice that a pod is of: the name of its group is the beginning of its own."""
+    fitting = [
+        each
+        for each in view.slices
+        if namespace in ("", each.id.split("/")[1]) and (each.leader == name or name.startswith(f"{each.group}-"))
+    ]
+    longest = max((len(each.group) for each in fitting), default=0)
+    return [each for each in fitting if len(each.group) == longest]
+
+
+def _slice(view: View, each: SliceView, activity: Iterable[Entry], *, pod: str = "") -> Explanation:
+    pool = next((pool for pool in view.pools if pool.name == each.pool), None)
+    subject = f"Pod {pod}: slice {each.group}" if pod else f"Slice {each.group}"
+    return Explanation(
+        kind="slice",
+        id=each.id,
+        headline=f"{subject} {_doing(each, view.at)}",
+        facts=(*_facts_of_slice(each), *(_facts_of_pool(pool) if pool is not None else ())),
+        notices=each.notices,
+        activity=_about(activity, each.workload, each.pool),
+    )
+
+
+def _doing(each: SliceView, now: datetime) -> str:
+    words = _DOING[each.state].format(pool=each.pool)
+    since = each.since if each.state is not State.WAITING else each.unschedulable_since or each.since
+    told = f"{words} (for {for_how_long(since, now)})" if since is not None else words
+    then = f" The next create is tried at {clock(each.next_try_at)}." if each.next_try_at is not None else ""
+    # What the state says already is not said twice.
+    return f"{told}: {each.reason}{then}" if each.reason and each.state is not State.RUNNING else f"{told}.{then}"
+
+
+def clock(moment: datetime) -> str:
+    """Return a time of day."""
+    return f"{moment:%H:%M:%S} UTC"
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _facts_of_slice(each: SliceView) -> Iterator[tuple[str, str]]:
+    yield "workload", each.workload
+    yield "leader pod", each.leader or "none"
+    if each.unschedulable_since is not None:
+        yield "unschedulable since", _moment(each.unschedulable_since)
+    if each.machine_type:
+        yield "slice", f"{each.accelerator} {each.topology}: {each.hosts} x {each.machine_type}, {each.chips} chips"
+    yield "pods", f"{each.bound_pods} of {each.pods} are bound to nodes"
+
+
+def _facts_of_pool(each: PoolView) -> Iterator[tuple[str, str]]:
+    yield "node pool", f"{each.name} ({each.state.value})"
+    terms = f"{each.capacity} {each.reservation}".strip()
+    yield "capacity", f"{terms} in {each.zone}"
+    ready = each.hosts.count("r") + each.hosts.count("R")
+    yield "hosts", f"{ready} of {len(each.hosts)} are ready"
+    if each.unready_nodes:
+        yield "not ready", ", ".join(each.unready_nodes)
+    if each.cost_per_hour is not None:
+        yield "cost", f"{each.cost_per_hour:.2f} an hour"
+    if each.delete_at is not None:
+        yield "deleted", f"at {clock(each.delete_at)} at the earliest: {each.delete_reason}"
+
+
+def _workload(view: View, each: WorkloadView, activity: Iterable[Entry]) -> Explanation:
+    slices = [one for one in view.slices if one.workload == each.id]
+    counts: dict[State, int] = {}
+    for one in slices:
+        counts[one.state] = counts.get(one.state, 0) + 1
+    worst = next((one for state in _WORST for one in slices if one.state is state), None)
+    told = ", ".join(f"{count} {state.value}" for state, count in counts.items()) or "none with pods"
+    headline = (
+        f"{each.kind} {each.namespace}/{each.name} {_WORKLOAD_DOING.get(each.state, each.state)}; slices: {told}."
+    )
+    if worst is not None and worst.state is not State.RUNNING:
+        headline += f" Slice {worst.group} {_doing(worst, view.at)}"
+    elif not slices and each.notices:
+        headline += f" {each.notices[0].message}"
+    facts = [(f"slice {one.group}", _doing(one, view.at)) for one in slices]
+    pools = [(f"node pool {one.name}", one.reason) for one in view.pools if one.workload == each.id and not one.slice]
+    return Explanation(
+        kind="workload",
+        id=each.id,
+        headline=headline,
+        facts=(*facts, *pools),
+        notices=(*each.notices, *dict.fromkeys(notice for one in slices for notice in one.notices)),
+        activity=_about(activity, each.id, ""),
+    )
+
+
+_WORKLOAD_DOING = {
+    "lives": "is active",
+    "suspended": "is suspended",
+    "completed": "has completed",
+    "failed": "has failed",
+    "deleting": "is being deleted",
+}
+#: What a person looks for first.
+_WORST = (
+    State.FAILED,
+    State.WAITING,
+    State.NONE,
+    State.CREATING,
+    State.JOINING,
+    State.READY,
+    State.DRAINING,
+    State.IDLE,
+    State.DELETING,
+    State.RUNNING,
+)
+
+
+def _pool(view: View, each: PoolView, tracks: Iterable[Track], activity: Iterable[Entry]) -> Explanation:
+    since = for_how_long(each.since, view.at)
+    then = (
+        f" It is deleted at {clock(each.delete_at)} at the earliest."
+        if each.delete_at is not None and each.state is not State.DELETING
+        else ""
+    )
+    history = next((track.segments for track in tracks if track.pool == each.name), ())
+    return Explanation(
+        kind="pool",
+        id=each.name,
+        headline=f"Node pool {each.name} is {each.state.value} (for {since}): {each.reason}{then}",
+        facts=(
+            ("slice", each.slice or "none"),
+            ("workload", each.workload or "none"),
+            ("machines", f"{len(each.hosts)} x {each.machine_type}, topology {each.topology}, {each.chips} chips"),
+            *((name, value) for name, value in _facts_of_pool(each) if name not in ("node pool", "deleted")),
+            *(
+                (f"{part.state.value} since", f"{part.since:%Y-%m-%d %H:%M:%S} UTC {part.slice}".strip())
+                for part in history
+            ),
+        ),
+        notices=(),
+        activity=_about(activity, "", each.name),
+    )
+
+
+def _about(activity: Iterable[Entry], workload: str, pool: str) -> tuple[Entry, ...]:
+    """Return the last entries about a workload or a pool."""
+    about = [each for each in activity if (workload and each.workload == workload) or (pool and each.pool == pool)]
+    return tuple(about[-_ENTRIES:])

@@ -1,0 +1,388 @@
+"""`status`, `explain` and `gc`: what a person who was told only "a JobSet does not start" finds in the terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner.cli import gc, main, status
+from provisioner.cli.explain import explanations, lines
+from provisioner.model.capacity import FailureKind
+from provisioner.settings.prices import parse_prices
+from provisioner.slices.board import Board, Document
+from provisioner.slices.view.explain import for_how_long
+from tests.support.board import make_board
+from tests.support.clock import NOW
+from tests.support.kubeconfig import write_kubeconfig
+from tests.support.models import make_job, make_jobset, make_lws, make_requirements
+from tests.support.settings import settings
+from tests.support.wire_server import Answer, WireServer
+from tests.support.world import World, failure
+
+_BOARD = "/api/v1/board"
+_LEASE = "/apis/coordination.k8s.io/v1/namespaces/tpu-provisioner-system/leases/tpu-provisioner"
+_PODS = "/api/v1/namespaces/tpu-provisioner-system/pods"
+
+
+def board_of(world: World) -> Board:
+    """Return the board of a world's provisioner after this round."""
+    board = make_board(lambda: world.now, world.now.timestamp)
+    board.publish(world.snapshot(), world.look(), world.settings, world.now)
+    return board
+
+
+def document_of(world: World, *problems: str) -> Document:
+    """Return what the provisioner of a world shows."""
+    board = board_of(world)
+    board.problems = lambda: problems
+    return board.document()
+
+
+def refused(kind: FailureKind, message: str) -> Document:
+    """Return a document in which GKE refused the create of "train"."""
+    world = World(make_jobset("train"))
+    world.refuse_create = lambda _: failure(kind, message)
+    world.run(3)
+    return document_of(world)
+
+
+def with_settings(**changes: Any) -> Document:
+    """Return a document of other settings."""
+    return document_of(World(make_jobset("train"), settings_=settings(**changes)))
+
+
+def undecided(*problems: str) -> Document:
+    """Return a document in which nothing was decided yet."""
+    board = make_board(lambda: NOW, lambda: 0.0)
+    board.problems = lambda: problems
+    board._leading = True
+    return board.document()
+
+
+CAUSES = [
+    pytest.param(
+        lambda: document_of(World(make_jobset("train", template=make_requirements(topology="3x5x7", tolerations=())))),
+        "topology 3x5x7 is not valid for tpu-v4-podslice",
+        id="no such topology",
+    ),
+    pytest.param(
+        lambda: refused(FailureKind.STOCKOUT, "us-central2-b has no capacity."),
+        "us-central2-b has no capacity.",
+        id="out of stock",
+    ),
+    pytest.param(
+        lambda: refused(FailureKind.QUOTA, "Quota 'TPUS_PER_TPU_FAMILY' exceeded."),
+        "TPUS_PER_TPU_FAMILY",
+        id="no quota",
+    ),
+    pytest.param(lambda: with_settings(max_chips=4), "MAX_CHIPS allows all pools together 4 chips", id="a limit"),
+    pytest.param(lambda: refused(FailureKind.STOCKOUT, "No capacity."), "The next create is tried at", id="a back-off"),
+    pytest.param(
+        lambda: refused(FailureKind.PERMISSION, "Required 'container.nodePools.create' permission."),
+        "container.nodePools.create",
+        id="a missing permission",
+    ),
+    pytest.param(
+        lambda: undecided("kubeconfig and GKE settings are of two clusters"), "two clusters", id="wrong cluster"
+    ),
+    pytest.param(
+        lambda: undecided("GKE does not list the node pools: HTTP 503"), "GKE does not list", id="GKE is away"
+    ),
+    pytest.param(
+        lambda: undecided("the API server does not know jobsets"), "does not know jobsets", id="JobSet is missing"
+    ),
+    pytest.param(
+        lambda: with_settings(namespaces=("other",)), "namespace default is not among NAMESPACES", id="not served"
+    ),
+]
+
+
+@pytest.mark.parametrize(("document", "words"), CAUSES)
+def test_the_cause_is_in_the_terminal(document: Callable[[], Document], words: str) -> None:
+    """In `status`, and in the first line of `explain`."""
+    found = document()
+    assert words.replace("The next create is tried at", "(next try ") in "\n".join(status.page(found))
+    explained = explanations(found, "train", "")
+    assert [words for each in explained if words not in next(lines(each))] == []
+    assert explained or words in "\n".join(status.page(found))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train",
+        "jobset/train",
+        "JobSet/default/train",
+        "slice/train-slice-0",
+        "train-slice-0",
+        "pod/train-slice-0-0-abcde",
+        "train-slice-0-1-fghij",
+        "pool/{pool}",
+        "{pool}",
+    ],
+)
+def test_every_name_that_people_have_at_hand_is_understood(name: str) -> None:
+    """Of the workload, its slice, one of its pods, its node pool; and what each says is the same truth."""
+    world = World(make_jobset("train"))
+    world.live(3)
+    (pool,) = world.pools
+    (found,) = explanations(document_of(world), name.format(pool=pool), "")
+    assert "running" in found.headline or f"runs on node pool {pool}" in found.headline
+
+
+def test_a_name_in_two_namespaces_is_told_for_both_and_can_be_narrowed() -> None:
+    """Whoever does not say which one gets both."""
+    world = World(make_jobset("train", namespace="one"), make_jobset("train", namespace="two"))
+    found = explanations(document_of(world), "train", "")
+    assert [each.id for each in found] == ["JobSet/one/train", "JobSet/two/train"]
+    assert [each.id for each in explanations(document_of(world), "train", "two")] == ["JobSet/two/train"]
+    assert explanations(document_of(world), "train", "three") == []
+
+
+def test_the_longest_group_is_the_pods() -> None:
+    """Job "a-1" is not meant by a pod of "a-1-1"."""
+    world = World(make_jobset("a", replicas=2), make_jobset("a-slice", replicas=1), make_lws("a", uid="lws"))
+    (found,) = explanations(document_of(world), "pod/a-slice-slice-0-0-abcde", "")
+    assert found.id == "JobSet/default/a-slice/a-slice-slice-0"
+
+
+def test_a_plain_job_is_told_once() -> None:
+    """It is its own group."""
+    world = World(settings_=settings(serve_jobs=True))
+    world.add(make_job("batch"))
+    assert [each.kind for each in explanations(document_of(world), "batch", "")] == ["workload"]
+
+
+def test_the_last_decisions_are_evidence() -> None:
+    """Those about the workload alone."""
+    world = World(make_jobset("train"))
+    board = board_of(world)
+    for number in range(20):
+        board.journal.write(world.now, "pool", f"train {number}", workload="JobSet/default/train")
+        board.journal.write(world.now, "pool", f"other {number}", workload="JobSet/default/other")
+    (found,) = explanations(board.document(), "train", "")
+    text = "\n".join(lines(found))
+    assert "train 19" in text
+    assert "train 9" not in text
+    assert "other" not in text
+
+
+def test_what_users_write_does_not_steer_the_terminal() -> None:
+    """Escape sequences and line breaks in GKE's words or annotations."""
+    document = refused(FailureKind.INVALID, "no \x1b[2J\x07 such\nthing")
+    text = "\n".join([*status.page(document), *lines(explanations(document, "train", "")[0])])
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert all(line.isprintable() for line in text.split("\n"))
+
+
+def test_status_of_many_states() -> None:
+    """What somebody has to look at comes first; costs and limits are on top; pools that nothing needs at the end."""
+    done = make_jobset("done")
+    world = World(make_jobset("train"), done, settings_=settings(max_chips=64, prices=parse_prices("*=2")))
+    world.live(4)
+    world.finish(done)
+    world.refuse_create = lambda _: failure(FailureKind.STOCKOUT, "No capacity.")
+    world.run(2)
+    template = make_requirements(topology="2x2x4", tolerations=())
+    world.add(make_jobset("late", namespace="team-b", parallelism=4, template=template))
+    world.run(3)
+    shown = list(status.page(document_of(world)))
+    assert "chips: 16 waiting, 8 running, 8 idle; 32.00 an hour; operations in progress: 0" in shown
+    assert "limit MAX_CHIPS (all): 16 of 64" in shown
+    table = shown[shown.index("") + 1 :]
+    assert [line.split()[:4] for line in table[1:3]] == [
+        ["team-b", "late", "late-slice-0", "waiting"],
+        ["default", "train", "train-slice-0", "running"],
+    ]
+    assert "node pools that no slice needs:" in table
+    assert any("its workload has finished" in line for line in table)
+    only = list(status.page(document_of(world), "team-b"))
+    assert "train-slice-0" not in "\n".join(only)
+    wide = "\n".join(status.page(document_of(world), wide=True))
+    assert "us-central2-b" in wide
+    assert "ct4p-hightpu-4t" in wide
+    narrow = list(status.page(document_of(world), width=80))
+    assert [line for line in narrow if "-slice-0" in line and len(line) > 80] == []
+
+
+def test_gc_says_what_goes_and_why_the_rest_stays() -> None:
+    """With the time."""
+    done = make_jobset("done")
+    world = World(make_jobset("train"), done)
+    world.live(4)
+    world.finish(done)
+    view = document_of(world).view
+    assert view is not None
+    shown = list(gc.page(view))
+    assert shown[0] == "1 of 2 node pools go, 8 chips"
+    going = next(line for line in shown if "its workload has finished" in line)
+    due = world.now + timedelta(seconds=world.settings.deletion_delay_seconds)
+    assert f"{due:%H:%M}" in going
+    assert any("Pods run on it." in line for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3599, "59 min"), (3600, "1 h 0 min"), (90_000, "1 d 1 h"), (-5, "0 s")],
+)
+def test_durations_are_told_as_people_say_them(seconds: float, words: str) -> None:
+    """In one or two units."""
+    assert for_how_long(NOW, NOW + timedelta(seconds=seconds)) == words
+
+
+@pytest.fixture
+def wire() -> Iterator[WireServer]:
+    """Return a server that plays the API server."""
+    server = WireServer()
+    yield server
+    server.close()
+
+
+def body_of(world: World) -> bytes:
+    """Return what the controller answers."""
+    return board_of(world).json()
+
+
+def run(*arguments: str) -> int:
+    """Run a command."""
+    return main(arguments)
+
+
+def test_by_an_address(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """As after `kubectl port-forward`; nothing else is asked."""
+    wire.answer(f"GET {_BOARD}", Answer(body=body_of(World(make_jobset("train")))))
+    assert run("explain", "train", "--server", wire.url) == 0
+    assert capsys.readouterr().out.startswith("JobSet default/train is active; slices: 1 waiting.")
+    assert run("status", "--server", wire.url.removeprefix("http://"), "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)["slices"][0]["id"] == "JobSet/default/train/train-slice-0"
+    assert run("gc", "--dry-run", "--server", wire.url, "-o", "yaml") == 0
+    assert yaml.safe_load(capsys.readouterr().out)["pools"] == []
+    assert run("explain", "train", "--server", wire.url, "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["kind"] == "workload"
+    assert run("explain", "nobody", "--server", wire.url) == 1
+    assert "its pods do not ask for google.com/tpu" in capsys.readouterr().err
+
+
+def test_the_leading_pod_is_found_by_the_lease(
+    wire: WireServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A follower knows nothing; the API server's proxy leads to the pod."""
+    kubeconfig = write_kubeconfig(tmp_path / "config", wire.url)
+    wire.answer(f"GET {_LEASE}", Answer(body=json.dumps({"spec": {"holderIdentity": "pod-b"}}).encode()))
+    wire.answer(f"GET {_PODS}/pod-b:8081/proxy{_BOARD}", Answer(body=body_of(World(make_jobset("train")))))
+    assert run("status", "--kubeconfig", str(kubeconfig)) == 0
+    assert "train-slice-0" in capsys.readouterr().out
+
+
+def test_without_a_lease_any_running_pod_is_asked(
+    wire: WireServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no leader is elected there is one."""
+    kubeconfig = write_kubeconfig(tmp_path / "config", wire.url)
+    missing = json.dumps({"kind": "Status", "reason": "NotFound", "code": 404}).encode()
+    wire.answer(f"GET {_LEASE}", Answer(status=404, body=missing))
+    pods = [
+        {"metadata": {"name": "old"}, "status": {"phase": "Failed"}},
+        {"metadata": {"name": "new"}, "status": {"phase": "Running"}},
+    ]
+    wire.answer(f"GET {_PODS}", Answer(body=json.dumps({"metadata": {"resourceVersion": "1"}, "items": pods}).encode()))
+    wire.answer(f"GET {_PODS}/new:8081/proxy{_BOARD}", Answer(body=body_of(World(make_jobset("train")))))
+    assert run("status", "--kubeconfig", str(kubeconfig)) == 0
+    assert "train-slice-0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        pytest.param(
+            {f"GET {_LEASE}": Answer(status=403, body=b'{"kind":"Status","reason":"Forbidden","message":"no"}')},
+            "get pods/proxy in namespace tpu-provisioner-system",
+            id="no right",
+        ),
+        pytest.param(
+            {
+                f"GET {_LEASE}": Answer(status=404, body=b'{"kind":"Status","reason":"NotFound"}'),
+                f"GET {_PODS}": Answer(body=b'{"metadata":{"resourceVersion":"1"},"items":[]}'),
+            },
+            "no controller runs in namespace tpu-provisioner-system",
+            id="not installed",
+        ),
+        pytest.param(
+            {
+                f"GET {_LEASE}": Answer(body=b'{"spec":{"holderIdentity":"a"}}'),
+                f"GET {_PODS}/a:8081/proxy{_BOARD}": Answer(body=b'{"version":"x"}'),
+            },
+            "not what this release understands",
+            id="another release",
+        ),
+        pytest.param(
+            {
+                f"GET {_LEASE}": Answer(body=b'{"spec":{"holderIdentity":"a"}}'),
+                f"GET {_PODS}/a:8081/proxy{_BOARD}": Answer(status=503, body=b'{"kind":"Status","message":"no route"}'),
+            },
+            "Is it running?",
+            id="the pod does not answer",
+        ),
+    ],
+)
+def test_a_controller_that_cannot_be_asked_is_told_with_what_to_do(
+    wire: WireServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], answers: dict[str, Answer], words: str
+) -> None:
+    """In one message, without a traceback."""
+    for what, answer in answers.items():
+        wire.answer(what, answer)
+    assert run("status", "--kubeconfig", str(write_kubeconfig(tmp_path / "config", wire.url))) == 1
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("server", ["http://127.0.0.1:1", "ftp://x", "file:///etc/passwd"])
+def test_an_address_that_leads_nowhere(capsys: pytest.CaptureFixture[str], server: str) -> None:
+    """Nothing but HTTP is spoken."""
+    assert run("status", "--server", server) == 1
+    assert server.partition("://")[2] in capsys.readouterr().err
+
+
+def test_a_follower_says_that_it_does_not_lead(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its address was given by hand."""
+    board = make_board(lambda: NOW, lambda: 0.0)
+    wire.answer(f"GET {_BOARD}", Answer(body=board.json()))
+    assert run("status", "--server", wire.url, "-o", "json") == 1
+    assert "does not lead" in capsys.readouterr().err
+
+
+def test_gc_deletes_nothing_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --dry-run it is a usage error."""
+    with pytest.raises(SystemExit) as caught:
+        run("gc")
+    assert caught.value.code == 2
+    assert "the controller alone deletes node pools" in capsys.readouterr().err
+
+
+def test_who_watches_sees_that_the_controller_is_away_and_comes_back(
+    wire: WireServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command goes on until Ctrl-C."""
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(status.time, "sleep", sleep)
+    wire.answer(
+        f"GET {_BOARD}",
+        Answer(body=body_of(World(make_jobset("train")))),
+        Answer(status=503, body=b"{}"),
+        Answer(body=body_of(World(make_jobset("again")))),
+    )
+    assert run("status", "--watch", "--server", wire.url) == 130
+    shown = capsys.readouterr().out
+    assert shown.index("train-slice-0") < shown.index("cannot be read") < shown.index("again-slice-0")
