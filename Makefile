@@ -90,10 +90,10 @@ bench: setup ## Measure the figures of docs/performance.md.
 	@$(BIN)/python -m benchmarks
 
 .PHONY: docs
-docs: $(SETUP) ## Generate docs/settings.md and docs/metrics.md from the code, and docs/architecture.svg from its text.
+docs: $(SETUP) ## Generate docs/settings.md and docs/metrics.md from the code, and the pictures of docs/*.txt.
 	@$(BIN)/python docs/settings_table.py > docs/settings.md
 	@$(BIN)/python docs/metrics_table.py > docs/metrics.md
-	@$(BIN)/python docs/diagram.py > docs/architecture.svg
+	@$(BIN)/python docs/diagram.py
 
 .PHONY: site
 site: $(SETUP) ## Build the documentation's site into build/site. A broken link or anchor fails.

@@ -21,6 +21,8 @@ exclude_patterns = [".*", "build", "dist", "benchmarks", "provisioner", "require
 #: Anchors of all headings, made as GitHub makes them.
 myst_heading_anchors = 6
 highlight_language = "none"
+# What people copy must have plain quotes.
+smartquotes = False
 
 html_theme = "furo"
 html_title = "tpu-provisioner"

@@ -1,4 +1,4 @@
-"""Prints docs/architecture.svg from docs/architecture.txt: `make docs`.
+"""Draws a picture for each text of docs, such as architecture.svg from architecture.txt: `make docs`.
 
 Each line of the text is a box, a step (a box of another colour), or an arrow between two of them:
 
@@ -10,12 +10,11 @@ Columns, rows and widths count cells. An arrow is straight, from the side of one
 """
 
 import shlex
-import sys
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-_SOURCE = Path(__file__).with_name("architecture.txt")
+SOURCES = tuple(sorted(Path(__file__).parent.glob("*.txt")))
 _CELL_WIDTH, _CELL_HEIGHT, _GAP = 186, 80, 60
 _FILLS = {"box": "#eef4fa", "step": "#fdf3e3"}
 _LINE, _MARGIN = 16, 20
@@ -109,4 +108,5 @@ def draw(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(draw(_SOURCE.read_text(encoding="utf-8")))
+    for source in SOURCES:
+        source.with_suffix(".svg").write_text(draw(source.read_text(encoding="utf-8")), encoding="utf-8")

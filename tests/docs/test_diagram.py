@@ -1,21 +1,32 @@
-"""docs/architecture.svg is what its text says, and names what is there."""
+"""The pictures of docs are what their texts say, and the one of the architecture names what is there."""
 
 import re
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import pytest
+
+from provisioner.slices.planning.lifecycle import TRANSITIONS, Phase
+
 _ROOT = Path(__file__).parents[2]
 _PACKAGE = _ROOT / "provisioner"
+_DIAGRAM = runpy.run_path(str(_ROOT / "docs" / "diagram.py"))
+_SOURCES: tuple[Path, ...] = _DIAGRAM["SOURCES"]
 
 
-def test_the_picture_is_what_its_text_makes() -> None:
+@pytest.mark.parametrize("source", _SOURCES, ids=lambda source: source.name)
+def test_the_picture_is_what_its_text_makes(source: Path) -> None:
     """Whoever changes the text runs `make docs`."""
-    made = subprocess.run(
-        [sys.executable, str(_ROOT / "docs" / "diagram.py")], check=True, capture_output=True, text=True
-    )
-    assert made.stdout == (_ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
+    made = _DIAGRAM["draw"](source.read_text(encoding="utf-8"))
+    assert made == source.with_suffix(".svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("source", _SOURCES, ids=lambda source: source.name)
+def test_each_picture_is_on_a_page(source: Path) -> None:
+    """Otherwise nobody sees it."""
+    pages = (page.read_text("utf-8") for page in (_ROOT / "docs").glob("*.md"))
+    assert any(f"]({source.with_suffix('.svg').name})" in page for page in pages)
 
 
 def test_every_file_and_folder_in_the_picture_is_there() -> None:
@@ -25,3 +36,13 @@ def test_every_file_and_folder_in_the_picture_is_there() -> None:
     assert len(named) >= 10
     for name in named:
         assert (_PACKAGE / name).exists() or (_PACKAGE / "slices" / name).exists(), name
+
+
+def test_the_life_of_a_slice_is_that_of_the_code() -> None:
+    """Each phase is drawn, and each arrow between two phases is a transition."""
+    text = (_ROOT / "docs" / "slice-life.txt").read_text(encoding="utf-8")
+    drawn = set(re.findall(r"(?m)^(?:box|step) +(\w+)", text))
+    arrows = re.findall(r"(?m)^arrow (\w+) (\w+)", text)
+    assert drawn == {phase.value for phase in Phase} | {"pending"}
+    wrong = [(old, new) for old, new in arrows if old != "pending" and Phase(new) not in TRANSITIONS[Phase(old)]]
+    assert wrong == []
