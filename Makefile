@@ -35,6 +35,10 @@ setup: $(SETUP) ## Set up the virtual environment, Go, the control plane's progr
 demo: setup ## Run a JobSet until nothing is left, on a local control plane. KEEP=1 keeps everything running.
 	@$(BIN)/tpu-provisioner demo
 
+.PHONY: demo-page
+demo-page: $(SETUP) ## Serve the status page of a simulated cluster with 200 slices, in a hurry; needs no Go.
+	@$(BIN)/python -m tests.simulation.demo_page $(ARGS)
+
 .PHONY: run
 run: $(SETUP) ## Run the controller with the kubeconfig's current context and GKE.
 	@$(BIN)/tpu-provisioner run $(ARGS)

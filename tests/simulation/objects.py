@@ -115,6 +115,7 @@ class WorkloadRun(abc.ABC):
     created: float
     #: Its pods say its UID.
     labels_uid: bool
+    namespace: str = NAMESPACE
     #: Of the nodes that its pods ask for; empty for the default.
     service_account: str = ""
     #: Its slices start together.
@@ -193,7 +194,7 @@ class WorkloadRun(abc.ABC):
 
     def slice_id(self, job: int) -> SliceId:
         """Identify a slice as the provisioner does."""
-        return SliceId(workload_uid=WorkloadUid(self.uid), group_key=group_key(NAMESPACE, self.group_name(job)))
+        return SliceId(workload_uid=WorkloadUid(self.uid), group_key=group_key(self.namespace, self.group_name(job)))
 
     def exclusive_key(self, job: int) -> object:
         """Return what pods have in common that may share a pool."""
@@ -209,7 +210,7 @@ class WorkloadRun(abc.ABC):
     def _metadata(self, agenda: Agenda) -> dict[str, Any]:
         metadata: dict[str, Any] = {
             "name": self.name,
-            "namespace": NAMESPACE,
+            "namespace": self.namespace,
             "uid": self.uid,
             "creationTimestamp": format_time(agenda.wall(self.created - agenda.now)),
         }
@@ -242,7 +243,7 @@ class JobSetRun(WorkloadRun):
     @property
     def path(self) -> str:
         """Its address."""
-        return object_path("jobsets", self.name, namespace=NAMESPACE, root=JOBSETS_ROOT)
+        return object_path("jobsets", self.name, namespace=self.namespace, root=JOBSETS_ROOT)
 
     def group_name(self, job: int) -> str:
         """Name a child Job."""
@@ -303,7 +304,7 @@ class SetRun(WorkloadRun):
     @property
     def path(self) -> str:
         """Its address."""
-        return object_path(LEADER_WORKER_SET.resource, self.name, namespace=NAMESPACE, root=LEADER_WORKER_SET.root)
+        return object_path(LEADER_WORKER_SET.resource, self.name, namespace=self.namespace, root=LEADER_WORKER_SET.root)
 
     def slots(self) -> range:
         """List the places of its groups, those of an update too."""
@@ -323,7 +324,7 @@ class SetRun(WorkloadRun):
 
     def exclusive_key(self, job: int) -> object:
         """Return what pods have in common that may share a pool: a name, which those of a namesake have as well."""
-        return self.kind, self.group_name(job)
+        return self.kind, self.namespace, self.group_name(job)
 
     def raw(self, agenda: Agenda) -> JsonObject:
         """Return the object as the API server shows it."""
@@ -384,7 +385,7 @@ class JobRun(WorkloadRun):
     @property
     def path(self) -> str:
         """Its address."""
-        return object_path(PLAIN_JOB.resource, self.name, namespace=NAMESPACE, root=PLAIN_JOB.root)
+        return object_path(PLAIN_JOB.resource, self.name, namespace=self.namespace, root=PLAIN_JOB.root)
 
     @property
     def runs(self) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.objects import NAMESPACE, PodRun, SetRun, Shape
+from tests.simulation.objects import PodRun, SetRun, Shape
 
 if TYPE_CHECKING:
     from tests.simulation.workloads import Cluster
@@ -180,7 +180,7 @@ class SetController:
         name = run.pod_name(group, index)
         if (group, index) in run.pods:
             return False
-        taken = any(pod.name == name and pod.namespace == NAMESPACE for pod in self.cluster.pods)
+        taken = any(pod.name == name and pod.namespace == run.namespace for pod in self.cluster.pods)
         if taken:
             self.stage.agenda.after(1.0, lambda: self.cluster.kick(run))
         return not taken

@@ -203,6 +203,7 @@ class Cluster:
         """Create a pod of a workload, bound to a pool by its selector where that is given."""
         pod = PodRun(
             name=name,
+            namespace=workload.namespace,
             uid=self.stage.store.new_uid("pod"),
             workload=workload,
             job=job,

@@ -1,0 +1,321 @@
+"""The whole product against the simulated world, in a hurry: 200 slices of four teams, for people to look at.
+
+python -m tests.simulation.demo_page                # http://127.0.0.1:8081, until Ctrl-C
+python -m tests.simulation.demo_page --speed 60     # an hour a minute, as far as this machine can
+
+Everything of the provisioner is real but its threads. Kubernetes, GKE and the teams are simulated; nothing is judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from provisioner.kube.protocol import JsonObject
+from provisioner.model.capacity import Zone
+from provisioner.model.choices import parse_choices
+from provisioner.model.workloads import ObjectRef
+from provisioner.runtime.http import ServerError
+from provisioner.runtime.status import make_status_server
+from provisioner.settings.prices import parse_prices
+from provisioner.simulators.gke.faults import Fault, FaultKind
+from provisioner.slices import api
+from provisioner.slices.board import Board
+from provisioner.slices.planning.plan import Plan
+from tests.simulation import logs
+from tests.simulation.checks import Checker
+from tests.simulation.cloud import ZONE
+from tests.simulation.market import OTHER_ZONE
+from tests.simulation.objects import JobRun, JobSetRun, SetRun, Shape, WorkloadRun
+from tests.simulation.pools import chips_asked, is_ours
+from tests.simulation.process import Process
+from tests.simulation.run import Simulation
+
+#: One with nobody singled out, and nothing refused by surroundings.
+_SEED = 2
+_SLICES = 200
+_MINUTE = 60.0
+_STEP_SECONDS = 1.0
+#: Nothing is made up for that this machine was too slow for.
+_MOST_BEHIND_SECONDS = 5.0
+
+
+def _shape(accelerator: str, topology: str, hosts: int, chips: int) -> Shape:
+    return Shape(accelerator=accelerator, topology=topology, hosts=hosts, chips=chips, parallelism=hosts, tolerant=True)
+
+
+_V5P_CUBE = _shape("tpu-v5p-slice", "4x4x4", 16, 4)
+_V5P = _shape("tpu-v5p-slice", "2x2x4", 4, 4)
+_V6E = _shape("tpu-v6e-slice", "4x4", 4, 4)
+_V6E_LARGE = _shape("tpu-v6e-slice", "8x8", 16, 4)
+_V6E_HOST = _shape("tpu-v6e-slice", "2x4", 1, 8)
+_V5E = _shape("tpu-v5-lite-podslice", "4x4", 4, 4)
+_NO_SUCH = replace(_V6E, topology="3x4", feasible=False)
+
+
+class _Unjudged(Checker):
+    """The world's part of the checker, without the judgements: here people look."""
+
+    def saw_call(self, process: Process, method: str, pool: str | None) -> None:
+        """Do nothing."""
+
+    def before_change(self, process: Process, method: str, name: str | None, body: JsonObject | None) -> None:
+        """Let creates run into stockouts."""
+        if method == "nodePools.create" and body is not None:
+            self.simulation.market.before_create(body, chips_asked(body["nodePool"]))
+
+    def after_change(self, process: Process, method: str, name: str | None, body: JsonObject | None) -> None:
+        """Do nothing."""
+
+    def before_patch(self, process: Process, path: str, body: JsonObject) -> None:
+        """Do nothing."""
+
+    def saw_event(self, process: Process, ref: ObjectRef, reason: str, message: str) -> None:
+        """Do nothing."""
+
+    def decided(self, process: Process, plan: Plan) -> None:
+        """Do nothing."""
+
+
+class Demo(Simulation):
+    """A large world without a storm: what goes wrong is what goes wrong every day."""
+
+    def __init__(self, seed: int = _SEED, *, slices: int = _SLICES) -> None:
+        super().__init__(seed)
+        self.slices = slices
+        self.rng = random.Random(f"demo {seed}")
+        self.stage.stormy = False
+        self.same_cluster = self.labels_uid = True
+        self.keeps_suspended = False
+        self._elected, self._wanted_processes = False, 1
+        self.team.present = self.job_team.present = True
+        self.checker = _Unjudged(self)
+        self.market.stock_chips = 1600
+        self._settings = replace(
+            self._settings,
+            keep_suspended=False,
+            serve_jobs=True,
+            deletion_delay_seconds=5 * _MINUTE,
+            zones=(Zone(ZONE), Zone(OTHER_ZONE)),
+            capacity=parse_choices("reservation/research, on-demand, spot"),
+            same_zone=True,
+            max_chips=3000,
+            max_chips_per_namespace=(("vision", 256), ("*", 2000)),
+            max_pools_per_jobset=None,
+            prices=parse_prices("*/spot=1.2, */reservation=1.9, tpu-v5p-slice=4.2, *=2.7"),
+        )
+        self.cloud.world.change_settings(
+            {
+                "create_seconds": 150.0,
+                "create_jitter_seconds": 90.0,
+                "delete_seconds": 100.0,
+                "repair_seconds": 240.0,
+                "node_stagger_seconds": 2.0,
+            }
+        )
+        self.cloud.limit_operations(12)
+        # The reservation is small.
+        self.cloud.world.faults.add(Fault(kind=FaultKind.STOCKOUT, capacity="reservation", zone=OTHER_ZONE))
+        self._numbers = 0
+        self._teams: tuple[Callable[[], WorkloadRun], ...] = (self._research, self._vision, self._serving, self._batch)
+
+    def begin(self) -> Board:
+        """Start the controller and the teams; return the controller's board."""
+        self._start_process()
+        (process,) = self.processes
+        # People look at it by their own clock.
+        process.board.monotonic = time.monotonic
+        process.board.about = dataclasses.replace(process.board.about, cluster="demo", identity="demo-page")
+        self._grow()
+        for seconds, act in (
+            (7 * _MINUTE, self._preempt),
+            (11 * _MINUTE, self._run_out),
+            (9 * _MINUTE, self._mistake),
+            (13 * _MINUTE, self._change_minds),
+        ):
+            self._every(seconds, act)
+        return process.board
+
+    def _every(self, seconds: float, act: Callable[[], None]) -> None:
+        def again() -> None:
+            act()
+            self._every(seconds, act)
+
+        self.stage.agenda.after(seconds * self.rng.uniform(0.6, 1.4), again)
+
+    def _grow(self) -> None:
+        """Create workloads until there are as many slices as the demo is to have."""
+        there = sum(len(each.slots()) for each in self.cluster.workloads.values() if each.alive)
+        # Whoever has just started it wants to see something.
+        hurry = 0.1 if there < self.slices / 2 else 1.0
+        self.stage.agenda.after(hurry * self.rng.uniform(5.0, 25.0), self._grow)
+        if there < self.slices:
+            self.cluster.create(self.rng.choices(self._teams, weights=(5, 3, 2, 2))[0]())
+
+    # --- teams
+
+    def _name(self, *words: str) -> str:
+        self._numbers += 1
+        return f"{self.rng.choice(words)}-{self._numbers}"
+
+    def _jobset(self, namespace: str, name: str, shape: Shape, replicas: int, minutes: float) -> JobSetRun:
+        return JobSetRun(
+            name=name,
+            namespace=namespace,
+            uid=self.stage.store.new_uid("jobset"),
+            shape=shape,
+            replicas=replicas,
+            run_seconds=minutes * _MINUTE,
+            fate="fail" if self.rng.random() < 0.08 else "complete",
+            restarts_left=3,
+            ordered=False,
+            created=self.stage.agenda.now,
+            labels_uid=True,
+        )
+
+    def _research(self) -> JobSetRun:
+        shape = self.rng.choices((_V5P_CUBE, _V5P, _V6E_LARGE, _V6E), weights=(1, 3, 1, 3))[0]
+        name = self._name("pretrain", "ablation", "sweep", "distill")
+        replicas = self.rng.choice((1, 2, 2, 4, 8)) if shape.hosts < 16 else self.rng.choice((1, 2))
+        return self._jobset("research", name, shape, replicas, self.rng.uniform(20, 120))
+
+    def _vision(self) -> JobSetRun:
+        name = self._name("segment", "detect", "finetune")
+        return self._jobset("vision", name, self.rng.choice((_V5E, _V6E_HOST)), self.rng.choice((1, 1, 2)), 35)
+
+    def _serving(self) -> SetRun:
+        return SetRun(
+            name=self._name("chat", "embed", "rank"),
+            namespace="serving",
+            uid=self.stage.store.new_uid("set"),
+            shape=self.rng.choice((_V6E, _V6E_HOST)),
+            replicas=self.rng.choice((2, 3, 4)),
+            surge=1,
+            created=self.stage.agenda.now,
+        )
+
+    def _batch(self) -> JobRun:
+        return JobRun(
+            name=self._name("eval", "tokenize", "score"),
+            namespace="batch",
+            uid=self.stage.store.new_uid("job"),
+            shape=_V6E_HOST,
+            created=self.stage.agenda.now,
+            fate="complete",
+            run_seconds=15 * _MINUTE,
+            completions=1,
+            failures_left=2,
+            served=True,
+            replaces_early=False,
+            removed_at_once=False,
+        )
+
+    # --- every day
+
+    def _ours(self) -> list[str]:
+        return sorted(each.name for each in self.cloud.pools.values() if is_ours(each))
+
+    def _preempt(self) -> None:
+        """Take some hosts of a pool away; GKE brings them back."""
+        if names := self._ours():
+            self.cloud.world.preempt(self.rng.choice(names), hosts=self.rng.choice((1, 2, None)))
+
+    def _run_out(self) -> None:
+        """Let one zone have nothing of one kind for a while."""
+        shape, zone = self.rng.choice((_V5P, _V6E, _V6E_LARGE)), self.rng.choice((ZONE, OTHER_ZONE))
+        fault = self.cloud.world.faults.add(
+            Fault(kind=FaultKind.STOCKOUT, zone=zone, topology=shape.topology, after_seconds=20.0)
+        )
+        self.stage.agenda.after(20 * _MINUTE, lambda: self.cloud.world.faults.remove(fault.fault_id))
+
+    def _mistake(self) -> None:
+        """Let somebody ask for what does not exist, and mend it by deleting it."""
+        run = self._jobset("vision", self._name("oops"), _NO_SUCH, 1, 10)
+        self.cluster.create(run)
+        self.stage.agenda.after(15 * _MINUTE, lambda: self.cluster.delete(run))
+
+    def _change_minds(self) -> None:
+        """Suspend, restart, scale or delete something."""
+        there = [each for each in self.cluster.workloads.values() if each.alive]
+        run = self.rng.choice(there) if there else None
+        if isinstance(run, SetRun):
+            if self.rng.random() < 0.3:
+                self.cluster.sets.delete(run, foreground=False)
+            else:
+                self.cluster.sets.scale(run, self.rng.choice((1, 2, 4, 5)))
+        elif isinstance(run, JobSetRun):
+            if self.rng.random() < 0.5:
+                self.cluster.restart(run, "somebody wants it")
+            else:
+                self.cluster.delete(run)
+
+
+def serve(demo: Demo, *, address: str, speed: float, seconds: float | None = None) -> None:
+    """Let the demo run, so many times as fast as time passes, and serve its page; `seconds`: no longer than that.
+
+    Raises ServerError where the address cannot be served.
+    """
+    board = demo.begin()
+    server = make_status_server(
+        name="tpu-provisioner",
+        metrics_address=address,
+        probe_address=address,
+        exposition=demo.metrics.exposition,
+        alive=lambda: True,
+        problems=tuple,
+        pages=api.pages(board),
+        streams=api.streams(board),
+    )
+    server.start()
+    where = f"http://127.0.0.1:{server.ports[0]}"
+    sys.stdout.write(
+        f"Status page: {where}/ ({speed:g} times as fast as time passes; Ctrl-C ends it)\n"
+        f"Commands: tpu-provisioner status --server {where}\n"
+    )
+    sys.stdout.flush()
+    try:
+        with logs.told_to(demo.stage):
+            _run(demo, speed=speed, seconds=seconds)
+    finally:
+        server.stop()
+
+
+def _run(demo: Demo, *, speed: float, seconds: float | None) -> None:
+    agenda, started = demo.stage.agenda, time.monotonic()
+    began = started
+    while seconds is None or time.monotonic() - started < seconds:
+        due = (time.monotonic() - began) * speed
+        if due - agenda.now > _MOST_BEHIND_SECONDS * speed:
+            began = time.monotonic() - agenda.now / speed
+        if agenda.now >= due:
+            time.sleep(0.02)
+            continue
+        agenda.wait(min(_STEP_SECONDS, due - agenda.now))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for; return the exit code."""
+    about = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.demo_page", description=about)
+    parser.add_argument("--address", default="127.0.0.1:8081", help="where the page is served (%(default)s)")
+    parser.add_argument("--speed", type=float, default=30.0, help="seconds that pass in one (%(default)s)")
+    parser.add_argument("--slices", type=int, default=_SLICES, help="how many slices there are (%(default)s)")
+    parser.add_argument("--seconds", type=float, help="end after this time (default: at Ctrl-C)")
+    given = parser.parse_args(arguments)
+    try:
+        serve(Demo(slices=given.slices), address=given.address, speed=given.speed, seconds=given.seconds)
+    except ServerError as error:
+        sys.stderr.write(f"demo-page: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stdout.write("\nThe demo has ended; nothing is left of it.\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
