@@ -71,7 +71,7 @@ def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str
     yield "  - it does not exist: see `kubectl get jobsets,leaderworkersets,jobs,pods --all-namespaces`"
     yield "  - its pods do not ask for google.com/tpu"
     yield "  - it is a plain Job or pod: only Jobs with the annotation of docs/workloads.md are served"
-    yield "  - its namespace is not among NAMESPACES, the setting"
+    yield "  - its namespace is not in the setting SERVED_NAMESPACES"
     yield "  - its kind is not installed: see `kubectl get crd jobsets.jobset.x-k8s.io`"
 
 

@@ -11,8 +11,13 @@ from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.preflight.finding import Status
 from tests.docs import vocabulary
 
+#: The first of them parses the controller's code, which takes seconds on a busy machine.
+pytestmark = pytest.mark.timeout(30)
+
 _DOCS = Path(__file__).parents[2] / "docs"
 _ENTRY = re.compile(r"(?ms)^### `(?P<name>[^\n]+)`\n(?P<body>.*?)(?=^##|\Z)")
+#: States of pods, which Kubernetes words.
+_OF_KUBERNETES = frozenset({"CrashLoopBackOff", "ImagePullBackOff", "OOMKilled"})
 _EVENTS, _LOG, _READINESS, _SYMPTOMS = "events.md", "log-lines.md", "readiness.md", "troubleshooting.md"
 
 
@@ -70,6 +75,21 @@ def test_each_line_of_readyz_and_healthz_has_an_entry() -> None:
 def test_each_kind_of_alert_has_an_entry() -> None:
     """And no entry is of a kind that is no more."""
     assert set(_entries(_SYMPTOMS)) == vocabulary.alert_kinds()
+
+
+@pytest.mark.parametrize("page", [_EVENTS, _SYMPTOMS])
+def test_what_is_quoted_is_said_by_the_code(page: str) -> None:
+    """Quotations at the beginning of items and rows; three dots and words in capitals stand for what differs."""
+    text = (_DOCS / page).read_text("utf-8")
+    quoted = [
+        quote
+        for start in re.findall(r"(?m)^ *(?:- |\| )((?:(?:, )?`[^`]+`)+)(?:: | \|)", text)
+        for quote in re.findall(r"`([^`]+)`", start)
+    ]
+    assert len(quoted) >= 5
+    for quote in set(quoted) - _OF_KUBERNETES:
+        pieces = [piece.strip() for piece in re.split(r"\.\.\.|\b[A-Z]{1,9}\b(?:/[A-Z]+)?", quote) if piece.strip(" :")]
+        assert [piece for piece in pieces if piece not in vocabulary.words()] == [], quote
 
 
 def test_the_collectors_find_what_is_known_to_be_there() -> None:

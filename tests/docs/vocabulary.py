@@ -28,6 +28,8 @@ _READINESS = {
 _WORDED_BY = {"slices/suppliers/gke/identity_check.py": {"autopilot_refusal"}}
 #: What these answer is for pages that are not there, and for streams.
 _NOT_OF_A_PROBE = frozenset({"reject", "fail", "_stream"})
+#: In place of what is filled in.
+_GAP = "\0"
 #: Where readiness may come from: `Loop.problems`, and what is assigned to its field.
 READINESS_SOURCES = {
     "not_synced(self.watches)",
@@ -39,9 +41,19 @@ READINESS_SOURCES = {
 
 
 @functools.cache
-def _trees() -> dict[str, ast.Module]:
+def _sources() -> dict[str, str]:
     files = [file for file in _PACKAGE.rglob("*.py") if file.relative_to(_PACKAGE).parts[0] not in _REHEARSAL]
-    return {file.relative_to(_PACKAGE).as_posix(): ast.parse(file.read_text("utf-8")) for file in files}
+    return {file.relative_to(_PACKAGE).as_posix(): file.read_text("utf-8") for file in files}
+
+
+@functools.cache
+def _tree(file: str) -> ast.Module:
+    return ast.parse(_sources()[file])
+
+
+def _trees(having: str = "") -> Iterator[ast.Module]:
+    """Yield the trees of the files whose text has something: to parse and walk through all takes a second or two."""
+    return (_tree(file) for file, text in _sources().items() if having in text)
 
 
 def pattern_of(node: ast.expr) -> str | None:
@@ -65,10 +77,11 @@ def _texts(node: ast.AST) -> Iterator[str]:
         yield from _texts(child)
 
 
+@functools.cache
 def log_events() -> set[str]:
     """Patterns of the events that are logged as a warning or an error, directly or by an alias of the method."""
     found: set[str] = set()
-    for tree in _trees().values():
+    for tree in _trees("_log."):
         for function in ast.walk(tree):
             if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
@@ -102,7 +115,7 @@ def readiness_lines() -> set[str]:
     """Patterns of the lines that /readyz and /healthz may answer, other than `ok`."""
     found: set[str] = set()
     for file, (calls, names) in _READINESS.items():
-        for node in _walk(_trees()[file]):
+        for node in _walk(_tree(file)):
             match node:
                 case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[first, *_]) if name in calls:
                     found |= _problem(first)
@@ -133,7 +146,7 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
 def readiness_sources() -> set[str]:
     """List the expressions that become readiness in `slices/loop.py`."""
     found: set[str] = set()
-    for node in ast.walk(_trees()["slices/loop.py"]):
+    for node in ast.walk(_tree("slices/loop.py")):
         match node:
             case ast.FunctionDef(name="problems", body=[*_, ast.Return(value=ast.Tuple(elts=parts))]):
                 found |= {ast.unparse(part.value if isinstance(part, ast.Starred) else part) for part in parts}
@@ -142,11 +155,12 @@ def readiness_sources() -> set[str]:
     return found
 
 
+@functools.cache
 def alert_kinds() -> set[str]:
     """List the kinds of alerts that are made."""
     return {
         str(keyword.value.value) if isinstance(keyword.value, ast.Constant) else ast.unparse(keyword.value)
-        for tree in _trees().values()
+        for tree in _trees("Alert(")
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Alert"
         for keyword in node.keywords
@@ -167,7 +181,7 @@ def literal_reasons() -> set[str]:
     """List reasons of Events that are no constants: there must be none, or nobody would find them."""
     return {
         ast.unparse(keyword.value)
-        for tree in _trees().values()
+        for tree in _trees('reason="')
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         for keyword in node.keywords
@@ -181,3 +195,18 @@ def literal_reasons() -> set[str]:
 def matched(patterns: Sequence[str], text: str) -> list[str]:
     """Return the patterns that a text matches as a whole."""
     return [pattern for pattern in patterns if re.fullmatch(pattern, text)]
+
+
+@functools.cache
+def words() -> str:
+    """Return all texts of the code, a gap where something is filled in; those with underscores with spaces, too."""
+    lines = []
+    for tree in _trees():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Constant(value=str(text)):
+                    lines.append(text)
+                case ast.JoinedStr(values=values):
+                    parts = [str(each.value) if isinstance(each, ast.Constant) else _GAP for each in values]
+                    lines.append("".join(parts))
+    return "\n".join([*lines, *(line.replace("_", " ") for line in lines)])
