@@ -1,4 +1,4 @@
-"""Write the parts of the Helm chart that the code decides: Chart.yaml, values.schema.json, README.md, the dashboard.
+"""Write what the code decides of the manifests: Chart.yaml, values.schema.json, README.md, the dashboard, the alerts.
 
 `deploy/release.py` adds to a released chart what only the release knows: its image and its repository.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 import provisioner
-from deploy import dashboard
+from deploy import alerts, dashboard
 from deploy.chart_schema import property_of
 from provisioner.settings import OPTIONS
 
@@ -40,12 +40,14 @@ def files() -> dict[Path, str]:
         CHART / "values.schema.json": json.dumps(_schema(), indent=2) + "\n",
         CHART / "README.md": _readme(),
         dashboard.PATH: dashboard.content(),
+        **alerts.files(),
     }
 
 
 def main() -> int:
     """Write the files."""
     for path, content in files().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
     return 0
 
@@ -151,6 +153,11 @@ def _schema() -> dict[str, Any]:
             "prometheusRule": _closed(
                 enabled={**_FLAG, "description": "Alerts, for the Prometheus operator."},
                 labels={**_MAP, "description": "Labels that the operator selects by."},
+                runbooks={
+                    **_TEXT,
+                    "pattern": "^[A-Za-z0-9:/._~-]{1,500}$",
+                    "description": "Where the alerts' `runbook_url` finds the folder docs/runbooks: a path, or a URL.",
+                },
             ),
             "dashboards": _closed(
                 enabled={**_FLAG, "description": "A ConfigMap with the dashboard, for Grafana's sidecar."},

@@ -43,5 +43,5 @@ sbom: $(SETUP) ## Write dist/sbom.cdx.json: the image's locked dependencies, as 
 	@$(BIN)/python -m deploy.sbom '$(SBOM)'
 
 .PHONY: chart
-chart: $(SETUP) ## Generate the chart's values.schema.json, README and dashboard from the code.
+chart: $(SETUP) ## Generate the chart's values.schema.json, README and dashboard, and the alerts, from the code.
 	@$(BIN)/python -m deploy.chart

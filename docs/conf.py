@@ -47,7 +47,8 @@ def navigation(text: str) -> str:
 
 
 def _add_navigation(_app: Sphinx, name: str, source: list[str]) -> None:
-    if name == root_doc:
+    # The front page, and the front pages of folders.
+    if name.startswith("docs/") and name.endswith("/README"):
         source[0] += navigation(source[0])
 
 

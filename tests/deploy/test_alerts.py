@@ -1,8 +1,11 @@
-"""The chart's alerts, evaluated by Prometheus' own engine on series as the controller exports them."""
+"""The alerts, evaluated by Prometheus' own engine on series as the controller exports them; runbooks and policies."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,80 +13,157 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy import chart
+from deploy import alerts, chart
+from provisioner.slices.metrics import PREFIX, Metrics
 from tests.deploy import tools
-from tests.deploy.kit import NAMESPACE, only
+from tests.deploy.kit import DEPLOY, NAMESPACE, only
 
-#: A replica that leads and is well, and one that waits for the Lease: a sample a minute, and "1x30" is one and 30 more.
+_ROOT = DEPLOY.parent
+_LAST = 90
+#: A replica that leads and is well, and one that waits for the Lease: a sample a minute; "1x90" is one and 90 more.
 _LEADER = {
-    'tpu_provisioner_build_info{pod="a",version="1"}': "1x30",
-    'tpu_provisioner_leader{pod="a"}': "1x30",
-    'tpu_provisioner_cluster_proven{pod="a"}': "1x30",
-    'tpu_provisioner_loop_last_round_timestamp_seconds{pod="a"}': "0+60x30",
-    'tpu_provisioner_alerts{pod="a",kind="mass_disappearance"}': "0x30",
+    'build_info{pod="a",version="1"}': "1x90",
+    'leader{pod="a"}': "1x90",
+    'cluster_proven{pod="a"}': "1x90",
+    'loop_last_round_timestamp_seconds{pod="a"}': "0+60x90",
+    'watch_last_contact_age_seconds{pod="a",resource="pods"}': "20x90",
+    'alerts{pod="a",kind="mass_disappearance"}': "0x90",
+    'alerts{pod="a",kind="delete_held_up"}': "0x90",
+    'unneeded_overdue_seconds{pod="a"}': "0x90",
+    'notices{pod="a",reason="SliceStuck"}': "0x90",
+    'notices{pod="a",reason="NodePoolCreationWaiting"}': "3x90",
+    'backoff_oldest_seconds{pod="a",kind="stockout"}': "0x90",
+    'backoff_oldest_seconds{pod="a",kind="quota"}': "9999x90",
+    'longest_wait_seconds{pod="a"}': "0x90",
+    'limit_waiting_slices{pod="a",limit="MAX_CHIPS"}': "0x90",
 }
 _FOLLOWER = {
-    'tpu_provisioner_build_info{pod="b",version="1"}': "1x30",
-    'tpu_provisioner_leader{pod="b"}': "0x30",
-    'tpu_provisioner_cluster_proven{pod="b"}': "0x30",
-    'tpu_provisioner_loop_last_round_timestamp_seconds{pod="b"}': "0x30",
+    'build_info{pod="b",version="1"}': "1x90",
+    'leader{pod="b"}': "0x90",
+    'cluster_proven{pod="b"}': "0x90",
+    'loop_last_round_timestamp_seconds{pod="b"}': "0x90",
+    'watch_last_contact_age_seconds{pod="b",resource="pods"}': "20x90",
+    'unneeded_overdue_seconds{pod="b"}': "0x90",
+    'longest_wait_seconds{pod="b"}': "0x90",
 }
 _WELL = _LEADER | _FOLLOWER
-_MINUTES = 25
+_MINUTES = 80
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
     name: str
+    #: Instead of those of two replicas that are well.
     series: dict[str, str]
     #: Alerts that fire, from which to which minute.
     want: dict[str, tuple[int, int]] = field(default_factory=dict)
+    #: What the alerts are about.
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 _CASES = (
-    _Case("a leader and a follower that are well", _WELL),
-    _Case("nothing is scraped", {}, {"TPUProvisionerAbsent": (10, _MINUTES)}),
+    _Case("a leader and a follower that are well", {}),
+    _Case("nothing is scraped", dict.fromkeys(_WELL, ""), {"TPUProvisionerAbsent": (10, _MINUTES)}),
     _Case(
         "scraped for five minutes and then no more",
-        {series: values.replace("x30", "x5") for series, values in _WELL.items()},
+        {series: values.replace("x90", "x5") for series, values in _WELL.items()},
         # A series counts for five minutes after its last sample.
         {"TPUProvisionerAbsent": (20, _MINUTES)},
     ),
-    _Case("a restart of four minutes without a leader", _WELL | {'tpu_provisioner_leader{pod="a"}': "1x5 0x3 1x20"}),
+    _Case("a restart of four minutes without a leader", {'leader{pod="a"}': "1x5 0x3 1x80"}),
     _Case(
-        "nobody leads for ten minutes",
-        _WELL | {'tpu_provisioner_leader{pod="a"}': "1x5 0x9 1x20"},
-        {"TPUProvisionerWithoutLeader": (11, 16)},
+        "nobody leads for ten minutes", {'leader{pod="a"}': "1x5 0x9 1x80"}, {"TPUProvisionerWithoutLeader": (11, 16)}
+    ),
+    _Case(
+        "nobody leads in one of two clusters",
+        {'leader{pod="a"}': "0x90", 'leader{pod="c",cluster="other"}': "1x90"},
+        {"TPUProvisionerWithoutLeader": (5, _MINUTES)},
     ),
     _Case(
         "the leader cannot prove its cluster",
-        _WELL | {'tpu_provisioner_cluster_proven{pod="a"}': "0x30"},
+        {'cluster_proven{pod="a"}': "0x90"},
         {"TPUProvisionerClusterNotProven": (10, _MINUTES)},
     ),
     _Case(
         "rounds end at minute 5",
-        _WELL | {'tpu_provisioner_loop_last_round_timestamp_seconds{pod="a"}': "0+60x5 300x25"},
+        {'loop_last_round_timestamp_seconds{pod="a"}': "0+60x5 300x85"},
         # More than five minutes old at minute 11, and that for five minutes.
         {"TPUProvisionerLoopStalled": (16, _MINUTES)},
     ),
     _Case(
-        "an alert of the controller that ends",
-        _WELL | {'tpu_provisioner_alerts{pod="a",kind="mass_disappearance"}': "0x4 2x9 0x20"},
-        {"TPUProvisionerAlert": (10, 15)},
+        "a watch that falls silent at minute 5",
+        {'watch_last_contact_age_seconds{pod="a",resource="pods"}': "20x4 0+60x40 20x44"},
+        # Silent for more than 150 s at minute 8.
+        {"TPUProvisionerWatchStale": (13, 46)},
+        {"pod": "a", "resource": "pods"},
     ),
+    _Case(
+        "a watch that never hears anything",
+        {'watch_last_contact_age_seconds{pod="b",resource="nodes"}': " ".join(["Inf"] * 91)},
+        {"TPUProvisionerWatchStale": (5, _MINUTES)},
+        {"pod": "b", "resource": "nodes"},
+    ),
+    _Case(
+        "the brake holds for ten minutes",
+        {'alerts{pod="a",kind="mass_disappearance"}': "0x4 2x9 0x76"},
+        {"TPUProvisionerMassDisappearance": (6, 15)},
+    ),
+    _Case(
+        "a delete that is held up and then passes",
+        {'alerts{pod="a",kind="delete_held_up"}': "0x4 2x9 0x76"},
+        {"TPUProvisionerDeleteHeldUp": (10, 15)},
+    ),
+    _Case("a pool that goes an hour late", {'unneeded_overdue_seconds{pod="a"}': "0+60x60 0x29"}),
+    _Case(
+        "a pool that does not go",
+        {'unneeded_overdue_seconds{pod="a"}': "0+60x90"},
+        {"TPUProvisionerNodePoolLeak": (71, _MINUTES)},
+    ),
+    _Case(
+        "a slice that is stuck",
+        {'notices{pod="a",reason="SliceStuck"}': "0x4 1x85"},
+        {"TPUProvisionerSliceStuck": (15, _MINUTES)},
+    ),
+    _Case(
+        "a stockout that nobody waits for",
+        {'backoff_oldest_seconds{pod="a",kind="stockout"}': "0+60x90"},
+    ),
+    _Case(
+        "a slice that waits for something else",
+        {'longest_wait_seconds{pod="a"}': "0+60x90"},
+    ),
+    _Case(
+        "a stockout that a slice waits for",
+        {
+            'backoff_oldest_seconds{pod="a",kind="stockout"}': "0+60x60 0x29",
+            'longest_wait_seconds{pod="a"}': "0+60x90",
+        },
+        # Both are more than half an hour at minute 31.
+        {"TPUProvisionerStockout": (41, 61)},
+    ),
+    _Case(
+        "a limit that keeps slices waiting for an hour and more",
+        {'limit_waiting_slices{pod="a",limit="MAX_CHIPS"}': "0x4 2x85"},
+        {"TPUProvisionerLimitReached": (65, _MINUTES)},
+        {"limit": "MAX_CHIPS"},
+    ),
+    _Case("a limit with a pause", {'limit_waiting_slices{pod="a",limit="MAX_CHIPS"}': "0x4 2x50 0x1 2x30"}),
 )
+
+
+def _chart_rules(*values: str) -> dict[str, Any]:
+    rendered = tools.run(
+        "helm", "template", "test", str(chart.CHART), "--kube-version=1.30.0", f"--namespace={NAMESPACE}",
+        f"--set={','.join(('image.repository=registry.example/controller', 'prometheusRule.enabled=true', *values))}",
+    )  # fmt: skip
+    return only([each for each in yaml.safe_load_all(rendered) if each], "PrometheusRule")
 
 
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the chart's rules as a file of Prometheus."""
-    rendered = tools.run(
-        "helm", "template", "test", str(chart.CHART), "--kube-version=1.30.0", f"--namespace={NAMESPACE}",
-        "--set=image.repository=registry.example/controller,prometheusRule.enabled=true",
-    )  # fmt: skip
-    rule = only([each for each in yaml.safe_load_all(rendered) if each], "PrometheusRule")
     path = tmp_path_factory.mktemp("rules") / "rules.yaml"
-    path.write_text(yaml.safe_dump(rule["spec"]), encoding="utf-8")
+    path.write_text(yaml.safe_dump(_chart_rules()["spec"]), encoding="utf-8")
     return path
 
 
@@ -98,19 +178,20 @@ def test_alerts(case: _Case, rules: Path, tmp_path: Path) -> None:
         for alert, rule in known.items()
         for minute in range(_MINUTES)
     ]
+    series = {name: values for name, values in (_WELL | case.series).items() if values}
     test = {
         "rule_files": [str(rules)],
         "evaluation_interval": "1m",
         "tests": [
             {
                 "interval": "1m",
-                "input_series": [{"series": series, "values": values} for series, values in case.series.items()],
+                "input_series": [{"series": PREFIX + name, "values": values} for name, values in series.items()],
                 "alert_rule_test": expectations,
             }
         ],
     }
     path = tmp_path / "test.yaml"
-    path.write_text(yaml.safe_dump(test), encoding="utf-8")
+    path.write_text(json.dumps(test), encoding="utf-8")
     tools.run("promtool", "test", "rules", str(path))
 
 
@@ -118,15 +199,117 @@ def _expected(rule: dict[str, Any], case: _Case, minute: int) -> list[dict[str, 
     first, end = case.want.get(rule["alert"], (0, 0))
     if not first <= minute < end:
         return []
-    more = {"kind": "mass_disappearance"} if "by (kind)" in rule["expr"] else {}
     said = {
-        name: re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda found: more[found[1]], text)
+        name: re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda found: case.labels[found[1]], text)
         for name, text in rule["annotations"].items()
     }
-    return [{"exp_labels": rule["labels"] | more, "exp_annotations": said}]
+    return [{"exp_labels": rule["labels"] | case.labels, "exp_annotations": said}]
 
 
-def test_every_alert_is_seen_to_fire(rules: Path) -> None:
+def test_every_alert_is_seen_to_fire() -> None:
     """No alert is without a case."""
-    (group,) = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
-    assert {rule["alert"] for rule in group["rules"]} == {alert for case in _CASES for alert in case.want}
+    assert {rule.name for rule in alerts.RULES} == {alert for case in _CASES for alert in case.want}
+
+
+def test_a_query_names_what_is_exported() -> None:
+    """A metric that is renamed would silence its alert."""
+    exported = {each.name: set(each.labels) for each in Metrics(version="test").described}
+    for rule in alerts.RULES:
+        found = re.findall(rf"({PREFIX}\w+)(?:\{{(\w+)=)?", rule.query)
+        assert found
+        for name, label in found:
+            assert name in exported
+            assert not label or label in exported[name]
+
+
+def test_every_kind_of_alert_of_the_controller_has_a_rule() -> None:
+    """The log is not read by everybody."""
+    kinds = {
+        kind
+        for path in (_ROOT / "provisioner" / "slices" / "planning").rglob("*.py")
+        for kind in re.findall(r"Alert\(\s*kind=\"(\w+)\"", path.read_text(encoding="utf-8"))
+    }
+    assert len(kinds) >= 2
+    for kind in kinds:
+        assert [rule.name for rule in alerts.RULES if f'kind="{kind}"' in rule.query], kind
+
+
+# --- runbooks
+
+
+def test_each_rule_has_a_runbook_and_each_runbook_a_rule() -> None:
+    """The list of runbooks names all of them too."""
+    folder = _ROOT / alerts.RUNBOOKS
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
+    index = pages.pop("README")
+    assert set(pages) == {rule.slug for rule in alerts.RULES}
+    assert sorted(re.findall(r"(?m)^- \[[^]]+\]\((\S+)\.md\):", index)) == sorted(pages)
+    for rule in alerts.RULES:
+        page = pages[rule.slug]
+        assert page.startswith(f"# {rule.name}\n\n**Fires** when ")
+        assert f"Severity: {rule.severity}." in page
+        assert re.findall(r"(?m)^## (.+)$", page) == ["Find the cause", "What to do", "It ends"]
+
+
+@pytest.mark.parametrize(
+    ("values", "want"),
+    [
+        pytest.param((), "docs/runbooks", id="a path in the repository"),
+        pytest.param(
+            ("prometheusRule.runbooks=https://wiki.example/tpu",),
+            "https://wiki.example/tpu",
+            id="an address of your own",
+        ),
+    ],
+)
+def test_an_alert_says_where_its_runbook_is(values: tuple[str, ...], want: str) -> None:
+    """By the annotation that Prometheus' dashboards know."""
+    (group,) = _chart_rules(*values)["spec"]["groups"]
+    found = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in group["rules"]}
+    assert found == {rule.name: f"{want}/{rule.slug}.md" for rule in alerts.RULES}
+
+
+# --- where they are installed
+
+
+def test_kustomize_has_the_same_rules_as_the_chart(tmp_path: Path) -> None:
+    """The component is complete by itself."""
+    component = os.path.relpath(DEPLOY / "components" / "prometheus-rule", tmp_path.resolve())
+    (tmp_path / "kustomization.yaml").write_text(f"components:\n- {component}\n", encoding="utf-8")
+    (made,) = [each for each in yaml.safe_load_all(tools.run("kustomize", "build", str(tmp_path))) if each]
+    assert made["kind"] == "PrometheusRule"
+    assert made["metadata"]["namespace"] == NAMESPACE
+    assert made["spec"] == _chart_rules()["spec"]
+
+
+#: What the API of Cloud Monitoring, v3, knows of a policy with a condition in PromQL, as far as it is used.
+_POLICY = {"displayName", "documentation", "userLabels", "severity", "combiner", "conditions"}
+_CONDITION = {"query", "duration", "evaluationInterval", "ruleGroup", "alertRule"}
+
+
+@pytest.mark.parametrize("rule", alerts.RULES, ids=[rule.slug for rule in alerts.RULES])
+def test_a_policy_of_google_cloud_says_the_same(rule: alerts.Rule) -> None:
+    """The same query for the same time; what the API restricts is kept to."""
+    policy: Mapping[str, Any] = json.loads((alerts.POLICIES / f"{rule.slug}.json").read_text(encoding="utf-8"))
+    assert policy.keys() == _POLICY
+    assert policy["severity"] in ("CRITICAL", "ERROR", "WARNING")
+    (condition,) = policy["conditions"]
+    assert condition.keys() == {"displayName", "conditionPrometheusQueryLanguage"}
+    promql = condition["conditionPrometheusQueryLanguage"]
+    assert promql.keys() == _CONDITION
+    assert (promql["query"], promql["alertRule"]) == (rule.query, rule.name)
+    for name in ("duration", "evaluationInterval"):
+        seconds = re.fullmatch(r"([0-9]+)s", promql[name])
+        assert seconds is not None
+        # Whole half minutes.
+        assert int(seconds[1]) % 30 == 0
+    assert int(promql["duration"][:-1]) == rule.minutes * 60
+    text = policy["documentation"]["content"]
+    assert f"docs/runbooks/{rule.slug}.md" in text
+    assert len(text.encode()) < 8192
+    assert "<" not in text
+
+
+def test_every_policy_is_generated() -> None:
+    """None is left of an alert that is no more."""
+    assert {path.stem for path in alerts.POLICIES.iterdir()} == {rule.slug for rule in alerts.RULES}
