@@ -66,7 +66,9 @@ class Remote:
         except kube.ClusterError as error:
             raise RemoteError(
                 f"the controller in namespace {self.namespace} cannot be asked: {error}. Is it running? See "
-                f"`kubectl --namespace {self.namespace} get pods`."
+                f"`kubectl --namespace {self.namespace} get pods`. If only the API server's proxy does not reach it, "
+                f"use `kubectl --namespace {self.namespace} port-forward deployment/tpu-provisioner {self.port}` and "
+                f"--server http://127.0.0.1:{self.port}."
             ) from error
 
     def _leader(self, api: Api) -> str:

@@ -105,6 +105,7 @@ def sources_of_scrapes(documents: list[dict[str, Any]]) -> list[Any]:
     selectors = [
         peer["namespaceSelector"]
         for rule in only(documents, "NetworkPolicy")["spec"]["ingress"]
+        if rule["ports"] == [{"protocol": "TCP", "port": "metrics"}]
         for peer in rule["from"]
     ]
     return [selector.get("matchLabels") or selector["matchExpressions"][0]["values"] for selector in selectors]

@@ -101,11 +101,14 @@ def test_selectors_meet(base: list[dict[str, Any]]) -> None:
 
 
 def test_the_network(base: list[dict[str, Any]]) -> None:
-    """Metrics come in; DNS, 443 and the metadata server go out; nothing else does."""
+    """Scrapes and the API server's proxy come in; DNS, 443 and the metadata server go out; nothing else does."""
     policy = only(base, "NetworkPolicy")["spec"]
     assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
-    assert [port["port"] for rule in policy["ingress"] for port in rule["ports"]] == ["metrics"]
+    assert [port["port"] for rule in policy["ingress"] for port in rule["ports"]] == ["metrics", "probes"]
     assert all(rule["from"] for rule in policy["ingress"])
+    (agents,) = policy["ingress"][1]["from"]
+    # Not all pods of a namespace, and not those of that label in any namespace.
+    assert agents.keys() == {"namespaceSelector", "podSelector"}
     addresses = {
         port["port"]: {peer["ipBlock"]["cidr"] for peer in rule["to"] if "ipBlock" in peer}
         for rule in policy["egress"]

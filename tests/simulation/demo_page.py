@@ -119,8 +119,10 @@ class Demo(Simulation):
             }
         )
         self.cloud.limit_operations(12)
-        # The reservation is small.
-        self.cloud.world.faults.add(Fault(kind=FaultKind.STOCKOUT, capacity="reservation", zone=OTHER_ZONE))
+        # The reservation is in one zone alone.
+        self.cloud.world.faults.add(
+            Fault(kind=FaultKind.STOCKOUT, capacity="reservation", zone=OTHER_ZONE, after_seconds=15.0)
+        )
         self._numbers = 0
         self._teams: tuple[Callable[[], WorkloadRun], ...] = (self._research, self._vision, self._serving, self._batch)
 
@@ -271,7 +273,8 @@ def serve(demo: Demo, *, address: str, speed: float, seconds: float | None = Non
         pages=api.pages(board),
         streams=api.streams(board),
     )
-    server.start()
+    with logs.told_to(demo.stage):
+        server.start()
     where = f"http://127.0.0.1:{server.ports[0]}"
     sys.stdout.write(
         f"Status page: {where}/ ({speed:g} times as fast as time passes; Ctrl-C ends it)\n"
