@@ -9,7 +9,7 @@ from itertools import groupby
 import click
 
 from provisioner import constants, tpu
-from provisioner.cli import output
+from provisioner.cli import output, tables
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command
 from provisioner.tpu import Accelerator, MachineType, Shape
@@ -85,7 +85,7 @@ def _page(offers: Sequence[Accelerator], *, everything: bool) -> Iterator[str]:
         )
     if any("*" in cell for row in rows for cell in row):
         notes.append(f"* only if the pod selects {constants.INSTANCE_TYPE}; otherwise another machine type is used.")
-    yield from _aligned(rows)
+    yield from tables.aligned(rows)
     if notes:
         yield ""
         yield from notes
@@ -117,9 +117,3 @@ def _chips_a_pod(shape: Shape) -> str:
 
 def _twin(offer: Accelerator, machine: MachineType) -> str:
     return next(each.name for each in offer.machine_types if each.chips == machine.chips and not each.only_on_request)
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

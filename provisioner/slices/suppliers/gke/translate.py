@@ -296,6 +296,16 @@ def node_pool_message(request: NodePoolRequest) -> container_v1.NodePool:
     return pool
 
 
+def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str, Any]:
+    """Return what a create sends, as JSON with enums by their names."""
+    sent = container_v1.CreateNodePoolRequest(parent=cluster_path, node_pool=node_pool_message(request))
+    found: dict[str, Any] = json_format.MessageToDict(container_v1.CreateNodePoolRequest.pb(sent))
+    config = found["nodePool"]["config"]
+    # A map of a message has no order.
+    config["labels"] = dict(sorted(config["labels"].items()))
+    return found
+
+
 def _make_empty(pool: container_v1.NodePool, request: NodePoolRequest) -> None:
     """Let the pool begin without nodes and grow to its whole size at once, as flex-start capacity demands."""
     pool.initial_node_count = 0

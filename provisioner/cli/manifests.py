@@ -1,0 +1,68 @@
+"""Find and read manifests as `kubectl apply -f` does: files, folders and standard input."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from provisioner.cli.yamltext import read_documents
+from provisioner.slices.offline.documents import Document, Problem, objects_of
+
+STANDARD_INPUT = "-"
+_SUFFIXES = (".json", ".yaml", ".yml")
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+class Manifests(NamedTuple):
+    """What was read."""
+
+    documents: tuple[Document, ...]
+    #: What could not be read.
+    problems: tuple[Problem, ...]
+
+
+def read_manifests(names: Iterable[str], *, recursive: bool = False) -> Manifests:
+    """Read all objects; "-" is standard input, of a folder the files that kubectl reads."""
+    documents: list[Document] = []
+    problems: list[Problem] = []
+    for name in dict.fromkeys(names):
+        try:
+            for source, content in _contents(name, recursive=recursive):
+                found, wrong = _read(source, content)
+                documents += found
+                problems += wrong
+        except OSError as error:
+            problems.append(Problem(source=name, line=0, message=f"cannot be read: {error.strerror or error}"))
+    objects = [each for document in documents for each in objects_of(document)]
+    return Manifests(documents=tuple(objects), problems=tuple(problems))
+
+
+def _contents(name: str, *, recursive: bool) -> Iterator[tuple[str, bytes]]:
+    if name == STANDARD_INPUT:
+        yield name, sys.stdin.buffer.read(_MOST_BYTES + 1)
+        return
+    path = Path(name)
+    if path.is_dir():
+        found = path.rglob("*") if recursive else path.iterdir()
+        files = sorted(each for each in found if each.suffix in _SUFFIXES and each.is_file())
+        if not files:
+            raise OSError(f"no file in it ends with {', '.join(_SUFFIXES)}")
+    else:
+        files = [path]
+    for each in files:
+        with each.open("rb") as file:
+            yield str(each), file.read(_MOST_BYTES + 1)
+
+
+def _read(source: str, content: bytes) -> tuple[list[Document], list[Problem]]:
+    if len(content) > _MOST_BYTES:
+        return [], [Problem(source=source, line=0, message=f"has more than {_MOST_BYTES:,} bytes; split it")]
+    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        return [], [Problem(source=source, line=line, message=f"is not UTF-8: byte 0x{content[error.start]:02x}")]
+    return read_documents(source, text)

@@ -1,0 +1,315 @@
+"""`tpu-provisioner plan`: which node pools manifests would get, and every mistake in them, without a cluster.
+
+It asks the same decision as the controller, about a cluster without any node pool.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import click
+
+from provisioner import constants, settings
+from provisioner.cli import output, tables
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.frame import Command, complete_files
+from provisioner.cli.manifests import Manifests, read_manifests
+from provisioner.cli.plansettings import PlanSettings, read_plan_settings, read_settings_file
+from provisioner.model.capacity import NodePoolRequest, PoolName
+from provisioner.slices.offline.forecast import Forecast, PlannedPool, forecast
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
+
+_UNKNOWN = "*"
+#: Labels that follow from a UID.
+_UNKNOWN_LABELS = (constants.POOL_JOBSET_UID, constants.POOL_WORKLOAD_UID, constants.NODEPOOL_HASH)
+_HEAD = ("SLICES OF", "POOLS", "MACHINE TYPE", "TOPOLOGY", "HOSTS", "CHIPS")
+_NUMBERS = (1, 4, 5)
+_WIDTH = 30
+_COLUMNS = 80
+_WIDE = "wide"
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "{prog} plan -f jobset.yaml",
+        "{prog} plan -f manifests/ --settings settings.env",
+        "{prog} plan -f jobset.yaml -o wide",
+        "kustomize build . | {prog} plan -f - -o yaml",
+    ),
+)
+@click.option(
+    "-f",
+    "--filename",
+    "first",
+    multiple=True,
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="manifest, folder of manifests, or - for standard input; can be repeated",
+)
+@click.argument("more", nargs=-1, metavar="[FILE]...", shell_complete=complete_files)
+@click.option("-R", "--recursive", is_flag=True, help="also read the folders in a folder")
+@click.option(
+    "-n",
+    "--namespace",
+    default="default",
+    show_default=True,
+    help="namespace of objects that name none",
+)
+@click.option(
+    "--settings",
+    "settings_file",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="settings.env of an overlay, or a ConfigMap (default: the environment)",
+)
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["json", "yaml", _WIDE]),
+    help="format of the output; wide: with labels and taints; json, yaml: with the requests to GKE",
+)
+def command(
+    first: tuple[str, ...],
+    more: tuple[str, ...],
+    *,
+    recursive: bool,
+    namespace: str,
+    settings_file: str | None,
+    form: str | None,
+) -> int:
+    """Show which node pools manifests would get, and every mistake in them.
+
+    It works offline: it asks the decision that the controller makes, about a cluster without node pools. It reads
+    JobSets, LeaderWorkerSets, and Jobs that ask to be served.
+
+    Exit code 3 when something would not be served, 1 when a file cannot be read.
+    """
+    names = (*first, *more)
+    if not names:
+        raise click.UsageError("no file is given; use -f FILE, or -f - for standard input")
+    manifests = read_manifests(names, recursive=recursive)
+    try:
+        variables, warnings = read_settings_file(settings_file) if settings_file else (dict(os.environ), ())
+        effective = read_plan_settings(variables, manifests.documents)
+    except OSError as error:
+        return _fail(f"{settings_file}: cannot be read: {error.strerror or error}")
+    except settings.SettingsError as error:
+        return _fail(str(error))
+    found = forecast(manifests.documents, effective.settings, GKE_RULES, default_namespace=namespace)
+    result = _Result(manifests, effective._replace(remarks=(*warnings, *effective.remarks)), found)
+    try:
+        if form in (None, _WIDE):
+            click.echo("\n".join(_lines(result, wide=form == _WIDE)))
+        else:
+            _for_programs(result, form)
+    except BrokenPipeError:
+        output.drop_the_rest()
+    return result.exit_code
+
+
+class _Result(NamedTuple):
+    """All that a plan came to."""
+
+    manifests: Manifests
+    effective: PlanSettings
+    found: Forecast
+
+    @property
+    def exit_code(self) -> int:
+        if self.manifests.problems or not self.manifests.documents:
+            return ExitCode.ERROR
+        return ExitCode.OK if self.found.all_served else ExitCode.NOT_SERVED
+
+
+def _fail(message: str) -> int:
+    sys.stderr.write(f"tpu-provisioner plan: {output.plain(message)}\n")
+    return ExitCode.ERROR
+
+
+# --- For people ---
+
+
+def _lines(result: _Result, *, wide: bool) -> Iterator[str]:
+    found = result.found
+    groups = _groups(found.pools)
+    if groups:
+        yield from _table(groups, wide=wide)
+        yield ""
+    mistakes = [*map(str, result.manifests.problems), *map(str, found.problems)]
+    mistakes += [str(each) for each in found.remarks if each.refused]
+    notes = [str(each) for each in found.remarks if not each.refused]
+    for head, lines, colour in (("Not served:", mistakes, "red"), ("Notes:", notes, "yellow")):
+        if lines:
+            yield click.style(head, fg=colour, bold=True)
+            yield from (f"  {output.plain(line)}" for line in lines)
+            yield ""
+    if not result.manifests.documents and not mistakes:
+        yield "There is no object in these files."
+        return
+    for remark in result.effective.remarks:
+        yield from textwrap.wrap(output.plain(remark), _COLUMNS, break_on_hyphens=False)
+    if any(not each.named for each in found.pools):
+        yield "* stands for digits that depend on the UID of the object, which it gets later."
+    yield _summary(found)
+
+
+def _summary(found: Forecast) -> str:
+    if not found.pools:
+        return "No node pools would be created."
+    pools, hosts = len(found.pools), sum(each.request.hosts for each in found.pools)
+    chips = sum(each.chips for each in found.pools)
+    return f"{_count(pools, 'node pool')} would be created: {_count(hosts, 'host')}, {_count(chips, 'chip')}."
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _groups(pools: Sequence[PlannedPool]) -> list[list[PlannedPool]]:
+    """Put pools together that differ in their names alone."""
+    groups: dict[tuple[object, ...], list[PlannedPool]] = {}
+    for pool in pools:
+        request = pool.request
+        key = (
+            pool.slice_.workload.uid,
+            pool.template.name if pool.template is not None else "",
+            request.machine_type,
+            request.topology,
+            request.hosts,
+            request.zone,
+            pool.options,
+        )
+        groups.setdefault(key, []).append(pool)
+    return list(groups.values())
+
+
+def _table(groups: Sequence[Sequence[PlannedPool]], *, wide: bool) -> Iterator[str]:
+    rows = [_HEAD]
+    below: list[list[str]] = [[]]
+    for pools in groups:
+        pool = pools[0]
+        request, workload = pool.request, pool.slice_.workload
+        part = pool.template.name if pool.template is not None else ""
+        first, *rest = _wrapped(output.plain(f"{workload.kind.value} {workload.name}"), output.plain(part))
+        cells = (str(len(pools)), request.machine_type, request.topology, str(request.hosts), str(pool.chips))
+        rows.append((first, *cells))
+        below.append([*rest, *_details(pools, wide=wide)])
+    for line, more in zip(tables.aligned(rows, right=_NUMBERS), below, strict=True):
+        yield click.style(line, bold=True) if line.startswith(_HEAD[0]) else line
+        yield from more
+
+
+def _wrapped(text: str, part: str) -> list[str]:
+    """Return the first cell of a row and, indented, what does not fit it."""
+    if part and len(text) + len(part) + 2 <= _WIDTH:
+        return [f"{text}: {part}"]
+    pieces = [text, part] if part else [text]
+    first, *rest = [piece[at : at + _WIDTH] for piece in pieces for at in range(0, len(piece), _WIDTH)]
+    return [first, *(f"  {each}" for each in rest)]
+
+
+def _details(pools: Sequence[PlannedPool], *, wide: bool) -> Iterator[str]:
+    """Yield what does not fit the table: choices of capacity, and on request all that is asked of GKE."""
+    pool = pools[0]
+    request = _shown_request(pool)
+    yield f"    {'name' if len(pools) == 1 else 'names'}: {', '.join(dict.fromkeys(map(_name_of, pools)))}"
+    for number, option in enumerate(pool.options, start=1):
+        impossible = f" (not possible: {output.plain(option.problem)})" if option.problem else ""
+        yield f"    {number}. {option.choice}{impossible}"
+    if not wide:
+        return
+    source, namespace = output.plain(pool.document.source), output.plain(pool.slice_.workload.namespace)
+    yield f"    from: {source}:{pool.document.line}, namespace {namespace}"
+    for key in sorted(request.labels):
+        yield f"    label: {output.plain(f'{key}={request.labels[key]}')}"
+    for taint in request.taints:
+        yield f"    taint: {output.plain(f'{taint.key}={taint.value}:{taint.effect}')}"
+
+
+def _name_of(pool: PlannedPool) -> str:
+    return output.plain(pool.shown_name)
+
+
+# --- For programs ---
+
+
+def _shown_request(pool: PlannedPool) -> NodePoolRequest:
+    """Return the request, with placeholders for what nobody knows before the object exists."""
+    if pool.named:
+        return pool.request
+    labels = {key: _UNKNOWN if key in _UNKNOWN_LABELS else value for key, value in pool.request.labels.items()}
+    return replace(pool.request, name=PoolName(pool.shown_name), labels=labels)
+
+
+def _data(result: _Result) -> dict[str, Any]:
+    # Google's library takes a quarter of a second: only where its messages are shown.
+    from provisioner.slices.suppliers.gke.translate import create_request_json  # noqa: PLC0415
+
+    effective, found = result.effective.settings, result.found
+    cluster = f"projects/{effective.project_id}/locations/{effective.cluster_location}/clusters/{effective.cluster}"
+    counts = Counter(pool.slice_.workload.kind.value for pool in found.pools)
+    return {
+        "nodePools": [
+            {
+                "name": pool.shown_name,
+                "workload": {
+                    "kind": pool.slice_.workload.kind.value,
+                    "namespace": pool.slice_.workload.namespace,
+                    "name": pool.slice_.workload.name,
+                    "file": pool.document.source,
+                    "line": pool.document.line,
+                },
+                "group": pool.slice_.group_name,
+                "machineType": pool.request.machine_type,
+                "topology": pool.request.topology,
+                "hosts": pool.request.hosts,
+                "chips": pool.chips,
+                "zone": pool.request.zone,
+                "capacity": [
+                    {"choice": str(option.choice), "possible": not option.problem, "problem": option.problem}
+                    for option in pool.options
+                ],
+                "request": create_request_json(cluster, _shown_request(pool)),
+            }
+            for pool in found.pools
+        ],
+        "problems": [
+            {"file": each.source, "line": each.line, "message": each.message}
+            for each in (*result.manifests.problems, *found.problems)
+        ],
+        "remarks": [
+            {
+                "file": each.document.source,
+                "line": each.line,
+                "object": each.subject,
+                "reason": each.reason,
+                "message": each.message,
+                "served": not each.refused,
+                "slices": each.slices,
+            }
+            for each in found.remarks
+        ],
+        "assumptions": list(result.effective.remarks),
+        "totals": {
+            "nodePools": len(found.pools),
+            "hosts": sum(pool.request.hosts for pool in found.pools),
+            "chips": sum(pool.chips for pool in found.pools),
+            "nodePoolsByKind": dict(counts),
+        },
+        "exitCode": int(result.exit_code),
+    }
+
+
+def _for_programs(result: _Result, form: str) -> None:
+    # As the other commands write it; its libraries are not for the tables.
+    from provisioner.cli.formats import write  # noqa: PLC0415
+
+    write(_data(result), form)

@@ -1,0 +1,122 @@
+"""Settings for a plan: from a file or the environment, with placeholders for what a plan can do without."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from provisioner import constants, settings
+from provisioner.cli.yamltext import read_documents
+from provisioner.settings import Settings, region_of
+from provisioner.slices.offline.documents import Document, walk
+
+_PROJECT, _CLUSTER, _LOCATION, _ZONE = "GCP_PROJECT_ID", "GCP_CLUSTER", "GCP_CLUSTER_LOCATION", "GCP_ZONE"
+#: A region and one more part.
+_NAMED_ZONE = re.compile(r"\b[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}-[a-z0-9]{1,10}\b")
+_ZONE_FIELDS = frozenset({*constants.ZONE_LABELS, constants.ZONES, constants.CAPACITY})
+_ZONE_SETTINGS = (_ZONE, "ZONES", "CAPACITY")
+_SOMEWHERE = "your-region1"
+_MOST_BYTES = 1024 * 1024
+#: The release channel of new clusters.
+_CHANNEL = "REGULAR"
+
+
+class PlanSettings(NamedTuple):
+    """The settings of a plan."""
+
+    settings: Settings
+    #: What was assumed, and settings that do not do what somebody thinks.
+    remarks: tuple[str, ...]
+
+
+def read_plan_settings(variables: Mapping[str, str], documents: Iterable[Document]) -> PlanSettings:
+    """Read the settings; the region is that of the manifests where no setting says it. Raises SettingsError."""
+    assumed = dict(_assumed(variables, documents))
+    effective = settings.read_settings(variables, inferred=assumed)
+    remarks = []
+    if assumed:
+        are = "are" if len(assumed) > 1 else "is"
+        remarks.append(f"{_listed(assumed.keys())} {are} not set; this plan uses {_listed(assumed.values())}.")
+    if effective.auto_upgrade is None:
+        effective = effective.on_channel(_CHANNEL)
+        remarks.append("NODEPOOL_AUTO_UPGRADE is auto; this plan is for a cluster on a release channel.")
+    if effective.pause_creation:
+        remarks.append("PAUSE_CREATION is set: nothing is created until it is unset.")
+    return PlanSettings(settings=effective, remarks=tuple(remarks))
+
+
+def _listed(words: Iterable[str]) -> str:
+    *some, last = words
+    return f"{', '.join(some)} and {last}" if some else last
+
+
+def read_settings_file(name: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Read a file of settings as the kustomize overlay has it, or a ConfigMap; and warnings about what it sets.
+
+    Raises SettingsError with the lines that cannot be read, OSError where the file cannot be.
+    """
+    with Path(name).open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise settings.SettingsError([f"{name} is not UTF-8"]) from error
+    if len(content) > _MOST_BYTES:
+        raise settings.SettingsError([f"{name} has more than {_MOST_BYTES:,} bytes"])
+    found = _of_config_map(name, text) if re.search(r"^kind:|\"kind\"", text, re.MULTILINE) else _of_lines(name, text)
+    return found, settings.warnings_about_environment(found)
+
+
+def _of_lines(name: str, text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    problems = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        bare = line.strip()
+        if not bare or bare.startswith("#"):
+            continue
+        key, separator, value = bare.partition("=")
+        if not separator or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", key):
+            problems.append(f"{name}:{number} is not of the form NAME=value")
+        found[key] = value
+    if problems:
+        raise settings.SettingsError(problems)
+    return found
+
+
+def _of_config_map(name: str, text: str) -> dict[str, str]:
+    documents, problems = read_documents(name, text)
+    maps = [each for each in documents if each.raw.get("kind") == "ConfigMap"]
+    data = maps[0].raw.get("data") if len(maps) == 1 else None
+    if problems or not isinstance(data, dict):
+        raise settings.SettingsError([*map(str, problems)] or [f"{name} is not one ConfigMap with data"])
+    return {key: value for key, value in data.items() if isinstance(value, str)}
+
+
+def _assumed(variables: Mapping[str, str], documents: Iterable[Document]) -> Iterator[tuple[str, str]]:
+    """Yield placeholders for the settings that are required and not set."""
+    given = {name: variables.get(name, "").strip() for name in (_PROJECT, _CLUSTER, _LOCATION, *_ZONE_SETTINGS)}
+    if not given[_PROJECT]:
+        yield _PROJECT, "your-project"
+    if not given[_CLUSTER]:
+        yield _CLUSTER, "your-cluster"
+    if given[_LOCATION] and given[_ZONE]:
+        return
+    named = [zone for name in _ZONE_SETTINGS for zone in _NAMED_ZONE.findall(given[name])]
+    named += _zones_of(documents)
+    location = given[_LOCATION] or (region_of(named[0]) if named else _SOMEWHERE)
+    if not given[_LOCATION]:
+        yield _LOCATION, location
+    if not given[_ZONE]:
+        there = [zone for zone in named if region_of(zone) == region_of(location)]
+        own = location if location != region_of(location) else ""
+        yield _ZONE, own or (there[0] if there else f"{location}-a")
+
+
+def _zones_of(documents: Iterable[Document]) -> Iterator[str]:
+    """Yield the zones that manifests name, by selector or annotation."""
+    for document in documents:
+        for path, node in walk(document):
+            if path and path[-1] in _ZONE_FIELDS and isinstance(node.value, str):
+                yield from _NAMED_ZONE.findall(node.value[:4096])

@@ -1,0 +1,241 @@
+"""The pods that the controllers of a workload would make: as the API server would show them, unschedulable.
+
+Only leader pods are made: the decision goes by these. JobSet 0.11, LeaderWorkerSet 0.9 and Kubernetes' own controllers
+are followed in what is read of pods: names, labels, annotations, owner references, selectors and tolerations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from provisioner import constants
+from provisioner.kube import fields
+from provisioner.model.workloads import WorkloadKind, group_key
+from provisioner.slices.offline.documents import Path
+
+Json = dict[str, Any]
+
+_EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+_BY_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
+_JOBSET = "jobset.sigs.k8s.io/"
+_LWS = "leaderworkerset.sigs.k8s.io/"
+_PLACEMENT = (_EXCLUSIVE, _BY_SELECTOR)
+_INDEXED = "Indexed"
+#: What the scheduler says where there is no node at all.
+_NO_NODES = "0/0 nodes are available: no nodes available to schedule pods."
+#: Kubernetes' admission adds it to pods that ask for chips.
+_CHIP_TOLERATION = {"key": constants.TPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
+#: The digits of made-up UIDs: as many as real ones have, which count for the length of labels.
+_MADE_UP = "00000000-0000-4000-8000-{:012x}"
+
+
+class Template(NamedTuple):
+    """Where a workload says what the pods of its groups are."""
+
+    #: In the order of `Workload.groups`.
+    place: int
+    #: Of the replicated job; empty where all groups are alike.
+    name: str
+    replicas: int
+    #: To the pod template, to the number of pods of a group, and to the number of groups.
+    path: Path
+    pods_path: Path
+    replicas_path: Path
+
+
+def made_up_uid(number: int) -> str:
+    """Return what stands for the UID of an object that does not exist yet."""
+    return _MADE_UP.format(number)
+
+
+def is_made_up(uid: str) -> bool:
+    """Whether a UID is not real."""
+    return uid.startswith(_MADE_UP[:24])
+
+
+def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
+    """List the templates of a workload."""
+    spec = fields.mapping(raw.get("spec"))
+    if kind is WorkloadKind.JOB:
+        return [
+            Template(
+                place=0,
+                name="",
+                replicas=1,
+                path=("spec", "template"),
+                pods_path=("spec", "parallelism"),
+                replicas_path=("spec", "parallelism"),
+            )
+        ]
+    if kind is WorkloadKind.LEADER_WORKER_SET:
+        base: Path = ("spec", "leaderWorkerTemplate")
+        has_leader = bool(fields.mapping(spec.get("leaderWorkerTemplate")).get("leaderTemplate"))
+        return [
+            Template(
+                place=0,
+                name="",
+                replicas=fields.count(spec.get("replicas"), default=1),
+                path=(*base, "leaderTemplate" if has_leader else "workerTemplate"),
+                pods_path=(*base, "size"),
+                replicas_path=("spec", "replicas"),
+            )
+        ]
+    found = []
+    for place, entry in enumerate(fields.mappings(spec.get("replicatedJobs"))):
+        job: Path = ("spec", "replicatedJobs", place)
+        found.append(
+            Template(
+                place=place,
+                name=fields.name(entry.get("name")),
+                replicas=fields.count(entry.get("replicas"), default=1),
+                path=(*job, "template", "spec", "template"),
+                pods_path=(*job, "template", "spec", "parallelism"),
+                replicas_path=(*job, "replicas"),
+            )
+        )
+    return found
+
+
+def leaders_of(kind: WorkloadKind, raw: Json, template: Template, now: datetime) -> Iterator[Json]:
+    """Yield the leader pod of each group of a template; none where the pods have no index."""
+    if kind is WorkloadKind.LEADER_WORKER_SET:
+        for number in range(template.replicas):
+            yield _leader_of_group(raw, template, number, now)
+    elif kind is WorkloadKind.JOB:
+        spec = fields.mapping(raw.get("spec"))
+        if spec.get("completionMode") == _INDEXED:
+            metadata = fields.mapping(raw.get("metadata"))
+            yield _pod_of_job(metadata, spec, fields.name(metadata.get("name")), fields.name(metadata.get("uid")), now)
+    else:
+        yield from _leaders_of_jobset(raw, template, now)
+
+
+def _leaders_of_jobset(raw: Json, template: Template, now: datetime) -> Iterator[Json]:
+    metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
+    entries = fields.mappings(spec.get("replicatedJobs"))
+    entry = entries[template.place]
+    job_template = fields.mapping(entry.get("template"))
+    job_spec = fields.mapping(job_template.get("spec"))
+    # JobSet's own default is Indexed.
+    if (job_spec.get("completionMode") or _INDEXED) != _INDEXED:
+        return
+    pod_template = fields.mapping(job_spec.get("template"))
+    own = fields.mapping(metadata.get("annotations"))
+    of_job = fields.mapping(fields.mapping(job_template.get("metadata")).get("annotations"))
+    exclusive = {key: each[key] for each in (own, of_job) if _EXCLUSIVE in each for key in _PLACEMENT if key in each}
+    name, namespace = fields.name(metadata.get("name")), fields.name(metadata.get("namespace"))
+    group = _job_group(entry)
+    counts = [fields.count(each.get("replicas"), default=1) for each in entries]
+    together = [count if _job_group(each) == group else 0 for each, count in zip(entries, counts, strict=True)]
+    before, before_in_group = sum(counts[: template.place]), sum(together[: template.place])
+    for number in range(template.replicas):
+        job_name = f"{name}-{template.name}-{number}"
+        marks = {
+            constants.JOBSET_NAME: name,
+            constants.JOBSET_UID: fields.name(metadata.get("uid")),
+            constants.REPLICATED_JOB_NAME: template.name,
+            constants.RESTART_ATTEMPT: "0",
+            f"{_JOBSET}replicatedjob-replicas": str(template.replicas),
+            f"{_JOBSET}global-replicas": str(sum(counts)),
+            constants.JOB_INDEX: str(number),
+            constants.JOB_KEY: group_key(namespace, job_name),
+            f"{_JOBSET}job-global-index": str(before + number),
+            f"{_JOBSET}group-name": group,
+            f"{_JOBSET}group-replicas": str(sum(together)),
+            f"{_JOBSET}job-group-index": str(before_in_group + number),
+        }
+        marked = _with_marks(pod_template, labels=marks, annotations={**marks, **exclusive})
+        if _EXCLUSIVE in exclusive and _BY_SELECTOR in exclusive:
+            marked = _pinned(marked, f"{namespace}_{job_name}")
+        yield _pod_of_job(metadata, {**job_spec, "template": marked}, job_name, f"uid-of-{job_name}", now)
+
+
+def _job_group(entry: Json) -> str:
+    return fields.name(entry.get("groupName")) or "default"
+
+
+def _pinned(template: Json, job: str) -> Json:
+    """Add the selector by which JobSet places jobs on nodes that somebody labelled beforehand."""
+    spec = fields.mapping(template.get("spec"))
+    selector = {**fields.mapping(spec.get("nodeSelector")), "alpha.jobset.sigs.k8s.io/namespaced-job": job}
+    toleration = {"key": "alpha.jobset.sigs.k8s.io/no-schedule", "operator": "Exists", "effect": "NoSchedule"}
+    tolerations = [*fields.sequence(spec.get("tolerations")), toleration]
+    return {**template, "spec": {**spec, "nodeSelector": selector, "tolerations": tolerations}}
+
+
+def _pod_of_job(owner: Json, spec: Json, job_name: str, job_uid: str, now: datetime) -> Json:
+    """Return the pod of index 0 of a Job, as the Job controller makes it."""
+    labels = {
+        constants.COMPLETION_INDEX: "0",
+        "batch.kubernetes.io/controller-uid": job_uid,
+        constants.JOB_NAME: job_name,
+        "controller-uid": job_uid,
+        "job-name": job_name,
+    }
+    template = fields.mapping(spec.get("template"))
+    marked = _with_marks(template, labels=labels, annotations={constants.COMPLETION_INDEX: "0"})
+    return _pod(marked, owner, f"{job_name}-0-xxxxx", ("batch/v1", "Job", job_name, job_uid), now)
+
+
+def _leader_of_group(raw: Json, template: Template, number: int, now: datetime) -> Json:
+    """Return the leader pod of a group, as the controllers of LeaderWorkerSets and StatefulSets make it."""
+    metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
+    name, namespace = fields.name(metadata.get("name")), fields.name(metadata.get("namespace"))
+    pods = fields.mapping(spec.get("leaderWorkerTemplate"))
+    own = fields.mapping(metadata.get("annotations"))
+    leader = f"{name}-{number}"
+    labels = {
+        constants.LWS_NAME: name,
+        f"{_LWS}worker-index": "0",
+        f"{_LWS}group-index": str(number),
+        f"{_LWS}group-key": group_key(namespace, leader),
+        "apps.kubernetes.io/pod-index": str(number),
+        "statefulset.kubernetes.io/pod-name": leader,
+    }
+    annotations = {constants.LWS_SIZE: str(fields.count(pods.get("size"), default=1))}
+    if constants.LWS_EXCLUSIVE_TOPOLOGY in own:
+        annotations[constants.LWS_EXCLUSIVE_TOPOLOGY] = own[constants.LWS_EXCLUSIVE_TOPOLOGY]
+    marked = _with_marks(fields.mapping(pods.get(str(template.path[-1]))), labels=labels, annotations=annotations)
+    return _pod(marked, metadata, leader, ("apps/v1", "StatefulSet", name, f"uid-of-statefulset-{name}"), now)
+
+
+def _with_marks(template: Json, *, labels: Json, annotations: Json) -> Json:
+    metadata = fields.mapping(template.get("metadata"))
+    marked = {
+        **metadata,
+        "labels": {**fields.mapping(metadata.get("labels")), **labels},
+        "annotations": {**fields.mapping(metadata.get("annotations")), **annotations},
+    }
+    return {**template, "metadata": marked}
+
+
+def _pod(template: Json, workload: Json, name: str, owner: tuple[str, str, str, str], now: datetime) -> Json:
+    """Return a pod of a template, which the scheduler finds no node for."""
+    spec = fields.mapping(template.get("spec"))
+    api_version, kind, owner_name, uid = owner
+    moment = now.isoformat()
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": _NO_NODES,
+        "lastTransitionTime": moment,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            **fields.mapping(template.get("metadata")),
+            "name": name,
+            "namespace": workload.get("namespace"),
+            "uid": f"uid-of-{workload.get('uid')}-{name}",
+            "creationTimestamp": moment,
+            "ownerReferences": [
+                {"apiVersion": api_version, "kind": kind, "name": owner_name, "uid": uid, "controller": True}
+            ],
+        },
+        "spec": {**spec, "tolerations": [*fields.sequence(spec.get("tolerations")), _CHIP_TOLERATION]},
+        "status": {"phase": "Pending", "conditions": [condition]},
+    }

@@ -1,0 +1,260 @@
+"""What the provisioner would do about manifests: the same decision as in a cluster, on a cluster without any node pool.
+
+Everything is planned as if it were created at one moment, alone, with no pool, no node and no back-off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from provisioner import constants
+from provisioner.model import bounds
+from provisioner.model.capacity import NodePoolRequest
+from provisioner.model.choices import CapacityChoice
+from provisioner.model.snapshot import Snapshot
+from provisioner.model.workloads import Requirements, Workload, WorkloadUid
+from provisioner.settings import Settings
+from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.offline.documents import Document, Problem
+from provisioner.slices.offline.expand import Template, is_made_up
+from provisioner.slices.offline.places import line_of
+from provisioner.slices.offline.reading import MOMENT, Reading, Remark, Subject, add_remark, read_document, title_of
+from provisioner.slices.planning.decide import decide
+from provisioner.slices.planning.launch.candidates import Candidates
+from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.plan import Notice, Plan
+from provisioner.slices.supplier import PoolRules, UnmeetableError
+
+#: The end of a pool's name, which follows from the UID.
+_HASH_DIGITS = 10
+
+
+class Option(NamedTuple):
+    """A choice of capacity for a slice."""
+
+    choice: CapacityChoice
+    #: Why no pool can be specified for it; empty: one can.
+    problem: str = ""
+
+
+class PlannedPool(NamedTuple):
+    """A node pool that would be created."""
+
+    document: Document
+    slice_: Slice
+    #: The group of the workload's specification that the slice is of.
+    template: Template | None
+    request: NodePoolRequest
+    #: In the order in which they are tried.
+    options: tuple[Option, ...]
+    #: The name is what it will be, because the manifest has the UID of the object.
+    named: bool
+    #: Of the whole pool.
+    chips: int
+
+    @property
+    def shown_name(self) -> str:
+        """Its name, as far as it is known."""
+        return self.request.name if self.named else shown_name(self.request.name)
+
+
+class Forecast(NamedTuple):
+    """What would be done."""
+
+    pools: tuple[PlannedPool, ...] = ()
+    #: By file and line.
+    remarks: tuple[Remark, ...] = ()
+    #: Mistakes in the text of manifests, which the API server rejects.
+    problems: tuple[Problem, ...] = ()
+    #: Objects that no node pool is for.
+    others: int = 0
+
+    @property
+    def all_served(self) -> bool:
+        """Whether all that requests chips gets them."""
+        return not self.problems and not any(each.refused for each in self.remarks)
+
+
+def forecast(
+    documents: Iterable[Document], settings: Settings, rules: PoolRules, *, default_namespace: str = "default"
+) -> Forecast:
+    """Decide about all objects of all manifests at once."""
+    reading = Reading(settings=settings, default_namespace=default_namespace)
+    for number, document in enumerate(documents, start=1):
+        read_document(reading, document, number)
+    snapshot = Snapshot(
+        workloads={uid: each.workload for uid, each in reading.subjects.items()},
+        pods=tuple(pod for each in reading.subjects.values() for pod in each.pods),
+        pools_listed_at=MOMENT,
+        namespace_labels=reading.namespace_labels,
+    )
+    plan = decide(snapshot, Memory(), settings, rules, MOMENT)
+    slices: dict[SliceId, Slice] = {}
+    for found in plan.derived.found.values() if plan.derived is not None else ():
+        slices.update(found.slices)
+    _Verdicts(reading, plan, slices).tell()
+    return Forecast(
+        pools=tuple(_pools(reading, plan, slices, rules)),
+        remarks=tuple(_merged(reading.remarks)),
+        problems=tuple(reading.problems),
+        others=reading.others,
+    )
+
+
+def shown_name(name: str) -> str:
+    """Return the name of a pool whose last digits nobody knows yet."""
+    return f"{name[:-_HASH_DIGITS]}*"
+
+
+def _pools(reading: Reading, plan: Plan, slices: Mapping[SliceId, Slice], rules: PoolRules) -> Iterator[PlannedPool]:
+    candidates, states = Candidates(reading.settings, rules), plan.states
+    # The slices of one template have the same.
+    known: dict[tuple[WorkloadUid, str, str], tuple[Option, ...]] = {}
+    for create in plan.creates:
+        slice_ = slices[create.slice_id]
+        subject = reading.subjects[slice_.workload.uid]
+        if subject.accepted:
+            template = _template_of(subject, slice_.group_name)
+            key = (slice_.workload.uid, template.name if template is not None else "", create.request.zone)
+            if key not in known:
+                known[key] = tuple(_options(candidates, slice_, create.request))
+            yield PlannedPool(
+                document=subject.document,
+                slice_=slice_,
+                template=template,
+                request=create.request,
+                options=known[key],
+                named=not is_made_up(slice_.workload.uid),
+                chips=states[create.request.name].chips,
+            )
+
+
+def _options(candidates: Candidates, slice_: Slice, request: NodePoolRequest) -> Iterator[Option]:
+    """List what is tried for a slice, best first."""
+    for choice in candidates.choices(slice_, request.zone).open:
+        try:
+            candidates.specification(slice_, choice)
+        except UnmeetableError as error:
+            yield Option(choice=choice, problem=str(error))
+        else:
+            yield Option(choice=choice)
+
+
+def _template_of(subject: Subject, group_name: str) -> Template | None:
+    """Find the template that a group is made from."""
+    if len(subject.templates) == 1:
+        return subject.templates[0]
+    name = group_name.removeprefix(f"{subject.workload.name}-").rpartition("-")[0]
+    return next((each for each in subject.templates if each.name == name), None)
+
+
+def _named(subject: Subject, message: str) -> Template | None:
+    """Find the template that a message about the whole workload names."""
+    if len(subject.templates) == 1:
+        return subject.templates[0]
+    return next((each for each in subject.templates if f"replicated job {each.name}" in message), None)
+
+
+@dataclass(slots=True)
+class _Verdicts:
+    """Says what the decision came to for each slice: in the words of its notices, and where it has none in its own."""
+
+    reading: Reading
+    plan: Plan
+    slices: Mapping[SliceId, Slice]
+
+    def tell(self) -> None:
+        """Turn all into remarks."""
+        created = {create.slice_id for create in self.plan.creates}
+        by_leader = {each.leader.uid: each for each in self.slices.values() if each.leader is not None}
+        pool_names = {state.slice_id: state.name for state in self.plan.pools}
+        told: set[SliceId] = set()
+        rejected: set[WorkloadUid] = set()
+        for notice in self.plan.notices:
+            slice_ = next((by_leader[ref.uid] for ref in notice.objects if ref.uid in by_leader), None)
+            uid = WorkloadUid(notice.objects[-1].uid)
+            subject = self.reading.subjects[uid]
+            if slice_ is None:
+                rejected.add(uid)
+                self._say(subject, None, notice, notice.message, refused=True)
+                continue
+            told.add(slice_.id)
+            message, name = notice.message, pool_names.get(slice_.id, "")
+            if name and is_made_up(uid):
+                message = message.replace(name, shown_name(name))
+            self._say(subject, slice_, notice, message, refused=slice_.id not in created)
+        for slice_ in self.slices.values():
+            if slice_.leader is not None and slice_.id not in created | told and slice_.workload.uid not in rejected:
+                self._say_why_not(slice_)
+        for subject in self.reading.subjects.values():
+            self._say_if_managed_elsewhere(subject)
+
+    def _say(self, subject: Subject, slice_: Slice | None, notice: Notice, message: str, *, refused: bool) -> None:
+        template = _template_of(subject, slice_.group_name) if slice_ is not None else _named(subject, notice.message)
+        self.reading.remarks.append(
+            Remark(
+                document=subject.document,
+                line=line_of(notice.message, subject.document, template),
+                subject=title_of(subject.workload),
+                reason=notice.reason,
+                message=message,
+                refused=refused,
+                group_name=slice_.group_name if slice_ is not None else "",
+            )
+        )
+
+    def _say_why_not(self, slice_: Slice) -> None:
+        """Say why a slice is not served, of which no Event tells."""
+        subject = self.reading.subjects[slice_.workload.uid]
+        message, refused = _why_not(slice_.workload, slice_.requirements, self.reading)
+        line = line_of(message, subject.document, _template_of(subject, slice_.group_name))
+        add_remark(self.reading, subject.document, line, title_of(slice_.workload), message, refused=refused)
+
+    def _say_if_managed_elsewhere(self, subject: Subject) -> None:
+        workload = subject.workload
+        has_slices = any(slice_id.workload_uid == workload.uid for slice_id in self.slices)
+        if workload.managed_by and subject.pods and not has_slices:
+            message = (
+                f"spec.managedBy is {bounds.cut(workload.managed_by)}: another controller runs it, so that it gets no "
+                "node pools here"
+            )
+            line = subject.document.line_of(("spec", "managedBy"))
+            add_remark(self.reading, subject.document, line, title_of(workload), message, refused=False)
+
+
+def _why_not(workload: Workload, requirements: Requirements, reading: Reading) -> tuple[str, bool]:
+    """Say why pods are not served, and whether that is a mistake."""
+    settings = reading.settings
+    for marks in (requirements.labels, requirements.annotations, workload.labels, workload.annotations):
+        if marks.get(constants.DISABLE) == "true":
+            return f"gets no node pools, as {constants.DISABLE}=true asks for", False
+    if constants.SLICE_TOPOLOGY in requirements.annotations:
+        return f"{constants.SLICE_TOPOLOGY} asks for dynamic slicing, which another controller serves", False
+    if constants.TPU_TOPOLOGY not in requirements.node_selector:
+        message = (
+            f"its pods have no nodeSelector {constants.TPU_TOPOLOGY}, so that they are not served, although they "
+            "request chips; add it"
+        )
+        return message, True
+    if settings.namespaces and workload.namespace not in settings.namespaces:
+        return f"namespace {workload.namespace} is not among SERVED_NAMESPACES", True
+    label = "=".join(settings.opt_in_label or ())
+    if workload.namespace in reading.namespace_labels:
+        return f"OPT_IN_LABEL is {label}, and neither its pods nor its namespace have that label", True
+    return (
+        f"OPT_IN_LABEL is {label}, and its pods do not have that label; if its namespace has it, plan the Namespace too"
+    ), True
+
+
+def _merged(remarks: Iterable[Remark]) -> list[Remark]:
+    """Put remarks together that differ in the name of the slice alone, in the order of files and lines."""
+    found: dict[tuple[str, int, str, str, str, bool], Remark] = {}
+    for each in remarks:
+        words = each.message.replace(each.group_name, "") if each.group_name else each.message
+        key = (each.document.source, each.line, each.subject, each.reason, words, each.refused)
+        before = found.get(key)
+        found[key] = each if before is None else before._replace(slices=before.slices + 1)
+    order = {source: place for place, source in enumerate(dict.fromkeys(key[0] for key in found))}
+    return sorted(found.values(), key=lambda each: (order[each.document.source], each.line, each.subject, each.message))

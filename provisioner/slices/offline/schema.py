@@ -1,0 +1,204 @@
+"""Fields of a wrong type, and fields that do not exist but look like ones that are read.
+
+The API server rejects both. The decision itself counts a field of a wrong type as absent, so that it would say nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from provisioner.slices.offline.documents import Path
+
+#: How like a known field an unknown one is that was meant to be it.
+_LIKE = 0.85
+#: Longer keys are no typing errors, and objects with more keys no objects that somebody wrote.
+_MOST_CHARACTERS = 40
+_MOST_KEYS = 100
+_MOST_DIGITS = 10
+#: Of one object.
+MOST_PROBLEMS = 100
+
+
+class _Scalar(NamedTuple):
+    """A value that is no container."""
+
+    words: str
+    types: tuple[type, ...]
+
+
+class _ListOf(NamedTuple):
+    """A list."""
+
+    item: _Shape
+
+
+class _MapOf(NamedTuple):
+    """An object with any keys."""
+
+    value: _Shape
+
+
+_Shape = _Scalar | _ListOf | _MapOf | dict[str, Any]
+TEXT = _Scalar("a text", (str,))
+COUNT = _Scalar("a whole number", (int,))
+FLAG = _Scalar("true or false", (bool,))
+AMOUNT = _Scalar('an amount such as 4, "1500m" or "2Gi"', (str, int, float))
+
+_METADATA: _Shape = {
+    "name": TEXT,
+    "generateName": TEXT,
+    "namespace": TEXT,
+    "labels": _MapOf(TEXT),
+    "annotations": _MapOf(TEXT),
+}
+_RESOURCES: _Shape = {"requests": _MapOf(AMOUNT), "limits": _MapOf(AMOUNT)}
+_CONTAINER: _Shape = {"name": TEXT, "image": TEXT, "restartPolicy": TEXT, "resources": _RESOURCES}
+_EXPRESSIONS = _ListOf({"key": TEXT, "operator": TEXT, "values": _ListOf(TEXT)})
+_TERMS = _ListOf({"matchExpressions": _EXPRESSIONS, "matchFields": _EXPRESSIONS})
+_POD_SPEC: _Shape = {
+    "nodeSelector": _MapOf(TEXT),
+    "tolerations": _ListOf(
+        {"key": TEXT, "operator": TEXT, "value": TEXT, "effect": TEXT, "tolerationSeconds": COUNT},
+    ),
+    "affinity": {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": _TERMS}},
+    },
+    "containers": _ListOf(_CONTAINER),
+    "initContainers": _ListOf(_CONTAINER),
+    "resources": _RESOURCES,
+    "overhead": _MapOf(AMOUNT),
+    "restartPolicy": TEXT,
+}
+_TEMPLATE: _Shape = {"metadata": _METADATA, "spec": _POD_SPEC}
+_JOB_SPEC: _Shape = {
+    "parallelism": COUNT,
+    "completions": COUNT,
+    "completionMode": TEXT,
+    "backoffLimit": COUNT,
+    "suspend": FLAG,
+    "managedBy": TEXT,
+    "template": _TEMPLATE,
+}
+#: By the kind of the object.
+SCHEMAS: dict[str, _Shape] = {
+    "JobSet": {
+        "metadata": _METADATA,
+        "spec": {
+            "suspend": FLAG,
+            "managedBy": TEXT,
+            "replicatedJobs": _ListOf(
+                {
+                    "name": TEXT,
+                    "groupName": TEXT,
+                    "replicas": COUNT,
+                    "template": {"metadata": _METADATA, "spec": _JOB_SPEC},
+                }
+            ),
+        },
+    },
+    "LeaderWorkerSet": {
+        "metadata": _METADATA,
+        "spec": {
+            "replicas": COUNT,
+            "leaderWorkerTemplate": {
+                "size": COUNT,
+                "leaderTemplate": _TEMPLATE,
+                "workerTemplate": _TEMPLATE,
+                "subGroupPolicy": {"subGroupSize": COUNT},
+            },
+        },
+    },
+    "Job": {"metadata": _METADATA, "spec": _JOB_SPEC},
+    "Pod": {"metadata": _METADATA, "spec": _POD_SPEC},
+    "Namespace": {"metadata": _METADATA},
+}
+
+
+def checked(kind: str, raw: object) -> tuple[Any, list[tuple[Path, str]]]:
+    """Return an object with what its fields were meant to say, and each field that the API server would reject.
+
+    So one mistake does not hide the others, and has no others as its consequence.
+    """
+    problems: list[tuple[Path, str]] = []
+    return _checked((), raw, SCHEMAS[kind], problems), problems[:MOST_PROBLEMS]
+
+
+def _checked(path: Path, value: Any, shape: _Shape, problems: list[tuple[Path, str]]) -> Any:
+    # null is the same as absent.
+    if value is None:
+        return None
+    if isinstance(shape, _Scalar):
+        if isinstance(value, shape.types) and (not isinstance(value, bool) or bool in shape.types):
+            return value
+        problems.append((path, f"{_dotted(path)} is {_shown(value)}; it must be {shape.words}{_quoted(value, shape)}"))
+        return _meant_value(value, shape)
+    if isinstance(shape, _ListOf):
+        if isinstance(value, list):
+            return [_checked((*path, index), item, shape.item, problems) for index, item in enumerate(value)]
+        problems.append((path, f"{_dotted(path)} is {_shown(value)}; it must be a list"))
+        return None
+    if not isinstance(value, dict):
+        problems.append((path, f"{_dotted(path) or 'the object'} is {_shown(value)}; it must be an object"))
+        return None
+    if isinstance(shape, _MapOf):
+        return {key: _checked((*path, key), item, shape.value, problems) for key, item in value.items()}
+    found = {}
+    for key, item in value.items():
+        found[key] = _checked((*path, key), item, shape[key], problems) if key in shape else item
+        if key not in shape and len(value) <= _MOST_KEYS and (near := _meant(key, shape, value)):
+            problems.append(((*path, key), f"{_dotted((*path, key))} is not a field; did you mean {near}?"))
+            if near in shape:
+                found[near] = _checked((*path, key), item, shape[near], problems)
+    return found
+
+
+def _meant_value(value: object, shape: _Scalar) -> object:
+    if shape is TEXT and isinstance(value, (bool, int, float)):
+        return str(value).lower()
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if shape is COUNT and text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
+            return int(text)
+        if shape is FLAG and text in ("true", "false"):
+            return text == "true"
+    return None
+
+
+def _meant(key: str, shape: dict[str, Any], there: dict[str, Any]) -> str:
+    import difflib  # noqa: PLC0415 - only where there is a field that is not read
+
+    absent = [name for name in shape if name not in there]
+    if len(key) > _MOST_CHARACTERS:
+        return ""
+    for name in absent:
+        if name.lower() == key.lower() or difflib.SequenceMatcher(None, key, name).ratio() >= _LIKE:
+            return name
+    return ""
+
+
+def _quoted(value: object, shape: _Scalar) -> str:
+    """Say that a value only lacks its quotes: the usual mistake with selectors and annotations."""
+    if shape is not TEXT or not isinstance(value, (bool, int, float)):
+        return ""
+    return f': write "{str(value).lower()}" in quotes'
+
+
+def _dotted(path: Path) -> str:
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            text += f".{_cut(step)}" if step.isidentifier() else f"[{_cut(step)}]"
+    return text.removeprefix(".")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (dict, list)):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:79]}…"

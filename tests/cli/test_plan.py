@@ -1,0 +1,260 @@
+"""`tpu-provisioner plan` as people and programs run it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner.cli import main
+from provisioner.cli.exits import ExitCode
+from provisioner.settings import OPTIONS
+from tests.support.objects import pod_spec, raw_job, raw_jobset
+
+#: Some of these tests start Python, with Google's library.
+pytestmark = pytest.mark.timeout(60)
+
+SETTINGS = """# A cluster.
+GCP_PROJECT_ID=project-1
+GCP_CLUSTER_LOCATION=us-central2
+GCP_ZONE=us-central2-b
+GCP_CLUSTER=cluster-1
+NODEPOOL_AUTO_UPGRADE=off
+MAX_CHIPS=64
+"""
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Run in an empty folder, without settings in the environment."""
+    for option in OPTIONS:
+        monkeypatch.delenv(option.variable, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def write(name: str, *raws: dict[str, Any]) -> str:
+    """Write a manifest; return its name."""
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text(yaml.safe_dump_all(raws), encoding="utf-8")
+    return name
+
+
+def plan(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Run the command; return the exit code and what it printed."""
+    code = main(["plan", *arguments])
+    return code, capsys.readouterr().out
+
+
+GOOD, WRONG = raw_jobset("good", uid="", replicas=2), raw_jobset("wrong", uid="", pod=pod_spec(topology="2x2x3"))
+
+
+@pytest.mark.parametrize(
+    ("raws", "want"),
+    [
+        pytest.param([GOOD], ExitCode.OK, id="all is served"),
+        pytest.param([GOOD, WRONG], ExitCode.NOT_SERVED, id="a mistake"),
+        pytest.param([raw_jobset(pod=pod_spec(chips=0))], ExitCode.OK, id="nothing requests chips"),
+        pytest.param(
+            [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}], ExitCode.OK, id="another kind"
+        ),
+        pytest.param([raw_job()], ExitCode.NOT_SERVED, id="a Job without SERVE_JOBS"),
+        pytest.param([], ExitCode.ERROR, id="an empty file"),
+    ],
+)
+def test_the_exit_code_says_whether_all_is_served(
+    raws: list[dict[str, Any]], want: ExitCode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For scripts."""
+    code, _ = plan(capsys, "-f", write("a.yaml", *raws))
+    assert code == want
+
+
+def test_a_file_that_cannot_be_read_is_an_error_and_hides_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with its reason."""
+    Path("broken.yaml").write_text("a: [1\n", encoding="utf-8")
+    Path("binary.yaml").write_bytes(b"a: 1\nb: \xff\n")
+    Path("empty").mkdir()
+    code, told = plan(capsys, "-f", write("a.yaml", GOOD), "-f", "nowhere.yaml", "broken.yaml", "binary.yaml", "empty")
+    assert code == ExitCode.ERROR
+    assert "2 node pools would be created" in told
+    assert "nowhere.yaml: cannot be read: No such file or directory" in told
+    assert "broken.yaml:2: is not YAML" in told
+    assert "binary.yaml:2: is not UTF-8: byte 0xff" in told
+    assert "empty: cannot be read: no file in it ends with .json, .yaml, .yml" in told
+
+
+def test_folders_and_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder's own files, or with -R those of the folders in it too; -f - reads a pipe."""
+    write("d/a.yaml", raw_jobset("one", uid=""))
+    write("d/b.json", raw_jobset("two", uid=""))
+    write("d/notes.txt", raw_jobset("three", uid=""))
+    write("d/deeper/c.yml", raw_jobset("four", uid=""))
+    assert "2 node pools" in plan(capsys, "-f", "d")[1]
+    assert "3 node pools" in plan(capsys, "-R", "-f", "d")[1]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(yaml.safe_dump(WRONG).encode())))
+    code, told = plan(capsys, "-f", "-")
+    assert code == ExitCode.NOT_SERVED
+    assert "-:" in told
+
+
+def test_no_file_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """It says how to give one."""
+    with pytest.raises(SystemExit) as error:
+        main(["plan"])
+    assert error.value.code == ExitCode.USAGE
+    assert "use -f FILE" in capsys.readouterr().err
+
+
+def test_the_table_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the longest names that there are, and no colour where it goes to a file."""
+    raw = raw_jobset("a" * 50, uid="", job="b" * 60, pod=pod_spec(accelerator="tpu7x", topology="2x2x2"))
+    _, told = plan(capsys, "-f", write("a.yaml", raw, GOOD))
+    table = told.partition("\n\n")[0]
+    assert max(map(len, table.splitlines())) <= 80
+    assert table.splitlines()[0].split() == ["SLICES", "OF", "POOLS", "MACHINE", "TYPE", "TOPOLOGY", "HOSTS", "CHIPS"]
+    assert "\x1b" not in told
+
+
+def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor in messages about them."""
+    raw = raw_jobset("a\x1b[31m\x07", uid="", pod=pod_spec(topology="\x1b]0;x\x07"))
+    _, told = plan(capsys, "-f", write("a.yaml", raw, raw_jobset("b\x1b[31m", uid="")), "-o", "wide")
+    assert "\x1b" not in told
+    assert "\x07" not in told
+
+
+def test_wide_has_labels_and_taints(capsys: pytest.CaptureFixture[str]) -> None:
+    """What follows from the UID is left open."""
+    raw = raw_jobset("train", uid="", metadata={"annotations": {"tpu-provisioner.cloud.google.com/capacity": "spot"}})
+    raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["tolerations"] = [{"operator": "Exists"}]
+    _, told = plan(capsys, "-f", write("a.yaml", raw), "-o", "wide")
+    assert "label: google.com/tpu-provisioner-jobset-name=train" in told
+    assert "label: google.com/tpu-provisioner-jobset-uid=*" in told
+    assert "taint: cloud.google.com/gke-spot=true:NoSchedule" in told
+    assert "from: a.yaml:1, namespace default" in told
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_programs_get_the_request_to_gke(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """And every notice, with file and line."""
+    Path("settings.env").write_text(SETTINGS, encoding="utf-8")
+    code, told = plan(capsys, "-f", write("a.yaml", GOOD, WRONG), "--settings", "settings.env", "-o", form)
+    found = json.loads(told) if form == "json" else yaml.safe_load(told)
+    assert code == found["exitCode"] == ExitCode.NOT_SERVED
+    assert found["totals"] == {"nodePools": 2, "hosts": 4, "chips": 16, "nodePoolsByKind": {"JobSet": 2}}
+    pool = found["nodePools"][0]
+    assert (pool["name"], pool["group"], pool["machineType"]) == ("good-*", "good-slice-0", "ct4p-hightpu-4t")
+    assert pool["workload"] == {"kind": "JobSet", "namespace": "default", "name": "good", "file": "a.yaml", "line": 1}
+    assert pool["capacity"] == [{"choice": "on-demand in us-central2-b", "possible": True, "problem": ""}]
+    request = pool["request"]
+    assert request["parent"] == "projects/project-1/locations/us-central2/clusters/cluster-1"
+    assert request["nodePool"]["placementPolicy"] == {"type": "COMPACT", "tpuTopology": "2x2x2"}
+    (remark,) = found["remarks"]
+    assert (remark["file"], remark["object"], remark["reason"]) == (
+        "a.yaml",
+        "JobSet default/wrong",
+        "InvalidTPURequest",
+    )
+    assert Path("a.yaml").read_text(encoding="utf-8").splitlines()[remark["line"] - 1].endswith("2x2x3")
+    assert found["assumptions"] == []
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["lines", "a ConfigMap"])
+def test_settings_come_from_a_file(capsys: pytest.CaptureFixture[str], *, wrapped: bool) -> None:
+    """As the overlay has them, or as the ConfigMap that is made of it; nothing has to be assumed."""
+    text = SETTINGS.replace("MAX_CHIPS=64", "MAX_CHIPS=8")
+    if wrapped:
+        data = dict(line.split("=") for line in text.splitlines()[1:])
+        text = yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "s"}, "data": data})
+    Path("settings.env").write_text(text, encoding="utf-8")
+    code, told = plan(capsys, "-f", write("a.yaml", GOOD), "--settings=settings.env")
+    assert code == ExitCode.NOT_SERVED
+    assert "NodePoolLimitReached: Node pool good-* is not created: MAX_CHIPS" in told
+    assert "not set" not in told
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("GCP_ZONE=us-east1\n", "is a region; set a zone in it", id="a wrong value"),
+        pytest.param("GCP_ZONE\n", "settings.env:1 is not of the form NAME=value", id="no value"),
+        pytest.param("kind: ConfigMap\n", "is not one ConfigMap with data", id="a ConfigMap without data"),
+        pytest.param(None, "settings.env: cannot be read: No such file or directory", id="no file"),
+    ],
+)
+def test_settings_that_cannot_be_read(text: str | None, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1, and what is wrong."""
+    if text is not None:
+        Path("settings.env").write_text(text, encoding="utf-8")
+    assert main(["plan", "-f", write("a.yaml", GOOD), "--settings=settings.env"]) == ExitCode.ERROR
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("environment", "zones", "want"),
+    [
+        pytest.param({}, "", "on-demand in your-region1-a", id="nothing says it"),
+        pytest.param({}, "us-east5-a", "on-demand in us-east5-a", id="the manifest names a zone"),
+        pytest.param({"GCP_ZONE": "us-east5-b"}, "", "on-demand in us-east5-b", id="the zone is set"),
+        pytest.param({"GCP_CLUSTER_LOCATION": "us-east5"}, "", "on-demand in us-east5-a", id="the region is set"),
+        pytest.param({"GCP_CLUSTER_LOCATION": "us-east5-c"}, "", "on-demand in us-east5-c", id="a zonal cluster"),
+        pytest.param(
+            {"CAPACITY": "spot@us-east5-c, on-demand"}, "", "on-demand in us-east5-c", id="a choice has a zone"
+        ),
+    ],
+)
+def test_what_is_not_set_is_assumed_and_said(
+    environment: dict[str, str],
+    zones: str,
+    want: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The region is the one that settings or manifests name: a placeholder must not make a mistake of it."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    annotations = {"tpu-provisioner.cloud.google.com/zones": zones} if zones else {}
+    code, told = plan(capsys, "-f", write("a.yaml", raw_jobset(uid="", metadata={"annotations": annotations})))
+    assert code == ExitCode.OK
+    assert want in told
+    assert "GCP_PROJECT_ID" in told
+    assert "this plan uses your-project" in " ".join(told.split())
+
+
+def test_a_setting_that_does_nothing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """As `run` does."""
+    Path("settings.env").write_text(f"{SETTINGS}MAX_CHIP=4\n", encoding="utf-8")
+    assert "did you mean MAX_CHIPS?" in plan(capsys, "-f", write("a.yaml", GOOD), "--settings=settings.env")[1]
+
+
+def test_it_starts_without_what_it_does_not_need() -> None:
+    """No client, no terminal library: those take longer than all the rest."""
+    heavy = {"google", "kubernetes", "msgspec", "requests", "rich", "starlette", "structlog", "urllib3"}
+    script = (
+        f"import sys; from provisioner.cli import main; main(['plan', '-f', {write('a.yaml', GOOD)!r}]); "
+        f"sys.exit(', '.join({heavy!r} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    """`plan ... | head` ends quietly."""
+    many = write("a.yaml", *(raw_jobset(f"a{number}", uid="") for number in range(500)))
+    with subprocess.Popen(
+        [sys.executable, "-m", "provisioner", "plan", "-f", many],
+        env={**os.environ, "NO_COLOR": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""

@@ -1,0 +1,141 @@
+"""The pods that controllers make, as far as anything reads them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.workloads import WorkloadKind, group_key
+from provisioner.slices.offline.expand import leaders_of, templates_of
+from provisioner.workloads.pods import parse_pod
+from tests.support.objects import pod_spec, raw_job, raw_jobset
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+RECORDED = Path(__file__).parents[2] / "data" / "leaderworkerset" / "objects.json"
+#: What depends on the texts of templates and says nothing of whose the pod is.
+HASHES = ("controller-revision-hash", "leaderworkerset.sigs.k8s.io/template-revision-hash")
+
+
+def leaders(kind: WorkloadKind, raw: dict[str, Any], *, place: int = 0) -> list[dict[str, Any]]:
+    """Return the leader pods of one template."""
+    return list(leaders_of(kind, raw, templates_of(kind, raw)[place], NOW))
+
+
+def test_leaders_of_a_set_are_those_that_the_real_controller_made() -> None:
+    """Recorded on a cluster: names, labels, annotations and owners."""
+    objects = json.loads(RECORDED.read_text(encoding="utf-8"))
+    recorded = [
+        each for each in objects if each["kind"] == "Pod" and each["metadata"]["name"] in ("serve-0", "serve-1")
+    ]
+    made = leaders(WorkloadKind.LEADER_WORKER_SET, objects[0])
+    assert len(made) == len(recorded) == 2
+    for real, ours in zip(recorded, made, strict=True):
+        labels = {key: value for key, value in real["metadata"]["labels"].items() if key not in HASHES}
+        assert ours["metadata"]["labels"] == labels
+        assert ours["metadata"]["annotations"] == real["metadata"]["annotations"]
+        owner = {
+            key: value for key, value in real["metadata"]["ownerReferences"][0].items() if key != "blockOwnerDeletion"
+        }
+        assert ours["metadata"]["ownerReferences"] == [owner]
+        found, wanted = parse_pod(ours), parse_pod({**real, "status": ours["status"]})
+        assert found is not None
+        assert wanted is not None
+        same = {
+            each: getattr(wanted, each)
+            for each in (
+                "uid",
+                "node_name",
+                "created_at",
+                "requirements",
+                "unschedulable_since",
+                "unschedulable_message",
+            )
+        }
+        assert replace(found, **same) == wanted
+        assert replace(found.requirements, labels={}, tolerations=()) == replace(
+            wanted.requirements, labels={}, tolerations=()
+        )
+
+
+def two_jobs(**annotations: str) -> dict[str, Any]:
+    """Return a JobSet of two replicated jobs."""
+    raw = raw_jobset("train", namespace="team", uid="u1", job="a", replicas=2, metadata={"annotations": annotations})
+    (first,) = raw["spec"]["replicatedJobs"]
+    raw["spec"]["replicatedJobs"] = [first, {**first, "name": "b", "replicas": 3}]
+    return raw
+
+
+def test_the_leader_of_a_child_job_says_whose_it_is() -> None:
+    """As JobSet 0.11 labels it: the last of five child Jobs."""
+    pod = leaders(WorkloadKind.JOBSET, two_jobs(), place=1)[2]
+    labels = pod["metadata"]["labels"]
+    prefix = "jobset.sigs.k8s.io/"
+    assert {key.removeprefix(prefix): value for key, value in labels.items() if key.startswith(prefix)} == {
+        "jobset-name": "train",
+        "jobset-uid": "u1",
+        "replicatedjob-name": "b",
+        "replicatedjob-replicas": "3",
+        "global-replicas": "5",
+        "restart-attempt": "0",
+        "job-index": "2",
+        "job-key": group_key("team", "train-b-2"),
+        "job-global-index": "4",
+        "group-name": "default",
+        "group-replicas": "5",
+        "job-group-index": "4",
+    }
+    read = parse_pod(pod)
+    assert read is not None
+    assert (read.workload_uid, read.group_name, read.completion_index) == ("u1", "train-b-2", 0)
+    assert read.unschedulable_since is not None
+    assert labels[constants.JOB_NAME] == labels["job-name"] == "train-b-2"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "want"),
+    [
+        pytest.param({}, None, id="without exclusive placement"),
+        pytest.param(
+            {"alpha.jobset.sigs.k8s.io/exclusive-topology": constants.NODE_POOL}, None, id="placed by affinity to pods"
+        ),
+        pytest.param(
+            {
+                "alpha.jobset.sigs.k8s.io/exclusive-topology": constants.NODE_POOL,
+                "alpha.jobset.sigs.k8s.io/node-selector": "true",
+            },
+            "team_train-a-1",
+            id="placed by a selector",
+        ),
+    ],
+)
+def test_exclusive_placement(annotations: dict[str, str], want: str | None) -> None:
+    """Affinity between pods says nothing of nodes; the other strategy selects nodes that somebody labelled."""
+    pod = leaders(WorkloadKind.JOBSET, two_jobs(**annotations))[1]
+    assert pod["spec"]["nodeSelector"].get("alpha.jobset.sigs.k8s.io/namespaced-job") == want
+    taints = [each["key"] for each in pod["spec"]["tolerations"]]
+    assert ("alpha.jobset.sigs.k8s.io/no-schedule" in taints) == (want is not None)
+    assert annotations.items() <= pod["metadata"]["annotations"].items()
+
+
+def test_pods_without_an_index_have_no_leader() -> None:
+    """JobSet's default is Indexed, that of Jobs is not."""
+    plain = raw_jobset()
+    plain["spec"]["replicatedJobs"][0]["template"]["spec"]["completionMode"] = "NonIndexed"
+    assert leaders(WorkloadKind.JOBSET, plain) == []
+    assert leaders(WorkloadKind.JOB, raw_job(spec={"completionMode": None})) == []
+    (pod,) = leaders(WorkloadKind.JOB, raw_job())
+    read = parse_pod(pod)
+    assert read is not None
+    assert (read.kind, read.group_name, read.workload_name) == (WorkloadKind.JOB, "sweep", "sweep")
+
+
+def test_pods_tolerate_the_taint_of_tpu_nodes() -> None:
+    """Kubernetes' admission adds the toleration."""
+    (pod,) = leaders(WorkloadKind.JOBSET, raw_jobset(pod=pod_spec(tolerations=[{"key": "own", "operator": "Exists"}])))
+    assert [each["key"] for each in pod["spec"]["tolerations"]] == ["own", constants.TPU_RESOURCE]

@@ -1,0 +1,398 @@
+"""What is planned for manifests: the same as in a cluster, and every mistake with its line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from provisioner import constants, workloads
+from provisioner.cli.manifests import read_manifests
+from provisioner.cli.yamltext import read_documents
+from provisioner.model.workloads import WorkloadKind, group_key
+from provisioner.settings import Settings
+from provisioner.slices.offline.documents import objects_of
+from provisioner.slices.offline.forecast import Forecast, forecast
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from provisioner.slices.suppliers.gke.translate import create_request_json
+from tests.support.models import make_pod
+from tests.support.objects import pod_spec, raw_job, raw_jobset, raw_lws, raw_pod
+from tests.support.settings import settings
+from tests.support.world import World
+
+#: The machine may be busy.
+pytestmark = pytest.mark.timeout(60)
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+FILES = sorted(EXAMPLES.rglob("*.yaml"))
+SERVING = settings(serve_jobs=True)
+#: Labels that follow from the UID of an object.
+UNKNOWN = (constants.POOL_JOBSET_UID, constants.POOL_WORKLOAD_UID, constants.NODEPOOL_HASH)
+
+
+def plan_text(text: str, settings_: Settings = SERVING) -> Forecast:
+    """Plan the documents of a text; it is YAML."""
+    documents, problems = read_documents("f", text)
+    assert problems == []
+    return forecast([each for document in documents for each in objects_of(document)], settings_, GKE_RULES)
+
+
+def plan(*raws: dict[str, Any], settings_: Settings = SERVING) -> Forecast:
+    """Plan objects."""
+    return plan_text(yaml.safe_dump_all(raws), settings_)
+
+
+def bodies(requests: list[Any]) -> list[dict[str, Any]]:
+    """Return what is sent to GKE, without what follows from UIDs."""
+    found = []
+    for request in requests:
+        body = create_request_json("projects/p/locations/l/clusters/c", request)
+        body["nodePool"]["name"] = re.sub(r"-[0-9a-f]{10}$", "", body["nodePool"]["name"])
+        for key in UNKNOWN:
+            body["nodePool"]["config"]["labels"].pop(key, None)
+        found.append(body)
+    return sorted(found, key=lambda body: str(body["nodePool"]["config"]["labels"].items()))
+
+
+@pytest.mark.parametrize("file", FILES, ids=[str(each.relative_to(EXAMPLES)) for each in FILES])
+def test_the_pools_of_every_example_are_those_of_the_decision_in_a_world(file: Path) -> None:
+    """Equal requests, apart from what follows from UIDs."""
+    raw = yaml.safe_load(file.read_text(encoding="utf-8"))
+    raw["metadata"] |= {"namespace": "default", "uid": "0b1e7f8a-6f3c-4f0e-9a52-0c8f6a7e1d20"}
+    workload = workloads.KINDS[WorkloadKind(raw["kind"])].parse(raw)
+    assert workload is not None
+    world = World(settings_=SERVING)
+    world.workloads[workload.uid] = workload
+    for number in range(workload.groups[0].replicas):
+        name = "-".join(filter(None, (workload.name, workload.groups[0].name, str(number))))
+        group = workload.name if workload.kind is WorkloadKind.JOB else name
+        world.put(make_pod(workload, job=number, group_name=group, group_key=group_key("default", group)))
+    decided = [each.request for each in world.look().creates]
+    found = forecast(read_manifests([str(file)]).documents, SERVING, GKE_RULES)
+    assert found.all_served
+    assert bodies([each.request for each in found.pools]) == bodies(decided)
+    assert decided
+
+
+def test_with_the_uid_of_the_object_the_names_are_exact() -> None:
+    """As in what `kubectl get -o yaml` prints; a status there says nothing of a new object."""
+    raw = raw_jobset(uid="0b1e7f8a-6f3c-4f0e-9a52-0c8f6a7e1d20", replicas=2, status={"terminalState": "Completed"})
+    workload = workloads.JOBSET.parse({**raw, "status": {}})
+    assert workload is not None
+    decided = {each.request.name for each in World(workload).look().creates}
+    found = plan(raw)
+    assert {each.shown_name for each in found.pools} == decided
+    assert {each.shown_name for each in plan(raw_jobset(uid="")).pools} == {"train-*"}
+
+
+def selecting(**selector: Any) -> dict[str, Any]:
+    """Return the spec of a pod with more selectors."""
+    spec = pod_spec()
+    spec["nodeSelector"] |= selector
+    return spec
+
+
+def asking(key: str, value: Any) -> dict[str, Any]:
+    """Return a JobSet with an annotation."""
+    return raw_jobset(metadata={"annotations": {key: value}})
+
+
+#: Object, the text that stands in the line of the mistake, and words of what is said of it.
+MISTAKES = [
+    pytest.param(raw_jobset(pod=pod_spec(topology="2x2x3")), "2x2x3", "topology 2x2x3 is not valid", id="a topology"),
+    pytest.param(
+        raw_jobset(pod=pod_spec(accelerator="tpu-v9")), "tpu-v9", "no TPU accelerator 'tpu-v9'", id="an accelerator"
+    ),
+    pytest.param(raw_jobset(pod=pod_spec(chips=3)), "google.com/tpu: '3'", "requests 3 chips fits no host", id="chips"),
+    pytest.param(
+        raw_jobset(parallelism=5), "parallelism: 5", "has parallelism 5, but a slice of topology", id="parallelism"
+    ),
+    pytest.param(raw_lws(size=5), "size: 5", "has size 5, but a slice of topology", id="the size of a group"),
+    pytest.param(
+        raw_jobset(pod=selecting(**{constants.ZONE: "us-east1-b"})), "us-east1-b", "is not in us-central2", id="a zone"
+    ),
+    pytest.param(
+        raw_jobset(pod=selecting(**{constants.INSTANCE_TYPE: "n1"})), "n1", "no machine type 'n1'", id="a machine type"
+    ),
+    pytest.param(
+        raw_jobset(pod=selecting(**{constants.SPOT: "true", constants.FLEX_START: "true"})),
+        constants.FLEX_START,
+        "no capacity is both",
+        id="two kinds of capacity",
+    ),
+    pytest.param(
+        raw_jobset(pod=selecting(**{constants.SPOT: True})),
+        "gke-spot: true",
+        "in quotes",
+        id="a selector without quotes",
+    ),
+    pytest.param(
+        raw_jobset(pod={**pod_spec(), "nodeSelector": {constants.TPU_ACCELERATOR: "tpu-v4-podslice"}}),
+        "nodeSelector:",
+        "its pods have no nodeSelector cloud.google.com/gke-tpu-topology",
+        id="no topology",
+    ),
+    pytest.param(asking(constants.CAPACITY, "sopt"), "sopt", "'sopt'", id="a choice of capacity"),
+    pytest.param(asking(constants.ZONES, "nowhere"), "nowhere", "'nowhere'", id="zones"),
+    pytest.param(asking(constants.ALL_OR_NOTHING, "maybe"), "maybe", "is neither true nor false", id="a truth value"),
+    pytest.param(asking(constants.MAX_RUN_DURATION, "7"), "max-run-duration", "is not a duration", id="a duration"),
+    pytest.param(asking(constants.SAME_ZONE, True), "same-zone: true", "in quotes", id="an annotation without quotes"),
+    pytest.param(
+        raw_jobset(pod_metadata={"annotations": {constants.NODE_SERVICE_ACCOUNT: "me"}}),
+        "node-service-account: me",
+        "is not the e-mail address",
+        id="a service account",
+    ),
+    pytest.param(
+        raw_jobset(pod_metadata={"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "vpc"}}),
+        "additional-node-networks: vpc",
+        "vpc:subnet",
+        id="a network",
+    ),
+    pytest.param(
+        raw_jobset(pod={**pod_spec(), "containers": [{"resources": {"limits": {constants.TPU_RESOURCE: "four"}}}]}),
+        "four",
+        "is not a quantity",
+        id="an amount",
+    ),
+    pytest.param(
+        raw_jobset(pod={**pod_spec(), "overhead": {"cpu": "500"}}),
+        "500",
+        "millicores of CPU",
+        id="more CPU than a host has",
+    ),
+    pytest.param(raw_jobset(replicas=5000), "replicas: 5000", "5,000 child Jobs", id="too many child Jobs"),
+    pytest.param(raw_jobset(spec={"replicatedJobs": "x"}), "replicatedJobs: x", "it must be a list", id="a wrong type"),
+    pytest.param(
+        raw_jobset(metadata={"annotation": {constants.CAPACITY: "spot"}}),
+        "annotation:",
+        "is not a field; did you mean annotations?",
+        id="a field that does not exist",
+    ),
+    pytest.param(
+        raw_job(spec={"completionMode": "NonIndexed"}), "NonIndexed", "completionMode is not Indexed", id="no index"
+    ),
+    pytest.param(
+        raw_job(metadata={"annotations": {}}), "google.com/tpu", "only with the annotation", id="not annotated"
+    ),
+    pytest.param(
+        raw_pod(metadata={"labels": {}, "ownerReferences": []}), "google.com/tpu", "no JobSet", id="a bare pod"
+    ),
+    pytest.param(
+        {**raw_job(), "apiVersion": "apps/v1", "kind": "Deployment"},
+        "google.com/tpu",
+        "Deployment is not served",
+        id="a kind",
+    ),
+    pytest.param(
+        {**raw_jobset(), "apiVersion": "jobset.x-k8s.io/v1alpha1"},
+        "v1alpha1",
+        "use jobset.x-k8s.io/v1alpha2",
+        id="a version",
+    ),
+    pytest.param({**raw_jobset(), "metadata": {"namespace": "a"}}, "metadata:", "no metadata.name", id="no name"),
+    pytest.param({"a": 1}, "a: 1", "no Kubernetes object", id="no object"),
+]
+
+
+@pytest.mark.parametrize(("raw", "marked", "words"), MISTAKES)
+def test_a_mistake_is_told_with_its_line(raw: dict[str, Any], marked: str, words: str) -> None:
+    """The line of the field that is wrong, beside an object that is served all the same."""
+    text = yaml.safe_dump_all([raw_jobset("good"), raw])
+    found = plan_text(text)
+    told = [(each.line, each.message) for each in (*found.problems, *(x for x in found.remarks if x.refused))]
+    assert not found.all_served
+    assert [pool.slice_.workload.name for pool in found.pools] == ["good"]
+    lines = [text.splitlines()[line - 1] for line, message in told if words in message]
+    assert any(marked in line for line in lines), (told, lines)
+
+
+def test_all_mistakes_of_all_documents_are_found_in_one_run() -> None:
+    """One does not hide the others."""
+    raws = [parameter.values[0] for parameter in MISTAKES]
+    named = [
+        {**raw, "metadata": {**raw["metadata"], "name": f"x{number}", "uid": ""}}
+        if raw.get("metadata", {}).get("name")
+        else raw
+        for number, raw in enumerate(raws)
+        if isinstance(raw, dict)
+    ]
+    found = plan(*named)
+    told = "\n".join([*map(str, found.problems), *map(str, found.remarks)])
+    for parameter in MISTAKES:
+        assert str(parameter.values[2]) in told
+    assert found.pools == ()
+
+
+@pytest.mark.parametrize(
+    ("raw", "changes", "words"),
+    [
+        pytest.param(raw_jobset(replicas=3), {"max_chips": 16}, "MAX_CHIPS", id="chips"),
+        pytest.param(
+            raw_jobset(), {"max_chips_per_namespace": (("default", 4),)}, "MAX_CHIPS_PER_NAMESPACE", id="of one"
+        ),
+        pytest.param(raw_jobset(replicas=2), {"max_pools_per_jobset": 1}, "MAX_POOLS_PER_JOBSET", id="pools"),
+        pytest.param(raw_jobset(replicas=2), {"max_creates_per_hour": 1}, "MAX_CREATES_PER_HOUR", id="creates"),
+        pytest.param(raw_jobset(), {"pause_creation": True}, "PAUSE_CREATION", id="a pause"),
+        pytest.param(raw_jobset(), {"allowed_namespaces": ("team-*",)}, "ALLOWED_NAMESPACES", id="a namespace"),
+        pytest.param(raw_jobset(), {"namespaces": ("a",)}, "SERVED_NAMESPACES", id="a namespace that is not served"),
+        pytest.param(raw_jobset(), {"opt_in_label": ("tpu", "yes")}, "OPT_IN_LABEL is tpu=yes", id="no opt-in"),
+        pytest.param(
+            raw_jobset(pod=selecting(**{constants.RESERVATION_NAME: "r1"})),
+            {"allowed_reservations": ()},
+            "ALLOWED_RESERVATIONS",
+            id="a reservation",
+        ),
+        pytest.param(
+            raw_jobset(pod=selecting(team="a")), {"allowed_label_keys": ()}, "ALLOWED_LABEL_KEYS", id="a node label"
+        ),
+        pytest.param(
+            raw_jobset(pod=selecting(**{constants.QUEUED: "true"})), {}, "queued capacity is not supported", id="queued"
+        ),
+    ],
+)
+def test_settings_are_honoured(raw: dict[str, Any], changes: dict[str, Any], words: str) -> None:
+    """Limits, allow-lists, opt-in."""
+    found = plan(raw, settings_=settings(**changes))
+    assert not found.all_served
+    assert any(words in each.message for each in found.remarks if each.refused)
+
+
+def test_a_namespace_in_the_files_may_have_the_opt_in_label() -> None:
+    """Or the pods have it."""
+    opted = settings(opt_in_label=("tpu", "yes"))
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": {"tpu": "yes"}}}
+    assert plan(space, raw_jobset(), settings_=opted).all_served
+    assert plan(raw_jobset(pod_metadata={"labels": {"tpu": "yes"}}), settings_=opted).all_served
+
+
+@pytest.mark.parametrize(
+    ("raw", "words", "pools"),
+    [
+        pytest.param(raw_jobset(spec={"suspend": True}), "when it is resumed", 1, id="suspended"),
+        pytest.param(
+            raw_jobset(metadata={"labels": {constants.DISABLE: "true"}}), "gets no node pools", 0, id="disabled"
+        ),
+        pytest.param(
+            raw_jobset(spec={"managedBy": "kueue.x-k8s.io/multikueue"}), "another controller", 0, id="elsewhere"
+        ),
+        pytest.param(raw_jobset(parallelism=1), "paid for but not used", 1, id="hosts without pods"),
+        pytest.param(raw_pod(), "is a pod of JobSet train", 0, id="a pod of a workload"),
+    ],
+)
+def test_what_is_no_mistake_is_a_note(raw: dict[str, Any], words: str, pools: int) -> None:
+    """It does not make a plan fail."""
+    found = plan(raw)
+    assert found.all_served
+    assert len(found.pools) == pools
+    assert any(words in each.message for each in found.remarks)
+
+
+def test_notices_are_those_of_the_events() -> None:
+    """In the same words, apart from the digits of names; slices in the same words are told once."""
+    raw = raw_jobset(replicas=3, pod=pod_spec(topology="2x2x4"), parallelism=2, uid="")
+    workload = workloads.JOBSET.parse({**raw, "metadata": {**raw["metadata"], "uid": "u"}})
+    assert workload is not None
+    world = World(workload)
+    events = {each.message for each in world.look().notices}
+    (remark,) = plan(raw).remarks
+    assert remark.message in events
+    assert remark.slices == len(events) == 3
+
+
+def test_what_is_there_twice_is_planned_once() -> None:
+    """`kubectl apply` would change the first into the second."""
+    found = plan(raw_jobset(uid=""), raw_jobset(uid="", replicas=4))
+    assert len(found.pools) == 1
+    assert "is there twice, first in f:1" in found.problems[0].message
+
+
+def test_lists_are_read() -> None:
+    """As `kubectl get -o yaml` prints several objects."""
+    raw = {"apiVersion": "v1", "kind": "List", "items": [raw_jobset("a"), raw_jobset("b")]}
+    assert {each.slice_.workload.name for each in plan(raw).pools} == {"a", "b"}
+
+
+def test_choices_are_listed_in_order_with_those_that_are_not_possible() -> None:
+    """On-demand first; spot is not possible without the toleration."""
+    raw = raw_jobset(metadata={"annotations": {constants.CAPACITY: "on-demand, spot"}})
+    (pool,) = plan(raw).pools
+    assert [(str(each.choice), bool(each.problem)) for each in pool.options] == [
+        ("on-demand in us-central2-b", False),
+        ("spot in us-central2-b", True),
+    ]
+
+
+def test_no_more_is_planned_than_a_cluster_could_have() -> None:
+    """However many objects there are."""
+    found = plan(*(raw_jobset(f"a{number}", uid="", replicas=3000) for number in range(2)))
+    assert any("slices are planned at once" in each.message for each in found.remarks if each.refused)
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["4", "2x2x2", "-1", "𐀀"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["metadata", "spec", "template", "containers", "resources", "limits", constants.TPU_RESOURCE, "name"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+def paths_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """List all paths in an object."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, child in items for found in paths_of(child, (*path, key)))]
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    """Return an object with another value at a path."""
+    if not path:
+        return new
+    head, *rest = path
+    if isinstance(value, dict):
+        return {**value, head: replaced(value[head], tuple(rest), new)}
+    return [replaced(each, tuple(rest), new) if index == head else each for index, each in enumerate(value)]
+
+
+@hypothesis_settings(max_examples=250, deadline=None)
+@given(st.data())
+def test_wrong_types_anywhere_never_crash(data: st.DataObject) -> None:
+    """Nor do they cost the other objects their pools."""
+    raw = data.draw(st.sampled_from([raw_jobset(uid=""), raw_job(uid=""), raw_lws(uid=""), raw_pod()]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw = replaced(raw, data.draw(st.sampled_from(paths_of(raw))), data.draw(VALUES))
+    documents, problems = read_documents("f", yaml.safe_dump(raw_jobset("good")) + "---\n" + yaml.safe_dump(raw))
+    assert isinstance(problems, list)
+    found = forecast(documents, SERVING, GKE_RULES)
+    assert "good" in [pool.slice_.workload.name for pool in found.pools]
+    assert all(str(each) for each in (*found.remarks, *found.problems))
+
+
+def test_a_large_object_is_read_in_time() -> None:
+    """As large as the API server takes it, and larger."""
+    pod = {**pod_spec(), "nodeSelector": {**pod_spec()["nodeSelector"], **{f"k{n}": "v" * 20 for n in range(40_000)}}}
+    found = plan_text(yaml.dump(raw_jobset(pod=pod), Dumper=yaml.CSafeDumper))
+    assert not found.all_served
+    bomb = "\n".join(f"  k{number}: *a" for number in range(3000))
+    found = plan_text(f"x: &a {'x' * 2000}\napiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec:\n{bomb}\n")
+    assert "aliases expanded; the API server takes" in found.problems[0].message
+    assert replace(SERVING) == SERVING
