@@ -312,7 +312,7 @@ class Metrics:
 
     def set_cost_per_hour(self, costs: Mapping[Account, float], *, unpriced_chips: int) -> None:
         """Set what the chips that are there cost an hour, and for how many no price is known."""
-        self._cost_per_hour.replace({account.labels: cost for account, cost in costs.items()})
+        self._cost_per_hour.replace(costs)
         self._unpriced.set(unpriced_chips)
 
     # --- What happened ---
@@ -421,9 +421,9 @@ class _Usage(Collector):
             "What those chip-seconds cost, in the currency of CHIP_HOUR_PRICES, by the prices of their time.",
             labels=_USAGE_LABELS,
         )
-        for account, amount in sorted(amounts.items(), key=lambda item: item[0].labels):
-            seconds.add_metric(account.labels, amount.chip_seconds)
+        for account, amount in sorted(amounts.items()):
+            seconds.add_metric(account, amount.chip_seconds)
             if self.with_cost or amount.cost:
-                cost.add_metric(account.labels, amount.money)
+                cost.add_metric(account, amount.money)
         yield seconds
         yield cost

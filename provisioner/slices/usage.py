@@ -63,18 +63,16 @@ _USE = {
 }
 
 
+# The values of enumerations, not these themselves: it is a key that is looked up several times for each pool and round.
 class Account(NamedTuple):
-    """What chips are counted by."""
+    """What chips are counted by, as the labels of a metric have it."""
 
     namespace: str
     accelerator: str
-    capacity: CapacityKind
-    use: Use
-
-    @property
-    def labels(self) -> tuple[str, str, str, str]:
-        """Its labels as a metric has them."""
-        return (self.namespace, self.accelerator, self.capacity.value, self.use.value)
+    #: Of `CapacityKind`.
+    capacity: str
+    #: Of `Use`.
+    use: str
 
 
 class Amount(NamedTuple):
@@ -148,7 +146,7 @@ def use_of(supply: Supply, state: PoolState, prices: Prices) -> PoolUse | None:
     accelerator, machine = known
     capacity = supply.pool.capacity
     return PoolUse(
-        account=Account(state.namespace or OTHERS, accelerator.label, capacity, _USE[state.phase]),
+        account=Account(state.namespace or OTHERS, accelerator.label, capacity.value, _USE[state.phase].value),
         chips_per_node=machine.chips,
         price=prices.of(accelerator.label, capacity),
         nodes=MappingProxyType({node.uid or node.name: milliseconds(node.created_at) for node in supply.nodes}),
@@ -232,7 +230,7 @@ def _add(amounts: dict[Account, Amount], each: PoolUse, chip_ms: int) -> None:
 
 def to_text(ledger: Ledger) -> str:
     """Write what has to outlast the process."""
-    amounts = {"/".join(account.labels): list(amount) for account, amount in ledger.amounts.items()}
+    amounts = {"/".join(account): list(amount) for account, amount in ledger.amounts.items()}
     return json.dumps({"at": ledger.at_ms, "accounts": amounts}, sort_keys=True, separators=(",", ":"))
 
 
@@ -249,7 +247,7 @@ def from_text(text: str | None) -> Ledger:
     for key, value in accounts.items() if isinstance(accounts, dict) else ():
         try:
             namespace, accelerator, capacity, use = key.split("/")
-            account = Account(namespace, accelerator, CapacityKind(capacity), Use(use))
+            account = Account(namespace, accelerator, CapacityKind(capacity).value, Use(use).value)
             chip_ms, cost = value
             amount = Amount(_whole(chip_ms), _whole(cost))
         except (ValueError, TypeError):

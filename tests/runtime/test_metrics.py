@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from provisioner.model.capacity import CapacityKind, FailureKind
+from provisioner.model.capacity import FailureKind
 from provisioner.slices.metrics import CHIP_STATES, PREFIX, Metrics
 from provisioner.slices.planning.launch.limit_use import LimitUse
 from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.startups import Stage
 from provisioner.slices.suppliers.gke.decorators import CallMetrics
-from provisioner.slices.usage import Account, Amount, Use
+from provisioner.slices.usage import Account, Amount
 
 P = "tpu_provisioner_"
-_ACCOUNT = Account("default", "tpu7x", CapacityKind.SPOT, Use.RUNNING)
+_ACCOUNT = Account("default", "tpu7x", "spot", "running")
 _ACCOUNT_LABELS = {"workload_namespace": "default", "accelerator": "tpu7x", "capacity": "spot", "use": "running"}
 
 # What a setter does: the call, the sample, its labels, its value.
