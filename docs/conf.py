@@ -1,7 +1,8 @@
 """Sphinx' configuration of the documentation's site: `make site`.
 
 The pages are plain Markdown that is read on GitHub too, so they hold no directives: the navigation is made from the
-lists of docs/README.md, and links to files that are no pages become downloads. The source folder is the repository.
+lists of docs/README.md and of the README.md of each folder below it, and links to files that are no pages become
+downloads. The source folder is the repository.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ exclude_patterns = [".*", "build", "dist", "benchmarks", "provisioner", "require
 #: Anchors of all headings, made as GitHub makes them.
 myst_heading_anchors = 6
 highlight_language = "none"
+# Colours are no reason to fail; and only the builder that writes pages would notice.
+suppress_warnings = ["misc.highlighting_failure"]
 # What people copy must have plain quotes.
 smartquotes = False
 
@@ -36,7 +39,7 @@ _PAGE = re.compile(r"(?m)^- \[(?P<title>[^]]+)\]\((?P<path>[^)#]+)\.md\)")
 
 
 def navigation(text: str) -> str:
-    """Return one table of contents for each section of the front page, of the pages that its list begins with."""
+    """Return one table of contents for each section of a page, of the pages that the items of its lists begin with."""
     tables = []
     for section in _SECTION.finditer(text):
         pages = [f"{page['title']} <{page['path']}>" for page in _PAGE.finditer(section["body"])]
