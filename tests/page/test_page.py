@@ -1,77 +1,421 @@
-"""The status page in a real browser, against a real server: what it shows, without a reload."""
+"""The status page in a real browser, against a real server: what each view shows, and that it keeps up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import Select
 
-from provisioner.slices.view import State
+from provisioner.model.capacity import FailureKind
+from provisioner.slices.view import AlertView, BackoffView, LimitView, NoticeView, State
+from provisioner.slices.view.timeline import Track
+from tests.support.board import make_board
+from tests.support.clock import NOW, FakeClock
+from tests.support.models import make_jobset
 from tests.support.page import (
+    NO_CAPACITY,
     HandMadeBoard,
-    a_browser,
     a_pool,
     a_slice,
+    a_track,
     a_view,
     a_workload,
+    an_entry,
+    open_page,
+    rows_of,
+    search_of,
     served,
+    shows,
+    text_of,
     until,
 )
+from tests.support.world import failure, running
 
 # Chromium takes a second or two to start, and more where other tests use the cores.
 pytestmark = pytest.mark.timeout(60)
 
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[webdriver.Chrome]:
-    """Return the browser of all tests here."""
-    with a_browser() as chrome:
-        yield chrome
+Chrome = webdriver.Chrome
+VIEWS = ("board", "timeline", "capacity", "activity")
 
 
-@pytest.fixture
-def board() -> HandMadeBoard:
-    """Return a board that shows what the test says."""
-    return HandMadeBoard()
+_WORDS = {
+    State.WAITING: "Waiting",
+    State.CREATING: "Creating",
+    State.JOINING: "Joining",
+    State.READY: "Ready",
+    State.RUNNING: "Running",
+    State.DRAINING: "Draining",
+    State.DELETING: "Deleting",
+    State.FAILED: "Failed",
+    State.NONE: "No pool",
+}
 
 
-@pytest.fixture
-def url(board: HandMadeBoard) -> Iterator[str]:
-    """Return the address of the page."""
-    with served(board) as address:
-        yield address
-
-
-_LOADED = "return document.getElementById('loading').hidden"
-
-
-def open_page(browser: webdriver.Chrome, address: str) -> None:
-    """Open a page and wait until it shows the document."""
-    browser.get(address)
-    until(browser, _LOADED)
-
-
-def text_of(browser: webdriver.Chrome, selector: str) -> str:
-    """Return what is to be read in an element."""
-    return browser.find_element(By.CSS_SELECTOR, selector).text
-
-
-def test_a_change_arrives_without_a_reload(browser: webdriver.Chrome, board: HandMadeBoard, url: str) -> None:
-    """A slice gets its pool, and runs."""
+def test_the_board_shows_each_state(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+    """State, reason, pool, zone, capacity, machines, hosts and pods of a slice in each state."""
     workload = a_workload()
-    waits = a_slice(workload, state=State.WAITING, reason="GKE has no capacity.")
-    board.show(view=a_view([workload], [waits]))
+    slices = [a_slice(workload, number, state) for number, state in enumerate(_WORDS)]
+    pools = [
+        a_pool(each, "Rrcj", capacity="spot", unready_nodes=("gke-node-7",), cost_per_hour=1234.5)
+        for each in slices
+        if each.pool
+    ]
+    board.show(view=a_view([workload], slices, pools))
+
     open_page(browser, url)
-    assert "Waiting" in text_of(browser, "#board .row:not(.columns)")
-    assert "GKE has no capacity." in text_of(browser, "#board .row:not(.columns)")
-    browser.execute_script("window.isSame = true")
 
+    rows = rows_of(browser)
+    assert list(rows) == [each.group for each in slices]
+    for each in slices:
+        row = rows[each.group]
+        parts = [_WORDS[each.state], each.reason, "tpu-v5p-slice 2x2x4", "ct5p-hightpu-4t", "16 chips", "for 3 min"]
+        if each.pool:
+            parts += [each.pool, "us-east5-a", "spot · 1,234.50/h", "2/4 ready", "Not ready: gke-node-7 and 1 more"]
+        else:
+            parts += ["0/4 ready"]
+        parts += ["4/4 bound" if each.state is State.RUNNING else "0/4 bound"]
+        assert [part for part in parts if part not in row] == [], row
+    told = browser.execute_script("return [...document.querySelectorAll('svg.hosts title')].map(e => e.textContent)")
+    assert set(told) == {"4 hosts: 1 running, 1 ready, 1 chips missing, 1 joining", "4 hosts: 4 absent"}
+    assert "1 waiting" in text_of(browser, "#board .group-head")
+
+
+def test_the_board_says_why_a_slice_waits_and_when_the_next_try_is(
+    browser: Chrome, board: HandMadeBoard, url: str
+) -> None:
+    """The reason with GKE's words, a countdown by the server's clock, and the notices of slice and workload."""
+    notice = NoticeView(reason="WaitingForCapacity", message="All choices are backed off.", warning=True)
+    about_all = NoticeView(reason="InvalidAnnotation", message="Use one of these.", warning=False)
+    workload = a_workload(notices=(about_all,))
+    reason = 'GKE has no capacity: "ZONE_RESOURCE_POOL_EXHAUSTED".'
+    waits = a_slice(
+        workload, 0, State.WAITING, reason=reason, next_try_at=NOW + timedelta(seconds=95), notices=(notice,)
+    )
+    board.show(view=a_view([workload], [waits]))
+
+    open_page(browser, url)
+
+    row = rows_of(browser)[waits.group]
+    assert reason in row
+    assert "WaitingForCapacity All choices are backed off." in row
+    # The page's clock is months ahead of the server's.
+    assert re.search(r"Next try\s+in 1 min 3\d s", row)
+    assert "InvalidAnnotation Use one of these." in text_of(browser, "#board .group")
+    shows(browser, "in 1 min 33 s")
+
+
+def test_pools_without_a_slice_say_why_they_stay_and_when_they_go(
+    browser: Chrome, board: HandMadeBoard, url: str
+) -> None:
+    """An idle pool, and one that is deleted while its slice already has another."""
+    workload = a_workload()
     runs = a_slice(workload)
-    board.show(view=a_view([workload], [runs], [replace(a_pool(runs), zone="us-east5-b")]))
+    idle = a_pool(
+        a_slice(workload, 1, State.IDLE),
+        "rrrr",
+        slice="",
+        reason="It is not needed: its workload has finished.",
+        delete_at=NOW + timedelta(minutes=7),
+    )
+    old = a_pool(runs, "jj..", name="old-pool", state=State.DELETING, reason="It is being deleted.")
+    board.show(view=a_view([workload], [runs], [a_pool(runs), idle, old]))
 
-    until(browser, "return document.querySelector('#board').innerText.includes('us-east5-b')")
-    assert "Running" in text_of(browser, "#board .row:not(.columns)")
+    open_page(browser, url)
+
+    rows = rows_of(browser)
+    assert list(rows) == [runs.group, "old-pool", idle.name]
+    assert "Deleting" in rows["old-pool"]
+    assert "It is being deleted." in rows["old-pool"]
+    assert "It is not needed: its workload has finished." in rows[idle.name]
+    assert re.search(r"To be deleted\s+in (7 min 00|6 min 5\d) s", rows[idle.name])
+    assert "of team-a/train" in rows[idle.name]
+
+
+def test_the_page_shows_what_the_provisioner_decides(browser: Chrome) -> None:
+    """A slice runs, another one waits for a stockout: as decided, not as made up by hand."""
+    clock = FakeClock()
+    world = running(make_jobset("runs", namespace="team-a"))
+    world.refuse_create = lambda _: failure(FailureKind.STOCKOUT, "The zone has no v4 left.")
+    world.add(make_jobset("waits", namespace="team-b"))
+    world.run(3, seconds=5)
+    board = make_board(lambda: world.now, clock)
+    board.publish(world.snapshot(), world.look(), world.settings, world.now)
+    with served(board) as url:
+        open_page(browser, url)
+
+        rows = rows_of(browser)
+        assert list(rows) == ["runs-slice-0", "waits-slice-0"]
+        assert "Running" in rows["runs-slice-0"]
+        assert "2/2 ready" in rows["runs-slice-0"]
+        assert "Waiting" in rows["waits-slice-0"]
+        assert "The zone has no v4 left." in rows["waits-slice-0"]
+        assert "Next try" in rows["waits-slice-0"]
+        browser.find_element(By.ID, "tab-capacity").click()
+        shows(browser, "The zone has no v4 left.", "#capacity")
+        browser.find_element(By.ID, "tab-timeline").click()
+        shows(browser, "waits-slice-0", "#timeline")
+
+
+def test_a_change_arrives_without_a_reload(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+    """A slice gets its pool and runs, one is added, one goes."""
+    workload = a_workload()
+    waits, goes = a_slice(workload, 0, State.WAITING, reason="GKE has no capacity."), a_slice(workload, 1)
+    board.show(view=a_view([workload], [waits, goes], [a_pool(goes)]))
+    open_page(browser, url)
+    assert "GKE has no capacity." in rows_of(browser)[waits.group]
+    browser.execute_script("window.isSame = true; document.querySelector('#board .row:not(.columns)').isSame = true")
+
+    runs, comes = a_slice(workload), a_slice(workload, 2)
+    pools = [replace(a_pool(runs), zone="us-east5-b"), a_pool(comes)]
+    board.show(view=a_view([workload], [runs, comes], pools), activity=(an_entry(1, "Something was decided."),))
+
+    shows(browser, "us-east5-b", "#board")
+    rows = rows_of(browser)
+    assert list(rows) == [runs.group, comes.group]
+    assert "Running" in rows[runs.group]
+    assert "GKE has no capacity." not in rows[runs.group]
+    # Rows that stay are changed in place.
+    assert browser.execute_script("return document.querySelector('#board .row:not(.columns)').isSame") is True
     assert browser.execute_script("return window.isSame") is True
+
+
+def test_a_lost_connection_says_so_and_comes_back(browser: Chrome, board: HandMadeBoard) -> None:
+    """The server stops, and starts again on the same port."""
+    workload = a_workload()
+    board.show(view=a_view([workload], [a_slice(workload)]))
+    with served(board) as url:
+        open_page(browser, url)
+        assert text_of(browser, "#live") == "Live"
+        assert text_of(browser, "#banners") == ""
+
+    shows(browser, "Connection lost since", "#banners")
+    assert text_of(browser, "#live") == "Not connected"
+    assert "trying again" in text_of(browser, "#banners")
+    # What was there is still to be read.
+    assert "train-slice-0" in text_of(browser, "#board")
+    assert browser.execute_script("return document.querySelector('#banners').getAttribute('role')") == "status"
+
+    board.show(view=a_view([workload], [a_slice(workload), a_slice(workload, 1)]))
+    with served(board, int(url.rsplit(":")[-1].strip("/"))):
+        browser.find_element(By.CSS_SELECTOR, "#banners button").click()
+        shows(browser, "train-slice-1", "#board")
+        until(browser, "return document.querySelector('#banners').innerText === ''")
+        assert text_of(browser, "#live") == "Live"
+
+
+def test_without_a_stream_the_page_polls(browser: Chrome, board: HandMadeBoard) -> None:
+    """Too many streams are answered 503: the page says so and asks for the document."""
+    board.show(view=a_view([a_workload()], [a_slice(a_workload())]))
+    with served(board, streams_at_once=0) as url:
+        open_page(browser, url)
+        shows(browser, "asks for changes every few seconds", "#banners")
+        assert text_of(browser, "#live") == "Polling"
+        assert list(rows_of(browser)) == ["train-slice-0"]
+
+        board.show(view=a_view([a_workload()], [a_slice(a_workload(), 1)]))
+
+        shows(browser, "train-slice-1", "#board")
+
+
+def test_the_page_works_behind_a_proxy(browser: Chrome, board: HandMadeBoard) -> None:
+    """All addresses are relative: `kubectl proxy` serves the page under a path."""
+    board.show(view=a_view([a_workload()], [a_slice(a_workload())]))
+    with served(board, prefix="/api/v1/namespaces/x/services/http:y:8081/proxy") as url:
+        open_page(browser, f"{url}?view=board")
+        assert list(rows_of(browser)) == ["train-slice-0"]
+        browser.find_element(By.ID, "tab-activity").click()
+        assert browser.current_url == f"{url}?view=activity"
+        browser.find_element(By.ID, "tab-board").click()
+        assert browser.current_url == url
+
+
+# --- problems, other processes, nothing to show
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_problems_and_alerts_are_on_top_of_every_view(
+    browser: Chrome, board: HandMadeBoard, url: str, view: str
+) -> None:
+    """Whatever keeps the provisioner from deciding is seen wherever one looks."""
+    alerts = (AlertView(kind="mass_delete_brake", message="Seven JobSets vanished at once."),)
+    paused = replace(NO_CAPACITY, creation_paused=True)
+    shown = a_view(problems=("pods: not listed yet",), alerts=alerts, capacity=paused)
+    board.show(problems=("the Lease cannot be read",), view=shown)
+
+    open_page(browser, f"{url}?view={view}")
+
+    banners = text_of(browser, "#banners")
+    for words in (
+        "pods: not listed yet",
+        "the Lease cannot be read",
+        "Alert, mass delete brake: Seven JobSets vanished at once.",
+        "Creation is paused.",
+    ):
+        assert words in banners
+
+
+def test_a_process_that_stands_by_says_so(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+    """It shows no slices, and says where they are."""
+    board.show(leading=False, view=None)
+    open_page(browser, url)
+    assert "Another process leads." in text_of(browser, "#banners")
+    assert "tpu-provisioner-0" in text_of(browser, "#banners")
+    assert "kubectl get lease" in text_of(browser, "#board")
+    assert text_of(browser, "#role") == "Standby"
+
+    board.show(leading=True, view=a_view([a_workload()], [a_slice(a_workload())]))
+
+    shows(browser, "train-slice-0", "#board")
+    assert text_of(browser, "#role") == "Leader"
+    assert text_of(browser, "#banners") == ""
+
+
+@pytest.mark.parametrize(
+    ("shown", "view", "want"),
+    [
+        pytest.param(a_view(), "board", "No workload asks for TPUs", id="no workloads"),
+        pytest.param(None, "board", "Nothing has been decided yet", id="before the first decision"),
+        pytest.param(None, "capacity", "once it has decided", id="no capacity before the first decision"),
+        pytest.param(a_view(), "capacity", "Nothing is backed off", id="nothing is backed off"),
+        pytest.param(a_view(), "timeline", "Nothing has happened yet", id="no timeline"),
+        pytest.param(a_view(), "activity", "Nothing has been decided since", id="no activity"),
+    ],
+)
+def test_where_there_is_nothing_the_page_says_why(
+    browser: Chrome, board: HandMadeBoard, url: str, shown: Any, view: str, want: str
+) -> None:
+    """An empty view is no riddle."""
+    board.show(view=shown)
+    open_page(browser, f"{url}?view={view}")
+    assert want in text_of(browser, f"#{view}")
+
+
+def test_a_workload_without_slices_shows_its_notices(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+    """Such as one whose topology does not exist."""
+    notice = NoticeView(reason="InvalidTopology", message="3x3x3 does not exist.", warning=True)
+    board.show(view=a_view([a_workload(state="suspended", notices=(notice,))]))
+    open_page(browser, url)
+    group = text_of(browser, "#board .group")
+    assert "InvalidTopology 3x3x3 does not exist." in group
+    assert "Suspended" in group
+    assert "It has no slices" in group
+
+
+# --- the other views
+
+
+def test_the_timeline_shows_a_reused_pool_as_one_row(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+    """Bars in the order of time, in proportion, of this and of the workload before it; and the same as a table."""
+    before, now = a_workload("before"), a_workload("now")
+    first = a_track(a_slice(before), (State.WAITING, 50, 40), (State.RUNNING, 40, 20), pool="the-pool")
+    second = a_track(a_slice(now), (State.RUNNING, 20, None), pool="the-pool")
+    old = a_track(a_slice(now, 5), (State.RUNNING, 300, 200), pool="old-pool")
+    reused = Track(pool="the-pool", segments=(*first.segments, *second.segments))
+    board.show(view=a_view([before, now], [a_slice(now)]), tracks=(reused, old))
+
+    open_page(browser, f"{url}?view=timeline")
+
+    assert list(rows_of(browser, "#timeline .track")) == ["now-slice-0"]
+    assert text_of(browser, "#timeline .group h3") == "team-a/now"
+    bars = browser.execute_script(
+        """const box = document.querySelector('.strip').getBoundingClientRect();
+        return [...document.querySelectorAll('.strip .bar')].map(e => {
+          const found = e.getBoundingClientRect();
+          return [e.textContent, Math.round(60 * (found.left - box.left) / box.width),
+                  Math.round(60 * found.width / box.width)];
+        })"""
+    )
+    assert bars == [["team-a/before", 10, 10], ["team-a/before", 20, 20], ["Running", 40, 20]]
+
+    browser.find_element(By.LINK_TEXT, "6 h").click()
+    shows(browser, "now-slice-5", "#timeline")
+    assert "zoom=6h" in search_of(browser)
+    assert list(rows_of(browser, "#timeline .track")) == ["now-slice-0", "now-slice-5"]
+
+    browser.find_element(By.LINK_TEXT, "Table").click()
+    shows(browser, "1 h 40 min", "#timeline table")
+    cells = [" ".join(row.text.split()) for row in browser.find_elements(By.CSS_SELECTOR, "#timeline tbody tr")]
+    assert len(cells) == 4
+    assert cells[-1].startswith("team-a/now now-slice-5 old-pool Running")
+
+
+def test_capacity_shows_chips_limits_operations_and_back_off(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+    """All of the capacity view, and sums by accelerator and namespace with what they cost."""
+    backoff = BackoffView(
+        capacity="us-east5-a/ct5p-hightpu-4t/2x2x4/spot",
+        zone="us-east5-a",
+        machine_type="ct5p-hightpu-4t",
+        shape="2x2x4, 4 hosts",
+        terms="spot",
+        kind="stockout",
+        message="There is nothing left.",
+        failures=4,
+        since=NOW - timedelta(minutes=22),
+        until=NOW + timedelta(seconds=50),
+    )
+    capacity = replace(
+        NO_CAPACITY,
+        chips={**NO_CAPACITY.chips, "waiting": 16, "creating": 8, "joining": 8, "running": 64, "idle": 4},
+        limits=(
+            LimitView(name="MAX_CHIPS", scope="all", used=84, most=100),
+            LimitView(name="MAX_CHIPS_PER_NAMESPACE", scope="*", used=16, most=16),
+        ),
+        backoffs=(backoff,),
+        operations=7,
+        operations_limit=9,
+    )
+    workload = a_workload()
+    runs = a_slice(workload)
+    slices = [runs, a_slice(workload, 1, State.WAITING)]
+    board.show(view=a_view([workload], slices, [a_pool(runs, cost_per_hour=48.0)], capacity=capacity))
+
+    open_page(browser, f"{url}?view=capacity")
+
+    tiles = [each.text.split("\n")[:2] for each in browser.find_elements(By.CSS_SELECTOR, ".tile")]
+    want = {"Requested": "16", "Starting": "16", "Running": "64", "Idle": "4", "Being deleted": "0"}
+    assert dict(tiles) == {**want, "Cost": "48.00/h"}
+    text = text_of(browser, "#capacity")
+    for words in (
+        "MAX_CHIPS all node pools 84",
+        "7 under way of 9",
+        "us-east5-a · ct5p-hightpu-4t · spot",
+        "There is nothing left.",
+        "failing for 22 min",
+        "No alerts.",
+    ):
+        assert words in text, text
+    assert re.search(r"in (4\d|50) s", text)
+    assert browser.execute_script("return [...document.querySelectorAll('.meter.full')].length") == 1
+    sums = [each.text for each in browser.find_elements(By.CSS_SELECTOR, "#capacity tbody tr")][-2:]
+    assert sums == ["tpu-v5p-slice 16 0 16 0 0 0 48.00/h", "team-a 16 0 16 0 0 0 48.00/h"]
+
+
+def test_activity_is_filtered(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+    """Newest first, by kind, warnings and words; new entries arrive."""
+    entries = [
+        an_entry(1, "Created pool-1.", pool="pool-1", workload="JobSet/team-a/train"),
+        an_entry(2, "pool-2 failed.", kind="pool", warning=True, workload="JobSet/team-b/eval"),
+    ]
+    board.show(activity=tuple(entries))
+    open_page(browser, f"{url}?view=activity")
+    texts = "return [...document.querySelectorAll('.entry-text')].map(e => e.textContent)"
+    assert browser.execute_script(texts) == ["Warning: pool-2 failed.", "Created pool-1."]
+
+    browser.find_element(By.ID, "warnings").click()
+    until(browser, "return location.search.includes('warnings=1')")
+    until(browser, "return document.querySelectorAll('.entry').length === 1")
+    browser.find_element(By.ID, "warnings").click()
+    Select(browser.find_element(By.ID, "kind")).select_by_value("create")
+    until(browser, "return location.search === '?view=activity&kind=create'")
+    board.show(activity=(*entries, an_entry(3, "Created pool-3.")))
+    shows(browser, "Created pool-3.", "#activity")
+    assert browser.execute_script(texts) == ["Created pool-3.", "Created pool-1."]
+    assert "2 of 3 entries" in text_of(browser, "#activity")
+    Select(browser.find_element(By.ID, "namespace")).select_by_value("team-a")
+    until(browser, "return document.querySelectorAll('.entry').length === 1")

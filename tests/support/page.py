@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
 
-from provisioner.runtime.http import HttpServer
 from provisioner.runtime.status import make_status_server
 from provisioner.slices import api
 from provisioner.slices.board import About, Board, Document
@@ -196,28 +197,27 @@ class HandMadeBoard(Board):
 
 
 @contextmanager
-def served(board: Board, port: int = 0) -> Iterator[str]:
-    """Serve a board as the provisioner does, and return the address."""
-    server = _server(board, port)
-    server.start()
-    try:
-        yield f"http://127.0.0.1:{server.ports[0]}/"
-    finally:
-        server.stop()
-
-
-def _server(board: Board, port: int) -> HttpServer:
-    address = f"127.0.0.1:{port}"
-    return make_status_server(
+def served(board: Board, port: int = 0, *, prefix: str = "", streams_at_once: int | None = None) -> Iterator[str]:
+    """Serve a board as the provisioner does, and return the address; under a prefix, as a proxy has it."""
+    streams = [
+        replace(each, path=prefix + each.path, **({} if streams_at_once is None else {"at_once": streams_at_once}))
+        for each in api.streams(board)
+    ]
+    server = make_status_server(
         name="a-controller",
         metrics_address="0",
-        probe_address=address,
+        probe_address=f"127.0.0.1:{port}",
         exposition=lambda: b"",
         alive=lambda: True,
         problems=tuple,
-        pages=api.pages(board),
-        streams=api.streams(board),
+        pages=[replace(each, path=prefix + each.path) for each in api.pages(board)],
+        streams=streams,
     )
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{server.ports[0]}{prefix}/"
+    finally:
+        server.stop()
 
 
 def why_no_browser() -> str:
@@ -276,10 +276,52 @@ def until(browser: webdriver.Chrome, script: str, *arguments: Any, seconds: floa
 
 def picture(browser: webdriver.Chrome, path: Path, *, whole: bool = False) -> None:
     """Write what is shown, or the whole page, as a PNG file."""
-    import base64
-
     parameters: dict[str, Any] = {"format": "png", "captureBeyondViewport": whole}
     path.write_bytes(base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", parameters)["data"]))
 
 
-Clock = Callable[[], datetime]
+def open_page(browser: webdriver.Chrome, address: str) -> None:
+    """Open a page and wait until it shows the document."""
+    browser.get(address)
+    until(browser, "return document.getElementById('loading').hidden")
+
+
+def rows_of(browser: webdriver.Chrome, selector: str = "#board .row:not(.columns)") -> dict[str, str]:
+    """Return the text of all rows that are shown, by their names."""
+    script = """
+        const rows = [...document.querySelectorAll(arguments[0])].filter(e => e.checkVisibility());
+        return rows.map(e => [e.querySelector('.row-name, .track-name').textContent, e.innerText]);
+    """
+    return dict(browser.execute_script(script, selector))
+
+
+def a_large_view(slices: int = 500, hosts: int = 64) -> View:
+    """Return slices of some teams, a fifth of which wait and a fifth of which get their hosts."""
+    workloads, views, pools = [], [], []
+    for number in range(slices):
+        if number % 10 == 0:
+            workloads.append(a_workload(f"train-{number:04d}", f"team-{number % 70}"))
+        place = (number + number // 10) % 5
+        state = (State.RUNNING, State.RUNNING, State.RUNNING, State.JOINING, State.WAITING)[place]
+        each = a_slice(workloads[-1], number, state, hosts=hosts, chips=4 * hosts, pods=hosts)
+        views.append(each)
+        if state is State.RUNNING:
+            pools.append(a_pool(each, "R" * hosts))
+        elif state is State.JOINING:
+            pools.append(a_pool(each, ("r" * (hosts // 2) + "j" * (hosts // 4)).ljust(hosts, ".")))
+    return a_view(workloads, views, pools)
+
+
+def text_of(browser: webdriver.Chrome, selector: str) -> str:
+    """Return what is to be read in an element."""
+    return browser.find_element(By.CSS_SELECTOR, selector).text
+
+
+def search_of(browser: webdriver.Chrome) -> str:
+    """Return the query of the address."""
+    return str(browser.execute_script("return location.search"))
+
+
+def shows(browser: webdriver.Chrome, text: str, selector: str = "body") -> None:
+    """Wait until something is to be read."""
+    until(browser, "return document.querySelector(arguments[0]).innerText.includes(arguments[1])", selector, text)

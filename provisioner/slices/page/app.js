@@ -4,7 +4,7 @@ import { makeActivity } from "./activity.js";
 import { makeBoard } from "./board.js";
 import { makeCapacity } from "./capacity.js";
 import { Keyed, icon, make, setAttribute, setClass, setText, setTitled, showTexts } from "./dom.js";
-import { NO_FILTERS, VIEWS, address, isFiltered, namespaceOf, readQuery, states } from "./query.js";
+import { NO_FILTERS, VIEWS, address, isFiltered, matcher, namespaceOf, readQuery, states } from "./query.js";
 import { STATES, STATE_HELP } from "./states.js";
 import { Store } from "./store.js";
 import { Connection } from "./stream.js";
@@ -145,8 +145,11 @@ function renderFilters() {
   byId("kind").hidden = byId("warnings-label").hidden = view !== "activity";
   byId("clear").hidden = !isFiltered(query);
   byId("clear").href = links(NO_FILTERS);
+  // How many each state would show beside the other filters.
   const counts = {};
-  for (const each of [...slices, ...store.poolsWithoutSlice()]) counts[each.state] = (counts[each.state] ?? 0) + 1;
+  const matches = matcher({ ...query, state: "" });
+  for (const each of slices) if (matches(each, store.pools.get(each.pool))) counts[each.state] = (counts[each.state] ?? 0) + 1;
+  for (const each of store.poolsWithoutSlice()) if (matches(each)) counts[each.state] = (counts[each.state] ?? 0) + 1;
   const chosen = states(query);
   byId("states").hidden = view === "activity";
   const shown = Object.keys(STATES).filter((each) => counts[each] || chosen.has(each));

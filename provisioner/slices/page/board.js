@@ -1,16 +1,19 @@
 // The board: slices grouped by workload, then node pools that serve no slice.
 
-import { Keyed, icon, make, setAttribute, setClass, setLink, setText, setTitled, showTexts } from "./dom.js";
+import { Keyed, icon, make, setAttribute, setClass, setLink, setName, setText, setTitled, showTexts } from "./dom.js";
 import { NO_FILTERS, kindOf, matcher, nameOf, states } from "./query.js";
 import { STATES, countHosts, hostGrid, hostLegend, stateChip } from "./states.js";
 import { dropTimes, keepTimes, setTime } from "./times.js";
 
 /** So many slices are shown; the rest is for filters to find. */
 const MOST_ROWS = 1000;
+/** So many rows are made before the first paint, and in each frame after it. */
+const ROWS_AT_ONCE = 60;
 const WORKLOAD_STATES = { suspended: "Suspended", completed: "Completed", failed: "Failed", deleting: "Being deleted" };
 
 const number = (value) => value.toLocaleString("en");
-export const chipsInWords = (chips) => `${number(chips)} ${chips === 1 ? "chip" : "chips"}`;
+const costInWords = (value) => `${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}/h`;
+const chipsInWords = (chips) => `${number(chips)} ${chips === 1 ? "chip" : "chips"}`;
 
 /** A cell with a label, which is read aloud and shown where there are no columns. */
 function cell(name, label, ...children) {
@@ -23,11 +26,33 @@ function note(notice) {
   return node;
 }
 
+/** Why it is so and what comes next, made where there is something to say. */
+function makeWhy() {
+  const reason = make("p", { className: "reason" });
+  const next = make("p", { className: "next" });
+  const nextTime = make("time");
+  const nextLabel = make("span");
+  next.append(icon("next"), nextLabel, nextTime);
+  const unready = make("p", { className: "muted unready" });
+  const notices = make("ul", { className: "notices" });
+  return {
+    node: make("div", { className: "cell why" }, reason, next, unready, notices),
+    update({ text, label, moment, names, more, told }) {
+      setText(reason, text);
+      reason.hidden = !text;
+      setText(nextLabel, `${label} `);
+      setTime(nextTime, "in", moment);
+      next.hidden = !moment;
+      setText(unready, names.length ? `Not ready: ${names.join(", ")}${more > 0 ? ` and ${number(more)} more` : ""}` : "");
+      unready.hidden = !names.length;
+      showTexts(notices, told, note);
+      notices.hidden = !told.length;
+    },
+  };
+}
+
 /** What a slice's row and the row of a pool without a slice have in common. */
-function makeRow() {
-  const name = make("h4", { className: "row-name" });
-  const pool = make("a", { className: "pool-name" });
-  const purpose = make("span", { className: "muted" });
+function makeRow(...names) {
   const chip = stateChip();
   const since = make("time");
   const accelerator = make("span", { className: "strong" });
@@ -37,88 +62,78 @@ function makeRow() {
   const grid = hostGrid();
   const ready = make("span", { className: "muted nowrap" });
   const pods = make("span");
-  const reason = make("p", { className: "reason" });
-  const next = make("p", { className: "next" });
-  const nextTime = make("time");
-  const nextLabel = make("span");
-  next.append(icon("next"), nextLabel, nextTime);
-  const unready = make("p", { className: "muted unready" });
-  const notices = make("ul", { className: "notices" });
-  const why = make("div", { className: "cell why" }, reason, next, unready, notices);
+  let why = null;
   const node = make(
     "li",
-    { className: "row" },
-    cell("c-name", "Slice ", name, pool, purpose),
+    {},
+    cell("c-name", "Slice ", ...names),
     cell("c-state", "State ", chip.node, since),
     cell("c-machine", "Machines ", accelerator, machine),
     cell("c-zone", "Capacity ", zone, capacity),
     cell("c-hosts", "Hosts ", grid.node, ready),
     cell("c-pods", "Pods ", pods),
-    why,
   );
   keepTimes(node);
   return {
     node,
     end: () => dropTimes(node),
-    name,
-    pool,
     pods,
-    purpose,
-    show({ item, pool: served, hosts, isQuiet, next: [label, moment] }) {
+    show({ item, pool, hosts, isQuiet, next: [label, moment] }) {
+      setClass(node, `row s-${item.state}`);
       chip.update(item.state);
       setTime(since, "for", item.since);
       setTitled(accelerator, [item.accelerator || "TPU", item.topology].filter(Boolean).join(" "));
       setTitled(machine, [item.machine_type, item.chips && chipsInWords(item.chips)].filter(Boolean).join(" · "));
-      setTitled(zone, served?.zone ?? "");
-      setTitled(capacity, served ? [served.capacity, served.reservation].filter(Boolean).join(" ") : "");
+      setTitled(zone, pool?.zone ?? "");
+      const cost = pool?.cost_per_hour === null ? "" : `· ${costInWords(pool?.cost_per_hour ?? 0)}`;
+      setTitled(capacity, pool ? [pool.capacity, pool.reservation, cost].filter(Boolean).join(" ") : "");
       grid.update(hosts);
       const counts = countHosts(hosts);
       setText(ready, hosts ? `${number(counts.R + counts.r)}/${number(hosts.length)} ready` : "");
-      setText(reason, isQuiet ? "" : item.reason);
-      reason.hidden = isQuiet || !item.reason;
-      setText(nextLabel, `${label} `);
-      setTime(nextTime, "in", moment);
-      next.hidden = !moment;
-      const names = served?.unready_nodes ?? [];
-      const more = counts.j + counts.c - names.length;
-      setText(unready, names.length ? `Not ready: ${names.join(", ")}${more > 0 ? ` and ${number(more)} more` : ""}` : "");
-      unready.hidden = !names.length;
-      showTexts(notices, item.notices ?? [], note);
-      notices.hidden = !item.notices?.length;
-      why.hidden = reason.hidden && next.hidden && unready.hidden && notices.hidden;
+      const names = pool?.unready_nodes ?? [];
+      const told = item.notices ?? [];
+      const text = isQuiet ? "" : item.reason;
+      const isTold = Boolean(text || moment || names.length || told.length);
+      if (isTold && why === null) {
+        why = makeWhy();
+        node.append(why.node);
+      }
+      if (why === null) return;
+      why.node.hidden = !isTold;
+      why.update({ text, label, moment, names, more: counts.j + counts.c - names.length, told });
     },
   };
 }
 
 function sliceRow(links) {
-  const row = makeRow();
+  const name = make("h4", { className: "row-name" });
+  const pool = make("a", { className: "pool-name" });
+  const row = makeRow(name, pool);
   return {
     ...row,
-    update([slice, pool]) {
-      const hosts = pool?.hosts ?? ".".repeat(slice.hosts);
+    update([slice, served]) {
+      const hosts = served?.hosts ?? ".".repeat(slice.hosts);
       const counts = countHosts(hosts);
       const isQuiet = slice.state === "running" && counts.R + counts.r === hosts.length;
-      setTitled(row.name, slice.group);
-      setTitled(row.pool, slice.pool);
-      if (slice.pool) setLink(row.pool, links({ view: "timeline", q: slice.pool }));
-      row.pool.hidden = !slice.pool;
-      row.purpose.hidden = true;
+      setName(name, slice.group);
+      setName(pool, slice.pool);
+      if (slice.pool) setLink(pool, links({ view: "timeline", q: slice.pool }));
+      pool.hidden = !slice.pool;
       setText(row.pods, slice.pods ? `${number(slice.bound_pods)}/${number(slice.pods)} bound` : "none");
-      row.show({ item: slice, pool, hosts, isQuiet, next: ["Next try", slice.next_try_at] });
+      row.show({ item: slice, pool: served, hosts, isQuiet, next: ["Next try", slice.next_try_at] });
     },
   };
 }
 
-function poolRow(links) {
-  const row = makeRow();
-  row.node.classList.add("of-pool");
+function poolRow() {
+  const name = make("h4", { className: "row-name" });
+  const purpose = make("span", { className: "muted" });
+  const row = makeRow(name, purpose);
   return {
     ...row,
     update(pool) {
-      setTitled(row.name, pool.name);
-      row.pool.hidden = true;
-      setTitled(row.purpose, pool.workload ? `of ${nameOf(pool.workload)}` : "of no workload");
-      setText(row.pods, "");
+      setName(name, pool.name);
+      setTitled(purpose, pool.workload ? `of ${nameOf(pool.workload)}` : "of no workload");
       row.show({ item: pool, pool, hosts: pool.hosts, isQuiet: false, next: ["To be deleted", pool.delete_at] });
     },
   };
@@ -205,37 +220,48 @@ export function makeBoard(panel, links) {
   const empty = make("div", { className: "empty" });
   panel.append(head, groups, more, othersNode, legend, empty);
   const keyed = new Keyed(groups, () => workloadGroup(links));
-  const keyedPools = new Keyed(others, () => poolRow(links));
+  const keyedPools = new Keyed(others, poolRow);
   let most = MOST_ROWS;
+  let room = 0;
+  let rows = 0;
   let last = [];
+  let isGrowing = false;
   more.addEventListener("click", () => {
     most += MOST_ROWS;
-    render(...last);
+    room = most;
+    render(...last, NOTHING);
   });
+  const ordered = new Order();
 
   function render(store, query, changed) {
-    last = [store, query, null];
+    last = [store, query];
+    // What is on the screen is there at once; the rest follows frame by frame.
+    if (changed === null) room = Math.max(ROWS_AT_ONCE, rows);
     const matches = matcher(query);
     const byWorkload = new Map();
     let matched = 0;
-    for (const slice of store.slices.values()) {
+    rows = 0;
+    for (const slice of ordered.of(store.slices, changed)) {
       const pool = store.pools.get(slice.pool);
       if (!matches(slice, pool)) continue;
       matched += 1;
-      if (matched > most) continue;
+      if (matched > Math.min(room, most)) continue;
+      rows += 1;
       const group = byWorkload.get(slice.workload);
       if (group === undefined) byWorkload.set(slice.workload, [[slice, pool]]);
       else group.push([slice, pool]);
     }
-    const isChanged = (id) => changed.slices.has(id) || changed.pools.has(store.slices.get(id)?.pool);
+    const isChanged = changed
+      ? (id) => changed.slices.has(id) || changed.pools.has(store.slices.get(id)?.pool)
+      : undefined;
     const withSlices = new Set([...store.slices.values()].map((slice) => slice.workload));
     for (const workload of store.workloads.values()) {
       if (!withSlices.has(workload.id) && !states(query).size && matches(workload)) byWorkload.set(workload.id, []);
     }
-    const items = [...byWorkload].map(([id, slices]) => {
-      slices.sort(([a], [b]) => collator.compare(a.group, b.group));
-      return [id, { id, workload: store.workloads.get(id), slices, isChanged: changed ? isChanged : undefined }];
-    });
+    const items = [...byWorkload].map(([id, slices]) => [
+      id,
+      { id, workload: store.workloads.get(id), slices, isChanged },
+    ]);
     items.sort(([a], [b]) => collator.compare(nameOf(a), nameOf(b)) || collator.compare(a, b));
     keyed.show(items);
     const pools = store.poolsWithoutSlice().filter((pool) => matches(pool));
@@ -251,12 +277,36 @@ export function makeBoard(panel, links) {
     othersNode.hidden = !pools.length;
     empty.hidden = !isEmpty;
     if (isEmpty) explain(empty, store, links);
+    if (room < Math.min(matched, most) && !isGrowing) {
+      isGrowing = true;
+      requestAnimationFrame(() => {
+        isGrowing = false;
+        room += ROWS_AT_ONCE;
+        if (!panel.hidden) render(...last, NOTHING);
+      });
+    }
   }
 
   return { render };
 }
 
 const collator = new Intl.Collator("en", { numeric: true });
+const NOTHING = { slices: new Set(), pools: new Set() };
+
+/** Slices by namespace, workload and group; sorted again only where some came or went. */
+class Order {
+  #ids = [];
+  #known = new Set();
+
+  of(slices, changed) {
+    const isSame = changed !== null && [...changed.slices].every((id) => slices.has(id) && this.#known.has(id));
+    if (!isSame) {
+      this.#ids = [...slices.keys()].sort((a, b) => collator.compare(nameOf(a), nameOf(b)) || collator.compare(a, b));
+      this.#known = new Set(this.#ids);
+    }
+    return this.#ids.map((id) => slices.get(id));
+  }
+}
 
 /** Say what to do where there is nothing to show. */
 function explain(empty, store, links) {

@@ -6,6 +6,15 @@ import { namespaceOf } from "./query.js";
 import { dropTimes, keepTimes, setTime } from "./times.js";
 
 const number = (value) => value.toLocaleString("en");
+const costInWords = (value) => `${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}/h`;
+
+function percent(share) {
+  if (share > 0 && share < 0.01) return "< 1 %";
+  return `${share > 0.99 && share < 1 ? 99 : Math.round(share * 100)} %`;
+}
+
+/** How the settings name what a limit is counted for. */
+const SCOPES = { all: "all node pools", "*": "any other: the one that uses most" };
 
 /** What chips do, as a person who pays for them asks. */
 const USES = [
@@ -22,12 +31,13 @@ function section(title, ...children) {
   return make("section", { className: "panel-section" }, make("h2", {}, title), ...children);
 }
 
-function table(caption, heads) {
+/** A table; one that is `stacked` shows each row as a block where there is no room for columns. */
+function table(caption, heads, name = "") {
   const body = make("tbody");
   const head = make("tr", {}, ...heads.map(([text, name]) => make("th", { scope: "col", className: name ?? "" }, text)));
-  const node = make("table", {}, make("caption", { className: "hidden" }, caption), make("thead", {}, head), body);
+  const node = make("table", { className: name }, make("caption", { className: "hidden" }, caption), make("thead", {}, head), body);
   const attributes = { role: "region", "aria-label": caption };
-  return { body, node: make("div", { className: "table-box", tabIndex: 0, attributes }, node) };
+  return { body, head, node: make("div", { className: "table-box", tabIndex: 0, attributes }, node) };
 }
 
 function meter(used, most) {
@@ -47,8 +57,9 @@ function backoffRow() {
   const shape = make("span", { className: "muted block" });
   where.append(name, shape);
   const time = make("time", { className: "nowrap" });
-  const since = make("time", { className: "muted block" });
+  const since = make("time", { className: "muted block nowrap" });
   until.append(time, since);
+  kind.className = "nowrap";
   failures.className = "numeric";
   message.className = "message";
   const node = make("tr", {}, ...cells);
@@ -64,12 +75,12 @@ function backoffRow() {
       setText(message, backoff.message);
       setText(failures, number(backoff.failures));
       setTime(time, "in", backoff.until);
-      setTime(since, "for", backoff.since);
+      setTime(since, "failing", backoff.since);
     },
   };
 }
 
-/** Sum up chips by something: those that wait from slices, the others from node pools. */
+/** Sum up chips and cost by something: what waits from slices, the rest from node pools. */
 function sums(store, keyOfSlice, keyOfPool) {
   const found = new Map();
   const add = (key, state, chips) => {
@@ -80,27 +91,39 @@ function sums(store, keyOfSlice, keyOfPool) {
   for (const slice of store.slices.values()) {
     if (slice.state === "waiting") add(keyOfSlice(slice), "waiting", slice.chips);
   }
-  for (const pool of store.pools.values()) add(keyOfPool(pool), pool.state, pool.chips);
+  for (const pool of store.pools.values()) {
+    add(keyOfPool(pool), pool.state, pool.chips);
+    if (pool.cost_per_hour !== null) add(keyOfPool(pool), "cost", pool.cost_per_hour);
+  }
   return [...found].sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
 }
 
-function showSums(body, entries) {
-  const rows = entries.map(([key, by]) => [key || "unknown", ...USES.map(([, names]) => names.reduce((sum, each) => sum + (by[each] ?? 0), 0))]);
-  showTexts(body, rows, ([key, ...values]) =>
-    make("tr", {}, make("th", { scope: "row" }, key), ...values.map((each) => make("td", { className: `numeric${each ? "" : " zero"}` }, number(each)))),
-  );
+function showSums({ body, head }, entries, isPriced) {
+  head.lastElementChild.hidden = !isPriced;
+  const rows = entries.map(([key, by]) => [
+    key || "unknown",
+    by.cost ?? 0,
+    ...USES.map(([, names]) => names.reduce((sum, each) => sum + (by[each] ?? 0), 0)),
+  ]);
+  showTexts(body, [isPriced, ...rows], (row) => {
+    if (!Array.isArray(row)) return "";
+    const [key, cost, ...values] = row;
+    const cells = values.map((each) => make("td", { className: `numeric${each ? "" : " zero"}` }, number(each)));
+    if (isPriced) cells.push(make("td", { className: "numeric" }, costInWords(cost)));
+    return make("tr", {}, make("th", { scope: "row" }, key), ...cells);
+  });
 }
 
 export function makeCapacity(panel) {
   const tiles = make("dl", { className: "tiles" });
   const bar = make("div", { className: "stack", attributes: { role: "img" } });
   const legend = make("p", { className: "legend" });
-  const limits = table("Limits", [["Limit"], ["Counted for"], ["Used"], ["", "wide"], ["Limit", "numeric"]]);
+  const limits = table("Limits", [["Setting"], ["Counted for"], ["Used", "numeric"], ["", "wide"], ["Limit", "numeric"]], "stacked limits");
   const noLimits = make("p", { className: "muted" }, "No limit is set. MAX_CHIPS and the others in the settings bound what may be spent.");
   const operations = make("div", { className: "operations" });
-  const backoffs = table("Back-off", [["Capacity"], ["Reason"], ["What GKE said", "wide"], ["Failures", "numeric"], ["Next try"]]);
+  const backoffs = table("Back-off", [["Capacity"], ["Reason"], ["What GKE said", "wide"], ["Failures", "numeric"], ["Next try"]], "stacked backoffs");
   const noBackoffs = make("p", { className: "muted" }, "Nothing is backed off: every capacity is tried as soon as a slice needs it.");
-  const uses = USES.map(([name]) => [name, "numeric"]);
+  const uses = [...USES.map(([name]) => [name, "numeric"]), ["Cost", "numeric"]];
   const accelerators = table("Chips by accelerator", [["Accelerator"], ...uses]);
   const namespaces = table("Chips by namespace", [["Namespace"], ...uses]);
   const alerts = make("div");
@@ -123,13 +146,15 @@ export function makeCapacity(panel) {
     for (const part of parts) part.hidden = !capacity;
     empty.hidden = Boolean(capacity);
     if (!capacity) return;
-    showChips(capacity.chips);
+    const costs = [...store.pools.values()].map((pool) => pool.cost_per_hour).filter((each) => each !== null);
+    const isPriced = costs.length > 0;
+    showChips(capacity.chips, isPriced ? costs.reduce((sum, each) => sum + each, 0) : null);
     showTexts(limits.body, capacity.limits, ({ name, scope, used, most }) =>
       make(
         "tr",
         {},
         make("th", { scope: "row" }, make("code", {}, name)),
-        make("td", {}, scope),
+        make("td", {}, SCOPES[scope] ?? scope),
         make("td", { className: "numeric" }, number(used)),
         make("td", {}, meter(used, most)),
         make("td", { className: "numeric" }, number(most)),
@@ -141,19 +166,26 @@ export function makeCapacity(panel) {
     keyed.show(capacity.backoffs.map((each, index) => [`${index} ${each.capacity}`, each]));
     backoffs.node.hidden = !capacity.backoffs.length;
     noBackoffs.hidden = capacity.backoffs.length > 0;
-    showSums(accelerators.body, sums(store, (slice) => slice.accelerator, (pool) => pool.accelerator));
-    showSums(namespaces.body, sums(store, (slice) => namespaceOf(slice.workload), (pool) => pool.namespace));
+    showSums(accelerators, sums(store, (slice) => slice.accelerator, (pool) => pool.accelerator), isPriced);
+    showSums(namespaces, sums(store, (slice) => namespaceOf(slice.workload), (pool) => pool.namespace), isPriced);
     const told = store.summary.alerts;
     showTexts(alerts, told.length ? told : [{ message: "No alerts." }], ({ kind, message }) =>
       make("p", { className: kind ? "" : "muted" }, ...(kind ? [icon("warning"), make("strong", {}, `${kind.replaceAll("_", " ")} `)] : []), message),
     );
   }
 
-  function showChips(chips) {
+  function showChips(chips, cost) {
     const of = (names) => names.reduce((sum, each) => sum + (chips[each] ?? 0), 0);
     const rows = USES.map(([name, names, words]) => [name, of(names), words]).filter(([name, value]) => value || name !== "Failed");
+    if (cost !== null) rows.push(["Cost", cost, "of the hosts that are there, by PRICES"]);
     showTexts(tiles, rows, ([name, value, words]) =>
-      make("div", { className: `tile${value ? "" : " zero"}` }, make("dt", {}, name), make("dd", {}, number(value)), make("dd", { className: "muted" }, words)),
+      make(
+        "div",
+        { className: `tile${value ? "" : " zero"}` },
+        make("dt", {}, name),
+        make("dd", {}, name === "Cost" ? costInWords(value) : number(value)),
+        make("dd", { className: "muted" }, words),
+      ),
     );
     const shown = IN_BAR.filter((each) => chips[each]);
     const total = of(shown);
@@ -169,7 +201,7 @@ export function makeCapacity(panel) {
       if (entry === null) return document.createTextNode("There are no chips, and none are requested.");
       const chip = stateChip();
       chip.update(entry[0]);
-      return make("span", { className: "legend-item" }, chip.node, `${number(entry[1])} (${Math.round((entry[1] / total) * 100)} %)`);
+      return make("span", { className: "legend-item" }, chip.node, `${number(entry[1])} (${percent(entry[1] / total)})`);
     });
   }
 

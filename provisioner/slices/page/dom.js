@@ -32,6 +32,16 @@ export function setTitled(node, text) {
   if (node.title !== text) node.title = text;
 }
 
+/** Names differ at their end most of all: where there is no room for all of one, the end stays. */
+const END_LENGTH = 14;
+
+export function setName(node, text) {
+  if (node.textContent === text) return;
+  node.title = text;
+  if (text.length <= END_LENGTH + 4) node.textContent = text;
+  else node.replaceChildren(make("span", { className: "start" }, text.slice(0, -END_LENGTH)), text.slice(-END_LENGTH));
+}
+
 export function setClass(node, name) {
   if (node.getAttribute("class") !== name) node.setAttribute("class", name);
 }

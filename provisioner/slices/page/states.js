@@ -67,6 +67,7 @@ export function countHosts(letters) {
 
 /** Return the distance between cells and how many are in a row, so that a slice of 2,000 hosts still fits. */
 function layout(count) {
+  if (count <= 16) return [11, 16];
   if (count <= 64) return [9, 16];
   if (count <= 256) return [5, 32];
   return [3, 54];
@@ -106,7 +107,6 @@ export function hostGrid() {
       setAttribute(node, "viewBox", `0 0 ${width} ${height}`);
       setAttribute(node, "width", String(width));
       setAttribute(node, "height", String(height));
-      setAttribute(node, "aria-label", hostsInWords(letters));
       node.replaceChildren(makeSvg("title", {}, hostsInWords(letters)), ...paths);
     },
   };

@@ -1,6 +1,6 @@
 // The timeline: one row for each node pool, from the slice that waited for it to its end, grouped by workload.
 
-import { Keyed, make, setAttribute, setClass, setLink, setText, setTitled, showTexts } from "./dom.js";
+import { Keyed, make, setAttribute, setClass, setLink, setName, setText, showTexts } from "./dom.js";
 import { matcher, nameOf, namespaceOf } from "./query.js";
 import { STATES, stateChip } from "./states.js";
 import { clockTime, dayAndTime, duration, everyAge, serverNow } from "./times.js";
@@ -11,7 +11,7 @@ export const ZOOMS = { "1h": [HOUR, 10 * MINUTE], "6h": [6 * HOUR, HOUR], "24h":
 const MOST_ROWS = 500;
 const MOST_LINES = 1000;
 /** A bar that is narrower has no room for its word. */
-const WORD_PERCENT = 7;
+const WORD_PIXELS = 64;
 
 const collator = new Intl.Collator("en", { numeric: true });
 const groupOf = (slice) => slice.split("/").slice(3).join("/");
@@ -55,9 +55,9 @@ function trackRow() {
   const node = make("li", { className: "track" }, make("div", { className: "track-label" }, name, pool), strip);
   return {
     node,
-    update({ track, links, start, now }) {
-      setTitled(name, groupOf(track.slice) || "no slice");
-      setTitled(pool, track.pool);
+    update({ track, links, start, now, pixels }) {
+      setName(name, groupOf(track.slice) || "no slice");
+      setName(pool, track.pool);
       setLink(pool, links({ view: "board", q: track.pool }));
       const shown = track.segments.filter((each) => (each.to ?? now) >= start);
       setAttribute(strip, "aria-label", shown.map((each) => inWords(each, now)).join("; "));
@@ -73,7 +73,7 @@ function trackRow() {
         bar.style.left = `${left.toFixed(3)}%`;
         bar.style.width = `${width.toFixed(3)}%`;
         const word = isOthers ? nameOf(each.workload) : (STATES[each.state] ?? each.state);
-        setText(bar, width >= WORD_PERCENT ? word : "");
+        setText(bar, (width / 100) * pixels >= WORD_PIXELS ? word : "");
         const whose = isOthers ? ` for ${nameOf(each.workload)}` : "";
         const title = `${inWords(each, now)}${whose}`;
         if (bar.title !== title) bar.title = title;
@@ -128,7 +128,7 @@ export function makeTimeline(panel, links) {
   table.append(make("thead", {}, headRow), body);
   const tableBox = make("div", { className: "table-box", tabIndex: 0, attributes: { role: "region", "aria-label": "Timeline as a table" } }, table);
   const empty = make("div", { className: "empty" });
-  panel.append(make("div", { className: "tools" }, zooms, forms, note), chart, tableBox, empty);
+  panel.append(make("div", { className: "tools" }, zooms, forms, legend(), note), chart, tableBox, empty);
   const keyed = new Keyed(groups, trackGroup);
   const keyedLines = new Keyed(body, tableRow);
   let last = null;
@@ -175,10 +175,11 @@ export function makeTimeline(panel, links) {
     const shown = found.slice(0, MOST_ROWS);
     if (form === "chart") {
       drawAxis(axis, start, now, step);
+      const pixels = axis.clientWidth;
       const groupsShown = new Map();
       for (const track of shown) {
         if (!groupsShown.has(track.workload)) groupsShown.set(track.workload, []);
-        groupsShown.get(track.workload).push([track.pool, { track, links, start, now }]);
+        groupsShown.get(track.workload).push([track.pool, { track, links, start, now, pixels }]);
       }
       const isChanged = changed ? (pool) => changed.tracks.has(pool) : undefined;
       keyed.show([...groupsShown].map(([id, items]) => [id, { title: id ? nameOf(id) : "No workload", items, isChanged }]));
@@ -200,6 +201,13 @@ export function makeTimeline(panel, links) {
   return { render };
 }
 
+function legend() {
+  const items = Object.keys(STATES)
+    .filter((each) => each !== "none")
+    .map((each) => make("span", { className: "legend-item" }, make("span", { className: `swatch bar s-${each}` }), STATES[each]));
+  return make("p", { className: "legend" }, ...items);
+}
+
 /** Show a choice of which one holds, as links. */
 function showSwitch(parent, names, current, about) {
   const entries = names.map((each) => [each, ...about(each), each === current]);
@@ -214,13 +222,13 @@ function drawAxis(axis, start, now, step) {
   const shift = new Date(start).getTimezoneOffset() * MINUTE;
   const first = Math.ceil((start - shift) / step) * step + shift;
   const ticks = [];
-  for (let at = first; at < now; at += step) ticks.push(at);
+  for (let at = first; at < now - step / 20; at += step) ticks.push(at);
   while (axis.childElementCount > ticks.length) axis.lastElementChild.remove();
   while (axis.childElementCount < ticks.length) axis.append(make("span", { className: "tick" }, make("span")));
   ticks.forEach((at, index) => {
     const tick = axis.children[index];
     const percent = ((at - start) / (now - start)) * 100;
     tick.style.left = `${percent.toFixed(3)}%`;
-    setText(tick.firstElementChild, percent > 95 ? "" : clockTime(at, { seconds: false }));
+    setText(tick.firstElementChild, percent < 3 || percent > 97 ? "" : clockTime(at, { seconds: false }));
   });
 }

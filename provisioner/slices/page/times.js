@@ -36,10 +36,16 @@ function age(milliseconds) {
   return duration(milliseconds < MINUTE ? Math.floor(milliseconds / AGE_TICK) * AGE_TICK : milliseconds);
 }
 
+function countdown(time) {
+  if (time < MINUTE || time >= HOUR) return duration(time);
+  return `${Math.floor(time / MINUTE)} min ${two((time % MINUTE) / SECOND)} s`;
+}
+
 const WORDS = {
   for: (at, now) => `for ${age(now - at)}`,
+  failing: (at, now) => `failing for ${age(now - at)}`,
   ago: (at, now) => `${age(now - at)} ago`,
-  in: (at, now) => (at <= now ? "now" : `in ${duration(Math.ceil((at - now) / SECOND) * SECOND)}`),
+  in: (at, now) => (at <= now ? "now" : `in ${countdown(Math.ceil((at - now) / SECOND) * SECOND)}`),
 };
 
 export function clockTime(milliseconds, { seconds = true } = {}) {
@@ -52,7 +58,7 @@ export function dayAndTime(milliseconds) {
   return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clockTime(milliseconds)}`;
 }
 
-/** Let a <time> tell a moment: "for", "ago" or "in"; an empty text for none. */
+/** Let a <time> tell a moment in one of these ways; an empty text for none. */
 export function setTime(node, kind, text) {
   const mark = `${kind} ${text ?? ""}`;
   if (node._mark !== mark) {

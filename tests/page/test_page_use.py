@@ -1,0 +1,302 @@
+"""The status page in use: filters in the address, hostile names, keyboard, small screens, both themes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
+
+from provisioner.slices.view import AlertView, BackoffView, LimitView, NoticeView, State
+from tests.support.clock import NOW
+from tests.support.page import (
+    NO_CAPACITY,
+    HandMadeBoard,
+    a_pool,
+    a_slice,
+    a_track,
+    a_view,
+    a_workload,
+    an_entry,
+    open_page,
+    prefer,
+    resize,
+    rows_of,
+    search_of,
+    text_of,
+    until,
+)
+
+# Chromium takes a second or two to start, and more where other tests use the cores.
+pytestmark = pytest.mark.timeout(60)
+
+Chrome = webdriver.Chrome
+VIEWS = ("board", "timeline", "capacity", "activity")
+
+
+@pytest.fixture
+def many(board: HandMadeBoard, url: str) -> str:
+    """Show slices that filters tell apart, and return the address."""
+    train, evaluate = a_workload("train", "team-a"), a_workload("eval", "team-b")
+    slices = [
+        a_slice(train, 0, State.WAITING),
+        a_slice(train, 1),
+        a_slice(evaluate, 0, State.WAITING, accelerator="tpu-v6e-slice"),
+        a_slice(evaluate, 1, accelerator="tpu-v6e-slice"),
+    ]
+    pools = [a_pool(each, zone=f"us-east5-{each.group[-1]}") for each in slices if each.pool]
+    board.show(view=a_view([train, evaluate], slices, pools))
+    return url
+
+
+@pytest.mark.parametrize(
+    ("query", "want"),
+    [
+        pytest.param("", ["train-slice-0", "train-slice-1", "eval-slice-0", "eval-slice-1"], id="all"),
+        pytest.param("?q=train", ["train-slice-0", "train-slice-1"], id="text"),
+        pytest.param("?q=US-EAST5-1+v6e", ["eval-slice-1"], id="words of the slice and of its pool"),
+        pytest.param("?namespace=team-b", ["eval-slice-0", "eval-slice-1"], id="a namespace"),
+        pytest.param("?state=waiting", ["train-slice-0", "eval-slice-0"], id="a state"),
+        pytest.param("?state=waiting,running&q=slice-1", ["train-slice-1", "eval-slice-1"], id="states and text"),
+        pytest.param("?accelerator=tpu-v5p-slice", ["train-slice-0", "train-slice-1"], id="an accelerator"),
+        pytest.param("?view=nonsense&zoom=2h&q=eval-slice-0", ["eval-slice-0"], id="nonsense is passed over"),
+        pytest.param("?namespace=nowhere", [], id="a namespace that is not there"),
+    ],
+)
+def test_an_address_opens_the_same_view(browser: Chrome, many: str, query: str, want: list[str]) -> None:
+    """Filters are in the query of the address."""
+    open_page(browser, f"{many}{query}")
+    assert list(rows_of(browser)) == want
+    assert ("Nothing matches these filters" in text_of(browser, "#board")) is (not want)
+
+
+def test_filters_are_written_into_the_address_and_back_leads_back(browser: Chrome, many: str) -> None:
+    """Typing, a choice, a state; then back, step by step."""
+    open_page(browser, many)
+    browser.find_element(By.ID, "search").send_keys("slice-1")
+    until(browser, "return document.querySelectorAll('#board .row:not(.columns)').length === 2")
+    assert search_of(browser) == "?q=slice-1"
+    Select(browser.find_element(By.ID, "namespace")).select_by_value("team-a")
+    until(browser, "return document.querySelectorAll('#board .row:not(.columns)').length === 1")
+    browser.find_element(By.ID, "tab-timeline").click()
+    assert search_of(browser) == "?view=timeline&q=slice-1&namespace=team-a"
+    until(browser, "return document.getElementById('board').hidden")
+
+    browser.back()
+    until(browser, "return !document.getElementById('board').hidden")
+    assert list(rows_of(browser)) == ["train-slice-1"]
+    browser.back()
+    until(browser, "return document.querySelectorAll('#board .row:not(.columns)').length === 2")
+    assert browser.find_element(By.ID, "namespace").get_attribute("value") == ""
+    browser.back()
+    until(browser, "return document.querySelectorAll('#board .row:not(.columns)').length === 4")
+    assert browser.find_element(By.ID, "search").get_attribute("value") == ""
+
+    browser.find_element(By.CSS_SELECTOR, ".filter.s-waiting").click()
+    until(browser, "return document.querySelectorAll('#board .row:not(.columns)').length === 2")
+    pressed = browser.find_element(By.CSS_SELECTOR, ".filter.s-waiting")
+    assert pressed.get_attribute("aria-pressed") == "true"
+    assert search_of(browser) == "?state=waiting"
+    browser.find_element(By.ID, "clear").click()
+    until(browser, "return document.querySelectorAll('#board .row:not(.columns)').length === 4")
+
+
+# --- hostile users, keyboards, phones, themes
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_names_are_shown_and_not_run(browser: Chrome, board: HandMadeBoard, url: str, view: str) -> None:
+    """What users write is text in every view."""
+    bad = '"><img src=x onerror="window.isBroken=1"><script>window.isBroken=1</script>'
+    workload = a_workload(bad, bad, state=bad)
+    notice = NoticeView(reason=bad, message=bad, warning=True)
+    waits = a_slice(workload, 0, State.WAITING, group=bad, reason=bad, accelerator=bad, notices=(notice,))
+    runs = a_slice(workload, 1, pool=bad, machine_type=bad, topology=bad)
+    pool = a_pool(runs, name=bad, zone=bad, reservation=bad, capacity=bad, unready_nodes=(bad,))
+    limits = (LimitView(name=bad, scope=bad, used=1, most=2),)
+    shown = a_view(
+        [workload],
+        [waits, runs],
+        [pool, replace(pool, name="other", reason=bad)],
+        problems=(bad,),
+        alerts=(AlertView(kind=bad, message=bad),),
+        capacity=replace(NO_CAPACITY, limits=limits),
+    )
+    entries = (an_entry(1, bad, kind=bad, pool=bad, workload=workload.id),)
+    board.show(view=shown, tracks=(a_track(runs, (State.RUNNING, 9, None)),), activity=entries)
+
+    open_page(browser, f"{url}?view={view}&q=%3Cimg")
+
+    assert bad in browser.execute_script("return document.getElementById(arguments[0]).textContent", view)
+    assert browser.execute_script("return document.querySelectorAll('img, body script').length") == 0
+    assert browser.execute_script("return window.isBroken") is None
+
+
+def test_the_page_is_used_by_keyboard(browser: Chrome, many: str) -> None:
+    """Arrow keys on tabs, "/" for the search, Escape out of it, and a focus that is seen."""
+    open_page(browser, many)
+    focused = "return document.activeElement.id"
+    body = browser.find_element(By.TAG_NAME, "body")
+    body.send_keys(Keys.TAB)
+    assert browser.execute_script("return document.activeElement.className") == "skip"
+    browser.switch_to.active_element.send_keys(Keys.TAB)
+    assert browser.execute_script(focused) == "theme"
+    browser.switch_to.active_element.send_keys(Keys.TAB)
+    assert browser.execute_script(focused) == "tab-board"
+    outline = "return getComputedStyle(document.activeElement).outlineStyle"
+    assert browser.execute_script(outline) == "solid"
+    for key, want in ((Keys.ARROW_RIGHT, "timeline"), (Keys.END, "activity"), (Keys.ARROW_RIGHT, "board")):
+        browser.switch_to.active_element.send_keys(key)
+        assert browser.execute_script(focused) == f"tab-{want}"
+        until(browser, "return !document.getElementById(arguments[0]).hidden", want)
+    browser.switch_to.active_element.send_keys("/")
+    assert browser.execute_script(focused) == "search"
+    browser.switch_to.active_element.send_keys("eval/", Keys.ESCAPE)
+    assert search_of(browser) == ""
+    assert browser.execute_script(focused) == ""
+
+
+def each_view(browser: Chrome) -> Iterator[str]:
+    """Show one view after the other, without a reload."""
+    for view in VIEWS:
+        browser.find_element(By.ID, f"tab-{view}").click()
+        until(browser, "return !document.getElementById(arguments[0]).hidden", view)
+        yield view
+        if view == "timeline":
+            browser.find_element(By.LINK_TEXT, "Table").click()
+            until(browser, "return document.querySelector('#timeline table').checkVisibility()")
+            yield "timeline as a table"
+
+
+@pytest.mark.parametrize("width", [360, 768, 1440])
+def test_nothing_is_wider_than_the_screen(browser: Chrome, board: HandMadeBoard, url: str, width: int) -> None:
+    """Names of 63 characters, thousands of hosts, long reasons."""
+    resize(browser, width, 800)
+    board.show(**_long())
+    open_page(browser, url)
+    for view in each_view(browser):
+        assert browser.execute_script("return document.documentElement.scrollWidth") == width, view
+        over = browser.execute_script(
+            """const inside = e => e.closest('.table-box, .tabs, .hidden, .strip, .sprite, .skip') === null;
+            return [...document.querySelectorAll('body *')].filter(e => e.checkVisibility() && inside(e) &&
+              e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName + '.' + e.className)"""
+        )
+        assert over == [], view
+
+
+def _long() -> dict[str, Any]:
+    name = "a-name-of-" + "x" * 53
+    workload = a_workload(name, "n" * 63)
+    runs = a_slice(workload, 0, hosts=2240, group=name, machine_type="m" * 40)
+    waits = a_slice(workload, 1, State.WAITING, reason="why-" + "y" * 1000, next_try_at=NOW + timedelta(minutes=2))
+    alone = a_slice(workload, 2, State.IDLE, pool="p" * 40)
+    pools = [a_pool(runs, "R" * 2240, reservation="r" * 200), a_pool(alone, "r" * 4, slice="", delete_at=NOW)]
+    backoff = BackoffView(
+        capacity="c" * 200, zone="z" * 30, machine_type="m" * 40, shape="s" * 40, terms="t" * 200, kind="stockout",
+        message="m" * 1000, failures=3, since=NOW, until=NOW + timedelta(hours=3),
+    )  # fmt: skip
+    limit = LimitView(name="MAX_CHIPS_PER_NAMESPACE", scope="n" * 63, used=123456, most=1234567)
+    capacity = replace(
+        NO_CAPACITY,
+        chips=dict.fromkeys(NO_CAPACITY.chips, 100000),
+        limits=(limit,),
+        backoffs=(backoff,),
+    )
+    return {
+        "view": a_view([workload], [runs, waits], pools, capacity=capacity),
+        "tracks": (a_track(runs, (State.WAITING, 50, 40), (State.RUNNING, 40, None), pool="p" * 40),),
+        "activity": (an_entry(1, "entry-" + "e" * 1000, pool="p" * 40, workload=workload.id),),
+    }
+
+
+_CONTRAST = """
+    const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+    const over = (color, below) => {
+      canvas.fillStyle = below; canvas.fillRect(0, 0, 1, 1);
+      canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
+      return `rgb(${[...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).join(' ')})`;
+    };
+    const behind = e => e === null ? 'white' : over(getComputedStyle(e).backgroundColor, behind(e.parentElement));
+    const light = color => {
+      const parts = color.match(/\\d+/g).map(v => v / 255)
+        .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+      return .2126 * parts[0] + .7152 * parts[1] + .0722 * parts[2];
+    };
+    const found = [];
+    for (const e of document.querySelectorAll('body *')) {
+      const isText = [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim());
+      if (!isText || !e.checkVisibility() || e.closest('.hidden, .label, .sprite, option')) continue;
+      const below = behind(e);
+      const [a, b] = [light(over(getComputedStyle(e).color, below)), light(below)].sort((x, y) => y - x);
+      if ((a + .05) / (b + .05) < 4.5) found.push(`${e.tagName}.${e.className} ${e.textContent}`);
+    }
+    return [found, behind(document.body)];
+"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_contrast_is_enough_in_both_themes(browser: Chrome, board: HandMadeBoard, url: str, theme: str) -> None:
+    """All text of all views and states has a contrast of 4.5 to 1 at least (WCAG AA)."""
+    prefer(browser, theme)
+    workload = a_workload(notices=(NoticeView(reason="Reason", message="Words.", warning=True),))
+    slices = [a_slice(workload, number, state) for number, state in enumerate(set(State) - {State.IDLE})]
+    pools = [a_pool(each, "Rrcj") for each in slices if each.pool]
+    idle = a_pool(a_slice(workload, 99, State.IDLE), slice="")
+    long = _long()
+    capacity = replace(long["view"].capacity, creation_paused=True)
+    tracks = [
+        a_track(each, (each.state, 30, None), pool=each.group) for each in (*slices, a_slice(workload, 99, State.IDLE))
+    ]
+    board.show(
+        view=a_view(
+            [workload],
+            slices,
+            [*pools, idle],
+            problems=("p",),
+            alerts=(AlertView(kind="k", message="m"),),
+            capacity=capacity,
+        ),
+        tracks=tuple(tracks),
+        activity=(an_entry(1, "Words.", warning=True, pool="p", workload=workload.id),),
+    )
+    open_page(browser, url)
+    for view in each_view(browser):
+        faint, behind = browser.execute_script(_CONTRAST)
+        assert faint == [], view
+        assert (sum(map(int, behind[4:-1].split())) > 384) is (theme == "light")
+
+
+def test_the_theme_that_was_chosen_stays(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+    """The button goes from the system's theme to light to dark; a reload keeps the choice."""
+    open_page(browser, url)
+    scheme = "return getComputedStyle(document.documentElement).colorScheme"
+    button = browser.find_element(By.ID, "theme")
+    assert button.text == "System theme"
+    button.click()
+    assert (button.text, browser.execute_script(scheme)) == ("Light theme", "light")
+    button.click()
+    assert (button.text, browser.execute_script(scheme)) == ("Dark theme", "dark")
+    open_page(browser, url)
+    assert browser.execute_script(scheme) == "dark"
+    browser.find_element(By.ID, "theme").click()
+    assert browser.execute_script(scheme) == "light dark"
+
+
+def test_the_page_works_where_storage_is_blocked(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+    """Browsers throw on the mere look at localStorage."""
+    script = "Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('no', 'SecurityError') }})"
+    added = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": script})
+    try:
+        open_page(browser, url)
+        button = browser.find_element(By.ID, "theme")
+        button.click()
+        button.click()
+        assert browser.execute_script("return document.documentElement.dataset.theme") == "dark"
+    finally:
+        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
