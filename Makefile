@@ -109,5 +109,5 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 .PHONY: lock
 lock: $(SETUP) ## Update the pins of all dependencies.
 	@$(COMPILE) --output-file requirements/run.txt
-	@$(COMPILE) --extra demo --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
+	@$(COMPILE) --extra demo --extra tracing --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
 	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --constraint requirements/dev.txt - --output-file deploy/build-requirements.txt

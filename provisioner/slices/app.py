@@ -34,6 +34,7 @@ from provisioner.slices.suppliers.gke.decorators import InstrumentedGke, Retryin
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.protocol import Gke
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
+from provisioner.slices.tracing import make_tracing
 
 _log = structlog.get_logger(__name__)
 
@@ -94,6 +95,8 @@ class Controller:
         if self.elector is not None and drained:
             self.elector.release()
         self.recorder.stop()
+        if self.loop.tracing is not None:
+            self.loop.tracing.stop()
         self.server.stop()
         _log.info("controller.stopped", calls_under_way=not drained)
         if not drained:
@@ -179,6 +182,7 @@ def build(
         reporter=Reporter(recorder=recorder, metrics=metrics, journal=board.journal, clock=clock),
         metrics=metrics,
         board=board,
+        tracing=make_tracing(os.environ, cluster=settings.cluster),
         store=kube.HintsStore(api, settings.own_namespace),
         is_leader=(lambda: elector.is_leader) if elector is not None else _always,
         clock=clock,

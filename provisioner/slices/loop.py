@@ -27,6 +27,7 @@ from provisioner.slices.planning.plan import Plan
 from provisioner.slices.planning.round import Derived
 from provisioner.slices.report import Reporter
 from provisioner.slices.supplier import IdentityCheck
+from provisioner.slices.tracing import Tracing
 
 _log = structlog.get_logger(__name__)
 
@@ -65,6 +66,8 @@ class Loop:
     #: Set by every watch event and every answer.
     wake: threading.Event
     stopping: threading.Event
+    #: None: nobody collects traces.
+    tracing: Tracing | None = None
     #: None: nothing is measured but what the plan says.
     meter: Meter | None = None
     #: How long ago somebody first asked for the next round; None: nobody did.
@@ -145,6 +148,8 @@ class Loop:
             # counts a minute later as a call whose outcome nobody knows.
             self.actor.carry_out(plan)
             self._report(lambda: self.reporter.tell(plan))
+            if self.tracing is not None:
+                self._report(functools.partial(self.tracing.follow, plan.pools, self.clock()))
             if self.meter is not None:
                 self._report(functools.partial(self.meter.look, plan, snapshot, self.clock()))
             self._save_hints()
