@@ -15,7 +15,7 @@ import click
 import pytest
 
 from provisioner.cli import run
-from provisioner.cli.main import make_frame
+from provisioner.cli.main import main, make_frame
 from tests.docs import shell
 
 _SHOWN = shell.shown()
@@ -124,6 +124,30 @@ def test_each_program_is_known() -> None:
 def test_our_own_commands_parse(words: list[str]) -> None:
     """By the parser that the program itself uses."""
     _check_ours(words)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    sorted(
+        {
+            tuple(shell.plain(words[1:]))
+            for _, words in _EACH
+            if PurePath(words[0]).name == "tpu-provisioner"
+            and words[1:2] in (["topologies"], ["plan"])
+            # Words in capitals stand for names.
+            and not any(re.fullmatch(r"[A-Z.]+", word) for word in shell.plain(words[2:]))
+            and all((shell.ROOT / word).exists() for word in words if word.endswith(".yaml"))
+        }
+    ),
+    ids=" ".join,
+)
+def test_commands_that_need_no_cluster_succeed(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the top of the repository, as the pages say."""
+    monkeypatch.chdir(shell.ROOT)
+    assert main(list(arguments)) == 0
+    assert capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [*_of("python"), *_of("python3")])
