@@ -178,7 +178,7 @@ RULES = (
         minutes=10,
         severity=_WARNING,
         summary="A node pool that nothing needs is still there, an hour after its deletion delay.",
-        description="It costs money. tpu-provisioner drain lists the node pools, and what keeps each.",
+        description="It costs money. tpu-provisioner gc --dry-run says what keeps it.",
     ),
     Rule(
         name="TPUProvisionerSliceStuck",
