@@ -214,5 +214,7 @@ UNLISTED_TOPOLOGY = "TopologyNotListed"
 HELD_FOR_OTHERS = "SliceHeldForOthers"
 #: The pod selects a label of Google's or Kubernetes' of which nobody knows whether the nodes will carry it.
 UNKNOWN_SELECTOR = "SelectorNotKnown"
+#: The provisioner can decide nothing for anybody: GKE is away, or the cluster is not proven.
+NOT_READY = "ProvisionerNotReady"
 #: Slices start together, and pods of other JobSets fit their nodes.
 NOT_SEPARATE = "JobSetNotSeparate"

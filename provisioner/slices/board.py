@@ -147,8 +147,10 @@ class Board:
         """Take over what a round saw and decided."""
         self._leading = True
         self._rounds += 1
-        if not snapshot.not_synced:
-            self.timeline.follow(plan.pools, now)
+        if snapshot.not_synced:
+            # What was decided last is shown, and the problems beside it.
+            return
+        self.timeline.follow(plan.pools, now)
         self._published = Published(snapshot=snapshot, plan=plan, settings=settings, at=now)
 
     def stand_by(self) -> None:

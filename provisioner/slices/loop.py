@@ -25,6 +25,7 @@ from provisioner.slices.planning.memory.clock_set import shifted
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.planning.round import Derived
+from provisioner.slices.planning.stalled import notices_while_stalled
 from provisioner.slices.report import Reporter
 from provisioner.slices.supplier import IdentityCheck
 from provisioner.slices.tracing import Tracing
@@ -39,6 +40,9 @@ _ROUND_GAP_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 15.0
 #: Hints are written at most this often.
 _HINTS_GAP_SECONDS = 2.0
+#: When nothing can be decided for this long, owners of waiting slices are told; looked at so often.
+_STALLED_SECONDS = 60.0
+_STALLED_GAP_SECONDS = 30.0
 #: Without a round for this long the loop counts as dead; longer than all time-outs of one round together.
 DEAD_AFTER_SECONDS = 300.0
 
@@ -80,6 +84,9 @@ class Loop:
     _hints_loaded: bool = False
     _hints_saved_monotonic: float = float("-inf")
     _problems: tuple[str, ...] = ()
+    #: Since when nothing could be decided, and when owners were last told.
+    _stalled_since: float | None = None
+    _told_stalled: float | None = None
     #: What the next decision takes over from the last.
     _derived: Derived | None = None
 
@@ -134,16 +141,21 @@ class Loop:
         self.metrics.set_leader(leading=leading)
         if not leading:
             self._problems = ()
+            self._stalled_since = None
             self.board.stand_by()
             return _LONGEST_PAUSE_SECONDS
         self._follow_clock()
         if not self._prepare():
+            self._tell_stalled(take_snapshot(self.watches, self.pools))
             return min(_LONGEST_PAUSE_SECONDS, max(0.1, self.identity.due_in_seconds(self.clock())))
         self._fold_answers()
         plan, snapshot = self._decide()
         self.memory, self.last_plan = plan.memory, plan
         self._report(lambda: self.board.publish(snapshot, plan, self.identity.adapted(self.settings), self.clock()))
-        if not snapshot.not_synced:
+        if snapshot.not_synced:
+            self._tell_stalled(snapshot)
+        else:
+            self._stalled_since = None
             # First what is remembered as being under way. Should it fail as a whole, what is no live call of the actor
             # counts a minute later as a call whose outcome nobody knows.
             self.actor.carry_out(plan)
@@ -154,6 +166,21 @@ class Loop:
                 self._report(functools.partial(self.meter.look, plan, snapshot, self.clock()))
             self._save_hints()
         return self._pause(plan)
+
+    def _tell_stalled(self, snapshot: Snapshot) -> None:
+        """Tell the owners of waiting slices, where it lasts that nothing can be decided.
+
+        What waits is known as long as the caches are.
+        """
+        now = self.monotonic()
+        if self._stalled_since is None:
+            self._stalled_since = now
+        due = self._told_stalled is None or now - self._told_stalled >= _STALLED_GAP_SECONDS
+        if now - self._stalled_since < _STALLED_SECONDS or not due or not_synced(self.watches):
+            return
+        self._told_stalled = now
+        notices = notices_while_stalled(snapshot, self.settings, self._problems)
+        self._report(lambda: self.reporter.tell_notices(notices))
 
     def _follow_clock(self) -> None:
         """Notice that somebody set the clock, and go on as if it had always been so."""

@@ -109,7 +109,7 @@ class Reporter:
             except Exception:  # noqa: BLE001 - one pool must not cost the others their turn
                 _log.exception("report.crashed", node_pool=transition.pool)
         self._states = states
-        self._tell_notices(plan.notices)
+        self.tell_notices(plan.notices)
         self._tell_alerts(plan.alerts)
         self._measure(plan)
 
@@ -221,8 +221,8 @@ class Reporter:
         if ref is not None:
             self.recorder.emit(ref, kind="Warning" if warning else "Normal", reason=reason, message=message, key=key)
 
-    def _tell_notices(self, notices: tuple[Notice, ...]) -> None:
-        """Emit what is new and what is due again; of the rest nothing is done but to look it up."""
+    def tell_notices(self, notices: tuple[Notice, ...]) -> None:
+        """Take these for all that there are; emit what is new and what is due again, of the rest nothing."""
         now = self.monotonic()
         before, self._told = self._told, {}
         for notice in notices:

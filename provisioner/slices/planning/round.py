@@ -55,6 +55,15 @@ class Derived:
     supply: Mapping[PoolName, Supply] = field(default_factory=dict)
 
 
+def policy_of(snapshot: Snapshot, settings: Settings) -> ServingPolicy:
+    """Say whose pods are served."""
+    return ServingPolicy(
+        namespaces=frozenset(settings.namespaces),
+        opt_in_label=settings.opt_in_label,
+        namespace_labels=snapshot.namespace_labels,
+    )
+
+
 def begin_round(
     snapshot: Snapshot,
     memory: Memory,
@@ -66,11 +75,7 @@ def begin_round(
     """Find out what there is and what it is for."""
     last = last or Derived()
     workloads = Workloads.of(snapshot.workloads)
-    policy = ServingPolicy(
-        namespaces=frozenset(settings.namespaces),
-        opt_in_label=settings.opt_in_label,
-        namespace_labels=snapshot.namespace_labels,
-    )
+    policy = policy_of(snapshot, settings)
     supply = find_supply(snapshot, memory, settings, rules, now, last.supply)
     found = find_by_workload(
         workloads,
