@@ -5,7 +5,7 @@ Hints, not truth: losing them is safe, so nothing here ever raises for a failed 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -14,6 +14,9 @@ from provisioner.kube import errors
 from provisioner.kube.protocol import Api, JsonObject, collection_path, object_path
 
 _log = structlog.get_logger(__name__)
+
+#: Takes what is stored and what we have; returns what to write.
+Resolve = Callable[[Mapping[str, str], Mapping[str, str]], Mapping[str, str]]
 
 
 class HintsStore:
@@ -46,13 +49,14 @@ class HintsStore:
         self.stored = _texts(data)
         return dict(self.stored)
 
-    def save(self, data: Mapping[str, str]) -> bool:
+    def save(self, data: Mapping[str, str], resolve: Resolve | None = None) -> bool:
         """Create or update the hints; False when that failed, which is logged once per cause.
 
-        Keys that are stored and not given stay: another release may know them.
+        Keys that are stored and not given stay: another release may know them. Where somebody else may have written
+        since the last exchange, `resolve` says what to write; without it, our data wins.
         """
         try:
-            self._read = self._written(data)
+            self._read = self._written(data, resolve or _ours)
             self.stored = _texts(self._read.get("data"))
         except errors.ClusterError as error:
             # What is there now is not known.
@@ -65,16 +69,17 @@ class HintsStore:
         self._last_cause = ""
         return True
 
-    def _written(self, data: Mapping[str, str]) -> JsonObject:
+    def _written(self, data: Mapping[str, str], resolve: Resolve) -> JsonObject:
         """Update the data and nothing else: labels and annotations belong to whoever installed the object."""
         try:
             if self._read is not None:
                 try:
                     return self._api.put(self._path, _updated(self._read, data))
                 except errors.Conflict:
-                    # Somebody else wrote: their metadata is kept, our data wins.
+                    # Somebody else wrote: their metadata is kept.
                     _log.debug("hints.changed_meanwhile", namespace=self._namespace)
-            return self._api.put(self._path, _updated(self._api.get(self._path), data))
+            stored = self._api.get(self._path)
+            return self._api.put(self._path, _updated(stored, resolve(_texts(stored.get("data")), data)))
         except errors.NotFound:
             return self._api.post(
                 collection_path("configmaps", namespace=self._namespace),
@@ -89,6 +94,10 @@ class HintsStore:
                     "data": dict(data),
                 },
             )
+
+
+def _ours(_stored: Mapping[str, str], data: Mapping[str, str]) -> Mapping[str, str]:
+    return data
 
 
 def _updated(raw: JsonObject, data: Mapping[str, str]) -> JsonObject:

@@ -274,10 +274,12 @@ class Loop:
             text |= self.meter.hints(force=force)
         if text != self._hints:
             self._hints_saved_monotonic = self.monotonic()
-            if self.store.save(text):
-                self._hints = text
+            if self.store.save(text, self.meter.resolve if self.meter is not None else None):
                 if self.meter is not None:
+                    # Another leader may have written, too.
+                    text |= self.meter.hints()
                     self.meter.kept()
+                self._hints = text
                 self._restore_meter()
 
     def _restore_meter(self) -> None:

@@ -84,6 +84,14 @@ class Meter:
             self._written_monotonic = self.monotonic()
         return {usage.HINTS_KEY: self._text} if self._text else {}
 
+    def resolve(self, stored: Mapping[str, str], data: Mapping[str, str]) -> Mapping[str, str]:
+        """Return what to write where another leader may have written meanwhile: no less than it has exported."""
+        if not self.restored:
+            return data
+        self._ledger = usage.merged(self._ledger, usage.from_text(stored.get(usage.HINTS_KEY)))
+        self._text, self._written = usage.to_text(self._ledger), self._ledger.amounts
+        return {**data, usage.HINTS_KEY: self._text}
+
     def kept(self) -> None:
         """Export what `hints` returned last: it is kept now."""
         if not self.restored:

@@ -187,6 +187,19 @@ def shifted(ledger: Ledger, by: timedelta) -> Ledger:
     return ledger if ledger.at_ms is None else replace(ledger, at_ms=ledger.at_ms + by // timedelta(milliseconds=1))
 
 
+def merged(ours: Ledger, theirs: Ledger) -> Ledger:
+    """Return a ledger of which neither process has exported more: both count all of the same chips.
+
+    What the other has counted after our last round is not counted again.
+    """
+    amounts = dict(ours.amounts)
+    for account, amount in theirs.amounts.items():
+        own = amounts.get(account, Amount())
+        amounts[account] = Amount(max(own.chip_ms, amount.chip_ms), max(own.cost, amount.cost))
+    moments = [each.at_ms for each in (ours, theirs) if each.at_ms is not None]
+    return replace(ours, at_ms=max(moments, default=None), amounts=amounts)
+
+
 def costs_per_hour(ledger: Ledger) -> dict[Account, float]:
     """Return what the chips that are there cost an hour now, by the account that they count on."""
     costs: dict[Account, float] = {}

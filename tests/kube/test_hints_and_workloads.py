@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -93,6 +94,25 @@ def test_metadata_that_changes_while_the_provisioner_runs_is_kept(kube: FakeKube
     assert kept is not None
     assert (kept["data"], kept["metadata"]["labels"]["team"]) == ({"a": "3"}, "research")
     assert [call.method for call in kube.calls] == ["GET", "PUT", "PUT", "GET", "PUT", "PUT"]
+
+
+def test_what_somebody_else_wrote_is_looked_at_before_it_is_replaced(kube: FakeKube) -> None:
+    """Only where there may be something: a save of a quiet object asks nobody."""
+    kube.put_object(MAP, {"data": {"a": "1"}})
+    store = HintsStore(kube, "system")
+    asked: list[tuple[dict[str, str], dict[str, str]]] = []
+
+    def resolve(stored: Mapping[str, str], data: Mapping[str, str]) -> Mapping[str, str]:
+        asked.append((dict(stored), dict(data)))
+        return {"a": stored["a"] + data["a"]}
+
+    store.load()
+    assert store.save({"a": "2"}, resolve)
+    assert asked == []
+    kube.put_object(MAP, {"data": {"a": "5", "b": "6"}})
+    assert store.save({"a": "3"}, resolve)
+    assert asked == [({"a": "5", "b": "6"}, {"a": "3"})]
+    assert store.stored == {"a": "53", "b": "6"}
 
 
 def test_after_a_lost_answer_the_object_is_read_again(kube: FakeKube) -> None:

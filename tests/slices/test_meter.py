@@ -116,6 +116,24 @@ def test_what_cannot_be_kept_is_not_exported(world: World) -> None:
     assert chip_seconds(world) == pytest.approx(4 * 270, abs=300)
 
 
+def test_a_leader_that_overlaps_takes_nothing_back(world: World) -> None:
+    """What another has written is more than this one knows: it goes on from there."""
+    world.run_to_use()
+    world.rounds(7, every_seconds=10)
+    raw = world.kube.object(HINTS)
+    assert raw is not None
+    other = json.loads(raw["data"][HINTS_KEY])
+    other["accounts"]["research/tpu-v4-podslice/on-demand/running"] = [10**9, 10**15]
+    raw["data"][HINTS_KEY] = json.dumps(other)
+    world.kube.put_object(HINTS, raw)
+    world.rounds(7, every_seconds=10)
+    assert (chip_seconds(world) or 0) >= 10**6
+    # And it does not write in each round because of that.
+    writes = len(world.calls("PUT"))
+    world.rounds(5, every_seconds=10)
+    assert len(world.calls("PUT")) <= writes + 1
+
+
 def test_a_follower_counts_nothing(world: World) -> None:
     """Its clock runs, and its leader counts."""
     world.run_to_use()

@@ -121,6 +121,19 @@ def test_two_leaders_that_overlap_come_to_the_same() -> None:
     assert taken_over.amounts == frozen.amounts
 
 
+def test_ledgers_of_two_leaders_are_merged_to_what_neither_has_taken_back() -> None:
+    """And nothing that the other has counted is counted once more."""
+    common = usage.advance(Ledger(), pools(pool(0)), 10_000)
+    ours = usage.advance(common, pools(pool(0)), 20_000)
+    theirs = usage.advance(restarted(common), pools(pool(0), pool(0, of=account("other"))), 30_000)
+    both = usage.merged(ours, theirs)
+    assert chip_ms(both) == {("default", "running"): 80_000, ("other", "running"): 80_000}
+    assert both.pools == ours.pools
+    assert chip_ms(usage.advance(both, pools(pool(0)), 31_000))["default", "running"] == 84_000
+    assert usage.merged(ours, Ledger()) == ours
+    assert usage.merged(Ledger(), theirs).amounts == theirs.amounts
+
+
 def test_a_clock_that_went_back_adds_nothing_twice() -> None:
     """Not until it has come up again."""
     ledger = usage.advance(Ledger(), pools(pool(0)), 10_000)
