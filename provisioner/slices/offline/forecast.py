@@ -6,7 +6,7 @@ Everything is planned as if it were created at one moment, alone, with no pool, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from provisioner import constants
@@ -19,6 +19,7 @@ from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.offline.documents import Document, Problem
 from provisioner.slices.offline.expand import Template, is_made_up
+from provisioner.slices.offline.mistakes import problems_of
 from provisioner.slices.offline.places import line_of
 from provisioner.slices.offline.reading import MOMENT, Reading, Remark, Subject, add_remark, read_document, title_of
 from provisioner.slices.planning.decide import decide
@@ -29,6 +30,8 @@ from provisioner.slices.supplier import PoolRules, UnmeetableError
 
 #: The end of a pool's name, which follows from the UID.
 _HASH_DIGITS = 10
+#: How the Event of what is wrong with a slice begins.
+_NO_POOL = "No TPU node pool is created: "
 
 
 class Option(NamedTuple):
@@ -94,7 +97,7 @@ def forecast(
     slices: dict[SliceId, Slice] = {}
     for found in plan.derived.found.values() if plan.derived is not None else ():
         slices.update(found.slices)
-    _Verdicts(reading, plan, slices).tell()
+    _Verdicts(reading, plan, slices, rules).tell()
     return Forecast(
         pools=tuple(_pools(reading, plan, slices, rules)),
         remarks=tuple(_merged(reading.remarks)),
@@ -164,6 +167,9 @@ class _Verdicts:
     reading: Reading
     plan: Plan
     slices: Mapping[SliceId, Slice]
+    rules: PoolRules
+    #: Workloads and templates of which all is told that is wrong.
+    _searched: set[tuple[WorkloadUid, str]] = field(default_factory=set)
 
     def tell(self) -> None:
         """Turn all into remarks."""
@@ -185,6 +191,8 @@ class _Verdicts:
             if name and is_made_up(uid):
                 message = message.replace(name, shown_name(name))
             self._say(subject, slice_, notice, message, refused=slice_.id not in created)
+            if notice.reason == constants.INVALID_REQUEST and slice_.id not in created:
+                self._say_all(subject, slice_, notice)
         for slice_ in self.slices.values():
             if slice_.leader is not None and slice_.id not in created | told and slice_.workload.uid not in rejected:
                 self._say_why_not(slice_)
@@ -204,6 +212,18 @@ class _Verdicts:
                 group_name=slice_.group_name if slice_ is not None else "",
             )
         )
+
+    def _say_all(self, subject: Subject, slice_: Slice, first: Notice) -> None:
+        """Say what else is wrong with the slices of a template; the decision tells the first thing."""
+        template = _template_of(subject, slice_.group_name)
+        key = (subject.workload.uid, template.name if template is not None else "")
+        if key in self._searched:
+            return
+        self._searched.add(key)
+        for problem in problems_of(slice_, self.reading.settings, self.rules):
+            if not first.message.endswith(f": {problem}"):
+                message = f"{_NO_POOL}{problem}"
+                self._say(subject, slice_, replace(first, message=message), message, refused=True)
 
     def _say_why_not(self, slice_: Slice) -> None:
         """Say why a slice is not served, of which no Event tells."""

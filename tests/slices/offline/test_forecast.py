@@ -231,6 +231,43 @@ def test_all_mistakes_of_all_documents_are_found_in_one_run() -> None:
     assert found.pools == ()
 
 
+def test_all_mistakes_of_one_object_are_found_in_one_run() -> None:
+    """Where the Events tell one after the other."""
+    raw = raw_lws(
+        size=5,
+        uid="",
+        pod=selecting(**{constants.ZONE: "us-east1-b", constants.MAX_RUN_SECONDS: "x", constants.SPOT: True}),
+        metadata={"annotations": {constants.CAPACITY: "sopt", constants.SAME_ZONE: "maybe", constants.ZONES: "here"}},
+    )
+    template = raw["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+    template["metadata"] = {
+        "annotations": {
+            constants.NODE_SERVICE_ACCOUNT: "me",
+            constants.ADDITIONAL_NODE_NETWORKS: "vpc",
+            constants.COPY_LABELS: constants.NODEPOOL_MANAGER,
+        },
+        "labels": {constants.NODEPOOL_MANAGER: "me"},
+    }
+    text = yaml.safe_dump(raw)
+    found = plan_text(text, settings(allowed_namespaces=("team-a",)))
+    told = [(text.splitlines()[each.line - 1].strip(), each.message) for each in (*found.problems, *found.remarks)]
+    for marked, words in (
+        ("size: 5", "size 5"),
+        ("us-east1-b", "is not in us-central2"),
+        ("max-run-duration-seconds", "is not a number of seconds"),
+        ("gke-spot", "in quotes"),
+        ("capacity: sopt", "'sopt'"),
+        ("same-zone: maybe", "is neither true nor false"),
+        ("zones: here", "'here'"),
+        ("node-service-account: me", "is not the e-mail address"),
+        ("additional-node-networks: vpc", "vpc:subnet"),
+        ("", "identifies the owner"),
+        ("namespace: default", "ALLOWED_NAMESPACES"),
+    ):
+        assert any(marked in line and words in message for line, message in told), (marked, words, told)
+    assert len({message for _, message in told}) == len(told)
+
+
 @pytest.mark.parametrize(
     ("raw", "changes", "words"),
     [
