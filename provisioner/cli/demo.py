@@ -4,28 +4,45 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 import provisioner
+from provisioner import settings
+from provisioner.cli import output, tables
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command, complete_files
+from provisioner.cli.manifests import Manifests, read_manifests
+from provisioner.constants import TPU_RESOURCE
 from provisioner.localcluster import LocalClusterError
 from provisioner.rehearsal.story import PoolTimes, Story
-from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, ProvisionerProcess, Rehearsal, RehearsalError
+from provisioner.rehearsal.world import (
+    CLUSTER,
+    LOCATION,
+    PROJECT,
+    ZONE,
+    ProvisionerProcess,
+    Rehearsal,
+    RehearsalError,
+)
 from provisioner.simulators.gke.settings import SimulatorSettings
+from provisioner.slices.offline.documents import Document
+from provisioner.slices.offline.forecast import forecast
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
 
 _LOOK_SECONDS = 0.2
 #: Nothing new for this long beyond the time that a pool takes is a failure.
 _STANDSTILL_SECONDS = 120.0
 _EXAMPLE = "jobset.yaml"
+_KIND = "JobSet"
+#: What the table has room for beside its numbers.
+_NAME_WIDTH = 20
 _STEPS = (
     ("decided", "wanted", "creating"),
     ("created", "creating", "ready"),
@@ -69,12 +86,15 @@ def command(
     ten minutes. Exit code 0 when everything came and went as it should.
     """
     keep = keep or os.environ.get("KEEP", "") not in ("", "0", "false")
-    console = Console(highlight=False)
     files = files or (_example(),)
     missing = [str(file) for file in files if not file.exists()]
     if missing:
-        console.print(f"no such file: {', '.join(missing)}", style="red")
+        _refuse(f"no such file: {', '.join(missing)}")
         return ExitCode.USAGE
+    problem = problem_with(read_manifests(map(str, files)), os.environ)
+    if problem:
+        _refuse(problem)
+        return ExitCode.ERROR
     interrupted = threading.Event()
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -84,7 +104,7 @@ def command(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
-    settings = SimulatorSettings(
+    simulated = SimulatorSettings(
         project=PROJECT,
         location=LOCATION,
         cluster=CLUSTER,
@@ -92,9 +112,9 @@ def command(
         delete_seconds=delete_seconds,
         operations_quota=operations_quota,
     )
-    narrator = _Narrator(console)
+    narrator = _Narrator()
     try:
-        with Rehearsal(settings=settings, progress=narrator.tell) as rehearsal:
+        with Rehearsal(settings=simulated, progress=narrator.tell) as rehearsal:
             delay = os.environ.get("NODEPOOL_DELETION_DELAY", "5s")
             process = rehearsal.provisioner(environment={"NODEPOOL_DELETION_DELAY": delay})
             process.start()
@@ -103,11 +123,11 @@ def command(
                 rehearsal.kubectl("apply", "--server-side", "-f", str(file))
             story = Story(rehearsal, process)
             _watch(rehearsal, process, story, narrator, create_seconds, interrupted)
-            _summarise(console, story, rehearsal)
+            click.echo("\n".join(summary(story.pools.values(), rehearsal.gke.call_counts())))
             if keep and not interrupted.is_set():
-                _stay(console, rehearsal, process, interrupted)
+                _stay(rehearsal, process, interrupted)
     except (RehearsalError, LocalClusterError) as error:
-        console.print(f"\nThe demo failed: {error}", style="red", markup=False)
+        _refuse(f"\nThe demo failed: {error}")
         return ExitCode.ERROR
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
@@ -117,12 +137,11 @@ def command(
 class _Narrator:
     """Prints lines with the time since the start."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self) -> None:
         self._started = time.monotonic()
 
     def tell(self, text: str) -> None:
-        self._console.print(f"{time.monotonic() - self._started:7.1f} s  {text}", markup=False, soft_wrap=True)
+        click.echo(f"{time.monotonic() - self._started:7.1f} s  {text}")
 
 
 def _watch(
@@ -164,27 +183,52 @@ def _all_gone(story: Story) -> bool:
     return all("gone" in times.entered for times in story.pools.values())
 
 
-def _summarise(console: Console, story: Story, rehearsal: Rehearsal) -> None:
-    table = Table(title="Time in each step, in seconds")
-    table.add_column("slice", overflow="fold")
-    table.add_column("node pool", overflow="fold")
-    table.add_column("chips", justify="right", no_wrap=True)
-    for title, _, _ in _STEPS:
-        table.add_column(title, justify="right", no_wrap=True)
-    made = [times for times in story.pools.values() if "creating" in times.entered]
+def summary(pools: Iterable[PoolTimes], calls: Mapping[str, Mapping[Any, int]]) -> Iterator[str]:
+    """Yield the times of each node pool, the calls to GKE, and what became of the pools."""
+    made = [times for times in pools if "creating" in times.entered]
+    if made:
+        yield click.style("\nTime in each step, in seconds", bold=True)
+        yield from _times(made)
+    yield click.style("\nCalls to GKE", bold=True)
+    counts = {method: sum(by_status.values()) for method, by_status in calls.items()}
+    rows = [("METHOD", "CALLS"), *((method, str(count)) for method, count in counts.items())]
+    yield from tables.aligned([*rows, ("total", str(sum(counts.values())))], right=(1,))
+    yield ""
+    if not made:
+        yield "No node pool was created."
+        return
+    left = [times for times in made if "gone" not in times.entered]
+    chips = sum(times.chips for times in made)
+    if not left:
+        yield f"{chips} chips in {_pools(len(made))}, created and deleted."
+        return
+    yield f"{chips} chips in {_pools(len(made))}; {len(made) - len(left)} deleted, {len(left)} left:"
+    for times in left:
+        yield f"  {times.name}: {times.chips} chips, {_phase(times)}"
+    yield "They were simulated, and end with the local cluster and this program."
+
+
+def _times(made: Sequence[PoolTimes]) -> Iterator[str]:
+    """Yield a table of 80 columns, whatever the names are."""
+    rows: list[tuple[str, ...]] = [("SLICE, NODE POOL", "CHIPS", *(title.upper() for title, _, _ in _STEPS))]
     for times in made:
-        table.add_row(", ".join(times.jobs), times.name, str(times.chips), *_row(times))
-    console.print(table)
-    calls = Table(title="Calls to GKE")
-    calls.add_column("method")
-    calls.add_column("calls", justify="right")
-    counts = rehearsal.gke.call_counts()
-    for method, by_status in counts.items():
-        calls.add_row(method, str(sum(by_status.values())))
-    total = sum(sum(by_status.values()) for by_status in counts.values())
-    calls.add_row("total", str(total), style="bold")
-    console.print(calls)
-    console.print(f"{sum(times.chips for times in made)} chips in {len(made)} node pools, created and deleted.")
+        # Before it is used, nothing tells whose it is but its name.
+        names = [*_pieces(", ".join(times.jobs)), *_pieces(times.name)]
+        rows.append((names[0], str(times.chips), *_row(times)))
+        rows += [(f"  {name}", *[""] * (len(_STEPS) + 1)) for name in names[1:]]
+    yield from tables.aligned(rows, right=range(1, len(_STEPS) + 2))
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[at : at + _NAME_WIDTH] for at in range(0, len(text), _NAME_WIDTH)]
+
+
+def _pools(count: int) -> str:
+    return f"{count} node pool{'' if count == 1 else 's'}"
+
+
+def _phase(times: PoolTimes) -> str:
+    return max(times.entered, key=lambda phase: times.entered[phase]).replace("_", " ")
 
 
 def _row(times: PoolTimes) -> list[str]:
@@ -192,22 +236,53 @@ def _row(times: PoolTimes) -> list[str]:
     return ["" if value is None else f"{value:.1f}" for value in values]
 
 
-def _stay(console: Console, rehearsal: Rehearsal, process: ProvisionerProcess, interrupted: threading.Event) -> None:
-    console.print(
+def _stay(rehearsal: Rehearsal, process: ProvisionerProcess, interrupted: threading.Event) -> None:
+    click.echo(
         f"\nEverything keeps running until Ctrl-C:\n"
         f"  export KUBECONFIG={rehearsal.cluster.kubeconfig}\n"
         f"  kubectl                  {rehearsal.cluster.binaries['kubectl']}\n"
         f"  simulated GKE            {rehearsal.gke.url}  (state: {rehearsal.gke.url}/simulator/v1/state)\n"
         f"  provisioner's metrics    {process.metrics_url}\n"
         f"  provisioner's readiness  {process.ready_url}\n"
-        f"  provisioner's log        {process.log}\n",
-        markup=False,
-        soft_wrap=True,
+        f"  provisioner's log        {process.log}\n"
     )
-    sys.stdout.flush()
     while not interrupted.wait(1.0):
         process.check()
         rehearsal.cluster.check()
+
+
+def problem_with(manifests: Manifests, environment: Mapping[str, str]) -> str:
+    """Say why nothing would ever happen with these manifests; empty where something will."""
+    if manifests.problems:
+        return "\n".join(output.plain(str(each)) for each in manifests.problems)
+    jobsets = [each for each in manifests.documents if each.raw.get("kind") == _KIND]
+    if not jobsets:
+        kinds = sorted({str(each.raw.get("kind", "?")) for each in manifests.documents})
+        there = f" (only {output.plain(', '.join(kinds))})" if kinds else ""
+        return f"there is no JobSet in these files{there}, and the demo shows nothing but the life of JobSets"
+    if all(_is_suspended(each) for each in jobsets):
+        return "every JobSet in these files is suspended, so that nothing would happen; remove spec.suspend"
+    mine = {key: value for key, value in environment.items() if not key.startswith(("GCP_", "GKE_"))}
+    place = {"GCP_PROJECT_ID": PROJECT, "GCP_CLUSTER_LOCATION": LOCATION, "GCP_ZONE": ZONE, "GCP_CLUSTER": CLUSTER}
+    try:
+        effective = settings.read_settings({**mine, **place})
+    except settings.SettingsError as error:
+        return str(error)
+    found = forecast(jobsets, effective, GKE_RULES)
+    if found.pools or any(each.reason for each in found.remarks):
+        # What Events tell is a part of what is shown.
+        return ""
+    reasons = [output.plain(str(each)) for each in (*found.problems, *found.remarks)]
+    return "\n".join(reasons) or f"no JobSet in these files requests {TPU_RESOURCE}, so that nothing would happen"
+
+
+def _is_suspended(document: Document) -> bool:
+    spec = document.raw.get("spec")
+    return isinstance(spec, dict) and spec.get("suspend") is True
+
+
+def _refuse(message: str) -> None:
+    click.secho(message, fg="red")
 
 
 def _example() -> Path:

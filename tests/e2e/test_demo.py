@@ -69,6 +69,42 @@ def test_a_file_that_is_not_there_is_named() -> None:
     assert (process.returncode, told.strip()) == (2, "no such file: nowhere.yaml")
 
 
+def test_an_interrupted_demo_says_what_is_left() -> None:
+    """Nothing is called deleted that is not."""
+    process = demo("--create-seconds=60")
+    assert process.stdout is not None
+    told = []
+    for line in process.stdout:
+        told.append(line)
+        if "GKE creates it" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, rest
+    assert "created and deleted" not in rest
+    assert re.search(
+        r"chips in \d node pools?; 0 deleted, \d left:\n  tpu-demo-\w+: 8 chips, (creating|provisioning)", rest
+    )
+    assert max(map(len, rest.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", "there is no JobSet", id="another kind"),
+        pytest.param("a: [1\n", "is not YAML", id="no YAML"),
+    ],
+)
+def test_manifests_without_a_jobset_are_named_at_once(text: str, words: str, tmp_path: Path) -> None:
+    """Before anything is started."""
+    file = tmp_path / "a.yaml"
+    file.write_text(text, encoding="utf-8")
+    process = demo(str(file))
+    told, _ = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert words in told
+
+
 def test_keep_stays_up_until_it_is_told_to_end() -> None:
     """With KEEP=1 it prints where everything is, and Ctrl-C ends it all in good order."""
     process = demo(KEEP="1")
