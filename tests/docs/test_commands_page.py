@@ -1,0 +1,191 @@
+"""docs/commands.md: each example is run, and its output is what the page shows.
+
+Commands that talk to the controller, the cluster or GKE are run against worlds of the tests. `COMMANDS_PAGE=write` in
+the environment writes what was printed into the page, for a look at what has changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+import pytest
+
+from provisioner.cli import main
+from provisioner.cli.demo import summary
+from provisioner.cli.exits import MEANINGS
+from provisioner.cli.main import COMMANDS
+from provisioner.model.capacity import FailureKind
+from provisioner.rehearsal.story import PoolTimes
+from provisioner.settings import OPTIONS
+from tests.docs.shell import ROOT
+from tests.slices.preflight.test_command import Machine, machine
+from tests.slices.test_drain import Person, world
+from tests.support.board import make_board
+from tests.support.models import make_jobset
+from tests.support.settings import settings
+from tests.support.wire_server import Answer, WireServer
+from tests.support.world import World, failure
+
+#: Some examples start Python, with all of Google's libraries.
+pytestmark = pytest.mark.timeout(60)
+
+PAGE = ROOT / "docs" / "commands.md"
+_EXAMPLE = re.compile(r"```bash\n(?P<command>[^`]*?)\n```\n+```text\n(?P<output>[^`]*)```")
+EXAMPLES = [(each["command"], each["output"]) for each in _EXAMPLE.finditer(PAGE.read_text(encoding="utf-8"))]
+_PHASES = ("wanted", "creating", "provisioning", "ready", "in_use", "idle", "deleting", "gone")
+__all__ = ["machine", "world"]
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run as the page does: in the repository, without settings in the environment."""
+    for option in OPTIONS:
+        monkeypatch.delenv(option.variable, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.chdir(ROOT)
+
+
+def ours(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command in this process."""
+    main(words)
+    return capsys.readouterr().out
+
+
+@contextmanager
+def controller() -> Iterator[str]:
+    """Serve the board of a provisioner: one JobSet runs, and there is no capacity for another one."""
+    server = WireServer()
+    stage = World(make_jobset("train"), settings_=settings(max_chips=64))
+    stage.live(4)
+    stage.refuse_create = lambda _: failure(FailureKind.STOCKOUT, "us-central2-b does not have enough resources.")
+    stage.add(make_jobset("late", namespace="team-b"))
+    stage.run(3)
+    board = make_board(lambda: stage.now, stage.now.timestamp)
+    board.publish(stage.snapshot(), stage.look(), stage.settings, stage.now)
+    server.answer("GET /api/v1/board", Answer(body=board.json()))
+    try:
+        yield server.url
+    finally:
+        server.close()
+
+
+def started(words: list[str], **environment: str) -> subprocess.Popen[str]:
+    """Start a command as a user does."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "provisioner", *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run_refused(words: list[str]) -> str:
+    """Run the controller with settings that are wrong."""
+    wrong = {"GKE_ENDPOINT": "http://127.0.0.1:8085", "KUBECONFIG": "missing", "GCP_ZONE": "us-east5"}
+    told, _ = started(words, **wrong).communicate(timeout=60)
+    return told
+
+
+def simulated(words: list[str]) -> str:
+    """Start the simulator on a free port, and end it."""
+    process = started([*words, "--port=0"])
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=30)
+    return re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:8085", line + rest)
+
+
+def end_of_demo() -> str:
+    """Return what the demo of the example ends with."""
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    moments = (0.0, 0.1, 0.4, 14.2, 15.0, 25.1, 30.2, 34.9)
+    entered = {phase: start + timedelta(seconds=each) for phase, each in zip(_PHASES, moments, strict=True)}
+    first = PoolTimes(name="tpu-demo-3cf0d1a5b2", chips=8, jobs=["tpu-demo-workers-0"], entered=entered)
+    pools = [first, replace(first, name="tpu-demo-9b41e07c6d", jobs=["tpu-demo-workers-1"])]
+    calls = {"nodePools.create": {"200": 2}, "nodePools.delete": {"200": 2}, "nodePools.list": {"200": 21}}
+    return click.unstyle("\n".join(summary(pools, calls)))
+
+
+def printed(command: str, capsys: pytest.CaptureFixture[str], machine: Machine, person: Callable[[], str]) -> str:
+    """Run an example; return what it prints."""
+    program, *words = shlex.split(command)
+    assert program == "tpu-provisioner"
+    match words[0]:
+        case "status" | "explain" | "gc":
+            with controller() as url:
+                return ours([*words, "--server", url], capsys)
+        case "check":
+            return machine.check(*words[1:]).stdout.replace(machine.kube.url, "https://203.0.113.10")
+        case "drain":
+            return person()
+        case "run":
+            return run_refused(words)
+        case "simulator":
+            return simulated(words)
+        case "demo":
+            return end_of_demo()
+        case _:
+            return ours(words, capsys)
+
+
+@pytest.mark.parametrize(("command", "output"), EXAMPLES, ids=[command for command, _ in EXAMPLES])
+def test_an_example_prints_what_the_page_shows(
+    command: str, output: str, capsys: pytest.CaptureFixture[str], machine: Machine, world: object
+) -> None:
+    """To the letter."""
+
+    def person() -> str:
+        world.run_to_use()  # type: ignore[attr-defined]
+        return f"{Person(world)().text}\n"  # type: ignore[arg-type]
+
+    # Code blocks on the page do not end in blanks.
+    told = "".join(f"{line.rstrip()}\n" for line in printed(command, capsys, machine, person).strip("\n").splitlines())
+    if os.environ.get("COMMANDS_PAGE") == "write":
+        text = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(
+            text.replace(
+                f"```bash\n{command}\n```\n\n```text\n{output}", f"```bash\n{command}\n```\n\n```text\n{told}"
+            ),
+            encoding="utf-8",
+        )
+        return
+    assert told == output
+
+
+def test_every_command_has_a_section_with_an_example() -> None:
+    """In the order of `--help`."""
+    text = PAGE.read_text(encoding="utf-8")
+    sections = re.findall(r"(?m)^## `([a-z]+)`$", text)
+    assert sections == list(COMMANDS)
+    for section in re.split(r"(?m)^## ", text)[1:]:
+        name = re.match(r"`([a-z]+)`", section)
+        assert name is None or f"tpu-provisioner {name[1]}" in section
+
+
+def test_the_exit_codes_are_those_of_the_code() -> None:
+    """One table for all commands."""
+    rows = "".join(f"| {int(code)} | {meaning} |\n" for code, meaning in MEANINGS.items())
+    assert rows in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_names_every_command_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the same line."""
+    text = PAGE.read_text(encoding="utf-8")
+    assert main(["--help"]) == 0
+    assert "Examples:" in capsys.readouterr().out
+    for name, (_, said) in COMMANDS.items():
+        assert f"| [`{name}`](#{name}) | {said} |" in text
+    assert Path(PAGE).is_file()
