@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -172,8 +173,13 @@ def test_hints_are_written_two_seconds_apart() -> None:
     """What changes in between is written with the next round after that; a failed write is repeated."""
     world = World()
     world.run_to_use()
-    writes = []
-    world.loop.store.save = lambda text: bool(writes.append((world.clock.seconds, dict(text))) or len(writes) != 2)  # type: ignore[method-assign]
+    writes: list[tuple[float, dict[str, str]]] = []
+
+    def save(text: Mapping[str, str], _resolve: object = None) -> bool:
+        writes.append((world.clock.seconds, dict(text)))
+        return len(writes) != 2
+
+    world.loop.store.save = save  # type: ignore[method-assign]
     world.change_jobset(status={"terminalState": "Completed"})
     world.remove_leader()
     begun = world.clock.seconds
