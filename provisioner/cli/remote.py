@@ -78,7 +78,9 @@ class Remote:
             found = api.get(path)
         except kube.NotFound:
             return ""
-        return str((found.get("spec") or {}).get("holderIdentity") or "")
+        holder = str((found.get("spec") or {}).get("holderIdentity") or "")
+        # The pod's name, which has no such letter, and what tells this process from an earlier one of that pod.
+        return holder.partition("_")[0]
 
     def _any_pod(self, api: Api) -> str:
         path = collection_path("pods", namespace=self.namespace)

@@ -275,7 +275,7 @@ def test_the_leading_pod_is_found_by_the_lease(
 ) -> None:
     """A follower knows nothing; the API server's proxy leads to the pod."""
     kubeconfig = write_kubeconfig(tmp_path / "config", wire.url)
-    wire.answer(f"GET {_LEASE}", Answer(body=json.dumps({"spec": {"holderIdentity": "pod-b"}}).encode()))
+    wire.answer(f"GET {_LEASE}", Answer(body=json.dumps({"spec": {"holderIdentity": "pod-b_404386f3"}}).encode()))
     wire.answer(f"GET {_PODS}/pod-b:8081/proxy{_BOARD}", Answer(body=body_of(World(make_jobset("train")))))
     assert run("status", "--kubeconfig", str(kubeconfig)) == 0
     assert "train-slice-0" in capsys.readouterr().out
