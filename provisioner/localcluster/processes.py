@@ -83,12 +83,19 @@ class Process:
     """One program that can be started again with the same command, its output in one log file."""
 
     def __init__(
-        self, name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
         self.name = name
         self.command = tuple(command)
         self.log = log
         self._environment = dict(os.environ if environment is None else environment)
+        self._new = popen
         self._popen: subprocess.Popen[bytes] | None = None
         self._paused = False
 
@@ -114,7 +121,7 @@ class Process:
         with self.log.open("ab") as log:
             try:
                 self._popen = _spawner.spawn(
-                    lambda: subprocess.Popen(
+                    lambda: self._new(
                         bound_to_parent(self.command),
                         stdin=subprocess.DEVNULL,
                         stdout=log,

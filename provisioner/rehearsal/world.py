@@ -46,6 +46,7 @@ class ProvisionerProcess:
         log: Path,
         environment: Mapping[str, str] | None = None,
         arguments: Iterable[str] = (),
+        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
         self.log = log
         metrics_port, probe_port = free_ports(2)
@@ -74,6 +75,7 @@ class ProvisionerProcess:
                 "GKE_ENDPOINT": gke_endpoint,
                 **(environment or {}),
             },
+            popen=popen,
         )
 
     def start(self, *, timeout_seconds: float = 60.0) -> None:
@@ -150,7 +152,9 @@ class Rehearsal:
         settings: SimulatorSettings | None = None,
         gke_port: int = 0,
         progress: Callable[[str], None] = localcluster.log_progress,
+        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
+        self._popen = popen
         self._directory = directory
         self._settings = settings or SimulatorSettings(project=PROJECT, location=LOCATION, cluster=CLUSTER)
         self._gke_port = gke_port
@@ -201,6 +205,7 @@ class Rehearsal:
             log=self.cluster.directory / f"{name}-{len(self._provisioners)}.log",
             environment=environment,
             arguments=arguments,
+            popen=self._popen,
         )
         self._provisioners.append(made)
         return made

@@ -14,6 +14,7 @@ from provisioner.kube.protocol import JOBSETS_ROOT, collection_path
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
 from provisioner.workloads import PLAIN_JOB, leaderworkerset
 from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, simulator_settings
+from tests.support.forking import Forker
 
 #: A loaded API server deletes a hundred objects a second.
 _MANY_OBJECTS = kube.Timeouts(connect_seconds=5.0, read_seconds=PATIENCE_SECONDS)
@@ -41,9 +42,18 @@ class Shared:
 
 
 @pytest.fixture(scope="session")
-def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+def forker() -> Iterator[Forker]:
+    """Give the parent of the provisioners."""
+    forker = Forker()
+    yield forker
+    forker.close()
+
+
+@pytest.fixture(scope="session")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory, forker: Forker) -> Iterator[Rehearsal]:
     """Give the world."""
-    with Rehearsal(directory=tmp_path_factory.mktemp("e2e") / "cluster", settings=simulator_settings()) as rehearsal:
+    directory = tmp_path_factory.mktemp("e2e") / "cluster"
+    with Rehearsal(directory=directory, settings=simulator_settings(), popen=forker.popen) as rehearsal:
         yield rehearsal
 
 
