@@ -21,6 +21,7 @@ from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command, complete_files
 from provisioner.cli.manifests import Manifests, read_manifests
 from provisioner.cli.plansettings import PlanSettings, read_plan_settings, read_settings_file
+from provisioner.cli.remote import Remote, remote_options
 from provisioner.model.capacity import NodePoolRequest, PoolName
 from provisioner.slices.offline.forecast import Forecast, PlannedPool, forecast
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
@@ -40,6 +41,7 @@ _WIDE = "wide"
     examples=(
         "{prog} plan -f jobset.yaml",
         "{prog} plan -f manifests/ --settings settings.env",
+        "{prog} plan -f jobset.yaml --live",
         "{prog} plan -f jobset.yaml -o wide",
         "kustomize build . | {prog} plan -f - -o yaml",
     ),
@@ -69,6 +71,7 @@ _WIDE = "wide"
     shell_complete=complete_files,
     help="settings.env of an overlay, or a ConfigMap (default: the environment)",
 )
+@click.option("--live", is_flag=True, help="use the settings of the running controller")
 @click.option(
     "-o",
     "--output",
@@ -76,6 +79,7 @@ _WIDE = "wide"
     type=click.Choice(["json", "yaml", _WIDE]),
     help="format of the output; wide: with labels and taints; json, yaml: with the requests to GKE",
 )
+@remote_options
 def command(
     first: tuple[str, ...],
     more: tuple[str, ...],
@@ -83,21 +87,30 @@ def command(
     recursive: bool,
     namespace: str,
     settings_file: str | None,
+    live: bool,
     form: str | None,
+    remote: Remote,
 ) -> int:
     """Show which node pools manifests would get, and every mistake in them.
 
-    It works offline: it asks the decision that the controller makes, about a cluster without node pools. It reads
-    JobSets, LeaderWorkerSets, and Jobs that ask to be served.
+    It works offline, but for --live: it asks the decision that the controller
+    makes, about a cluster without node pools. It reads JobSets,
+    LeaderWorkerSets, and Jobs that ask to be served.
 
     Exit code 3 when something would not be served, 1 when a file cannot be read.
     """
     names = (*first, *more)
     if not names:
         raise click.UsageError("no file is given; use -f FILE, or -f - for standard input")
+    if live and settings_file:
+        raise click.UsageError("--live and --settings exclude each other")
     manifests = read_manifests(names, recursive=recursive)
     try:
-        variables, warnings = read_settings_file(settings_file) if settings_file else (dict(os.environ), ())
+        warnings: tuple[str, ...] = ()
+        if settings_file:
+            variables, warnings = read_settings_file(settings_file)
+        else:
+            variables = remote.settings() if live else dict(os.environ)
         effective = read_plan_settings(variables, manifests.documents)
     except OSError as error:
         return _fail(f"{settings_file}: cannot be read: {error.strerror or error}")

@@ -9,20 +9,22 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import click
-import msgspec
 
 from provisioner import constants, kube
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import kubeconfig_option
 from provisioner.kube.protocol import LEASES_ROOT, Api, collection_path, object_path
-from provisioner.slices.board import Document
+
+if TYPE_CHECKING:
+    from provisioner.slices.board import Document
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _BOARD = "/api/v1/board"
+_SETTINGS = "/api/v1/settings"
 _SECONDS = 15.0
 _MOST_BYTES = 64 * 1024 * 1024
 _SELECTOR = "app.kubernetes.io/name=tpu-provisioner,app.kubernetes.io/component=controller"
@@ -44,18 +46,34 @@ class Remote:
 
     def document(self) -> Document:
         """Return what the controller shows now; raise RemoteError."""
-        raw = _by_address(self.server) if self.server else self._by_kubeconfig()
+        # `plan` does without, and must start at once.
+        import msgspec  # noqa: PLC0415
+
+        from provisioner.slices.board import Document  # noqa: PLC0415
+
+        raw = self._get(_BOARD)
         try:
             return msgspec.convert(raw, Document, strict=False)
         except msgspec.ValidationError as error:
             raise RemoteError(f"the controller's answer is not what this release understands: {error}") from error
 
-    def _by_kubeconfig(self) -> Any:
+    def settings(self) -> dict[str, str]:
+        """Return the settings of the controller, by variable; raise RemoteError."""
+        raw = self._get(_SETTINGS)
+        found = raw.get("settings") if isinstance(raw, dict) else None
+        if not isinstance(found, dict) or not found:
+            raise RemoteError("the controller tells no settings yet: it has not decided anything, or it does not lead")
+        return {str(name): str(value) for name, value in found.items()}
+
+    def _get(self, path: str) -> Any:
+        return _by_address(self.server, path) if self.server else self._by_kubeconfig(path)
+
+    def _by_kubeconfig(self, what: str) -> Any:
         try:
             api = kube.connect(self.kubeconfig)
             pod = self._leader(api) or self._any_pod(api)
             path = object_path("pods", pod, namespace=self.namespace)
-            return api.get(f"{path}:{self.port}/proxy{_BOARD}")
+            return api.get(f"{path}:{self.port}/proxy{what}")
         except kube.KubeconfigError as error:
             raise RemoteError(str(error)) from error
         except kube.Forbidden as error:
@@ -94,11 +112,11 @@ class Remote:
         return str(running[0]["metadata"]["name"])
 
 
-def _by_address(server: str) -> Any:
+def _by_address(server: str, path: str) -> Any:
     address = server if "://" in server else f"http://{server}"
     if urlsplit(address).scheme not in ("http", "https"):
         raise RemoteError(f"--server {server!r} is not an address such as http://127.0.0.1:8081")
-    url = f"{address.rstrip('/')}{quote(_BOARD)}"
+    url = f"{address.rstrip('/')}{quote(path)}"
     try:
         with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
             body = answer.read(_MOST_BYTES)

@@ -1,7 +1,7 @@
 """Every option of the controller, and the effective settings. Pure: the environment is handed in."""
 
 from provisioner.settings.effective import Settings
-from provisioner.settings.environment import warnings_about_environment
+from provisioner.settings.environment import given, warnings_about_environment
 from provisioner.settings.forms import go_bool, go_duration_seconds, is_loopback, parse_networks, region_of
 from provisioner.settings.options import OPTIONS, Group, Option
 from provisioner.settings.prices import Prices, parse_prices
@@ -14,6 +14,7 @@ __all__ = [
     "Prices",
     "Settings",
     "SettingsError",
+    "given",
     "go_bool",
     "go_duration_seconds",
     "is_loopback",

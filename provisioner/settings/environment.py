@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from provisioner.settings.effective import Settings
 from provisioner.settings.forms import is_more_than
 from provisioner.settings.options import MOST_CONCURRENCY, OPTIONS
 
@@ -29,6 +30,20 @@ _OF_THE_GO_PROVISIONER = {
 def warnings_about_environment(environment: Mapping[str, str]) -> tuple[str, ...]:
     """List variables that are not read although they look like options, and values that count as others."""
     return (*_clamped(environment), *_unread(environment))
+
+
+def given(environment: Mapping[str, str], effective: Settings) -> dict[str, str]:
+    """Return the options that are set, as text, with what was inferred or found out since; no other variable."""
+    found = {name: environment[name] for name in _NAMES if environment.get(name, "").strip()}
+    found |= {
+        "GCP_PROJECT_ID": effective.project_id,
+        "GCP_CLUSTER_LOCATION": effective.cluster_location,
+        "GCP_ZONE": effective.zone,
+        "GCP_CLUSTER": effective.cluster,
+    }
+    if effective.auto_upgrade is not None:
+        found["NODEPOOL_AUTO_UPGRADE"] = "on" if effective.auto_upgrade else "off"
+    return found
 
 
 def _clamped(environment: Mapping[str, str]) -> Iterator[str]:

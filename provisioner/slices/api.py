@@ -44,6 +44,7 @@ def pages(board: Board) -> tuple[Page, ...]:
         Page(path=f"{ROOT}/board", make=lambda _: _json(board.json())),
         Page(path=f"{ROOT}/about", make=lambda _: _json(_ENCODER.encode(_about(board.document())))),
         Page(path=f"{ROOT}/capacity", make=lambda _: _json(_ENCODER.encode(_capacity(board.document())))),
+        Page(path=f"{ROOT}/settings", make=lambda _: _json(_ENCODER.encode({"settings": board.settings()}))),
         *(Page(path=f"{ROOT}/{name}", make=_list(board, name)) for name in _LISTS),
     )
 
@@ -129,6 +130,7 @@ def _description() -> dict[str, Any]:
     about = {"version": number, "about": by_type["About"], "leading": {"type": "boolean"}}
     texts = {"type": "array", "items": {"type": "string"}}
     about |= {"problems": texts, "alerts": {"type": "array", "items": {"$ref": "#/components/schemas/AlertView"}}}
+    variables = {"type": "object", "additionalProperties": {"type": "string"}}
     capacity = {"version": number, "capacity": {"anyOf": [by_type["CapacityView"], {"type": "null"}]}}
     return {
         "openapi": "3.1.0",
@@ -141,6 +143,9 @@ def _description() -> dict[str, Any]:
             f"{ROOT}/board": _path("Everything", by_type["Document"]),
             f"{ROOT}/about": _path("Release, cluster, problems, alerts", {"type": "object", "properties": about}),
             f"{ROOT}/capacity": _path("Chips, limits, back-off", {"type": "object", "properties": capacity}),
+            f"{ROOT}/settings": _path(
+                "The settings in effect, by variable", {"type": "object", "properties": {"settings": variables}}
+            ),
             **{f"{ROOT}/{name}": _path(each[1], listed(name)) for name, each in _LISTS.items()},
             f"{ROOT}/events": {
                 "get": {

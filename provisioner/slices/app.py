@@ -164,6 +164,7 @@ def build(
             identity=identity,
             started_at=clock(),
         ),
+        environment=os.environ,
         problems=lambda: loop.problems(),  # noqa: PLW0108 - the loop comes later
     )
     loop = Loop(

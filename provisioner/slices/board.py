@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from provisioner.model.snapshot import Snapshot
-from provisioner.settings import Settings
+from provisioner.settings import Settings, given
 from provisioner.slices.journal import Journal
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.view import (
@@ -127,6 +127,8 @@ class Board:
     """The loop's thread publishes; any thread may ask."""
 
     about: About
+    #: The variables of the settings that are set, as text.
+    environment: Mapping[str, str] = field(default_factory=dict)
     problems: Callable[[], tuple[str, ...]] = tuple
     monotonic: Callable[[], float] = time.monotonic
     journal: Journal = field(default_factory=Journal)
@@ -171,6 +173,11 @@ class Board:
     def built_mark(self) -> tuple[int, int]:
         """The mark of what was built last."""
         return self._built_mark
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings in effect, by variable; empty before the first decision."""
+        published = self._published
+        return given(self.environment, published.settings) if published is not None else {}
 
     def document(self) -> Document:
         """Return everything, at most half a second old."""

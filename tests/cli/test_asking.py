@@ -342,6 +342,31 @@ def test_a_controller_that_cannot_be_asked_is_told_with_what_to_do(
     assert words in capsys.readouterr().err
 
 
+def test_plan_with_the_settings_of_the_running_controller(
+    wire: WireServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it would do with a manifest, not what this shell would: limits and zones are the controller's."""
+    monkeypatch.setenv("MAX_CHIPS", "1000")
+    world = World(settings_=settings(max_chips=4, project_id="their-project", auto_upgrade=False))
+    board = board_of(world)
+    board.environment = {"MAX_CHIPS": "4", "ZONES": "us-central2-b", "PATH": "/bin", "DEBUG": ""}
+    served = json.dumps({"settings": board.settings()}).encode()
+    assert b"PATH" not in served
+    wire.answer("GET /api/v1/settings", Answer(body=served))
+    options = ("-f", "examples/jobset.yaml", "--live", "--server", wire.url)
+    assert run("plan", *options) == 3
+    told = capsys.readouterr().out
+    assert "MAX_CHIPS allows all pools together 4 chips" in " ".join(told.split())
+    assert "GCP_PROJECT_ID" not in told
+    assert "NODEPOOL_AUTO_UPGRADE is auto" not in told
+    with pytest.raises(SystemExit):
+        run("plan", *options, "--settings", str(tmp_path / "settings.env"))
+    wire.answer("GET /api/v1/settings", Answer(body=b'{"settings":{}}'), Answer(body=b'{"settings":{}}'))
+    run("plan", *options)
+    run("plan", *options)
+    assert "tells no settings yet" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("server", ["http://127.0.0.1:1", "ftp://x", "file:///etc/passwd"])
 def test_an_address_that_leads_nowhere(capsys: pytest.CaptureFixture[str], server: str) -> None:
     """Nothing but HTTP is spoken."""
