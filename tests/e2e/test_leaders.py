@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -24,6 +25,12 @@ def leads(process: ProvisionerProcess) -> bool:
     return bool(logged(process, "cluster.proven")) and "tpu_provisioner_leader 1.0" in metrics(process)
 
 
+def chip_seconds(process: ProvisionerProcess, ground: Ground) -> float:
+    """What a replica exports of the chip-seconds of a namespace, whatever the chips did."""
+    of_namespace = rf'tpu_provisioner_chip_seconds_total\{{.*workload_namespace="{ground.namespace}"\}} (\S+)'
+    return sum(map(float, re.findall(of_namespace, metrics(process))))
+
+
 def test_two_replicas(alone: Ground) -> None:
     """One of two replicas acts; ended in good order it hands over in seconds, killed it is replaced after its lease."""
     first = alone.provisioner(arguments=ELECT)
@@ -36,6 +43,9 @@ def test_two_replicas(alone: Ground) -> None:
     assert first.stop() == 0
     # Sooner than the lease of 30 s would run out.
     alone.wait(lambda: leads(second), "the follower takes over", 20)
+    # One replica ended before its first minute was over, the other has just begun: the end has written it.
+    alone.wait(lambda: chip_seconds(second, alone) > 0, "the chip-seconds go on")
+    handed_over = chip_seconds(second, alone)
     alone.await_completed("relay", "second-leg")
     third = alone.provisioner(arguments=ELECT, wait=False)
     alone.wait(lambda: ready(third)[0] == 200, "the next follower is ready")
@@ -43,6 +53,7 @@ def test_two_replicas(alone: Ground) -> None:
     alone.wait(lambda: alone.pools("third-leg-"), "its pool is in the making")
     second.kill()
     alone.wait(lambda: leads(third), "the lease runs out, and the next takes over", 60)
+    alone.wait(lambda: chip_seconds(third, alone) >= handed_over, "the chip-seconds go on after a crash, too")
     alone.await_completed("third-leg")
     alone.await_gone()
     assert alone.accepted("nodePools.create") == 3
