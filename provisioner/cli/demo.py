@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import webbrowser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -58,7 +59,7 @@ _STEPS = (
     examples=(
         "{prog} demo",
         "{prog} demo my-jobset.yaml --create-seconds=60",
-        "KEEP=1 {prog} demo              # and look around afterwards",
+        "KEEP=1 {prog} demo --watch      # open the page, and look around",
     ),
 )
 @click.argument("files", nargs=-1, type=Path, metavar="[FILE]...", shell_complete=complete_files)
@@ -71,6 +72,7 @@ _STEPS = (
 @click.option(
     "--operations-quota", type=int, help="maximum number of concurrent node pool operations (default: no limit)"
 )
+@click.option("--watch", is_flag=True, help="open the status page in a browser")
 @click.option("--keep", is_flag=True, help="keep everything running afterwards (also KEEP=1)")
 def command(
     files: tuple[Path, ...],
@@ -78,6 +80,7 @@ def command(
     create_seconds: float,
     delete_seconds: float,
     operations_quota: int | None,
+    watch: bool,
     keep: bool,
 ) -> int:
     """Run a JobSet on a local control plane with a simulated GKE, and show what happens.
@@ -119,6 +122,9 @@ def command(
             process = rehearsal.provisioner(environment={"NODEPOOL_DELETION_DELAY": delay})
             process.start()
             narrator.tell(f"the provisioner runs; GKE is simulated at {rehearsal.gke.url}")
+            narrator.tell(f"the status page is at {process.page_url}")
+            if watch and not webbrowser.open(process.page_url):
+                narrator.tell("no browser could be started here; open that address yourself")
             for file in files:
                 rehearsal.kubectl("apply", "--server-side", "-f", str(file))
             story = Story(rehearsal, process)

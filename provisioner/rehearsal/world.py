@@ -51,7 +51,8 @@ class ProvisionerProcess:
         self.log = log
         metrics_port, probe_port = free_ports(2)
         self.metrics_url = f"http://{HOST}:{metrics_port}/metrics"
-        self.ready_url = f"http://{HOST}:{probe_port}/readyz"
+        self.page_url = f"http://{HOST}:{probe_port}/"
+        self.ready_url = f"{self.page_url}readyz"
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("GCP_", "GKE_"))}
         self._process = Process(
             "provisioner",

@@ -39,8 +39,8 @@ def pages(board: Board) -> tuple[Page, ...]:
     """Return the pages that the board is served as."""
     return (
         *page.pages(),
-        Page(path=ROOT, make=lambda _: _json(json.dumps({"paths": sorted(_description()["paths"])}).encode())),
-        Page(path=f"{ROOT}/openapi.json", make=lambda _: _json(json.dumps(_description(), indent=1).encode())),
+        Page(path=ROOT, make=lambda _: _json(json.dumps({"paths": sorted(description()["paths"])}).encode())),
+        Page(path=f"{ROOT}/openapi.json", make=lambda _: _json(json.dumps(description(), indent=1).encode())),
         Page(path=f"{ROOT}/board", make=lambda _: _json(board.json())),
         Page(path=f"{ROOT}/about", make=lambda _: _json(_ENCODER.encode(_about(board.document())))),
         Page(path=f"{ROOT}/capacity", make=lambda _: _json(_ENCODER.encode(_capacity(board.document())))),
@@ -116,7 +116,7 @@ def _capacity(document: Document) -> dict[str, Any]:
     return {"version": document.version, "capacity": view.capacity if view is not None else None}
 
 
-def _description() -> dict[str, Any]:
+def description() -> dict[str, Any]:
     """Describe the API in OpenAPI's form, from the types that are served."""
     types = [About, CapacityView, Document, Change, *(each[0] for each in _LISTS.values())]
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")

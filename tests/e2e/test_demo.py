@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -105,15 +106,23 @@ def test_manifests_without_a_jobset_are_named_at_once(text: str, words: str, tmp
     assert words in told
 
 
-def test_keep_stays_up_until_it_is_told_to_end() -> None:
-    """With KEEP=1 it prints where everything is, and Ctrl-C ends it all in good order."""
-    process = demo(KEEP="1")
+def test_keep_stays_up_until_it_is_told_to_end(tmp_path: Path) -> None:
+    """With KEEP=1 it prints where everything is; --watch opens the page; Ctrl-C ends it all in good order."""
+    opened, browser = tmp_path / "opened", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    browser.chmod(0o755)
+    process = demo("--watch", KEEP="1", BROWSER=f"{browser} %s")
     assert process.stdout is not None
     told = []
     for line in process.stdout:
         told.append(line)
         if "provisioner's log" in line:
             break
+    page = re.search(r"the status page is at (\S+)", "".join(told))
+    assert page is not None
+    assert opened.read_text().strip() == page[1]
+    with urllib.request.urlopen(page[1]) as answer:
+        assert b"<title>TPU provisioner</title>" in answer.read()
     process.send_signal(signal.SIGINT)
     rest, _ = process.communicate(timeout=60)
     assert process.returncode == 0, rest
