@@ -12,7 +12,7 @@ from provisioner.slices.offline.documents import Document, Problem, objects_of
 
 STANDARD_INPUT = "-"
 _SUFFIXES = (".json", ".yaml", ".yml")
-_MOST_BYTES = 64 * 1024 * 1024
+_MOST_BYTES = 16 * 1024 * 1024
 
 
 class Manifests(NamedTuple):

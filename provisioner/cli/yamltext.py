@@ -20,7 +20,7 @@ from provisioner.slices.offline.documents import Document, Node, Problem
 #: No Kubernetes object needs more. libyaml's time grows with the square of the depth.
 _MOST_DEPTH = 100
 #: All aliases expanded.
-_MOST_CHARACTERS = 32 * 1024 * 1024
+_MOST_CHARACTERS = 16 * 1024 * 1024
 _SEPARATOR = re.compile(r"^---(?=[ \t\r]|$)", re.MULTILINE)
 _NOTHING = re.compile(r"(---)?\s*")
 _ONLY_REMARKS = re.compile(r"(\s*(#.*|%.*)?\n?)*\Z")

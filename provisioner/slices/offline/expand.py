@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from provisioner import constants
-from provisioner.kube import fields
+from provisioner.kube import fields, podspec
 from provisioner.model.workloads import WorkloadKind, group_key
 from provisioner.slices.offline.documents import Path
 
@@ -23,6 +23,7 @@ _JOBSET = "jobset.sigs.k8s.io/"
 _LWS = "leaderworkerset.sigs.k8s.io/"
 _PLACEMENT = (_EXCLUSIVE, _BY_SELECTOR)
 _INDEXED = "Indexed"
+_RESOURCES = (constants.TPU_RESOURCE, "cpu", "memory")
 #: What the scheduler says where there is no node at all.
 _NO_NODES = "0/0 nodes are available: no nodes available to schedule pods."
 #: Kubernetes' admission adds it to pods that ask for chips.
@@ -101,13 +102,16 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
 def leaders_of(kind: WorkloadKind, raw: Json, template: Template, now: datetime) -> Iterator[Json]:
     """Yield the leader pod of each group of a template; none where the pods have no index."""
     if kind is WorkloadKind.LEADER_WORKER_SET:
+        pods = fields.mapping(fields.mapping(raw.get("spec")).get("leaderWorkerTemplate"))
+        pod_template = _what_is_read(fields.mapping(pods.get(str(template.path[-1]))))
         for number in range(template.replicas):
-            yield _leader_of_group(raw, template, number, now)
+            yield _leader_of_group(raw, pod_template, number, now)
     elif kind is WorkloadKind.JOB:
         spec = fields.mapping(raw.get("spec"))
         if spec.get("completionMode") == _INDEXED:
             metadata = fields.mapping(raw.get("metadata"))
-            yield _pod_of_job(metadata, spec, fields.name(metadata.get("name")), fields.name(metadata.get("uid")), now)
+            job = {**spec, "template": _what_is_read(fields.mapping(spec.get("template")))}
+            yield _pod_of_job(metadata, job, fields.name(metadata.get("name")), fields.name(metadata.get("uid")), now)
     else:
         yield from _leaders_of_jobset(raw, template, now)
 
@@ -121,7 +125,7 @@ def _leaders_of_jobset(raw: Json, template: Template, now: datetime) -> Iterator
     # JobSet's own default is Indexed.
     if (job_spec.get("completionMode") or _INDEXED) != _INDEXED:
         return
-    pod_template = fields.mapping(job_spec.get("template"))
+    pod_template = _what_is_read(fields.mapping(job_spec.get("template")))
     own = fields.mapping(metadata.get("annotations"))
     of_job = fields.mapping(fields.mapping(job_template.get("metadata")).get("annotations"))
     exclusive = {key: each[key] for each in (own, of_job) if _EXCLUSIVE in each for key in _PLACEMENT if key in each}
@@ -179,7 +183,7 @@ def _pod_of_job(owner: Json, spec: Json, job_name: str, job_uid: str, now: datet
     return _pod(marked, owner, f"{job_name}-0-xxxxx", ("batch/v1", "Job", job_name, job_uid), now)
 
 
-def _leader_of_group(raw: Json, template: Template, number: int, now: datetime) -> Json:
+def _leader_of_group(raw: Json, template: Json, number: int, now: datetime) -> Json:
     """Return the leader pod of a group, as the controllers of LeaderWorkerSets and StatefulSets make it."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     name, namespace = fields.name(metadata.get("name")), fields.name(metadata.get("namespace"))
@@ -197,8 +201,28 @@ def _leader_of_group(raw: Json, template: Template, number: int, now: datetime) 
     annotations = {constants.LWS_SIZE: str(fields.count(pods.get("size"), default=1))}
     if constants.LWS_EXCLUSIVE_TOPOLOGY in own:
         annotations[constants.LWS_EXCLUSIVE_TOPOLOGY] = own[constants.LWS_EXCLUSIVE_TOPOLOGY]
-    marked = _with_marks(fields.mapping(pods.get(str(template.path[-1]))), labels=labels, annotations=annotations)
+    marked = _with_marks(template, labels=labels, annotations=annotations)
     return _pod(marked, metadata, leader, ("apps/v1", "StatefulSet", name, f"uid-of-statefulset-{name}"), now)
+
+
+def _what_is_read(template: Json) -> Json:
+    """Return a pod template with no more than what is read of pods, its containers put together.
+
+    Thousands of pods may be made of it, and it may have thousands of containers.
+    """
+    metadata, spec = fields.mapping(template.get("metadata")), fields.mapping(template.get("spec"))
+    asked = {each: f"{podspec.pod_requests('pod template', spec, each):f}" for each in _RESOURCES}
+    annotations = fields.mapping(metadata.get("annotations"))
+    return {
+        "metadata": {
+            "labels": metadata.get("labels"),
+            "annotations": {key: annotations[key] for key in constants.READ_ANNOTATIONS if key in annotations},
+        },
+        "spec": {
+            **{key: spec[key] for key in ("nodeSelector", "tolerations", "affinity") if key in spec},
+            "containers": [{"resources": {"requests": asked}}],
+        },
+    }
 
 
 def _with_marks(template: Json, *, labels: Json, annotations: Json) -> Json:

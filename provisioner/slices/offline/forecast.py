@@ -170,6 +170,8 @@ class _Verdicts:
     rules: PoolRules
     #: Workloads and templates of which all is told that is wrong.
     _searched: set[tuple[WorkloadUid, str]] = field(default_factory=set)
+    #: What was found of messages on slices of one template: thousands may say the same.
+    _lines: dict[tuple[WorkloadUid, str, str], int] = field(default_factory=dict)
 
     def tell(self) -> None:
         """Turn all into remarks."""
@@ -204,7 +206,7 @@ class _Verdicts:
         self.reading.remarks.append(
             Remark(
                 document=subject.document,
-                line=line_of(notice.message, subject.document, template),
+                line=self._line(message, subject, template, slice_),
                 subject=title_of(subject.workload),
                 reason=notice.reason,
                 message=message,
@@ -229,8 +231,16 @@ class _Verdicts:
         """Say why a slice is not served, of which no Event tells."""
         subject = self.reading.subjects[slice_.workload.uid]
         message, refused = _why_not(slice_.workload, slice_.requirements, self.reading)
-        line = line_of(message, subject.document, _template_of(subject, slice_.group_name))
+        line = self._line(message, subject, _template_of(subject, slice_.group_name), slice_)
         add_remark(self.reading, subject.document, line, title_of(slice_.workload), message, refused=refused)
+
+    def _line(self, message: str, subject: Subject, template: Template | None, slice_: Slice | None) -> int:
+        """Return the line that a message is about; of slices of one template in the same words, found once."""
+        words = message.replace(slice_.group_name, "") if slice_ is not None else message
+        key = (subject.workload.uid, template.name if template is not None else "", words)
+        if key not in self._lines:
+            self._lines[key] = line_of(message, subject.document, template)
+        return self._lines[key]
 
     def _say_if_managed_elsewhere(self, subject: Subject) -> None:
         workload = subject.workload

@@ -18,6 +18,8 @@ _RESOURCES = {
     "cpu": (" cpu", "millicores of CPU", " CPU"),
     "memory": ("memory",),
 }
+#: No pod that somebody writes has more.
+_MOST_CONTAINERS = 64
 #: Words, and the selector that they are about.
 _SELECTORS = (
     ("topology", constants.TPU_TOPOLOGY),
@@ -106,7 +108,7 @@ def _of_containers(spec: Mapping[str, Any], at_spec: Path) -> Iterator[tuple[str
         yield from ((words, (*at_spec, "overhead", resource)) for words in _RESOURCES.get(resource, ()))
     for part in ("containers", "initContainers"):
         containers = spec.get(part)
-        for index, container in enumerate(containers if isinstance(containers, list) else ()):
+        for index, container in enumerate(fields.sequence(containers)[:_MOST_CONTAINERS]):
             resources = fields.mapping(fields.mapping(container).get("resources"))
             for kind in ("requests", "limits"):
                 for resource, words in _RESOURCES.items():

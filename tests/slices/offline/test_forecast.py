@@ -433,3 +433,12 @@ def test_a_large_object_is_read_in_time() -> None:
     found = plan_text(f"x: &a {'x' * 2000}\napiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec:\n{bomb}\n")
     assert "aliases expanded; the API server takes" in found.problems[0].message
     assert replace(SERVING) == SERVING
+
+
+def test_what_pods_share_is_read_once() -> None:
+    """Thousands of pods of thousands of containers take no longer than one of them."""
+    container = {"resources": {"limits": {constants.TPU_RESOURCE: "4"}}}
+    raw = raw_jobset(uid="", replicas=4096, pod={**pod_spec(), "containers": [container] * 2000})
+    (remark,) = plan(raw).remarks
+    assert "requests 8000 chips" in remark.message
+    assert remark.slices == 4096
