@@ -130,7 +130,7 @@ class PoolView:
     hosts: str
     #: Nodes that are not ready or do not show all their chips: the first ten.
     unready_nodes: tuple[str, ...]
-    #: What its hosts that are there cost an hour, in the currency of PRICES; None: no price says.
+    #: What its hosts that are there cost an hour, in the currency of CHIP_HOUR_PRICES; None: no price says.
     cost_per_hour: float | None
     #: When it is due to be deleted, and why; None and empty while something needs it.
     delete_at: datetime | None
