@@ -1,0 +1,70 @@
+"""The pods that `plan` goes by are those that JobSet and the Job controller make."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner import constants
+from provisioner.kube.protocol import collection_path
+from provisioner.model.workloads import WorkloadKind
+from provisioner.slices.offline.expand import leaders_of, templates_of
+from provisioner.workloads.pods import parse_pod
+from tests.e2e.kit import Ground
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "all-or-nothing" / "jobset.yaml"
+#: The labels that the API server's own admission adds, and UIDs of Jobs, which are not known before they exist.
+_UNKNOWN = {"controller-uid", "batch.kubernetes.io/controller-uid", "jobset.sigs.k8s.io/priority"}
+
+
+def marks(pod: dict[str, Any], part: str) -> dict[str, str]:
+    """Return labels or annotations of a pod without what nobody can know."""
+    return {key: value for key, value in pod["metadata"][part].items() if key not in _UNKNOWN}
+
+
+def test_leader_pods_are_as_the_controllers_make_them(alone: Ground) -> None:
+    """Labels, annotations, owner, selectors and tolerations, of two replicated jobs with exclusive placement."""
+    raw = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    raw["metadata"]["namespace"] = alone.namespace
+    first = raw["spec"]["replicatedJobs"][0]
+    raw["spec"]["replicatedJobs"] = [first, {**first, "name": "more", "replicas": 1}]
+    alone.post(raw)
+
+    def leaders() -> dict[str, dict[str, Any]]:
+        pods = alone.rehearsal.objects(collection_path("pods", namespace=alone.namespace))
+        index = constants.COMPLETION_INDEX
+        return {
+            each["metadata"]["labels"][constants.JOB_NAME]: each
+            for each in pods
+            if marks(each, "labels").get(index) == "0"
+        }
+
+    alone.wait(lambda: len(leaders()) == 3, "all leader pods exist")
+    real = leaders()
+    uid = next(iter(real.values()))["metadata"]["labels"][constants.JOBSET_UID]
+    raw["metadata"]["uid"] = uid
+    templates = templates_of(WorkloadKind.JOBSET, raw)
+    made = [pod for each in templates for pod in leaders_of(WorkloadKind.JOBSET, raw, each, datetime.now(UTC))]
+    assert {each["metadata"]["labels"][constants.JOB_NAME] for each in made} == set(real)
+    for ours in made:
+        theirs = real[ours["metadata"]["labels"][constants.JOB_NAME]]
+        assert marks(ours, "labels") == marks(theirs, "labels")
+        assert marks(ours, "annotations") == marks(theirs, "annotations")
+        read, wanted = parse_pod(ours), parse_pod(theirs)
+        assert read is not None
+        assert wanted is not None
+        assert (read.workload_uid, read.group_key, read.completion_index) == (uid, wanted.group_key, 0)
+        asked, given = read.requirements, wanted.requirements
+        assert (asked.chips, asked.node_selector, asked.affinity_terms) == (
+            given.chips,
+            given.node_selector,
+            given.affinity_terms,
+        )
+        # Kubernetes adds what it tolerates of nodes that are not ready.
+        assert set(asked.tolerations) <= set(given.tolerations)
