@@ -39,6 +39,10 @@ demo: setup ## Run a JobSet until nothing is left, on a local control plane. KEE
 demo-page: $(SETUP) ## Serve the status page of a simulated cluster with 200 slices, in a hurry; needs no Go.
 	@$(BIN)/python -m tests.simulation.demo_page $(ARGS)
 
+.PHONY: screenshots
+screenshots: $(SETUP) ## Make the pictures of docs/status-page.md from a simulated cluster; needs Chromium.
+	@$(BIN)/python -m tests.page.screenshots
+
 .PHONY: run
 run: $(SETUP) ## Run the controller with the kubeconfig's current context and GKE.
 	@$(BIN)/tpu-provisioner run $(ARGS)

@@ -59,6 +59,7 @@ _VERBS = {
     "create": {"filename", "dry-run", "output"},
     "delete": {"filename", "kustomize", "ignore-not-found", "wait", "all", "selector"},
     "exec": {"stdin", "tty", "container"},
+    "proxy": {"port"},
     "rollout status": {"timeout"},
     "rollout undo": {"to-revision"},
     "rollout restart": set[str](),

@@ -76,7 +76,7 @@ def test_the_board_shows_each_state(browser: Chrome, board: HandMadeBoard, url: 
         row = rows[each.group]
         parts = [_WORDS[each.state], each.reason, "tpu-v5p-slice 2x2x4", "ct5p-hightpu-4t", "16 chips", "for 3 min"]
         if each.pool:
-            parts += [each.pool, "us-east5-a", "spot · 1,234.50/h", "2/4 ready", "Not ready: gke-node-7 and 1 more"]
+            parts += [each.pool, "us-east5-a", "spot", "1,234.50/h", "2/4 ready", "Not ready: gke-node-7 and 1 more"]
         else:
             parts += ["0/4 ready"]
         parts += ["4/4 bound" if each.state is State.RUNNING else "0/4 bound"]
@@ -299,8 +299,9 @@ def test_where_there_is_nothing_the_page_says_why(
 def test_a_workload_without_slices_shows_its_notices(browser: Chrome, board: HandMadeBoard, url: str) -> None:
     """Such as one whose topology does not exist."""
     notice = NoticeView(reason="InvalidTopology", message="3x3x3 does not exist.", warning=True)
-    board.show(view=a_view([a_workload(state="suspended", notices=(notice,))]))
+    board.show(view=a_view([a_workload(state="suspended", notices=(notice,)), a_workload("over", state="completed")]))
     open_page(browser, url)
+    assert "Workloads without slices (1)" in text_of(browser, "#board details")
     group = text_of(browser, "#board .group")
     assert "InvalidTopology 3x3x3 does not exist." in group
     assert "Suspended" in group
@@ -314,9 +315,11 @@ def test_the_timeline_shows_a_reused_pool_as_one_row(browser: Chrome, board: Han
     """Bars in the order of time, in proportion, of this and of the workload before it; and the same as a table."""
     before, now = a_workload("before"), a_workload("now")
     first = a_track(a_slice(before), (State.WAITING, 50, 40), (State.RUNNING, 40, 20), pool="the-pool")
-    second = a_track(a_slice(now), (State.RUNNING, 20, None), pool="the-pool")
+    second = a_track(a_slice(now), (State.RUNNING, 20, 10), pool="the-pool")
+    # A pool that is for none is still told by the workload that it was created for.
+    idle = a_track(replace(a_slice(before), id=""), (State.IDLE, 10, None), pool="the-pool")
     old = a_track(a_slice(now, 5), (State.RUNNING, 300, 200), pool="old-pool")
-    reused = Track(pool="the-pool", segments=(*first.segments, *second.segments))
+    reused = Track(pool="the-pool", segments=(*first.segments, *second.segments, *idle.segments))
     board.show(view=a_view([before, now], [a_slice(now)]), tracks=(reused, old))
 
     open_page(browser, f"{url}?view=timeline")
@@ -331,7 +334,7 @@ def test_the_timeline_shows_a_reused_pool_as_one_row(browser: Chrome, board: Han
                   Math.round(60 * found.width / box.width)];
         })"""
     )
-    assert bars == [["team-a/before", 10, 10], ["team-a/before", 20, 20], ["Running", 40, 20]]
+    assert bars == [["team-a/before", 10, 10], ["team-a/before", 20, 20], ["Running", 40, 10], ["Idle", 50, 10]]
 
     browser.find_element(By.LINK_TEXT, "6 h").click()
     shows(browser, "now-slice-5", "#timeline")
@@ -341,7 +344,7 @@ def test_the_timeline_shows_a_reused_pool_as_one_row(browser: Chrome, board: Han
     browser.find_element(By.LINK_TEXT, "Table").click()
     shows(browser, "1 h 40 min", "#timeline table")
     cells = [" ".join(row.text.split()) for row in browser.find_elements(By.CSS_SELECTOR, "#timeline tbody tr")]
-    assert len(cells) == 4
+    assert len(cells) == 5
     assert cells[-1].startswith("team-a/now now-slice-5 old-pool Running")
 
 

@@ -62,6 +62,7 @@ function makeRow(...names) {
   const grid = hostGrid();
   const ready = make("span", { className: "muted nowrap" });
   const pods = make("span");
+  const cost = make("span", { className: "muted" });
   let why = null;
   const node = make(
     "li",
@@ -71,7 +72,7 @@ function makeRow(...names) {
     cell("c-machine", "Machines ", accelerator, machine),
     cell("c-zone", "Capacity ", zone, capacity),
     cell("c-hosts", "Hosts ", grid.node, ready),
-    cell("c-pods", "Pods ", pods),
+    cell("c-pods", "Pods and cost ", pods, cost),
   );
   keepTimes(node);
   return {
@@ -82,17 +83,18 @@ function makeRow(...names) {
       setClass(node, `row s-${item.state}`);
       chip.update(item.state);
       setTime(since, "for", item.since);
-      setTitled(accelerator, [item.accelerator || "TPU", item.topology].filter(Boolean).join(" "));
+      setTitled(accelerator, [item.accelerator || "unknown", item.topology].filter(Boolean).join(" "));
       setTitled(machine, [item.machine_type, item.chips && chipsInWords(item.chips)].filter(Boolean).join(" · "));
       setTitled(zone, pool?.zone ?? "");
-      const cost = pool?.cost_per_hour === null ? "" : `· ${costInWords(pool?.cost_per_hour ?? 0)}`;
-      setTitled(capacity, pool ? [pool.capacity, pool.reservation, cost].filter(Boolean).join(" ") : "");
+      setTitled(capacity, pool ? [pool.capacity, pool.reservation].filter(Boolean).join(" ") : "");
+      setText(cost, pool?.cost_per_hour ? costInWords(pool.cost_per_hour) : "");
       grid.update(hosts);
       const counts = countHosts(hosts);
       setText(ready, hosts ? `${number(counts.R + counts.r)}/${number(hosts.length)} ready` : "");
       const names = pool?.unready_nodes ?? [];
       const told = item.notices ?? [];
-      const text = isQuiet ? "" : item.reason;
+      // A notice may say the same, and more.
+      const text = isQuiet || told.some(({ message }) => message.includes(item.reason)) ? "" : item.reason;
       const isTold = Boolean(text || moment || names.length || told.length);
       if (isTold && why === null) {
         why = makeWhy();
@@ -199,8 +201,24 @@ function workloadGroup(links) {
   };
 }
 
+/** A workload that neither has slices nor needs anybody to look: one line. */
+function quietWorkload() {
+  const kind = make("span", { className: "muted" });
+  const name = make("span", { className: "strong" });
+  const state = make("span", { className: "badge" });
+  return {
+    node: make("li", {}, kind, " ", name, " ", state),
+    update(workload) {
+      setText(kind, workload.kind);
+      setText(name, nameOf(workload.id));
+      setText(state, WORKLOAD_STATES[workload.state] ?? "");
+      state.hidden = !state.textContent;
+    },
+  };
+}
+
 function columns() {
-  const names = ["Slice and node pool", "State", "Machines", "Zone and capacity", "Hosts", "Pods"];
+  const names = ["Slice and node pool", "State", "Machines", "Zone and capacity", "Hosts", "Pods, cost"];
   return make(
     "div",
     { className: "row columns", attributes: { "aria-hidden": "true" } },
@@ -217,10 +235,15 @@ export function makeBoard(panel, links) {
   const others = make("div", { className: "rows" });
   const othersHead = make("h3", {}, "Node pools without a slice");
   const othersNode = make("section", { className: "group" }, make("div", { className: "group-head" }, othersHead), others);
+  const quietHead = make("summary");
+  const quietList = make("ul", { className: "quiet-list" });
+  const quietText = make("p", { className: "muted" }, "They have neither pods that ask for TPUs nor node pools.");
+  const quietNode = make("details", { className: "group quiet" }, quietHead, quietText, quietList);
   const empty = make("div", { className: "empty" });
-  panel.append(head, groups, more, othersNode, legend, empty);
+  panel.append(head, groups, more, othersNode, quietNode, legend, empty);
   const keyed = new Keyed(groups, () => workloadGroup(links));
   const keyedPools = new Keyed(others, poolRow);
+  const keyedQuiet = new Keyed(quietList, quietWorkload);
   let most = MOST_ROWS;
   let room = 0;
   let rows = 0;
@@ -254,9 +277,12 @@ export function makeBoard(panel, links) {
     const isChanged = changed
       ? (id) => changed.slices.has(id) || changed.pools.has(store.slices.get(id)?.pool)
       : undefined;
+    const quiet = [];
     const withSlices = new Set([...store.slices.values()].map((slice) => slice.workload));
     for (const workload of store.workloads.values()) {
-      if (!withSlices.has(workload.id) && !states(query).size && matches(workload)) byWorkload.set(workload.id, []);
+      if (withSlices.has(workload.id) || states(query).size || !matches(workload)) continue;
+      if (workload.notices.length) byWorkload.set(workload.id, []);
+      else quiet.push([workload.id, workload]);
     }
     const items = [...byWorkload].map(([id, slices]) => [
       id,
@@ -270,10 +296,14 @@ export function makeBoard(panel, links) {
       pools.slice(0, most).map((pool) => [pool.name, pool]),
       changed ? (name) => changed.pools.has(name) : undefined,
     );
+    quiet.sort(([a], [b]) => collator.compare(nameOf(a), nameOf(b)));
+    keyedQuiet.show(quiet.slice(0, most));
+    setText(quietHead, `Workloads without slices (${number(quiet.length)})`);
+    quietNode.hidden = !quiet.length;
     more.hidden = matched <= most;
     setText(more, `Show more: ${number(matched - most)} slices are left. A filter finds them faster.`);
-    const isEmpty = !items.length && !pools.length;
-    head.hidden = legend.hidden = isEmpty;
+    const isEmpty = !items.length && !pools.length && !quiet.length;
+    head.hidden = legend.hidden = !items.length && !pools.length;
     othersNode.hidden = !pools.length;
     empty.hidden = !isEmpty;
     if (isEmpty) explain(empty, store, links);

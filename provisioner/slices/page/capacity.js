@@ -105,7 +105,8 @@ function showSums({ body, head }, entries, isPriced) {
     by.cost ?? 0,
     ...USES.map(([, names]) => names.reduce((sum, each) => sum + (by[each] ?? 0), 0)),
   ]);
-  showTexts(body, [isPriced, ...rows], (row) => {
+  const used = rows.filter(([, ...values]) => values.some(Boolean));
+  showTexts(body, [isPriced, ...used], (row) => {
     if (!Array.isArray(row)) return "";
     const [key, cost, ...values] = row;
     const cells = values.map((each) => make("td", { className: `numeric${each ? "" : " zero"}` }, number(each)));
@@ -177,7 +178,7 @@ export function makeCapacity(panel) {
   function showChips(chips, cost) {
     const of = (names) => names.reduce((sum, each) => sum + (chips[each] ?? 0), 0);
     const rows = USES.map(([name, names, words]) => [name, of(names), words]).filter(([name, value]) => value || name !== "Failed");
-    if (cost !== null) rows.push(["Cost", cost, "of the hosts that are there, by PRICES"]);
+    if (cost !== null) rows.push(["Cost", cost, "of the hosts that are there, by CHIP_HOUR_PRICES"]);
     showTexts(tiles, rows, ([name, value, words]) =>
       make(
         "div",

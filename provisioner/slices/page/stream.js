@@ -102,9 +102,10 @@ export class Connection {
     if (source === null || Date.now() - this.#heardAt < SILENCE) return;
     this.#heardAt = Date.now();
     try {
-      const { version } = await ask("api/v1/about");
-      // One version more may be on its way.
-      if (this.#source === source && version > this.#store.version + 1) this.start();
+      const { version, about } = await ask("api/v1/about");
+      // One version more may be on its way. A process that was started since counts anew.
+      const isBehind = version > this.#store.version + 1 || about.started_at !== this.#store.about?.started_at;
+      if (this.#source === source && isBehind) this.start();
     } catch {
       if (this.#source === source) this.#failed();
     }

@@ -16,20 +16,20 @@ const WORD_PIXELS = 64;
 const collator = new Intl.Collator("en", { numeric: true });
 const groupOf = (slice) => slice.split("/").slice(3).join("/");
 
-/** Return a track with its moments as numbers, and whose it is: what had it last. */
+/** Return a track with its moments as numbers, and whose it is: the slice that had it last tells, else who it was made for. */
 function read(track) {
   const segments = track.segments.map((each) => ({
     ...each,
     from: Date.parse(each.since),
     to: each.until ? Date.parse(each.until) : null,
   }));
-  const owned = segments.findLast((each) => each.workload);
+  const owned = segments.findLast((each) => each.slice) ?? segments.findLast((each) => each.workload);
   const last = segments.at(-1);
   return {
     pool: track.pool,
     segments,
     workload: owned?.workload ?? "",
-    slice: segments.findLast((each) => each.slice)?.slice ?? "",
+    slice: owned?.slice ?? "",
     state: last.state,
     from: segments[0].from,
     to: last.to,
@@ -68,7 +68,7 @@ function trackRow() {
         const from = Math.min(now, Math.max(start, each.from));
         const left = ((from - start) / (now - start)) * 100;
         const width = (Math.max(0, (each.to ?? now) - from) / (now - start)) * 100;
-        const isOthers = each.workload !== track.workload && each.workload !== "";
+        const isOthers = each.slice !== "" && each.workload !== track.workload;
         setClass(bar, `bar s-${each.state in STATES ? each.state : "none"}${each.to === null ? " open" : ""}`);
         bar.style.left = `${left.toFixed(3)}%`;
         bar.style.width = `${width.toFixed(3)}%`;
@@ -192,6 +192,7 @@ export function makeTimeline(panel, links) {
           .map((segment) => [`${track.pool} ${segment.since} ${segment.state}`, { track, segment, now }]),
       );
       keyedLines.show(lines.slice(0, MOST_LINES));
+      if (lines.length > MOST_LINES) setText(note, `The first ${MOST_LINES} of ${lines.length} states are shown; filters find the others.`);
     }
   }
 

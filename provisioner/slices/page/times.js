@@ -32,7 +32,7 @@ export function duration(milliseconds) {
 
 /** Ages below a minute are told in steps, so that nothing changes more often than it is looked at. */
 function age(milliseconds) {
-  if (milliseconds < AGE_TICK) return "a few seconds";
+  if (milliseconds < AGE_TICK) return "< 10 s";
   return duration(milliseconds < MINUTE ? Math.floor(milliseconds / AGE_TICK) * AGE_TICK : milliseconds);
 }
 

@@ -1,0 +1,40 @@
+"""docs/status-page.md shows the pictures that `make screenshots` makes, and names the states as the page does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from provisioner.slices.view import State
+from tests.page.screenshots import MOST_BYTES, PICTURES
+
+_ROOT = Path(__file__).parents[2]
+_PAGE = (_ROOT / "docs" / "status-page.md").read_text("utf-8")
+_FOLDER = _ROOT / "docs" / "pictures"
+
+
+def test_each_picture_is_there_and_shown() -> None:
+    """None is missing, left over, forgotten by the page, or large."""
+    names = {f"{name}.png" for name, *_ in PICTURES}
+    assert {path.name for path in _FOLDER.iterdir()} == names
+    assert set(re.findall(r"\]\(pictures/([^)]+)\)", _PAGE)) == names
+    for name in names:
+        data = (_FOLDER / name).read_bytes()
+        assert data.startswith(b"\x89PNG")
+        assert len(data) <= MOST_BYTES
+
+
+def test_each_state_is_explained_in_the_words_of_the_page() -> None:
+    """The table lists the states in the page's order, with its words."""
+    script = (_ROOT / "provisioner" / "slices" / "page" / "states.js").read_text("utf-8")
+    words, helps = (
+        dict(re.findall(r'^  (\w+): "([^"]+)",$', part.partition("};")[0], re.MULTILINE))
+        for part in script.split("export const STATE")[1:3]
+    )
+    assert set(words) == set(helps) == {state.value for state in State}
+    board = _PAGE.partition("## Board\n")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| ([A-Z][a-z ]+) \| ([^|]+) \|$", board, re.MULTILINE))
+    explained = {words[state]: (helps[state][0].lower() + helps[state][1:]).partition(":")[0] for state in words}
+    assert list(rows) == list(explained)
+    for word, meaning in explained.items():
+        assert rows[word].startswith(meaning), word

@@ -1,0 +1,88 @@
+"""Pictures of the status page for the documentation: every view, light and dark, of the demo's simulated world.
+
+python -m tests.page.screenshots                    # writes docs/pictures/*.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from selenium import webdriver
+
+from provisioner.slices.board import Board
+from tests.page.palette import with_palette
+from tests.simulation import logs
+from tests.simulation.demo_page import Demo
+from tests.support.page import a_browser, open_page, picture, prefer, resize, served, until, why_no_browser
+
+_FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
+#: So much of the demo is seen on the pictures.
+_MINUTES = 40
+_SLICES = 160
+_WIDTH, _HEIGHT = 1200, 760
+_PHONE = 360
+MOST_BYTES = 150_000
+#: Name, what is in the address, width, theme.
+PICTURES = [
+    *(
+        (f"{name}-{theme}", query, _WIDTH, theme)
+        for name, query in (
+            ("board", ""),
+            ("board-waiting", "?state=waiting,failed,joining"),
+            ("timeline", "?view=timeline"),
+            ("capacity", "?view=capacity"),
+            ("activity", "?view=activity"),
+        )
+        for theme in ("light", "dark")
+    ),
+    ("phone-light", "?state=waiting,joining", _PHONE, "light"),
+    ("phone-dark", "?view=timeline", _PHONE, "dark"),
+]
+
+
+def world() -> Board:
+    """Return the board of a demo after an hour and more: always the same."""
+    demo = Demo(slices=_SLICES)
+    board = demo.begin()
+    with logs.told_to(demo.stage):
+        for _ in range(_MINUTES * 60):
+            demo.stage.agenda.wait(1.0)
+    return board
+
+
+def shoot(browser: webdriver.Chrome, url: str, folder: Path) -> None:
+    """Write all pictures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, query, width, theme in PICTURES:
+        resize(browser, width, _HEIGHT)
+        prefer(browser, theme)
+        open_page(browser, url + query)
+        until(browser, "return document.querySelector('main > :not([hidden])').innerText.length > 100")
+        path = folder / f"{name}.png"
+        picture(browser, path)
+        path.write_bytes(with_palette(path.read_bytes()))
+        size = path.stat().st_size
+        sys.stdout.write(f"{path}: {size} bytes\n")
+        if size > MOST_BYTES:
+            raise SystemExit(f"{path} is larger than {MOST_BYTES} bytes; show less in it")
+
+
+def main() -> int:
+    """Write the pictures; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.page.screenshots", description="Write docs/pictures/*.png")
+    parser.add_argument("--folder", type=Path, default=_FOLDER, help="where they are written (%(default)s)")
+    given = parser.parse_args()
+    if missing := why_no_browser():
+        sys.stderr.write(f"screenshots: {missing}\n")
+        return 1
+    board = world()
+    with served(board) as url, a_browser() as browser:
+        shoot(browser, url, given.folder)
+        browser.get("about:blank")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
