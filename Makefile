@@ -19,10 +19,12 @@ include deploy/targets.mk
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
-$(SETUP): requirements/dev.txt pyproject.toml
+$(SETUP): requirements/pip.txt requirements/dev.txt pyproject.toml
 	@$(CHECK_PYTHON)
 	@echo "setting up the virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
+# The pip that comes with Python 3.11 takes two and a half times as long to go through an index.
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/pip.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -47,13 +49,14 @@ screenshots: $(SETUP) ## Make the pictures of docs/status-page.md from a simulat
 run: $(SETUP) ## Run the controller with the kubeconfig's current context and GKE.
 	@$(BIN)/tpu-provisioner run $(ARGS)
 
-# For two cores, and one more, since end-to-end tests mostly wait. What shares a worker, in which order: tests/conftest.py.
-WORKERS := -n 3 --no-loadscope-reorder
+# For two cores, and two more: one waits for the simulation, which has processes of its own at a low priority, and
+# end-to-end tests mostly wait. What shares a worker, in which order: tests/conftest.py.
+WORKERS := -n 4 --no-loadscope-reorder
 
 .PHONY: test
 test: setup lint ## Run all checks and tests, including the end-to-end tests.
 	@$(BIN)/python -m provisioner.localcluster build --lws > /dev/null
-# Three workers and control planes share the cores here, so a test takes a multiple of its own time.
+# Four workers and their control planes share the cores here, so a test takes a multiple of its own time.
 	@$(BIN)/pytest $(WORKERS) --timeout=20
 
 # Tracing makes most tests two to three times as slow, so their time limit is longer, too.
@@ -109,10 +112,11 @@ site: $(SETUP) ## Build the documentation's site into build/site. A broken link 
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs -d build/site-cache . build/site
 	@echo "open build/site/index.html"
 
-COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" pyproject.toml
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock"
 
 .PHONY: lock
 lock: $(SETUP) ## Update the pins of all dependencies.
-	@$(COMPILE) --output-file requirements/run.txt
-	@$(COMPILE) --extra demo --extra tracing --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
-	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --constraint requirements/dev.txt - --output-file deploy/build-requirements.txt
+	@$(COMPILE) pyproject.toml --output-file requirements/run.txt
+	@$(COMPILE) pyproject.toml --extra demo --extra tracing --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
+	@echo 'hatchling>=1.27' | $(COMPILE) --constraint requirements/dev.txt - --output-file deploy/build-requirements.txt
+	@echo 'pip>=26' | $(COMPILE) - --output-file requirements/pip.txt
