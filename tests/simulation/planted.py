@@ -538,6 +538,7 @@ BUGS: tuple[Bug, ...] = (
         description="Once GKE has too many operations under way, no more are started.",
         at=(backoff, "learn"),
         mutate=_no_slot_again,
+        search_from=30,
     ),
     Bug(
         name="manager-label-is-enough",
