@@ -205,12 +205,11 @@ class Board:
         self._built_at, self._built_mark = self.monotonic(), self.mark
         document = self._build(last.version if last is not None else 0)
         change = self._compare(document, last)
-        if change is None and last is not None:
-            return last
-        document = replace(document, version=document.version + 1)
-        self._document = document
         if change is not None:
+            document = replace(document, version=document.version + 1)
             self._changes.append((document.version, _ENCODER.encode(replace(change, version=document.version))))
+        # Where nothing changed it still tells the moment of the last round, from which commands count durations.
+        self._document = document
         return document
 
     def _build(self, version: int) -> Document:

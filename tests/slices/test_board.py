@@ -110,6 +110,27 @@ def canonical(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "view": view, "tracks": tracks}
 
 
+def test_a_quiet_cluster_does_not_stop_the_clock_of_what_is_served() -> None:
+    """Commands count from the moment of the view how long a slice has waited: an hour without a change is an hour."""
+    stage = Stage()
+    stage.act(0)
+    stage.world.finish_creates()
+    stage.world.schedule()
+    stage.publish()
+    stage.publish()
+    stage.later()
+    before = stage.board.document()
+    stage.world.pass_time(3600)
+    stage.publish()
+    stage.publish()
+    stage.later()
+    after = stage.board.document()
+    assert after.view is not None
+    assert after.view.at == stage.world.now
+    assert stage.board.changes_since(after.version) == []
+    assert before.version <= after.version
+
+
 @given(steps=st.lists(st.tuples(st.integers(0, 23), st.booleans()), max_size=25))
 def test_changes_lead_from_any_document_to_the_next(steps: list[tuple[int, bool]]) -> None:
     """Whatever happens, and whenever the client looks: what it has put together is what it would be sent anew."""
