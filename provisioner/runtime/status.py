@@ -4,7 +4,8 @@ A product adds pages and streams of its own to those of the probes.
 
 Addresses are in Go's form, as the Go provisioner's flags have them. There is neither TLS nor authentication; what is
 served is no secret, and network policies decide who may ask. Each page is created in a thread of its own, and the
-number of threads is limited: a page that hangs does not block the others.
+number of threads is limited: a page that hangs does not block the others. What a product adds is created one at a time:
+threads share the interpreter, and whoever asks all the time must not slow down the controller's loop and the probes.
 """
 
 from __future__ import annotations
@@ -58,11 +59,12 @@ def make_status_server(
     `alive` is the heartbeat of the loop; `problems` is what keeps the process from being ready, one line each.
     """
     metrics_routes = [_page("/metrics", lambda _: Response(exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4), scrapes)]
+    turn = threading.Lock()
     probe_routes = [
         _page("/healthz", lambda _: _text([] if alive() else ["the loop has stopped making rounds"]), _PROBES),
         _page("/readyz", lambda _: _text(problems()), _PROBES),
-        *(_page(each.path, _response_of(each), each.at_once) for each in pages),
-        *map(_stream, streams),
+        *(_page(each.path, _response_of(each, turn), each.at_once) for each in pages),
+        *(_stream(each, turn) for each in streams),
     ]
     limits = replace(limits, streams=frozenset(each.path for each in streams))
     routes: dict[Address, list[Route]] = {}
@@ -98,9 +100,10 @@ def _app(routes: Sequence[Route]) -> Starlette:
     return app
 
 
-def _response_of(page: Page) -> Callable[[Mapping[str, str]], Response]:
+def _response_of(page: Page, turn: threading.Lock) -> Callable[[Mapping[str, str]], Response]:
     def make(query: Mapping[str, str]) -> Response:
-        content: Content = page.make(query)
+        with turn:
+            content: Content = page.make(query)
         return Response(content.body, content.status, dict(content.headers), content.media_type)
 
     return make
@@ -119,7 +122,7 @@ def _page(path: str, make: Callable[[Mapping[str, str]], Response], at_once: int
     return Route(path, endpoint)
 
 
-def _stream(stream: Stream) -> Route:
+def _stream(stream: Stream, turn: threading.Lock) -> Route:
     room = threading.BoundedSemaphore(stream.at_once)
 
     async def endpoint(request: Request) -> Response:
@@ -131,7 +134,7 @@ def _stream(stream: Stream) -> Route:
             room.release()
             raise
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return _EventStream(_events(feed), headers, room.release)
+        return _EventStream(_events(feed, turn), headers, room.release)
 
     return Route(stream.path, endpoint)
 
@@ -150,12 +153,17 @@ class _EventStream(StreamingResponse):
             self._release()
 
 
-async def _events(feed: Feed) -> AsyncIterator[bytes]:
+async def _events(feed: Feed, turn: threading.Lock) -> AsyncIterator[bytes]:
     """Yield what a feed has to say, and a comment now and then, so that both ends know that the other is there."""
+
+    def read() -> bytes:
+        with turn:
+            return feed.read()
+
     loop = asyncio.get_running_loop()
     said = float("-inf")
     while True:
-        text = await _in_thread(feed.read, _nothing) if feed.pending() else b""
+        text = await _in_thread(read, _nothing) if feed.pending() else b""
         if not text and loop.time() - said >= _STREAM_ALIVE_SECONDS:
             text = b": alive\n\n"
         if text:

@@ -5,6 +5,7 @@ Everything is read-only. What is added to version 1 later has a default; what is
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -39,8 +40,8 @@ def pages(board: Board) -> tuple[Page, ...]:
     """Return the pages that the board is served as."""
     return (
         *page.pages(),
-        Page(path=ROOT, make=lambda _: _json(json.dumps({"paths": sorted(description()["paths"])}).encode())),
-        Page(path=f"{ROOT}/openapi.json", make=lambda _: _json(json.dumps(description(), indent=1).encode())),
+        Page(path=ROOT, make=lambda _: _json(_paths())),
+        Page(path=f"{ROOT}/openapi.json", make=lambda _: _json(_described())),
         Page(path=f"{ROOT}/board", make=lambda _: _json(board.json())),
         Page(path=f"{ROOT}/about", make=lambda _: _json(_ENCODER.encode(_about(board.document())))),
         Page(path=f"{ROOT}/capacity", make=lambda _: _json(_ENCODER.encode(_capacity(board.document())))),
@@ -114,6 +115,16 @@ def _about(document: Document) -> dict[str, Any]:
 def _capacity(document: Document) -> dict[str, Any]:
     view = document.view
     return {"version": document.version, "capacity": view.capacity if view is not None else None}
+
+
+@functools.cache
+def _paths() -> bytes:
+    return json.dumps({"paths": sorted(description()["paths"])}).encode()
+
+
+@functools.cache
+def _described() -> bytes:
+    return json.dumps(description(), indent=1).encode()
 
 
 def description() -> dict[str, Any]:

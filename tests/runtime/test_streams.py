@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 
 import pytest
@@ -46,6 +48,8 @@ class Ground:
         self.ahead_seconds = 0.0
         self.feeds: list[QueueFeed] = []
         self.queries: list[Mapping[str, str]] = []
+        self.counting, self.entered, self.go_on = threading.Lock(), threading.Semaphore(0), threading.Event()
+        self.working = self.most_working = 0
         self.server: HttpServer = make_status_server(
             name="a-controller",
             metrics_address="0",
@@ -53,7 +57,7 @@ class Ground:
             exposition=lambda: b"",
             alive=lambda: True,
             problems=lambda: (),
-            pages=[Page(path="/", make=self._page)],
+            pages=[Page(path="/", make=self._page), Page(path="/heavy", make=self._heavy)],
             streams=[Stream(path="/events", open=self._open, at_once=_AT_ONCE)],
             limits=Limits(),
             monotonic=lambda: time.monotonic() + self.ahead_seconds,
@@ -65,6 +69,16 @@ class Ground:
     def _page(self, query: Mapping[str, str]) -> Content:
         self.queries.append(query)
         return Content(body=b"<p>", media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": "x"})
+
+    def _heavy(self, _query: Mapping[str, str]) -> Content:
+        with self.counting:
+            self.working += 1
+            self.most_working = max(self.most_working, self.working)
+            self.entered.release()
+        self.go_on.wait(5)
+        with self.counting:
+            self.working -= 1
+        return Content(body=b"heavy", media_type="text/plain")
 
     def _open(self, _query: Mapping[str, str]) -> Feed:
         self.feeds.append(QueueFeed())
@@ -194,9 +208,30 @@ def test_a_page_has_its_headers_and_gets_its_query(ground: Ground) -> None:
     assert (status, body, headers["content-security-policy"]) == (200, b"<p>", "x")
     assert headers["content-type"] == "text/html; charset=utf-8"
     assert ground.queries == [{"namespace": "a b"}]
-    assert ground.get("/nothing")[2] == b"not found; available: / /events /healthz /readyz\n"
+    assert ground.get("/nothing")[2] == b"not found; available: / /events /healthz /heavy /readyz\n"
 
 
 def test_only_reading_is_served(ground: Ground) -> None:
     """Nothing can be changed here."""
     assert [ground.get(path, "POST")[0] for path in ("/", "/events")] == [405, 405]
+
+
+def test_pages_are_created_one_at_a_time_and_probes_do_not_wait_for_them(ground: Ground) -> None:
+    """Whoever asks from many connections gets one thread's share of the interpreter, not that of all."""
+
+    def ask(path: str) -> bytes:
+        connection = http.client.HTTPConnection("127.0.0.1", ground.port, timeout=10)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().read()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(5) as pool:
+        asking = [pool.submit(ask, "/heavy") for _ in range(5)]
+        assert ground.entered.acquire(timeout=5)
+        assert not ground.entered.acquire(timeout=0.3)
+        assert ask("/healthz") == b"ok\n"
+        ground.go_on.set()
+        assert {each.result(10) for each in asking} == {b"heavy"}
+    assert ground.most_working == 1
