@@ -11,9 +11,9 @@ from provisioner.cli import output, tables
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.formats import FORMATS, format_option, write
 from provisioner.cli.frame import Command
-from provisioner.cli.remote import Remote, remote_options, view_problem
+from provisioner.cli.remote import Remote, RemoteError, remote_options, view_problem
 from provisioner.slices.board import Document
-from provisioner.slices.view.explain import Explanation, clock, explain
+from provisioner.slices.view.explain import Explanation, clock, explain, moment
 
 
 @click.command(
@@ -37,10 +37,15 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
     document = remote.document()
     found = explanations(document, name, namespace)
     if form in FORMATS:
+        if document.view is None:
+            raise RemoteError(view_problem(document))
         write([*found], form)
         return ExitCode.OK if found else ExitCode.ERROR
     for problem in document.problems:
         print(output.plain(f"ATTENTION: {problem}"))
+    if document.problems and document.view is not None:
+        # Durations count from then.
+        print(f"as of {moment(document.view.at)}")
     if not found:
         print("\n".join(nothing_found(document, name, namespace)), file=sys.stderr)
         return ExitCode.ERROR

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -14,7 +14,7 @@ from provisioner.cli.frame import Command
 from provisioner.cli.output import plain
 from provisioner.cli.remote import Remote, RemoteError, remote_options, view_problem
 from provisioner.slices.view import PoolView, State, View
-from provisioner.slices.view.explain import clock
+from provisioner.slices.view.explain import clock, moment
 
 
 @click.command(
@@ -39,15 +39,22 @@ def command(*, dry_run: bool, form: str | None, remote: Remote) -> int:
         write({"at": view.at, "pools": view.pools}, form)
         return ExitCode.OK
     try:
-        sys.stdout.write("".join(f"{line}\n" for line in page(view, tables.terminal_width())))
+        sys.stdout.write("".join(f"{line}\n" for line in page(view, tables.terminal_width(), document.problems)))
         sys.stdout.flush()
     except BrokenPipeError:
         output.drop_the_rest()
     return ExitCode.OK
 
 
-def page(view: View, width: int | None = None) -> Iterator[str]:
-    """Write which pools go and which stay; `width` is the terminal's, None for any."""
+def page(view: View, width: int | None = None, problems: Sequence[str] = ()) -> Iterator[str]:
+    """Write which pools go and which stay; `width` is the terminal's, None for any.
+
+    `problems` are what keeps the controller from deciding: until they are over nothing is deleted.
+    """
+    for problem in problems:
+        yield plain(f"ATTENTION: {problem}")
+    if problems:
+        yield f"as of {moment(view.at)}"
     for alert in view.alerts:
         yield plain(f"ALERT {alert.kind}: {alert.message}")
     going = [each for each in view.pools if _goes(each)]

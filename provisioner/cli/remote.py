@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
+import http.client
 import json
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -114,15 +114,24 @@ class Remote:
 
 def _by_address(server: str, path: str) -> Any:
     address = server if "://" in server else f"http://{server}"
-    if urlsplit(address).scheme not in ("http", "https"):
+    if not _is_address(address):
         raise RemoteError(f"--server {server!r} is not an address such as http://127.0.0.1:8081")
     url = f"{address.rstrip('/')}{quote(path)}"
     try:
         with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
             body = answer.read(_MOST_BYTES)
         return json.loads(body)
-    except (OSError, urllib.error.URLError, ValueError) as error:
+    except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+        # Whatever answers there need not be a controller, nor speak HTTP.
         raise RemoteError(f"{url} cannot be read: {error}") from error
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
 
 
 def remote_options(command: _Function) -> _Function:

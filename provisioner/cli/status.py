@@ -16,7 +16,7 @@ from provisioner.cli.output import plain
 from provisioner.cli.remote import Remote, RemoteError, remote_options, view_problem
 from provisioner.slices.board import Document
 from provisioner.slices.view import PoolView, SliceView, State, View
-from provisioner.slices.view.explain import clock, for_how_long
+from provisioner.slices.view.explain import clock, for_how_long, moment
 
 #: What somebody has to look at comes first.
 _ORDER = (
@@ -88,7 +88,7 @@ def page(
     about = document.about
     yield (
         f"cluster {about.cluster} ({about.project}, {about.location}), tpu-provisioner {about.release}, "
-        f"leader {about.identity}"
+        f"{'leader' if document.leading else 'not the leader:'} {about.identity}"
     )
     for problem in document.problems:
         yield plain(f"ATTENTION: {problem}")
@@ -96,6 +96,8 @@ def page(
     if view is None:
         yield view_problem(document)
         return
+    # All durations count from then: while nothing can be decided, that may be long ago.
+    yield f"as of {moment(view.at)}"
     for alert in view.alerts:
         yield plain(f"ALERT {alert.kind}: {alert.message}")
     yield _chips(view)

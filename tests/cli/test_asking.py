@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -150,6 +153,31 @@ def test_the_longest_group_is_the_pods() -> None:
     world = World(make_jobset("a", replicas=2), make_jobset("a-slice", replicas=1), make_lws("a", uid="lws"))
     (found,) = explanations(document_of(world), "pod/a-slice-slice-0-0-abcde", "")
     assert found.id == "JobSet/default/a-slice/a-slice-slice-0"
+
+
+@pytest.mark.parametrize(
+    ("pod", "groups"),
+    [
+        pytest.param("train-2-abcde", ["train"], id="index 2 of Job train is no pod of Job train-2"),
+        pytest.param("train-2-0-abcde", ["train-2"], id="nor the other way round"),
+        pytest.param("train-eval-abcde", [], id="a pod of a Job that requests no chips is of none"),
+        pytest.param("train-eval-0-abcde", [], id="an indexed one neither"),
+        pytest.param("train-0-abcde", ["train"], id="the plain case"),
+        pytest.param(f"{'long' * 14}-1abcde", ["long" * 14], id="a name that is cut before the index ends"),
+        pytest.param(f"{'very' * 15}"[:58] + "abcde", ["very" * 15], id="a name that is cut in the Job's own"),
+        pytest.param("serve-0", ["serve-0"], id="a leader of a LeaderWorkerSet"),
+        pytest.param("serve-0-3", ["serve-0"], id="a worker of it"),
+        pytest.param("serve-0-abcde", [], id="a pod that no LeaderWorkerSet makes"),
+        pytest.param("serve.0", [], id="a dot is a dot"),
+    ],
+)
+def test_a_pod_is_explained_by_its_own_slice_or_not_at_all(pod: str, groups: list[str]) -> None:
+    """Names that begin alike are not of one slice."""
+    world = World(make_lws("serve", uid="lws"), settings_=settings(serve_jobs=True))
+    for number, name in enumerate(("train", "train-2", "long" * 14, "very" * 15)):
+        world.add(make_job(name, uid=f"job-{number}"))
+    found = explanations(document_of(world), f"pod/{pod}", "")
+    assert [each.id.rpartition("/")[2] for each in found] == groups
 
 
 def test_a_plain_job_is_told_once() -> None:
@@ -367,11 +395,64 @@ def test_plan_with_the_settings_of_the_running_controller(
     assert "tells no settings yet" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("server", ["http://127.0.0.1:1", "ftp://x", "file:///etc/passwd"])
+@pytest.mark.parametrize(
+    "server",
+    [
+        "http://127.0.0.1:1",
+        "ftp://x",
+        "file:///etc/passwd",
+        "http://127.0.0.1:80x",
+        "http://127.0.0.1:99999",
+        "http://[::1",
+        "http://",
+        "http://a b",
+    ],
+)
 def test_an_address_that_leads_nowhere(capsys: pytest.CaptureFixture[str], server: str) -> None:
     """Nothing but HTTP is spoken."""
     assert run("status", "--server", server) == 1
     assert server.partition("://")[2] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
+def test_an_address_of_something_else(capsys: pytest.CaptureFixture[str], answer: bytes) -> None:
+    """What answers there need not speak HTTP, nor to the end."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        served = pool.submit(serve)
+        assert run("status", "--server", f"http://127.0.0.1:{listening.getsockname()[1]}") == 1
+        served.result(10)
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_what_is_shown_while_nothing_can_be_decided_says_of_when_it_is(
+    wire: WireServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Durations count from the last decision, which may be hours ago."""
+    world = World(make_jobset("train"))
+    body = msgspec.json.encode(document_of(world, "GKE does not list the node pools"))
+    wire.answer(f"GET {_BOARD}", *(Answer(body=body) for _ in range(3)))
+    for words in (("status",), ("gc", "--dry-run"), ("explain", "train")):
+        assert run(*words, "--server", wire.url) == 0
+        told = capsys.readouterr().out
+        assert "ATTENTION: GKE does not list the node pools" in told
+        assert f"as of {world.now:%Y-%m-%d %H:%M:%S} UTC" in told
+
+
+def test_a_follower_is_not_called_the_leader(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither in the head of `status`, nor does `explain` answer a program with an empty list."""
+    board = make_board(lambda: NOW, lambda: 0.0)
+    wire.answer(f"GET {_BOARD}", *(Answer(body=board.json()) for _ in range(2)))
+    run("status", "--server", wire.url)
+    assert ", leader here" not in capsys.readouterr().out
+    assert run("explain", "train", "--server", wire.url, "-o", "json") == 1
+    assert "does not lead" in capsys.readouterr().err
 
 
 def test_a_follower_says_that_it_does_not_lead(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:

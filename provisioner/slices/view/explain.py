@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import Entry, NoticeView, PoolView, SliceView, State, View, WorkloadView
 
 #: So many entries of the activity are evidence.
 _ENTRIES = 10
+#: Kubernetes cuts a generated name to 63 letters, the last five of them random.
+_RANDOM_LETTERS = 5
+_LONGEST_STEM = 58
 _KINDS = {
     "po": "pod",
     "pod": "pod",
@@ -108,14 +113,29 @@ def _is(id_: str, short: str, name: str, namespace: str) -> bool:
 
 
 def _slices_of_pod(view: View, name: str, namespace: str) -> list[SliceView]:
-    """Find the slice that a pod is of: the name of its group is the beginning of its own."""
-    fitting = [
-        each
-        for each in view.slices
-        if namespace in ("", each.id.split("/")[1]) and (each.leader == name or name.startswith(f"{each.group}-"))
-    ]
-    longest = max((len(each.group) for each in fitting), default=0)
-    return [each for each in fitting if len(each.group) == longest]
+    """Find the slice that a pod is of, by its name: all that it may be of, where the name does not tell."""
+    in_namespace = [each for each in view.slices if namespace in ("", each.id.split("/")[1])]
+    leaders = [each for each in in_namespace if each.leader == name]
+    return leaders or [each for each in in_namespace if _is_pod_of(each, name)]
+
+
+def _is_pod_of(each: SliceView, name: str) -> bool:
+    """Whether a pod is called as the controllers of Kubernetes call those of a slice.
+
+    Job "train" with its index 2 has "train-2-abcde"; it is no pod of the Job "train-2", which has "train-2-0-abcde".
+    """
+    if each.id.startswith(f"{WorkloadKind.LEADER_WORKER_SET.value}/"):
+        return re.fullmatch(rf"{re.escape(each.group)}(-[0-9]+)?", name) is not None
+    stem, random = name[:-_RANDOM_LETTERS], name[-_RANDOM_LETTERS:]
+    group = f"{each.group}-"[:_LONGEST_STEM]
+    if not stem.startswith(group) or not random.isalnum():
+        return False
+    index = stem.removeprefix(group)
+    if len(stem) == _LONGEST_STEM:
+        # Cut, wherever that was.
+        return re.fullmatch(r"([0-9]+-?)?", index) is not None
+    # Without an index there is no leader.
+    return re.fullmatch(r"[0-9]+-", index) is not None or (not index and not each.leader)
 
 
 def _slice(view: View, each: SliceView, activity: Iterable[Entry], *, pod: str = "") -> Explanation:
@@ -145,7 +165,8 @@ def clock(moment: datetime) -> str:
     return f"{moment:%H:%M:%S} UTC"
 
 
-def _moment(moment: datetime) -> str:
+def moment(moment: datetime) -> str:
+    """Return a day and its time."""
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -153,7 +174,7 @@ def _facts_of_slice(each: SliceView) -> Iterator[tuple[str, str]]:
     yield "workload", each.workload
     yield "leader pod", each.leader or "none"
     if each.unschedulable_since is not None:
-        yield "unschedulable since", _moment(each.unschedulable_since)
+        yield "unschedulable since", moment(each.unschedulable_since)
     if each.machine_type:
         yield "slice", f"{each.accelerator} {each.topology}: {each.hosts} x {each.machine_type}, {each.chips} chips"
     yield "pods", f"{each.bound_pods} of {each.pods} are bound to nodes"
