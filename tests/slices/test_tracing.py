@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
+import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -214,3 +217,17 @@ def test_a_collector_that_is_away_keeps_nobody_waiting(monkeypatch: pytest.Monke
     life(world, made)
     made.stop()
     assert world.created
+
+
+def test_a_collector_that_accepts_and_never_answers_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has 30 seconds to end; most of them are for calls to GKE."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        made = make_tracing(os.environ, cluster="my-cluster")
+        assert made is not None
+        world = World(make_jobset("train"))
+        made.follow(world.look().pools, world.now)
+        made.follow((), world.now)
+        began = time.monotonic()
+        made.stop()
+        assert time.monotonic() - began < 4
