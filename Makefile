@@ -57,7 +57,7 @@ WORKERS := -n 4 --no-loadscope-reorder
 test: setup lint ## Run all checks and tests, including the end-to-end tests.
 	@$(BIN)/python -m provisioner.localcluster build --lws > /dev/null
 # Four workers and their control planes share the cores here, so a test takes a multiple of its own time.
-	@$(BIN)/pytest $(WORKERS) --timeout=20
+	@$(BIN)/pytest $(WORKERS) --timeout=40
 
 # Tracing makes most tests two to three times as slow, so their time limit is longer, too.
 .PHONY: coverage

@@ -13,7 +13,7 @@ from provisioner.cli.formats import FORMATS, format_option, write
 from provisioner.cli.frame import Command
 from provisioner.cli.remote import Remote, RemoteError, remote_options, view_problem
 from provisioner.slices.board import Document
-from provisioner.slices.view.explain import Explanation, clock, explain, moment
+from provisioner.slices.view.explain import Explanation, explain, moment
 
 
 @click.command(
@@ -89,4 +89,4 @@ def lines(each: Explanation) -> Iterator[str]:
         yield output.plain(f"  {'Warning' if notice.warning else 'Normal'} {notice.reason}: {notice.message}")
     if each.activity:
         yield "  Last decisions:"
-        yield from (output.plain(f"    {clock(entry.at)}  {entry.message}") for entry in each.activity)
+        yield from (output.plain(f"    {entry.at:%Y-%m-%d %H:%M:%S} UTC  {entry.message}") for entry in each.activity)

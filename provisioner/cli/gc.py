@@ -81,4 +81,4 @@ def _when(pool: PoolView, view: View) -> str:
         return "now"
     if pool.delete_at is None or pool.delete_at <= view.at:
         return "due"
-    return clock(pool.delete_at)
+    return clock(pool.delete_at, view.at)

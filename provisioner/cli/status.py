@@ -156,12 +156,12 @@ def _table(
         )
         why = "" if each.state is State.RUNNING else each.reason
         if each.next_try_at is not None:
-            why = f"(next try {clock(each.next_try_at)}) {why}"
+            why = f"(next try {clock(each.next_try_at, view.at)}) {why}"
         yield (*row, *(more if wide else ()), why)
 
 
 def _left(pools: Sequence[PoolView], view: View) -> Iterator[tuple[str, ...]]:
     yield ("NODE POOL", "STATE", "FOR", "CHIPS", "DELETED AT", "WHY")
     for each in pools:
-        due = clock(each.delete_at) if each.delete_at is not None else "-"
+        due = clock(each.delete_at, view.at) if each.delete_at is not None else "-"
         yield (each.name, each.state.value, for_how_long(each.since, view.at), str(each.chips), due, each.reason)

@@ -19,7 +19,7 @@ from provisioner.cli.explain import explanations, lines
 from provisioner.model.capacity import FailureKind
 from provisioner.settings.prices import parse_prices
 from provisioner.slices.board import Board, Document
-from provisioner.slices.view.explain import for_how_long
+from provisioner.slices.view.explain import clock, for_how_long
 from tests.support.board import make_board
 from tests.support.clock import NOW
 from tests.support.kubeconfig import write_kubeconfig
@@ -254,6 +254,12 @@ def test_gc_says_what_goes_and_why_the_rest_stays() -> None:
     due = world.now + timedelta(seconds=world.settings.deletion_delay_seconds)
     assert f"{due:%H:%M}" in going
     assert any("Pods run on it." in line for line in shown)
+
+
+def test_a_moment_of_another_day_has_its_date() -> None:
+    """A refusal may last for hours."""
+    assert clock(NOW, NOW) == "12:00:00 UTC"
+    assert clock(NOW + timedelta(days=1), NOW) == f"{NOW + timedelta(days=1):%Y-%m-%d} 12:00:00 UTC"
 
 
 @pytest.mark.parametrize(

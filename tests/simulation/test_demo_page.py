@@ -15,6 +15,9 @@ from tests.simulation import demo_page, logs
 from tests.simulation.demo_page import Demo
 from tests.support.waiting import wait_for
 
+#: Minutes of a simulated cluster.
+pytestmark = pytest.mark.timeout(120)
+
 
 def test_the_teams_come_are_served_and_have_every_day_s_trouble() -> None:
     """Of each team something runs after a while, a mistake is told, and nothing of what happens stops the rest."""

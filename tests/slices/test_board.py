@@ -131,6 +131,7 @@ def test_a_quiet_cluster_does_not_stop_the_clock_of_what_is_served() -> None:
     assert before.version <= after.version
 
 
+@pytest.mark.timeout(120)  # A hundred worlds of up to 25 rounds each.
 @given(steps=st.lists(st.tuples(st.integers(0, 23), st.booleans()), max_size=25))
 def test_changes_lead_from_any_document_to_the_next(steps: list[tuple[int, bool]]) -> None:
     """Whatever happens, and whenever the client looks: what it has put together is what it would be sent anew."""

@@ -22,6 +22,7 @@ from provisioner.slices.usage import cost_per_hour
 from provisioner.slices.view import reasons
 from provisioner.slices.view.capacity import capacity_view
 from provisioner.slices.view.ids import id_of_slice, workload_id, workload_of_pool
+from provisioner.slices.view.shortened import shortened
 from provisioner.slices.view.states import state_of
 from provisioner.slices.view.types import (
     HOST_ABSENT,
@@ -89,7 +90,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     return View(
         at=now,
         problems=(*snapshot.not_synced, *problems),
-        alerts=tuple(AlertView(kind=each.kind, message=each.message) for each in plan.alerts),
+        alerts=tuple(AlertView(kind=each.kind, message=shortened(each.message)) for each in plan.alerts),
         capacity=capacity_view(snapshot, plan, derived, settings, now),
         workloads=tuple(sorted(workloads, key=lambda each: (each.namespace, each.name, each.kind))),
         slices=tuple(sorted(slice_views, key=lambda each: each.id)),
@@ -109,7 +110,7 @@ class _Notices:
         index = cls()
         for each in notices:
             ref: ObjectRef = each.objects[0]
-            view = NoticeView(reason=each.reason, message=each.message, warning=each.warning)
+            view = NoticeView(reason=each.reason, message=shortened(each.message), warning=each.warning)
             if view not in index.about[ref.uid]:
                 index.about[ref.uid].append(view)
         return index
@@ -133,7 +134,7 @@ def _slice_view(slice_: Slice, state: PoolState | None, why_not_served: str, not
         group=slice_.group_name,
         state=state_of(state) if state is not None else State.NONE,
         since=state.since if state is not None else None,
-        reason=reasons.of_slice(slice_, state, why_not_served),
+        reason=shortened(reasons.of_slice(slice_, state, why_not_served)),
         next_try_at=state.next_at if state is not None and not created else None,
         leader=leader.name if leader is not None else "",
         unschedulable_since=leader.unschedulable_since if leader is not None else None,
@@ -166,7 +167,7 @@ def _pool_view(
         name=state.name,
         state=state_of(state),
         since=state.since,
-        reason=reasons.of_pool(state, supply),
+        reason=shortened(reasons.of_pool(state, supply)),
         slice=id_of_slice(owner) if owner is not None else "",
         workload=workload_of_pool(state),
         namespace=state.namespace,

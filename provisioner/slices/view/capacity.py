@@ -13,6 +13,7 @@ from provisioner.slices.planning.memory.state import Backoff, Memory
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.planning.round import Derived
 from provisioner.slices.view.ids import id_of_slice
+from provisioner.slices.view.shortened import shortened
 from provisioner.slices.view.states import state_of
 from provisioner.slices.view.types import BackoffView, CapacityView, LimitView, State
 
@@ -63,7 +64,7 @@ def _backoff(capacity: str, parts: Iterable[str], wait: Backoff) -> BackoffView:
         shape=shape,
         terms=terms,
         kind=wait.failure.kind.value,
-        message=wait.failure.message,
+        message=shortened(wait.failure.message),
         failures=wait.failures,
         since=wait.since,
         until=wait.until,

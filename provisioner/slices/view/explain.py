@@ -145,7 +145,7 @@ def _slice(view: View, each: SliceView, activity: Iterable[Entry], *, pod: str =
         kind="slice",
         id=each.id,
         headline=f"{subject} {_doing(each, view.at)}",
-        facts=(*_facts_of_slice(each), *(_facts_of_pool(pool) if pool is not None else ())),
+        facts=(*_facts_of_slice(each), *(_facts_of_pool(pool, view.at) if pool is not None else ())),
         notices=each.notices,
         activity=_about(activity, each.workload, each.pool),
     )
@@ -155,14 +155,14 @@ def _doing(each: SliceView, now: datetime) -> str:
     words = _DOING[each.state].format(pool=each.pool)
     since = each.since if each.state is not State.WAITING else each.unschedulable_since or each.since
     told = f"{words} (for {for_how_long(since, now)})" if since is not None else words
-    then = f" The next create is tried at {clock(each.next_try_at)}." if each.next_try_at is not None else ""
+    then = f" The next create is tried at {clock(each.next_try_at, now)}." if each.next_try_at is not None else ""
     # What the state says already is not said twice.
     return f"{told}: {each.reason}{then}" if each.reason and each.state is not State.RUNNING else f"{told}.{then}"
 
 
-def clock(moment: datetime) -> str:
-    """Return a time of day."""
-    return f"{moment:%H:%M:%S} UTC"
+def clock(moment: datetime, now: datetime) -> str:
+    """Return a time of day, with the date where that is not today's."""
+    return f"{moment:%H:%M:%S} UTC" if moment.date() == now.date() else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def moment(moment: datetime) -> str:
@@ -180,7 +180,7 @@ def _facts_of_slice(each: SliceView) -> Iterator[tuple[str, str]]:
     yield "pods", f"{each.bound_pods} of {each.pods} are bound to nodes"
 
 
-def _facts_of_pool(each: PoolView) -> Iterator[tuple[str, str]]:
+def _facts_of_pool(each: PoolView, now: datetime) -> Iterator[tuple[str, str]]:
     yield "node pool", f"{each.name} ({each.state.value})"
     terms = f"{each.capacity} {each.reservation}".strip()
     yield "capacity", f"{terms} in {each.zone}"
@@ -191,7 +191,7 @@ def _facts_of_pool(each: PoolView) -> Iterator[tuple[str, str]]:
     if each.cost_per_hour is not None:
         yield "cost", f"{each.cost_per_hour:.2f} an hour"
     if each.delete_at is not None:
-        yield "deleted", f"at {clock(each.delete_at)} at the earliest: {each.delete_reason}"
+        yield "deleted", f"at {clock(each.delete_at, now)} at the earliest: {each.delete_reason}"
 
 
 def _workload(view: View, each: WorkloadView, activity: Iterable[Entry]) -> Explanation:
@@ -245,7 +245,7 @@ _WORST = (
 def _pool(view: View, each: PoolView, tracks: Iterable[Track], activity: Iterable[Entry]) -> Explanation:
     since = for_how_long(each.since, view.at)
     then = (
-        f" It is deleted at {clock(each.delete_at)} at the earliest."
+        f" It is deleted at {clock(each.delete_at, view.at)} at the earliest."
         if each.delete_at is not None and each.state is not State.DELETING
         else ""
     )
@@ -258,7 +258,7 @@ def _pool(view: View, each: PoolView, tracks: Iterable[Track], activity: Iterabl
             ("slice", each.slice or "none"),
             ("workload", each.workload or "none"),
             ("machines", f"{len(each.hosts)} x {each.machine_type}, topology {each.topology}, {each.chips} chips"),
-            *((name, value) for name, value in _facts_of_pool(each) if name not in ("node pool", "deleted")),
+            *((name, value) for name, value in _facts_of_pool(each, view.at) if name not in ("node pool", "deleted")),
             *(
                 (f"{part.state.value} since", f"{part.since:%Y-%m-%d %H:%M:%S} UTC {part.slice}".strip())
                 for part in history

@@ -15,7 +15,9 @@ from provisioner.slices.view.types import State
 #: Tracks of pools that are gone are kept for so long, and no more than so many; of each so many segments.
 _KEPT = timedelta(hours=24)
 _MOST_ENDED = 5000
-_MOST_SEGMENTS = 100
+_MOST_SEGMENTS = 50
+#: And of all together: whoever is sent everything is sent these too.
+_MOST_SEGMENTS_IN_ALL = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,7 @@ class Timeline:
         self._marks: dict[PoolName, Hashable] = {}
         #: When the pools that are gone went, the earliest first.
         self._ended: dict[PoolName, datetime] = {}
+        self._segments = 0
 
     def follow(self, pools: Iterable[PoolState], now: datetime) -> None:
         """Take note of what has changed since the last round."""
@@ -63,8 +66,10 @@ class Timeline:
             self._ended[name] = now
         while self._ended:
             first = next(iter(self._ended))
-            if len(self._ended) <= _MOST_ENDED and self._ended[first] > now - _KEPT:
+            too_many = len(self._ended) > _MOST_ENDED or self._segments > _MOST_SEGMENTS_IN_ALL
+            if not too_many and self._ended[first] > now - _KEPT:
                 break
+            self._segments -= len(self._tracks[first].segments)
             del self._tracks[first], self._ended[first]
 
     def tracks(self) -> list[Track]:
@@ -92,6 +97,7 @@ class Timeline:
         if before is None:
             # How long it was so before this process saw it is known where the plan tells.
             self._tracks[pool.name] = Track(pool=pool.name, segments=(replace(segment, since=min(now, pool.since)),))
+            self._segments += 1
             return
         last = before.segments[-1]
         if (last.state, last.slice, last.workload, last.until) == (
@@ -102,6 +108,7 @@ class Timeline:
         ):
             return
         segments = (*_ended(before, now).segments, segment)[-_MOST_SEGMENTS:]
+        self._segments += len(segments) - len(before.segments)
         self._tracks[pool.name] = Track(pool=pool.name, segments=segments)
 
 

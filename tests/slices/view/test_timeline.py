@@ -113,7 +113,22 @@ def test_a_crowd_of_tracks_and_segments_is_bounded() -> None:
     for number in range(500):
         flapping.follow([_named(pool, "pool", chosen=bool(number % 2))], world.now + timedelta(seconds=number))
     (track,) = flapping.tracks()
-    assert len(track.segments) == 100
+    assert len(track.segments) == 50
+
+
+def test_all_segments_together_are_bounded() -> None:
+    """What changes all the time pushes out what ended first, and is sent to everybody in no more than so many."""
+    world = World(make_jobset("train"))
+    timeline = Timeline()
+    (pool,) = world.look().pools
+    for number in range(600):
+        for turn in range(60):
+            now = world.now + timedelta(seconds=60 * number + turn)
+            timeline.follow([_named(pool, f"pool-{number}", chosen=bool(turn % 2))], now)
+    tracks = timeline.tracks()
+    assert sum(len(each.segments) for each in tracks) <= 20_050
+    assert tracks[-1].pool == "pool-599"
+    assert timeline._segments == sum(len(each.segments) for each in tracks)
 
 
 def test_a_name_that_comes_back_goes_on_with_its_track() -> None:

@@ -88,6 +88,15 @@ def test_a_waiting_slice_says_why(world: Callable[[], World], words: str) -> Non
     assert found.unschedulable_since is not None
 
 
+def test_long_words_of_others_are_cut() -> None:
+    """They stand in each slice that they concern, and in each notice and back-off."""
+    view = view_of(refused(FailureKind.STOCKOUT, 100_000 * "x"))
+    texts = [only_slice(view).reason, view.capacity.backoffs[0].message]
+    texts += [each.message for each in only_slice(view).notices]
+    assert len(texts) >= 3
+    assert {len(each) for each in texts} == {2048}
+
+
 def test_the_next_try_is_told() -> None:
     """It is when the back-off ends."""
     world = refused(FailureKind.STOCKOUT, STOCKOUT.message)
