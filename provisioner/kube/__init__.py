@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from provisioner.kube.events import EventRecorder
     from provisioner.kube.fields import MalformedObject
     from provisioner.kube.hints import HintsStore
-    from provisioner.kube.lease import LeaseElector, boot_clock
+    from provisioner.kube.lease import LeaseElector
+    from provisioner.kube.lease_claim import LeaseClocks, boot_clock
     from provisioner.kube.listwatch import ListWatch
     from provisioner.kube.live import (
         PoolNode,
@@ -41,10 +42,11 @@ if TYPE_CHECKING:
     )
     from provisioner.kube.parse import parse_node
     from provisioner.kube.protocol import Api, Page, Stream, Timeouts
-    from provisioner.kube.reflector import Collection
-    from provisioner.kube.watches import CombinedWatch, Namespace, Watch, WatchOptions, namespaces, nodes
+    from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
+    from provisioner.kube.watches import CombinedWatch, Namespace, Watch, namespaces, nodes
 
 __all__ = [
+    "WATCH_DEFAULTS",
     "Api",
     "ClusterError",
     "Collection",
@@ -57,6 +59,7 @@ __all__ = [
     "Invalid",
     "KubeApi",
     "KubeconfigError",
+    "LeaseClocks",
     "LeaseElector",
     "ListWatch",
     "Malformed",
@@ -108,8 +111,9 @@ _HOMES = {
     "events": ("EventRecorder",),
     "fields": ("MalformedObject",),
     "hints": ("HintsStore",),
-    "lease": (
-        "LeaseElector",
+    "lease": ("LeaseElector",),
+    "lease_claim": (
+        "LeaseClocks",
         "boot_clock",
     ),
     "listwatch": ("ListWatch",),
@@ -130,12 +134,15 @@ _HOMES = {
         "Stream",
         "Timeouts",
     ),
-    "reflector": ("Collection",),
+    "reflector": (
+        "WATCH_DEFAULTS",
+        "Collection",
+        "WatchOptions",
+    ),
     "watches": (
         "CombinedWatch",
         "Namespace",
         "Watch",
-        "WatchOptions",
         "namespaces",
         "nodes",
     ),

@@ -14,35 +14,25 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import structlog
 
 from provisioner import constants
 from provisioner.kube import errors
-from provisioner.kube.lease_claim import LeaseClaim
-from provisioner.kube.protocol import Api, Timeouts
+from provisioner.kube.lease_claim import DURATION_SECONDS, LeaseClaim, LeaseClocks
+from provisioner.kube.protocol import Api
 
 _log = structlog.get_logger(__name__)
 
+#: Without a renewal for so long we do not lead any more. It lies before the end of the lease by more than a request
+#: takes, and leaves time for several tries.
+_RENEW_DEADLINE_SECONDS = 20.0
+_RETRY_SECONDS = 5.0
 _SHORTEST_PAUSE_SECONDS = 0.05
 #: The clock of the lease goes on while the machine sleeps, the one that threads wait by does not.
 _LONGEST_LOOK_SECONDS = 1.0
-
-
-def boot_clock() -> float:
-    """Return seconds that also pass while the machine sleeps, where the system has such a clock.
-
-    A suspended laptop would otherwise wake up still believing in a lease that ended hours ago.
-    """
-    clock_id = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock_id is None else time.clock_gettime(clock_id)
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
+_CLOCKS = LeaseClocks()
 
 
 class LeaseElector:
@@ -60,52 +50,26 @@ class LeaseElector:
         identity: str,
         on_started: Callable[[], None],
         on_lost: Callable[[], None],
-        name: str = constants.LEASE_NAME,
-        original_name: str = constants.ORIGINAL_LEASE_NAME,
-        duration_seconds: int = 30,
-        renew_deadline_seconds: float = 20.0,
-        retry_seconds: float = 5.0,
-        request_timeout_seconds: float = 5.0,
-        clock: Callable[[], float] = boot_clock,
-        now: Callable[[], datetime] = _utc_now,
+        clocks: LeaseClocks = _CLOCKS,
         rng: random.Random | None = None,
-        wait: Callable[[float], object] | None = None,
     ) -> None:
-        if not retry_seconds < renew_deadline_seconds < duration_seconds:
-            raise ValueError(
-                f"the lease needs retry ({retry_seconds} s) < renew deadline ({renew_deadline_seconds} s) "
-                f"< duration ({duration_seconds} s)"
-            )
         self._rng = rng or random.SystemRandom()
         self.identity = f"{identity}_{self._rng.getrandbits(32):08x}"
         self._on_started = on_started
         self._on_lost = on_lost
-        self._retry_seconds = retry_seconds
-        self._renew_deadline_seconds = renew_deadline_seconds
-        self._clock = clock
+        self._clock = clocks.boot
         self._stopping = threading.Event()
-        self._wait = wait or self._stopping.wait
         self._lock = threading.Lock()
         self._leading = False
         self._problem: str | None = None
-        timeouts = Timeouts(connect_seconds=request_timeout_seconds, read_seconds=request_timeout_seconds)
 
-        def lease(lease_name: str, *, must_exist: bool) -> LeaseClaim:
+        def claim(name: str, *, must_exist: bool) -> LeaseClaim:
             return LeaseClaim(
-                api,
-                name=lease_name,
-                namespace=namespace,
-                identity=self.identity,
-                duration_seconds=duration_seconds,
-                must_exist=must_exist,
-                timeouts=timeouts,
-                clock=clock,
-                now=now,
+                api, name=name, namespace=namespace, identity=self.identity, must_exist=must_exist, clocks=clocks
             )
 
-        self._own = lease(name, must_exist=False)
-        self._original = lease(original_name, must_exist=True) if original_name else None
-        self._duration_seconds = float(duration_seconds)
+        self._own = claim(constants.LEASE_NAME, must_exist=False)
+        self._original = claim(constants.ORIGINAL_LEASE_NAME, must_exist=True)
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._guard = threading.Thread(target=self._watch_for_loss, name="lease-guard", daemon=True)
 
@@ -150,15 +114,14 @@ class LeaseElector:
             _log.warning("lease.release_skipped", identity=self.identity)
         else:
             for lease in (self._original, self._own):
-                if lease is not None:
-                    lease.release()
+                lease.release()
 
     # --- the threads
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             self.step()
-            self._wait(self.pause_seconds())
+            self._stopping.wait(self.pause_seconds())
 
     def _watch_for_loss(self) -> None:
         while not self._stopping.is_set():
@@ -169,7 +132,7 @@ class LeaseElector:
 
     def pause_seconds(self) -> float:
         """Return how long to wait before the next step: jittered, and never past the moment of losing."""
-        pause = self._retry_seconds * self._rng.uniform(0.8, 1.2)
+        pause = _RETRY_SECONDS * self._rng.uniform(0.8, 1.2)
         with self._lock:
             if self._leading:
                 pause = min(pause, max(self._seconds_to_deadline(), 0.0))
@@ -204,8 +167,6 @@ class LeaseElector:
 
     def _attempt(self) -> str | None:
         for lease in (self._own, self._original):
-            if lease is None:
-                continue
             problem = lease.attempt(before_success=self._notice_loss)
             if problem:
                 return problem
@@ -223,17 +184,17 @@ class LeaseElector:
 
     def _seconds_to_deadline(self) -> float:
         """Return how long we may lead without another success; both leases count."""
-        confirmed = [lease.confirmed_at for lease in (self._own, self._original) if lease is not None]
+        confirmed = [lease.confirmed_at for lease in (self._own, self._original)]
         known = [moment for moment in confirmed if moment is not None]
         if len(known) < len(confirmed):
             return 0.0
-        return min(known) + self._renew_deadline_seconds - self._clock()
+        return min(known) + _RENEW_DEADLINE_SECONDS - self._clock()
 
     def _remaining_seconds(self) -> float:
         to_deadline = self._seconds_to_deadline()
         if to_deadline <= 0:
             return 0.0
-        return to_deadline + self._duration_seconds - self._renew_deadline_seconds
+        return to_deadline + DURATION_SECONDS - _RENEW_DEADLINE_SECONDS
 
     def _call(self, callback: Callable[[], None]) -> None:
         try:

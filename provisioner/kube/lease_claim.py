@@ -5,8 +5,10 @@ Not safe to share between threads; the elector's thread owns it. Only `confirmed
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -17,8 +19,35 @@ from provisioner.kube.quantities import format_micro_time
 
 _log = structlog.get_logger(__name__)
 
+#: Another candidate may take the lease when it was not renewed for so long.
+DURATION_SECONDS = 30
+#: A renewal that hangs must leave time for another before the deadline.
+_TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=5.0)
 #: A record may ask for any duration; beyond this it is a mistake that would keep everybody waiting.
 _LONGEST_DURATION_SECONDS = 3600.0
+
+
+def boot_clock() -> float:
+    """Return seconds that also pass while the machine sleeps, where the system has such a clock.
+
+    A suspended laptop would otherwise wake up still believing in a lease that ended hours ago.
+    """
+    clock_id = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock_id is None else time.clock_gettime(clock_id)
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseClocks:
+    """The clocks that a lease goes by."""
+
+    #: Seconds from whenever, by which a claim is judged.
+    boot: Callable[[], float] = boot_clock
+    #: The time of day, which is written into the Lease for people.
+    now: Callable[[], datetime] = _utc_now
 
 
 class LeaseClaim:
@@ -35,22 +64,17 @@ class LeaseClaim:
         name: str,
         namespace: str,
         identity: str,
-        duration_seconds: int,
         must_exist: bool,
-        timeouts: Timeouts,
-        clock: Callable[[], float],
-        now: Callable[[], datetime],
+        clocks: LeaseClocks,
     ) -> None:
         self.name = name
         self.namespace = namespace
         self.confirmed_at: float | None = None
         self._api = api
         self._identity = identity
-        self._duration_seconds = duration_seconds
         self._must_exist = must_exist
-        self._timeouts = timeouts
-        self._clock = clock
-        self._now = now
+        self._clock = clocks.boot
+        self._now = clocks.now
         self._path = object_path("leases", name, namespace=namespace, root=LEASES_ROOT)
         #: The object as we last wrote it, while we hold it.
         self._held: JsonObject | None = None
@@ -70,7 +94,7 @@ class LeaseClaim:
                 return None
         sent = self._clock()
         try:
-            current = self._api.get(self._path, timeouts=self._timeouts)
+            current = self._api.get(self._path, timeouts=_TIMEOUTS)
         except errors.NotFound:
             if self._must_exist:
                 self._confirm(sent, before_success)
@@ -109,7 +133,7 @@ class LeaseClaim:
             "acquireTime": moment,
         }
         try:
-            self._api.put(self._path, {**held, "spec": spec}, timeouts=self._timeouts)
+            self._api.put(self._path, {**held, "spec": spec}, timeouts=_TIMEOUTS)
         except errors.ClusterError as error:
             _log.warning("lease.release_failed", lease=self.name, error=str(error))
         else:
@@ -123,7 +147,7 @@ class LeaseClaim:
             "metadata": {"name": self.name, "namespace": self.namespace},
             "spec": {
                 "holderIdentity": self._identity,
-                "leaseDurationSeconds": self._duration_seconds,
+                "leaseDurationSeconds": DURATION_SECONDS,
                 "acquireTime": moment,
                 "renewTime": moment,
                 "leaseTransitions": 0,
@@ -134,7 +158,7 @@ class LeaseClaim:
             self._held = self._api.post(
                 collection_path("leases", namespace=self.namespace, root=LEASES_ROOT),
                 body,
-                timeouts=self._timeouts,
+                timeouts=_TIMEOUTS,
             )
         except errors.Conflict:
             self.confirmed_at = None
@@ -152,7 +176,7 @@ class LeaseClaim:
         changed = {
             **spec,
             "holderIdentity": self._identity,
-            "leaseDurationSeconds": self._duration_seconds,
+            "leaseDurationSeconds": DURATION_SECONDS,
             "renewTime": moment,
         }
         if taking:
@@ -161,7 +185,7 @@ class LeaseClaim:
             changed["leaseTransitions"] = (transitions if isinstance(transitions, int) else 0) + 1
         sent = self._clock()
         # The body carries the resourceVersion that was read: the write fails where anybody wrote in between.
-        self._held = self._api.put(self._path, {**current, "spec": changed}, timeouts=self._timeouts)
+        self._held = self._api.put(self._path, {**current, "spec": changed}, timeouts=_TIMEOUTS)
         self._confirm(sent, before_success)
 
     def _confirm(self, sent: float, before_success: Callable[[], None]) -> None:
@@ -185,7 +209,7 @@ class LeaseClaim:
             self._observed_at = self._clock()
         duration = spec.get("leaseDurationSeconds")
         if not isinstance(duration, int) or not 0 < duration <= _LONGEST_DURATION_SECONDS:
-            duration = self._duration_seconds
+            duration = DURATION_SECONDS
         return self._observed_at + duration - self._clock()
 
 

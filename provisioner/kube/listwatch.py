@@ -11,19 +11,18 @@ What is not: that records are current. Whoever deletes something reads it live f
 
 from __future__ import annotations
 
-import random
 import threading
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from provisioner.kube.paging import Pager
-from provisioner.kube.protocol import PAGE_SIZE, Api, JsonObject, Stream, Timeouts
-from provisioner.kube.reflector import Collection, ListRequest, Reflector, WatchRequest
+from provisioner.kube.protocol import Api, JsonObject, Stream, Timeouts
+from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, ListRequest, Reflector, WatchOptions, WatchRequest
 
 T = TypeVar("T")
 
 _CONNECT_SECONDS = 5.0
+_LIST_SECONDS = 30.0
 
 
 class ListWatch(Reflector[T]):
@@ -36,33 +35,15 @@ class ListWatch(Reflector[T]):
         *,
         parse: Callable[[JsonObject], T | None],
         on_change: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
-        rng: random.Random | None = None,
+        options: WatchOptions = WATCH_DEFAULTS,
         wait: Callable[[float], object] | None = None,
-        page_size: int = PAGE_SIZE,
-        watch_seconds: tuple[int, int] = (45, 60),
-        list_timeout_seconds: float = 30.0,
-        read_timeout_seconds: float = 90.0,
     ) -> None:
-        if max(watch_seconds) >= read_timeout_seconds:
-            raise ValueError(
-                f"watch {collection.full_name}: the read time-out ({read_timeout_seconds} s) must be longer than a "
-                f"watch ({max(watch_seconds)} s), or healthy watches of quiet objects count as hung"
-            )
-        super().__init__(
-            collection,
-            parse=parse,
-            on_change=on_change,
-            clock=clock,
-            rng=rng or random.Random(),  # noqa: S311 - spreads reconnects, guards nothing
-            page_size=page_size,
-            watch_seconds=watch_seconds,
-        )
+        super().__init__(collection, parse=parse, on_change=on_change, options=options)
         self._api = api
         self._stopping = threading.Event()
         self._wait = wait or self._stopping.wait
-        self.list_timeouts = Timeouts(connect_seconds=_CONNECT_SECONDS, read_seconds=list_timeout_seconds)
-        self.watch_timeouts = Timeouts(connect_seconds=_CONNECT_SECONDS, read_seconds=read_timeout_seconds)
+        self.list_timeouts = Timeouts(connect_seconds=_CONNECT_SECONDS, read_seconds=_LIST_SECONDS)
+        self.watch_timeouts = Timeouts(connect_seconds=_CONNECT_SECONDS, read_seconds=options.read_timeout_seconds)
         self._thread = threading.Thread(target=self._run, name=f"watch-{self.name}", daemon=True)
         self._stream: Stream | None = None
 

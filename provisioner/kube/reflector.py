@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -21,7 +22,7 @@ import structlog
 from provisioner.kube import errors
 from provisioner.kube.backoff import Backoff
 from provisioner.kube.fields import MalformedObject
-from provisioner.kube.protocol import JsonObject, Page, collection_path
+from provisioner.kube.protocol import PAGE_SIZE, JsonObject, Page, collection_path
 from provisioner.kube.wire import decode_object, error_of_status
 
 _log = structlog.get_logger(__name__)
@@ -67,6 +68,32 @@ class Collection:
     def path(self) -> str:
         """Its address."""
         return collection_path(self.resource, namespace=self.namespace, root=self.root)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions:
+    """How every list-watch goes about it; raises ValueError where healthy watches would count as hung."""
+
+    #: Seconds from whenever.
+    clock: Callable[[], float] = time.monotonic
+    #: Spreads what many would do at the same moment.
+    rng: random.Random = field(default_factory=random.Random)
+    page_size: int = PAGE_SIZE
+    #: The shortest and the longest watch.
+    watch_seconds: tuple[int, int] = (45, 60)
+    #: A stream that says nothing for so long counts as hung.
+    read_timeout_seconds: float = 90.0
+
+    def __post_init__(self) -> None:
+        """Reject a time-out within which a quiet watch does not end."""
+        if max(self.watch_seconds) >= self.read_timeout_seconds:
+            raise ValueError(
+                f"the read time-out of a watch ({self.read_timeout_seconds} s) must be longer than a watch "
+                f"({max(self.watch_seconds)} s), or healthy watches of quiet objects count as hung"
+            )
+
+
+WATCH_DEFAULTS = WatchOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,21 +156,16 @@ class Reflector(Generic[T]):
         *,
         parse: Callable[[JsonObject], T | None],
         on_change: Callable[[], None],
-        clock: Callable[[], float],
-        rng: random.Random,
-        page_size: int,
-        watch_seconds: tuple[int, int],
+        options: WatchOptions = WATCH_DEFAULTS,
     ) -> None:
         self.name = collection.full_name
         self.path = collection.path
         self._collection = collection
         self._parse = parse
         self._on_change = on_change
-        self._clock = clock
-        self._rng = rng
-        self._page_size = page_size
-        self._watch_seconds = watch_seconds
-        self._backoff = Backoff(first_seconds=0.2, cap_seconds=30.0, rng=rng)
+        self._options = options
+        self._clock = options.clock
+        self._backoff = Backoff(first_seconds=0.2, cap_seconds=30.0, rng=options.rng)
 
         self._lock = threading.Lock()
         self._records: dict[Key, T] = {}
@@ -218,7 +240,7 @@ class Reflector(Generic[T]):
             self._listing = _Listing(self._clock())
             return self._page_request("")
         self._listing = None
-        seconds = self._rng.randint(*self._watch_seconds)
+        seconds = self._options.rng.randint(*self._options.watch_seconds)
         self._watching = _Watching(self._clock(), seconds)
         query = {
             **self._collection.query,
@@ -230,7 +252,7 @@ class Reflector(Generic[T]):
         return WatchRequest(query=query, seconds=seconds)
 
     def _page_request(self, token: str) -> ListRequest:
-        return ListRequest(query=self._collection.query, limit=self._page_size, continue_token=token)
+        return ListRequest(query=self._collection.query, limit=self._options.page_size, continue_token=token)
 
     def take_page(self, page: Page) -> ListRequest | None:
         """Take the page that was asked for; return what to ask for next, None after the last one."""

@@ -5,34 +5,22 @@ Several namespaces mean one watch each, behind one face. Nothing here starts a t
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Generic, Protocol, TypedDict, TypeVar, Unpack
+from typing import Generic, Protocol, TypeVar
 
 from provisioner import constants
 from provisioner.kube.listwatch import ListWatch
 from provisioner.kube.parse import kept_labels, parse_node
 from provisioner.kube.protocol import Api, JsonObject
-from provisioner.kube.reflector import Collection, Key
+from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, Key, WatchOptions
 from provisioner.model.capacity import Node
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
-
-
-class WatchOptions(TypedDict, total=False):
-    """The options of every ListWatch that a caller may want to change; see there."""
-
-    clock: Callable[[], float]
-    rng: random.Random
-    page_size: int
-    watch_seconds: tuple[int, int]
-    list_timeout_seconds: float
-    read_timeout_seconds: float
 
 
 class Watch(Protocol[T_co]):
@@ -150,24 +138,19 @@ def watch_namespaced(
     *,
     on_change: Callable[[], None],
     namespaces: Sequence[str] = (),
-    **options: Unpack[WatchOptions],
+    options: WatchOptions = WATCH_DEFAULTS,
 ) -> Watch[T]:
     """Watch collections as one, in some namespaces, each with a watch of its own; none means all, with one watch."""
     return CombinedWatch(
         [
-            ListWatch(api, replace(collection, namespace=namespace), parse=parse, on_change=on_change, **options)
+            ListWatch(api, replace(collection, namespace=namespace), parse=parse, on_change=on_change, options=options)
             for collection in collections
             for namespace in list(dict.fromkeys(namespaces)) or [""]
         ]
     )
 
 
-def nodes(
-    api: Api,
-    *,
-    on_change: Callable[[], None],
-    **options: Unpack[WatchOptions],
-) -> Watch[Node]:
+def nodes(api: Api, *, on_change: Callable[[], None], options: WatchOptions = WATCH_DEFAULTS) -> Watch[Node]:
     """Watch the nodes of the pools that the provisioner made."""
     return ListWatch(
         api,
@@ -178,18 +161,18 @@ def nodes(
         ),
         parse=parse_node,
         on_change=on_change,
-        **options,
+        options=options,
     )
 
 
-def namespaces(api: Api, *, on_change: Callable[[], None], **options: Unpack[WatchOptions]) -> Watch[Namespace]:
+def namespaces(api: Api, *, on_change: Callable[[], None], options: WatchOptions = WATCH_DEFAULTS) -> Watch[Namespace]:
     """Watch the namespaces' labels."""
     return ListWatch(
         api,
         Collection(name="namespaces", resource="namespaces"),
         parse=_parse_namespace,
         on_change=on_change,
-        **options,
+        options=options,
     )
 
 

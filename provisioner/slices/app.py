@@ -137,7 +137,7 @@ def build(
             identity=identity,
             on_started=wake.set,
             on_lost=lose,
-            clock=lease_clock,
+            clocks=kube.LeaseClocks(boot=lease_clock),
         )
         if addresses.leader_elect
         else None

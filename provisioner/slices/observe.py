@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Unpack
 
 import structlog
 
@@ -61,19 +60,19 @@ def make_watches(
     on_change: Callable[[], None],
     *,
     kinds: Mapping[WorkloadKind, Kind] | None = None,
-    **options: Unpack[kube.WatchOptions],
+    options: kube.WatchOptions = kube.WATCH_DEFAULTS,
 ) -> Watches:
     """Make the list-watches that the settings ask for, or those of some kinds; they are not started yet."""
     namespaces, kinds = settings.namespaces, kinds_served(settings) if kinds is None else kinds
     return Watches(
         workloads={
-            kind: watch_workloads(api, each, on_change=on_change, namespaces=namespaces, **options)
+            kind: watch_workloads(api, each, on_change=on_change, namespaces=namespaces, options=options)
             for kind, each in kinds.items()
         },
-        pods=watch_pods(api, kinds.values(), on_change=on_change, namespaces=namespaces, **options),
-        nodes=kube.nodes(api, on_change=on_change, **options),
+        pods=watch_pods(api, kinds.values(), on_change=on_change, namespaces=namespaces, options=options),
+        nodes=kube.nodes(api, on_change=on_change, options=options),
         namespaces=(
-            kube.namespaces(api, on_change=on_change, **options) if settings.opt_in_label is not None else None
+            kube.namespaces(api, on_change=on_change, options=options) if settings.opt_in_label is not None else None
         ),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Unpack
 
 from provisioner import kube
 from provisioner.kube.watches import UNFINISHED, watch_namespaced
@@ -18,7 +17,7 @@ def watch_workloads(
     *,
     on_change: Callable[[], None],
     namespaces: Sequence[str] = (),
-    **options: Unpack[kube.WatchOptions],
+    options: kube.WatchOptions = kube.WATCH_DEFAULTS,
 ) -> kube.Watch[Workload]:
     """Watch the objects of one kind, finished ones too; no namespaces means all."""
     collection = kube.Collection(
@@ -35,7 +34,7 @@ def watch_workloads(
         kind.parse,
         on_change=on_change,
         namespaces=namespaces,
-        **options,
+        options=options,
     )
 
 
@@ -45,11 +44,11 @@ def watch_pods(
     *,
     on_change: Callable[[], None],
     namespaces: Sequence[str] = (),
-    **options: Unpack[kube.WatchOptions],
+    options: kube.WatchOptions = kube.WATCH_DEFAULTS,
 ) -> kube.Watch[Pod]:
     """Watch the unfinished pods of some kinds of workloads that ask for chips; no namespaces means all."""
     collections = [
         kube.Collection(name="pods", resource="pods", query={"labelSelector": selector, "fieldSelector": UNFINISHED})
         for selector in dict.fromkeys(kind.pod_selector for kind in kinds)
     ]
-    return watch_namespaced(api, collections, parse_pod, on_change=on_change, namespaces=namespaces, **options)
+    return watch_namespaced(api, collections, parse_pod, on_change=on_change, namespaces=namespaces, options=options)

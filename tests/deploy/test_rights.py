@@ -121,7 +121,7 @@ _Try = Callable[[KubeApi, Rehearsal], str]
 def _watch(make: Callable[..., Any]) -> _Try:
     def attempt(api: KubeApi, rehearsal: Rehearsal) -> str:
         # A watch of a second comes round to its next request soon.
-        watch = make(api, on_change=lambda: None, watch_seconds=(1, 1))
+        watch = make(api, on_change=lambda: None, options=kube.WatchOptions(watch_seconds=(1, 1)))
         # A list alone is no watch: the words of the server about the second request are waited for.
         watch.start()
         try:

@@ -230,7 +230,7 @@ def test_silent_watches_are_distrusted(alone: Ground, proxy: Proxy, tmp_path: Pa
         api = ending.enter_context(
             contextlib.closing(kube.connect(str(proxy.write_kubeconfig(tmp_path / "kubeconfig"))))
         )
-        options: dict[str, Any] = {"on_change": lambda: None, "clock": now}
+        options: dict[str, Any] = {"on_change": lambda: None, "options": kube.WatchOptions(clock=now)}
         watches = Watches(
             workloads={JOBSET.kind: watch_workloads(api, JOBSET, **options)},
             pods=watch_pods(api, [JOBSET], **options),

@@ -17,7 +17,8 @@ from provisioner.kube import errors, watches
 from provisioner.kube.api import connect
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.listwatch import ListWatch
-from provisioner.kube.reflector import Collection
+from provisioner.kube.protocol import PAGE_SIZE
+from provisioner.kube.reflector import Collection, WatchOptions
 from provisioner.model.workloads import Pod
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, Kind
 from provisioner.workloads.watches import watch_pods, watch_workloads
@@ -67,7 +68,7 @@ def bookmark(version: str) -> dict[str, Any]:
 class Harness:
     """A ListWatch of things on a FakeKube, driven step by step."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, page_size: int = PAGE_SIZE, wait: Callable[[float], None] | None = None) -> None:
         self.kube = FakeKube()
         self.clock = FakeClock()
         self.changes = 0
@@ -76,9 +77,8 @@ class Harness:
             Collection(name="things", resource="things", query={"labelSelector": ""}),
             parse=parse_thing,
             on_change=self._changed,
-            clock=self.clock,
-            rng=random.Random(1),
-            **options,
+            options=WatchOptions(clock=self.clock, rng=random.Random(1), page_size=page_size),
+            wait=wait,
         )
 
     def _changed(self) -> None:
@@ -624,8 +624,7 @@ def wired(server: WireServer, tmp_path: Path) -> Iterator[ListWatch[int]]:
         Collection(name="things", resource="things"),
         parse=parse_thing,
         on_change=lambda: None,
-        watch_seconds=(0, 0),
-        read_timeout_seconds=0.2,
+        options=WatchOptions(watch_seconds=(0, 0), read_timeout_seconds=0.2),
         wait=lambda seconds: None,
     )
     yield watch
@@ -667,7 +666,7 @@ def test_http_410_on_the_wire_lists_anew(server: WireServer, wired: ListWatch[in
 def test_a_read_time_out_shorter_than_a_watch_is_refused() -> None:
     """Quiet objects would look like a hung server, again and again."""
     with pytest.raises(ValueError, match="must be longer than a watch"):
-        Harness(read_timeout_seconds=60)
+        WatchOptions(read_timeout_seconds=60)
 
 
 def test_stop_is_prompt_while_a_watch_is_silent(server: WireServer, tmp_path: Path) -> None:

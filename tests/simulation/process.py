@@ -107,8 +107,7 @@ class Process:
                 identity=name,
                 on_started=self.wake,
                 on_lost=self._lose,
-                clock=self._monotonic,
-                now=self.now,
+                clocks=kube.LeaseClocks(boot=self._monotonic, now=self.now),
                 rng=self.stage.rng,
             )
             if elected
@@ -133,9 +132,9 @@ class Process:
             settings,
             self.wake,
             kinds=simulation.kinds,
-            clock=self._monotonic,
-            rng=self.stage.rng,
-            page_size=self.stage.rng.choice(_PAGE_SIZES),
+            options=kube.WatchOptions(
+                clock=self._monotonic, rng=self.stage.rng, page_size=self.stage.rng.choice(_PAGE_SIZES)
+            ),
         )
         self.feeds = tuple(Feed(self, part) for each in watches.named().values() for part in _parts(each))
         self.board = make_board(clock, self._monotonic)
