@@ -93,7 +93,7 @@ def _judge_settings(tried: Attempt, environment: Mapping[str, str]) -> Finding:
     if tried.settings is None:
         return preflight.failed(_SETTINGS, " ".join(tried.settings_problems), "See docs/settings.md for all settings.")
     effective = tried.settings
-    place = f"{effective.project_id}/{effective.cluster_location}/{effective.cluster}, zone {effective.zone}"
+    place = f"{effective.cluster_name}, zone {effective.zone}"
     if warnings := (*settings.warnings_about_environment(environment), *settings.warnings_about(effective)):
         return preflight.warning(_SETTINGS, f"{place}.", " ".join(warnings))
     return preflight.ok(_SETTINGS, place)

@@ -150,7 +150,7 @@ class Look:
     @property
     def place(self) -> str:
         """The cluster, for people."""
-        return f"{self.settings.project_id}/{self.settings.cluster_location}/{self.settings.cluster}"
+        return str(self.settings.cluster_name)
 
     def __call__(self) -> Finding:
         """Look once: one list of node pools."""

@@ -94,9 +94,7 @@ def attempt(kubeconfig: str | None, environment: Mapping[str, str]) -> Attempt:
             credentials_problem = str(error)
     if effective is not None and not credentials_problem:
         gke = GkeClient(
-            project=effective.project_id,
-            location=effective.cluster_location,
-            cluster=effective.cluster,
+            effective.cluster_name,
             endpoint=effective.gke_endpoint or None,
             credentials=credentials,
         )

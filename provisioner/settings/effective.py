@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from provisioner import constants
 from provisioner.model.capacity import Network, Zone
 from provisioner.model.choices import CapacityChoice
+from provisioner.model.cluster import ClusterName
 from provisioner.settings.forms import SCOPE_PREFIX
 from provisioner.settings.prices import Prices
 
@@ -68,6 +69,11 @@ class Settings:
     own_namespace: str = constants.DEFAULT_NAMESPACE
     own_name: str = ""
     log_level: str = "info"
+
+    @property
+    def cluster_name(self) -> ClusterName:
+        """The full name of the cluster."""
+        return ClusterName(project=self.project_id, location=self.cluster_location, cluster=self.cluster)
 
     def on_channel(self, release_channel: str) -> Settings:
         """Return the settings with auto-upgrade fixed for a cluster on this release channel, or on none (empty)."""

@@ -240,7 +240,7 @@ def run(settings: Settings, addresses: Addresses, api: kube.KubeApi, client: Gke
         version=provisioner.__version__,
         kubernetes=api.server,
         context=api.context_name,
-        cluster=f"{settings.project_id}/{settings.cluster_location}/{settings.cluster}",
+        cluster=str(settings.cluster_name),
         zone=settings.zone,
         gke=settings.gke_endpoint or "Google",
         leader_election=addresses.leader_elect,

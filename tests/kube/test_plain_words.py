@@ -11,6 +11,7 @@ import pytest
 from provisioner import kube
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError
+from tests.support.gke import CLUSTER_NAME
 
 _PYTHON = re.compile(r"object|indices|NoneType|codec|Errno|Caused by|Max retries|_Pool|<|>")
 
@@ -62,7 +63,7 @@ def test_a_refused_connection_is_called_refused(tmp_path: Path) -> None:
 def test_a_dead_endpoint_is_told_in_plain_words() -> None:
     """As an operator says it."""
     endpoint = f"http://127.0.0.1:{_closed_port()}"
-    client = GkeClient(project="p-project", location="us-east5", cluster="c", endpoint=endpoint, credentials=None)
+    client = GkeClient(CLUSTER_NAME, endpoint=endpoint)
     with pytest.raises(GkeError) as caught:
         client.list_node_pools()
     assert caught.value.failure.message == "The server cannot be reached: Connection refused."

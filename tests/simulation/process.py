@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from provisioner import constants, kube
 from provisioner.kube import errors
 from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Stream, Timeouts
+from provisioner.model.cluster import ClusterName
 from provisioner.model.workloads import ObjectRef
 from provisioner.runtime.clock import FollowedClock
 from provisioner.settings import Settings
@@ -91,9 +92,7 @@ class Process:
         self._stopping = False
         api = KubeView(self)
         client = GkeClient(
-            project=CLUSTER.project,
-            location=CLUSTER.location,
-            cluster=CLUSTER.cluster,
+            ClusterName(project=CLUSTER.project, location=CLUSTER.location, cluster=CLUSTER.cluster),
             endpoint="http://127.0.0.1:1",
             monotonic=self._monotonic,
         )

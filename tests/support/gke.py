@@ -22,9 +22,11 @@ from provisioner.model.capacity import (
     WorkloadPolicy,
     Zone,
 )
+from provisioner.model.cluster import ClusterName
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
 
+CLUSTER_NAME = ClusterName(project="p", location="us-east5", cluster="c")
 #: A v6e slice of four hosts.
 SLICE = NodePoolRequest(
     name=PoolName("js-0123456789"),

@@ -26,6 +26,7 @@ from google.protobuf import json_format  # type: ignore[import-untyped]
 import provisioner
 from provisioner.google.session import GkeSession
 from provisioner.model.capacity import NodePool, NodePoolRequest, Operation, OperationName, PoolName, WorkloadPolicy
+from provisioner.model.cluster import ClusterName
 from provisioner.settings import region_of
 from provisioner.slices.suppliers.gke import echoes, errors, translate
 from provisioner.slices.suppliers.gke.errors import Call
@@ -36,6 +37,12 @@ COMPUTE_ADDRESS = "https://compute.googleapis.com"
 RESOURCE_MANAGER_ADDRESS = "https://cloudresourcemanager.googleapis.com"
 IAM_ADDRESS = "https://iam.googleapis.com"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+#: So many threads can call at once without opening connections anew.
+_CONNECTIONS = 32
+_READ_SECONDS = 10.0
+_LIST_SECONDS = 20.0
+#: No longer than the controller wants to have of its lease (`provisioner.slices.act.CALL_TIMEOUT_SECONDS`).
+_CHANGE_SECONDS = 10.0
 _POLICY_GRANT_HELP = (
     "Grant the provisioner's identity the optional role with compute.resourcePolicies.get and "
     "compute.resourcePolicies.create on the project of the cluster."
@@ -51,48 +58,37 @@ class GkeClient:
 
     def __init__(
         self,
+        cluster: ClusterName,
         *,
-        project: str,
-        location: str,
-        cluster: str,
         endpoint: str | None = None,
         credentials: auth_credentials.Credentials | None = None,
-        connections: int = 32,
-        create_timeout_seconds: float = 10.0,
-        delete_timeout_seconds: float = 10.0,
-        get_timeout_seconds: float = 10.0,
-        list_timeout_seconds: float = 20.0,
+        change_seconds: float = _CHANGE_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Resolve the credentials, once; raise GkeError where there are none.
 
-        With an endpoint (http:// or https://) calls go there without credentials. `connections` is how many threads
-        can call at once without opening connections anew.
+        With an endpoint (http:// or https://) calls go there without credentials. A create or delete may take
+        `change_seconds`.
         """
-        self._cluster_path = f"projects/{project}/locations/{location}/clusters/{cluster}"
-        self._operations_path = f"projects/{project}/locations/{location}/operations"
-        self._cluster_name = cluster
-        self._create_timeout_seconds = create_timeout_seconds
-        self._delete_timeout_seconds = delete_timeout_seconds
-        self._get_timeout_seconds = get_timeout_seconds
-        self._list_timeout_seconds = list_timeout_seconds
+        self._cluster = cluster
+        self._operations_path = f"{cluster.location_path}/operations"
+        self._change_seconds = change_seconds
         #: The last list, by name: most pools are as they were, and to compare them is much cheaper than to parse them.
         self._listed: dict[str, tuple[dict[str, object], NodePool]] = {}
         self._base_url = (endpoint or GKE_ADDRESS).rstrip("/")
         # The library for Compute Engine costs a second at the start and 140 MB, for two calls.
         compute_url = (endpoint or COMPUTE_ADDRESS).rstrip("/")
         self._compute_projects_url = f"{compute_url}/compute/v1/projects"
-        self._project = project
         self._resource_manager_url = (endpoint or RESOURCE_MANAGER_ADDRESS).rstrip("/")
         self._iam_url = (endpoint or IAM_ADDRESS).rstrip("/")
-        region = f"projects/{project}/regions/{region_of(location)}"
+        region = f"projects/{cluster.project}/regions/{region_of(cluster.location)}"
         self._policies_url = f"{compute_url}/compute/v1/{quote(region)}/resourcePolicies"
         if credentials is None:
             credentials = auth_credentials.AnonymousCredentials() if endpoint else default_credentials()  # type: ignore[no-untyped-call]
         user_agent = f"tpu-provisioner/{provisioner.__version__}"
         self._session = GkeSession(
             credentials,
-            connections=connections,
+            connections=_CONNECTIONS,
             user_agent=user_agent,
             base_url=self._base_url,
             monotonic=monotonic,
@@ -110,11 +106,11 @@ class GkeClient:
 
     def get_cluster(self) -> Cluster:
         """Implement `Gke.get_cluster`."""
-        with self._call(f"get of cluster {self._cluster_name!r}", Call.READ):
+        with self._call(f"get of cluster {self._cluster.cluster!r}", Call.READ):
             found = self._api.get_cluster(
-                name=self._cluster_path,
+                name=self._cluster.path,
                 retry=None,
-                timeout=self._get_timeout_seconds,
+                timeout=_READ_SECONDS,
                 metadata=_field_mask(translate.CLUSTER_FIELDS),
             )
         return translate.cluster_from_message(container_v1.Cluster.pb(found))
@@ -124,12 +120,12 @@ class GkeClient:
 
         Not through the library's own method, which parses the whole answer at once and fails on the first bad pool.
         """
-        with self._call(f"list of node pools of cluster {self._cluster_name!r}", Call.READ):
+        with self._call(f"list of node pools of cluster {self._cluster.cluster!r}", Call.READ):
             response = self._session.request(
                 "GET",
-                f"{self._base_url}/v1/{quote(self._cluster_path)}/nodePools",
+                f"{self._base_url}/v1/{quote(self._cluster.path)}/nodePools",
                 headers=dict(_field_mask(translate.LIST_FIELDS)),
-                timeout=self._list_timeout_seconds,
+                timeout=_LIST_SECONDS,
             )
             bodies = _node_pools_of(response.content)
         before, listed = self._listed, []
@@ -146,7 +142,7 @@ class GkeClient:
             found = self._api.get_node_pool(
                 name=self._pool_path(name),
                 retry=None,
-                timeout=self._get_timeout_seconds,
+                timeout=_READ_SECONDS,
                 metadata=_field_mask(translate.NODE_POOL_FIELDS),
             )
         return translate.node_pool_from_message(container_v1.NodePool.pb(found))
@@ -156,10 +152,10 @@ class GkeClient:
         said = echoes.of_request(request)
         with self._call(f"create of node pool {request.name!r}", Call.CREATE, values=said):
             started = self._api.create_node_pool(
-                parent=self._cluster_path,
+                parent=self._cluster.path,
                 node_pool=translate.node_pool_message(request),
                 retry=None,
-                timeout=self._create_timeout_seconds,
+                timeout=self._change_seconds,
             )
         operation = OperationName(started.name)
         self._remember(operation, said)
@@ -168,24 +164,20 @@ class GkeClient:
     def delete_node_pool(self, name: PoolName) -> OperationName:
         """Implement `Gke.delete_node_pool`."""
         with self._call(f"delete of node pool {name!r}", Call.DELETE, values=(name,)):
-            started = self._api.delete_node_pool(
-                name=self._pool_path(name), retry=None, timeout=self._delete_timeout_seconds
-            )
+            started = self._api.delete_node_pool(name=self._pool_path(name), retry=None, timeout=self._change_seconds)
         return OperationName(started.name)
 
     def get_operation(self, name: OperationName) -> Operation:
         """Implement `Gke.get_operation`."""
         with self._call(f"get of operation {name!r}", Call.READ):
-            found = self._api.get_operation(
-                name=f"{self._operations_path}/{name}", retry=None, timeout=self._get_timeout_seconds
-            )
+            found = self._api.get_operation(name=f"{self._operations_path}/{name}", retry=None, timeout=_READ_SECONDS)
         return translate.operation_from_message(container_v1.Operation.pb(found), self._said.get(name, ()))
 
     def get_workload_policy(self, name: str) -> WorkloadPolicy:
         """Implement `Gke.get_workload_policy`."""
         with self._call(f"get of workload policy {name!r}", Call.READ, grant_help=_POLICY_GRANT_HELP, values=(name,)):
             response = self._session.request(
-                "GET", f"{self._policies_url}/{quote(name, safe='')}", timeout=self._get_timeout_seconds
+                "GET", f"{self._policies_url}/{quote(name, safe='')}", timeout=_READ_SECONDS
             )
             return translate.workload_policy_from_json(_object_of(response.content, "resource policy"))
 
@@ -201,14 +193,14 @@ class GkeClient:
                 "POST",
                 self._policies_url,
                 json=translate.workload_policy_json(policy),
-                timeout=self._create_timeout_seconds,
+                timeout=self._change_seconds,
             )
             _object_of(response.content, "operation")
 
     def test_project_permissions(self, permissions: Sequence[str]) -> frozenset[str]:
         """Implement `Inspector.test_project_permissions`."""
-        url = f"{self._resource_manager_url}/v1/projects/{quote(self._project, safe=':')}:testIamPermissions"
-        return self._test_permissions(f"test of permissions on project {self._project!r}", url, permissions)
+        url = f"{self._resource_manager_url}/v1/projects/{quote(self._cluster.project, safe=':')}:testIamPermissions"
+        return self._test_permissions(f"test of permissions on project {self._cluster.project!r}", url, permissions)
 
     def test_account_permissions(self, account: str, permissions: Sequence[str]) -> frozenset[str]:
         """Implement `Inspector.test_account_permissions`; the account may be of any project."""
@@ -219,7 +211,7 @@ class GkeClient:
         # The test itself needs no permission; a refusal has other reasons, which its words tell.
         with self._call(subject, Call.READ, grant_help=""):
             response = self._session.request(
-                "POST", url, json={"permissions": list(permissions)}, timeout=self._get_timeout_seconds
+                "POST", url, json={"permissions": list(permissions)}, timeout=_READ_SECONDS
             )
             granted = _object_of(response.content, "result of a test of permissions").get("permissions", [])
         return frozenset(each for each in permissions if isinstance(granted, list) and each in granted)
@@ -228,14 +220,12 @@ class GkeClient:
         """Implement `Inspector.get_reservation`."""
         path = f"{quote(project, safe=':')}/zones/{quote(zone, safe='')}/reservations/{quote(name, safe='')}"
         with self._call(f"get of reservation {name!r} in {zone}", Call.READ, grant_help="", values=(name,)):
-            response = self._session.request(
-                "GET", f"{self._compute_projects_url}/{path}", timeout=self._get_timeout_seconds
-            )
+            response = self._session.request("GET", f"{self._compute_projects_url}/{path}", timeout=_READ_SECONDS)
             body = _object_of(response.content, "reservation")
         return Reservation(name=str(body.get("name", "")), status=str(body.get("status", "")))
 
     def _pool_path(self, name: PoolName) -> str:
-        return f"{self._cluster_path}/nodePools/{name}"
+        return f"{self._cluster.path}/nodePools/{name}"
 
     def _remember(self, operation: OperationName, said: tuple[str, ...]) -> None:
         with self._lock:

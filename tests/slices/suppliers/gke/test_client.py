@@ -42,6 +42,7 @@ from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Reservation
 from tests.support.clock import FakeClock
+from tests.support.gke import CLUSTER_NAME
 from tests.support.recording_server import Answer, RecordingServer, google_error
 
 CLUSTER_PATH = "/v1/projects/p/locations/us-east5/clusters/c"
@@ -56,7 +57,7 @@ def server() -> Iterator[RecordingServer]:
 
 def make_client(server: RecordingServer, **options: Any) -> GkeClient:
     """Return a client of the server."""
-    return GkeClient(project="p", location="us-east5", cluster="c", endpoint=server.url, **options)
+    return GkeClient(CLUSTER_NAME, endpoint=server.url, **options)
 
 
 @pytest.fixture
@@ -614,7 +615,7 @@ def test_a_workload_policy_is_made(server: RecordingServer, client: GkeClient) -
 @pytest.mark.parametrize("location", ["us-central1", "us-central1-c", "us-central1-ai1a"])
 def test_policies_are_of_the_region_of_the_cluster(server: RecordingServer, location: str) -> None:
     """Of a zonal cluster, too, the region counts."""
-    client = GkeClient(project="p", location=location, cluster="c", endpoint=server.url)
+    client = GkeClient(replace(CLUSTER_NAME, location=location), endpoint=server.url)
     server.answer = Answer(body={})
     client.get_workload_policy("w")
     client.close()
@@ -685,7 +686,7 @@ def test_nothing_listens() -> None:
     """A create that found nobody listening had no effect."""
     with RecordingServer() as gone:
         url = gone.url
-    client = GkeClient(project="p", location="l", cluster="c", endpoint=url)
+    client = GkeClient(CLUSTER_NAME, endpoint=url)
     assert kind_of(client, "create") is FailureKind.UNAVAILABLE
     client.close()
 
@@ -695,7 +696,7 @@ def test_time_out_of_a_change_is_an_unknown_outcome(server: RecordingServer, met
     """A change without an answer in time may have had its effect, and is not sent again."""
     release = threading.Event()
     server.answer = Answer(body={"name": "o"}, wait_for=release)
-    client = make_client(server, create_timeout_seconds=0.2, delete_timeout_seconds=0.2)
+    client = make_client(server, change_seconds=0.2)
     assert kind_of(client, method) is FailureKind.UNKNOWN_OUTCOME
     release.set()
     client.close()
@@ -920,7 +921,7 @@ def test_missing_default_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(google.auth, "default", none_found)
     with pytest.raises(GkeError, match="gcloud auth application-default login") as caught:
-        GkeClient(project="p", location="l", cluster="c")
+        GkeClient(replace(CLUSTER_NAME, location="l"))
     assert caught.value.failure.kind is FailureKind.PERMISSION
 
 
@@ -935,7 +936,7 @@ def test_without_endpoint_it_is_gke_with_default_credentials(monkeypatch: pytest
     monkeypatch.setattr(google.auth, "default", found)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        client = GkeClient(project="p", location="l", cluster="c")
+        client = GkeClient(replace(CLUSTER_NAME, location="l"))
     assert asked == [("https://www.googleapis.com/auth/cloud-platform",)]
     assert client._api.transport._host == "https://container.googleapis.com"
     assert client._policies_url == "https://compute.googleapis.com/compute/v1/projects/p/regions/l/resourcePolicies"

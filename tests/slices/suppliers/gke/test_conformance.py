@@ -17,7 +17,7 @@ from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from tests.slices.suppliers.conformance import FIRST, SupplierContract
 from tests.support.clock import FakeClock
-from tests.support.gke import SLICE
+from tests.support.gke import CLUSTER_NAME, SLICE
 
 _CHANGES = ("nodePools.create", "nodePools.delete", "resourcePolicies.insert")
 #: One that needs a workload policy.
@@ -46,9 +46,7 @@ class GkeGround:
         policies = {_WITH_POLICY.policy_name: _WITH_POLICY.topology} if policy_exists else {}
         self._simulator = Simulator(SimulatorSettings(workload_policies=policies), clock=self._clock.now)
         self._simulator.start()
-        self._client = GkeClient(
-            project="p", location="us-east5", cluster="c", endpoint=self._simulator.url, create_timeout_seconds=5.0
-        )
+        self._client = GkeClient(CLUSTER_NAME, endpoint=self._simulator.url, change_seconds=5.0)
         self.supplier = GkeSupplier(gke=self._client, clock=self._clock.now)
 
     def request(self, name: PoolName) -> NodePoolRequest:

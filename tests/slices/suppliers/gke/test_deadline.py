@@ -22,6 +22,7 @@ from provisioner.model.capacity import PoolName as Name
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError
 from tests.support.clock import FakeClock
+from tests.support.gke import CLUSTER_NAME
 from tests.support.recording_server import Answer, RecordingServer
 
 #: Long enough for a busy machine to connect to itself, short enough for a test.
@@ -41,7 +42,7 @@ def server() -> Iterator[RecordingServer]:
 
 def client_of(endpoint: str, **options: Any) -> GkeClient:
     """Return a client."""
-    return GkeClient(project="p", location="us-east5", cluster="c", endpoint=endpoint, **options)
+    return GkeClient(CLUSTER_NAME, endpoint=endpoint, **options)
 
 
 def kind_of_create(client: GkeClient) -> FailureKind | None:
@@ -200,7 +201,7 @@ def test_a_connection_that_stands_too_late(server: RecordingServer, monkeypatch:
 def test_a_handshake_of_tls_that_hangs() -> None:
     """A peer that says nothing to our greeting got no request."""
     with listening(say_nothing) as (port, received):
-        client = client_of(f"https://127.0.0.1:{port}", create_timeout_seconds=SHORT_SECONDS)
+        client = client_of(f"https://127.0.0.1:{port}", change_seconds=SHORT_SECONDS)
         assert kind_of_create(client) is FailureKind.UNAVAILABLE
     assert received == []
 
@@ -211,7 +212,7 @@ def test_a_proxy_that_answers_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
-        client = client_of("https://gke.example.com", create_timeout_seconds=SHORT_SECONDS)
+        client = client_of("https://gke.example.com", change_seconds=SHORT_SECONDS)
         assert kind_of_create(client) is FailureKind.UNAVAILABLE
     assert b"".join(received).startswith(b"CONNECT gke.example.com:443 ")
     assert b"nodePools" not in b"".join(received)
@@ -232,9 +233,7 @@ class TokenFrom(auth_credentials.Credentials):
 def test_a_token_that_comes_byte_by_byte(server: RecordingServer) -> None:
     """A token server that never quite answers holds the call no longer than its time."""
     with listening(lambda sock, over: byte_by_byte(sock, over, b"HTTP/1.0 200 OK\r\n\r\n")) as (port, _):
-        client = client_of(
-            server.url, credentials=TokenFrom(f"http://127.0.0.1:{port}"), create_timeout_seconds=SHORT_SECONDS
-        )
+        client = client_of(server.url, credentials=TokenFrom(f"http://127.0.0.1:{port}"), change_seconds=SHORT_SECONDS)
         assert kind_of_create(client) is FailureKind.UNAVAILABLE
     assert server.requests == []
 
@@ -283,7 +282,7 @@ def test_a_body_that_nobody_takes(server: RecordingServer) -> None:
 def test_an_answer_that_comes_byte_by_byte(head: bytes) -> None:
     """Its time is over when the time is over, and whether the create had its effect is not known."""
     with listening(lambda sock, over: byte_by_byte(sock, over, head)) as (port, received):
-        client = client_of(f"http://127.0.0.1:{port}", create_timeout_seconds=SHORT_SECONDS)
+        client = client_of(f"http://127.0.0.1:{port}", change_seconds=SHORT_SECONDS)
         assert kind_of_create(client) is FailureKind.UNKNOWN_OUTCOME
     assert received[0].startswith(b"POST ")
 

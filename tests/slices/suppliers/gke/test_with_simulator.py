@@ -33,7 +33,7 @@ from provisioner.slices.suppliers.gke.errors import GkeError, says_missing
 from provisioner.slices.suppliers.gke.node_labels import expected_node
 from provisioner.slices.suppliers.gke.permissions import ACT_AS, PROJECT_PERMISSIONS, READ_RESERVATION
 from tests.support.clock import FakeClock
-from tests.support.gke import SLICE
+from tests.support.gke import CLUSTER_NAME, SLICE
 
 SINGLE = replace(SLICE, machine_type="ct6e-standard-1t", hosts=1, topology="1x1", placement_topology="")
 #: Nothing that brings nodes later brings them where the pods do not tolerate the pool's own taints.
@@ -63,9 +63,7 @@ class Rehearsal:
     def start(self) -> None:
         """Open the port and make the client."""
         self.simulator.start()
-        self.client = GkeClient(
-            project="p", location="us-east5", cluster="c", endpoint=self.simulator.url, create_timeout_seconds=5.0
-        )
+        self.client = GkeClient(CLUSTER_NAME, endpoint=self.simulator.url, change_seconds=5.0)
 
     def stop(self) -> None:
         """End both."""
