@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from provisioner.runtime import logs
-from provisioner.runtime.status import make_status_server
+from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.slices.metrics import Metrics
 
 _STARTS = 7
@@ -36,12 +36,9 @@ def measure(say: Callable[..., None]) -> None:
     logs.configure("info")
     metrics = _metrics()
     server = make_status_server(
-        name="benchmark",
-        metrics_address="127.0.0.1:0",
-        probe_address="127.0.0.1:0",
-        exposition=metrics.exposition,
-        alive=lambda: True,
-        problems=lambda: (),
+        "benchmark",
+        Scrapes(address="127.0.0.1:0", exposition=metrics.exposition),
+        Probes(address="127.0.0.1:0", alive=lambda: True, problems=tuple),
     )
     server.start()
     [port] = server.ports

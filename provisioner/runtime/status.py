@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -31,8 +31,7 @@ from provisioner.runtime.pages import Content, Feed, Page, Stream
 
 _T = TypeVar("_T")
 
-#: How many scrapes and probes (of each page) run at once; more are answered 503.
-_SCRAPES = 4
+#: How many probes (of each page) run at once; more are answered 503.
 _PROBES = 32
 _LIMITS = Limits()
 #: A stream is looked at so often, and says that it is alive after so long without anything to say.
@@ -40,40 +39,65 @@ _STREAM_LOOK_SECONDS = 0.5
 _STREAM_ALIVE_SECONDS = 4.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scrapes:
+    """What scrapers are served, and at which address."""
+
+    address: str
+    #: Returns all metrics in Prometheus' text format.
+    exposition: Callable[[], bytes]
+    #: So many scrapes run at once; more are answered 503.
+    at_once: int = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probes:
+    """What probes and people are served, and at which address."""
+
+    address: str
+    #: The heartbeat of the loop.
+    alive: Callable[[], bool]
+    #: What keeps the process from being ready, one line each.
+    problems: Callable[[], Sequence[str]]
+    #: What a product adds.
+    pages: Sequence[Page] = ()
+    streams: Sequence[Stream] = ()
+
+
 def make_status_server(
-    *,
     name: str,
-    metrics_address: str,
-    probe_address: str,
-    exposition: Callable[[], bytes],
-    alive: Callable[[], bool],
-    problems: Callable[[], Sequence[str]],
-    pages: Sequence[Page] = (),
-    streams: Sequence[Stream] = (),
-    scrapes: int = _SCRAPES,
+    scrapes: Scrapes,
+    probes: Probes,
+    *,
     limits: Limits = _LIMITS,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> HttpServer:
-    """Return the server of metrics, health and readiness; raise ServerError for an invalid address.
-
-    `alive` is the heartbeat of the loop; `problems` is what keeps the process from being ready, one line each.
-    """
-    metrics_routes = [_page("/metrics", lambda _: Response(exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4), scrapes)]
-    turn = threading.Lock()
-    probe_routes = [
-        _page("/healthz", lambda _: _text([] if alive() else ["the loop has stopped making rounds"]), _PROBES),
-        _page("/readyz", lambda _: _text(problems()), _PROBES),
-        *(_page(each.path, _response_of(each, turn), each.at_once) for each in pages),
-        *(_stream(each, turn) for each in streams),
-    ]
-    limits = replace(limits, streams=frozenset(each.path for each in streams))
+    """Return the server of metrics, health and readiness; raise ServerError for an invalid address."""
+    limits = replace(limits, streams=frozenset(each.path for each in probes.streams))
     routes: dict[Address, list[Route]] = {}
-    for text, served in ((metrics_address, metrics_routes), (probe_address, probe_routes)):
+    for text, served in ((scrapes.address, _routes_of_scrapes(scrapes)), (probes.address, _routes_of_probes(probes))):
         address = parse_address(text)
         if address is not None:
             routes.setdefault(address, []).extend(served)
     apps = {address: _app(pages) for address, pages in routes.items()}
     return HttpServer(apps, name=name, limits=limits, monotonic=monotonic)
+
+
+def _routes_of_scrapes(scrapes: Scrapes) -> list[Route]:
+    def expose(_query: Mapping[str, str]) -> Response:
+        return Response(scrapes.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    return [_page("/metrics", expose, scrapes.at_once)]
+
+
+def _routes_of_probes(probes: Probes) -> list[Route]:
+    turn = threading.Lock()
+    return [
+        _page("/healthz", lambda _: _text([] if probes.alive() else ["the loop has stopped making rounds"]), _PROBES),
+        _page("/readyz", lambda _: _text(probes.problems()), _PROBES),
+        *(_page(each.path, _response_of(each, turn), each.at_once) for each in probes.pages),
+        *(_stream(each, turn) for each in probes.streams),
+    ]
 
 
 def _text(problems: Sequence[str]) -> Response:

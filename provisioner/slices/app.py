@@ -18,7 +18,7 @@ from provisioner.runtime import garbage, signals
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.http import HttpServer
 from provisioner.runtime.parallel import Parallel
-from provisioner.runtime.status import make_status_server
+from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.runtime.wake import Wake
 from provisioner.settings import Settings
 from provisioner.slices import api as board_api
@@ -193,14 +193,15 @@ def build(
         asked_seconds_ago=wake.asked_seconds_ago,
     )
     server = make_status_server(
-        name="tpu-provisioner",
-        metrics_address=addresses.metrics,
-        probe_address=addresses.probes,
-        exposition=metrics.exposition,
-        alive=loop.alive,
-        problems=loop.problems,
-        pages=board_api.pages(board),
-        streams=board_api.streams(board),
+        "tpu-provisioner",
+        Scrapes(address=addresses.metrics, exposition=metrics.exposition),
+        Probes(
+            address=addresses.probes,
+            alive=loop.alive,
+            problems=loop.problems,
+            pages=board_api.pages(board),
+            streams=board_api.streams(board),
+        ),
     )
     return Controller(
         identity=identity,

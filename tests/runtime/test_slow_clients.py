@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from provisioner.runtime.http import Limits
-from provisioner.runtime.status import make_status_server
+from provisioner.runtime.status import Probes, Scrapes, make_status_server
 
 #: As long as a busy machine may take for anything.
 _PATIENCE_SECONDS = 10.0
@@ -27,13 +27,9 @@ class Ground:
         #: Moves a clock that runs by itself.
         self.now = 0.0
         self.server = make_status_server(
-            name="a-controller",
-            metrics_address="127.0.0.1:0",
-            probe_address="127.0.0.1:0",
-            exposition=exposition,
-            alive=lambda: True,
-            problems=lambda: (),
-            scrapes=scrapes,
+            "a-controller",
+            Scrapes(address="127.0.0.1:0", exposition=exposition, at_once=scrapes),
+            Probes(address="127.0.0.1:0", alive=lambda: True, problems=tuple),
             limits=limits,
             monotonic=lambda: time.monotonic() + self.now,
         )

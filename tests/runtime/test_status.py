@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from provisioner.runtime.http import Address, HttpServer, ServerError, parse_address
-from provisioner.runtime.status import make_status_server
+from provisioner.runtime.status import Probes, Scrapes, make_status_server
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,9 @@ def serve() -> Iterator[Serve]:
         problems: Callable[[], Sequence[str]] = lambda: (),
     ) -> HttpServer:
         server = make_status_server(
-            name="a-controller",
-            metrics_address=metrics_address,
-            probe_address=probe_address,
-            exposition=exposition,
-            alive=alive,
-            problems=problems,
+            "a-controller",
+            Scrapes(address=metrics_address, exposition=exposition),
+            Probes(address=probe_address, alive=alive, problems=problems),
         )
         started.append(server)
         server.start()

@@ -12,9 +12,9 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from provisioner.runtime.http import HttpServer, Limits
+from provisioner.runtime.http import HttpServer
 from provisioner.runtime.pages import Content, Feed, Page, Stream
-from provisioner.runtime.status import make_status_server
+from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from tests.support.waiting import wait_for
 
 _AT_ONCE = 3
@@ -51,15 +51,15 @@ class Ground:
         self.counting, self.entered, self.go_on = threading.Lock(), threading.Semaphore(0), threading.Event()
         self.working = self.most_working = 0
         self.server: HttpServer = make_status_server(
-            name="a-controller",
-            metrics_address="0",
-            probe_address="127.0.0.1:0",
-            exposition=lambda: b"",
-            alive=lambda: True,
-            problems=lambda: (),
-            pages=[Page(path="/", make=self._page), Page(path="/heavy", make=self._heavy)],
-            streams=[Stream(path="/events", open=self._open, at_once=_AT_ONCE)],
-            limits=Limits(),
+            "a-controller",
+            Scrapes(address="0", exposition=bytes),
+            Probes(
+                address="127.0.0.1:0",
+                alive=lambda: True,
+                problems=tuple,
+                pages=[Page(path="/", make=self._page), Page(path="/heavy", make=self._heavy)],
+                streams=[Stream(path="/events", open=self._open, at_once=_AT_ONCE)],
+            ),
             monotonic=lambda: time.monotonic() + self.ahead_seconds,
         )
         self.server.start()

@@ -21,7 +21,7 @@ from provisioner.model.capacity import Zone
 from provisioner.model.choices import parse_choices
 from provisioner.model.workloads import ObjectRef
 from provisioner.runtime.http import ServerError
-from provisioner.runtime.status import make_status_server
+from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.settings.prices import parse_prices
 from provisioner.simulators.gke.faults import Fault, FaultKind
 from provisioner.slices import api
@@ -264,14 +264,15 @@ def serve(demo: Demo, *, address: str, speed: float, seconds: float | None = Non
     """
     board = demo.begin()
     server = make_status_server(
-        name="tpu-provisioner",
-        metrics_address=address,
-        probe_address=address,
-        exposition=demo.metrics.exposition,
-        alive=lambda: True,
-        problems=tuple,
-        pages=api.pages(board),
-        streams=api.streams(board),
+        "tpu-provisioner",
+        Scrapes(address=address, exposition=demo.metrics.exposition),
+        Probes(
+            address=address,
+            alive=lambda: True,
+            problems=tuple,
+            pages=api.pages(board),
+            streams=api.streams(board),
+        ),
     )
     with logs.told_to(demo.stage):
         server.start()

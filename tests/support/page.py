@@ -19,7 +19,7 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
-from provisioner.runtime.status import make_status_server
+from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.slices import api
 from provisioner.slices.board import About, Board, Document
 from provisioner.slices.view import CapacityView, PoolView, SliceView, State, View, WorkloadView
@@ -204,14 +204,15 @@ def served(board: Board, port: int = 0, *, prefix: str = "", streams_at_once: in
         for each in api.streams(board)
     ]
     server = make_status_server(
-        name="a-controller",
-        metrics_address="0",
-        probe_address=f"127.0.0.1:{port}",
-        exposition=lambda: b"",
-        alive=lambda: True,
-        problems=tuple,
-        pages=[replace(each, path=prefix + each.path) for each in api.pages(board)],
-        streams=streams,
+        "a-controller",
+        Scrapes(address="0", exposition=bytes),
+        Probes(
+            address=f"127.0.0.1:{port}",
+            alive=lambda: True,
+            problems=tuple,
+            pages=[replace(each, path=prefix + each.path) for each in api.pages(board)],
+            streams=streams,
+        ),
     )
     server.start()
     try:
