@@ -8,6 +8,7 @@ import threading
 import time
 import webbrowser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,6 +21,7 @@ from provisioner.cli import output, tables
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command, complete_files
 from provisioner.cli.manifests import Manifests, read_manifests
+from provisioner.cli.simulated import simulated_gke
 from provisioner.constants import TPU_RESOURCE
 from provisioner.localcluster import LocalClusterError
 from provisioner.rehearsal.story import PoolTimes, Story
@@ -63,23 +65,13 @@ _STEPS = (
     ),
 )
 @click.argument("files", nargs=-1, type=Path, metavar="[FILE]...", shell_complete=complete_files)
-@click.option(
-    "--create-seconds", type=float, default=12.0, show_default=True, help="time that GKE takes to create a pool"
-)
-@click.option(
-    "--delete-seconds", type=float, default=4.0, show_default=True, help="time that GKE takes to delete a pool"
-)
-@click.option(
-    "--operations-quota", type=int, help="maximum number of concurrent node pool operations (default: no limit)"
-)
+@simulated_gke(create_seconds=12.0, delete_seconds=4.0)
 @click.option("--watch", is_flag=True, help="open the status page in a browser")
 @click.option("--keep", is_flag=True, help="keep everything running afterwards (also KEEP=1)")
 def command(
     files: tuple[Path, ...],
     *,
-    create_seconds: float,
-    delete_seconds: float,
-    operations_quota: int | None,
+    gke: SimulatorSettings,
     watch: bool,
     keep: bool,
 ) -> int:
@@ -107,17 +99,10 @@ def command(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
-    simulated = SimulatorSettings(
-        project=PROJECT,
-        location=LOCATION,
-        cluster=CLUSTER,
-        create_seconds=create_seconds,
-        delete_seconds=delete_seconds,
-        operations_quota=operations_quota,
-    )
+    gke = replace(gke, project=PROJECT, location=LOCATION, cluster=CLUSTER)
     narrator = _Narrator()
     try:
-        with Rehearsal(settings=simulated, progress=narrator.tell) as rehearsal:
+        with Rehearsal(settings=gke, progress=narrator.tell) as rehearsal:
             delay = os.environ.get("NODEPOOL_DELETION_DELAY", "5s")
             process = rehearsal.provisioner(environment={"NODEPOOL_DELETION_DELAY": delay})
             process.start()
@@ -128,7 +113,7 @@ def command(
             for file in files:
                 rehearsal.kubectl("apply", "--server-side", "-f", str(file))
             story = Story(rehearsal, process)
-            _watch(rehearsal, process, story, narrator, create_seconds, interrupted)
+            _watch(rehearsal, process, story, narrator, gke.create_seconds, interrupted)
             click.echo("\n".join(summary(story.pools.values(), rehearsal.gke.call_counts())))
             if keep and not interrupted.is_set():
                 _stay(rehearsal, process, interrupted)

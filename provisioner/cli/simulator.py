@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command, complete_files
-from provisioner.simulators.gke.settings import SettingsError, SimulatorSettings
+from provisioner.cli.simulated import simulated_gke
+from provisioner.simulators.gke.settings import SimulatorSettings
 
 _DEFAULTS = SimulatorSettings()
 
@@ -29,23 +29,7 @@ _DEFAULTS = SimulatorSettings()
 @click.option("--project", help="serve only this project (default: any)")
 @click.option("--location", help="serve only this zone or region (default: any)")
 @click.option("--cluster", help="serve only this cluster (default: any)")
-@click.option(
-    "--create-seconds",
-    type=float,
-    default=_DEFAULTS.create_seconds,
-    show_default=True,
-    help="time that the create of a pool takes",
-)
-@click.option(
-    "--delete-seconds",
-    type=float,
-    default=_DEFAULTS.delete_seconds,
-    show_default=True,
-    help="time that the delete of a pool takes",
-)
-@click.option(
-    "--operations-quota", type=int, help="maximum number of concurrent operations in a cluster (default: no limit)"
-)
+@simulated_gke(create_seconds=_DEFAULTS.create_seconds, delete_seconds=_DEFAULTS.delete_seconds)
 def command(
     *,
     port: int,
@@ -54,23 +38,10 @@ def command(
     project: str | None,
     location: str | None,
     cluster: str | None,
-    create_seconds: float,
-    delete_seconds: float,
-    operations_quota: int | None,
+    gke: SimulatorSettings,
 ) -> int:
     """Run only the simulated GKE, until SIGINT or SIGTERM. docs/simulator.md describes it."""
     from provisioner.simulators.gke import app  # noqa: PLC0415 - a server: not for the help
 
-    try:
-        settings = SimulatorSettings(
-            project=project,
-            location=location,
-            cluster=cluster,
-            create_seconds=create_seconds,
-            delete_seconds=delete_seconds,
-            operations_quota=operations_quota,
-        )
-    except SettingsError as error:
-        sys.stderr.write(f"simulator: {error}\n")
-        return ExitCode.USAGE
+    settings = replace(gke, project=project, location=location, cluster=cluster)
     return app.serve(settings, kubeconfig=kubeconfig, host=host, port=port)

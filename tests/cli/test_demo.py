@@ -10,6 +10,8 @@ import yaml
 
 from provisioner import constants
 from provisioner.cli.demo import problem_with, summary
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.main import main
 from provisioner.cli.manifests import Manifests
 from provisioner.cli.yamltext import read_documents
 from provisioner.rehearsal.story import PoolTimes
@@ -46,6 +48,23 @@ def test_what_is_left_after_an_interruption_is_named(until: str) -> None:
     assert not any("created and deleted" in line for line in lines)
     assert "16 chips in 2 node pools; 1 deleted, 1 left:" in lines
     assert f"  b-0123456789: 8 chips, {until.replace('_', ' ')}" in lines
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        pytest.param("--create-seconds=-1", "create_seconds: -1.0 is not a number of seconds", id="a negative time"),
+        pytest.param("--operations-quota=0", "operations_quota: 0 is less than 1", id="no operation at all"),
+    ],
+)
+def test_a_pace_that_makes_no_sense_is_a_usage_error(
+    option: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is started."""
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", option])
+    assert ended.value.code == ExitCode.USAGE
+    assert words in capsys.readouterr().err
 
 
 def test_without_a_pool_there_is_no_table() -> None:

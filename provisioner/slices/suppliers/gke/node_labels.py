@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from provisioner import constants, tpu
 from provisioner.model.capacity import CapacityKind, NodePool, Taint, Zone
@@ -36,6 +37,20 @@ _RESERVATION_LABELS = (
 )
 
 
+# A tuple: it is hashed for every pool, in every round.
+class _Kind(NamedTuple):
+    """What the labels follow from that pools have in common."""
+
+    accelerator: str
+    machine_type: str
+    chips: int
+    topology: str
+    disk_type: str
+    zone: Zone | None
+    capacity: CapacityKind
+    policy_name: str
+
+
 def expected_node(pool: NodePool) -> NodeView:
     """Predict how the scheduler will see a node of a pool.
 
@@ -60,10 +75,17 @@ def expected_node(pool: NodePool) -> NodeView:
 def _labels(pool: NodePool, accelerator: str, machine: MachineType) -> dict[str, str]:
     """Return the labels that the nodes of a pool will carry as far as they are known."""
     zone = pool.zones[0] if pool.zones else None
-    kind = _of_kind(
-        accelerator, machine.name, machine.chips, pool.topology, pool.disk_type, zone, pool.capacity, pool.policy_name
+    kind = _Kind(
+        accelerator=accelerator,
+        machine_type=machine.name,
+        chips=machine.chips,
+        topology=pool.topology,
+        disk_type=pool.disk_type,
+        zone=zone,
+        capacity=pool.capacity,
+        policy_name=pool.policy_name,
     )
-    labels = {**pool.labels, constants.NODE_POOL: pool.name, **kind}
+    labels = {**pool.labels, constants.NODE_POOL: pool.name, **_of_kind(kind)}
     if pool.reservation:
         parts = zip(_RESERVATION_LABELS, reservation_parts(pool.reservation), strict=True)
         labels |= {label: name for label, name in parts if name}
@@ -71,24 +93,15 @@ def _labels(pool: NodePool, accelerator: str, machine: MachineType) -> dict[str,
 
 
 @lru_cache(maxsize=1024)
-def _of_kind(
-    accelerator: str,
-    machine_type: str,
-    chips: int,
-    topology: str,
-    disk_type: str,
-    zone: Zone | None,
-    capacity: CapacityKind,
-    policy_name: str,
-) -> Mapping[str, str]:
+def _of_kind(kind: _Kind) -> Mapping[str, str]:
     """Return the labels that all pools of one kind have in common."""
     labels = {
-        constants.TPU_ACCELERATOR: accelerator,
-        constants.TPU_TOPOLOGY: topology,
-        constants.ACCELERATOR_COUNT: str(chips),
-        constants.INSTANCE_TYPE: machine_type,
-        constants.BETA_INSTANCE_TYPE: machine_type,
-        constants.MACHINE_FAMILY: machine_type.partition("-")[0],
+        constants.TPU_ACCELERATOR: kind.accelerator,
+        constants.TPU_TOPOLOGY: kind.topology,
+        constants.ACCELERATOR_COUNT: str(kind.chips),
+        constants.INSTANCE_TYPE: kind.machine_type,
+        constants.BETA_INSTANCE_TYPE: kind.machine_type,
+        constants.MACHINE_FAMILY: kind.machine_type.partition("-")[0],
         constants.OS: "linux",
         constants.BETA_OS: "linux",
         constants.ARCH: "amd64",
@@ -97,12 +110,12 @@ def _of_kind(
         constants.CONTAINER_RUNTIME: "containerd",
         constants.METADATA_SERVER: "true",
     }
-    if disk_type:
-        labels[constants.BOOT_DISK] = disk_type
-    if zone is not None:
-        labels |= dict.fromkeys(constants.ZONE_LABELS, str(zone))
-        labels |= dict.fromkeys((constants.REGION, constants.BETA_REGION), region_of(zone))
-    labels |= _CAPACITY_LABELS[capacity]
-    if policy_name:
-        labels[constants.PLACEMENT_POLICY] = policy_name
+    if kind.disk_type:
+        labels[constants.BOOT_DISK] = kind.disk_type
+    if kind.zone is not None:
+        labels |= dict.fromkeys(constants.ZONE_LABELS, str(kind.zone))
+        labels |= dict.fromkeys((constants.REGION, constants.BETA_REGION), region_of(kind.zone))
+    labels |= _CAPACITY_LABELS[kind.capacity]
+    if kind.policy_name:
+        labels[constants.PLACEMENT_POLICY] = kind.policy_name
     return labels
