@@ -90,12 +90,12 @@ def _counted(api: kube.KubeApi) -> Iterator[Counter[str]]:
     lock = threading.Lock()
     send = api._send  # noqa: SLF001 - below it nothing repeats a request
 
-    def counting(method: str, path: str, **options: Any) -> Any:
-        listed = "limit" in (options.get("query") or {})
-        parts = path.rsplit("/", 2)
+    def counting(request: Any) -> Any:
+        listed = "limit" in (request.query or {})
+        parts = request.path.rsplit("/", 2)
         with lock:
-            counts[f"LIST {parts[-1]}" if listed else f"{method} {parts[-2]}"] += 1
-        return send(method, path, **options)
+            counts[f"LIST {parts[-1]}" if listed else f"{request.method} {parts[-2]}"] += 1
+        return send(request)
 
     api._send = counting  # type: ignore[method-assign] # noqa: SLF001
     try:

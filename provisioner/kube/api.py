@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -47,6 +47,25 @@ _METADATA = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_JSON}"
 USER_AGENT = f"tpu-provisioner/{__version__}"
 #: Watches (a handful, or one a namespace), the worker threads, the lease, events and live reads, all at once.
 POOL_SIZE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One request to the API server."""
+
+    method: str
+    path: str
+    _: KW_ONLY
+    query: Mapping[str, str] | None = None
+    body: JsonObject | None = None
+    content_type: str = _JSON
+    accept: str = _JSON
+    timeouts: Timeouts
+
+    @property
+    def title(self) -> str:
+        """What is asked, for messages."""
+        return f"{self.method} {self.path}"
 
 
 class KubeApi:
@@ -89,7 +108,7 @@ class KubeApi:
         self, path: str, query: Mapping[str, str] | None = None, *, timeouts: Timeouts = DEFAULT_TIMEOUTS
     ) -> JsonObject:
         """Return one object."""
-        return self._exchange("GET", path, query=query, timeouts=timeouts)
+        return self._exchange(_Request("GET", path, query=query, timeouts=timeouts))
 
     def list_page(
         self,
@@ -106,23 +125,18 @@ class KubeApi:
         if continue_token:
             asked["continue"] = continue_token
         # A single object has to be read whatever its size: there is no smaller page to ask for.
-        data = self._read(
-            "GET",
-            path,
-            query=asked,
-            accept=_LIST_OF_METADATA if metadata_only else _JSON,
-            timeouts=timeouts,
-            most_bytes=PAGE_BYTES if limit > 1 else ANSWER_BYTES,
-        )
-        return replace(page_of(path, decode_object(f"GET {path}", data)), size_bytes=len(data))
+        accept = _LIST_OF_METADATA if metadata_only else _JSON
+        request = _Request("GET", path, query=asked, accept=accept, timeouts=timeouts)
+        data = self._read(request, most_bytes=PAGE_BYTES if limit > 1 else ANSWER_BYTES)
+        return replace(page_of(path, decode_object(request.title, data)), size_bytes=len(data))
 
     def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Create an object in a collection; Conflict where its name is taken."""
-        return self._exchange("POST", path, body=body, timeouts=timeouts)
+        return self._exchange(_Request("POST", path, body=body, timeouts=timeouts))
 
     def put(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Replace an object; Conflict where body's resourceVersion is not the current one."""
-        return self._exchange("PUT", path, body=body, timeouts=timeouts)
+        return self._exchange(_Request("PUT", path, body=body, timeouts=timeouts))
 
     def patch(
         self,
@@ -133,14 +147,9 @@ class KubeApi:
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> JsonObject:
         """Change an object by a JSON merge patch, or a strategic one; return its metadata."""
-        kind = "strategic-merge-patch" if strategic else "merge-patch"
+        content_type = f"application/{'strategic-merge-patch' if strategic else 'merge-patch'}+json"
         return self._exchange(
-            "PATCH",
-            path,
-            body=body,
-            content_type=f"application/{kind}+json",
-            accept=_METADATA,
-            timeouts=timeouts,
+            _Request("PATCH", path, body=body, content_type=content_type, accept=_METADATA, timeouts=timeouts)
         )
 
     def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
@@ -148,12 +157,12 @@ class KubeApi:
         body: JsonObject | None = None
         if uid:
             body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
-        return self._exchange("DELETE", path, body=body, timeouts=timeouts)
+        return self._exchange(_Request("DELETE", path, body=body, timeouts=timeouts))
 
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> LineStream:
         """Open a response and hand out its lines as they arrive."""
-        response = self._send("GET", path, query=query, timeouts=timeouts)
-        what = f"GET {path}"
+        request = _Request("GET", path, query=query, timeouts=timeouts)
+        response = self._send(request)
         if response.status != 200:
             try:
                 data = response.read(CHUNK_BYTES)
@@ -161,51 +170,25 @@ class KubeApi:
                 data = b""  # the status alone says enough
             finally:
                 response.close()
-            raise error_of(what, response, data)
-        return LineStream(response, what=what, read_seconds=timeouts.read_seconds)
+            raise error_of(request.title, response, data)
+        return LineStream(response, what=request.title, read_seconds=timeouts.read_seconds)
 
-    def _exchange(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: JsonObject | None = None,
-        content_type: str = _JSON,
-        accept: str = _JSON,
-        timeouts: Timeouts,
-    ) -> JsonObject:
-        data = self._read(
-            method, path, query=query, body=body, content_type=content_type, accept=accept, timeouts=timeouts
-        )
-        return decode_object(f"{method} {path}", data)
+    def _exchange(self, request: _Request) -> JsonObject:
+        return decode_object(request.title, self._read(request, most_bytes=ANSWER_BYTES))
 
-    def _read(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: JsonObject | None = None,
-        content_type: str = "application/json",
-        accept: str = _JSON,
-        timeouts: Timeouts,
-        most_bytes: int = ANSWER_BYTES,
-    ) -> bytes:
+    def _read(self, request: _Request, *, most_bytes: int) -> bytes:
         """Send a request and return the whole answer, as far as it is not larger than is read."""
-        what = f"{method} {path}"
-        response = self._send(
-            method, path, query=query, body=body, content_type=content_type, accept=accept, timeouts=timeouts
-        )
-        with self._transport(what, timeouts):
-            data = read_answer(what, response, most_bytes=most_bytes)
+        response = self._send(request)
+        with self._transport(request):
+            data = read_answer(request.title, response, most_bytes=most_bytes)
         if not 200 <= response.status < 300:
-            raise error_of(what, response, data)
+            raise error_of(request.title, response, data)
         return data
 
     @contextmanager
-    def _transport(self, what: str, timeouts: Timeouts) -> Iterator[None]:
+    def _transport(self, request: _Request) -> Iterator[None]:
         """Turn whatever the transport raises into our error."""
+        what, timeouts = request.title, request.timeouts
         try:
             yield
         except NewConnectionError as error:
@@ -219,28 +202,19 @@ class KubeApi:
         except TRANSPORT_ERRORS as error:
             raise errors.Unavailable(f"{what}: {self.server} can't be reached: {error}") from error
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: JsonObject | None = None,
-        content_type: str = "application/json",
-        accept: str = _JSON,
-        timeouts: Timeouts,
-    ) -> urllib3.BaseHTTPResponse:
-        headers = {"accept": accept, "user-agent": USER_AGENT}
-        parameters = list((query or {}).items())
-        self._authorize(method, path, headers=headers, parameters=parameters)
+    def _send(self, request: _Request) -> urllib3.BaseHTTPResponse:
+        headers = {"accept": request.accept, "user-agent": USER_AGENT}
+        parameters = list((request.query or {}).items())
+        self._authorize(request.method, request.path, headers=headers, parameters=parameters)
         data = None
-        if body is not None:
-            headers["content-type"] = content_type
-            data = json.dumps(body, separators=(",", ":")).encode()
-        url = self.server + path + (f"?{urlencode(parameters)}" if parameters else "")
-        with self._transport(f"{method} {path}", timeouts):
+        if request.body is not None:
+            headers["content-type"] = request.content_type
+            data = json.dumps(request.body, separators=(",", ":")).encode()
+        url = self.server + request.path + (f"?{urlencode(parameters)}" if parameters else "")
+        timeouts = request.timeouts
+        with self._transport(request):
             return self._pool.request(
-                method,
+                request.method,
                 url,
                 body=data,
                 headers=headers,
