@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from provisioner import tpu
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, FailureKind
-from provisioner.slices.metrics import CHIP_STATES, NOT_READY, PREFIX, Described, Metrics
+from provisioner.runtime.metrics import Described
+from provisioner.slices.metrics import CHIP_STATES, NOT_READY, PREFIX, Metrics
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.startups import Stage
@@ -297,7 +298,7 @@ def examples() -> list[str]:
 
 def main() -> None:
     """Print the page."""
-    described = {each.name: each for each in Metrics(version="").described}
+    described = {each.name: each for each in Metrics(version="").registry.described}
     sys.stdout.write(_HEAD + "".join(_rows(described)))
 
 

@@ -1,4 +1,4 @@
-"""Every metric of the provisioner, in a registry of its own.
+"""Every metric of the provisioner: a definition, and the method that sets it.
 
 Labels are bounded: kinds, phases, methods, reasons, never names of workloads or pools; of namespaces the first hundred
 (see `provisioner.slices.usage`) and those that limits name. Callers speak of what happened; that it becomes a counter
@@ -8,14 +8,12 @@ or a gauge is known here only. docs/metrics.md is made from the texts here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily
-from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from provisioner.model.capacity import FailureKind
+from provisioner.runtime.metrics import Described, Registry
 from provisioner.slices.planning.launch.limit_use import LimitUse
 from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.startups import Stage
@@ -40,166 +38,140 @@ _USAGE_LABELS = ("workload_namespace", "accelerator", "capacity", "use")
 _PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
 
 
-class Described(NamedTuple):
-    """What a metric is, for its line in docs/metrics.md."""
-
-    #: As queries name it; of a histogram without `_bucket`, `_sum` and `_count`.
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    text: str
-
-
 class Metrics:
     """The metrics of one process; setters may be called from any thread."""
 
     def __init__(self, *, version: str) -> None:
-        self.registry = CollectorRegistry(auto_describe=True)
-        self.described: list[Described] = []
-        # process_cpu_seconds_total, process_resident_memory_bytes and the like, as Go programs have them.
-        ProcessCollector(registry=self.registry)
-        self._build_info = self._gauge("build_info", "Always 1; the label is the release.", "version")
-        self._build_info.labels(version).set(1)
-
-        self._gke_seconds = self._histogram(
+        registry = self.registry = Registry(PREFIX, version=version)
+        self._gke_seconds = registry.histogram(
             "gke_request_duration_seconds", "Duration of calls to GKE.", _CALL_BUCKETS, "method"
         )
-        self._gke_errors = self._counter(
+        self._gke_errors = registry.counter(
             "gke_request_errors", "Calls to GKE that failed, by kind of failure.", "method", "kind"
         )
-        self._gke_requests = self._counter(
+        self._gke_requests = registry.counter(
             "gke_requests",
             "Calls to GKE, by method and HTTP status; `none`: there was no answer, or none with a status.",
             "method",
             "code",
         )
-        self._operations = self._gauge(
+        self._operations = registry.gauge(
             "gke_operations_in_flight",
             "Node pool operations in progress in the cluster, as far as node pools and accepted calls show them.",
         )
-        self._operations_limit = self._gauge(
+        self._operations_limit = registry.gauge(
             "gke_operations_limit",
             "How many operations GKE takes at once, as learned from its answers; 0 until it has rejected one.",
         )
 
-        self._rounds = self._counter("rounds", "Rounds of observe, decide, act, by result.", "result")
-        self._round_seconds = self._histogram("round_duration_seconds", "Duration of a round.", _ROUND_BUCKETS)
-        self._decide_seconds = self._histogram(
+        self._rounds = registry.counter("rounds", "Rounds of observe, decide, act, by result.", "result")
+        self._round_seconds = registry.histogram("round_duration_seconds", "Duration of a round.", _ROUND_BUCKETS)
+        self._decide_seconds = registry.histogram(
             "decide_duration_seconds", "Duration of the decision in a round.", _DECIDE_BUCKETS
         )
-        self._last_round = self._gauge(
+        self._last_round = registry.gauge(
             "loop_last_round_timestamp_seconds", "When the last round ended, in seconds since 1970."
         )
-        self._loop_lag = self._histogram(
+        self._loop_lag = registry.histogram(
             "loop_lag_seconds",
             "Time from the first event or answer that asked for a round to the beginning of that round.",
             _ROUND_BUCKETS,
         )
-        self._list_age = self._gauge(
+        self._list_age = registry.gauge(
             "pool_list_age_seconds", "How old the list of node pools is that the last decision was made on."
         )
 
-        self._slices = _Picture(self._gauge("slices", "Slices that workloads request, by phase.", "phase"))
-        self._node_pools = _Picture(self._gauge("node_pools", "Node pools of the provisioner, by phase.", "phase"))
-        self._chips = _Picture(self._gauge("chips", "TPU chips, by state.", "state"))
+        self._slices = registry.picture("slices", "Slices that workloads request, by phase.", "phase")
+        self._node_pools = registry.picture("node_pools", "Node pools of the provisioner, by phase.", "phase")
+        self._chips = registry.picture("chips", "TPU chips, by state.", "state")
         self._chips.replace(dict.fromkeys(CHIP_STATES, 0))
 
-        self._creates = self._counter("creates", "Node pool creates that were submitted, by result.", "result")
-        self._deletes = self._counter(
+        self._creates = registry.counter("creates", "Node pool creates that were submitted, by result.", "result")
+        self._deletes = registry.counter(
             "deletes", "Node pool deletes that were submitted, by reason and result.", "reason", "result"
         )
-        self._deletes_blocked = self._gauge(
+        self._deletes_blocked = registry.gauge(
             "deletes_blocked", "Node pools that should be deleted and are not, because unfinished pods are on them."
         )
-        self._phase_seconds = self._histogram(
+        self._phase_seconds = registry.histogram(
             "time_to_phase_seconds",
             "Time from a slice being wanted to its pool being provisioned, ready, and in use.",
             _PHASE_BUCKETS,
             "phase",
         )
-        self._startup_seconds = self._histogram(
+        self._startup_seconds = registry.histogram(
             "slice_startup_seconds",
             "Time from a slice's leader pod being unschedulable to its node pool being listed by GKE (created), to all "
             "nodes being ready (ready), and to the leader pod being bound (running).",
             _STARTUP_BUCKETS,
             "stage",
         )
-        self._longest_wait = self._gauge(
+        self._longest_wait = registry.gauge(
             "longest_wait_seconds", "For how long the longest waiting leader pod of a slice has been unschedulable."
         )
-        self._pool_failures = self._counter(
+        self._pool_failures = registry.counter(
             "node_pool_failures",
             f"Node pools that failed after GKE had accepted their create, by kind of failure; {NOT_READY}: nodes did "
             "not become ready in time.",
             "kind",
         )
-        self._overdue = self._gauge(
+        self._overdue = registry.gauge(
             "unneeded_overdue_seconds",
             "For how long a node pool that nothing needs has been there beyond NODEPOOL_DELETION_DELAY; the longest.",
         )
-        self._notices = _Picture(
-            self._gauge("notices", "What slices are told by Events now, by the Event's reason.", "reason")
+        self._notices = registry.picture(
+            "notices", "What slices are told by Events now, by the Event's reason.", "reason"
         )
-        self._alerts = _Picture(self._gauge("alerts", "Alerts that the administrator must look at, by kind.", "kind"))
-        self._backoff = _Picture(
-            self._gauge(
-                "backoff_active",
-                "Kinds of capacity whose last attempt failed, until an hour after the next attempt is allowed.",
-                "kind",
-            )
+        self._alerts = registry.picture("alerts", "Alerts that the administrator must look at, by kind.", "kind")
+        self._backoff = registry.picture(
+            "backoff_active",
+            "Kinds of capacity whose last attempt failed, until an hour after the next attempt is allowed.",
+            "kind",
         )
-        self._backoff_blocking = _Picture(
-            self._gauge(
-                "backoff_blocking", "Kinds of capacity, and slices, for which no create is allowed right now.", "kind"
-            )
+        self._backoff_blocking = registry.picture(
+            "backoff_blocking", "Kinds of capacity, and slices, for which no create is allowed right now.", "kind"
         )
-        self._backoff_oldest = _Picture(
-            self._gauge(
-                "backoff_oldest_seconds",
-                "Since when creates of a kind of capacity, or of a slice, have failed without a success; the longest.",
-                "kind",
-            )
+        self._backoff_oldest = registry.picture(
+            "backoff_oldest_seconds",
+            "Since when creates of a kind of capacity, or of a slice, have failed without a success; the longest.",
+            "kind",
         )
 
-        self._limit = _Picture(self._gauge("limit", "The limits that are set, by setting and scope.", "limit", "scope"))
-        self._limit_used = _Picture(
-            self._gauge(
-                "limit_used",
-                "How much of each limit is used; scope `*`: by the one that uses most of those that are not named.",
-                "limit",
-                "scope",
-            )
+        self._limit = registry.picture("limit", "The limits that are set, by setting and scope.", "limit", "scope")
+        self._limit_used = registry.picture(
+            "limit_used",
+            "How much of each limit is used; scope `*`: by the one that uses most of those that are not named.",
+            "limit",
+            "scope",
         )
-        self._limit_waiting = _Picture(
-            self._gauge("limit_waiting_slices", "Slices that get no node pool because of a limit, by limit.", "limit")
+        self._limit_waiting = registry.picture(
+            "limit_waiting_slices", "Slices that get no node pool because of a limit, by limit.", "limit"
         )
 
         self._usage = _Usage()
-        self.registry.register(self._usage)
-        self.described += (
+        registry.register(self._usage)
+        registry.described += (
             Described(f"{family.name}_total", "counter", _USAGE_LABELS, family.documentation)
             for family in self._usage.collect()
         )
-        self._cost_per_hour = _Picture(
-            self._gauge(
-                "cost_per_hour",
-                "What the chips that are there cost an hour, in the currency of CHIP_HOUR_PRICES.",
-                *_USAGE_LABELS,
-            )
+        self._cost_per_hour = registry.picture(
+            "cost_per_hour",
+            "What the chips that are there cost an hour, in the currency of CHIP_HOUR_PRICES.",
+            *_USAGE_LABELS,
         )
-        self._unpriced = self._gauge("unpriced_chips", "Chips for which CHIP_HOUR_PRICES has no price.")
+        self._unpriced = registry.gauge("unpriced_chips", "Chips for which CHIP_HOUR_PRICES has no price.")
 
-        self._watch_synced = self._gauge("watch_synced", "1 while a list-watch has a complete picture.", "resource")
-        self._watch_age = self._gauge(
+        self._watch_synced = registry.gauge("watch_synced", "1 while a list-watch has a complete picture.", "resource")
+        self._watch_age = registry.gauge(
             "watch_last_contact_age_seconds", "Time since a list-watch last heard from the API server.", "resource"
         )
         #: Those that have a state.
         self._watches: set[str] = set()
-        self._leader = self._gauge("leader", "1 while this process is the leader.")
-        self._proven = self._gauge(
+        self._leader = registry.gauge("leader", "1 while this process is the leader.")
+        self._proven = registry.gauge(
             "cluster_proven", "1 when kubeconfig and GKE settings are proven to be of one cluster."
         )
-        self._events_dropped = self._counter(
+        self._events_dropped = registry.counter(
             "events_dropped", "Kubernetes Events that were not written: too many, or rejected."
         )
         self._begin_at_zero()
@@ -366,38 +338,7 @@ class Metrics:
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        self.described.append(Described(f"{PREFIX}{name}_total", "counter", labels, text))
-        return Counter(PREFIX + name, text, labels, registry=self.registry)
-
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        self.described.append(Described(PREFIX + name, "gauge", labels, text))
-        return Gauge(PREFIX + name, text, labels, registry=self.registry)
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        self.described.append(Described(PREFIX + name, "histogram", labels, text))
-        return Histogram(PREFIX + name, text, labels, buckets=buckets, registry=self.registry)
-
-
-class _Picture:
-    """A gauge with labels that is set as a whole."""
-
-    def __init__(self, gauge: Gauge) -> None:
-        self._gauge = gauge
-        self._shown: dict[str | tuple[str, ...], float] = {}
-
-    def replace(self, values: Mapping[Any, float]) -> None:
-        """Set all values, by label or by labels in order.
-
-        What is gone goes to 0, since a series that ends looks like a failed scrape.
-        """
-        for label in {**self._shown, **values}:
-            value = values.get(label, 0)
-            if self._shown.get(label) != value:
-                self._shown[label] = value
-                self._gauge.labels(*((label,) if isinstance(label, str) else label)).set(value)
+        return self.registry.exposition()
 
 
 class _Usage(Collector):

@@ -213,7 +213,7 @@ def test_every_alert_is_seen_to_fire() -> None:
 
 def test_a_query_names_what_is_exported() -> None:
     """A metric that is renamed would silence its alert."""
-    exported = {each.name: set(each.labels) for each in Metrics(version="test").described}
+    exported = {each.name: set(each.labels) for each in Metrics(version="test").registry.described}
     for rule in alerts.RULES:
         found = re.findall(rf"({PREFIX}\w+)(?:\{{(\w+)=)?", rule.query)
         assert found

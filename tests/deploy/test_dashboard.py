@@ -15,7 +15,7 @@ from deploy import chart, dashboard
 from provisioner.slices.metrics import PREFIX, Metrics
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, only
-from tests.runtime.test_metrics import SETTERS
+from tests.slices.test_metrics import SETTERS
 
 #: Labels that Prometheus gives to what it scrapes; `cluster` where it is told to.
 _OF_THE_SCRAPE = {"cluster", "namespace", "pod"}

@@ -36,7 +36,7 @@ def test_the_page_of_metrics_is_what_the_code_makes() -> None:
 def test_every_family_is_described_with_its_labels() -> None:
     """What is told of a metric is what it has: also where no sample shows its labels yet."""
     metrics = Metrics(version="test")
-    described = {each.name: each for each in metrics.described}
+    described = {each.name: each for each in metrics.registry.described}
     families = {
         f"{family.name}_total" if family.type == "counter" else family.name: family
         for family in metrics.registry.collect()
@@ -66,5 +66,5 @@ def test_every_exported_name_is_on_the_page() -> None:
 def test_every_label_is_explained() -> None:
     """With its values, where they are few."""
     explained = set(re.findall(r"^\| `(\w+)` \| (?!counter|gauge|histogram)", _PAGE.read_text("utf-8"), re.MULTILINE))
-    used = {label for each in Metrics(version="test").described for label in each.labels}
+    used = {label for each in Metrics(version="test").registry.described for label in each.labels}
     assert used - explained == {"version", "scope"}
