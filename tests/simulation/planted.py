@@ -42,7 +42,7 @@ from provisioner.slices.planning.memory import answers, backoff, open_calls
 from provisioner.slices.planning.ownership import Ownership
 from provisioner.slices.planning.retire import arriving, unneeded
 from provisioner.slices.planning.supply import Supply
-from provisioner.slices.suppliers.gke import errors, identity_check, translate
+from provisioner.slices.suppliers.gke import errors, exceptions, identity_check, translate
 from provisioner.slices.suppliers.gke.names import pool_name
 from provisioner.slices.view import build as view_build
 from provisioner.slices.view.timeline import Timeline
@@ -473,7 +473,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="outage-is-an-invalid-request",
         description="After a 429 or 503 the slice counts as refused for good.",
-        at=(errors, "_kind_of_answer"),
+        at=(exceptions, "kind_of_answer"),
         mutate=_invalid,
         also=((backoff, "refused"), _refused_for_good),
         search_from=41,
@@ -488,7 +488,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="missing-act-as-is-an-invalid-request",
         description="HTTP 400 for a service account counts as a mistake in the request, and is not asked again soon.",
-        at=(errors, "_kind_of_answer"),
+        at=(exceptions, "kind_of_answer"),
         mutate=_misread(FailureKind.PERMISSION, FailureKind.INVALID),
         search_from=719,
     ),

@@ -28,7 +28,7 @@ from provisioner.google.session import GkeSession
 from provisioner.model.capacity import NodePool, NodePoolRequest, Operation, OperationName, PoolName, WorkloadPolicy
 from provisioner.model.cluster import ClusterName
 from provisioner.settings import region_of
-from provisioner.slices.suppliers.gke import echoes, errors, translate
+from provisioner.slices.suppliers.gke import echoes, exceptions, translate
 from provisioner.slices.suppliers.gke.errors import Call
 from provisioner.slices.suppliers.gke.protocol import Cluster, Reservation
 
@@ -235,13 +235,13 @@ class GkeClient:
 
     @contextmanager
     def _call(
-        self, subject: str, call: Call, *, grant_help: str = errors.GRANT_HELP, values: Sequence[str] = ()
+        self, subject: str, call: Call, *, grant_help: str = exceptions.GRANT_HELP, values: Sequence[str] = ()
     ) -> Iterator[None]:
         try:
             yield
         # The last two: an answer with a good status that is not what GKE answers.
-        except (*errors.SDK_ERRORS, json_format.Error, _UnreadableAnswerError) as error:
-            raise errors.to_gke_error(error, subject, call=call, grant_help=grant_help, values=values) from error
+        except (*exceptions.SDK_ERRORS, json_format.Error, _UnreadableAnswerError) as error:
+            raise exceptions.to_gke_error(error, subject, call=call, grant_help=grant_help, values=values) from error
 
 
 class _Transport(ClusterManagerRestTransport):
@@ -293,5 +293,5 @@ def default_credentials() -> auth_credentials.Credentials:
             warnings.filterwarnings("ignore", category=UserWarning, module="google.auth")
             credentials, _ = google.auth.default(scopes=_SCOPES)
     except auth_exceptions.GoogleAuthError as error:
-        raise errors.to_gke_error(error, "start of the GKE client", call=Call.READ) from error
+        raise exceptions.to_gke_error(error, "start of the GKE client", call=Call.READ) from error
     return credentials

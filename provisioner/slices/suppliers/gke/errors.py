@@ -1,4 +1,4 @@
-"""What each failure at the cloud boundary means: the one place that knows Google's exceptions, codes and texts.
+"""What GKE's texts and codes mean: the one table from them to kinds of failure.
 
     GkeError
       .failure.kind   one FailureKind, all that the rest of the program branches on
@@ -11,44 +11,21 @@ node pool may be partially created", API reference of CREATE_NODE_POOL). And a f
 counts as a stockout: that would send the same bad request to the next zone.
 
 The texts come from reports and recorded answers, and Google may change them; an unknown text falls back to its code.
-What users wrote is taken out of them first (`echoes`); the message that is kept is whole.
+What users wrote is taken out of them first (`echoes`); the message that is kept is whole. What Google's libraries raise
+is read into an `Answer` elsewhere (`exceptions`).
 """
 
 from __future__ import annotations
 
 import re
-import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-import requests
-import urllib3.exceptions
-from google.api_core import exceptions as api_exceptions
-from google.auth import exceptions as auth_exceptions
-
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.slices.supplier import SupplierError
 from provisioner.slices.suppliers.gke import echoes
-
-#: What Google's libraries can raise, apart from mistakes in our own code. OSError: a CA bundle that is not there.
-SDK_ERRORS: tuple[type[Exception], ...] = (
-    api_exceptions.GoogleAPIError,
-    auth_exceptions.GoogleAuthError,
-    requests.RequestException,
-    urllib3.exceptions.HTTPError,
-    OSError,
-)
-
-_LOGIN_HELP = (
-    "On a workstation run `gcloud auth application-default login --impersonate-service-account=SA`; in a cluster bind "
-    "the provisioner's Kubernetes service account by Workload Identity."
-)
-GRANT_HELP = "Grant the provisioner's identity the permission named here on the project of the cluster."
-_LONGEST_RETRY_AFTER_SECONDS = 3600.0
-_LONGEST_MESSAGE = 2000
-_PASSWORD = re.compile(r"//[^/\s@]{1,500}@")
 
 
 class GkeError(SupplierError):
@@ -220,7 +197,8 @@ def says_missing(failure: Failure, name: str) -> bool:
     return blames(failure, name) and _MISSING.search(failure.message) is not None
 
 
-def _remedy(text: str, otherwise: str) -> str:
+def remedy_of(text: str, otherwise: str) -> str:
+    """Say what to do about a refusal of permission; `otherwise` where a role on the project mends it."""
     return next((remedy for pattern, remedy in _REMEDIES if pattern.search(text)), otherwise)
 
 
@@ -252,7 +230,7 @@ def _same(kind: FailureKind) -> _CodeRow:
     return _CodeRow(read=kind, create=kind, delete=kind)
 
 
-_LOST = _CodeRow(
+LOST = _CodeRow(
     read=FailureKind.UNAVAILABLE,
     create=FailureKind.UNKNOWN_OUTCOME,
     delete=FailureKind.UNKNOWN_OUTCOME,
@@ -263,7 +241,7 @@ _CODES: Mapping[int, _CodeRow] = {
     403: _same(FailureKind.PERMISSION),
     # A create names nothing that could be missing but the cluster and what the request refers to.
     404: _CodeRow(read=FailureKind.NOT_FOUND, create=FailureKind.INVALID, delete=FailureKind.NOT_FOUND),
-    408: _LOST,
+    408: LOST,
     # GKE's autoscaler reads it as "node group exists"; nothing can exist already for a delete.
     409: _CodeRow(
         read=FailureKind.UNAVAILABLE,
@@ -274,14 +252,14 @@ _CODES: Mapping[int, _CodeRow] = {
     412: _same(FailureKind.OPERATION_IN_THE_WAY),
     429: _same(FailureKind.UNAVAILABLE),
     # Cancelled on the way by client or proxy.
-    499: _LOST,
+    499: LOST,
     # The method does not exist there: nothing was done, and nothing will be.
     501: _same(FailureKind.INVALID),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class Answer:
     """An error answer, as far as it could be read."""
 
     code: int
@@ -292,7 +270,8 @@ class _Answer:
     from_google: bool
 
 
-def _kind_of_answer(answer: _Answer, call: Call, values: Iterable[str]) -> FailureKind:
+def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> FailureKind:
+    """Return what an error answer means for a call; `values` are what that said in words of users."""
     answer = replace(answer, message=echoes.without(answer.message, values))
     if not answer.from_google and answer.code < 500:
         # A proxy or a wrong address spoke; above all, its 404 says nothing about a node pool.
@@ -317,162 +296,5 @@ def _kind_of_answer(answer: _Answer, call: Call, values: Iterable[str]) -> Failu
     if row is None and 300 <= answer.code < 400:
         # The address redirects instead of serving.
         row = _same(FailureKind.UNAVAILABLE)
-    row = row or _LOST
+    row = row or LOST
     return {Call.READ: row.read, Call.CREATE: row.create, Call.DELETE: row.delete}[call]
-
-
-def _read_answer(error: api_exceptions.GoogleAPICallError) -> _Answer:
-    response = getattr(error, "response", None)
-    body: object = None
-    retry_after: float | None = None
-    if isinstance(response, requests.Response):
-        retry_after = _seconds(response.headers.get("Retry-After", ""))
-        try:
-            body = response.json()
-        except ValueError:
-            body = None
-    # Google answers some errors of list-like calls with a list of one.
-    if isinstance(body, list) and body:
-        body = body[0]
-    detail = body.get("error") if isinstance(body, dict) else None
-    if not isinstance(detail, dict):
-        code = error.code
-        words = str(error.message or "") or (response.text if isinstance(response, requests.Response) else "")
-        return _Answer(
-            code=int(code) if code is not None else 0,
-            message=words.strip() or f"HTTP {code} without a message",
-            status="",
-            reasons=frozenset(),
-            retry_after_seconds=retry_after,
-            # Without a response the error was made by the library itself from a status it trusts.
-            from_google=response is None,
-        )
-    reasons = set()
-    for key in ("errors", "details"):
-        for entry in detail.get(key) or ():
-            if isinstance(entry, dict):
-                reasons.add(str(entry.get("reason", "")))
-                retry_after = retry_after or _seconds(str(entry.get("retryDelay", "")).removesuffix("s"))
-    return _Answer(
-        code=int(error.code or 0),
-        message=str(detail.get("message") or f"HTTP {error.code} without a message"),
-        status=str(detail.get("status") or ""),
-        reasons=frozenset(reasons),
-        retry_after_seconds=retry_after,
-        from_google=True,
-    )
-
-
-def _seconds(text: str) -> float | None:
-    """Return a delay in seconds; dates, which the header also allows, are not used by Google's APIs."""
-    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
-        return None
-    return min(float(text), _LONGEST_RETRY_AFTER_SECONDS)
-
-
-# --- Exceptions ---------------------------------------------------------------------------------------------
-
-#: Mistakes in an address or in a header: found before anything is sent, and there again next time.
-_BAD_ADDRESS = (
-    requests.exceptions.URLRequired,
-    requests.exceptions.MissingSchema,
-    requests.exceptions.InvalidSchema,
-    requests.exceptions.InvalidURL,
-    requests.exceptions.InvalidHeader,
-)
-#: urllib3's own word for "no connection was made". A name that does not resolve is a kind of the first.
-_NOT_CONNECTED = (
-    urllib3.exceptions.NewConnectionError,
-    urllib3.exceptions.NameResolutionError,
-    urllib3.exceptions.ConnectTimeoutError,
-    urllib3.exceptions.ProxyError,
-    ssl.SSLCertVerificationError,
-)
-#: What the metadata server says when the identity, and not the server, is at fault.
-_IDENTITY_REFUSED = re.compile(r"status: ?(400|401|403|404)|invalid_grant|IAM returned 40[134]", re.IGNORECASE)
-
-
-def to_gke_error(
-    error: Exception, subject: str, *, call: Call, grant_help: str = GRANT_HELP, values: Iterable[str] = ()
-) -> GkeError:
-    """Return what an exception of Google's libraries means for this call.
-
-    The subject names call and object for the reader, such as "delete of node pool 'a'"; `grant_help` tells which role
-    a refused identity lacks; `values` are what the call says in words that may be a user's (see `echoes`). Raise the
-    result `from` the exception.
-    """
-    retry_after: float | None = None
-    code = 0
-    if isinstance(error, api_exceptions.RetryError) and isinstance(error.cause, Exception):
-        return to_gke_error(error.cause, subject, call=call, grant_help=grant_help, values=values)
-    words = str(error) or type(error).__name__
-    if isinstance(error, api_exceptions.GoogleAPICallError):
-        answer = _read_answer(error)
-        kind = _kind_of_answer(answer, call, values)
-        words, retry_after, code = answer.message, answer.retry_after_seconds, answer.code
-        if kind is FailureKind.PERMISSION and answer.from_google:
-            words = f"{words} {_LOGIN_HELP if answer.code == 401 else _remedy(words, grant_help)}"
-    elif isinstance(error, api_exceptions.DuplicateCredentialArgs):
-        kind = FailureKind.PERMISSION
-    elif isinstance(error, auth_exceptions.GoogleAuthError):
-        # A token is fetched before the call is sent, and again only after a 401: no effect either way.
-        kind = _kind_of_auth_error(error)
-        if kind is FailureKind.PERMISSION:
-            words = f"No credentials for GKE: {words} {_LOGIN_HELP}"
-    elif isinstance(error, _BAD_ADDRESS):
-        kind = FailureKind.INVALID
-        words = f"{words} Check the address in GKE_ENDPOINT and the proxy settings."
-    elif _never_sent(error):
-        kind = FailureKind.UNAVAILABLE
-        words = _why_not_connected(error) or words
-    else:
-        # A read that timed out, a connection that broke, an answer that cannot be parsed, anything new.
-        kind = _LOST.read if call is Call.READ else _LOST.create
-    # A proxy's address may hold its password.
-    words = _PASSWORD.sub("//…@", words)
-    failure = Failure(kind=kind, message=words[:_LONGEST_MESSAGE])
-    return GkeError(failure, subject, retry_after_seconds=retry_after, code=code)
-
-
-def _kind_of_auth_error(error: auth_exceptions.GoogleAuthError) -> FailureKind:
-    if error.retryable or isinstance(
-        error,
-        (auth_exceptions.TransportError, auth_exceptions.TimeoutError, auth_exceptions.ResponseError),
-    ):
-        return FailureKind.UNAVAILABLE
-    # On GKE a metadata server that is not up yet comes as a RefreshError around the transport's error.
-    around_transport = any(isinstance(cause, auth_exceptions.TransportError) for cause in _chain(error))
-    if around_transport and not _IDENTITY_REFUSED.search(str(error)):
-        return FailureKind.UNAVAILABLE
-    return FailureKind.PERMISSION
-
-
-def _never_sent(error: Exception) -> bool:
-    if isinstance(error, (requests.exceptions.ConnectTimeout, requests.exceptions.ProxyError)):
-        return True
-    return any(isinstance(cause, _NOT_CONNECTED) for cause in _chain(error))
-
-
-def _why_not_connected(error: Exception) -> str:
-    """Say in the operating system's words why no connection came about; empty where it has none."""
-    for cause in _chain(error):
-        if isinstance(cause, OSError) and cause.strerror and not isinstance(cause, requests.RequestException):
-            return f"The server cannot be reached: {cause.strerror}."
-    return ""
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions inside an exception: causes, urllib3's reasons, and exceptions given as arguments.
-
-    The implicit context is left out: it may be a failure that was already dealt with.
-    """
-    todo: list[BaseException] = [error]
-    seen: set[int] = set()
-    while todo:
-        one = todo.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield one
-        inner = (one.__cause__, getattr(one, "reason", None), *one.args)
-        todo.extend(item for item in inner if isinstance(item, BaseException))

@@ -37,9 +37,10 @@ from provisioner.model.capacity import (
     Zone,
 )
 from provisioner.slices.act import CALL_TIMEOUT_SECONDS
-from provisioner.slices.suppliers.gke import errors, translate
+from provisioner.slices.suppliers.gke import translate
 from provisioner.slices.suppliers.gke.client import GkeClient
-from provisioner.slices.suppliers.gke.errors import GkeError
+from provisioner.slices.suppliers.gke.errors import Call, GkeError
+from provisioner.slices.suppliers.gke.exceptions import to_gke_error
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Reservation
 from tests.support.clock import FakeClock
 from tests.support.gke import CLUSTER_NAME
@@ -973,7 +974,7 @@ def test_refused_certificate_sent_nothing() -> None:
     """A TLS peer that cannot be verified had no effect: nothing was sent to it."""
     refused = ssl.SSLCertVerificationError("self-signed certificate")
     error = requests.exceptions.SSLError(urllib3.exceptions.MaxRetryError(None, "/", refused))  # type: ignore[arg-type]
-    assert errors.to_gke_error(error, "create", call=errors.Call.CREATE).failure.kind is FailureKind.UNAVAILABLE
+    assert to_gke_error(error, "create", call=Call.CREATE).failure.kind is FailureKind.UNAVAILABLE
 
 
 # --- what is asked before anything is made

@@ -12,14 +12,8 @@ from google.auth import exceptions as auth
 
 from provisioner.model.capacity import Failure, FailureKind, Network, NodePoolRequest, PoolName, Zone
 from provisioner.slices.suppliers.gke import echoes
-from provisioner.slices.suppliers.gke.errors import (
-    SDK_ERRORS,
-    Call,
-    GkeError,
-    classify_message,
-    says_missing,
-    to_gke_error,
-)
+from provisioner.slices.suppliers.gke.errors import Call, GkeError, classify_message, says_missing
+from provisioner.slices.suppliers.gke.exceptions import SDK_ERRORS, to_gke_error
 
 K = FailureKind
 
