@@ -3,8 +3,8 @@
 No connection, no thread and no wait in here: whoever exchanges with a server feeds it (listwatch.py does so from a
 thread, the simulation on virtual time), and any thread may read.
 
-Each object is parsed into a narrow record at once and the raw JSON is dropped. The stream's order is the only order
-that is used: resource versions are handed back to the server, never compared.
+The records are kept in a store (store.py). The stream's order is the only order that is used: resource versions are
+handed back to the server, never compared.
 """
 
 from __future__ import annotations
@@ -14,21 +14,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import structlog
 
 from provisioner.kube import errors
 from provisioner.kube.backoff import Backoff
-from provisioner.kube.fields import MalformedObject
 from provisioner.kube.protocol import PAGE_SIZE, JsonObject, Page, collection_path
+from provisioner.kube.store import Key, Listing, Store
 from provisioner.kube.wire import decode_object, error_of_status
 
 _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-Key = tuple[str, str]
 
 #: A watch that ends sooner, with nothing said, counts as a failure: else a server could make us spin.
 SHORT_WATCH_SECONDS = 1.0
@@ -39,8 +37,6 @@ _EARLY_SECONDS = 5.0
 WATCHES_BEFORE_RELIST = 3
 #: How often to look for a kind that is not installed, or not permitted (yet).
 ABSENT_RETRY_SECONDS = 10.0
-#: So many ends are remembered: more than any round could have missed.
-_DELETIONS_KEPT = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +112,11 @@ class WatchRequest:
 
 
 @dataclass(slots=True)
-class _Listing(Generic[T]):
+class _Paging(Generic[T]):
     """The pages of one list so far."""
 
     started: float
-    records: dict[Key, T] = field(default_factory=dict)
-    #: The uid of every record.
-    uids: dict[Key, str] = field(default_factory=dict)
-    #: Every object of the list, also those that are not wanted or can't be read.
-    seen: set[Key] = field(default_factory=set)
+    listing: Listing[T] = field(default_factory=Listing)
     continue_token: str = ""
 
 
@@ -141,9 +133,8 @@ class _Watching:
 class Reflector(Generic[T]):
     """The records of one collection, kept current by what it is fed.
 
-    `parse` returns None for objects that are not wanted, and raises MalformedObject for those that can't be read:
-    these are logged once and keep the last record that could be read. `on_change` is called by whoever feeds it, after
-    every change of the records or of `synced`; it must not block.
+    For `parse` see `Store`. `on_change` is called by whoever feeds it, after every change of the records or of
+    `synced`; it must not block.
 
     The one that feeds it sends what `next_request` returns and hands over what comes of it: each page to `take_page`,
     each line to `take_line`, the clean end of a watch to `watch_ended`, and whatever failed, these methods included, to
@@ -161,20 +152,13 @@ class Reflector(Generic[T]):
         self.name = collection.full_name
         self.path = collection.path
         self._collection = collection
-        self._parse = parse
+        self._store = Store(collection.full_name, parse)
         self._on_change = on_change
         self._options = options
         self._clock = options.clock
         self._backoff = Backoff(first_seconds=0.2, cap_seconds=30.0, rng=options.rng)
 
         self._lock = threading.Lock()
-        self._records: dict[Key, T] = {}
-        #: The uid of every record, for late DELETED events of a namesake.
-        self._uids: dict[Key, str] = {}
-        self._malformed: dict[Key, str] = {}
-        #: The uids of what was seen to end, oldest first; a dict for its order and its look-up.
-        self._seen_deleted: dict[str, None] = {}
-        self._snapshot: Mapping[Key, T] | None = None
         self._synced = False
         self._last_contact: float | None = None
         self._problem: str | None = None
@@ -183,25 +167,21 @@ class Reflector(Generic[T]):
         # Only the one that feeds it uses these.
         self._resource_version = ""
         self._fruitless_watches = 0
-        self._listing: _Listing[T] | None = None
+        self._paging: _Paging[T] | None = None
         self._watching = _Watching(started=0.0, seconds=0)
 
     # --- for everyone
 
     def records(self) -> Mapping[Key, T]:
         """Return (namespace, name) -> record; a snapshot that never changes, and the same one while nothing does."""
-        with self._lock:
-            if self._snapshot is None:
-                self._snapshot = MappingProxyType(dict(self._records))
-            return self._snapshot
+        return self._store.records()
 
     def seen_deleted(self, uid: str) -> bool:
         """Whether an object was seen to be deleted, or to be wanted no more.
 
         One that is merely missing from a list was not seen.
         """
-        with self._lock:
-            return uid in self._seen_deleted
+        return self._store.seen_deleted(uid)
 
     @property
     def synced(self) -> bool:
@@ -237,9 +217,9 @@ class Reflector(Generic[T]):
     def next_request(self) -> ListRequest | WatchRequest:
         """Begin to list or to watch, whichever is due; return what to ask for."""
         if not self._resource_version:
-            self._listing = _Listing(self._clock())
+            self._paging = _Paging(self._clock())
             return self._page_request("")
-        self._listing = None
+        self._paging = None
         seconds = self._options.rng.randint(*self._options.watch_seconds)
         self._watching = _Watching(self._clock(), seconds)
         query = {
@@ -256,40 +236,31 @@ class Reflector(Generic[T]):
 
     def take_page(self, page: Page) -> ListRequest | None:
         """Take the page that was asked for; return what to ask for next, None after the last one."""
-        listing = self._listing
-        if listing is None:
+        paging = self._paging
+        if paging is None:
             raise ValueError(f"list of {self.name}: a page that was not requested")
         for raw in page.items:
-            key, uid = _identity(raw)
-            listing.seen.add(key)
-            record = self._read(key, uid, raw)
-            if record is not None:
-                listing.records[key] = _same_or_new(self._records.get(key), record)
-                listing.uids[key] = uid
+            self._store.take(paging.listing, raw)
         if not page.continue_token:
-            self._listed(listing, page.resource_version)
+            self._listed(paging, page.resource_version)
             return None
-        if page.continue_token == listing.continue_token:
+        if page.continue_token == paging.continue_token:
             raise errors.Malformed(f"list of {self.name}: the server returns the same page repeatedly")
-        listing.continue_token = page.continue_token
+        paging.continue_token = page.continue_token
         return self._page_request(page.continue_token)
 
-    def _listed(self, listing: _Listing[T], version: str) -> None:
+    def _listed(self, paging: _Paging[T], version: str) -> None:
+        changed = self._store.replace(paging.listing) or not self._synced
         with self._lock:
-            changed = listing.records != self._records or not self._synced
-            if changed:
-                self._records = listing.records
-                self._snapshot = None
-            self._uids = listing.uids
-            self._malformed = {key: text for key, text in self._malformed.items() if key in listing.seen}
             self._synced = True
             # What the first page shows was current when it was asked for, not when the last page arrived.
-            self._last_contact = listing.started
-        self._listing = None
+            self._last_contact = paging.started
+        self._paging = None
         self._resource_version = version
         self._fruitless_watches = 0
         self._missing = False
         self._set_problem(None)
+        listing = paging.listing
         _log.debug("watch.listed", watch=self.name, records=len(listing.records), objects=len(listing.seen))
         if changed:
             self._notify()
@@ -325,9 +296,9 @@ class Reflector(Generic[T]):
         version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
         changed = False
         if kind == "DELETED":
-            changed = self._remove(raw)
+            changed = self._store.remove(raw)
         elif kind != "BOOKMARK":
-            changed = self._apply(raw)
+            changed = self._store.apply(raw)
         if isinstance(version, str) and version:
             self._resource_version = version
         with self._lock:
@@ -337,65 +308,6 @@ class Reflector(Generic[T]):
         if changed:
             self._notify()
 
-    def _apply(self, raw: JsonObject) -> bool:
-        key, uid = _identity(raw)
-        record = self._read(key, uid, raw)
-        with self._lock:
-            before = self._records.get(key)
-            self._uids[key] = uid
-            if record is None:
-                self._uids.pop(key)
-                if before is None:
-                    return False
-                del self._records[key]
-            else:
-                if before == record:
-                    return False
-                self._records[key] = record
-            self._snapshot = None
-        return True
-
-    def _remove(self, raw: JsonObject) -> bool:
-        key, uid = _identity(raw)
-        with self._lock:
-            # A namesake that was made since has another uid, and lives.
-            if uid and self._uids.get(key, uid) != uid:
-                return False
-            malformed = self._malformed.pop(key, None) is not None
-            self._uids.pop(key, None)
-            # Of what is not wanted there may be so much that the others would be forgotten for it.
-            if malformed or key in self._records:
-                self._note_end(uid)
-            if self._records.pop(key, None) is None:
-                return False
-            self._snapshot = None
-        return True
-
-    def _note_end(self, uid: str) -> None:
-        self._seen_deleted[uid] = None
-        if len(self._seen_deleted) > _DELETIONS_KEPT:
-            del self._seen_deleted[next(iter(self._seen_deleted))]
-
-    def _read(self, key: Key, uid: str, raw: Any) -> T | None:
-        """Parse one object; what can't be read keeps its last good record, and costs no other object its turn."""
-        try:
-            record = self._parse(raw)
-        except MalformedObject as error:
-            reason = str(error)
-        except Exception as error:  # noqa: BLE001 - one object must not cost the others their turn
-            reason = f"{self.name} {'/'.join(key)}: {error!r}"
-        else:
-            self._malformed.pop(key, None)
-            if record is None and self._uids.get(key) == uid:
-                # Nobody wonders where it is.
-                with self._lock:
-                    self._note_end(uid)
-            return record
-        if self._malformed.get(key) != reason:
-            self._malformed[key] = reason
-            _log.warning("watch.object_skipped", watch=self.name, reason=reason)
-        return self._records.get(key) if self._uids.get(key) == uid else None
-
     def _succeeded(self) -> None:
         self._backoff.reset()
         self._fruitless_watches = 0
@@ -404,7 +316,7 @@ class Reflector(Generic[T]):
     def failed(self, error: Exception) -> float:
         """Take note of what failed, whatever it is; return the seconds to wait before the next request."""
         verb = "watch" if self._resource_version else "list"
-        self._listing = None
+        self._paging = None
         self._missing = isinstance(error, errors.NotFound)
         if not isinstance(error, errors.ClusterError):
             # A dead watch is a controller that sees nothing.
@@ -469,19 +381,3 @@ class Reflector(Generic[T]):
             self._on_change()
         except Exception:  # noqa: BLE001 - the listener's bug is not the watch's
             _log.exception("watch.listener_failed", watch=self.name)
-
-
-def _same_or_new(before: T | None, record: T) -> T:
-    """Keep an equal record that is there already: a relist must not double the memory."""
-    return before if before is not None and before == record else record
-
-
-def _identity(raw: object) -> tuple[Key, str]:
-    metadata = raw.get("metadata") if isinstance(raw, dict) else None
-    if not isinstance(metadata, dict):
-        return ("", ""), ""
-    namespace, name, uid = (
-        value if isinstance(value, str) else ""
-        for value in (metadata.get("namespace"), metadata.get("name"), metadata.get("uid"))
-    )
-    return (namespace, name), uid

@@ -14,7 +14,8 @@ from provisioner import constants
 from provisioner.kube.listwatch import ListWatch
 from provisioner.kube.parse import kept_labels, parse_node
 from provisioner.kube.protocol import Api, JsonObject
-from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, Key, WatchOptions
+from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
+from provisioner.kube.store import Key
 from provisioner.model.capacity import Node
 
 T = TypeVar("T")

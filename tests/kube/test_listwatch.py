@@ -288,7 +288,8 @@ def test_deletions_of_what_is_not_wanted_are_not_remembered(harness: Harness) ->
     harness.play(*(event("ADDED", each) for each in unwanted), event("ADDED", thing("c", 13, uid="uid-malformed")))
     gone = (*unwanted, thing("a", uid="uid-a"), thing("c", 13, uid="uid-malformed"))
     harness.play(*(event("DELETED", each) for each in gone))
-    assert list(harness.watch._seen_deleted) == ["uid-a", "uid-malformed"]
+    seen = [each["metadata"]["uid"] for each in gone if harness.watch.seen_deleted(each["metadata"]["uid"])]
+    assert seen == ["uid-a", "uid-malformed"]
 
 
 def test_a_first_list_that_expires_is_a_problem() -> None:
@@ -346,7 +347,7 @@ def test_a_relist_without_news_fires_nothing(harness: Harness) -> None:
 
 def test_a_relist_takes_what_changed_and_keeps_what_is_equal(harness: Harness) -> None:
     """The new state counts, and a list of thousands that did not change takes no memory anew."""
-    harness.watch._parse = lambda raw: (raw["value"],)  # type: ignore[assignment, return-value]
+    harness.watch._store._parse = lambda raw: (raw["value"],)  # type: ignore[assignment, return-value]
     harness.play(event("ERROR", {"code": 410}))
     harness.watch.step()
     before = harness.watch.records()

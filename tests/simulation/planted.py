@@ -23,9 +23,10 @@ from provisioner.constants import (
     POOL_JOBSET_NAME,
     POOL_JOBSET_UID,
 )
-from provisioner.kube import reflector
+from provisioner.kube import store
 from provisioner.kube.lease import LeaseElector
 from provisioner.kube.reflector import Reflector
+from provisioner.kube.store import Store
 from provisioner.model.capacity import FailureKind, PoolStatus, Taint
 from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, Workloads, WorkloadUid
 from provisioner.runtime.clock import FollowedClock
@@ -253,12 +254,12 @@ def _exporting_what_is_not_kept(original: Any) -> Any:
 def _merging(original: Any) -> Any:
     """Takes what a list shows, and keeps what it does not show any more."""
 
-    def listed(self: Any, listing: Any, version: str) -> None:
+    def replace(self: Any, listing: Any) -> bool:
         for key, record in self._records.items():
             listing.records.setdefault(key, record)
-        original(self, listing, version)
+        return bool(original(self, listing))
 
-    return listed
+    return replace
 
 
 def _ahead_of_the_list(original: Any) -> Any:
@@ -584,14 +585,14 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="relist-keeps-old-records",
         description="What changed while the list-watch was cut off is not taken from the new list.",
-        at=(reflector, "_same_or_new"),
+        at=(store, "_same_or_new"),
         mutate=lambda _original: lambda before, record: before if before is not None and before != record else record,
         search_from=30,
     ),
     Bug(
         name="relist-forgets-nothing",
         description="What was deleted while the list-watch was cut off stays.",
-        at=(Reflector, "_listed"),
+        at=(Store, "replace"),
         mutate=_merging,
         search_from=19,
     ),
