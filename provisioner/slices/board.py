@@ -105,6 +105,8 @@ class Gone:
     slices: tuple[str, ...]
     pools: tuple[str, ...]
     tracks: tuple[str, ...]
+    #: The numbers of entries.
+    activity: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,14 +249,18 @@ class Board:
             document.problems,
             (summary.problems, summary.alerts, summary.capacity) if summary is not None else None,
         )
-        newest = last.activity[-1].number if last is not None and last.activity else 0
-        activity = tuple(each for each in document.activity if each.number > newest)
+        entries = {each.number for each in document.activity}
+        known = {each.number for each in last.activity} if last is not None else set()
+        activity = tuple(each for each in document.activity if each.number not in known)
         before, self._items = self._items, lists
         changed = {
             name: {key: item for key, item in items.items() if before[name].get(key) != item}
             for name, items in lists.items()
         }
-        gone = {name: tuple(before[name].keys() - items.keys()) for name, items in lists.items()}
+        gone: dict[str, tuple[Any, ...]] = {
+            name: tuple(before[name].keys() - items.keys()) for name, items in lists.items()
+        }
+        gone["activity"] = tuple(sorted(known - entries))
         same = rest == self._rest and not activity and not any(changed.values()) and not any(gone.values())
         self._rest = rest
         if same:

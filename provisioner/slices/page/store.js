@@ -3,7 +3,6 @@
 import { noteServerTime } from "./times.js";
 
 const LISTS = { workloads: "id", slices: "id", pools: "name", tracks: "pool" };
-const MOST_ENTRIES = 500;
 
 /** What changed since the last look: null for everything, else the ids by list. */
 export class Store {
@@ -54,7 +53,10 @@ export class Store {
         this.#changed?.[name].add(key);
       }
     }
-    if (change.activity.length) this.activity = [...this.activity, ...change.activity].slice(-MOST_ENTRIES);
+    const forgotten = new Set(change.gone.activity);
+    if (forgotten.size || change.activity.length) {
+      this.activity = [...this.activity.filter((entry) => !forgotten.has(entry.number)), ...change.activity];
+    }
     if (change.summary) noteServerTime(change.summary.at);
     return true;
   }
