@@ -33,8 +33,10 @@ from provisioner.slices.view.types import Entry
 
 #: Views are built so far apart.
 _GAP_SECONDS = 0.5
-#: So many changes are kept for clients that are behind; who is further behind gets everything again.
+#: So many changes, and so many bytes of them, are kept for clients that are behind; who is further behind gets
+#: everything again.
 _MOST_CHANGES = 20
+_MOST_CHANGE_BYTES = 4 * 2**20
 _LISTS = ("workloads", "slices", "pools", "tracks")
 
 
@@ -145,7 +147,8 @@ class Board:
     #: Of each list the items by id.
     _items: dict[str, dict[str, Any]] = field(default_factory=lambda: {name: {} for name in _LISTS})
     _rest: tuple[object, ...] = ()
-    _changes: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=_MOST_CHANGES))
+    _changes: deque[tuple[int, bytes]] = field(default_factory=deque)
+    _change_bytes: int = 0
 
     def publish(self, snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> None:
         """Take over what a round saw and decided."""
@@ -209,10 +212,17 @@ class Board:
         change = self._compare(document, last)
         if change is not None:
             document = replace(document, version=document.version + 1)
-            self._changes.append((document.version, _ENCODER.encode(replace(change, version=document.version))))
+            self._keep(document.version, _ENCODER.encode(replace(change, version=document.version)))
         # Where nothing changed it still tells the moment of the last round, from which commands count durations.
         self._document = document
         return document
+
+    def _keep(self, version: int, change: bytes) -> None:
+        """Keep a change for the clients that lack it, and no more of the older ones than there is room for."""
+        self._changes.append((version, change))
+        self._change_bytes += len(change)
+        while len(self._changes) > _MOST_CHANGES or self._change_bytes > _MOST_CHANGE_BYTES:
+            self._change_bytes -= len(self._changes.popleft()[1])
 
     def _build(self, version: int) -> Document:
         published, leading = self._published, self._leading

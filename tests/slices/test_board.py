@@ -199,6 +199,32 @@ def test_a_client_that_is_far_behind_gets_everything_again() -> None:
     assert len(event[1]["activity"]) >= 30
 
 
+def test_large_changes_are_kept_as_far_as_there_is_room() -> None:
+    """Twenty of them would hold a hundred megabytes; who is behind by more than a few gets everything anew."""
+    stage = Stage()
+    stage.act(0)
+    stage.later()
+    first = stage.board.document().version
+    for number in range(10):
+        stage.board.journal.write(stage.world.now, "notice", f"{number}" * 1_000_000)
+        stage.later()
+        stage.board.document()
+    assert stage.board.changes_since(first) is None
+    assert stage.board.changes_since(first + 5) is None
+    kept = stage.board.changes_since(first + 7)
+    assert kept is not None
+    assert [version - first for version, _ in kept] == [8, 9, 10]
+    stage.board.journal.write(stage.world.now, "notice", "x" * 5_000_000)
+    stage.later()
+    stage.board.document()
+    assert stage.board.changes_since(first + 10) is None
+    stage.board.journal.write(stage.world.now, "notice", "small")
+    stage.later()
+    kept = stage.board.changes_since(first + 11)
+    assert kept is not None
+    assert len(kept) == 1
+
+
 def test_a_view_is_built_twice_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many ask."""
     stage = Stage()
