@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 import click
 
 from provisioner.cli import output, tables
+from provisioner.cli.attention import attention
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.formats import FORMATS, format_option, write
 from provisioner.cli.frame import Command
 from provisioner.cli.remote import Remote, RemoteError, remote_options, view_problem
 from provisioner.slices.board import Document
-from provisioner.slices.view.explain import Explanation, explain, moment
+from provisioner.slices.view.explain import Explanation, explain
 
 
 @click.command(
@@ -41,11 +42,8 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
             raise RemoteError(view_problem(document))
         write([*found], form)
         return ExitCode.OK if found else ExitCode.ERROR
-    for problem in document.problems:
-        print(output.plain(f"ATTENTION: {problem}"))
-    if document.problems and document.view is not None:
-        # Durations count from then.
-        print(f"as of {moment(document.view.at)}")
+    for line in attention(document):
+        print(line)
     if not found:
         print("\n".join(nothing_found(document, name, namespace)), file=sys.stderr)
         return ExitCode.ERROR
@@ -62,7 +60,7 @@ def explanations(document: Document, name: str, namespace: str) -> list[Explanat
     """Return what is known of a name."""
     if document.view is None:
         return []
-    return explain(document.view, document.tracks, document.activity, name, namespace)
+    return explain(document.view, document.served_at, document.tracks, document.activity, name, namespace)
 
 
 def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str]:

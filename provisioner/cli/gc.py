@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from datetime import datetime
 
 import click
 
 from provisioner.cli import output, tables
+from provisioner.cli.attention import attention
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.formats import FORMATS, format_option, write
 from provisioner.cli.frame import Command
 from provisioner.cli.output import plain
 from provisioner.cli.remote import Remote, RemoteError, remote_options, view_problem
-from provisioner.slices.view import PoolView, State, View
-from provisioner.slices.view.explain import clock, moment
+from provisioner.slices.board import Document
+from provisioner.slices.view import PoolView, State
+from provisioner.slices.view.explain import clock
 
 
 @click.command(
@@ -39,22 +42,20 @@ def command(*, dry_run: bool, form: str | None, remote: Remote) -> int:
         write({"at": view.at, "pools": view.pools}, form)
         return ExitCode.OK
     try:
-        sys.stdout.write("".join(f"{line}\n" for line in page(view, tables.terminal_width(), document.problems)))
+        sys.stdout.write("".join(f"{line}\n" for line in page(document, tables.terminal_width())))
         sys.stdout.flush()
     except BrokenPipeError:
         output.drop_the_rest()
     return ExitCode.OK
 
 
-def page(view: View, width: int | None = None, problems: Sequence[str] = ()) -> Iterator[str]:
-    """Write which pools go and which stay; `width` is the terminal's, None for any.
-
-    `problems` are what keeps the controller from deciding: until they are over nothing is deleted.
-    """
-    for problem in problems:
-        yield plain(f"ATTENTION: {problem}")
-    if problems:
-        yield f"as of {moment(view.at)}"
+def page(document: Document, width: int | None = None) -> Iterator[str]:
+    """Write which pools go and which stay, of a document that has a view; `width` is the terminal's, None for any."""
+    view = document.view
+    if view is None:
+        return
+    # Until the problems are over nothing is deleted.
+    yield from attention(document)
     for alert in view.alerts:
         yield plain(f"ALERT {alert.kind}: {alert.message}")
     going = [each for each in view.pools if _goes(each)]
@@ -62,7 +63,10 @@ def page(view: View, width: int | None = None, problems: Sequence[str] = ()) -> 
     yield f"{len(going)} of {len(view.pools)} node pools go, {sum(each.chips for each in going)} chips"
     if going:
         rows = [("NODE POOL", "STATE", "CHIPS", "DELETED AT", "WHY")]
-        rows += [(each.name, each.state.value, str(each.chips), _when(each, view), each.reason) for each in going]
+        rows += [
+            (each.name, each.state.value, str(each.chips), _when(each, document.served_at), each.reason)
+            for each in going
+        ]
         yield from tables.aligned(rows, width=width)
     if staying:
         yield ""
@@ -76,9 +80,9 @@ def _goes(pool: PoolView) -> bool:
     return pool.state is State.DELETING or pool.delete_at is not None
 
 
-def _when(pool: PoolView, view: View) -> str:
+def _when(pool: PoolView, now: datetime) -> str:
     if pool.state is State.DELETING:
         return "now"
-    if pool.delete_at is None or pool.delete_at <= view.at:
+    if pool.delete_at is None or pool.delete_at <= now:
         return "due"
-    return clock(pool.delete_at, view.at)
+    return clock(pool.delete_at, now)

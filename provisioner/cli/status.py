@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 import click
 
 from provisioner.cli import output, tables
+from provisioner.cli.attention import attention
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.formats import FORMATS, format_option, write
 from provisioner.cli.frame import Command
@@ -16,7 +18,7 @@ from provisioner.cli.output import plain
 from provisioner.cli.remote import Remote, RemoteError, remote_options, view_problem
 from provisioner.slices.board import Document
 from provisioner.slices.view import PoolView, SliceView, State, View
-from provisioner.slices.view.explain import clock, for_how_long, moment
+from provisioner.slices.view.explain import clock, for_how_long
 
 #: What somebody has to look at comes first.
 _ORDER = (
@@ -90,14 +92,11 @@ def page(
         f"cluster {about.cluster} ({about.project}, {about.location}), tpu-provisioner {about.release}, "
         f"{'leader' if document.leading else 'not the leader:'} {about.identity}"
     )
-    for problem in document.problems:
-        yield plain(f"ATTENTION: {problem}")
-    view = document.view
+    yield from attention(document, dated=True)
+    view, now = document.view, document.served_at
     if view is None:
         yield view_problem(document)
         return
-    # All durations count from then: while nothing can be decided, that may be long ago.
-    yield f"as of {moment(view.at)}"
     for alert in view.alerts:
         yield plain(f"ALERT {alert.kind}: {alert.message}")
     yield _chips(view)
@@ -109,14 +108,14 @@ def page(
     slices.sort(key=lambda each: (_ORDER.index(each.state), each.id))
     by_name = {each.name: each for each in view.pools}
     if slices:
-        yield from tables.aligned([*_table(slices, by_name, view, wide=wide)], width=width)
+        yield from tables.aligned([*_table(slices, by_name, now, wide=wide)], width=width)
     else:
         yield "no slices" + (" that match" if namespace or state else ": no workload asks for TPUs")
     left = [each for each in view.pools if not each.slice and namespace in ("", each.namespace) and not state]
     if left:
         yield ""
         yield "node pools that no slice needs:"
-        yield from tables.aligned([*_left(left, view)], width=width)
+        yield from tables.aligned([*_left(left, now)], width=width)
 
 
 def _chips(view: View) -> str:
@@ -130,7 +129,7 @@ def _chips(view: View) -> str:
 
 
 def _table(
-    slices: Sequence[SliceView], pools: dict[str, PoolView], view: View, *, wide: bool
+    slices: Sequence[SliceView], pools: dict[str, PoolView], now: datetime, *, wide: bool
 ) -> Iterator[tuple[str, ...]]:
     head = ("NAMESPACE", "WORKLOAD", "SLICE", "STATE", "FOR", "HOSTS", "NODE POOL")
     yield (*head, *(("MACHINE TYPE", "TOPOLOGY", "ZONE", "CAPACITY") if wide else ()), "WHY")
@@ -144,7 +143,7 @@ def _table(
             name,
             each.group,
             each.state.value,
-            for_how_long(since, view.at) if since is not None else "-",
+            for_how_long(since, now) if since is not None else "-",
             ready,
             each.pool or "-",
         )
@@ -156,12 +155,12 @@ def _table(
         )
         why = "" if each.state is State.RUNNING else each.reason
         if each.next_try_at is not None:
-            why = f"(next try {clock(each.next_try_at, view.at)}) {why}"
+            why = f"(next try {clock(each.next_try_at, now)}) {why}"
         yield (*row, *(more if wide else ()), why)
 
 
-def _left(pools: Sequence[PoolView], view: View) -> Iterator[tuple[str, ...]]:
+def _left(pools: Sequence[PoolView], now: datetime) -> Iterator[tuple[str, ...]]:
     yield ("NODE POOL", "STATE", "FOR", "CHIPS", "DELETED AT", "WHY")
     for each in pools:
-        due = clock(each.delete_at, view.at) if each.delete_at is not None else "-"
-        yield (each.name, each.state.value, for_how_long(each.since, view.at), str(each.chips), due, each.reason)
+        due = clock(each.delete_at, now) if each.delete_at is not None else "-"
+        yield (each.name, each.state.value, for_how_long(each.since, now), str(each.chips), due, each.reason)

@@ -165,6 +165,7 @@ def build(
             started_at=clock(),
         ),
         environment=os.environ,
+        clock=clock,
         problems=lambda: loop.problems(),  # noqa: PLW0108 - the loop comes later
     )
     loop = Loop(

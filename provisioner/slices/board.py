@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from provisioner.model.snapshot import Snapshot
+from provisioner.runtime.clock import wall_clock
 from provisioner.settings import Settings, given
 from provisioner.slices.journal import Journal
 from provisioner.slices.planning.plan import Plan
@@ -37,6 +38,8 @@ _GAP_SECONDS = 0.5
 #: everything again.
 _MOST_CHANGES = 20
 _MOST_CHANGE_BYTES = 4 * 2**20
+#: A round is made every 15 s at least: without a decision for so long, something is wrong.
+_STALLED_SECONDS = 60.0
 _LISTS = ("workloads", "slices", "pools", "tracks")
 
 
@@ -69,10 +72,15 @@ class Document:
     """Everything that is served; `version` counts its changes since the process started."""
 
     version: int
+    #: The time of day at the process when it put this together: what durations are counted up to.
+    served_at: datetime
     about: About
     #: This process decides; else another one does, or none.
     leading: bool
+    #: Why nothing is decided at the moment; empty: it is.
     problems: tuple[str, ...]
+    #: It leads, and has decided nothing for a minute: what it shows is from the moment of the view.
+    stalled: bool
     #: None before the first decision.
     view: View | None
     tracks: tuple[Track, ...]
@@ -116,8 +124,10 @@ class Change:
     """What changed from one version to the next."""
 
     version: int
+    served_at: datetime
     leading: bool
     problems: tuple[str, ...]
+    stalled: bool
     #: None before the first decision.
     summary: Summary | None
     changed: Changed
@@ -134,10 +144,12 @@ class Board:
     #: The variables of the settings that are set, as text.
     environment: Mapping[str, str] = field(default_factory=dict)
     problems: Callable[[], tuple[str, ...]] = tuple
+    clock: Callable[[], datetime] = wall_clock
     monotonic: Callable[[], float] = time.monotonic
     journal: Journal = field(default_factory=Journal)
     timeline: Timeline = field(default_factory=Timeline)
     _published: Published | None = None
+    _published_monotonic: float = 0.0
     _rounds: int = 0
     _leading: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -159,6 +171,7 @@ class Board:
             return
         self.timeline.follow(plan.pools, now)
         self._published = Published(snapshot=snapshot, plan=plan, settings=settings, at=now)
+        self._published_monotonic = self.monotonic()
 
     def stand_by(self) -> None:
         """Take note that another process decides."""
@@ -213,7 +226,7 @@ class Board:
         if change is not None:
             document = replace(document, version=document.version + 1)
             self._keep(document.version, _ENCODER.encode(replace(change, version=document.version)))
-        # Where nothing changed it still tells the moment of the last round, from which commands count durations.
+        # Where nothing changed it still tells the moment of the last round, and its own.
         self._document = document
         return document
 
@@ -231,9 +244,11 @@ class Board:
             view = build_view(published.snapshot, published.plan, published.settings, published.at)
         return Document(
             version=version,
+            served_at=self.clock(),
             about=self.about,
             leading=leading,
             problems=self.problems(),
+            stalled=view is not None and self.monotonic() - self._published_monotonic >= _STALLED_SECONDS,
             view=view,
             tracks=tuple(sorted(self.timeline.tracks(), key=lambda each: each.segments[0].since)),
             activity=tuple(self.journal.since()),
@@ -253,10 +268,11 @@ class Board:
             if view is not None
             else None
         )
-        # The moment of a round alone is no change.
+        # The moments of a round and of serving it alone are no change.
         rest = (
             document.leading,
             document.problems,
+            document.stalled,
             (summary.problems, summary.alerts, summary.capacity) if summary is not None else None,
         )
         entries = {each.number for each in document.activity}
@@ -277,8 +293,10 @@ class Board:
             return None
         return Change(
             version=0,
+            served_at=document.served_at,
             leading=document.leading,
             problems=document.problems,
+            stalled=document.stalled,
             summary=summary,
             changed=Changed(**changed),
             gone=Gone(**gone),

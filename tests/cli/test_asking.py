@@ -35,15 +35,16 @@ _PODS = "/api/v1/namespaces/tpu-provisioner-system/pods"
 
 def board_of(world: World) -> Board:
     """Return the board of a world's provisioner after this round."""
-    board = make_board(lambda: world.now, world.now.timestamp)
+    board = make_board(lambda: world.now, lambda: world.now.timestamp())  # noqa: PLW0108 - it moves
     board.publish(world.snapshot(), world.look(), world.settings, world.now)
     return board
 
 
-def document_of(world: World, *problems: str) -> Document:
-    """Return what the provisioner of a world shows."""
+def document_of(world: World, *problems: str, stalled_minutes: int = 0) -> Document:
+    """Return what the provisioner of a world shows; since its last decision so much time has passed."""
     board = board_of(world)
     board.problems = lambda: problems
+    world.pass_time(60 * stalled_minutes)
     return board.document()
 
 
@@ -246,9 +247,7 @@ def test_gc_says_what_goes_and_why_the_rest_stays() -> None:
     world = World(make_jobset("train"), done)
     world.live(4)
     world.finish(done)
-    view = document_of(world).view
-    assert view is not None
-    shown = list(gc.page(view))
+    shown = list(gc.page(document_of(world)))
     assert shown[0] == "1 of 2 node pools go, 8 chips"
     going = next(line for line in shown if "its workload has finished" in line)
     due = world.now + timedelta(seconds=world.settings.deletion_delay_seconds)
@@ -440,15 +439,27 @@ def test_an_address_of_something_else(capsys: pytest.CaptureFixture[str], answer
 def test_what_is_shown_while_nothing_can_be_decided_says_of_when_it_is(
     wire: WireServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Durations count from the last decision, which may be hours ago."""
+    """Durations count up to now, although the last decision may be hours ago."""
     world = World(make_jobset("train"))
-    body = msgspec.json.encode(document_of(world, "GKE does not list the node pools"))
+    decided_at = world.now
+    body = msgspec.json.encode(document_of(world, "GKE does not list the node pools", stalled_minutes=120))
     wire.answer(f"GET {_BOARD}", *(Answer(body=body) for _ in range(3)))
     for words in (("status",), ("gc", "--dry-run"), ("explain", "train")):
         assert run(*words, "--server", wire.url) == 0
         told = capsys.readouterr().out
         assert "ATTENTION: GKE does not list the node pools" in told
-        assert f"as of {world.now:%Y-%m-%d %H:%M:%S} UTC" in told
+        assert f"as of {decided_at:%Y-%m-%d %H:%M:%S} UTC, 2 h 0 min ago" in told
+        assert "2 h 0 min" in told.partition("ago")[2] or words[0] == "gc"
+
+
+def test_a_loop_that_hangs_is_seen(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is known to be wrong, and yet the last decision is long ago."""
+    world = World(make_jobset("train"))
+    body = msgspec.json.encode(document_of(world, stalled_minutes=5))
+    wire.answer(f"GET {_BOARD}", *(Answer(body=body) for _ in range(3)))
+    for words in (("status",), ("gc", "--dry-run"), ("explain", "train")):
+        assert run(*words, "--server", wire.url) == 0
+        assert " UTC, 5 min ago\n" in capsys.readouterr().out
 
 
 def test_a_follower_is_not_called_the_leader(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -261,6 +261,30 @@ def test_problems_and_alerts_are_on_top_of_every_view(
         assert words in banners
 
 
+def test_a_page_that_is_loaded_while_nothing_is_decided_counts_up_to_now(
+    browser: Chrome, board: HandMadeBoard, url: str
+) -> None:
+    """Its clock is the server's of this moment, not of the last decision; and that is said to be long ago."""
+    workload = a_workload()
+    waits = a_slice(workload, 0, State.WAITING, since=NOW - timedelta(minutes=3), next_try_at=NOW + timedelta(hours=3))
+    now = NOW + timedelta(hours=2)
+    board.show(view=a_view([workload], [waits]), served_at=now, stalled=True)
+
+    open_page(browser, url)
+
+    assert "for 2 h 03 min" in rows_of(browser)[waits.group]
+    assert re.search(r"Next try\s+in (1 h 00 min|59 min)", rows_of(browser)[waits.group])
+    since = browser.execute_script("return new Date(arguments[0]).toTimeString().slice(0, 8)", NOW.isoformat())
+    assert f"Nothing has been decided since {since}. What is shown is from then." in text_of(browser, "#banners")
+    assert browser.title.startswith("(1) ")
+
+    board.show(view=a_view([workload], [waits], at=now), stalled=False)
+
+    until(browser, "return document.querySelector('#banners').innerText === ''")
+    board.show(view=a_view([workload], [waits], at=now), served_at=now + timedelta(days=1), stalled=True)
+    shows(browser, "Nothing has been decided since 20", "#banners")
+
+
 def test_a_process_that_stands_by_says_so(browser: Chrome, board: HandMadeBoard, url: str) -> None:
     """It shows no slices, and says where they are."""
     board.show(leading=False, view=None)

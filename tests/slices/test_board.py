@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -80,7 +80,7 @@ def events(text: bytes) -> list[tuple[str, Any]]:
 def applied(document: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """Apply a change as the page does."""
     new = dict(document)
-    for name in ("version", "leading", "problems"):
+    for name in ("version", "served_at", "leading", "problems", "stalled"):
         new[name] = change[name]
     left = [each for each in document["activity"] if each["number"] not in change["gone"]["activity"]]
     new["activity"] = [*left, *change["activity"]]
@@ -103,14 +103,14 @@ def _merged(items: list[Any], key: str, name: str, change: dict[str, Any]) -> li
 
 
 def canonical(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document without what a change need not tell: the moment of a round in which nothing happened."""
+    """Return a document without what a change need not tell: the moments of a round without news, and of serving it."""
     view = document["view"]
     if view is not None:
         view = {**view, "at": None} | {
             name: sorted(view[name], key=lambda each, key=key: str(each[key])) for name, key in _LISTS.items()
         }
     tracks = sorted(document["tracks"], key=lambda each: (each["segments"][0]["since"], each["pool"]))
-    return {**document, "view": view, "tracks": tracks}
+    return {**document, "served_at": None, "view": view, "tracks": tracks}
 
 
 def test_a_quiet_cluster_does_not_stop_the_clock_of_what_is_served() -> None:
@@ -132,6 +132,46 @@ def test_a_quiet_cluster_does_not_stop_the_clock_of_what_is_served() -> None:
     assert after.view.at == stage.world.now
     assert stage.board.changes_since(after.version) == []
     assert before.version <= after.version
+
+
+def test_the_moment_of_serving_is_told_and_is_no_change() -> None:
+    """The page takes its clock from it: while nothing is decided, the moment of the last decision would be wrong."""
+    stage = Stage()
+    stage.act(0)
+    stage.later()
+    first = stage.board.document()
+    decided_at = stage.world.now
+    stage.world.pass_time(40)
+    stage.later()
+    later = stage.board.document()
+    assert later.view is not None
+    assert (later.view.at, later.served_at) == (decided_at, decided_at + timedelta(seconds=40))
+    assert later.version == first.version
+    stage.board.journal.write(stage.world.now, "notice", "something")
+    stage.world.pass_time(5)
+    stage.later()
+    stage.board.document()
+    ((_, change),) = stage.board.changes_since(first.version) or ()
+    assert datetime.fromisoformat(json.loads(change)["served_at"]) == decided_at + timedelta(seconds=45)
+
+
+def test_a_last_decision_that_is_long_ago_is_a_change_that_is_told_once() -> None:
+    """Whatever the loop hangs in; a process that stands by decides nothing, and nothing is wrong with it."""
+    stage = Stage()
+    stage.act(0)
+    stage.later()
+    first = stage.board.document()
+    assert not first.stalled
+    for seconds, stalled, version in ((55, False, 0), (5, True, 1), (500, True, 1)):
+        stage.seconds += seconds
+        document = stage.board.document()
+        assert (document.stalled, document.version - first.version) == (stalled, version)
+    stage.publish()
+    stage.later()
+    assert not stage.board.document().stalled
+    stage.board.stand_by()
+    stage.seconds += 500
+    assert not stage.board.document().stalled
 
 
 @pytest.mark.timeout(120)  # A hundred worlds of up to 25 rounds each.

@@ -20,7 +20,7 @@ def make_board(clock: Callable[[], datetime], monotonic: Callable[[], float]) ->
         identity="here",
         started_at=clock(),
     )
-    return Board(about=about, monotonic=monotonic)
+    return Board(about=about, clock=clock, monotonic=monotonic)
 
 
 def view_of(world: World) -> View:

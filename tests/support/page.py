@@ -183,7 +183,15 @@ class HandMadeBoard(Board):
     about: About = ABOUT
     shown: Document = field(
         default_factory=lambda: Document(
-            version=0, about=ABOUT, leading=True, problems=(), view=a_view(), tracks=(), activity=()
+            version=0,
+            served_at=NOW,
+            about=ABOUT,
+            leading=True,
+            problems=(),
+            stalled=False,
+            view=a_view(),
+            tracks=(),
+            activity=(),
         )
     )
 

@@ -9,7 +9,7 @@ import { STATES, STATE_HELP } from "./states.js";
 import { Store } from "./store.js";
 import { Connection } from "./stream.js";
 import { makeTimeline } from "./timeline.js";
-import { clockTime } from "./times.js";
+import { clockTime, timeOfDay } from "./times.js";
 
 const byId = (id) => document.getElementById(id);
 const KINDS = ["create", "delete", "pool", "notice", "alert"];
@@ -67,7 +67,7 @@ function renderHead() {
   setText(byId("live-word"), word);
   setClass(byId("live"), `live ${connection.kind}`);
   setText(byId("role"), store.leading ? "Leader" : "Standby");
-  const problems = allProblems().length + (store.summary?.alerts.length ?? 0);
+  const problems = allProblems().length + store.stalled + (store.summary?.alerts.length ?? 0);
   document.title = `${problems ? `(${problems}) ` : ""}${about.cluster || "TPU provisioner"} – TPU provisioner`;
 }
 
@@ -89,6 +89,9 @@ function renderBanners() {
       banners.push(["info", "Another process leads.", `This one (${store.about.identity}) stands by: it decides nothing and shows no slices.`]);
     }
     for (const each of allProblems()) banners.push(["problem", "Nothing is decided at the moment:", each]);
+    if (store.stalled) {
+      banners.push(["problem", `Nothing has been decided since ${timeOfDay(Date.parse(store.summary.at))}.`, "What is shown is from then."]);
+    }
     if (store.summary?.capacity.creation_paused) {
       banners.push(["info", "Creation is paused.", "No node pool is created while PAUSE_CREATION is set."]);
     }

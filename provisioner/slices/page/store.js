@@ -10,6 +10,8 @@ export class Store {
   about = null;
   leading = true;
   problems = [];
+  /** Nothing has been decided for a minute. */
+  stalled = false;
   /** The view without its lists; null before the first decision, and where another process leads. */
   summary = null;
   workloads = new Map();
@@ -35,7 +37,7 @@ export class Store {
     }
     this.activity = document.activity;
     this.#changed = null;
-    if (view) noteServerTime(view.at, { fresh: true });
+    noteServerTime(document.served_at, { fresh: true });
   }
 
   /** Take over one change. Returns whether it continues what is here. */
@@ -57,7 +59,7 @@ export class Store {
     if (forgotten.size || change.activity.length) {
       this.activity = [...this.activity.filter((entry) => !forgotten.has(entry.number)), ...change.activity];
     }
-    if (change.summary) noteServerTime(change.summary.at);
+    noteServerTime(change.served_at);
     return true;
   }
 
@@ -71,6 +73,7 @@ export class Store {
   #head(source, summary) {
     this.leading = source.leading;
     this.problems = source.problems;
+    this.stalled = source.stalled;
     this.summary = summary
       ? { at: summary.at, problems: summary.problems, alerts: summary.alerts, capacity: summary.capacity }
       : null;

@@ -58,6 +58,12 @@ export function dayAndTime(milliseconds) {
   return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clockTime(milliseconds)}`;
 }
 
+/** A time of day, with the date where that is not today's. */
+export function timeOfDay(milliseconds) {
+  const isToday = dayAndTime(milliseconds).startsWith(dayAndTime(serverNow()).slice(0, 10));
+  return isToday ? clockTime(milliseconds) : dayAndTime(milliseconds);
+}
+
 /** Let a <time> tell a moment in one of these ways; an empty text for none. */
 export function setTime(node, kind, text) {
   const mark = `${kind} ${text ?? ""}`;

@@ -64,9 +64,11 @@ class Explanation:
 
 
 def explain(
-    view: View, tracks: Iterable[Track], activity: Iterable[Entry], name: str, namespace: str = ""
+    view: View, now: datetime, tracks: Iterable[Track], activity: Iterable[Entry], name: str, namespace: str = ""
 ) -> list[Explanation]:
     """Explain what a name may stand for: a workload, a slice, a pod of one, or a node pool; empty where nothing fits.
+
+    Durations count up to `now`, which is later than the view where nothing can be decided.
 
     Before the name may stand a kind and a slash, as in "pod/train-slice-0-0-abcde".
     """
@@ -74,16 +76,18 @@ def explain(
     activity = tuple(activity)
     found: list[Explanation] = []
     if kind in ("", "pool"):
-        found += [_pool(view, each, tracks, activity) for each in view.pools if each.name == name]
+        found += [_pool(each, now, tracks, activity) for each in view.pools if each.name == name]
     if kind in ("", "workload"):
         found += [
-            _workload(view, each, activity) for each in view.workloads if _is(each.id, each.name, name, namespace)
+            _workload(view, each, now, activity) for each in view.workloads if _is(each.id, each.name, name, namespace)
         ]
     # A Job is its own group: it is one thing, told once.
     if kind == "slice" or (kind == "" and not any(each.kind == "workload" for each in found)):
-        found += [_slice(view, each, activity) for each in view.slices if _is(each.id, each.group, name, namespace)]
+        found += [
+            _slice(view, each, now, activity) for each in view.slices if _is(each.id, each.group, name, namespace)
+        ]
     if kind == "pod" or (kind == "" and not found):
-        found += [_slice(view, each, activity, pod=name) for each in _slices_of_pod(view, name, namespace)]
+        found += [_slice(view, each, now, activity, pod=name) for each in _slices_of_pod(view, name, namespace)]
     return found
 
 
@@ -138,14 +142,14 @@ def _is_pod_of(each: SliceView, name: str) -> bool:
     return re.fullmatch(r"[0-9]+-", index) is not None or (not index and not each.leader)
 
 
-def _slice(view: View, each: SliceView, activity: Iterable[Entry], *, pod: str = "") -> Explanation:
+def _slice(view: View, each: SliceView, now: datetime, activity: Iterable[Entry], *, pod: str = "") -> Explanation:
     pool = next((pool for pool in view.pools if pool.name == each.pool), None)
     subject = f"Pod {pod}: slice {each.group}" if pod else f"Slice {each.group}"
     return Explanation(
         kind="slice",
         id=each.id,
-        headline=f"{subject} {_doing(each, view.at)}",
-        facts=(*_facts_of_slice(each), *(_facts_of_pool(pool, view.at) if pool is not None else ())),
+        headline=f"{subject} {_doing(each, now)}",
+        facts=(*_facts_of_slice(each), *(_facts_of_pool(pool, now) if pool is not None else ())),
         notices=each.notices,
         activity=_about(activity, each.workload, each.pool),
     )
@@ -194,7 +198,7 @@ def _facts_of_pool(each: PoolView, now: datetime) -> Iterator[tuple[str, str]]:
         yield "deleted", f"at {clock(each.delete_at, now)} at the earliest: {each.delete_reason}"
 
 
-def _workload(view: View, each: WorkloadView, activity: Iterable[Entry]) -> Explanation:
+def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[Entry]) -> Explanation:
     slices = [one for one in view.slices if one.workload == each.id]
     counts: dict[State, int] = {}
     for one in slices:
@@ -205,10 +209,10 @@ def _workload(view: View, each: WorkloadView, activity: Iterable[Entry]) -> Expl
         f"{each.kind} {each.namespace}/{each.name} {_WORKLOAD_DOING.get(each.state, each.state)}; slices: {told}."
     )
     if worst is not None and worst.state is not State.RUNNING:
-        headline += f" Slice {worst.group} {_doing(worst, view.at)}"
+        headline += f" Slice {worst.group} {_doing(worst, now)}"
     elif not slices and each.notices:
         headline += f" {each.notices[0].message}"
-    facts = [(f"slice {one.group}", _doing(one, view.at)) for one in slices]
+    facts = [(f"slice {one.group}", _doing(one, now)) for one in slices]
     pools = [(f"node pool {one.name}", one.reason) for one in view.pools if one.workload == each.id and not one.slice]
     return Explanation(
         kind="workload",
@@ -242,10 +246,10 @@ _WORST = (
 )
 
 
-def _pool(view: View, each: PoolView, tracks: Iterable[Track], activity: Iterable[Entry]) -> Explanation:
-    since = for_how_long(each.since, view.at)
+def _pool(each: PoolView, now: datetime, tracks: Iterable[Track], activity: Iterable[Entry]) -> Explanation:
+    since = for_how_long(each.since, now)
     then = (
-        f" It is deleted at {clock(each.delete_at, view.at)} at the earliest."
+        f" It is deleted at {clock(each.delete_at, now)} at the earliest."
         if each.delete_at is not None and each.state is not State.DELETING
         else ""
     )
@@ -258,7 +262,7 @@ def _pool(view: View, each: PoolView, tracks: Iterable[Track], activity: Iterabl
             ("slice", each.slice or "none"),
             ("workload", each.workload or "none"),
             ("machines", f"{len(each.hosts)} x {each.machine_type}, topology {each.topology}, {each.chips} chips"),
-            *((name, value) for name, value in _facts_of_pool(each, view.at) if name not in ("node pool", "deleted")),
+            *((name, value) for name, value in _facts_of_pool(each, now) if name not in ("node pool", "deleted")),
             *(
                 (f"{part.state.value} since", f"{part.since:%Y-%m-%d %H:%M:%S} UTC {part.slice}".strip())
                 for part in history
