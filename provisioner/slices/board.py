@@ -64,7 +64,6 @@ class Published:
     plan: Plan
     settings: Settings
     at: datetime
-    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +91,6 @@ class Summary:
     """A view without its lists."""
 
     at: datetime
-    problems: tuple[str, ...]
     alerts: tuple[AlertView, ...]
     capacity: CapacityView
 
@@ -264,7 +262,7 @@ class Board:
             "tracks": {each.pool: each for each in document.tracks},
         }
         summary = (
-            Summary(at=view.at, problems=view.problems, alerts=view.alerts, capacity=view.capacity)
+            Summary(at=view.at, alerts=view.alerts, capacity=view.capacity)
             if view is not None
             else None
         )
@@ -273,7 +271,7 @@ class Board:
             document.leading,
             document.problems,
             document.stalled,
-            (summary.problems, summary.alerts, summary.capacity) if summary is not None else None,
+            (summary.alerts, summary.capacity) if summary is not None else None,
         )
         entries = {each.number for each in document.activity}
         known = {each.number for each in last.activity} if last is not None else set()

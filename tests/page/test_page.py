@@ -246,8 +246,8 @@ def test_problems_and_alerts_are_on_top_of_every_view(
     """Whatever keeps the provisioner from deciding is seen wherever one looks."""
     alerts = (AlertView(kind="mass_delete_brake", message="Seven JobSets vanished at once."),)
     paused = replace(NO_CAPACITY, creation_paused=True)
-    shown = a_view(problems=("pods: not listed yet",), alerts=alerts, capacity=paused)
-    board.show(problems=("the Lease cannot be read",), view=shown)
+    problems = ("pods: not listed yet", "the Lease cannot be read")
+    board.show(problems=problems, view=a_view(alerts=alerts, capacity=paused))
 
     open_page(browser, f"{url}?view={view}")
 

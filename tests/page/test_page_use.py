@@ -124,12 +124,11 @@ def test_names_are_shown_and_not_run(browser: Chrome, board: HandMadeBoard, url:
         [workload],
         [waits, runs],
         [pool, replace(pool, name="other", reason=bad)],
-        problems=(bad,),
         alerts=(AlertView(kind=bad, message=bad),),
         capacity=replace(NO_CAPACITY, limits=limits),
     )
     entries = (an_entry(1, bad, kind=bad, pool=bad, workload=workload.id),)
-    board.show(view=shown, tracks=(a_track(runs, (State.RUNNING, 9, None)),), activity=entries)
+    board.show(problems=(bad,), view=shown, tracks=(a_track(runs, (State.RUNNING, 9, None)),), activity=entries)
 
     open_page(browser, f"{url}?view={view}&q=%3Cimg")
 
@@ -254,14 +253,9 @@ def test_contrast_is_enough_in_both_themes(browser: Chrome, board: HandMadeBoard
         a_track(each, (each.state, 30, None), pool=each.group) for each in (*slices, a_slice(workload, 99, State.IDLE))
     ]
     board.show(
-        view=a_view(
-            [workload],
-            slices,
-            [*pools, idle],
-            problems=("p",),
-            alerts=(AlertView(kind="k", message="m"),),
-            capacity=capacity,
-        ),
+        problems=("p",),
+        stalled=True,
+        view=a_view([workload], slices, [*pools, idle], alerts=(AlertView(kind="k", message="m"),), capacity=capacity),
         tracks=tuple(tracks),
         activity=(an_entry(1, "Words.", warning=True, pool="p", workload=workload.id),),
     )

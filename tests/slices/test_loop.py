@@ -171,6 +171,11 @@ def test_distrust_does_nothing(world: World, spoil: Callable[[World], None], wan
     assert world.gke.names_of("delete_node_pool") == []
     assert world.loop.memory.phases == memory.phases
     assert any(want in problem for problem in world.loop.problems())
+    # Whoever looks at the page reads the same above what was decided last.
+    document = world.board.document()
+    assert any(want in problem for problem in document.problems)
+    assert document.view is not None
+    assert document.stalled
     for watch in (world.jobsets, world.pods, world.nodes):
         watch.synced, watch.silent, watch.problem = True, False, None
     world.round(after_seconds=1)

@@ -104,7 +104,6 @@ def test_the_page_goes_on_showing_what_was_decided_last() -> None:
     world = World()
     pool = world.run_to_use()
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="GKE is down")
-    world.board.problems = world.loop.problems
     world.rounds(20, every_seconds=10)
     document = world.board.document()
     assert document.view is not None

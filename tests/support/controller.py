@@ -144,6 +144,7 @@ class World:
             slow_executor=executor,
         )
         self.board = make_board(self.time, self.clock)
+        self.board.problems = lambda: self.loop.problems()  # noqa: PLW0108 - the loop comes later
         self.loop = Loop(
             settings=self.settings,
             watches=self.watches,

@@ -163,10 +163,9 @@ def a_view(
     pools: Sequence[PoolView] = (),
     **changes: Any,
 ) -> View:
-    """Return a view without problems."""
+    """Return a view."""
     fields: dict[str, Any] = {
         "at": NOW,
-        "problems": (),
         "alerts": (),
         "capacity": NO_CAPACITY,
         "workloads": tuple(workloads),

@@ -67,12 +67,8 @@ function renderHead() {
   setText(byId("live-word"), word);
   setClass(byId("live"), `live ${connection.kind}`);
   setText(byId("role"), store.leading ? "Leader" : "Standby");
-  const problems = allProblems().length + store.stalled + (store.summary?.alerts.length ?? 0);
+  const problems = store.problems.length + store.stalled + (store.summary?.alerts.length ?? 0);
   document.title = `${problems ? `(${problems}) ` : ""}${about.cluster || "TPU provisioner"} – TPU provisioner`;
-}
-
-function allProblems() {
-  return [...new Set([...store.problems, ...(store.summary?.problems ?? [])])];
 }
 
 function renderBanners() {
@@ -88,7 +84,7 @@ function renderBanners() {
     if (!store.leading) {
       banners.push(["info", "Another process leads.", `This one (${store.about.identity}) stands by: it decides nothing and shows no slices.`]);
     }
-    for (const each of allProblems()) banners.push(["problem", "Nothing is decided at the moment:", each]);
+    for (const each of store.problems) banners.push(["problem", "Nothing is decided at the moment:", each]);
     if (store.stalled) {
       banners.push(["problem", `Nothing has been decided since ${timeOfDay(Date.parse(store.summary.at))}.`, "What is shown is from then."]);
     }

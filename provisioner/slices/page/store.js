@@ -75,7 +75,7 @@ export class Store {
     this.problems = source.problems;
     this.stalled = source.stalled;
     this.summary = summary
-      ? { at: summary.at, problems: summary.problems, alerts: summary.alerts, capacity: summary.capacity }
+      ? { at: summary.at, alerts: summary.alerts, capacity: summary.capacity }
       : null;
   }
 

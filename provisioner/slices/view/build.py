@@ -54,11 +54,8 @@ _BEST = (
 _UNREADY_NODES = 10
 
 
-def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime, problems: Iterable[str] = ()) -> View:
-    """Put together what people see of one round.
-
-    `problems` are what keeps the provisioner from deciding beside what the snapshot says.
-    """
+def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> View:
+    """Put together what people see of one round."""
     derived = plan.derived or Derived()
     slices = {slice_id: each for found in derived.found.values() for slice_id, each in found.slices.items()}
     notices = _Notices.of(plan.notices)
@@ -89,7 +86,6 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     ]
     return View(
         at=now,
-        problems=(*snapshot.not_synced, *problems),
         alerts=tuple(AlertView(kind=each.kind, message=shortened(each.message)) for each in plan.alerts),
         capacity=capacity_view(snapshot, plan, derived, settings, now),
         workloads=tuple(sorted(workloads, key=lambda each: (each.namespace, each.name, each.kind))),

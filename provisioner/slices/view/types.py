@@ -197,8 +197,6 @@ class View:
 
     #: When the decision was made that this shows.
     at: datetime
-    #: Why nothing is decided at the moment; empty: it is.
-    problems: tuple[str, ...]
     alerts: tuple[AlertView, ...]
     capacity: CapacityView
     workloads: tuple[WorkloadView, ...]

@@ -14,7 +14,7 @@ from provisioner.settings import Settings
 from provisioner.settings.prices import parse_prices
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.plan import DeleteReason
-from provisioner.slices.view import SliceView, State, View, build_view, reasons
+from provisioner.slices.view import SliceView, State, View, reasons
 from provisioner.slices.view.states import STATES
 from tests.support.board import view_of
 from tests.support.models import make_jobset, make_lws, make_requirements
@@ -257,14 +257,6 @@ def test_a_leader_worker_set_is_shown_by_its_groups() -> None:
     world = World(make_lws("serve", replicas=1))
     (found,) = view_of(world).slices
     assert found.id == "LeaderWorkerSet/default/serve/serve-0"
-
-
-def test_what_is_not_synced_is_a_problem() -> None:
-    """Nothing is shown that nobody has decided."""
-    world = waiting()
-    plan = world.look(not_synced=("pods are not listed yet",))
-    view = build_view(world.snapshot(not_synced=("pods are not listed yet",)), plan, world.settings, world.now, ("x",))
-    assert view.problems == ("pods are not listed yet", "x")
 
 
 def test_every_phase_has_a_state_and_every_reason_its_words() -> None:
