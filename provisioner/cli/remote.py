@@ -96,9 +96,7 @@ class Remote:
             found = api.get(path)
         except kube.NotFound:
             return ""
-        holder = str((found.get("spec") or {}).get("holderIdentity") or "")
-        # The pod's name, which has no such letter, and what tells this process from an earlier one of that pod.
-        return holder.partition("_")[0]
+        return kube.pod_of(str((found.get("spec") or {}).get("holderIdentity") or ""))
 
     def _any_pod(self, api: Api) -> str:
         path = collection_path("pods", namespace=self.namespace)
@@ -183,5 +181,8 @@ def view_problem(document: Document) -> str:
     if document.problems:
         return "nothing has been decided yet: " + "; ".join(document.problems)
     if not document.leading:
-        return f"{document.about.identity} does not lead; ask the process that holds the Lease {constants.LEASE_NAME}"
+        whom = (
+            f"pod {document.leader}" if document.leader else f"the process that holds the Lease {constants.LEASE_NAME}"
+        )
+        return f"{document.about.identity} does not lead; ask {whom}"
     return "nothing has been decided yet: the controller has just started"

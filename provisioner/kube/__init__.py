@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from provisioner.kube.events import EventRecorder
     from provisioner.kube.fields import MalformedObject
     from provisioner.kube.hints import HintsStore
-    from provisioner.kube.lease import LeaseElector
+    from provisioner.kube.lease import LeaseElector, pod_of
     from provisioner.kube.lease_claim import LeaseClocks, boot_clock
     from provisioner.kube.listwatch import ListWatch
     from provisioner.kube.live import (
@@ -85,6 +85,7 @@ __all__ = [
     "namespaces",
     "nodes",
     "parse_node",
+    "pod_of",
     "release",
     "uncordon",
 ]
@@ -111,7 +112,10 @@ _HOMES = {
     "events": ("EventRecorder",),
     "fields": ("MalformedObject",),
     "hints": ("HintsStore",),
-    "lease": ("LeaseElector",),
+    "lease": (
+        "LeaseElector",
+        "pod_of",
+    ),
     "lease_claim": (
         "LeaseClocks",
         "boot_clock",

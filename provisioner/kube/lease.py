@@ -35,6 +35,14 @@ _LONGEST_LOOK_SECONDS = 1.0
 _CLOCKS = LeaseClocks()
 
 
+def pod_of(holder: str) -> str:
+    """Return the pod of a lease's holder.
+
+    Behind a letter that names of pods do not have is what tells this process from an earlier one of that pod.
+    """
+    return holder.partition("_")[0]
+
+
 class LeaseElector:
     """Contends for leadership in a thread of its own, and watches in another that it has not lost it.
 
@@ -89,6 +97,17 @@ class LeaseElector:
     def is_leader(self) -> bool:
         """Whether there is lease time left."""
         return self.remaining_seconds() > 0
+
+    @property
+    def leader(self) -> str:
+        """Return the pod that leads, as the leases were last read; empty where none holds them.
+
+        Where we hold ours and wait for the Go original, it is that one's.
+        """
+        for lease in (self._own, self._original):
+            if lease.holder not in ("", self.identity):
+                return pod_of(lease.holder)
+        return pod_of(self._own.holder)
 
     @property
     def problem(self) -> str | None:

@@ -1,6 +1,7 @@
 """The claim of this process to one Lease object: acquire, renew, judge another holder, release.
 
-Not safe to share between threads; the elector's thread owns it. Only `confirmed_at` may be read from elsewhere.
+Not safe to share between threads; the elector's thread owns it. Only `confirmed_at` and `holder` may be read from
+elsewhere.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ DURATION_SECONDS = 30
 _TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=5.0)
 #: A record may ask for any duration; beyond this it is a mistake that would keep everybody waiting.
 _LONGEST_DURATION_SECONDS = 3600.0
+#: Anybody who may write the Lease names its holder; names are shorter.
+_LONGEST_HOLDER = 253
 
 
 def boot_clock() -> float:
@@ -70,6 +73,8 @@ class LeaseClaim:
         self.name = name
         self.namespace = namespace
         self.confirmed_at: float | None = None
+        #: Who holds it, as it was last read or written; empty: nobody, or not known yet.
+        self.holder = ""
         self._api = api
         self._identity = identity
         self._must_exist = must_exist
@@ -96,12 +101,14 @@ class LeaseClaim:
         try:
             current = self._api.get(self._path, timeouts=_TIMEOUTS)
         except errors.NotFound:
+            self.holder = ""
             if self._must_exist:
                 self._confirm(sent, before_success)
                 return None
             return self._create(before_success)
         spec = _spec(current)
         holder = spec.get("holderIdentity") or ""
+        self.holder = str(holder)[:_LONGEST_HOLDER]
         if holder != self._identity:
             waiting = self._seconds_to_wait(spec) if holder else 0.0
             if waiting > 0:
@@ -124,6 +131,7 @@ class LeaseClaim:
         held, self._held, self.confirmed_at = self._held, None, None
         if held is None:
             return
+        self.holder = ""
         moment = format_micro_time(self._now())
         spec = {
             **_spec(held),
@@ -163,6 +171,7 @@ class LeaseClaim:
         except errors.Conflict:
             self.confirmed_at = None
             return f"lease {self.namespace}/{self.name}: another process created it at the same time; retrying"
+        self.holder = self._identity
         self._confirm(sent, before_success)
         return None
 
@@ -186,6 +195,7 @@ class LeaseClaim:
         sent = self._clock()
         # The body carries the resourceVersion that was read: the write fails where anybody wrote in between.
         self._held = self._api.put(self._path, {**current, "spec": changed}, timeouts=_TIMEOUTS)
+        self.holder = self._identity
         self._confirm(sent, before_success)
 
     def _confirm(self, sent: float, before_success: Callable[[], None]) -> None:

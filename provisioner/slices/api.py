@@ -107,6 +107,7 @@ def _about(document: Document) -> dict[str, Any]:
         "version": document.version,
         "about": document.about,
         "leading": document.leading,
+        "leader": document.leader,
         "problems": document.problems,
         "alerts": document.view.alerts if document.view is not None else (),
     }
@@ -138,7 +139,7 @@ def description() -> dict[str, Any]:
         items = {"type": "array", "items": by_type[_LISTS[name][0].__name__]}
         return {"type": "object", "required": ["version", "items"], "properties": {"version": number, "items": items}}
 
-    about = {"version": number, "about": by_type["About"], "leading": {"type": "boolean"}}
+    about = {"version": number, "about": by_type["About"], "leading": {"type": "boolean"}, "leader": {"type": "string"}}
     texts = {"type": "array", "items": {"type": "string"}}
     about |= {"problems": texts, "alerts": {"type": "array", "items": {"$ref": "#/components/schemas/AlertView"}}}
     variables = {"type": "object", "additionalProperties": {"type": "string"}}
@@ -152,7 +153,7 @@ def description() -> dict[str, Any]:
         },
         "paths": {
             f"{ROOT}/board": _path("Everything", by_type["Document"]),
-            f"{ROOT}/about": _path("Release, cluster, problems, alerts", {"type": "object", "properties": about}),
+            f"{ROOT}/about": _path("Release, cluster, who leads, problems, alerts", {"type": "object", "properties": about}),
             f"{ROOT}/capacity": _path("Chips, limits, back-off", {"type": "object", "properties": capacity}),
             f"{ROOT}/settings": _path(
                 "The settings in effect, by variable", {"type": "object", "properties": {"settings": variables}}

@@ -166,6 +166,7 @@ def build(
         ),
         environment=os.environ,
         clock=clock,
+        leader=(lambda: elector.leader) if elector is not None else lambda: identity,
         problems=lambda: loop.problems(),  # noqa: PLW0108 - the loop comes later
     )
     loop = Loop(

@@ -76,6 +76,8 @@ class Document:
     about: About
     #: This process decides; else another one does, or none.
     leading: bool
+    #: The pod that leads, as this process last read the Lease; empty where none is known to.
+    leader: str
     #: Why nothing is decided at the moment; empty: it is.
     problems: tuple[str, ...]
     #: It leads, and has decided nothing for a minute: what it shows is from the moment of the view.
@@ -124,6 +126,7 @@ class Change:
     version: int
     served_at: datetime
     leading: bool
+    leader: str
     problems: tuple[str, ...]
     stalled: bool
     #: None before the first decision.
@@ -142,6 +145,7 @@ class Board:
     #: The variables of the settings that are set, as text.
     environment: Mapping[str, str] = field(default_factory=dict)
     problems: Callable[[], tuple[str, ...]] = tuple
+    leader: Callable[[], str] = str
     clock: Callable[[], datetime] = wall_clock
     monotonic: Callable[[], float] = time.monotonic
     journal: Journal = field(default_factory=Journal)
@@ -245,6 +249,7 @@ class Board:
             served_at=self.clock(),
             about=self.about,
             leading=leading,
+            leader=self.leader(),
             problems=self.problems(),
             stalled=view is not None and self.monotonic() - self._published_monotonic >= _STALLED_SECONDS,
             view=view,
@@ -269,6 +274,7 @@ class Board:
         # The moments of a round and of serving it alone are no change.
         rest = (
             document.leading,
+            document.leader,
             document.problems,
             document.stalled,
             (summary.alerts, summary.capacity) if summary is not None else None,
@@ -293,6 +299,7 @@ class Board:
             version=0,
             served_at=document.served_at,
             leading=document.leading,
+            leader=document.leader,
             problems=document.problems,
             stalled=document.stalled,
             summary=summary,

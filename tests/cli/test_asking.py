@@ -474,10 +474,13 @@ def test_a_follower_is_not_called_the_leader(wire: WireServer, capsys: pytest.Ca
 
 def test_a_follower_says_that_it_does_not_lead(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:
     """Its address was given by hand."""
-    board = make_board(lambda: NOW, lambda: 0.0)
-    wire.answer(f"GET {_BOARD}", Answer(body=board.json()))
+    board, other = make_board(lambda: NOW, lambda: 0.0), make_board(lambda: NOW, lambda: 0.0)
+    other.leader = lambda: "pod-b"
+    wire.answer(f"GET {_BOARD}", Answer(body=board.json()), Answer(body=other.json()))
     assert run("status", "--server", wire.url, "-o", "json") == 1
-    assert "does not lead" in capsys.readouterr().err
+    assert "here does not lead; ask the process that holds the Lease tpu-provisioner" in capsys.readouterr().err
+    assert run("status", "--server", wire.url) == 0
+    assert "here does not lead; ask pod pod-b" in capsys.readouterr().out
 
 
 def test_gc_deletes_nothing_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -384,6 +384,32 @@ def test_a_live_original_is_waited_for_then_its_lease_is_held_too(kube: FakeKube
     assert (spec(kube, OURS)["holderIdentity"], spec(kube, ORIGINAL)["holderIdentity"]) == ("", "")
 
 
+def test_who_leads_is_known_to_those_who_wait(kube: FakeKube, clock: FakeClock) -> None:
+    """By the pod's name, without what tells two processes of it apart."""
+    first, second = Candidate(kube, clock, "pod-a"), Candidate(kube, clock, "pod-b")
+    assert first.elector.leader == ""
+    assert [each.step().elector.leader for each in (first, second)] == ["pod-a", "pod-a"]
+    first.elector.release()
+    assert first.elector.leader == ""
+    assert [each.step().elector.leader for each in (second, Candidate(kube, clock, "pod-c"))] == ["pod-b", "pod-b"]
+
+
+def test_a_go_original_that_leads_is_told(kube: FakeKube, clock: FakeClock) -> None:
+    """Whoever holds ours waits for it; another one knows no more than that."""
+    kube.put_object(ORIGINAL, held_by("go-pod_9e2c7d1a-5d8e-4b6f-8a47-3f6f0c1f2a11"))
+    first, second = Candidate(kube, clock, "pod-a"), Candidate(kube, clock, "pod-b")
+    assert [each.step().elector.leader for each in (first, second)] == ["go-pod", "pod-a"]
+
+
+@pytest.mark.parametrize("holder", [None, 7, {"a": 1}, "x" * 100_000])
+def test_a_holder_that_is_no_name_harms_nobody(kube: FakeKube, clock: FakeClock, holder: Any) -> None:
+    """It is text, and short."""
+    kube.put_object(OURS, held_by(holder))
+    leader = Candidate(kube, clock).step().elector.leader
+    assert isinstance(leader, str)
+    assert len(leader) <= 253
+
+
 def test_an_original_that_appears_ends_our_leadership(kube: FakeKube, clock: FakeClock) -> None:
     """Somebody scaled it up again: the two never run together for long."""
     candidate = Candidate(kube, clock).step()

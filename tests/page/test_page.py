@@ -287,14 +287,19 @@ def test_a_page_that_is_loaded_while_nothing_is_decided_counts_up_to_now(
 
 def test_a_process_that_stands_by_says_so(browser: Chrome, board: HandMadeBoard, url: str) -> None:
     """It shows no slices, and says where they are."""
-    board.show(leading=False, view=None)
+    board.show(leading=False, leader="", view=None)
     open_page(browser, url)
     assert "Another process leads." in text_of(browser, "#banners")
     assert "tpu-provisioner-0" in text_of(browser, "#banners")
     assert "kubectl get lease" in text_of(browser, "#board")
     assert text_of(browser, "#role") == "Standby"
 
-    board.show(leading=True, view=a_view([a_workload()], [a_slice(a_workload())]))
+    board.show(leader="tpu-provisioner-1")
+
+    shows(browser, "Pod tpu-provisioner-1 leads.", "#banners")
+    shows(browser, "Pod tpu-provisioner-1 leads, and its page shows the slices", "#board")
+
+    board.show(leading=True, leader="tpu-provisioner-0", view=a_view([a_workload()], [a_slice(a_workload())]))
 
     shows(browser, "train-slice-0", "#board")
     assert text_of(browser, "#role") == "Leader"

@@ -80,7 +80,7 @@ def events(text: bytes) -> list[tuple[str, Any]]:
 def applied(document: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """Apply a change as the page does."""
     new = dict(document)
-    for name in ("version", "served_at", "leading", "problems", "stalled"):
+    for name in ("version", "served_at", "leading", "leader", "problems", "stalled"):
         new[name] = change[name]
     left = [each for each in document["activity"] if each["number"] not in change["gone"]["activity"]]
     new["activity"] = [*left, *change["activity"]]
@@ -288,12 +288,19 @@ def test_a_view_is_built_twice_a_second_at_most(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_follower_shows_no_view() -> None:
-    """What it saw when it led is no longer so."""
+    """What it saw when it led is no longer so; it says who leads, and when that changes."""
     stage = Stage()
     stage.act(0)
     stage.board.stand_by()
+    stage.board.leader = lambda: "pod-b"
     document = stage.board.document()
-    assert (document.leading, document.view) == (False, None)
+    assert (document.leading, document.view, document.leader) == (False, None, "pod-b")
+    assert page_of(stage.board, "/api/v1/about")()["leader"] == "pod-b"
+    stage.board.leader = lambda: "pod-c"
+    stage.later()
+    stage.board.document()
+    ((_, change),) = stage.board.changes_since(document.version) or ()
+    assert json.loads(change)["leader"] == "pod-c"
 
 
 def test_problems_show_without_a_round() -> None:

@@ -186,6 +186,7 @@ class HandMadeBoard(Board):
             served_at=NOW,
             about=ABOUT,
             leading=True,
+            leader=ABOUT.identity,
             problems=(),
             stalled=False,
             view=a_view(),

@@ -82,7 +82,8 @@ function renderBanners() {
   }
   if (store.loaded) {
     if (!store.leading) {
-      banners.push(["info", "Another process leads.", `This one (${store.about.identity}) stands by: it decides nothing and shows no slices.`]);
+      const who = store.leader ? `Pod ${store.leader} leads.` : "Another process leads.";
+      banners.push(["info", who, `This one (${store.about.identity}) stands by: it decides nothing and shows no slices.`]);
     }
     for (const each of store.problems) banners.push(["problem", "Nothing is decided at the moment:", each]);
     if (store.stalled) {

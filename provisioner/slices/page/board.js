@@ -342,7 +342,10 @@ class Order {
 function explain(empty, store, links) {
   const texts = [];
   if (!store.leading) {
-    texts.push(["This process stands by", "Another process leads and shows the slices. The Lease tells which: kubectl get lease -A"]);
+    const where = store.leader
+      ? `Pod ${store.leader} leads, and its page shows the slices: forward the port of that pod.`
+      : "Another process leads and shows the slices. The Lease tells which: kubectl get lease -A";
+    texts.push(["This process stands by", where]);
   } else if (!store.summary) {
     texts.push(["Nothing has been decided yet", "The provisioner reads the cluster first. This page shows the slices as soon as it has decided about them."]);
   } else if (store.slices.size || store.workloads.size || store.pools.size) {

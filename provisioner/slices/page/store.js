@@ -9,6 +9,8 @@ export class Store {
   version = 0;
   about = null;
   leading = true;
+  /** The pod that leads; empty where none is known to. */
+  leader = "";
   problems = [];
   /** Nothing has been decided for a minute. */
   stalled = false;
@@ -72,6 +74,7 @@ export class Store {
 
   #head(source, summary) {
     this.leading = source.leading;
+    this.leader = source.leader;
     this.problems = source.problems;
     this.stalled = source.stalled;
     this.summary = summary
