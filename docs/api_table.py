@@ -27,11 +27,13 @@ curl --silent http://127.0.0.1:8081/api/v1/slices
 
 - Moments are in UTC, in the form `2026-11-22T12:00:00Z`. A state says since when, never for how long.
 - Only the process that leads has a view; another one answers with `leading: false` and no `view`.
+- Count durations up to `served_at`, the time of day at the process.
 - A view is built at most twice a second, however many ask. While nothing can be decided, the last view stays, and
-  `problems` says why.
+  `problems` says why. `stalled` says that the last decision, at the moment `at` of the view, is more than a minute ago.
 - `/api/v1/events` is a stream of server-sent events: first an event `board` with everything, then an event `change`
   for each change. Whoever applies
-  the changes has what `/api/v1/board` answers. At most 16 clients follow at a time; others get 503, and may poll.
+  the changes has what `/api/v1/board` answers. `gone` names what is there no more, entries of the activity by number.
+  At most 16 clients follow at a time; others get 503, and may poll.
 - There is no authentication: [security.md](security.md) says who reaches the port.
 """
 #: In the order of the page.

@@ -153,7 +153,9 @@ def description() -> dict[str, Any]:
         },
         "paths": {
             f"{ROOT}/board": _path("Everything", by_type["Document"]),
-            f"{ROOT}/about": _path("Release, cluster, who leads, problems, alerts", {"type": "object", "properties": about}),
+            f"{ROOT}/about": _path(
+                "Release, cluster, who leads, problems, alerts", {"type": "object", "properties": about}
+            ),
             f"{ROOT}/capacity": _path("Chips, limits, back-off", {"type": "object", "properties": capacity}),
             f"{ROOT}/settings": _path(
                 "The settings in effect, by variable", {"type": "object", "properties": {"settings": variables}}

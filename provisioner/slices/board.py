@@ -266,11 +266,7 @@ class Board:
             "pools": {each.name: each for each in view.pools} if view is not None else {},
             "tracks": {each.pool: each for each in document.tracks},
         }
-        summary = (
-            Summary(at=view.at, alerts=view.alerts, capacity=view.capacity)
-            if view is not None
-            else None
-        )
+        summary = Summary(at=view.at, alerts=view.alerts, capacity=view.capacity) if view is not None else None
         # The moments of a round and of serving it alone are no change.
         rest = (
             document.leading,
