@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
-from provisioner.simulators.gke import labels, names, permissions, policies, validation
+from provisioner.simulators.gke import labels, names, permissions, policies, reservations, validation
 from provisioner.simulators.gke.errors import ApiError
 from provisioner.simulators.gke.faults import FaultBook
 from provisioner.simulators.gke.ledger import Ledger
@@ -33,7 +33,7 @@ from provisioner.simulators.gke.records import (
     SimulatedNode,
     view_of,
 )
-from provisioner.simulators.gke.settings import FULL, SimulatorSettings
+from provisioner.simulators.gke.settings import SimulatorSettings
 from provisioner.simulators.gke.timeline import Clock, Timeline
 from provisioner.simulators.gke.validation import Failure
 
@@ -262,26 +262,9 @@ class World:
     # -- what is asked before anything is made -------------------------------------------------------------------
 
     def reservation(self, project: str, zone: str, name: str) -> dict[str, Any]:
-        """Return the body of a reservation; no project is out of scope, for reservations are shared."""
+        """Return the body of a reservation."""
         with self._lock:
-            path = f"projects/{project}/zones/{zone}/reservations/{name}"
-            if "compute.reservations.get" in self._settings.denied_permissions:
-                raise ApiError("PERMISSION_DENIED", f"Required 'compute.reservations.get' permission for '{path}'")
-            known = self._settings.reservations
-            if known is not None and f"{zone}/{name}" not in known:
-                raise ApiError("NOT_FOUND", f"The resource '{path}' was not found")
-            state = "READY" if known is None else known[f"{zone}/{name}"]
-            used = {"specificReservation": {"count": "1", "inUseCount": "1"}} if state == FULL else {}
-            return {
-                "kind": "compute#reservation",
-                "id": str(names.number_of(path)),
-                "selfLink": f"{names.COMPUTE_API}/{path}",
-                "zone": f"{names.COMPUTE_API}/projects/{project}/zones/{zone}",
-                "name": name,
-                "status": "READY" if state == FULL else state,
-                "specificReservationRequired": True,
-                **used,
-            }
+            return reservations.reservation_body(self._settings, project, zone, name)
 
     def test_project(self, project: str, body: object) -> dict[str, Any]:
         """Answer which permissions the caller has on a project; one that is not served is nobody's."""
