@@ -8,16 +8,13 @@ refers to (a pool, the memory), so that the work depends on what is there and no
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
 from provisioner import constants, tpu
-from provisioner.model import bounds
 from provisioner.model.workloads import (
     GroupKey,
     Pod,
@@ -28,13 +25,11 @@ from provisioner.model.workloads import (
     WorkloadKind,
     Workloads,
     WorkloadUid,
-    group_key,
 )
+from provisioner.slices.demand.groups import ListedGroup, Wanted, listed_groups, representatives
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.demand.wishes import Wishes, read_wishes
 
-#: Of an index: counts are int32 in the API.
-_MOST_DIGITS = 10
 #: The controllers of this cluster, as spec.managedBy names them.
 _OWN_CONTROLLERS = {WorkloadKind.JOBSET: constants.JOBSET_CONTROLLER, WorkloadKind.JOB: constants.JOB_CONTROLLER}
 #: GKE's API server adds it to every pod that asks for chips; templates do not have it yet.
@@ -54,17 +49,17 @@ class SliceId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What one child Job needs."""
+    """What one group of pods needs."""
 
     id: SliceId
     workload: Workload
-    #: Name of the child Job.
+    #: Of a JobSet the name of the child Job.
     group_name: str
     #: The leader pod's requirements, else the template's.
     requirements: Requirements
     #: The unfinished leader pod that is not being deleted.
     leader: Pod | None
-    #: All unfinished pods of the child Job, oldest incarnation included.
+    #: All unfinished pods of the group, oldest incarnation included.
     pods: tuple[Pod, ...]
     parallelism: int
     #: Slices of its workload, itself included.
@@ -96,16 +91,6 @@ class Slice:
     def nodes(self) -> int:
         """Nodes that the slice needs; 0 where it has no shape."""
         return 0 if self.shape is None else self.shape.nodes(self.parallelism)
-
-
-class _Child(NamedTuple):
-    """One group that a workload's spec lists; they sort as they are listed there."""
-
-    #: Of the pod group in the spec, and of the group among those that come from it.
-    place: int
-    number: int
-    key: GroupKey
-    name: str
 
 
 class Found(NamedTuple):
@@ -159,16 +144,16 @@ def find_by_workload(
     What was found last time, by the same policy, is taken over where nothing that it follows from has changed: most of
     it, in each round.
     """
-    wanted: dict[WorkloadUid, dict[GroupKey, _Wanted]] = defaultdict(dict)
+    wanted: dict[WorkloadUid, dict[GroupKey, Wanted]] = defaultdict(dict)
     for slice_id, name in (referred or {}).items():
-        wanted[slice_id.workload_uid][slice_id.group_key] = _Wanted(name)
+        wanted[slice_id.workload_uid][slice_id.group_key] = Wanted(name)
     for pod in pods:
         uid = None if pod.finished or not pod.group_key else workloads.uid_of(pod)
         if uid is None:
             continue
         entry = wanted[uid].get(pod.group_key)
         if entry is None:
-            entry = wanted[uid][pod.group_key] = _Wanted("")
+            entry = wanted[uid][pod.group_key] = Wanted("")
         entry.name = entry.name or pod.group_name
         entry.pods.append(pod)
     found: dict[WorkloadUid, Found] = {}
@@ -185,122 +170,28 @@ def find_by_workload(
     return found
 
 
-@dataclass(slots=True)
-class _Wanted:
-    """A child Job of which something is there: pods, or a pool or the memory that refers to it."""
-
-    #: Empty where nothing tells it.
-    name: str
-    pods: list[Pod] = field(default_factory=list)
-
-
-def _slices_of(workload: Workload, wanted: Mapping[GroupKey, _Wanted], policy: ServingPolicy) -> dict[SliceId, Slice]:
+def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: ServingPolicy) -> dict[SliceId, Slice]:
     groups = workload.groups
-    places = {group.name: place for place, group in enumerate(groups)}
-    children: list[_Child] = []
+    listed: list[ListedGroup] = []
     others = 0
-    for child in _children(workload, places, wanted):
+    for each in listed_groups(workload, wanted):
         # Chips that only a webhook adds show on the pods alone, and a suspended workload has none.
-        with_chips = groups[child.place].template.chips > 0
-        if with_chips or wanted[child.key].pods or workload.suspended:
-            children.append(child)
+        with_chips = groups[each.place].template.chips > 0
+        if with_chips or wanted[each.key].pods or workload.suspended:
+            listed.append(each)
             others += not with_chips
-    children.sort()
+    listed.sort()
     # Those without pods count as well: they will come.
     siblings = others
     for group in groups:
         siblings += group.replicas if group.template.chips > 0 else 0
-    if len(children) < siblings and not workload.suspended:
-        children += _representatives(workload, {child.key for child in children})
+    if len(listed) < siblings and not workload.suspended:
+        listed += representatives(workload, {each.key for each in listed})
     slices: dict[SliceId, Slice] = {}
-    for child in children:
-        pods = wanted[child.key].pods if child.key in wanted else []
-        slices[SliceId(workload.uid, child.key)] = _slice(workload, child, pods, siblings, policy)
+    for each in listed:
+        pods = wanted[each.key].pods if each.key in wanted else []
+        slices[SliceId(workload.uid, each.key)] = _slice(workload, each, pods, siblings, policy)
     return slices
-
-
-def _children(workload: Workload, places: Mapping[str, int], wanted: Mapping[GroupKey, _Wanted]) -> Iterator[_Child]:
-    """Yield those of the wanted child Jobs that the spec lists."""
-    unnamed: list[GroupKey] = []
-    for key, each in wanted.items():
-        if group_key(workload.namespace, each.name) != key:
-            # Nothing tells its name, or a label has only the beginning of it.
-            unnamed.append(key)
-            continue
-        name, index = _parts(workload.name, each.name)
-        place = places.get(name, -1)
-        group = workload.groups[place] if place >= 0 else None
-        most = group.replicas + (group.surge if each.pods else 0) if group is not None else 0
-        if group is None or not 0 <= index < most:
-            continue
-        # What is taken apart has to come out the same again: "07" is no index.
-        if each.name == _name_of(workload.name, group.name, index, numbered=group.numbered):
-            yield _Child(place, index, key, each.name)
-    if unnamed:
-        listed = tuple(
-            _Listed(group.name, group.numbered, group.replicas, group.template.chips > 0) for group in workload.groups
-        )
-        by_key = _children_by_key(workload.namespace, workload.name, listed)
-        for key in unnamed:
-            if key in by_key:
-                group_name, index, name = by_key[key]
-                yield _Child(places[group_name], index, key, name)
-
-
-@lru_cache(maxsize=16384)
-def _parts(workload_name: str, group_name: str) -> tuple[str, int]:
-    """Take the name of a group apart: the name in the spec, and the index; -1 for a text of another form."""
-    if group_name == workload_name:
-        return "", 0
-    name, _, digits = group_name.removeprefix(f"{workload_name}-").rpartition("-")
-    return name, int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS else -1
-
-
-class _Listed(NamedTuple):
-    """What the names of groups depend on, of one entry of a workload's spec."""
-
-    name: str
-    numbered: bool
-    replicas: int
-    with_chips: bool
-
-
-@lru_cache(maxsize=128)
-def _children_by_key(
-    namespace: str, workload_name: str, listed: tuple[_Listed, ...]
-) -> Mapping[GroupKey, tuple[str, int, str]]:
-    """Index groups by their keys, those with chips first, no more than a workload may have with chips.
-
-    Each has the name of its entry in the spec, its index, and its own name.
-
-    Needed only for what names no group: what the memory holds of slices without pods, and pools with long names.
-    """
-    by_chips = sorted(listed, key=lambda each: not each.with_chips)
-    children = (
-        (each.name, index, _name_of(workload_name, each.name, index, numbered=each.numbered))
-        for each in by_chips
-        for index in range(each.replicas)
-    )
-    return {group_key(namespace, child[2]): child for child in itertools.islice(children, bounds.CHILD_JOBS)}
-
-
-def _representatives(workload: Workload, found: Collection[GroupKey]) -> Iterator[_Child]:
-    """Yield of each replicated job with chips the first child Job that is not among those found already."""
-    for place, group in enumerate(workload.groups):
-        if group.template.chips == 0 or workload.problem:
-            continue
-        for index in range(group.replicas):
-            name = _name_of(workload.name, group.name, index, numbered=group.numbered)
-            key = group_key(workload.namespace, name)
-            if key not in found:
-                yield _Child(place, index, key, name)
-                break
-
-
-def _name_of(workload_name: str, group: str, index: int, *, numbered: bool) -> str:
-    if not numbered:
-        return workload_name
-    return f"{workload_name}-{group}-{index}" if group else f"{workload_name}-{index}"
 
 
 def rejected(workloads: Workloads, policy: ServingPolicy) -> list[Workload]:
@@ -310,7 +201,7 @@ def rejected(workloads: Workloads, policy: ServingPolicy) -> list[Workload]:
         for workload in workloads.by_uid.values()
         if workload.problem
         and _alive(workload)
-        and any(policy.serves(workload, job.template) for job in _with_chips(workload))
+        and any(policy.serves(workload, group.template) for group in _with_chips(workload))
     ]
 
 
@@ -322,7 +213,7 @@ def left_to_slices(workloads: Workloads, policy: ServingPolicy) -> list[Workload
 
 
 def _with_chips(workload: Workload) -> Iterator[PodGroup]:
-    return (job for job in workload.groups if job.template.chips > 0)
+    return (group for group in workload.groups if group.template.chips > 0)
 
 
 def slice_id_of(pod: Pod, workloads: Workloads) -> SliceId | None:
@@ -340,15 +231,15 @@ def _runs_here(workload: Workload) -> bool:
     return workload.managed_by in ("", _OWN_CONTROLLERS.get(workload.kind))
 
 
-def _slice(workload: Workload, child: _Child, pods: list[Pod], siblings: int, policy: ServingPolicy) -> Slice:
-    group = workload.groups[child.place]
+def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: int, policy: ServingPolicy) -> Slice:
+    group = workload.groups[listed.place]
     leader = _leader(pods, lowest=group.lowest_leads)
     requirements = leader.requirements if leader is not None else _as_admitted(group.template)
     shape, problem = (None, requirements.problem) if requirements.problem else _shape(requirements)
     return Slice(
-        id=SliceId(workload.uid, child.key),
+        id=SliceId(workload.uid, listed.key),
         workload=workload,
-        group_name=child.name,
+        group_name=listed.name,
         requirements=requirements,
         leader=leader,
         pods=tuple(pods),
