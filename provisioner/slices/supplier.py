@@ -21,12 +21,13 @@ suite of tests, which runs against every supplier (tests/slices/suppliers/confor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from provisioner.model.capacity import Failure, NodePool, NodePoolRequest, Operation, OperationName, PoolName
+from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import NodeView
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
@@ -61,6 +62,19 @@ class Polling:
     idle_seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelRules:
+    """What a supplier says of the labels of its pools' nodes."""
+
+    #: How many characters the labels of one pool may have, keys and values together.
+    most_characters: int
+    #: Labels of Google or Kubernetes that pods select, and that nodes have only where the pool is asked for them.
+    passed_on: frozenset[str]
+    #: Labels of Google or Kubernetes that a pod may have copied, beside those: they ask something of the supplier, and
+    #: say nothing that others rely on.
+    copyable: frozenset[str]
+
+
 class PoolRules(Protocol):
     """The rules that the node pools of a supplier follow. Pure: equal inputs, equal answers."""
 
@@ -70,8 +84,17 @@ class PoolRules(Protocol):
         ...
 
     @property
-    def most_label_characters(self) -> int:
-        """How many characters the labels of one pool may have, keys and values together."""
+    def supplier_name(self) -> str:
+        """As messages name the supplier."""
+        ...
+
+    @property
+    def labels(self) -> LabelRules:
+        """What may be asked of the labels of their nodes."""
+        ...
+
+    def labels_of_choice(self, slice_: Slice, choice: CapacityChoice) -> Mapping[str, str]:
+        """Return the labels that nodes of a choice of capacity have only where the pool is asked for them."""
         ...
 
     def pool_name(self, workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:

@@ -25,6 +25,7 @@ from provisioner.slices.planning.launch import specification
 from provisioner.slices.planning.launch.specification import labels_left_out
 from provisioner.slices.supplier import UnmeetableError
 from provisioner.slices.suppliers.gke.node_labels import expected_node
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.models import (
     CHIP_TOLERATION,
     SPOT_TOLERATION,
@@ -335,7 +336,7 @@ def test_a_pod_sets_no_labels_on_nodes_that_others_rely_on(key: str, changes: di
     """They are left out, and the owner is told; the pool is made all the same."""
     slice_ = slice_of(labels={key: "forged"}, annotations={constants.COPY_LABELS: f"{key},missing.k8s.io/x"})
     assert (request_of(slice_, **changes).labels.get(key) == "forged") is copied
-    told = labels_left_out(slice_, settings(**changes))
+    told = labels_left_out(slice_, settings(**changes), GKE_RULES)
     assert told == "" if copied else f"{constants.COPY_LABELS} names {key}:" in told
 
 

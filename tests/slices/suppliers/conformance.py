@@ -13,6 +13,7 @@ from typing import Protocol
 
 import pytest
 
+from provisioner import constants
 from provisioner.model.capacity import (
     CapacityKind,
     Failure,
@@ -26,10 +27,11 @@ from provisioner.model.capacity import (
 )
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import misfit
-from provisioner.model.workloads import GroupKey, WorkloadUid
+from provisioner.model.workloads import GroupKey, Toleration, WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.launch.candidates import Candidates
-from provisioner.slices.supplier import Supplier, SupplierError
+from provisioner.slices.planning.launch.specification import labels_left_out
+from provisioner.slices.supplier import Supplier, SupplierError, UnmeetableError
 from tests.support.models import make_jobset, make_requirements, make_slice
 from tests.support.settings import settings
 
@@ -142,6 +144,61 @@ class SupplierContract:
         assert replace(pool, disk_type=request.disk_type) == expected_pool(request)
         view = rules.expected_node(pool)
         assert (view.chips, misfit(slice_.requirements, view)) == (4, "")
+
+    def test_labels_up_to_the_limit_are_taken_and_more_are_not_asked_for(self, ground: Ground) -> None:
+        """The owner of a pod that has too many is told whose limit it is."""
+        rules, zone = ground.supplier.rules, ground.request(FIRST).zone
+        keys = tuple(f"k{number:03}" for number in range(rules.labels.most_characters // 60 + 1))
+
+        def specified(characters: int) -> NodePoolRequest:
+            values = ["v" * min(max(characters - 50 * number, 0), 50) for number in range(len(keys))]
+            pod = make_requirements(labels=dict(zip(keys, values, strict=True)))
+            slice_ = make_slice(make_jobset("train", template=pod), requirements=pod)
+            choice = CapacityChoice(kind=CapacityKind.ON_DEMAND, zone=zone)
+            candidates = Candidates(settings(auto_upgrade=True, pod_to_node_labels=keys), rules)
+            return candidates.specification(slice_, choice).stamped(rules.pool_name("train", slice_.id, 1), 1)
+
+        def count(request: NodePoolRequest) -> int:
+            return sum(len(key) + len(value) for key, value in request.labels.items())
+
+        room = rules.labels.most_characters - count(specified(0))
+        request = specified(room)
+        assert count(request) == rules.labels.most_characters
+        ground.supplier.create_pool(request, _free)
+        assert request.labels.items() <= listed(ground)[request.name].labels.items()
+        with pytest.raises(UnmeetableError, match=f"{rules.supplier_name} allows {rules.labels.most_characters}"):
+            specified(room + 1)
+
+    def test_what_pods_may_ask_of_the_labels_of_nodes_is_on_them(self, ground: Ground) -> None:
+        """Selected or copied, and pods that select it fit the nodes."""
+        rules, zone = ground.supplier.rules, ground.request(FIRST).zone
+        selected = dict.fromkeys(rules.labels.passed_on, "asked")
+        copied = dict.fromkeys(rules.labels.copyable | rules.labels.passed_on, "asked")
+        selecting = make_requirements(selector=selected)
+        copying = make_requirements(labels=copied, annotations={constants.COPY_LABELS: ",".join(copied)})
+        for pod, want in ((selecting, selected), (copying, copied)):
+            slice_ = make_slice(make_jobset("train", template=pod), requirements=pod)
+            assert labels_left_out(slice_, settings(), rules) == ""
+            choice = CapacityChoice(kind=CapacityKind.ON_DEMAND, zone=zone)
+            specification = Candidates(settings(auto_upgrade=True), rules).specification(slice_, choice)
+            assert want.items() <= specification.blueprint.request.labels.items()
+
+    @pytest.mark.parametrize("kind", [kind for kind in CapacityKind if kind is not CapacityKind.QUEUED])
+    def test_what_a_choice_of_capacity_adds_to_the_labels_is_on_the_nodes(
+        self, ground: Ground, kind: CapacityKind
+    ) -> None:
+        """And says nothing of whose the pool is."""
+        rules = ground.supplier.rules
+        reservation = "r" if kind is CapacityKind.RESERVATION else ""
+        choice = CapacityChoice(kind=kind, zone=ground.request(FIRST).zone, reservation=reservation)
+        slice_ = make_slice(make_jobset("train"))
+        added = rules.labels_of_choice(slice_, choice)
+        assert not constants.OWNER_LABELS & added.keys()
+        pod = make_requirements(selector=dict(added), tolerations=(Toleration(operator="Exists"),))
+        slice_ = make_slice(make_jobset("train", template=pod), requirements=pod)
+        request = Candidates(settings(auto_upgrade=True), rules).specification(slice_, choice).blueprint.request
+        assert added.items() <= request.labels.items()
+        assert added.items() <= rules.expected_node(expected_pool(request)).labels.items()
 
     def test_each_slice_and_each_attempt_has_a_name_of_its_own(self, ground: Ground) -> None:
         """However long the names of workloads are: `already exists` means that the pool is the slice's own."""

@@ -74,7 +74,7 @@ class Candidates:
         return _once(self._specifications, (slice_.id, id(choice)), lambda: self._specified(slice_, choice))
 
     def _specified(self, slice_: Slice, choice: CapacityChoice) -> Specification:
-        rules, copied = self._rules, copied_labels(slice_, self._settings, choice)
+        rules, copied = self._rules, copied_labels(slice_, self._settings, self._rules, choice)
         key = blueprint_key(slice_, choice, copied)
 
         def draw() -> Blueprint:

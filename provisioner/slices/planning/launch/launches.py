@@ -266,7 +266,7 @@ class _Launcher:
             self.launches.candidates.setdefault(scope, []).append(uid)
 
     def _left_out(self, slice_: Slice, choices: Choices) -> Iterable[Notice]:
-        messages = [labels_left_out(slice_, self.round_.settings)]
+        messages = [labels_left_out(slice_, self.round_.settings, self.round_.rules)]
         if choices.left_out:
             messages.append(f"Some choices of capacity are skipped: {'; '.join(choices.left_out)}")
         return [notice(slice_, constants.INVALID_REQUEST, message) for message in messages if message]

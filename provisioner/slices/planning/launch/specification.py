@@ -22,10 +22,6 @@ from provisioner.slices.supplier import PoolRules, UnmeetableError
 #: Nodes carry one until the other slices of their workload are ready; then the provisioner takes it off.
 HELD_TAINT = Taint(key=constants.HELD, value="true")
 HELD_LATE_TAINT = Taint(key=constants.HELD_LATE, value="true")
-#: Google's own selectors that the creator of a pool has to pass on as node labels.
-_COPIED_SELECTORS = (constants.ICI_RESILIENCY, constants.LOCATION_HINT)
-#: Google's own labels that a pod may have copied: they ask GKE for something, and say nothing that others rely on.
-_COPYABLE_LABELS = frozenset({*_COPIED_SELECTORS, constants.AUTO_RESTART})
 _FIELDS = tuple(each.name for each in fields(NodePoolRequest))
 #: Labels that differ from slice to slice.
 _OWN_KEYS = frozenset({*constants.OWNER_LABELS, constants.NODE_POOL})
@@ -57,7 +53,7 @@ class Specification:
     blueprint: Blueprint
     #: All but those that are stamped.
     labels: Mapping[str, str]
-    #: Equal digests ask GKE for the same thing.
+    #: Equal digests ask the supplier for the same thing.
     digest: str
 
     def stamped(self, name: PoolName, attempt: int) -> NodePoolRequest:
@@ -114,10 +110,11 @@ def specify(slice_: Slice, plan: Blueprint, rules: PoolRules) -> Specification:
     """Say whose the pool of a blueprint is to be; raise UnmeetableError where its labels are too many."""
     labels = {**plan.request.labels, **owner_labels(slice_)}
     total = _STAMP_CHARACTERS + sum(map(len, labels)) + sum(map(len, labels.values()))
-    if total > rules.most_label_characters:
+    most = rules.labels.most_characters
+    if total > most:
         raise UnmeetableError(
-            f"the pool's labels would have {total} characters, GKE allows {rules.most_label_characters}; copy fewer "
-            f"labels ({constants.COPY_LABELS}, GCP_POD_TO_NODE_LABELS, nodeSelector)"
+            f"the pool's labels would have {total} characters, {rules.supplier_name} allows {most}; copy fewer labels "
+            f"({constants.COPY_LABELS}, GCP_POD_TO_NODE_LABELS, nodeSelector)"
         )
     return Specification(blueprint=plan, labels=labels, digest=_digest(plan.digest_text, labels))
 
@@ -183,19 +180,17 @@ def _taints(slice_: Slice, settings: Settings, kind: CapacityKind) -> tuple[Tain
     return ()
 
 
-def copied_labels(slice_: Slice, settings: Settings, choice: CapacityChoice) -> dict[str, str]:
+def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules, choice: CapacityChoice) -> dict[str, str]:
     """Return the labels that a pool of a choice gets from the pod; raise UnmeetableError for those it may not set."""
-    requirements = slice_.requirements
+    requirements, passed_on = slice_.requirements, rules.labels.passed_on
     selected = {
-        key: value
-        for key, value in requirements.node_selector.items()
-        if key in _COPIED_SELECTORS or not is_system(key)
+        key: value for key, value in requirements.node_selector.items() if key in passed_on or not is_system(key)
     }
     pod_labels = requirements.labels
     asked = _asked_labels(slice_)
     if selected or asked:
-        asked = asked - _withheld_labels(slice_, settings)
-        named = (selected.keys() | asked) - set(settings.pod_to_node_labels) - set(_COPIED_SELECTORS)
+        asked = asked - _withheld_labels(slice_, settings, rules)
+        named = (selected.keys() | asked) - set(settings.pod_to_node_labels) - passed_on
         if selected.get(constants.LEGACY_POOL_ID) == slice_.workload.name:
             # It only says whose pool it is.
             named -= {constants.LEGACY_POOL_ID}
@@ -204,26 +199,21 @@ def copied_labels(slice_: Slice, settings: Settings, choice: CapacityChoice) -> 
             raise UnmeetableError(problem)
     keys = (*settings.pod_to_node_labels, *sorted(asked))
     copied = selected | {key: pod_labels[key] for key in keys if key in pod_labels}
-    # Of these GKE labels nodes only where the creator of the pool asks for it.
-    if choice.reservation:
-        copied[constants.RESERVATION_AFFINITY] = "specific"
-    if choice.kind is CapacityKind.FLEX_START and constants.MAX_RUN_SECONDS in requirements.node_selector:
-        copied[constants.MAX_RUN_SECONDS] = requirements.node_selector[constants.MAX_RUN_SECONDS]
+    copied.update(rules.labels_of_choice(slice_, choice))
     forbidden = sorted(copied.keys() & constants.OWNER_LABELS) if copied else ()
     if forbidden:
         raise UnmeetableError(
             f"label {forbidden[0]} identifies the owner of the pool and cannot be copied from a pod; remove it from "
-            "the "
-            f"annotation {constants.COPY_LABELS} and from GCP_POD_TO_NODE_LABELS"
+            f"the annotation {constants.COPY_LABELS} and from GCP_POD_TO_NODE_LABELS"
         )
     return copied
 
 
-def labels_left_out(slice_: Slice, settings: Settings) -> str:
+def labels_left_out(slice_: Slice, settings: Settings, rules: PoolRules) -> str:
     """Say which labels a pod asks to have copied and may not set on nodes; empty for none."""
     if constants.COPY_LABELS not in slice_.requirements.annotations:
         return ""
-    keys = sorted(_withheld_labels(slice_, settings))
+    keys = sorted(_withheld_labels(slice_, settings, rules))
     if not keys:
         return ""
     return (
@@ -245,7 +235,7 @@ def _asked_labels(slice_: Slice) -> set[str]:
     return slice_.requirements.labels.keys() & set(named)
 
 
-def _withheld_labels(slice_: Slice, settings: Settings) -> set[str]:
+def _withheld_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> set[str]:
     """Return those of them that say to others what a node is: a pod may not set them, unless a setting names them.
 
     A pattern in a setting is not enough: who writes `*` thinks of the labels of teams. What says whose pool it is
@@ -255,5 +245,5 @@ def _withheld_labels(slice_: Slice, settings: Settings) -> set[str]:
     if not asked:
         return asked
     named = {*settings.pod_to_node_labels, *(settings.allowed_label_keys or ())}
-    asked = asked - named - _COPYABLE_LABELS - constants.OWNER_LABELS
+    asked = asked - named - rules.labels.passed_on - rules.labels.copyable - constants.OWNER_LABELS
     return {key for key in asked if is_system(key)}

@@ -8,27 +8,44 @@ from dataclasses import dataclass, replace
 from provisioner import constants, tpu
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest, PoolName
+from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import NodeView
 from provisioner.settings import Settings, forms, parse_networks
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch import allowlists
-from provisioner.slices.supplier import Polling, PoolRules, UnmeetableError
+from provisioner.slices.supplier import LabelRules, Polling, PoolRules, UnmeetableError
 from provisioner.slices.suppliers.gke import names, node_labels
 
 _WORKLOAD_POLICY_PREFIX = "tpu-provisioner-"
+_LABELS = LabelRules(
+    # config.labels of the GKE API: "supports up to 1,024 total characters in a single request".
+    most_characters=1024,
+    passed_on=frozenset({constants.ICI_RESILIENCY, constants.LOCATION_HINT}),
+    copyable=frozenset({constants.AUTO_RESTART}),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class GkeRules:
     """Implements `PoolRules`."""
 
-    #: config.labels of the GKE API: "supports up to 1,024 total characters in a single request".
-    most_label_characters: int = 1024
+    supplier_name: str = "GKE"
+    labels: LabelRules = _LABELS
     polling: Polling = Polling(backlog_seconds=1.0, busy_seconds=2.0, idle_seconds=60.0)
 
     def pool_name(self, workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
         """Implement `PoolRules.pool_name`."""
         return names.pool_name(workload_name, slice_id, attempt)
+
+    def labels_of_choice(self, slice_: Slice, choice: CapacityChoice) -> Mapping[str, str]:
+        """Implement `PoolRules.labels_of_choice`."""
+        labels: dict[str, str] = {}
+        if choice.reservation:
+            labels[constants.RESERVATION_AFFINITY] = "specific"
+        selector = slice_.requirements.node_selector
+        if choice.kind is CapacityKind.FLEX_START and constants.MAX_RUN_SECONDS in selector:
+            labels[constants.MAX_RUN_SECONDS] = selector[constants.MAX_RUN_SECONDS]
+        return labels
 
     def complete(self, request: NodePoolRequest, slice_: Slice, settings: Settings) -> NodePoolRequest:
         """Implement `PoolRules.complete`: placement, disks, identity and networks of the nodes."""
