@@ -16,8 +16,8 @@ from provisioner.cli.frame import Command
 from provisioner.cli.output import plain
 from provisioner.cli.remote import Remote, RemoteError, remote_options, view_problem
 from provisioner.slices.board import Document
+from provisioner.slices.planning.moments import clock
 from provisioner.slices.view import PoolView, State
-from provisioner.slices.view.explain import clock
 
 
 @click.command(

@@ -17,8 +17,10 @@ from provisioner.cli.frame import Command
 from provisioner.cli.output import plain
 from provisioner.cli.remote import Remote, RemoteError, remote_options, view_problem
 from provisioner.slices.board import Document
+from provisioner.slices.planning.moments import clock
 from provisioner.slices.view import PoolView, SliceView, State, View
-from provisioner.slices.view.explain import clock, for_how_long
+from provisioner.slices.view.explain import for_how_long
+from provisioner.slices.view.types import RUNS
 
 #: What somebody has to look at comes first.
 _ORDER = (
@@ -111,10 +113,11 @@ def page(
         yield from tables.aligned([*_table(slices, by_name, now, wide=wide)], width=width)
     else:
         yield "no slices" + (" that match" if namespace or state else ": no workload asks for TPUs")
-    left = [each for each in view.pools if not each.slice and namespace in ("", each.namespace) and not state]
+    shown = {each.pool for each in view.slices}
+    left = [each for each in view.pools if each.name not in shown and namespace in ("", each.namespace) and not state]
     if left:
         yield ""
-        yield "node pools that no slice needs:"
+        yield "other node pools:"
         yield from tables.aligned([*_left(left, now)], width=width)
 
 
@@ -136,14 +139,13 @@ def _table(
     for each in slices:
         pool = pools.get(each.pool)
         _, namespace, name = each.workload.split("/")
-        since = (each.unschedulable_since if each.state is State.WAITING else None) or each.since
         ready = f"{sum(pool.hosts.count(letter) for letter in 'rR')}/{len(pool.hosts)}" if pool else f"0/{each.hosts}"
         row = (
             namespace,
             name,
             each.group,
             each.state.value,
-            for_how_long(since, now) if since is not None else "-",
+            _lasting(each.since, now, is_least=each.since_start) if each.since is not None else "-",
             ready,
             each.pool or "-",
         )
@@ -153,14 +155,21 @@ def _table(
             pool.zone if pool else "-",
             f"{pool.capacity} {pool.reservation}".strip() if pool else "-",
         )
-        why = "" if each.state is State.RUNNING else each.reason
+        why = "" if each.reason == RUNS else each.reason
         if each.next_try_at is not None:
             why = f"(next try {clock(each.next_try_at, now)}) {why}"
         yield (*row, *(more if wide else ()), why)
 
 
+def _lasting(since: datetime, now: datetime, *, is_least: bool) -> str:
+    return f"{'>' if is_least else ''}{for_how_long(since, now)}"
+
+
 def _left(pools: Sequence[PoolView], now: datetime) -> Iterator[tuple[str, ...]]:
     yield ("NODE POOL", "STATE", "FOR", "CHIPS", "DELETED AT", "WHY")
     for each in pools:
-        due = clock(each.delete_at, now) if each.delete_at is not None else "-"
-        yield (each.name, each.state.value, for_how_long(each.since, now), str(each.chips), due, each.reason)
+        due = "-"
+        if each.delete_at is not None:
+            due = clock(each.delete_at, now) if each.delete_at > now else "due"
+        since = _lasting(each.since, now, is_least=each.since_start)
+        yield (each.name, each.state.value, since, str(each.chips), due, each.reason)

@@ -70,7 +70,7 @@ class Meter:
             self._measure_usage(plan.pools, supply, now)
         self._measure_startups(plan, supply, now)
         self._measure_waiting(plan, now)
-        uses = uses_of_limits(self.settings, supply.values(), plan.memory.created_at, now)
+        uses = uses_of_limits(plan, self.settings, now)
         limited = (each.key for each in plan.notices if each.reason == constants.LIMIT_REACHED)
         self.metrics.set_limits(uses, waiting=Counter(key.partition(" ")[0] for key in limited))
         in_flight = operations_under_way(snapshot.pools, plan.memory)

@@ -19,7 +19,8 @@ from provisioner.cli.explain import explanations, lines
 from provisioner.model.capacity import FailureKind
 from provisioner.settings.prices import parse_prices
 from provisioner.slices.board import Board, Document
-from provisioner.slices.view.explain import clock, for_how_long
+from provisioner.slices.planning.moments import clock
+from provisioner.slices.view.explain import for_how_long
 from tests.support.board import make_board
 from tests.support.clock import NOW
 from tests.support.kubeconfig import write_kubeconfig
@@ -102,7 +103,9 @@ CAUSES = [
         lambda: undecided("the API server does not know jobsets"), "does not know jobsets", id="JobSet is missing"
     ),
     pytest.param(
-        lambda: with_settings(namespaces=("other",)), "namespace default is not among NAMESPACES", id="not served"
+        lambda: with_settings(namespaces=("other",)),
+        "namespace default is not among SERVED_NAMESPACES",
+        id="not served",
     ),
 ]
 
@@ -230,7 +233,7 @@ def test_status_of_many_states() -> None:
         ["team-b", "late", "late-slice-0", "waiting"],
         ["default", "train", "train-slice-0", "running"],
     ]
-    assert "node pools that no slice needs:" in table
+    assert "other node pools:" in table
     assert any("its workload has finished" in line for line in table)
     only = list(status.page(document_of(world), "team-b"))
     assert "train-slice-0" not in "\n".join(only)

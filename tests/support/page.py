@@ -72,6 +72,7 @@ def a_workload(name: str = "train", namespace: str = "team-a", **changes: Any) -
         "created_at": NOW - timedelta(hours=3),
         "state": "lives",
         "chips": 16,
+        "reason": "",
     }
     return WorkloadView(**fields | changes)
 
@@ -86,6 +87,7 @@ def a_slice(workload: WorkloadView, number: int = 0, state: State = State.RUNNIN
         "group": group,
         "state": state,
         "since": NOW - timedelta(minutes=3, seconds=20),
+        "since_start": False,
         "reason": "Pods run on it." if state is State.RUNNING else f"The reason for {state.value}.",
         "next_try_at": None,
         "leader": f"{group}-0-abcde",
@@ -108,8 +110,10 @@ def a_pool(slice_: SliceView, hosts: str = "RRRR", **changes: Any) -> PoolView:
         "name": slice_.pool,
         "state": slice_.state,
         "since": slice_.since,
+        "since_start": slice_.since_start,
         "reason": slice_.reason,
         "slice": slice_.id,
+        "other_slices": (),
         "workload": slice_.workload,
         "namespace": slice_.workload.split("/")[1],
         "zone": "us-east5-a",

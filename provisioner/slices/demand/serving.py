@@ -50,7 +50,7 @@ class ServingPolicy:
             if marks and marks.get(constants.DISABLE) == "true":
                 return f"{constants.DISABLE} is set"
         if self.namespaces and workload.namespace not in self.namespaces:
-            return f"namespace {workload.namespace} is not among NAMESPACES"
+            return f"namespace {workload.namespace} is not among SERVED_NAMESPACES"
         if self.opt_in_label is None:
             return ""
         key, value = self.opt_in_label

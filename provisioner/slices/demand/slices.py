@@ -158,7 +158,7 @@ def find_by_workload(
         entry.pods.append(pod)
     found: dict[WorkloadUid, Found] = {}
     for uid, workload in workloads.by_uid.items():
-        if not (_runs_here(workload) and workload.keeps_pools(while_suspended=keep_suspended)):
+        if not (runs_here(workload) and workload.keeps_pools(while_suspended=keep_suspended)):
             continue
         there = wanted[uid]
         asked = tuple([(key, each.name, tuple(each.pods)) for key, each in there.items()])
@@ -224,10 +224,11 @@ def slice_id_of(pod: Pod, workloads: Workloads) -> SliceId | None:
 
 def _alive(workload: Workload) -> bool:
     """Whether a workload has work to run here."""
-    return _runs_here(workload) and workload.lives
+    return runs_here(workload) and workload.lives
 
 
-def _runs_here(workload: Workload) -> bool:
+def runs_here(workload: Workload) -> bool:
+    """Whether the controllers of this cluster run a workload."""
     return workload.managed_by in ("", _OWN_CONTROLLERS.get(workload.kind))
 
 

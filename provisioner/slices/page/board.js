@@ -82,7 +82,7 @@ function makeRow(...names) {
     show({ item, pool, hosts, isQuiet, next: [label, moment] }) {
       setClass(node, `row s-${item.state}`);
       chip.update(item.state);
-      setTime(since, "for", item.since);
+      setTime(since, item.since_start ? "over" : "for", item.since);
       setTitled(accelerator, [item.accelerator || "unknown", item.topology].filter(Boolean).join(" "));
       setTitled(machine, [item.machine_type, item.chips && chipsInWords(item.chips)].filter(Boolean).join(" · "));
       setTitled(zone, pool?.zone ?? "");
@@ -116,7 +116,8 @@ function sliceRow(links) {
     update([slice, served]) {
       const hosts = served?.hosts ?? ".".repeat(slice.hosts);
       const counts = countHosts(hosts);
-      const isQuiet = slice.state === "running" && counts.R + counts.r === hosts.length;
+      const isWhole = counts.R + counts.r === hosts.length && slice.bound_pods === slice.pods;
+      const isQuiet = slice.state === "running" && isWhole;
       setName(name, slice.group);
       setName(pool, slice.pool);
       if (slice.pool) setLink(pool, links({ view: "timeline", q: slice.pool }));
@@ -193,7 +194,7 @@ function workloadGroup(links) {
       setAttribute(activity, "aria-label", `Activity of ${nameOf(id)}`);
       showTexts(notices, workload?.notices ?? [], note);
       notices.hidden = !workload?.notices?.length;
-      setText(empty, slices.length ? "" : "It has no slices: it has no pods that ask for TPUs, and no node pools.");
+      setText(empty, slices.length ? "" : workload?.reason || "It has no slices.");
       empty.hidden = slices.length > 0;
       rows.hidden = !slices.length;
       keyed.show(slices.map((each) => [each[0].id, each]), isChanged);
@@ -206,13 +207,15 @@ function quietWorkload() {
   const kind = make("span", { className: "muted" });
   const name = make("span", { className: "strong" });
   const state = make("span", { className: "badge" });
+  const reason = make("span", { className: "muted" });
   return {
-    node: make("li", {}, kind, " ", name, " ", state),
+    node: make("li", {}, kind, " ", name, " ", state, " ", reason),
     update(workload) {
       setText(kind, workload.kind);
       setText(name, nameOf(workload.id));
       setText(state, WORKLOAD_STATES[workload.state] ?? "");
       state.hidden = !state.textContent;
+      setText(reason, workload.reason);
     },
   };
 }
@@ -237,7 +240,7 @@ export function makeBoard(panel, links) {
   const othersNode = make("section", { className: "group" }, make("div", { className: "group-head" }, othersHead), others);
   const quietHead = make("summary");
   const quietList = make("ul", { className: "quiet-list" });
-  const quietText = make("p", { className: "muted" }, "They have neither pods that ask for TPUs nor node pools.");
+  const quietText = make("p", { className: "muted" }, "They have no pods that ask for TPUs, or none that the provisioner serves.");
   const quietNode = make("details", { className: "group quiet" }, quietHead, quietText, quietList);
   const empty = make("div", { className: "empty" });
   panel.append(head, groups, more, othersNode, quietNode, legend, empty);

@@ -17,7 +17,7 @@ from provisioner.slices.demand import left_to_slices, rejected
 from provisioner.slices.planning import notices, phases
 from provisioner.slices.planning.failures import learn_from_pools
 from provisioner.slices.planning.launch import gangs, limits, reserving, wishes
-from provisioner.slices.planning.launch.launches import Launches, launch
+from provisioner.slices.planning.launch.launches import OTHER_OPERATIONS, Launches, launch
 from provisioner.slices.planning.match.assignment import Matching, Restrictions, match
 from provisioner.slices.planning.memory import backoff, open_calls
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, PhaseEntry
@@ -61,10 +61,14 @@ def decide(
         arriving=held_for_arrivals(round_, matching),
     )
     unneeded = find_unneeded(round_, matching, exceptions)
-    deletes = unneeded.deletes if slots is None else unneeded.deletes[:slots]
+    deletes, due = unneeded.deletes, unneeded.due
+    if slots is not None:
+        late = (each.name for each in deletes[slots:])
+        due = {**due, **{name: due[name]._replace(waits_for=OTHER_OPERATIONS) for name in late}}
+        deletes = deletes[:slots]
     launches = launch(round_, matching, turns, budget, None if slots is None else slots - len(deletes))
     closing = reserving.closing(round_, matching, launches.reservations)
-    states, entries, transitions = _phases(round_, matching, launches, unneeded.due)
+    states, entries, transitions = _phases(round_, matching, launches, due)
     pool_of_node = {node.name: node.pool_name for node in snapshot.nodes}
     return Plan(
         memory=replace(_remember(round_, matching, launches, deletes, unneeded), gangs=progress.gangs, phases=entries),
@@ -139,7 +143,7 @@ def _phases(
     owners |= {state.name: state.slice_id for state in launches.wanted}
     entries, steps = phases.changes(round_.memory.phases, observed, owners, now)
     states = [
-        phases.state_of(each, entries[name], owners[name], round_.slices, _note(each, round_.memory), due.get(name))
+        phases.state_of(each, entries[name], round_, matching, _note(each, round_.memory), due.get(name))
         for name, each in supply.items()
     ]
     for state in launches.wanted:

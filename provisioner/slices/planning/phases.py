@@ -7,13 +7,17 @@ from dataclasses import replace
 from datetime import datetime
 
 from provisioner.model.capacity import PoolName, PoolStatus
-from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.lifecycle import Phase, passage
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory.state import PhaseEntry
 from provisioner.slices.planning.plan import PoolState, Transition
 from provisioner.slices.planning.retire.unneeded import Due
+from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
+
+#: A pool that is first seen in one of these has entered it in that very round.
+_BEGUN_HERE = frozenset({Phase.WANTED, Phase.BLOCKED, Phase.CREATING})
 
 
 def phase_of(supply: Supply, matching: Matching) -> Phase:
@@ -46,19 +50,19 @@ def owner_of(name: PoolName, matching: Matching, made_for: Mapping[PoolName, Sli
 
 
 def state_of(
-    supply: Supply,
-    phase: PhaseEntry,
-    owner: SliceId | None,
-    slices: Mapping[SliceId, Slice],
-    note: str,
-    due: Due | None,
+    supply: Supply, phase: PhaseEntry, round_: Round, matching: Matching, note: str, due: Due | None
 ) -> PoolState:
     """Sum up one pool for the read model."""
-    slice_ = slices.get(owner) if owner is not None else None
+    owner = owner_of(supply.name, matching, round_.made_for)
+    slice_ = round_.slices.get(owner) if owner is not None else None
+    since, since_start = phase.since, phase.entered_before
+    if since_start and phase.phase is Phase.IDLE and supply.name in round_.memory.unneeded_since:
+        # Remembered over restarts.
+        since, since_start = min(since, round_.memory.unneeded_since[supply.name]), False
     return PoolState(
         name=supply.name,
         phase=phase.phase,
-        since=phase.since,
+        since=since,
         slice_id=owner,
         leader=slice_.leader if slice_ is not None else None,
         workload=slice_.workload if slice_ is not None else None,
@@ -74,8 +78,22 @@ def state_of(
         note=note,
         next_at=due.at if due is not None else None,
         delete_reason=due.reason if due is not None else None,
+        delete_waits_for=due.waits_for if due is not None else "",
         unwatched=supply.unwatched,
+        holders=matching.holders.get(supply.name, frozenset()),
+        claimant=matching.claimed.get(supply.name),
+        draining=phase.phase is Phase.IN_USE and not supply.unwatched and _has_ended(supply, owner, round_, matching),
+        since_start=since_start,
     )
+
+
+def _has_ended(supply: Supply, owner: SliceId | None, round_: Round, matching: Matching) -> bool:
+    """Whether all that pods are known to be on a pool for has ended, or is suspended."""
+    users = [each for each in matching.holders.get(supply.name, ()) if each is not None]
+    if not users and owner is not None:
+        users = [owner]
+    slices = (round_.slices.get(each) for each in users)
+    return bool(users) and all(each is None or each.workload.suspended for each in slices)
 
 
 def changes(
@@ -100,7 +118,8 @@ def changes(
             continue
         else:
             steps += _steps(name, before, phase, now)
-        entries[name] = PhaseEntry(phase=phase, since=now, slice_id=owner)
+        met = before is None and phase not in _BEGUN_HERE
+        entries[name] = PhaseEntry(phase=phase, since=now, slice_id=owner, entered_before=met)
     for name, before in old.items():
         if name not in new:
             steps += _steps(name, before, Phase.GONE, now)

@@ -143,8 +143,18 @@ class PoolState:
     next_at: datetime | None = None
     #: Why it goes, of a pool that nothing needs.
     delete_reason: DeleteReason | None = None
+    #: What a delete that is due waits for, or why it is due so late, in words; empty for nothing special.
+    delete_waits_for: str = ""
     #: The workload that it was made for is not watched, so that it looks idle whether that lives or not.
     unwatched: bool = False
+    #: Slices with unfinished pods on it. None stands for pods whose slice cannot be told.
+    holders: frozenset[SliceId | None] = frozenset()
+    #: The slice that counts on it without holding it.
+    claimant: SliceId | None = None
+    #: Pods are on it, and all of them are of workloads that have ended or are suspended.
+    draining: bool = False
+    #: It was in this phase when this process first looked: for longer than since `since`.
+    since_start: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

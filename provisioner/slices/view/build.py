@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner import tpu
@@ -14,10 +15,11 @@ from provisioner.model.workloads import ObjectRef, Workload
 from provisioner.settings import Settings
 from provisioner.settings.prices import Prices
 from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.demand.serving import ServingPolicy
+from provisioner.slices.demand.slices import runs_here
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
 from provisioner.slices.planning.round import Derived
-from provisioner.slices.planning.supply import Supply
 from provisioner.slices.usage import cost_per_hour
 from provisioner.slices.view import reasons
 from provisioner.slices.view.capacity import capacity_view
@@ -52,6 +54,9 @@ _BEST = (
     State.DELETING,
 )
 _UNREADY_NODES = 10
+_WANTED = (Phase.WANTED, Phase.BLOCKED)
+#: Of a pool that was made for a slice and that nobody is on, these phases tell the slice's state.
+_TOLD_OF_THE_LAST = (Phase.CREATING, Phase.FAILED, Phase.DELETING)
 
 
 def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> View:
@@ -59,28 +64,33 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     derived = plan.derived or Derived()
     slices = {slice_id: each for found in derived.found.values() for slice_id, each in found.slices.items()}
     notices = _Notices.of(plan.notices)
-    states: dict[SliceId, PoolState] = {}
-    for pool in plan.pools:
-        if pool.slice_id is not None and _comes_first(pool, states.get(pool.slice_id)):
-            states[pool.slice_id] = pool
-    policy = derived.policy
-    slice_views = [
-        _slice_view(each, states.get(each.id), policy.why_not(each.workload, each.requirements), notices)
-        for each in slices.values()
-    ]
-    occupied = {pod.node_name for pod in snapshot.pods if pod.node_name and not pod.finished}
-    pools = [
-        _pool_view(state, derived.supply[state.name], slices, occupied, settings.prices)
-        for state in plan.pools
-        if state.name in derived.supply
-    ]
+    round_ = _Round(
+        slices=slices,
+        notices=notices,
+        policy=derived.policy,
+        prices=settings.prices,
+        occupied={pod.node_name for pod in snapshot.pods if pod.node_name and not pod.finished},
+        known=reasons.Known(
+            memory=plan.memory,
+            supply=derived.supply,
+            uids={each.full_name: uid for uid, each in snapshot.workloads.items()},
+            lingering={
+                pod.node_name
+                for pod in snapshot.pods
+                if pod.deletion_deadline is not None and pod.deletion_deadline <= now and not pod.finished
+            },
+        ),
+    )
+    states = _states_of_slices(plan.pools, slices)
+    slice_views = [round_.slice_view(each, states.get(each.id), now) for each in slices.values()]
+    pools = [round_.pool_view(state) for state in plan.pools if state.name in derived.supply]
     chips: dict[str, int] = defaultdict(int)
     for each in slice_views:
         chips[each.workload] += each.chips
     with_slices = {each.workload.uid for each in slices.values()}
     told = notices.about
     workloads = [
-        _workload_view(each, chips[workload_id(each.full_name)], notices)
+        _workload_view(each, chips[workload_id(each.full_name)], notices, has_slices=uid in with_slices)
         for uid, each in snapshot.workloads.items()
         if uid in with_slices or uid in told or any(group.template.chips for group in each.groups)
     ]
@@ -116,70 +126,124 @@ class _Notices:
         return tuple(self.about.get(uid, ()))
 
 
-def _comes_first(pool: PoolState, before: PoolState | None) -> bool:
-    return before is None or _BEST.index(state_of(pool)) < _BEST.index(state_of(before))
+def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice]) -> dict[SliceId, PoolState]:
+    """Find the pool that tells the state of each slice that has one, or wants one."""
+    states: dict[SliceId, PoolState] = {}
+    for pool in pools:
+        users = _users(pool)
+        if not users and pool.phase in _TOLD_OF_THE_LAST and not pool.holders and pool.slice_id is not None:
+            # What became of the last one that it had.
+            users = (pool.slice_id,)
+        for slice_id in users:
+            leader = slices[slice_id].leader if slice_id in slices else None
+            if leader is not None and leader.node_name and slice_id not in pool.holders:
+                # It has found a place elsewhere.
+                continue
+            before = states.get(slice_id)
+            if before is None or _BEST.index(state_of(pool)) < _BEST.index(state_of(before)):
+                states[slice_id] = pool
+    return states
 
 
-def _slice_view(slice_: Slice, state: PoolState | None, why_not_served: str, notices: _Notices) -> SliceView:
-    shape, leader, workload = slice_.shape, slice_.leader, workload_id(slice_.workload.full_name)
-    found = notices.on(leader.uid) if leader is not None else ()
-    created = state is not None and state.phase not in (Phase.WANTED, Phase.BLOCKED)
-    return SliceView(
-        id=id_of_slice(slice_),
-        workload=workload,
-        group=slice_.group_name,
-        state=state_of(state) if state is not None else State.NONE,
-        since=state.since if state is not None else None,
-        reason=shortened(reasons.of_slice(slice_, state, why_not_served)),
-        next_try_at=state.next_at if state is not None and not created else None,
-        leader=leader.name if leader is not None else "",
-        unschedulable_since=leader.unschedulable_since if leader is not None else None,
-        pool=state.name if state is not None and created else "",
-        accelerator=shape.accelerator.label if shape is not None else "",
-        machine_type=shape.machine_type.name if shape is not None else "",
-        topology=str(shape.topology) if shape is not None else "",
-        chips=shape.machine_type.chips * slice_.nodes if shape is not None else 0,
-        hosts=slice_.nodes,
-        pods=len(slice_.pods),
-        bound_pods=sum(pod.node_name != "" for pod in slice_.pods),
-        notices=found,
-    )
+def _users(pool: PoolState) -> tuple[SliceId, ...]:
+    """List the slices that have pods on a pool, count on it, or want it."""
+    if pool.phase in _WANTED:
+        return (pool.slice_id,) if pool.slice_id is not None else ()
+    found = {each for each in pool.holders if each is not None}
+    if pool.claimant is not None:
+        found.add(pool.claimant)
+    return tuple(sorted(found))
 
 
-def _pool_view(
-    state: PoolState,
-    supply: Supply,
-    slices: Mapping[SliceId, Slice],
-    occupied: Collection[str],
-    prices: Prices,
-) -> PoolView:
-    pool, known = supply.pool, tpu.machine_type(supply.pool.machine_type)
-    choice = choice_of(pool)
-    owner = slices.get(state.slice_id) if state.slice_id is not None else None
-    chips_of_host = max(1, known[1].chips) if known is not None else 1
-    hosts = "".join(sorted(_host(node, chips_of_host, occupied) for node in supply.nodes)[::-1])
-    unready = sorted(node.name for node in supply.nodes if not _is_ready(node, chips_of_host))
-    return PoolView(
-        name=state.name,
-        state=state_of(state),
-        since=state.since,
-        reason=shortened(reasons.of_pool(state, supply)),
-        slice=id_of_slice(owner) if owner is not None else "",
-        workload=workload_of_pool(state),
-        namespace=state.namespace,
-        zone=choice.zone,
-        capacity=choice.kind.value,
-        reservation=choice.reservation,
-        accelerator=known[0].label if known is not None else "",
-        machine_type=pool.machine_type,
-        topology=pool.topology,
-        chips=state.chips,
-        hosts=hosts.ljust(pool.hosts, HOST_ABSENT),
-        unready_nodes=tuple(unready[:_UNREADY_NODES]),
-        cost_per_hour=cost_per_hour(prices, pool.machine_type, pool.capacity, len(supply.nodes)),
-        delete_at=state.next_at if state.delete_reason is not None else None,
-        delete_reason=reasons.of_delete(state.delete_reason) if state.delete_reason is not None else "",
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Round:
+    """What the views of all slices and pools of a round have in common."""
+
+    slices: Mapping[SliceId, Slice]
+    notices: _Notices
+    policy: ServingPolicy
+    prices: Prices
+    #: Nodes with unfinished pods.
+    occupied: Collection[str]
+    known: reasons.Known
+
+    def slice_view(self, slice_: Slice, state: PoolState | None, now: datetime) -> SliceView:
+        """Show one slice, by the pool that tells its state."""
+        shape, leader = slice_.shape, slice_.leader
+        notices = self._told_of(slice_)
+        created = state is not None and state.phase not in _WANTED
+        reason = (
+            reasons.of_slice(slice_, state, notices, self.known)
+            if state is not None
+            else reasons.of_slice_without_pool(slice_, self.policy.why_not(slice_.workload, slice_.requirements))
+        )
+        since, since_start = (state.since, state.since_start) if state is not None else (None, False)
+        if since is not None and leader is not None:
+            if leader.node_name and since < leader.created_at:
+                # The pool has been in use for longer, by an earlier leader pod.
+                since, since_start = min(now, leader.created_at), False
+            if not created and leader.unschedulable_since is not None:
+                # The name of its next pool may be new.
+                since = min(now, leader.unschedulable_since)
+        return SliceView(
+            id=id_of_slice(slice_),
+            workload=workload_id(slice_.workload.full_name),
+            group=slice_.group_name,
+            state=state_of(state) if state is not None else State.NONE,
+            since=since,
+            since_start=since_start,
+            reason=shortened(reason),
+            next_try_at=state.next_at if state is not None and not created else None,
+            leader=leader.name if leader is not None else "",
+            unschedulable_since=leader.unschedulable_since if leader is not None else None,
+            pool=state.name if state is not None and created else "",
+            accelerator=shape.accelerator.label if shape is not None else "",
+            machine_type=shape.machine_type.name if shape is not None else "",
+            topology=str(shape.topology) if shape is not None else "",
+            chips=shape.machine_type.chips * slice_.nodes if shape is not None else 0,
+            hosts=slice_.nodes,
+            pods=len(slice_.pods),
+            bound_pods=sum(pod.node_name != "" for pod in slice_.pods),
+            notices=notices,
+        )
+
+    def pool_view(self, state: PoolState) -> PoolView:
+        """Show one pool that exists, or whose create has been sent."""
+        supply = self.known.supply[state.name]
+        pool, machine = supply.pool, tpu.machine_type(supply.pool.machine_type)
+        choice = choice_of(pool)
+        users = [self.slices[each] for each in _users(state) if each in self.slices]
+        owner = users[0] if users else None
+        chips_of_host = max(1, machine[1].chips) if machine is not None else 1
+        hosts = "".join(sorted(_host(node, chips_of_host, self.occupied) for node in supply.nodes)[::-1])
+        unready = sorted(node.name for node in supply.nodes if not _is_ready(node, chips_of_host))
+        goes = state.delete_reason is not None and not reasons.is_kept(state, self.known.memory)
+        return PoolView(
+            name=state.name,
+            state=state_of(state),
+            since=state.since,
+            since_start=state.since_start,
+            reason=shortened(reasons.of_pool(state, owner, self._told_of(owner), self.known)),
+            slice=id_of_slice(owner) if owner is not None else "",
+            other_slices=tuple(id_of_slice(each) for each in users[1:]),
+            workload=workload_of_pool(state),
+            namespace=state.namespace,
+            zone=choice.zone,
+            capacity=choice.kind.value,
+            reservation=choice.reservation,
+            accelerator=machine[0].label if machine is not None else "",
+            machine_type=pool.machine_type,
+            topology=pool.topology,
+            chips=state.chips,
+            hosts=hosts.ljust(pool.hosts, HOST_ABSENT),
+            unready_nodes=tuple(unready[:_UNREADY_NODES]),
+            cost_per_hour=cost_per_hour(self.prices, pool.machine_type, pool.capacity, len(supply.nodes)),
+            delete_at=state.next_at if goes else None,
+            delete_reason=reasons.of_delete(state.delete_reason) if goes and state.delete_reason is not None else "",
+        )
+
+    def _told_of(self, slice_: Slice | None) -> tuple[NoticeView, ...]:
+        return self.notices.on(slice_.leader.uid) if slice_ is not None and slice_.leader is not None else ()
 
 
 def _is_ready(node: Node, chips: int) -> bool:
@@ -194,7 +258,7 @@ def _host(node: Node, chips: int, occupied: Collection[str]) -> str:
     return HOST_RUNNING if node.name in occupied else HOST_READY
 
 
-def _workload_view(workload: Workload, chips: int, notices: _Notices) -> WorkloadView:
+def _workload_view(workload: Workload, chips: int, notices: _Notices, *, has_slices: bool) -> WorkloadView:
     return WorkloadView(
         id=workload_id(workload.full_name),
         kind=workload.kind.value,
@@ -204,6 +268,7 @@ def _workload_view(workload: Workload, chips: int, notices: _Notices) -> Workloa
         created_at=workload.created_at,
         state=_workload_state(workload),
         chips=chips,
+        reason=reasons.of_workload(workload, has_slices=has_slices, runs_here=runs_here(workload)),
         notices=notices.on(workload.uid),
     )
 

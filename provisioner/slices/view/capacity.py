@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime
 
 from provisioner.model.snapshot import Snapshot
@@ -25,17 +25,15 @@ def capacity_view(snapshot: Snapshot, plan: Plan, derived: Derived, settings: Se
         chips[state_of(pool).value] += pool.chips
     return CapacityView(
         chips=chips,
-        limits=tuple(_limits(derived, plan.memory, settings, now)),
+        limits=tuple(
+            LimitView(name=each.limit, scope=each.scope, used=each.used, most=each.most)
+            for each in uses_of_limits(plan, settings, now)
+        ),
         backoffs=tuple(sorted(_backoffs(plan.memory, derived, now), key=lambda each: (each.until, each.capacity))),
         operations=len(operations_under_way(snapshot.pools, plan.memory)),
         operations_limit=plan.memory.operations.limit,
         creation_paused=settings.pause_creation,
     )
-
-
-def _limits(derived: Derived, memory: Memory, settings: Settings, now: datetime) -> Iterator[LimitView]:
-    for each in uses_of_limits(settings, derived.supply.values(), memory.created_at, now):
-        yield LimitView(name=each.limit, scope=each.scope, used=each.used, most=each.most)
 
 
 def _backoffs(memory: Memory, derived: Derived, now: datetime) -> Iterable[BackoffView]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner.model.workloads import WorkloadKind
+from provisioner.slices.planning.moments import clock
 from provisioner.slices.view.timeline import Track
-from provisioner.slices.view.types import Entry, NoticeView, PoolView, SliceView, State, View, WorkloadView
+from provisioner.slices.view.types import RUNS, Entry, NoticeView, PoolView, SliceView, State, View, WorkloadView
 
 #: So many entries of the activity are evidence.
 _ENTRIES = 10
@@ -25,24 +26,25 @@ _KINDS = {
     "pool": "pool",
     "nodepool": "pool",
     "workload": "workload",
-    "jobset": "workload",
-    "jobsets": "workload",
-    "leaderworkerset": "workload",
-    "leaderworkersets": "workload",
-    "lws": "workload",
-    "job": "workload",
-    "jobs": "workload",
+    "jobset": WorkloadKind.JOBSET,
+    "jobsets": WorkloadKind.JOBSET,
+    "leaderworkerset": WorkloadKind.LEADER_WORKER_SET,
+    "leaderworkersets": WorkloadKind.LEADER_WORKER_SET,
+    "lws": WorkloadKind.LEADER_WORKER_SET,
+    "job": WorkloadKind.JOB,
+    "jobs": WorkloadKind.JOB,
 }
+_WORKLOADS = ("", "workload", *WorkloadKind)
 _DOING = {
     State.WAITING: "waits for a node pool",
     State.CREATING: "waits for node pool {pool}, whose create has been sent",
     State.JOINING: "waits for the hosts of node pool {pool}",
-    State.READY: "has node pool {pool}; its pods have not been bound yet",
+    State.READY: "has node pool {pool}, which is ready",
     State.RUNNING: "runs on node pool {pool}",
-    State.DRAINING: "has ended; pods are still on node pool {pool}",
-    State.IDLE: "has ended; node pool {pool} is not needed",
-    State.DELETING: "has ended; node pool {pool} is being deleted",
-    State.FAILED: "had node pool {pool}, which failed",
+    State.DRAINING: "has ended or is suspended; pods are still on node pool {pool}",
+    State.IDLE: "has node pool {pool}, which is not needed",
+    State.DELETING: "has node pool {pool}, which is being deleted",
+    State.FAILED: "has node pool {pool}, which failed",
     State.NONE: "has no node pool",
 }
 
@@ -73,18 +75,25 @@ def explain(
     Before the name may stand a kind and a slash, as in "pod/train-slice-0-0-abcde".
     """
     kind, name = _parts(name)
-    activity = tuple(activity)
+    activity, tracks = tuple(activity), tuple(tracks)
     found: list[Explanation] = []
     if kind in ("", "pool"):
         found += [_pool(each, now, tracks, activity) for each in view.pools if each.name == name]
-    if kind in ("", "workload"):
+        found = found or [_absent_pool(view, each, now, activity) for each in tracks if each.pool == name]
+    if kind in _WORKLOADS:
         found += [
-            _workload(view, each, now, activity) for each in view.workloads if _is(each.id, each.name, name, namespace)
+            _workload(view, each, now, activity)
+            for each in view.workloads
+            if _is(each.id, each.name, name, namespace) and kind in ("", "workload", each.kind)
         ]
-    # A Job is its own group: it is one thing, told once.
-    if kind == "slice" or (kind == "" and not any(each.kind == "workload" for each in found)):
+    if kind in ("", "slice"):
+        # A Job is its own group: it is one thing, told once.
+        told = {each.id for each in found if each.kind == "workload"}
         found += [
-            _slice(view, each, now, activity) for each in view.slices if _is(each.id, each.group, name, namespace)
+            _slice(view, each, now, activity)
+            for each in view.slices
+            if _is(each.id, each.group, name, namespace)
+            and not (each.workload in told and each.group == each.workload.rpartition("/")[2])
         ]
     if kind == "pod" or (kind == "" and not found):
         found += [_slice(view, each, now, activity, pod=name) for each in _slices_of_pod(view, name, namespace)]
@@ -144,12 +153,17 @@ def _is_pod_of(each: SliceView, name: str) -> bool:
 
 def _slice(view: View, each: SliceView, now: datetime, activity: Iterable[Entry], *, pod: str = "") -> Explanation:
     pool = next((pool for pool in view.pools if pool.name == each.pool), None)
+    others = [one for one in view.pools if one is not pool and each.id in (one.slice, *one.other_slices)]
     subject = f"Pod {pod}: slice {each.group}" if pod else f"Slice {each.group}"
     return Explanation(
         kind="slice",
         id=each.id,
         headline=f"{subject} {_doing(each, now)}",
-        facts=(*_facts_of_slice(each), *(_facts_of_pool(pool, now) if pool is not None else ())),
+        facts=(
+            *_facts_of_slice(each),
+            *(_facts_of_pool(pool, now) if pool is not None else ()),
+            *((f"also node pool {one.name}", one.reason) for one in others),
+        ),
         notices=each.notices,
         activity=_about(activity, each.workload, each.pool),
     )
@@ -157,16 +171,19 @@ def _slice(view: View, each: SliceView, now: datetime, activity: Iterable[Entry]
 
 def _doing(each: SliceView, now: datetime) -> str:
     words = _DOING[each.state].format(pool=each.pool)
-    since = each.since if each.state is not State.WAITING else each.unschedulable_since or each.since
-    told = f"{words} (for {for_how_long(since, now)})" if since is not None else words
-    then = f" The next create is tried at {clock(each.next_try_at, now)}." if each.next_try_at is not None else ""
+    told = f"{words} ({how_long(each.since, now, is_least=each.since_start)})" if each.since is not None else words
+    then = ""
+    if each.next_try_at is not None:
+        # While nothing can be decided it passes.
+        due = "is due" if each.next_try_at <= now else f"is tried at {clock(each.next_try_at, now)}"
+        then = f" The next create {due}."
     # What the state says already is not said twice.
-    return f"{told}: {each.reason}{then}" if each.reason and each.state is not State.RUNNING else f"{told}.{then}"
+    return f"{told}: {each.reason}{then}" if each.reason not in ("", RUNS) else f"{told}.{then}"
 
 
-def clock(moment: datetime, now: datetime) -> str:
-    """Return a time of day, with the date where that is not today's."""
-    return f"{moment:%H:%M:%S} UTC" if moment.date() == now.date() else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+def how_long(since: datetime, now: datetime, *, is_least: bool) -> str:
+    """Return for how long something lasts; `is_least`: it has for longer, nobody knows how long."""
+    return f"for {'more than ' if is_least else ''}{for_how_long(since, now)}"
 
 
 def moment(moment: datetime) -> str:
@@ -195,7 +212,7 @@ def _facts_of_pool(each: PoolView, now: datetime) -> Iterator[tuple[str, str]]:
     if each.cost_per_hour is not None:
         yield "cost", f"{each.cost_per_hour:.2f} an hour"
     if each.delete_at is not None:
-        yield "deleted", f"at {clock(each.delete_at, now)} at the earliest: {each.delete_reason}"
+        yield "deleted", f"{_when_deleted(each.delete_at, now)}: {each.delete_reason}"
 
 
 def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[Entry]) -> Explanation:
@@ -210,8 +227,8 @@ def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[
     )
     if worst is not None and worst.state is not State.RUNNING:
         headline += f" Slice {worst.group} {_doing(worst, now)}"
-    elif not slices and each.notices:
-        headline += f" {each.notices[0].message}"
+    elif not slices and (each.notices or each.reason):
+        headline += f" {each.notices[0].message if each.notices else each.reason}"
     facts = [(f"slice {one.group}", _doing(one, now)) for one in slices]
     pools = [(f"node pool {one.name}", one.reason) for one in view.pools if one.workload == each.id and not one.slice]
     return Explanation(
@@ -247,30 +264,54 @@ _WORST = (
 
 
 def _pool(each: PoolView, now: datetime, tracks: Iterable[Track], activity: Iterable[Entry]) -> Explanation:
-    since = for_how_long(each.since, now)
-    then = (
-        f" It is deleted at {clock(each.delete_at, now)} at the earliest."
-        if each.delete_at is not None and each.state is not State.DELETING
-        else ""
-    )
-    history = next((track.segments for track in tracks if track.pool == each.name), ())
+    since = how_long(each.since, now, is_least=each.since_start)
+    then = ""
+    if each.delete_at is not None and each.state is not State.DELETING:
+        then = f" It is deleted {_when_deleted(each.delete_at, now)}."
+    history = next((track for track in tracks if track.pool == each.name), None)
     return Explanation(
         kind="pool",
         id=each.name,
-        headline=f"Node pool {each.name} is {each.state.value} (for {since}): {each.reason}{then}",
+        headline=f"Node pool {each.name} is {each.state.value} ({since}): {each.reason}{then}",
         facts=(
-            ("slice", each.slice or "none"),
+            ("slice", ", ".join(filter(None, (each.slice, *each.other_slices))) or "none"),
             ("workload", each.workload or "none"),
             ("machines", f"{len(each.hosts)} x {each.machine_type}, topology {each.topology}, {each.chips} chips"),
             *((name, value) for name, value in _facts_of_pool(each, now) if name not in ("node pool", "deleted")),
-            *(
-                (f"{part.state.value} since", f"{part.since:%Y-%m-%d %H:%M:%S} UTC {part.slice}".strip())
-                for part in history
-            ),
+            *(_history(history) if history is not None else ()),
         ),
         notices=(),
         activity=_about(activity, "", each.name),
     )
+
+
+def _when_deleted(at: datetime, now: datetime) -> str:
+    return f"at {clock(at, now)} at the earliest" if at > now else "as soon as nothing is in the way"
+
+
+def _absent_pool(view: View, track: Track, now: datetime, activity: Iterable[Entry]) -> Explanation:
+    """Explain a pool that is not there: one that is wanted, and whose name is in Events, or one that is gone."""
+    last = track.segments[-1]
+    slice_ = next((each for each in view.slices if each.id == last.slice), None)
+    if last.until is not None:
+        headline = f"Node pool {track.pool} does not exist since {clock(last.until, now)}."
+    elif slice_ is not None:
+        headline = f"Node pool {track.pool} does not exist yet: slice {slice_.group} {_doing(slice_, now)}"
+    else:
+        headline = f"Node pool {track.pool} does not exist yet."
+    return Explanation(
+        kind="pool",
+        id=track.pool,
+        headline=headline,
+        facts=(("slice", last.slice or "none"), ("workload", last.workload or "none"), *_history(track)),
+        notices=slice_.notices if slice_ is not None and last.until is None else (),
+        activity=_about(activity, "", track.pool),
+    )
+
+
+def _history(track: Track) -> Iterator[tuple[str, str]]:
+    for part in track.segments:
+        yield f"{part.state.value} since", f"{moment(part.since)} {part.slice}".strip()
 
 
 def _about(activity: Iterable[Entry], workload: str, pool: str) -> tuple[Entry, ...]:

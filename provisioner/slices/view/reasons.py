@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from provisioner import constants
+from provisioner.model.capacity import LATE, PoolName, PoolStatus
+from provisioner.model.workloads import Workload, WorkloadName, WorkloadUid
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.lifecycle import Phase
+from provisioner.slices.planning.memory.state import CallState, Memory
 from provisioner.slices.planning.plan import DeleteReason, PoolState
 from provisioner.slices.planning.supply import Supply
+from provisioner.slices.view.types import RUNS, NoticeView
 
 _DELETES = {
     DeleteReason.WORKLOAD_GONE: "its workload is gone",
@@ -14,10 +22,24 @@ _DELETES = {
     DeleteReason.POOL_FAILED: "it failed",
     DeleteReason.NO_READY_NODES: "not all of its hosts became ready in time",
     DeleteReason.SLICE_STUCK: "the pods of its slice cannot be scheduled on it",
-    DeleteReason.SLICE_ELSEWHERE: "the pods of its slice run on another node pool",
+    DeleteReason.SLICE_ELSEWHERE: "the pods of its slice run on other nodes",
     DeleteReason.GIVEN_BACK: "its workload starts with all slices or none, and not all of them could be created",
     DeleteReason.NOT_NEEDED: "its workload does not need it any more",
 }
+#: Why the pods of a slice that has its pool are not bound: the words of the Event are the reason.
+_UNBOUND = frozenset({constants.HELD_FOR_OTHERS, constants.STUCK})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the reasons of all pools of a round go by, beside the pools."""
+
+    memory: Memory
+    supply: Mapping[PoolName, Supply]
+    #: The workloads that are there, by name.
+    uids: Mapping[WorkloadName, WorkloadUid] = field(default_factory=dict)
+    #: Nodes with unfinished pods that are past their grace.
+    lingering: Collection[str] = ()
 
 
 def of_delete(reason: DeleteReason) -> str:
@@ -25,21 +47,71 @@ def of_delete(reason: DeleteReason) -> str:
     return _DELETES[reason]
 
 
-def of_slice(slice_: Slice, state: PoolState | None, why_not_served: str) -> str:
-    """Say why a slice waits, or what it has."""
-    if state is None:
-        return _of_slice_without_pool(slice_, why_not_served)
-    if state.phase in (Phase.WANTED, Phase.BLOCKED):
+def of_workload(workload: Workload, *, has_slices: bool, runs_here: bool) -> str:
+    """Say why a workload has no slices; empty where it has some, or where its state tells."""
+    if has_slices or not workload.lives:
+        return ""
+    if workload.problem:
+        return f"No node pools are created: {workload.problem}."
+    if not runs_here:
+        return (
+            f"spec.managedBy is {workload.managed_by}: another controller runs it, so that it gets no node pools here."
+        )
+    return "It has no pods that ask for TPUs."
+
+
+def of_slice(slice_: Slice, state: PoolState, notices: Iterable[NoticeView], known: Known) -> str:
+    """Say why a slice waits, or what it does with the pool that it has."""
+    supply = known.supply.get(state.name)
+    if supply is None:
         return state.note or "The create of its node pool is about to be sent."
-    return _of_phase(state)
+    return _of_use(slice_, state, notices) or _of_phase(state, supply, known)
 
 
-def _of_slice_without_pool(slice_: Slice, why_not_served: str) -> str:
+def _of_use(slice_: Slice, state: PoolState, notices: Iterable[NoticeView]) -> str:
+    """Say what a slice does with the pool that it has, where more is to be said of it than of the pool alone."""
+    leader, workload = slice_.leader, slice_.workload
+    if slice_.id not in state.holders and leader is not None and leader.node_name:
+        return (
+            f"The leader pod of its slice runs on node {leader.node_name}, which is not known to be in this node pool."
+        )
+    if state.phase in (Phase.FAILED, Phase.DELETING, Phase.CREATING):
+        return ""
+    told = next((each.message for each in notices if each.reason in _UNBOUND), "")
+    if told:
+        return told
+    if state.phase is Phase.IN_USE:
+        return _of_unbound_pods(slice_, state)
+    kind = workload.kind.value
+    if workload.suspended:
+        return f"The {kind} is suspended, and KEEP_POOLS_OF_SUSPENDED_JOBSETS keeps its node pool."
+    if state.phase is Phase.READY and not slice_.pods:
+        return f"All hosts are ready. The slice has no pods at the moment; its node pool is kept until the {kind} ends."
+    return ""
+
+
+def _of_unbound_pods(slice_: Slice, state: PoolState) -> str:
+    waiting = sorted((pod.name, pod.unschedulable_message) for pod in slice_.pods if not pod.node_name)
+    if not waiting:
+        return ""
+    bound, ends = len(slice_.pods) - len(waiting), sum(pod.deletion_deadline is not None for pod in slice_.pods)
+    words = f"{bound} of {len(slice_.pods)} pods are bound to nodes"
+    words += f", {ends} are being deleted" if ends else ""
+    words += f"; {_hosts_ready(state)}."
+    told = next(((name, message) for name, message in waiting if message), None)
+    return f"{words} The scheduler's message for {told[0]}: {told[1]}" if told is not None else words
+
+
+def of_slice_without_pool(slice_: Slice, why_not_served: str) -> str:
+    """Say why a slice neither has nor wants a pool."""
     workload, leader = slice_.workload, slice_.leader
     if workload.problem:
         return f"No node pools are created: {workload.problem}."
     if workload.suspended:
         return f"The {workload.kind.value} is suspended."
+    if leader is not None and leader.node_name:
+        where = "which is not known to be in a node pool of the provisioner"
+        return f"Its leader pod runs on node {leader.node_name}, {where}."
     if why_not_served:
         return f"The provisioner does not serve it: {why_not_served}."
     if leader is None:
@@ -48,43 +120,126 @@ def _of_slice_without_pool(slice_: Slice, why_not_served: str) -> str:
             if slice_.pods
             else "It has no pods: they have not been created yet, or they have ended."
         )
-    if leader.node_name:
-        return f"Its leader pod runs on node {leader.node_name}, which is not in a node pool of the provisioner."
     if leader.unschedulable_since is None:
         return "The scheduler has not reported its leader pod as unschedulable; no node pool is created before that."
     return f"Its leader pod cannot be scheduled: {leader.unschedulable_message or 'no reason is given'}"
 
 
-def of_pool(state: PoolState, supply: Supply) -> str:
-    """Say why a pool stays, or why it goes."""
+def of_pool(state: PoolState, owner: Slice | None, notices: Iterable[NoticeView], known: Known) -> str:
+    """Say why a pool that exists stays, or why it goes; `owner` is the slice that has it."""
+    supply = known.supply[state.name]
     if state.phase is Phase.IDLE:
-        why = _DELETES[state.delete_reason] if state.delete_reason is not None else "nothing needs it"
-        words = f"It is not needed: {why}."
-        return f"{words} Its delete was held up: {state.note}" if state.note else words
-    if state.phase is Phase.FAILED:
-        failure = supply.pool.failure
-        return f"It failed: {failure.message if failure is not None else state.note or 'no reason is given'}"
-    return _of_phase(state)
+        return _of_idle(state, supply, known)
+    return (_of_use(owner, state, notices) if owner is not None else "") or _of_phase(state, supply, known)
 
 
-def _of_phase(state: PoolState) -> str:
-    what = f"{state.ready_nodes} of {state.nodes} hosts are ready"
+def is_kept(state: PoolState, memory: Memory) -> bool:
+    """Whether a pool that looks idle stays: the API server says that its workload lives."""
+    call = memory.deletes.get(state.name)
+    return call is not None and call.state is CallState.POSTPONED and call.needed
+
+
+def _of_idle(state: PoolState, supply: Supply, known: Known) -> str:
+    if supply.pool.status is PoolStatus.UNKNOWN:
+        return "GKE gives it a status that this release does not know: it is neither used nor deleted."
+    name = f"{state.workload_kind.value} {state.namespace}/{state.workload_name}"
+    if is_kept(state, known.memory):
+        unseen = ", whose namespace or kind is not watched" if state.unwatched else ", as the API server says"
+        return f"It stays for its workload{unseen}: {state.note}."
+    if state.unwatched:
+        return (
+            f"It was created for {name}, whose namespace or kind is not watched: before it is deleted, the provisioner "
+            "asks the API server whether that lives."
+        )
+    return f"It is not needed: {_why_unneeded(state, supply, known)}.{_held_up(state)}"
+
+
+def _why_unneeded(state: PoolState, supply: Supply, known: Known) -> str:
+    if state.delete_reason is None:
+        return "nothing needs it"
+    why = _DELETES[state.delete_reason]
+    if state.delete_reason is DeleteReason.WORKLOAD_GONE:
+        uid = known.uids.get(supply.workload_name)
+        if uid is not None and supply.workload_uid not in ("", uid):
+            return f"{why}, and another {supply.workload_name.kind.value} has its name"
+        return "its workload is being deleted" if uid is not None else why
+    if state.delete_reason is DeleteReason.NOT_NEEDED and any(node.name in known.lingering for node in supply.nodes):
+        return f"{why}; pods that should have ended are still on it"
+    return why
+
+
+def _held_up(state: PoolState) -> str:
+    words = f" Its delete waits: {state.delete_waits_for}." if state.delete_waits_for else ""
+    return f"{words} Its delete was held up: {state.note}" if state.note else words
+
+
+def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
+    what = _hosts_ready(state)
     match state.phase:
         case Phase.CREATING:
+            create = known.memory.creates.get(state.name)
+            if create is not None and create.state is CallState.UNKNOWN:
+                return "The outcome of its create is not known: GKE does not list the node pool, and is asked about it."
             return "The create has been sent; the node pool is not listed yet."
         case Phase.PROVISIONING:
-            return f"{what}. {state.note}" if state.note else f"{what}."
+            return f"{_how_it_comes(supply)} {what}.{f' {state.note}' if state.note else ''}".strip()
         case Phase.READY:
             return "All hosts are ready; its pods have not been bound yet."
-        case Phase.IN_USE if state.slice_id is not None and state.workload is None:
-            return "Its workload has ended or is suspended; pods are still there."
-        case Phase.IN_USE if state.ready_nodes < state.nodes:
-            return f"Pods are bound to it; {what}."
         case Phase.IN_USE:
-            return "Pods run on it."
+            return _of_pool_in_use(state, what)
         case Phase.DELETING:
-            return f"It is being deleted. {state.note}" if state.note else "It is being deleted."
-        case Phase.IDLE:
-            return "Nothing needs it."
+            return f"{_how_it_goes(state, supply, known)}{_still_bound(state)}"
+        case Phase.FAILED:
+            held_up = f" Its delete was held up: {state.note}" if _is_held_up(state, known) else ""
+            return f"It failed: {_of_failure(state, supply)}{_still_bound(state)}{held_up}"
         case _:
             return state.note
+
+
+def _of_pool_in_use(state: PoolState, what: str) -> str:
+    if state.holders == {None}:
+        return "Pods are bound to it whose workload is gone or not watched."
+    if state.draining:
+        return "Its workload has ended or is suspended; pods are still there."
+    return f"Pods are bound to it; {what}." if state.ready_nodes < state.nodes else RUNS
+
+
+def _hosts_ready(state: PoolState) -> str:
+    return f"{state.ready_nodes} of {state.nodes} hosts are ready"
+
+
+def _how_it_comes(supply: Supply) -> str:
+    status = supply.pool.status
+    if status is PoolStatus.PROVISIONING:
+        return "GKE is creating it;"
+    if supply.pool.capacity in LATE and not supply.nodes:
+        return f"GKE adds its nodes when {supply.pool.capacity.value} capacity is available;"
+    return "GKE has created it;" if status is PoolStatus.RUNNING else f"Its status is {status.value};"
+
+
+def _how_it_goes(state: PoolState, supply: Supply, known: Known) -> str:
+    call = known.memory.deletes.get(state.name)
+    if call is not None and call.state is CallState.UNDER_WAY and supply.pool.status is not PoolStatus.STOPPING:
+        again = f" The last attempt was held up: {call.reason}" if call.reason else ""
+        return f"The provisioner confirms that nothing needs it, and deletes it then.{again}"
+    if call is None:
+        return "GKE is deleting it; this process did not ask for it: somebody else did, or an earlier process."
+    return "GKE is deleting it."
+
+
+def _of_failure(state: PoolState, supply: Supply) -> str:
+    if supply.pool.failure is not None:
+        return supply.pool.failure.message
+    if supply.lost:
+        minutes = supply.unready_seconds / 60
+        return f"for {minutes:.0f} min only {state.ready_nodes} of {state.nodes} hosts were ready with all their chips."
+    return "no reason is given."
+
+
+def _is_held_up(state: PoolState, known: Known) -> bool:
+    call = known.memory.deletes.get(state.name)
+    return call is not None and call.reason != "" and call.reason == state.note
+
+
+def _still_bound(state: PoolState) -> str:
+    return " Unfinished pods are still bound to it." if state.holders else ""

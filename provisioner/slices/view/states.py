@@ -21,5 +21,4 @@ STATES = {
 
 def state_of(pool: PoolState) -> State:
     """Return the state of one pool, or of the slice that waits for one."""
-    ended = pool.slice_id is not None and pool.workload is None
-    return State.DRAINING if pool.phase is Phase.IN_USE and ended else STATES[pool.phase]
+    return State.DRAINING if pool.draining else STATES[pool.phase]

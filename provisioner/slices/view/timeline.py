@@ -56,7 +56,7 @@ class Timeline:
         there: set[PoolName] = set()
         for pool in pools:
             there.add(pool.name)
-            mark = (pool.phase, pool.slice_id, pool.workload is None)
+            mark = (state_of(pool), pool.slice_id, pool.workload is None)
             if self._marks.get(pool.name) != mark:
                 self._marks[pool.name] = mark
                 self._begin(pool, now)

@@ -41,6 +41,10 @@ HOST_READY: Final = "r"
 HOST_RUNNING: Final = "R"
 
 
+#: The reason of what runs and needs nobody to look.
+RUNS: Final = "Pods run on it."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeView:
     """Something that the owner of a workload has to know: the words of the Event."""
@@ -65,6 +69,8 @@ class WorkloadView:
     state: str
     #: Of its slices.
     chips: int
+    #: Why it has no slices; empty where it has some, or where its state says why.
+    reason: str
     #: Those that concern the workload and no slice of it alone.
     notices: tuple[NoticeView, ...] = ()
 
@@ -82,6 +88,8 @@ class SliceView:
     state: State
     #: When the state was entered; None where nothing tells.
     since: datetime | None
+    #: It was in this state when the process first looked, which was at `since`: it has been for longer.
+    since_start: bool
     #: One sentence: why it is in this state.
     reason: str
     #: When the next create is tried.
@@ -110,10 +118,15 @@ class PoolView:
     name: str
     state: State
     since: datetime
+    #: It was in this state when the process first looked, which was at `since`: it has been for longer.
+    since_start: bool
     #: One sentence: why it stays, or why it goes.
     reason: str
-    #: The id of the slice that has it, and of the workload; empty where none does.
+    #: The id of the slice that has it; empty where none does.
     slice: str
+    #: Of all others that have pods on it.
+    other_slices: tuple[str, ...]
+    #: The id of the workload that it is for, or was made for; empty where nothing tells.
     workload: str
     #: Of the workload that it is for, or was made for.
     namespace: str
@@ -132,7 +145,7 @@ class PoolView:
     unready_nodes: tuple[str, ...]
     #: What its hosts that are there cost an hour, in the currency of CHIP_HOUR_PRICES; None: no price says.
     cost_per_hour: float | None
-    #: When it is due to be deleted, and why; None and empty while something needs it.
+    #: When it is due to be deleted at the earliest, and why; None and empty while something needs it.
     delete_at: datetime | None
     delete_reason: str
 

@@ -444,8 +444,11 @@ def test_newcomers_wait_while_another_tries_for_all_its_slices() -> None:
     world.add(other)
     plan = world.live(1, seconds=10)
     words = {notice.objects[1].name: notice.message for notice in plan.notices}
-    assert "JobSet first has waited longer for all its tpu-v4-podslice slices" in words["other"]
-    assert "number 2 of the workloads that wait for all their tpu-v4-podslice slices, after first" in words["second"]
+    assert "JobSet default/first has waited longer for all its tpu-v4-podslice slices" in words["other"]
+    assert (
+        "number 2 of the workloads that wait for all their tpu-v4-podslice slices, after JobSet default/first"
+        in words["second"]
+    )
     assert "2 of 3 are" in words["first"]
     world.refuse_create = room_for(world, 3)
     world.live(70, seconds=10)

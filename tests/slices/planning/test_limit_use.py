@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_use_of_limits(limits: dict[str, Any], want: list[tuple[str, str, int, i
     world = World(make_jobset("two", namespace="a", replicas=2), make_jobset(namespace="b"), make_jobset(namespace="c"))
     world.run(2)
     plan = world.step()
-    assert plan.derived is not None
     creates = {PoolName("old"): NOW - timedelta(hours=1), PoolName("new"): NOW - timedelta(minutes=59)}
-    uses = uses_of_limits(settings(**limits), plan.derived.supply.values(), creates, NOW)
+    plan = replace(plan, memory=replace(plan.memory, created_at=creates))
+    uses = uses_of_limits(plan, settings(**limits), NOW)
     assert uses == tuple(LimitUse(*each) for each in want)

@@ -127,7 +127,7 @@ def test_a_slice_that_gets_no_pool_says_why(change: dict[str, object], words: st
 def test_a_namespace_that_is_not_served_is_named() -> None:
     """The setting is in the words."""
     found = only_slice(view_of(waiting(settings(namespaces=("other",)))))
-    assert found.reason == "The provisioner does not serve it: namespace default is not among NAMESPACES."
+    assert found.reason == "The provisioner does not serve it: namespace default is not among SERVED_NAMESPACES."
 
 
 def test_a_leader_that_the_scheduler_has_not_judged_yet() -> None:

@@ -12,6 +12,7 @@ from provisioner.model.choices import CapacityChoice
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Backoff, Memory
+from provisioner.slices.planning.moments import clock
 from provisioner.slices.planning.notices import notice
 from provisioner.slices.planning.plan import Notice
 
@@ -72,7 +73,7 @@ def of_failed_pool(choice: CapacityChoice, digest: str, memory: Memory, now: dat
 def combined(slice_: Slice, name: PoolName, found: Sequence[InTheWay], now: datetime) -> Blocker:
     """Tell the owner of a slice what is in the way of all its choices."""
     distinct = list({(each.failure, each.until, each.probe): each for each in found}.values())
-    message = _one(name, distinct[0]) if len(distinct) == 1 else _several(name, distinct)
+    message = _one(name, distinct[0], now) if len(distinct) == 1 else _several(name, distinct, now)
     until = min((each.until for each in found if each.until is not None), default=None)
     return Blocker(note=message, notice=_notice(slice_, name, distinct, message, now), until=until)
 
@@ -95,34 +96,30 @@ def _notice(slice_: Slice, name: PoolName, found: Iterable[InTheWay], message: s
     return notice(slice_, constants.CREATION_WAITING, message, key=f"{kinds} {name}", warning=not quiet)
 
 
-def _one(name: PoolName, each: InTheWay) -> str:
+def _one(name: PoolName, each: InTheWay, now: datetime) -> str:
     if each.since is None:
         return (
-            f"GKE rejects node pool {name}: {each.failure.message} Next try {_next(each)}, or when the workload or the "
-            f"provisioner's settings change."
+            f"GKE rejects node pool {name}: {each.failure.message} Next try {_next(each, now)}, or when the workload "
+            f"or the provisioner's settings change."
         )
-    return f"Node pool {name} waits ({_when(each)}): {each.failure.message}"
+    return f"Node pool {name} waits ({_when(each, now)}): {each.failure.message}"
 
 
-def _several(name: PoolName, found: Iterable[InTheWay]) -> str:
+def _several(name: PoolName, found: Iterable[InTheWay], now: datetime) -> str:
     words = "; ".join(
-        f"{each.choice} ({_when(each)}): {each.failure.message[:_WORDS_OF_EACH].rstrip(' .')}" for each in found
+        f"{each.choice} ({_when(each, now)}): {each.failure.message[:_WORDS_OF_EACH].rstrip(' .')}" for each in found
     )
     return f"No choice of capacity is available for node pool {name} yet. {words}."
 
 
-def _when(each: InTheWay) -> str:
+def _when(each: InTheWay, now: datetime) -> str:
     if each.since is None:
-        return f"rejected, next try {_next(each)}"
-    words = f"{each.failure.kind.value.replace('_', ' ')} since {_clock(each.since)}"
+        return f"rejected, next try {_next(each, now)}"
+    words = f"{each.failure.kind.value.replace('_', ' ')} since {clock(each.since, now)}"
     if each.probe is not None:
         return f"{words}, node pool {each.probe} tries first"
-    return f"{words}, next try {_next(each)}" if each.until is not None else words
+    return f"{words}, next try {_next(each, now)}" if each.until is not None else words
 
 
-def _next(each: InTheWay) -> str:
-    return _clock(each.until) if each.until is not None else "later"
-
-
-def _clock(moment: datetime) -> str:
-    return f"{moment:%H:%M:%S} UTC"
+def _next(each: InTheWay, now: datetime) -> str:
+    return clock(each.until, now) if each.until is not None else "later"

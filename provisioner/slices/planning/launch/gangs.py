@@ -23,6 +23,7 @@ from provisioner.slices.planning.launch import wishes
 from provisioner.slices.planning.launch.feasibility import problem_of_all
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory.state import Gang
+from provisioner.slices.planning.moments import clock
 from provisioner.slices.planning.notices import notice
 from provisioner.slices.planning.plan import Notice
 from provisioner.slices.planning.round import Round
@@ -89,8 +90,9 @@ def take_turns(round_: Round) -> Turns:
         begins = _begins(queued[head], hold, alone=not rest)
         if begins > now:
             wake_at.append(begins)
-            sidelined[head] = f"its slices were given back, next try {begins:%H:%M:%S} UTC"
-        name = members[head][0].workload.name
+            sidelined[head] = f"its slices were given back, next try {clock(begins, now)}"
+        first = members[head][0].workload
+        name = f"{first.kind.value} {first.namespace}/{first.name}"
         for place, uid in enumerate(rest, start=2):
             which = f"number {place} of the workloads that wait for all their {accelerator} slices"
             sidelined[uid] = f"{which}, after {name}"
@@ -98,7 +100,7 @@ def take_turns(round_: Round) -> Turns:
         others = uids - set(queue) - unsatisfiable if begins <= now else set()
         newcomers = [uid for uid in others if not _begun(members[uid], owned)]
         for uid in newcomers:
-            sidelined[uid] = f"{members[head][0].workload} has waited longer for all its {accelerator} slices"
+            sidelined[uid] = f"{name} has waited longer for all its {accelerator} slices"
         if rest or newcomers:
             awaited.add(head)
     return Turns(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -31,10 +31,10 @@ from provisioner.slices.planning.plan import Create, Notice, PoolState
 from provisioner.slices.planning.round import Round
 from provisioner.slices.supplier import UnmeetableError
 
-_WAITS_FOR_OPERATIONS = "waits for other node pool operations of this cluster to end"
-#: A slice that waits for longer is told: in the ordinary course operations end sooner.
-_OPERATIONS_PATIENCE = timedelta(minutes=2)
-_WAITS_FOR_PACE = "retries soon, after other slices that failed"
+#: What creates and deletes wait for where GKE takes no more at once.
+OTHER_OPERATIONS = "other node pool operations of this cluster to end"
+#: A slice that waits for its turn for longer is told: in the ordinary course it comes sooner.
+_PATIENCE = timedelta(minutes=2)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,6 +121,8 @@ class _Launcher:
     zones: dict[WorkloadUid, Zone]
     budget: Budget
     launches: Launches
+    #: Of the slices that failed and are paced, one tries next.
+    paces: bool = False
 
     def serve(self, slice_: Slice) -> None:
         """Decide on a create for one slice."""
@@ -134,8 +136,9 @@ class _Launcher:
             if self._is_out_for_long(slice_, refusal):
                 self._reserve(slice_, lambda: self._offer(slice_, name, choices))
         except UnmeetableError as error:
-            launches.notices.append(notice(slice_, constants.INVALID_REQUEST, f"No TPU node pool is created: {error}"))
-            self._state(slice_, name, Phase.BLOCKED, str(error))
+            message = f"No TPU node pool is created: {error}"
+            launches.notices.append(notice(slice_, constants.INVALID_REQUEST, message))
+            self._state(slice_, name, Phase.BLOCKED, message)
             return
         gang = self.unsatisfiable.get(uid)
         if gang is not None and not isinstance(offer, Blocker) and slice_.id not in gang.first:
@@ -146,32 +149,59 @@ class _Launcher:
             launches.wake_at += [offer.until] if offer.until is not None else []
         elif self._lacks_operations(offer):
             launches.waits_for_operations = True
-            launches.notices += self._waits_for_operations(slice_, name)
-            self._state(slice_, name, Phase.WANTED, _WAITS_FOR_OPERATIONS)
+            self._wait_for_operations(slice_, name, offer)
         else:
             paced = paced_until(slice_, launches.pace, self.round_.memory)
             if paced is not None and paced > self.round_.now:
                 launches.wake_at.append(paced)
-                self._state(slice_, name, Phase.WANTED, _WAITS_FOR_PACE, next_at=paced)
+                self._wait_for_pace(slice_, name, paced)
                 return
             if paced is not None:
                 launches.pace = backoff.retried(launches.pace, self.round_.now)
             self._create(slice_, offer.stamped(name, attempt), choices)
             self.probes.add(offer.blueprint.capacity, name)
 
-    def _waits_for_operations(self, slice_: Slice, name: PoolName) -> Iterator[Notice]:
-        """Say that a slice waits for operations to end, where that lasts."""
-        since = slice_.leader.unschedulable_since if slice_.leader is not None else None
-        if since is None or self.round_.now - since < _OPERATIONS_PATIENCE:
-            return
+    def _wait_for_operations(self, slice_: Slice, name: PoolName, offer: Specification) -> None:
+        """Say which operations a slice waits for; in an Event too, where that lasts."""
         limit = self.round_.memory.operations.limit
-        at_once = f"; GKE takes {limit} at once" if limit is not None else ""
-        message = f"Node pool {name} {_WAITS_FOR_OPERATIONS}{at_once}"
-        yield notice(slice_, constants.CREATION_WAITING, message, key=f"operations {name}", warning=False)
+        last = backoff.probing(self.round_.memory.backoffs, offer.blueprint.capacity)
+        if not self._has_slot or last is None:
+            key = "operations"
+            message = f"Node pool {name} waits for {OTHER_OPERATIONS}"
+            message += f"; GKE takes {limit} at once" if limit is not None else ""
+        else:
+            key = "probes"
+            message = (
+                f"Node pool {name} waits for other node pools of capacity that was out of stock or over quota: no more "
+                f"than {self.probes.most} at once are created to see whether it is available again; GKE's last "
+                f"message for this one: {last.failure.message}"
+            )
+        self._state(slice_, name, Phase.WANTED, message)
+        self._tell_if_it_lasts(slice_, message, f"{key} {name}")
+
+    def _wait_for_pace(self, slice_: Slice, name: PoolName, until: datetime) -> None:
+        """Say why a slice has failed that is to try again, one after the other; the first of them tries then."""
+        own = self.round_.memory.slice_backoffs.get(slice_.id)
+        last = f"; the last attempt failed: {own.failure.message}" if own is not None else ""
+        message = f"Node pool {name} is tried again after other slices whose creates failed{last}"
+        self._state(slice_, name, Phase.WANTED, message, next_at=None if self.paces else until)
+        self.paces = True
+        self._tell_if_it_lasts(slice_, message, f"pace {name}")
+
+    def _tell_if_it_lasts(self, slice_: Slice, message: str, key: str) -> None:
+        """Say in an Event too what a slice waits for, where it has waited for long."""
+        since = slice_.leader.unschedulable_since if slice_.leader is not None else None
+        if since is not None and self.round_.now - since >= _PATIENCE:
+            said = notice(slice_, constants.CREATION_WAITING, message, key=key, warning=False)
+            self.launches.notices.append(said)
+
+    @property
+    def _has_slot(self) -> bool:
+        """Whether GKE takes one more operation."""
+        return self.slots is None or len(self.launches.creates) < self.slots
 
     def _lacks_operations(self, offer: Specification) -> bool:
-        full = self.slots is not None and len(self.launches.creates) >= self.slots
-        return full or self.probes.full(offer.blueprint.capacity)
+        return not self._has_slot or self.probes.full(offer.blueprint.capacity)
 
     def _create(self, slice_: Slice, request: NodePoolRequest, choices: Choices) -> None:
         """Decide on a create, and tell what its owner has to know of it."""
@@ -232,8 +262,8 @@ class _Launcher:
         turn = self.sidelined.get(slice_.workload.uid)
         if turn is None:
             return None
-        said = notice(slice_, constants.CREATION_WAITING, f"Node pool {name} waits: {turn}", key=f"queue {name}")
-        return Blocker(note=turn, notice=said)
+        message = f"Node pool {name} waits: {turn}"
+        return Blocker(note=message, notice=notice(slice_, constants.CREATION_WAITING, message, key=f"queue {name}"))
 
     def _is_out_for_long(self, slice_: Slice, refusal: Refusal | None) -> bool:
         """Whether limits alone have kept a slice, or one that it starts together with, out for too long."""

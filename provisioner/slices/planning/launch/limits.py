@@ -73,7 +73,7 @@ class Budget:
         budget.created = sorted(moment for moment in round_.memory.created_at.values() if moment > now - _HOUR)
         for each in round_.supply.values() if budget.counts else ():
             # One that only others' pods are on is not had by the workload that it was made for.
-            lent = _is_lent(each, holders.get(each.name, frozenset()))
+            lent = is_lent(each, holders.get(each.name, frozenset()))
             budget._count(each.workload_name, each.pool.machine_type, each.pool.hosts, pools=0 if lent else 1)
             users = {slice_id.workload_uid for slice_id in holders.get(each.name, ()) if slice_id is not None}
             for uid in users or {each.workload_uid}:
@@ -278,7 +278,7 @@ def _too_many_chips(limit: str, scope: str, most: int, counted: int, reserved: i
     return Refusal(limit=limit, message=message)
 
 
-def _is_lent(each: Supply, holders: Collection[SliceId | None]) -> bool:
+def is_lent(each: Supply, holders: Collection[SliceId | None]) -> bool:
     """Whether pods are on a pool, and none of the workload that it was made for."""
     return bool(holders) and all(slice_id is None or slice_id.workload_uid != each.workload_uid for slice_id in holders)
 

@@ -154,6 +154,8 @@ class PhaseEntry:
     since: datetime
     #: Whose it was: told once more when it is gone.
     slice_id: SliceId | None = None
+    #: It was entered before this process first looked, nobody knows when.
+    entered_before: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

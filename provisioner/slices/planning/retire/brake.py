@@ -5,8 +5,8 @@ Something else is wrong then: a list that left them out, a restored etcd.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from provisioner.model.capacity import PoolName, PoolStatus
@@ -19,6 +19,10 @@ from provisioner.slices.planning.supply import Supply
 _VANISHED_AT_ONCE = 3
 #: Then such pools go so far apart.
 _BRAKED_SECONDS = 60.0
+#: Why such a pool goes no sooner.
+HELD_BACK = (
+    f"the workloads of many node pools vanished at once, so that one node pool every {_BRAKED_SECONDS:.0f} s is deleted"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,9 @@ class Braked:
     alerts: tuple[Alert, ...] = ()
     #: When the next may go.
     due_at: tuple[datetime, ...] = ()
+    #: The pools that it is on for; of those that would go now, when each may.
+    vanished: frozenset[PoolName] = frozenset()
+    held_back: Mapping[PoolName, datetime] = field(default_factory=dict)
     #: For `Memory.braked_delete_at`.
     last_at: datetime | None = None
 
@@ -37,7 +44,9 @@ def brake(round_: Round, deletes: Sequence[Delete], unneeded: Collection[PoolNam
     """Hold back deletes of pools whose workloads vanished, where these are many; `unneeded` are all that are to go."""
     now, last_at = round_.now, round_.memory.braked_delete_at
     supply = round_.supply.values()
-    vanished = {each.name for each in supply if each.name in unneeded and not each.leaving and _vanished(each, round_)}
+    vanished = frozenset(
+        each.name for each in supply if each.name in unneeded and not each.leaving and _vanished(each, round_)
+    )
     if len(vanished) <= max(_VANISHED_AT_ONCE, len(supply) // 2):
         return Braked(deletes=tuple(deletes), last_at=last_at)
     next_at = now if last_at is None else max(now, last_at + timedelta(seconds=_BRAKED_SECONDS))
@@ -46,10 +55,14 @@ def brake(round_: Round, deletes: Sequence[Delete], unneeded: Collection[PoolNam
         (delete for delete in deletes if delete.name in vanished), key=lambda delete: _failures(round_.memory, delete)
     )
     let_go = queue[:1] if next_at <= now else []
+    pause = timedelta(seconds=_BRAKED_SECONDS)
+    next_at = now + pause if let_go else next_at
     return Braked(
         deletes=tuple(delete for delete in deletes if delete.name not in vanished or delete in let_go),
         alerts=(_mass_disappearance(vanished, len(supply)),),
-        due_at=(now + timedelta(seconds=_BRAKED_SECONDS) if let_go else next_at,) if queue else (),
+        due_at=(next_at,) if queue else (),
+        vanished=vanished,
+        held_back={each.name: next_at + place * pause for place, each in enumerate(queue[len(let_go) :])},
         last_at=now if let_go else last_at,
     )
 

@@ -16,8 +16,9 @@ from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadU
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory.state import CallState, DeleteCall
+from provisioner.slices.planning.moments import clock
 from provisioner.slices.planning.plan import Alert, Delete, DeleteReason
-from provisioner.slices.planning.retire.brake import brake
+from provisioner.slices.planning.retire.brake import HELD_BACK, brake
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
 
@@ -36,6 +37,8 @@ class Due(NamedTuple):
 
     at: datetime
     reason: DeleteReason
+    #: Why it goes no sooner, in words, where that is not its delay.
+    waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +114,8 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
     # A workload that nobody watches may live for ever, and keeps its pool: that is no trouble.
     unwatched = {each.name for each in round_.supply.values() if each.unwatched}
     braked = brake(round_, deletes, since.keys())
-    for delete in deletes:
-        if braked.due_at and delete not in braked.deletes:
-            due_of[delete.name] = due_of[delete.name]._replace(at=braked.due_at[0])
+    for name in (braked.vanished & due_of.keys()) - {delete.name for delete in braked.deletes}:
+        due_of[name] = due_of[name]._replace(at=braked.held_back.get(name, due_of[name].at), waits_for=HELD_BACK)
     return Unneeded(
         deletes=braked.deletes,
         due=due_of,
@@ -135,7 +137,7 @@ def _held_up(
     return tuple(
         Alert(
             kind="delete_held_up",
-            message=f"Node pool {name} should be deleted, but is not, since {call.postponed_since:%H:%M:%S} UTC: "
+            message=f"Node pool {name} should be deleted, but is not, since {clock(call.postponed_since, now)}: "
             f"{call.reason}",
         )
         for name, call in deletes.items()
