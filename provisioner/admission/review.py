@@ -1,0 +1,134 @@
+"""AdmissionReview, v1 and v1beta1: what the API server asks, and what it is answered.
+
+The versions differ in two points that matter here: v1 wants the request's uid in the answer, and knows warnings since
+Kubernetes 1.19. Both are sent in both versions; an API server ignores what it does not know.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from provisioner.admission.patch import Operation
+
+_GROUP = "admission.k8s.io"
+_VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta1")
+#: The API server shows 4,096 characters of all warnings of a request; when there are more, 256 of each.
+_WARNINGS_CHARACTERS = 4000
+_WARNING_CHARACTERS = 1000
+_MORE = "there are more warnings than can be shown"
+_MESSAGE_CHARACTERS = 8192
+_UID_CHARACTERS = 128
+
+
+class NotAReview(Exception):  # noqa: N818 - it names what the body is
+    """The body is not an AdmissionReview; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked of one object."""
+
+    uid: str = ""
+    #: admission.k8s.io/v1 or admission.k8s.io/v1beta1: that of the answer, too.
+    version: str = _VERSIONS[0]
+    #: CREATE, UPDATE, DELETE or CONNECT.
+    operation: str = ""
+    #: Of the object, without its group.
+    kind: str = ""
+    #: The request's, for an object that is created may not say.
+    namespace: str = ""
+    name: str = ""
+    #: The object as it is to be, raw; empty where there is none.
+    object: Mapping[str, Any] = field(default_factory=dict)
+    #: The object as it was; empty where there was none.
+    old_object: Mapping[str, Any] = field(default_factory=dict)
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What is done with the object."""
+
+    #: Why it is rejected; empty: it is admitted.
+    denied: str = ""
+    #: Shown to whoever sent the object, one line each.
+    warnings: tuple[str, ...] = ()
+    #: RFC 6902.
+    patch: tuple[Operation, ...] = ()
+
+
+def parse_review(body: bytes) -> Request:
+    """Read a review; raise NotAReview where it is none. Fields of wrong types count as absent."""
+    try:
+        raw = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise NotAReview(f"the body is not JSON: {error}") from error
+    review = _mapping(raw)
+    if review.get("kind") != "AdmissionReview" or review.get("apiVersion") not in _VERSIONS:
+        raise NotAReview(f"the body is not an AdmissionReview of {' or '.join(_VERSIONS)}")
+    request = review.get("request")
+    if not isinstance(request, dict):
+        raise NotAReview("the AdmissionReview has no request")
+    return Request(
+        uid=_text(request.get("uid"))[:_UID_CHARACTERS],
+        version=_text(review["apiVersion"]),
+        operation=_text(request.get("operation")),
+        kind=_text(_mapping(request.get("kind")).get("kind")),
+        namespace=_text(request.get("namespace")),
+        name=_text(request.get("name")),
+        object=_mapping(request.get("object")),
+        old_object=_mapping(request.get("oldObject")),
+        dry_run=request.get("dryRun") is True,
+    )
+
+
+def encode_answer(request: Request, answer: Answer) -> bytes:
+    """Return the review that answers a request."""
+    response: dict[str, Any] = {"uid": request.uid, "allowed": not answer.denied}
+    if answer.denied:
+        status = HTTPStatus.FORBIDDEN
+        response["status"] = {
+            "status": "Failure",
+            "message": _cut(answer.denied, _MESSAGE_CHARACTERS),
+            "reason": "Forbidden",
+            "code": status.value,
+        }
+    elif answer.patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(_ENCODER.encode([each.as_json() for each in answer.patch])).decode()
+    if warnings := list(_shown(answer.warnings)):
+        response["warnings"] = warnings
+    return _ENCODER.encode({"apiVersion": request.version, "kind": "AdmissionReview", "response": response})
+
+
+def _shown(warnings: Iterable[str]) -> Iterable[str]:
+    """Keep within what the API server shows: it would leave out the rest without a word."""
+    left = _WARNINGS_CHARACTERS
+    for each in dict.fromkeys(warnings):
+        text = _cut(" ".join(each.split()), _WARNING_CHARACTERS)
+        left -= len(text)
+        if left < len(_MORE):
+            yield _MORE
+            return
+        yield text
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _mapping(raw: object) -> dict[str, Any]:
+    return raw if isinstance(raw, dict) else {}
+
+
+def _text(raw: object) -> str:
+    return raw if isinstance(raw, str) else ""
+
+
+_ENCODER = msgspec.json.Encoder()

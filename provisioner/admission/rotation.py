@@ -1,0 +1,113 @@
+"""When the webhook server's own certificates are made, served and trusted: pure, from what a Secret holds.
+
+All replicas go by one Secret. Whoever finds that something is due writes it, with the resource version it has read, so
+that of several one wins and the others read again; no leader is needed. A rotation has three steps, each as long as it
+takes API servers and replicas to see the one before, so that at every moment what is served is trusted:
+
+1. The next keys are written, and their authority is trusted beside the present one's.
+2. A while later every replica serves them.
+3. A while later the earlier authority is no longer trusted.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from provisioner.admission.keys import Keys, KeysError
+
+#: How long certificates are valid, and how long before their end the next are made.
+VALID = dt.timedelta(days=90)
+_BEFORE_THE_END = dt.timedelta(days=30)
+#: How long each step of a rotation takes: several times as long as replicas read the Secret, and API servers webhooks.
+STEP = dt.timedelta(minutes=10)
+
+_NEXT, _SINCE, _EARLIER = "next", "since", "earlier"
+_PARTS = {"certificate_pem": "tls.crt", "key_pem": "tls.key", "authority_pem": "ca.crt"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What the Secret holds."""
+
+    #: None: nothing yet, or nothing that can be used.
+    present: Keys | None = None
+    #: Made, and not yet served.
+    next: Keys | None = None
+    #: When the last step was written.
+    since: dt.datetime | None = None
+    #: Authorities that were trusted before, and still are.
+    earlier: str = ""
+
+
+#: Until when keys can be used at a moment; raises KeysError where they cannot.
+ValidUntil = Callable[[Keys], dt.datetime]
+
+
+def advance(state: State, now: dt.datetime, *, make: Callable[[], Keys], valid_until: ValidUntil) -> State:
+    """Return what the Secret is to hold; the same where nothing is due."""
+    present, following = _usable(state.present, valid_until), _usable(state.next, valid_until)
+    if present is None:
+        # Nothing can be overlapped: whatever was served is of no use any more.
+        return State(present=following or make(), since=now)
+    if state.since is None or state.since > now:
+        # The clock was set back, or somebody wrote the Secret: a step takes its whole time again.
+        return replace(state, present=present, next=following, since=now)
+    state = replace(state, present=present, next=following)
+    passed = now - state.since >= STEP
+    if following is not None:
+        if not passed:
+            return state
+        return State(present=following, since=now, earlier=present.authority_pem)
+    if state.earlier and passed:
+        return replace(state, earlier="", since=now)
+    if not state.earlier and valid_until(present) - now <= _BEFORE_THE_END:
+        return replace(state, next=make(), since=now)
+    return state
+
+
+def trusted(state: State) -> str:
+    """Return the authorities that API servers are to trust, as PEM."""
+    found = (each.authority_pem for each in (state.present, state.next) if each is not None)
+    return "".join(dict.fromkeys([*found, *filter(None, [state.earlier])]))
+
+
+def read_state(data: Mapping[str, str]) -> State:
+    """Read the texts of a Secret; what is missing or cannot be read counts as absent."""
+    try:
+        since = dt.datetime.fromisoformat(data.get(_SINCE, ""))
+    except ValueError:
+        since = None
+    if since is not None and since.tzinfo is None:
+        since = None
+    return State(
+        present=_read_keys(data, ""),
+        next=_read_keys(data, f"{_NEXT}-"),
+        since=since,
+        earlier=data.get(f"{_EARLIER}-ca.crt", ""),
+    )
+
+
+def write_state(state: State) -> dict[str, str]:
+    """Return the texts of the Secret; empty ones for what there is not, so that they replace what was there."""
+    written = {_SINCE: state.since.isoformat() if state.since is not None else "", f"{_EARLIER}-ca.crt": state.earlier}
+    for prefix, keys in (("", state.present), (f"{_NEXT}-", state.next)):
+        for field, name in _PARTS.items():
+            written[prefix + name] = getattr(keys, field) if keys is not None else ""
+    return written
+
+
+def _read_keys(data: Mapping[str, str], prefix: str) -> Keys | None:
+    found = {field: data.get(prefix + name, "") for field, name in _PARTS.items()}
+    return Keys(**found) if all(found.values()) else None
+
+
+def _usable(keys: Keys | None, valid_until: ValidUntil) -> Keys | None:
+    if keys is None:
+        return None
+    try:
+        valid_until(keys)
+    except KeysError:
+        return None
+    return keys

@@ -1,0 +1,157 @@
+"""What a pod's containers get: decided from the pod, its owner and the settings, as a patch of the pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from provisioner import constants
+from provisioner.admission.patch import Operation
+from provisioner.environment.layout import Layout, LayoutError, layout_of
+from provisioner.environment.numbering import Numbering, NumberingError, numbering_of, owner_to_read
+from provisioner.environment.pods import MULTISLICE, Container, TpuPod, wish_of
+from provisioner.environment.variables import counts_as_absent, grid_of, slice_pods, slices_of, workers_of
+
+
+class Injection(StrEnum):
+    """Which pods that request chips get the variables."""
+
+    OFF = "off"
+    #: Those that ask for it by label or annotation, or whose StatefulSet does.
+    OPT_IN = "opt-in"
+    #: All that do not decline.
+    ALL = "all"
+
+
+class Wrong(StrEnum):
+    """What is done about a pod whose variables cannot be told."""
+
+    WARN = "warn"
+    DENY = "deny"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the administrator wants of the environment of pods."""
+
+    injection: Injection = Injection.OPT_IN
+    #: The variables of GKE's device plugin as well, for clusters without it.
+    topology: bool = False
+    wrong: Wrong = Wrong.WARN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injected:
+    """What becomes of a pod."""
+
+    patch: tuple[Operation, ...] = ()
+    #: What is wrong with its slice, or why it gets no variables.
+    problems: tuple[str, ...] = ()
+    #: By container, in the order of the pod's; what is new.
+    variables: tuple[Mapping[str, str], ...] = ()
+
+
+def owner_is_asked(pod: TpuPod, settings: Settings) -> bool:
+    """Whether the owner decides on the injection, or may: then it has to be read first."""
+    return settings.injection is Injection.OPT_IN and not pod.wish and _stateful(pod)
+
+
+def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> bool:
+    """Whether a pod gets variables; `owner` is empty where it was not read."""
+    if settings.injection is Injection.OFF:
+        return False
+    wish = pod.wish or (wish_of(owner.get("metadata") or {}) if _stateful(pod) and owner else "")
+    return wish == "enabled" or (settings.injection is Injection.ALL and wish != "disabled")
+
+
+def needs_owner(pod: TpuPod) -> bool:
+    """Whether the variables follow from the owner, too; a slice of one VM needs to know nobody else."""
+    layout = _layout(pod)
+    one_host = layout is not None and layout.one_host
+    return owner_to_read(pod) is not None and not (one_host and not _slices_together(pod))
+
+
+def inject(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Injected:
+    """Return the patch that gives a pod its variables; `owner` is the raw object that `owner_to_read` names."""
+    problems: list[str] = []
+    layout: Layout | None = None
+    try:
+        layout = layout_of(pod)
+    except LayoutError as error:
+        # Nothing that could be said of such a slice would be true.
+        return Injected(problems=(_of(pod, str(error)),))
+    numbering: Numbering | None = None
+    if layout is None or not layout.one_host or (_slices_together(pod) and owner):
+        try:
+            numbering = numbering_of(pod, owner)
+        except NumberingError as error:
+            return Injected(problems=(_of(pod, str(error)),))
+        problems += _misfits(pod, layout, numbering)
+    workers = workers_of(pod, layout, None if layout is not None and layout.one_host else numbering)
+    beside = slices_of(pod, layout, numbering) if numbering is not None else {}
+    found = []
+    for container, own in zip(pod.containers, workers, strict=True):
+        variables = {**own, **beside}
+        if settings.topology and layout is not None:
+            variables |= grid_of(pod, container, layout)
+        found.append(variables)
+    if settings.topology and layout is None:
+        problems.append(
+            _of(pod, "it selects no accelerator and topology, so that the variables of the topology cannot be told")
+        )
+    operations: list[Operation] = []
+    for container, variables in zip(pod.containers, found, strict=True):
+        operations += _operations(container, variables)
+    return Injected(patch=tuple(operations), problems=tuple(problems), variables=tuple(found))
+
+
+def _misfits(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> Iterable[str]:
+    """Say where the number of pods is not that of whole slices."""
+    if layout is None:
+        return
+    pods = slice_pods(layout, numbering)
+    if numbering.pods % pods or (numbering.slices and numbering.pods != pods):
+        yield _of(
+            pod,
+            f"a {layout.accelerator} slice of topology {layout.topology} has {pods} pods of {pod.chips} chips, and "
+            f"there are to be {numbering.pods}; make it {'' if numbering.slices else 'a multiple of '}{pods}",
+        )
+
+
+def _operations(container: Container, variables: Mapping[str, str]) -> Iterable[Operation]:
+    """Put what is absent before all that is there: variables may refer to those before them."""
+    new = []
+    for name, value in variables.items():
+        given = container.given.get(name)
+        if given is None:
+            new.append({"name": name, "value": value})
+        elif counts_as_absent(name, container, given.value, value):
+            where = f"{container.pointer}/env/{given.place}/value"
+            yield Operation(op="replace", path=where, value=value)
+    if new and not container.has_list:
+        yield Operation(op="add", path=f"{container.pointer}/env", value=new)
+    elif new:
+        for variable in reversed(new):
+            yield Operation(op="add", path=f"{container.pointer}/env/0", value=variable)
+
+
+def _layout(pod: TpuPod) -> Layout | None:
+    try:
+        return layout_of(pod)
+    except LayoutError:
+        return None
+
+
+def _slices_together(pod: TpuPod) -> bool:
+    """Whether slices of one VM may work together: those of a JobSet, and where the pod says so."""
+    return pod.marks.get(MULTISLICE) == "true" or constants.JOBSET_NAME in pod.marks
+
+
+def _stateful(pod: TpuPod) -> bool:
+    return pod.owner is not None and pod.owner[:2] == ("apps/v1", "StatefulSet") and owner_to_read(pod) is not None
+
+
+def _of(pod: TpuPod, problem: str) -> str:
+    return f"{pod.title}: {problem}"

@@ -1,0 +1,226 @@
+"""Which number a pod has among those that make slices together, and the host names of the others.
+
+A kind of owner is a function here: it reads the owner as the API server has it at this moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from provisioner import constants
+from provisioner.environment.pods import (
+    GROUP_INDEX,
+    LEADER_REQUESTS_TPUS,
+    POD_INDEX,
+    SUBGROUP_SIZE,
+    WORKER_INDEX,
+    TpuPod,
+)
+from provisioner.kube import fields
+from provisioner.kube.fields import MalformedObject
+from provisioner.kube.podspec import requested_chips
+from provisioner.workloads import JOBSET
+from provisioner.workloads.job import ROOT as JOBS
+
+_STATEFUL_SET = ("apps/v1", "StatefulSet")
+_JOB = ("batch/v1", "Job")
+#: The first port of processes: libtpu's on GKE, and the one that LeaderWorkerSet uses.
+PROCESS_PORT = 8471
+_LWS_PROCESS_PORT = 8476
+
+
+class NumberingError(ValueError):
+    """Nothing tells which worker a pod is, or how the others are reached; the text says what to do."""
+
+
+class OwnerKey(NamedTuple):
+    """An object that has to be read."""
+
+    kind: str
+    #: The API's root, such as /apis/apps/v1, and the resource's name.
+    root: str
+    resource: str
+    namespace: str
+    name: str
+    #: Empty where the pod does not say.
+    uid: str
+
+    @property
+    def title(self) -> str:
+        """Kind, namespace and name, for people."""
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbering:
+    """The pods of one owner in their order: a slice is made of as many in a row as fill it."""
+
+    #: Of this pod, from 0.
+    index: int
+    #: How many there are to be.
+    pods: int
+    #: Host names are prefix, number, suffix; the first number is `first`.
+    prefix: str
+    first: int
+    suffix: str
+    #: The host name of the pod of index 0 where it has no number of its own; empty where it has.
+    leader: str = ""
+    #: Slices of other owners that come before, and all that work together; 0: those of this owner alone.
+    slices_before: int = 0
+    slices: int = 0
+    #: The host of worker 0 of slice 0, where that is another owner's pod.
+    coordinator: str = ""
+    #: The slices of one owner may work together.
+    together: bool = True
+    port: int = PROCESS_PORT
+
+    def host(self, index: int) -> str:
+        """Return the host name of a pod."""
+        if index == 0 and self.leader:
+            return self.leader
+        return f"{self.prefix}{self.first + index}{self.suffix}"
+
+
+def owner_to_read(pod: TpuPod) -> OwnerKey | None:
+    """Return the object that tells the numbers of a pod; None where the pod itself does, or nothing can."""
+    owner = pod.owner
+    if owner is None or pod.marks.get(constants.LWS_NAME):
+        return None
+    if jobset := pod.marks.get(constants.JOBSET_NAME):
+        return OwnerKey("JobSet", JOBSET.root, JOBSET.resource, pod.namespace, jobset, "")
+    if owner[:2] == _STATEFUL_SET:
+        return OwnerKey("StatefulSet", "/apis/apps/v1", "statefulsets", pod.namespace, owner.name, owner.uid)
+    if owner[:2] == _JOB:
+        return OwnerKey("Job", JOBS, "jobs", pod.namespace, owner.name, owner.uid)
+    return None
+
+
+def numbering_of(pod: TpuPod, owner: Mapping[str, Any]) -> Numbering:
+    """Return the numbers of a pod; `owner` is what `owner_to_read` names, empty for nothing."""
+    if pod.owner is None:
+        raise NumberingError(
+            "no controller owns it, so that nothing tells which worker it is; create it by a StatefulSet, a Job, a "
+            "JobSet or a LeaderWorkerSet, or set TPU_WORKER_ID and TPU_WORKER_HOSTNAMES"
+        )
+    if pod.marks.get(constants.LWS_NAME):
+        return _of_leader_worker_set(pod)
+    key = owner_to_read(pod)
+    if key is None:
+        raise NumberingError(
+            f"it is owned by a {fields.shown(pod.owner.kind)}, whose pods are not numbered; use a StatefulSet, a Job, "
+            f"a JobSet or a LeaderWorkerSet, or set TPU_WORKER_ID and TPU_WORKER_HOSTNAMES"
+        )
+    uid = fields.name(fields.mapping(owner.get("metadata")).get("uid"))
+    if key.uid and uid != key.uid:
+        raise NumberingError(f"its {key.title} was deleted, and another one has its name")
+    spec = fields.mapping(owner.get("spec"))
+    if key.kind == "StatefulSet":
+        return _of_stateful_set(pod, key, spec)
+    if key.kind == "Job":
+        return _of_job(pod, key, spec)
+    return _of_jobset(pod, key, spec)
+
+
+def _of_stateful_set(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
+    first = fields.count(fields.mapping(spec.get("ordinals")).get("start"), default=0)
+    service = fields.name(spec.get("serviceName"))
+    if not service:
+        raise NumberingError(
+            f"{key.title} has no spec.serviceName, so that its pods have no host names; name a headless Service there"
+        )
+    ordinal = fields.index(pod.marks.get(POD_INDEX, "") or pod.name.removeprefix(f"{key.name}-"))
+    if ordinal is None or ordinal < first:
+        raise NumberingError(f"it has no number: neither label {POD_INDEX} nor its name tells one from {first} on")
+    return Numbering(
+        index=ordinal - first,
+        pods=fields.count(spec.get("replicas"), default=1),
+        prefix=f"{key.name}-",
+        first=first,
+        suffix=f".{service}",
+    )
+
+
+def _of_job(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
+    parallelism = fields.count(spec.get("parallelism"), default=1)
+    return Numbering(
+        index=_completion_index(pod, key),
+        pods=min(parallelism, fields.count(spec.get("completions"), default=parallelism)),
+        prefix=f"{key.name}-",
+        first=0,
+        suffix=_subdomain(pod),
+    )
+
+
+def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
+    """Return the numbers of a pod of a JobSet: each child Job that requests chips is a slice, in the JobSet's order."""
+    own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
+    number = fields.index(pod.marks.get(constants.JOB_INDEX, ""))
+    entries = [each for each in fields.mappings(spec.get("replicatedJobs")) if _chips_of(each)]
+    names = [fields.name(each.get("name")) for each in entries]
+    if own not in names or number is None:
+        raise NumberingError(f"{key.title} has no replicated job {own!r} that requests chips")
+    replicas = [fields.count(each.get("replicas"), default=1) for each in entries]
+    place = names.index(own)
+    job = fields.mapping(fields.mapping(entries[place].get("template")).get("spec"))
+    subdomain = _subdomain(pod)
+    return Numbering(
+        index=_completion_index(pod, key),
+        pods=fields.count(job.get("parallelism"), default=1),
+        prefix=f"{key.name}-{own}-{number}-",
+        first=0,
+        suffix=subdomain,
+        slices_before=sum(replicas[:place]) + number,
+        slices=sum(replicas),
+        coordinator=f"{key.name}-{names[0]}-0-0{subdomain}",
+    )
+
+
+def _chips_of(replicated_job: Mapping[str, Any]) -> int:
+    job = fields.mapping(fields.mapping(replicated_job.get("template")).get("spec"))
+    try:
+        return requested_chips("replicated job", fields.mapping(job.get("template")).get("spec"))
+    except MalformedObject:
+        return 0
+
+
+def _of_leader_worker_set(pod: TpuPod) -> Numbering:
+    """Return the numbers of a pod of a group; the group alone makes a slice, and its labels tell all."""
+    name, marks = pod.marks[constants.LWS_NAME], pod.marks
+    worker, group, size = (fields.index(marks.get(key, "")) for key in (WORKER_INDEX, GROUP_INDEX, constants.LWS_SIZE))
+    if worker is None or group is None or size is None:
+        raise NumberingError(f"LeaderWorkerSet {pod.namespace}/{name}: its group, number or size is missing")
+    if marks.get(SUBGROUP_SIZE):
+        raise NumberingError("its group has sub-groups, which LeaderWorkerSet numbers itself")
+    # Where the leader has no chips the workers alone are the slice.
+    with_leader = worker == 0 or LEADER_REQUESTS_TPUS in marks
+    subdomain = _subdomain(pod)
+    return Numbering(
+        index=worker if with_leader else worker - 1,
+        pods=size if with_leader else size - 1,
+        prefix=f"{name}-{group}-",
+        first=0 if with_leader else 1,
+        suffix=subdomain,
+        leader=f"{name}-{group}{subdomain}" if with_leader else "",
+        together=False,
+        port=_LWS_PROCESS_PORT,
+    )
+
+
+def _completion_index(pod: TpuPod, key: OwnerKey) -> int:
+    index = fields.index(pod.marks.get(constants.COMPLETION_INDEX, ""))
+    if index is None:
+        raise NumberingError(
+            f"{key.title} has no completionMode Indexed, so that nothing tells which worker a pod is; set it"
+        )
+    return index
+
+
+def _subdomain(pod: TpuPod) -> str:
+    if not pod.subdomain:
+        raise NumberingError(
+            "its template has no subdomain, so that it has no host name; name a headless Service in "
+            "spec.template.spec.subdomain"
+        )
+    return f".{pod.subdomain}"

@@ -1,0 +1,206 @@
+"""Read what the environment of a pod depends on, from its raw JSON: total, whatever is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from provisioner import constants
+from provisioner.admission.patch import pointer
+from provisioner.kube import fields
+from provisioner.kube.fields import MalformedObject
+from provisioner.kube.quantities import parse_quantity
+from provisioner.model import bounds
+from provisioner.workloads.owners import marked
+
+#: As label or annotation, "enabled" or "disabled": the key of gke-tpu-env-injector, and ours.
+INJECT_KEYS = ("tpu-provisioner.cloud.google.com/inject", "gke-tpu-env-injector.aaronbatilo.dev/inject")
+#: As label or annotation, "true" or "false": whether several slices of a StatefulSet work together.
+MULTISLICE = "tpu-provisioner.cloud.google.com/multislice"
+_LWS = "leaderworkerset.sigs.k8s.io/"
+POD_INDEX = "apps.kubernetes.io/pod-index"
+WORKER_INDEX = f"{_LWS}worker-index"
+GROUP_INDEX = f"{_LWS}group-index"
+SUBGROUP_SIZE = f"{_LWS}subgroup-size"
+LEADER_REQUESTS_TPUS = f"{_LWS}leader-requests-tpus"
+#: Labels or annotations of a pod that are read.
+_MARKS = (
+    MULTISLICE,
+    POD_INDEX,
+    WORKER_INDEX,
+    GROUP_INDEX,
+    SUBGROUP_SIZE,
+    LEADER_REQUESTS_TPUS,
+    constants.COMPLETION_INDEX,
+    constants.JOBSET_NAME,
+    constants.REPLICATED_JOB_NAME,
+    constants.JOB_INDEX,
+    constants.LWS_NAME,
+    constants.LWS_SIZE,
+    constants.SLICE_TOPOLOGY,
+)
+
+
+class Reference(NamedTuple):
+    """A pod's controller, by its owner reference."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+class Given(NamedTuple):
+    """A variable that a container has already."""
+
+    #: In the list of variables.
+    place: int
+    #: None: it comes from somewhere else, such as a field of the pod.
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """A container that requests chips."""
+
+    #: JSON pointer from the pod.
+    pointer: str
+    chips: int
+    #: An init container that ends before the others start.
+    alone: bool
+    #: It has a list of variables, empty or not.
+    has_list: bool
+    #: By name; of several of one name the last, which counts.
+    given: Mapping[str, Given] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpuPod:
+    """A pod, or a template of pods, that requests chips."""
+
+    namespace: str
+    #: Empty where the API server has not made it up yet.
+    name: str
+    #: "enabled", "disabled", or empty: the pod does not say.
+    wish: str
+    owner: Reference | None
+    #: Those labels or annotations that are read, and are there.
+    marks: Mapping[str, str]
+    subdomain: str
+    #: From nodeSelector; empty where it has none.
+    accelerator: str
+    topology: str
+    machine_type: str
+    #: False where the pod selects nodes whose links are not resilient.
+    resilient: bool
+    containers: tuple[Container, ...]
+
+    @property
+    def workers(self) -> tuple[Container, ...]:
+        """Those that run at the same time, in order."""
+        return tuple(each for each in self.containers if not each.alone)
+
+    @property
+    def chips(self) -> int:
+        """What the pod has: of the containers that run at the same time, or of the largest that runs alone."""
+        alone = (each.chips for each in self.containers if each.alone)
+        return max(sum(each.chips for each in self.workers), *alone, 0)
+
+    @property
+    def title(self) -> str:
+        """Kind, namespace and name, for people."""
+        name = self.name or (f"of {self.owner.kind} {self.owner.name}" if self.owner is not None else "?")
+        return f"Pod {self.namespace}/{name}"
+
+
+def read_pod(raw: Mapping[str, Any], namespace: str = "", *, at: tuple[str | int, ...] = ()) -> TpuPod | None:
+    """Read a pod; None for one that requests no chips. MalformedObject where it does not say how many.
+
+    `namespace` is the request's: a pod that is created may not have one. `at` is the path from which patches are
+    counted, for a template inside of another object.
+    """
+    metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
+    containers = tuple(_containers(spec, at))
+    if not containers:
+        return None
+    selector = fields.mapping(spec.get("nodeSelector"))
+    found = {key: marked(metadata, key) for key in _MARKS}
+    return TpuPod(
+        namespace=namespace or fields.name(metadata.get("namespace")),
+        name=fields.name(metadata.get("name")),
+        wish=wish_of(metadata),
+        owner=_owner(metadata),
+        marks={key: value for key, value in found.items() if value},
+        subdomain=fields.name(spec.get("subdomain")),
+        accelerator=_label(selector.get(constants.TPU_ACCELERATOR)),
+        topology=_label(selector.get(constants.TPU_TOPOLOGY)),
+        machine_type=_label(selector.get(constants.INSTANCE_TYPE)),
+        resilient=fields.text(selector.get(constants.ICI_RESILIENCY)).lower() != "false",
+        containers=containers,
+    )
+
+
+def wish_of(metadata: Mapping[str, Any]) -> str:
+    """Return what an object says of the injection: "enabled", "disabled", or nothing."""
+    labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
+    said = [where.get(key) for key in INJECT_KEYS for where in (labels, annotations)]
+    return next((wish for wish in ("disabled", "enabled") if wish in said), "")
+
+
+def _containers(spec: Mapping[str, Any], at: tuple[str | int, ...]) -> Iterator[Container]:
+    for part in ("initContainers", "containers"):
+        for place, raw in enumerate(fields.sequence(spec.get(part))):
+            container = fields.mapping(raw)
+            chips = _chips(container)
+            if chips:
+                env = container.get("env")
+                yield Container(
+                    pointer=pointer(*at, "spec", part, place),
+                    chips=chips,
+                    alone=part == "initContainers" and container.get("restartPolicy") != "Always",
+                    has_list=isinstance(env, list),
+                    given=_given(env),
+                )
+
+
+def _chips(container: Mapping[str, Any]) -> int:
+    resources = fields.mapping(container.get("resources"))
+    # Kubernetes wants both to be equal for such a resource, and takes one from the other.
+    for part in ("limits", "requests"):
+        raw = fields.mapping(resources.get(part)).get(constants.TPU_RESOURCE)
+        if raw is None:
+            continue
+        chips = parse_quantity(raw)
+        if chips is None or chips != chips.to_integral_value() or chips < 0:
+            name = bounds.quoted(fields.text(container.get("name")))
+            raise MalformedObject(
+                f"container {name}: {constants.TPU_RESOURCE} is {fields.shown(raw)}; request a whole number of chips"
+            )
+        return int(chips)
+    return 0
+
+
+def _given(env: object) -> dict[str, Given]:
+    found = {}
+    for place, raw in enumerate(fields.sequence(env)):
+        variable = fields.mapping(raw)
+        name = variable.get("name")
+        if isinstance(name, str):
+            # Kubernetes leaves out an empty value.
+            elsewhere = variable.get("valueFrom") is not None
+            found[name] = Given(place=place, value=None if elsewhere else fields.text(variable.get("value")))
+    return found
+
+
+def _owner(metadata: Mapping[str, Any]) -> Reference | None:
+    for raw in fields.mappings(metadata.get("ownerReferences")):
+        if raw.get("controller") is True:
+            return Reference(*(fields.name(raw.get(key)) for key in ("apiVersion", "kind", "name", "uid")))
+    return None
+
+
+def _label(raw: object) -> str:
+    """Read a value of a label; a longer text is none, and so names nothing."""
+    text = fields.text(raw)
+    return text if len(text) <= bounds.LABEL_VALUE else bounds.cut(text, bounds.LABEL_VALUE + 1)

@@ -1,0 +1,120 @@
+"""The variables of one container: its worker, the others, the slices beside its own, the grid of chips."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from provisioner.environment.layout import Layout
+from provisioner.environment.numbering import PROCESS_PORT, Numbering
+from provisioner.environment.pods import MULTISLICE, Container, TpuPod
+from provisioner.tpu.environment import topology_variables
+
+WORKER_ID = "TPU_WORKER_ID"
+WORKER_HOSTNAMES = "TPU_WORKER_HOSTNAMES"
+PROCESS_ADDRESSES = "TPU_PROCESS_ADDRESSES"
+PROCESS_PORTS = "TPU_PROCESS_PORT"
+#: Generations whose libtpu wants the addresses of all processes.
+_WITH_ADDRESSES = ("tpu7x", "tpu7")
+_LOCAL = "localhost"
+
+
+def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) -> list[dict[str, str]]:
+    """Return for each container of the pod the variables that say which worker it is and who the others are.
+
+    `numbering` is None for a slice that is one VM: nobody else is in it.
+    """
+    processes = len(pod.workers)
+    hosts = hosts_of(layout, numbering)
+    index = numbering.index % len(hosts) if numbering is not None else 0
+    first_port = numbering.port if numbering is not None else PROCESS_PORT
+    found = []
+    place = 0
+    for container in pod.containers:
+        # One that runs alone is the only process of its pod at that time.
+        together, own = (1, 0) if container.alone else (processes, place)
+        place += not container.alone
+        variables = {
+            WORKER_ID: str(index * together + own),
+            WORKER_HOSTNAMES: ",".join(host for host in hosts for _ in range(together)),
+        }
+        if together > 1 or pod.accelerator in _WITH_ADDRESSES:
+            ports = range(first_port, first_port + together)
+            variables[PROCESS_ADDRESSES] = ",".join(f"{host}:{port}" for host in hosts for port in ports)
+            variables[PROCESS_PORTS] = str(ports[own])
+        found.append(variables)
+    return found
+
+
+def hosts_of(layout: Layout | None, numbering: Numbering | None) -> list[str]:
+    """Return the host names of the pods of the slice, in order."""
+    if numbering is None:
+        return [_LOCAL]
+    pods = slice_pods(layout, numbering)
+    first = numbering.index - numbering.index % pods
+    return [numbering.host(each) for each in range(first, first + pods)]
+
+
+def slice_pods(layout: Layout | None, numbering: Numbering) -> int:
+    """Return how many pods make a slice: what its topology says, else all that there are."""
+    if layout is not None:
+        return layout.pods
+    return max(1, numbering.pods, numbering.index + 1)
+
+
+def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[str, str]:
+    """Return the variables of a pod whose slice works together with others; none where there is one slice alone."""
+    pods = slice_pods(layout, numbering)
+    if numbering.slices:
+        count, own = numbering.slices, numbering.slices_before
+    else:
+        # Pods beyond the last whole slice make one that is not whole yet.
+        count, own = -(-max(numbering.pods, numbering.index + 1) // pods), numbering.index // pods
+    if count <= 1 or not _together(pod, layout, numbering):
+        return {}
+    return {
+        "MEGASCALE_NUM_SLICES": str(count),
+        "MEGASCALE_SLICE_ID": str(own),
+        "MEGASCALE_COORDINATOR_ADDRESS": numbering.coordinator or numbering.host(0),
+    }
+
+
+def _together(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> bool:
+    said = pod.marks.get(MULTISLICE, "")
+    if said in ("true", "false"):
+        return said == "true"
+    # Replicas of one VM each serve, one for itself.
+    return numbering.together and not (layout is not None and layout.one_host and not numbering.slices)
+
+
+def grid_of(pod: TpuPod, container: Container, layout: Layout) -> Mapping[str, str]:
+    """Return the variables that GKE's device plugin sets."""
+    return topology_variables(
+        layout.accelerator,
+        layout.topology,
+        container_chips=container.chips,
+        host_chips=layout.host_chips,
+        resilient=pod.resilient,
+    )
+
+
+def counts_as_absent(name: str, container: Container, value: str | None, new: str) -> bool:
+    """Whether a value is what GKE's webhook gives pods of which it knows nothing: one host, itself.
+
+    It would break a slice of several hosts. The number 0 alone may be somebody's; with `localhost` it is not.
+    """
+    if value is None or value == new or not _of_one_host(container):
+        return False
+    return name in (WORKER_ID, WORKER_HOSTNAMES, PROCESS_ADDRESSES)
+
+
+def _of_one_host(container: Container) -> bool:
+    return all(host == _LOCAL for host in _hosts_given(container)) and any(_hosts_given(container))
+
+
+def _hosts_given(container: Container) -> Iterator[str]:
+    given = container.given.get(WORKER_HOSTNAMES)
+    if given is not None and given.value is not None:
+        yield from given.value.split(",")
+    addresses = container.given.get(PROCESS_ADDRESSES)
+    if addresses is not None and addresses.value is not None:
+        yield from (each.rpartition(":")[0] for each in addresses.value.split(","))

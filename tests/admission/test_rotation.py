@@ -1,0 +1,151 @@
+"""Own certificates: what is served is trusted at every moment, whatever the replicas see late or write at once."""
+
+from __future__ import annotations
+
+import ssl
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provisioner.admission import keys as real
+from provisioner.admission.keys import Keys, KeysError
+from provisioner.admission.rotation import STEP, VALID, State, advance, read_state, trusted, write_state
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+class Forge:
+    """Makes keys that say in plain text when they end."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+        self.made = 0
+
+    def make(self) -> Keys:
+        self.made += 1
+        until = (self.now + VALID).isoformat()
+        return Keys(certificate_pem=until, key_pem=f"key-{self.made}", authority_pem=f"<ca-{self.made}>")
+
+    def valid_until(self, keys: Keys) -> datetime:
+        until = datetime.fromisoformat(keys.certificate_pem)
+        if until <= self.now:
+            raise KeysError("it has ended")
+        return until
+
+    def advance(self, state: State) -> State:
+        return advance(state, self.now, make=self.make, valid_until=self.valid_until)
+
+
+def test_at_first_keys_are_made_and_served_at_once():
+    forge = Forge()
+    state = forge.advance(State())
+    assert state.present is not None
+    assert trusted(state) == "<ca-1>"
+    assert forge.advance(state) == state
+
+
+def test_a_rotation_trusts_then_serves_then_forgets():
+    forge = Forge()
+    seen = [forge.advance(State())]
+    for step in (timedelta(days=59, hours=23), timedelta(hours=1), STEP - timedelta(seconds=1), timedelta(seconds=1)):
+        forge.now += step
+        seen.append(forge.advance(seen[-1]))
+    forge.now += STEP
+    seen.append(forge.advance(seen[-1]))
+    served = [each.present.authority_pem for each in seen if each.present]
+    assert served == ["<ca-1>", "<ca-1>", "<ca-1>", "<ca-1>", "<ca-2>", "<ca-2>"]
+    assert [trusted(each) for each in seen] == [
+        "<ca-1>",
+        "<ca-1>",
+        "<ca-1><ca-2>",
+        "<ca-1><ca-2>",
+        "<ca-2><ca-1>",
+        "<ca-2>",
+    ]
+
+
+def test_keys_that_have_ended_or_are_damaged_are_replaced_at_once():
+    forge = Forge()
+    state = forge.advance(State())
+    forge.now += VALID
+    assert trusted(forge.advance(state)) == "<ca-2>"
+
+
+def test_the_next_keys_take_over_where_the_present_ones_are_lost():
+    forge = Forge()
+    state = State(present=None, next=forge.make(), since=NOW)
+    assert trusted(forge.advance(state)) == "<ca-1>"
+    assert forge.made == 1
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.booleans()), min_size=10, max_size=30))
+def test_replicas_that_look_twice_in_each_step_never_serve_what_is_not_trusted(moves: list[tuple[int, bool, bool]]):
+    """Each move: minutes that pass, which replica looks, and whether the other one looks at the same time."""
+    forge = Forge()
+    secret = forge.advance(State())
+    forge.now += VALID - timedelta(days=30, minutes=7)
+    views, looked, bundle = [secret, secret], [forge.now, forge.now], trusted(secret)
+    for minutes, second, both in moves:
+        forge.now += timedelta(minutes=minutes)
+        # Whoever waited once more would not have looked for more than half of a step.
+        late = [forge.now - each > STEP / 2 - timedelta(minutes=3) for each in looked]
+        for replica in (0, 1):
+            if both or replica == int(second) or late[replica]:
+                secret = forge.advance(secret)
+                views[replica], looked[replica], bundle = secret, forge.now, trusted(secret)
+        for view in views:
+            assert view.present is not None
+            assert view.present.authority_pem in bundle
+            forge.valid_until(view.present)
+
+
+def test_what_is_written_is_read_again():
+    forge = Forge()
+    state = State(present=forge.make(), next=forge.make(), since=NOW, earlier="<ca-0>")
+    assert read_state(write_state(state)) == state
+    assert read_state(write_state(State())) == State()
+
+
+@pytest.mark.parametrize("data", [{}, {"since": "tomorrow"}, {"since": "2026-03-01"}, {"tls.crt": "x"}, {"ca.crt": ""}])
+def test_a_secret_that_somebody_wrote_is_read_as_far_as_it_goes(data: dict[str, str]):
+    assert read_state(data).present is None
+
+
+def test_a_clock_that_is_set_back_never_ends_a_step_early():
+    forge = Forge()
+    state = State(present=forge.make(), next=forge.make(), since=NOW + timedelta(hours=3))
+    state = forge.advance(state)
+    assert state.since == NOW
+    assert state.next is not None
+
+
+# --- real keys
+
+
+def test_real_keys_are_valid_for_their_names_and_time():
+    made = real.make_keys(["a.b.svc", "a.b.svc.cluster.local"], now=NOW, valid=VALID)
+    assert real.valid_until(made, ["a.b.svc"], now=NOW) == NOW + VALID
+    with pytest.raises(KeysError, match=r"is not for c\.b\.svc"):
+        real.valid_until(made, ["c.b.svc"], now=NOW)
+    with pytest.raises(KeysError, match="valid from"):
+        real.valid_until(made, ["a.b.svc"], now=NOW + VALID)
+    other = real.make_keys(["a.b.svc"], now=NOW, valid=VALID)
+    for wrong in (
+        Keys(certificate_pem=made.certificate_pem, key_pem=other.key_pem, authority_pem=made.authority_pem),
+        Keys(certificate_pem=made.certificate_pem, key_pem=made.key_pem, authority_pem=other.authority_pem),
+        Keys(certificate_pem="x", key_pem=made.key_pem, authority_pem=made.authority_pem),
+        Keys(certificate_pem=made.certificate_pem, key_pem="x", authority_pem=made.authority_pem),
+    ):
+        with pytest.raises(KeysError):
+            real.valid_until(wrong, ["a.b.svc"], now=NOW)
+
+
+def test_real_keys_are_loaded_and_wrong_ones_are_told():
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made = real.make_keys(["a.b.svc"], now=NOW, valid=VALID)
+    real.load(context, made)
+    with pytest.raises(KeysError):
+        real.load(context, Keys(certificate_pem=made.certificate_pem, key_pem="x", authority_pem=""))

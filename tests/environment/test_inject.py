@@ -1,0 +1,479 @@
+"""What pods get, by their owners: each case of the injector that this replaces, and its twelve mistakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provisioner.admission.patch import apply_patch
+from provisioner.environment import Injection, Settings, inject, read_pod
+from provisioner.environment.inject import wanted
+from provisioner.environment.numbering import owner_to_read
+from provisioner.kube.fields import MalformedObject
+
+OLD_KEY = "gke-tpu-env-injector.aaronbatilo.dev/inject"
+V5E_4X4 = {
+    "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+    "cloud.google.com/gke-tpu-topology": "4x4",
+}
+V6E_2X2 = {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "2x2"}
+TPU7X_2X2X2 = {"cloud.google.com/gke-tpu-accelerator": "tpu7x", "cloud.google.com/gke-tpu-topology": "2x2x2"}
+ALL = Settings(injection=Injection.ALL)
+
+
+def container(chips: int = 4, name: str = "worker", **more: Any) -> dict[str, Any]:
+    resources = {"limits": {"google.com/tpu": str(chips)}} if chips else {}
+    return {"name": name, "image": "busybox", "resources": resources, **more}
+
+
+def pod_of(
+    owner: dict[str, Any],
+    name: str,
+    *,
+    selector: dict[str, str] | None = V5E_4X4,
+    containers: list[dict[str, Any]] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+    }
+    metadata = {"name": name, "namespace": "ml", "ownerReferences": [reference], "labels": {}, "annotations": {}}
+    metadata |= more.pop("metadata", {})
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"nodeSelector": selector or {}, "containers": containers or [container()], **more},
+    }
+
+
+def stateful_set(replicas: int = 4, start: int = 0, service: str = "workers", **metadata: Any) -> dict[str, Any]:
+    spec: dict[str, Any] = {"replicas": replicas, "serviceName": service}
+    if start:
+        spec["ordinals"] = {"start": start}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "train", "namespace": "ml", "uid": "uid-1", **metadata},
+        "spec": spec,
+    }
+
+
+def injected(pod: dict[str, Any], owner: dict[str, Any], settings: Settings = ALL) -> tuple[list[dict[str, str]], Any]:
+    """Return the variables of each container after the patch, and what was said."""
+    read = read_pod(pod, "ml")
+    assert read is not None
+    found = inject(read, owner, settings)
+    after = apply_patch(pod, found.patch)
+    spec = after["spec"]
+    everything = [*spec.get("initContainers", []), *spec["containers"]]
+    return [{each["name"]: each.get("value", "?") for each in one.get("env") or []} for one in everything], found
+
+
+def names(start: int, end: int, suffix: str = ".workers") -> str:
+    return ",".join(f"train-{each}{suffix}" for each in range(start, end))
+
+
+# --- StatefulSets
+
+
+@pytest.mark.parametrize("ordinal", [0, 3])
+def test_pods_of_a_stateful_set_are_workers_of_one_slice(ordinal: int):
+    owner = stateful_set()
+    [found], said = injected(pod_of(owner, f"train-{ordinal}"), owner)
+    assert found == {"TPU_WORKER_ID": str(ordinal), "TPU_WORKER_HOSTNAMES": names(0, 4)}
+    assert not said.problems
+
+
+def test_the_pod_index_label_goes_before_the_name():
+    owner = stateful_set()
+    pod = pod_of(owner, "train-3", metadata={"labels": {"apps.kubernetes.io/pod-index": "2"}})
+    [found], _ = injected(pod, owner)
+    assert found["TPU_WORKER_ID"] == "2"
+
+
+def test_ordinals_that_do_not_start_at_zero():
+    owner = stateful_set(start=10)
+    [found], said = injected(pod_of(owner, "train-11"), owner)
+    assert found == {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": names(10, 14)}
+    assert not said.problems
+
+
+def test_two_slices_in_one_stateful_set():
+    owner = stateful_set(replicas=8, start=1)
+    [found], said = injected(pod_of(owner, "train-6"), owner)
+    assert found == {
+        "TPU_WORKER_ID": "1",
+        "TPU_WORKER_HOSTNAMES": names(5, 9),
+        "MEGASCALE_NUM_SLICES": "2",
+        "MEGASCALE_SLICE_ID": "1",
+        "MEGASCALE_COORDINATOR_ADDRESS": "train-1.workers",
+    }
+    assert not said.problems
+
+
+def test_slices_that_do_not_work_together():
+    owner = stateful_set(replicas=8)
+    key = {"annotations": {"tpu-provisioner.cloud.google.com/multislice": "false"}}
+    [found], _ = injected(pod_of(owner, "train-6", metadata=key), owner)
+    assert "MEGASCALE_NUM_SLICES" not in found
+
+
+def test_replicas_of_one_host_serve_each_for_itself():
+    owner = stateful_set(replicas=3)
+    [found], said = injected(pod_of(owner, "train-2", selector=V6E_2X2), owner)
+    assert found == {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
+    assert not said.problems
+
+
+def test_slices_of_one_host_that_work_together_because_the_pod_says_so():
+    owner = stateful_set(replicas=3)
+    key = {"annotations": {"tpu-provisioner.cloud.google.com/multislice": "true"}}
+    [found], _ = injected(pod_of(owner, "train-2", selector=V6E_2X2, metadata=key), owner)
+    assert found == {
+        "TPU_WORKER_ID": "0",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "MEGASCALE_NUM_SLICES": "3",
+        "MEGASCALE_SLICE_ID": "2",
+        "MEGASCALE_COORDINATOR_ADDRESS": "train-0.workers",
+    }
+
+
+def test_replicas_that_do_not_fill_the_slices_are_told_and_the_whole_slices_are_right():
+    owner = stateful_set(replicas=6)
+    [found], said = injected(pod_of(owner, "train-1"), owner)
+    assert found["TPU_WORKER_HOSTNAMES"] == names(0, 4)
+    problem = (
+        "Pod ml/train-1: a tpu-v5-lite-podslice slice of topology 4x4 has 4 pods of 4 chips, and there are to be 6; "
+        "make it a multiple of 4"
+    )
+    assert said.problems == (problem,)
+
+
+def test_a_pod_that_is_created_before_the_set_is_scaled_gets_what_is_right_afterwards():
+    owner = stateful_set(replicas=2)
+    [found], said = injected(pod_of(owner, "train-1"), owner)
+    assert found == {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": names(0, 4)}
+    assert said.problems
+
+
+def test_without_a_topology_all_replicas_are_one_slice():
+    owner = stateful_set(replicas=3)
+    [found], said = injected(pod_of(owner, "train-2", selector=None), owner)
+    assert found == {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": names(0, 3)}
+    assert not said.problems
+
+
+@pytest.mark.parametrize(
+    ("owner", "pod_name", "problem"),
+    [
+        (stateful_set(service=""), "train-0", "has no spec.serviceName"),
+        (stateful_set(start=5), "train-0", "it has no number"),
+        (stateful_set(), "train-x", "it has no number"),
+        ({**stateful_set(), "metadata": {"uid": "uid-2"}}, "train-0", "another one has its name"),
+    ],
+    ids=["no service", "a number before the first", "no number at all", "an owner of the same name"],
+)
+def test_what_cannot_be_told_is_said_and_nothing_is_set(owner: dict[str, Any], pod_name: str, problem: str):
+    [found], said = injected(pod_of(stateful_set(), pod_name), owner)
+    assert found == {}
+    assert problem in said.problems[0]
+
+
+def test_a_topology_that_google_does_not_sell_is_told_with_the_nearest():
+    owner = stateful_set()
+    selector = {**V5E_4X4, "cloud.google.com/gke-tpu-topology": "4x5"}
+    [found], said = injected(pod_of(owner, "train-0", selector=selector), owner)
+    assert found == {}
+    assert "topology 4x5 is not valid" in said.problems[0]
+    assert "nearest valid: " in said.problems[0]
+
+
+def test_a_pod_that_nobody_owns_is_told_so():
+    pod = pod_of(stateful_set(), "alone")
+    del pod["metadata"]["ownerReferences"]
+    [found], said = injected(pod, {})
+    assert found == {}
+    assert said.problems[0].startswith("Pod ml/alone: no controller owns it")
+
+
+def test_pods_of_a_deployment_are_told_what_to_use():
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web-1", "uid": "u"}, "spec": {}}
+    [_], said = injected(pod_of(owner, "web-1-x"), {})
+    assert "owned by a 'ReplicaSet'" in said.problems[0]
+
+
+# --- containers
+
+
+def test_only_containers_that_request_chips_get_variables_and_init_containers_do():
+    owner = stateful_set()
+    pod = pod_of(
+        owner,
+        "train-1",
+        containers=[container(0, "sidecar"), container(4, "worker")],
+        initContainers=[container(0, "prepare"), container(4, "warm-up")],
+    )
+    found, _ = injected(pod, owner)
+    assert found == [
+        {},
+        {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": names(0, 4)},
+        {},
+        {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": names(0, 4)},
+    ]
+
+
+def test_two_containers_are_two_workers_each():
+    owner = stateful_set()
+    pod = pod_of(owner, "train-1", containers=[container(2, "a"), container(2, "b")])
+    [a, b], _ = injected(pod, owner)
+    hosts = ",".join(f"train-{host}.workers" for host in range(4) for _ in range(2))
+    addresses = ",".join(f"train-{host}.workers:{port}" for host in range(4) for port in (8471, 8472))
+    assert a == {
+        "TPU_WORKER_ID": "2",
+        "TPU_WORKER_HOSTNAMES": hosts,
+        "TPU_PROCESS_ADDRESSES": addresses,
+        "TPU_PROCESS_PORT": "8471",
+    }
+    assert b == {**a, "TPU_WORKER_ID": "3", "TPU_PROCESS_PORT": "8472"}
+    # A worker finds itself in both lists.
+    assert a["TPU_WORKER_HOSTNAMES"].split(",")[2] == "train-1.workers"
+    assert b["TPU_PROCESS_ADDRESSES"].split(",")[3] == "train-1.workers:8472"
+
+
+def test_tpu7x_wants_the_addresses_of_all_processes():
+    owner = stateful_set(replicas=2)
+    [found], _ = injected(pod_of(owner, "train-1", selector=TPU7X_2X2X2), owner)
+    assert found["TPU_PROCESS_ADDRESSES"] == "train-0.workers:8471,train-1.workers:8471"
+    assert found["TPU_PROCESS_PORT"] == "8471"
+
+
+@pytest.mark.parametrize("absent", [{}, {"env": None}, {"env": []}, {"env": "x"}], ids=str)
+def test_a_missing_list_of_variables_is_created(absent: dict[str, Any]):
+    owner = stateful_set()
+    pod = pod_of(owner, "train-0", containers=[container(**absent)])
+    [found], _ = injected(pod, owner)
+    assert found["TPU_WORKER_ID"] == "0"
+
+
+def test_a_value_that_is_there_stays_and_the_rest_is_added_before_it():
+    owner = stateful_set()
+    env = [{"name": "TPU_WORKER_ID", "value": "7"}, {"name": "WHO", "value": "$(TPU_WORKER_HOSTNAMES)"}]
+    pod = pod_of(owner, "train-0", containers=[container(env=env)])
+    read = read_pod(pod, "ml")
+    assert read is not None
+    after = apply_patch(pod, inject(read, owner, ALL).patch)["spec"]["containers"][0]["env"]
+    assert [each["name"] for each in after] == ["TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "WHO"]
+    assert after[1]["value"] == "7"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"value": ""}, {"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}, {}],
+    ids=["empty", "from a field", "without a value"],
+)
+def test_a_variable_that_is_there_in_any_form_stays(given: dict[str, Any]):
+    owner = stateful_set()
+    pod = pod_of(owner, "train-0", containers=[container(env=[{"name": "TPU_WORKER_ID", **given}])])
+    read = read_pod(pod, "ml")
+    assert read is not None
+    after = apply_patch(pod, inject(read, owner, ALL).patch)["spec"]["containers"][0]["env"]
+    assert [each for each in after if each["name"] == "TPU_WORKER_ID"] == [{"name": "TPU_WORKER_ID", **given}]
+
+
+def test_what_gke_gives_pods_that_it_knows_nothing_of_counts_as_absent():
+    owner = stateful_set(replicas=2)
+    given = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_PROCESS_ADDRESSES": "localhost:8471"}
+    env = [{"name": name, "value": value} for name, value in given.items()]
+    pod = pod_of(owner, "train-1", selector=TPU7X_2X2X2, containers=[container(env=env)])
+    [found], _ = injected(pod, owner)
+    assert found["TPU_WORKER_ID"] == "1"
+    assert found["TPU_WORKER_HOSTNAMES"] == names(0, 2)
+    assert found["TPU_PROCESS_ADDRESSES"] == "train-0.workers:8471,train-1.workers:8471"
+
+
+def test_doing_it_again_changes_nothing():
+    owner = stateful_set(replicas=8)
+    pod = pod_of(owner, "train-5", containers=[container(2, "a", env=[{"name": "A", "value": "b"}]), container(2, "b")])
+    read = read_pod(pod, "ml")
+    assert read is not None
+    settings = Settings(injection=Injection.ALL, topology=True)
+    after = apply_patch(pod, inject(read, owner, settings).patch)
+    again = read_pod(after, "ml")
+    assert again is not None
+    assert inject(again, owner, settings).patch == ()
+
+
+# --- Jobs, JobSets, LeaderWorkerSets
+
+
+def job(**spec: Any) -> dict[str, Any]:
+    spec = {"completionMode": "Indexed", "parallelism": 4, "completions": 4, **spec}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "uid": "uid-j"}, "spec": spec}
+
+
+def test_pods_of_an_indexed_job():
+    pod = pod_of(
+        job(),
+        "",
+        subdomain="workers",
+        metadata={"name": None, "annotations": {"batch.kubernetes.io/job-completion-index": "2"}},
+    )
+    [found], said = injected(pod, job())
+    assert found == {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": names(0, 4)}
+    assert not said.problems
+
+
+def test_a_job_without_index_or_subdomain_is_told_so():
+    [_], said = injected(pod_of(job(), "train-x", subdomain="workers"), job())
+    assert "has no completionMode Indexed" in said.problems[0]
+    marks = {"annotations": {"batch.kubernetes.io/job-completion-index": "2"}}
+    [_], said = injected(pod_of(job(), "train-x", metadata=marks), job())
+    assert "has no subdomain" in said.problems[0]
+
+
+def jobset() -> dict[str, Any]:
+    def replicated(name: str, replicas: int, chips: int) -> dict[str, Any]:
+        template = {"spec": {"containers": [container(chips)]}}
+        return {"name": name, "replicas": replicas, "template": {"spec": {"parallelism": 4, "template": template}}}
+
+    jobs = [replicated("driver", 1, 0), replicated("a", 2, 4), replicated("b", 1, 4)]
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "js", "namespace": "ml", "uid": "uid-js"},
+        "spec": {"replicatedJobs": jobs},
+    }
+
+
+def pod_of_jobset(replicated: str, number: int, index: int) -> dict[str, Any]:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": f"js-{replicated}-{number}", "uid": "u"}}
+    marks = {
+        "jobset.sigs.k8s.io/jobset-name": "js",
+        "jobset.sigs.k8s.io/replicatedjob-name": replicated,
+        "jobset.sigs.k8s.io/job-index": str(number),
+        "batch.kubernetes.io/job-completion-index": str(index),
+    }
+    return pod_of(owner, "", subdomain="js", metadata={"labels": marks, "annotations": marks})
+
+
+def test_child_jobs_of_a_jobset_are_slices_and_those_without_chips_do_not_count():
+    [found], said = injected(pod_of_jobset("b", 0, 3), jobset())
+    assert found == {
+        "TPU_WORKER_ID": "3",
+        "TPU_WORKER_HOSTNAMES": ",".join(f"js-b-0-{each}.js" for each in range(4)),
+        "MEGASCALE_NUM_SLICES": "3",
+        "MEGASCALE_SLICE_ID": "2",
+        "MEGASCALE_COORDINATOR_ADDRESS": "js-a-0-0.js",
+    }
+    assert not said.problems
+
+
+def pod_of_group(worker: int, *, leader_has_chips: bool = True, **annotations: str) -> dict[str, Any]:
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "serve-1", "uid": "u"}}
+    lws = "leaderworkerset.sigs.k8s.io/"
+    labels = {f"{lws}name": "serve", f"{lws}worker-index": str(worker), f"{lws}group-index": "1"}
+    notes = {f"{lws}size": "4", **{f"{lws}{key.replace('_', '-')}": value for key, value in annotations.items()}}
+    if leader_has_chips and worker:
+        notes[f"{lws}leader-requests-tpus"] = "true"
+    name = f"serve-1-{worker}" if worker else "serve-1"
+    return pod_of(owner, name, subdomain="serve", metadata={"labels": labels, "annotations": notes})
+
+
+def test_a_group_of_a_leader_worker_set_is_a_slice_and_its_labels_tell_all():
+    pod = pod_of_group(2)
+    read = read_pod(pod, "ml")
+    assert read is not None
+    assert owner_to_read(read) is None
+    [found], said = injected(pod, {})
+    hosts = "serve-1.serve,serve-1-1.serve,serve-1-2.serve,serve-1-3.serve"
+    assert found == {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": hosts}
+    assert not said.problems
+    [leader], _ = injected(pod_of_group(0), {})
+    assert leader == {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": hosts}
+
+
+def test_a_leader_without_chips_is_no_worker():
+    pod = pod_of_group(1, leader_has_chips=False, size="5")
+    [found], said = injected(pod, {})
+    hosts = ",".join(f"serve-1-{each}.serve" for each in range(1, 5))
+    assert found == {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": hosts}
+    assert not said.problems
+
+
+def test_sub_groups_are_left_to_the_leader_worker_set():
+    [found], said = injected(pod_of_group(1, subgroup_size="2"), {})
+    assert found == {}
+    assert "sub-groups" in said.problems[0]
+
+
+# --- topology variables
+
+
+def test_the_variables_of_the_device_plugin_where_they_are_asked_for():
+    owner = stateful_set()
+    [found], _ = injected(pod_of(owner, "train-0"), owner, Settings(injection=Injection.ALL, topology=True))
+    assert found["TPU_ACCELERATOR_TYPE"] == "v5litepod-16"
+    assert found["TPU_HOST_BOUNDS"] == "2,2,1"
+    assert found["TPU_SKIP_MDS_QUERY"] == "true"
+
+
+def test_without_a_selector_the_topology_cannot_be_told():
+    owner = stateful_set()
+    pod = pod_of(owner, "train-0", selector=None)
+    [found], said = injected(pod, owner, Settings(injection=Injection.ALL, topology=True))
+    assert found["TPU_WORKER_ID"] == "0"
+    assert "selects no accelerator and topology" in said.problems[0]
+
+
+def test_a_pod_that_uses_a_part_of_the_slice():
+    owner = stateful_set(replicas=1)
+    key = {"annotations": {"cloud.google.com/gke-tpu-slice-topology": "2x2"}}
+    [found], _ = injected(
+        pod_of(owner, "train-0", metadata=key), owner, Settings(injection=Injection.ALL, topology=True)
+    )
+    assert found["TPU_TOPOLOGY"] == "2x2"
+    assert found["TPU_WORKER_HOSTNAMES"] == "localhost"
+
+
+# --- whom it concerns
+
+
+@pytest.mark.parametrize(
+    ("injection", "on_pod", "on_owner", "expected"),
+    [
+        ("opt-in", {}, {}, False),
+        ("opt-in", {"labels": {OLD_KEY: "enabled"}}, {}, True),
+        ("opt-in", {"annotations": {OLD_KEY: "enabled"}}, {}, True),
+        ("opt-in", {"annotations": {"tpu-provisioner.cloud.google.com/inject": "enabled"}}, {}, True),
+        ("opt-in", {"labels": {OLD_KEY: "true"}}, {}, False),
+        ("opt-in", {}, {"labels": {OLD_KEY: "enabled"}}, True),
+        ("opt-in", {}, {"annotations": {OLD_KEY: "enabled"}}, True),
+        ("opt-in", {"labels": {OLD_KEY: "disabled"}}, {"labels": {OLD_KEY: "enabled"}}, False),
+        ("all", {}, {}, True),
+        ("all", {"labels": {OLD_KEY: "disabled"}}, {}, False),
+        ("all", {}, {"labels": {OLD_KEY: "disabled"}}, False),
+        ("off", {"labels": {OLD_KEY: "enabled"}}, {}, False),
+    ],
+)
+def test_who_gets_variables(injection: str, on_pod: dict[str, Any], on_owner: dict[str, Any], expected: bool):
+    owner = stateful_set(**on_owner)
+    read = read_pod(pod_of(owner, "train-0", metadata=on_pod), "ml")
+    assert read is not None
+    assert wanted(read, owner, Settings(injection=Injection(injection))) is expected
+
+
+def test_pods_without_chips_are_no_concern():
+    assert read_pod(pod_of(stateful_set(), "web-0", containers=[container(0)])) is None
+
+
+def test_chips_that_cannot_be_counted_are_told():
+    pod = pod_of(stateful_set(), "train-0", containers=[container(name="worker")])
+    pod["spec"]["containers"][0]["resources"]["limits"]["google.com/tpu"] = "4.5"
+    with pytest.raises(MalformedObject, match=r"container 'worker': google.com/tpu is '4.5'"):
+        read_pod(pod)
