@@ -45,8 +45,14 @@ class State:
 ValidUntil = Callable[[Keys], dt.datetime]
 
 
-def advance(state: State, now: dt.datetime, *, make: Callable[[], Keys], valid_until: ValidUntil) -> State:
-    """Return what the Secret is to hold; the same where nothing is due."""
+def advance(
+    state: State, now: dt.datetime, *, make: Callable[[], Keys], valid_until: ValidUntil, announced: bool = True
+) -> State:
+    """Return what the Secret is to hold; the same where nothing is due.
+
+    `announced` is whether the webhooks that API servers go by trust all that `trusted` says of this state: until they
+    do, the step that needs it does not begin.
+    """
     present, following = _usable(state.present, valid_until), _usable(state.next, valid_until)
     if present is None:
         # Nothing can be overlapped: whatever was served is of no use any more.
@@ -57,6 +63,8 @@ def advance(state: State, now: dt.datetime, *, make: Callable[[], Keys], valid_u
     state = replace(state, present=present, next=following)
     passed = now - state.since >= STEP
     if following is not None:
+        if not announced:
+            return replace(state, since=now)
         if not passed:
             return state
         return State(present=following, since=now, earlier=present.authority_pem)

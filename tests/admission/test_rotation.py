@@ -66,6 +66,18 @@ def test_a_rotation_trusts_then_serves_then_forgets():
     ]
 
 
+def test_keys_that_api_servers_were_not_told_to_trust_are_not_served():
+    forge = Forge()
+    state = State(present=forge.make(), next=forge.make(), since=NOW)
+    for _ in range(100):
+        forge.now += STEP
+        state = advance(state, forge.now, make=forge.make, valid_until=forge.valid_until, announced=False)
+        assert state.present is not None
+        assert state.present.authority_pem == "<ca-1>"
+    forge.now += STEP
+    assert trusted(forge.advance(state)) == "<ca-2><ca-1>"
+
+
 def test_keys_that_have_ended_or_are_damaged_are_replaced_at_once():
     forge = Forge()
     state = forge.advance(State())

@@ -1,0 +1,197 @@
+"""Keep the webhook server's own certificates: in a Secret that all replicas share, trusted by the webhooks it serves."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import structlog
+
+from provisioner.admission import keys, rotation
+from provisioner.admission.keys import Keys, KeysError
+from provisioner.kube import errors
+from provisioner.kube.protocol import Api, JsonObject, Timeouts, collection_path, object_path
+
+_log = structlog.get_logger(__name__)
+
+_ROOT = "/apis/admissionregistration.k8s.io/v1"
+#: Somebody else wrote the Secret meanwhile: it is read again so often in one step.
+_ATTEMPTS = 3
+_TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=5.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """A webhook configuration whose webhooks this server serves."""
+
+    #: mutatingwebhookconfigurations or validatingwebhookconfigurations.
+    resource: str
+    name: str
+
+    @property
+    def title(self) -> str:
+        """Kind and name, for people."""
+        kind = "Mutating" if self.resource.startswith("mutating") else "Validating"
+        return f"{kind}WebhookConfiguration {self.name}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Keeper:
+    """Makes, shares and rotates keys, and serves the present ones; used by one thread."""
+
+    api: Api
+    namespace: str
+    secret: str
+    #: DNS names that API servers reach this server by.
+    names: Sequence[str]
+    registrations: Sequence[Registration]
+    context: ssl.SSLContext
+    now: Callable[[], datetime]
+    #: Why the certificates are not as they should be; empty where they are.
+    problem: str = "no certificate is served yet"
+    _served: Keys | None = field(default=None, init=False)
+
+    def step(self) -> None:
+        """Do what is due; what cannot be done now is told in `problem`, and tried again in the next step."""
+        try:
+            state = self._settled()
+            missing = self._announce(rotation.trusted(state))
+        except errors.ClusterError as error:
+            self._say(f"the webhook's certificates cannot be kept: {error}")
+            return
+        except KeysError as error:
+            self._say(f"the webhook's certificate cannot be served: {error}")
+            return
+        self._say(f"{missing} does not exist; apply it" if missing else "")
+
+    def _settled(self) -> rotation.State:
+        """Bring the Secret up to date, and serve what it says."""
+        for _ in range(_ATTEMPTS):
+            stored = self._read()
+            before = rotation.read_state(_texts(stored))
+            announced = self._is_announced(rotation.trusted(before))
+            state = rotation.advance(
+                before, self.now(), make=self._make, valid_until=self._valid_until, announced=announced
+            )
+            if state != before:
+                try:
+                    self._write(stored, state)
+                except errors.Conflict:
+                    # Another replica was faster: what it wrote counts.
+                    continue
+                _log.info("webhook_certificates.advanced", rotating=state.next is not None)
+            self._serve(state)
+            return state
+        raise errors.Conflict(f"Secret {self.namespace}/{self.secret} changes all the time")
+
+    def _serve(self, state: rotation.State) -> None:
+        if state.present is None or state.present == self._served:
+            return
+        keys.load(self.context, state.present)
+        self._served = state.present
+        _log.info("webhook_certificates.served", valid_until=self._valid_until(state.present).isoformat())
+
+    def _is_announced(self, bundle: str) -> bool:
+        """Whether every webhook trusts a bundle; one that is not registered trusts whom it will be told."""
+        wanted = set(_certificates(bundle))
+        for each in self.registrations:
+            configuration = self._configuration(each)
+            if configuration is not None and any(
+                not wanted <= set(_certificates(trusted)) for _, trusted in _webhooks(configuration)
+            ):
+                return False
+        return True
+
+    def _announce(self, bundle: str) -> str:
+        """Let every webhook trust a bundle; return the first registration that does not exist."""
+        missing = ""
+        for each in self.registrations:
+            configuration = self._configuration(each)
+            if configuration is None:
+                missing = missing or each.title
+                continue
+            names = [name for name, trusted in _webhooks(configuration) if trusted != bundle]
+            if names:
+                encoded = base64.b64encode(bundle.encode()).decode()
+                body = {"webhooks": [{"name": name, "clientConfig": {"caBundle": encoded}} for name in names]}
+                self.api.patch(self._path(each), body, strategic=True, timeouts=_TIMEOUTS)
+                _log.info("webhook_certificates.announced", configuration=each.name, webhooks=names)
+        return missing
+
+    def _configuration(self, registration: Registration) -> JsonObject | None:
+        try:
+            return self.api.get(self._path(registration), timeouts=_TIMEOUTS)
+        except errors.NotFound:
+            return None
+
+    def _path(self, registration: Registration) -> str:
+        return object_path(registration.resource, registration.name, root=_ROOT)
+
+    def _read(self) -> JsonObject | None:
+        path = object_path("secrets", self.secret, namespace=self.namespace)
+        try:
+            return self.api.get(path, timeouts=_TIMEOUTS)
+        except errors.NotFound:
+            return None
+
+    def _write(self, stored: JsonObject | None, state: rotation.State) -> None:
+        data = {key: base64.b64encode(text.encode()).decode() for key, text in rotation.write_state(state).items()}
+        if stored is None:
+            body = {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": self.secret, "namespace": self.namespace},
+                "type": "Opaque",
+                "data": data,
+            }
+            self.api.post(collection_path("secrets", namespace=self.namespace), body, timeouts=_TIMEOUTS)
+            return
+        present = stored.get("data")
+        path = object_path("secrets", self.secret, namespace=self.namespace)
+        kept = present if isinstance(present, dict) else {}
+        self.api.put(path, {**stored, "data": {**kept, **data}}, timeouts=_TIMEOUTS)
+
+    def _make(self) -> Keys:
+        return keys.make_keys(self.names, now=self.now(), valid=rotation.VALID)
+
+    def _valid_until(self, made: Keys) -> datetime:
+        return keys.valid_until(made, self.names, now=self.now())
+
+    def _say(self, problem: str) -> None:
+        if problem and problem != self.problem:
+            _log.warning("webhook_certificates.problem", problem=problem)
+        self.problem = problem
+
+
+def _webhooks(configuration: JsonObject) -> list[tuple[str, str]]:
+    """Return the webhooks of a configuration, and whom each trusts, as PEM."""
+    found = []
+    webhooks = configuration.get("webhooks")
+    for raw in webhooks if isinstance(webhooks, list) else ():
+        client = raw.get("clientConfig") if isinstance(raw, dict) else None
+        if isinstance(client, dict):
+            found.append((str(raw.get("name")), _decoded(client.get("caBundle"))))
+    return found
+
+
+def _certificates(bundle: str) -> list[str]:
+    """Return the certificates of a bundle."""
+    end = "-----END CERTIFICATE-----"
+    return [part.strip() for part in bundle.split(end) if part.strip()]
+
+
+def _texts(stored: JsonObject | None) -> dict[str, str]:
+    data = stored.get("data") if stored is not None else None
+    entries = data.items() if isinstance(data, dict) else ()
+    return {str(key): _decoded(value) for key, value in entries}
+
+
+def _decoded(raw: object) -> str:
+    try:
+        return base64.b64decode(raw, validate=True).decode() if isinstance(raw, str) else ""
+    except (binascii.Error, ValueError):
+        return ""

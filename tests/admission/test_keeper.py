@@ -1,0 +1,191 @@
+"""Own certificates on an API server: replicas that agree, webhooks that trust, and what happens when neither can."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from provisioner.admission.keeper import Keeper, Registration
+from provisioner.admission.rotation import STEP, read_state, trusted
+from provisioner.kube import errors
+from tests.support.kube import FakeKube
+
+SECRET = "/api/v1/namespaces/system/secrets/webhook"
+MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/tpu"
+NAMES = ["webhook.system.svc"]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = datetime(2026, 3, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def configuration(*names: str, bundle: str = "") -> dict[str, Any]:
+    return {
+        "metadata": {"name": "tpu"},
+        "webhooks": [
+            {"name": each, "clientConfig": {"service": {"name": "webhook"}, "caBundle": bundle}, "rules": []}
+            for each in names
+        ],
+    }
+
+
+def keeper(kube: FakeKube, clock: Clock) -> Keeper:
+    return Keeper(
+        api=kube,
+        namespace="system",
+        secret="webhook",
+        names=NAMES,
+        registrations=[Registration(resource="mutatingwebhookconfigurations", name="tpu")],
+        context=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER),
+        now=clock,
+    )
+
+
+def stored(kube: FakeKube) -> Any:
+    raw = kube.object(SECRET)
+    assert raw is not None
+    return read_state({key: base64.b64decode(value).decode() for key, value in raw["data"].items()})
+
+
+def bundles(kube: FakeKube) -> list[str]:
+    raw = kube.object(MUTATING)
+    assert raw is not None
+    return [base64.b64decode(each["clientConfig"]["caBundle"]).decode() for each in raw["webhooks"]]
+
+
+@pytest.fixture
+def kube() -> FakeKube:
+    fake = FakeKube()
+    fake.put_object(MUTATING, configuration("a.tpu", "b.tpu"))
+    fake.put_object("/api/v1/namespaces/system/secrets/other", {"metadata": {"name": "other"}})
+    return fake
+
+
+def test_at_first_keys_are_made_shared_trusted_and_served(kube: FakeKube):
+    first = keeper(kube, Clock())
+    first.step()
+    assert first.problem == ""
+    assert bundles(kube) == [trusted(stored(kube))] * 2
+    # What others wrote of the webhooks stays.
+    raw = kube.object(MUTATING)
+    assert raw is not None
+    assert raw["webhooks"][0]["clientConfig"]["service"] == {"name": "webhook"}
+
+
+def test_a_second_replica_takes_what_the_first_made(kube: FakeKube):
+    clock = Clock()
+    first, second = keeper(kube, clock), keeper(kube, clock)
+    first.step()
+    made = stored(kube)
+    second.step()
+    assert stored(kube) == made
+    assert second.problem == ""
+
+
+def test_of_two_that_write_at_once_one_wins_and_the_other_takes_its_keys(kube: FakeKube):
+    clock = Clock()
+    first, second = keeper(kube, clock), keeper(kube, clock)
+    kube.put_object(SECRET, {"metadata": {"name": "webhook"}})
+    real_put = kube.put
+
+    def put_later(*args: Any, **kwargs: Any) -> Any:
+        kube.put = real_put  # type: ignore[method-assign]
+        second.step()
+        return real_put(*args, **kwargs)
+
+    kube.put = put_later  # type: ignore[method-assign]
+    first.step()
+    assert first.problem == second.problem == ""
+    assert bundles(kube) == [trusted(stored(kube))] * 2
+    assert first._served == second._served
+
+
+def test_a_step_where_nothing_is_due_writes_nothing(kube: FakeKube):
+    clock = Clock()
+    only = keeper(kube, clock)
+    only.step()
+    kube.calls.clear()
+    clock.now += timedelta(minutes=1)
+    only.step()
+    assert {each.method for each in kube.calls} == {"GET"}
+
+
+def test_a_whole_rotation(kube: FakeKube):
+    clock = Clock()
+    only = keeper(kube, clock)
+    only.step()
+    first = bundles(kube)[0]
+    clock.now += timedelta(days=60)
+    only.step()
+    assert bundles(kube)[0].startswith(first)
+    assert only._served == stored(kube).present
+    assert only._served.authority_pem == first
+    clock.now += STEP
+    only.step()
+    second = only._served.authority_pem
+    assert second != first
+    assert bundles(kube)[0] == second + first
+    clock.now += STEP
+    only.step()
+    assert bundles(kube)[0] == second
+
+
+def test_new_keys_are_not_served_before_the_webhooks_trust_them(kube: FakeKube):
+    clock = Clock()
+    only = keeper(kube, clock)
+    only.step()
+    first = only._served
+    clock.now += timedelta(days=60)
+    kube.fail("PATCH", "mutatingwebhook", errors.Forbidden("no"), times=1000)
+    for _ in range(5):
+        only.step()
+        assert "no" in only.problem
+        clock.now += STEP
+    assert only._served == first
+    kube.clear_faults()
+    only.step()
+    assert only._served == first
+    clock.now += STEP
+    only.step()
+    assert only._served != first
+    assert only.problem == ""
+
+
+def test_a_registration_that_is_missing_is_told_and_trusted_when_it_comes(kube: FakeKube):
+    kube.remove_object(MUTATING)
+    only = keeper(kube, Clock())
+    only.step()
+    assert only.problem == "MutatingWebhookConfiguration tpu does not exist; apply it"
+    kube.put_object(MUTATING, configuration("a.tpu", bundle="bm9uc2Vuc2U="))
+    only.step()
+    assert only.problem == ""
+    assert bundles(kube) == [trusted(stored(kube))]
+
+
+def test_an_api_server_that_is_away_is_told_and_what_is_served_stays(kube: FakeKube):
+    only = keeper(kube, Clock())
+    only.step()
+    served = only._served
+    kube.fail("*", ".*", errors.Unavailable("away"), times=1)
+    only.step()
+    assert "away" in only.problem
+    assert only._served == served
+    only.step()
+    assert only.problem == ""
+
+
+@pytest.mark.parametrize("data", [{"tls.crt": "!"}, {"tls.crt": 5}, "x", None, {"tls.crt": "//8="}], ids=str)
+def test_a_damaged_secret_is_replaced(kube: FakeKube, data: Any):
+    kube.put_object(SECRET, {"metadata": {"name": "webhook"}, "data": data})
+    only = keeper(kube, Clock())
+    only.step()
+    assert only.problem == ""
+    assert stored(kube).present is not None
