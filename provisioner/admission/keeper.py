@@ -1,4 +1,4 @@
-"""Keep the webhook server's own certificates: in a Secret that all replicas share, trusted by the webhooks it serves."""
+"""Keep the webhook server's own certificates: in a Secret that all replicas share, trusted by its webhooks."""
 
 from __future__ import annotations
 

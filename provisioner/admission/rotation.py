@@ -60,8 +60,8 @@ def advance(
     if state.since is None or state.since > now:
         # The clock was set back, or somebody wrote the Secret: a step takes its whole time again.
         return replace(state, present=present, next=following, since=now)
-    state = replace(state, present=present, next=following)
     passed = now - state.since >= STEP
+    state = replace(state, present=present, next=following)
     if following is not None:
         if not announced:
             return replace(state, since=now)

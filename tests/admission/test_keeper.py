@@ -20,6 +20,8 @@ NAMES = ["webhook.system.svc"]
 
 
 class Clock:
+    """A clock that is set by hand."""
+
     def __init__(self) -> None:
         self.now = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -204,7 +204,8 @@ class FakeKube:
     ) -> JsonObject:
         """Merge into an object; return its metadata."""
         with self._call("PATCH", path, body=body):
-            return {"metadata": copy.deepcopy(self._store(path, merged(self._existing(path), body))["metadata"])}
+            after = merged(self._existing(path), body, strategic=strategic)
+            return {"metadata": copy.deepcopy(self._store(path, after)["metadata"])}
 
     def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Delete an object."""

@@ -72,7 +72,11 @@ def _field(raw: Any, path: str) -> Any:
     return raw
 
 
-def merged(target: Any, change: Any) -> Any:
+#: Lists of which a strategic merge patch changes the items that it names.
+_LISTS_BY_NAME = ("webhooks",)
+
+
+def merged(target: Any, change: Any, *, strategic: bool = False) -> Any:
     """Return what a JSON merge patch makes of a value, of which it keeps parts; null removes a field."""
     if not isinstance(change, dict):
         return change
@@ -80,6 +84,10 @@ def merged(target: Any, change: Any) -> Any:
     for key, value in change.items():
         if value is None:
             result.pop(key, None)
+        elif strategic and key in _LISTS_BY_NAME:
+            items = {each["name"]: each for each in result.get(key, [])}
+            new = {each["name"]: merged(items.get(each["name"]), each, strategic=True) for each in value}
+            result[key] = list({**items, **new}.values())
         else:
-            result[key] = merged(result.get(key), value)
+            result[key] = merged(result.get(key), value, strategic=strategic)
     return result
