@@ -12,7 +12,7 @@ from datetime import datetime
 import structlog
 
 from provisioner.admission import keys, rotation
-from provisioner.admission.keys import Keys, KeysError
+from provisioner.admission.rotation import Keys, KeysError
 from provisioner.kube import errors
 from provisioner.kube.protocol import Api, JsonObject, Timeouts, collection_path, object_path
 

@@ -9,7 +9,6 @@ import datetime as dt
 import ssl
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
@@ -18,21 +17,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from provisioner.admission.rotation import Keys, KeysError
+
 # A clock that differs a little must not make a certificate not yet valid.
 _BACKDATED = dt.timedelta(hours=1)
-
-
-class KeysError(ValueError):
-    """Certificate or key cannot be used; the text says why."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
-    """A serving certificate, its key, and the certificate of the authority that signed it, as PEM."""
-
-    certificate_pem: str
-    key_pem: str
-    authority_pem: str
 
 
 def make_keys(names: Sequence[str], *, now: dt.datetime, valid: dt.timedelta) -> Keys:

@@ -15,8 +15,6 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from provisioner.admission.keys import Keys, KeysError
-
 #: How long certificates are valid, and how long before their end the next are made.
 VALID = dt.timedelta(days=90)
 _BEFORE_THE_END = dt.timedelta(days=30)
@@ -25,6 +23,19 @@ STEP = dt.timedelta(minutes=10)
 
 _NEXT, _SINCE, _EARLIER = "next", "since", "earlier"
 _PARTS = {"certificate_pem": "tls.crt", "key_pem": "tls.key", "authority_pem": "ca.crt"}
+
+
+class KeysError(ValueError):
+    """Certificate or key cannot be used; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """A serving certificate, its key, and the certificate of the authority that signed it, as PEM."""
+
+    certificate_pem: str
+    key_pem: str
+    authority_pem: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

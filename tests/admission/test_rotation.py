@@ -10,8 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.admission import keys as real
-from provisioner.admission.keys import Keys, KeysError
-from provisioner.admission.rotation import STEP, VALID, State, advance, read_state, trusted, write_state
+from provisioner.admission.rotation import (
+    STEP,
+    VALID,
+    Keys,
+    KeysError,
+    State,
+    advance,
+    read_state,
+    trusted,
+    write_state,
+)
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 

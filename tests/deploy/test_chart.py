@@ -256,7 +256,7 @@ _VALUES = (
 def test_the_schema_agrees_with_the_controller(
     name: str,
     change: dict[str, Any],
-    want_accepted: bool,  # noqa: FBT001 - pytest passes it by name
+    want_accepted: bool,
     tmp_path: Path,
 ) -> None:
     """What the chart refuses the controller would refuse too, in the same cases."""

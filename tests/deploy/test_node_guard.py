@@ -41,7 +41,7 @@ def test_the_node_guard(
     name: str,
     labels: dict[str, str],
     change: dict[str, Any],
-    want_allowed: bool,  # noqa: FBT001 - pytest passes it by name
+    want_allowed: bool,
     rehearsal: Rehearsal,
     controller: Path,
     installed: list[dict[str, Any]],

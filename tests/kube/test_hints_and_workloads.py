@@ -40,7 +40,7 @@ def test_hints_are_created_then_updated(kube: FakeKube) -> None:
 
 
 @pytest.mark.parametrize("loads", [True, False], ids=["read at the start", "not readable at the start"])
-def test_what_is_stored_is_known_once_it_was_read_or_written(kube: FakeKube, loads: bool) -> None:  # noqa: FBT001 - as below
+def test_what_is_stored_is_known_once_it_was_read_or_written(kube: FakeKube, loads: bool) -> None:
     """An empty start after a failed read is told apart from one where nothing is stored."""
     kube.put_object(MAP, {"data": {"a": "1", "b": "2"}})
     store = HintsStore(kube, "system")
@@ -64,7 +64,7 @@ _INSTALLED = {
 
 
 @pytest.mark.parametrize("loads", [True, False], ids=["read at the start", "never read"])
-def test_the_installers_metadata_is_kept(kube: FakeKube, loads: bool) -> None:  # noqa: FBT001 - pytest passes it
+def test_the_installers_metadata_is_kept(kube: FakeKube, loads: bool) -> None:
     """Helm refuses to upgrade an object whose labels and annotations somebody took away."""
     kube.put_object(MAP, _INSTALLED)
     store = HintsStore(kube, "system")

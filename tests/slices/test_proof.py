@@ -175,7 +175,7 @@ def test_nodes_are_listed_only_where_no_certificate_can_tell() -> None:
         pytest.param("", False, [], id="pools without auto-upgrade on no channel"),
     ],
 )
-def test_a_release_channel_is_told_of_once(channel: str, auto_upgrade: bool | None, want: list[str]) -> None:  # noqa: FBT001
+def test_a_release_channel_is_told_of_once(channel: str, auto_upgrade: bool | None, want: list[str]) -> None:
     """And warned of where GKE refuses what the settings ask for."""
     world = World()
     world.loop.identity.auto_upgrade = auto_upgrade

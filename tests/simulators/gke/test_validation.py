@@ -474,7 +474,7 @@ def test_a_release_channel_that_does_not_exist_is_refused() -> None:
         (["devstorage.read_only"], True),
     ],
 )
-def test_nodes_without_a_scope_pull_no_images(scopes: list[str] | None, want: bool) -> None:  # noqa: FBT001
+def test_nodes_without_a_scope_pull_no_images(scopes: list[str] | None, want: bool) -> None:
     """GKE adds those of logging and monitoring alone."""
     config = {} if scopes is None else {"oauthScopes": [f"https://www.googleapis.com/auth/{each}" for each in scopes]}
     assert pulls_images(pool(config=config)) is want
