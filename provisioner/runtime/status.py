@@ -26,7 +26,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from provisioner.runtime.http import Address, HttpServer, Limits, parse_address
+from provisioner.runtime.connections import Limits
+from provisioner.runtime.http import Address, HttpServer, parse_address
 from provisioner.runtime.pages import Content, Feed, Page, Stream
 
 _T = TypeVar("_T")

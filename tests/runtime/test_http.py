@@ -23,7 +23,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.testing import capture_logs
 
 from provisioner.runtime import logs
-from provisioner.runtime.http import Address, HttpServer, Limits, ServerError
+from provisioner.runtime.connections import Limits
+from provisioner.runtime.http import Address, HttpServer, ServerError
 
 #: As long as a busy machine may take for anything.
 _PATIENCE_SECONDS = 10.0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from provisioner.runtime.http import Limits
+from provisioner.runtime.connections import Limits
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 
 #: As long as a busy machine may take for anything.

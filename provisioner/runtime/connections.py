@@ -1,0 +1,288 @@
+"""Connections of clients to an HTTP server, as uvicorn speaks with them, and the bounds that it lacks.
+
+The time for a request and its answer, the size of headers and body, and the number of connections are bounded. The time
+of a connection begins when it is accepted, so that a client that never ends its TLS handshake counts as any slow one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import cast
+
+import h11
+import structlog
+import uvicorn
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+from starlette.requests import ClientDisconnect
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.utils import get_remote_addr
+
+_log = structlog.get_logger(__name__)
+
+#: Answers under way when the server stops get this long.
+GRACE_SECONDS = 1
+#: Connections that wait in the kernel to be accepted.
+BACKLOG = 128
+_TOO_LONG = "request line and headers are too long\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one address spends on its clients."""
+
+    connections: int = 32
+    #: From the connection, or the previous answer, to the end of the answer.
+    request_seconds: float = 10.0
+    #: How long a connection may stay without a request after an answer; None: as long as for a request.
+    idle_seconds: float | None = None
+    #: Request line and headers together.
+    header_bytes: int = 16384
+    body_bytes: int = 65536
+    #: Paths whose answers have no end: their time starts anew as long as the client takes what it is sent.
+    streams: frozenset[str] = frozenset()
+
+
+class Config(uvicorn.Config):
+    """uvicorn's settings, and what our connections need besides."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        name: str,
+        limits: Limits,
+        monotonic: Callable[[], float],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        longest = max(limits.request_seconds, limits.idle_seconds or 0.0)
+        super().__init__(
+            _Guarded(app, limits),
+            loop="none",
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            # uvicorn logs nothing; failures of an app are logged here.
+            log_config=None,
+            log_level=logging.CRITICAL,
+            access_log=False,
+            # Set explicitly, otherwise uvicorn reads them from the environment.
+            workers=1,
+            proxy_headers=False,
+            headers=[("Server", name)],
+            backlog=BACKLOG,
+            # Never reached: the deadline of a connection is earlier.
+            timeout_keep_alive=int(2 * longest) + 1,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+            h11_max_incomplete_event_size=limits.header_bytes,
+        )
+        self.limits = limits
+        self.monotonic = monotonic
+        #: Not uvicorn's own: connections would count after their handshake alone.
+        self.tls = tls
+
+
+class Connection(H11Protocol):
+    """One client's connection, and the deadline for the answer to its current request."""
+
+    config: Config
+    deadline: float
+    _early: list[bytes] | None = None
+    _lost = False
+    _idle = False
+    _handshake: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Make room for it if there are too many; with TLS, shake hands before anything else."""
+        others = [cast(Connection, each) for each in self.connections if not each.transport.is_closing()]
+        if len(others) >= self.config.limits.connections:
+            _most_spent(others).cut()
+        self._begin()
+        if self.config.tls is None:
+            self._early = None
+            super().connection_made(transport)
+            return
+        transport.pause_reading()
+        #: What comes after the handshake and before this is told of its end.
+        self._early = []
+        self.transport = transport
+        self.client = get_remote_addr(transport)
+        self.connections.add(self)
+        self._handshake = asyncio.get_running_loop().create_task(self._shake_hands(transport, self.config.tls))
+
+    async def _shake_hands(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
+        try:
+            encrypted = await asyncio.get_running_loop().start_tls(
+                transport,
+                self,
+                context,
+                server_side=True,
+                # The deadline is earlier.
+                ssl_handshake_timeout=2 * self.config.limits.request_seconds,
+            )
+        except OSError as error:
+            # Also ssl.SSLError, and a connection that the client or the deadline ended.
+            _log.debug("tls_handshake.failed", client=_host(self), error=str(error))
+            encrypted = None
+        if encrypted is None or self._lost:
+            self.connections.discard(self)
+            transport.abort()
+            return
+        super().connection_made(encrypted)
+        early, self._early = self._early or [], None
+        for data in early:
+            self.data_received(data)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what a client sends."""
+        if self._early is not None:
+            self._early.append(data)
+            return
+        if self._idle:
+            # The first bytes of a request: from now on its time counts.
+            self._idle = False
+            self._begin()
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget a client that has gone."""
+        if self._early is not None:
+            self._lost = True
+        else:
+            super().connection_lost(exc)
+
+    def cut(self) -> None:
+        """Close it now; what is not yet read or written is lost."""
+        self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        """Start the time of the next request, unless the client has not yet received this answer."""
+        if not self.flow.write_paused:
+            self._rest()
+        super().on_response_complete()
+
+    def resume_writing(self) -> None:
+        """Start the time of the next request once the client has received the answer."""
+        super().resume_writing()
+        if not self._answering:
+            self._rest()
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Keep answering a client that has closed its sending half; uvicorn would drop the answer."""
+        encrypted = self.config.tls is not None
+        if encrypted or not self._answering or self.cycle.more_body or self._streaming:
+            # A stream has no end: whoever closes has gone.
+            return None
+        self.cycle.keep_alive = False
+        return True
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - the parent's interface
+        """Reject what is too long or is not HTTP, with the status that h11 suggests."""
+        if self._answering:
+            # The body of a request is invalid while an app works on it: the app must not answer as well.
+            self.cycle.disconnected = True
+            if self.cycle.response_started:
+                self.cut()
+                return
+        error = sys.exception()
+        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+        body = (_TOO_LONG if status == 431 else "bad request\n").encode()
+        headers = [
+            *self.server_state.default_headers,
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        response = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase.encode())
+        for event in (response, h11.Data(body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def look_at_stream(self) -> None:
+        """Start the time anew for a stream whose client has taken all that it was sent."""
+        if self._streaming and self.cycle.response_started and not self.transport.get_write_buffer_size():
+            self._begin()
+
+    @property
+    def _answering(self) -> bool:
+        cycle = cast(RequestResponseCycle | None, self.cycle)
+        return cycle is not None and not cycle.response_complete
+
+    @property
+    def _streaming(self) -> bool:
+        return self._answering and self.cycle.scope["path"] in self.config.limits.streams
+
+    def _begin(self) -> None:
+        self.deadline = self.config.monotonic() + self.config.limits.request_seconds
+
+    def _rest(self) -> None:
+        idle = self.config.limits.idle_seconds
+        self._idle = idle is not None
+        self.deadline = self.config.monotonic() + (idle or self.config.limits.request_seconds)
+
+
+def _most_spent(connections: Sequence[Connection]) -> Connection:
+    """Return the oldest connection of the client that has the most."""
+    by_client = Counter(_host(each) for each in connections)
+    return max(connections, key=lambda each: (by_client[_host(each)], -each.deadline))
+
+
+def _host(connection: Connection) -> str:
+    return connection.client[0] if connection.client is not None else ""
+
+
+class _Guarded:
+    """Limits what an app is sent; if the app fails, answers 500 and logs it."""
+
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        self._app = RequestBodyLimitMiddleware(app, max_body_size=limits.body_bytes)
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in scope["headers"]}
+        unread = bool(names & {b"content-length", b"transfer-encoding"})
+        started = False
+
+        async def receive_and_note() -> Message:
+            nonlocal unread
+            message = await receive()
+            unread = bool(message.get("more_body", False))
+            return message
+
+        async def send_and_close(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                if unread:
+                    # Otherwise the rest of the body would still be read, however long.
+                    message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+            await send(message)
+
+        if _header_bytes(scope) > self._limits.header_bytes:
+            # h11 does not limit headers that arrive all at once.
+            await PlainTextResponse(_TOO_LONG, 431, {"Connection": "close"})(scope, receive, send)
+            return
+        try:
+            await self._app(scope, receive_and_note, send_and_close)
+        except ClientDisconnect:
+            # The app was reading the body.
+            return
+        except Exception:  # noqa: BLE001
+            # The edge of the process: whatever fails in an app, the client gets an answer.
+            _log.exception("http_request.failed", method=scope["method"], path=scope["path"])
+            if not started:
+                await PlainTextResponse("internal error; see the log\n", 500)(scope, receive, send_and_close)
+
+
+def _header_bytes(scope: Scope) -> int:
+    lines = sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
+    return len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"]) + lines

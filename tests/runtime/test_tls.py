@@ -1,0 +1,218 @@
+"""TLS: handshakes that never end, certificates that change, clients that speak something else, over real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from provisioner.admission.keys import load, make_keys
+from provisioner.admission.rotation import Keys
+from provisioner.runtime.connections import Limits
+from provisioner.runtime.http import Address, HttpServer
+from tests.support.waiting import wait_for
+
+_ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+Serve = Callable[..., HttpServer]
+
+
+async def hello(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer whatever is asked."""
+    await PlainTextResponse("hello")(scope, receive, send)
+
+
+def make() -> Keys:
+    return make_keys(["server.test"], now=datetime.now(UTC), valid=timedelta(days=1))
+
+
+@pytest.fixture(scope="module")
+def keys() -> Keys:
+    return make()
+
+
+@pytest.fixture
+def context(keys: Keys) -> ssl.SSLContext:
+    found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load(found, keys)
+    return found
+
+
+@pytest.fixture
+def serve(context: ssl.SSLContext) -> Iterator[Serve]:
+    """Return a function that starts a server, which ends with the test."""
+    started: list[HttpServer] = []
+
+    def start(**limits: float) -> HttpServer:
+        server = HttpServer(
+            {Address("127.0.0.1", 0): hello},
+            name="a-server",
+            limits=Limits(**limits),  # type: ignore[arg-type]
+            tls=context,
+        )
+        started.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+def trusting(keys: Keys) -> ssl.SSLContext:
+    return ssl.create_default_context(cadata=keys.authority_pem)
+
+
+def connect(server: HttpServer, keys: Keys) -> ssl.SSLSocket:
+    plain = socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10)
+    return trusting(keys).wrap_socket(plain, server_hostname="server.test")
+
+
+def ask(connection: ssl.SSLSocket) -> str:
+    connection.sendall(_ASK)
+    answer = http.client.HTTPResponse(connection)
+    answer.begin()
+    return answer.read().decode()
+
+
+def ends(plain: socket.socket) -> bool:
+    """Whether the server closes a connection."""
+    try:
+        while plain.recv(4096):
+            pass
+    except ConnectionResetError:
+        return True
+    return True
+
+
+def test_two_requests_on_one_connection(serve: Serve, keys: Keys):
+    with connect(serve(), keys) as connection:
+        assert ask(connection) == "hello"
+        assert ask(connection) == "hello"
+
+
+def test_a_request_that_comes_with_the_end_of_the_handshake_is_not_lost(serve: Serve, keys: Keys):
+    server = serve()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting(keys).wrap_bio(incoming, outgoing, server_hostname="server.test")
+    with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10) as plain:
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                plain.sendall(outgoing.read())
+                incoming.write(plain.recv(65536))
+        client.write(_ASK)
+        # The end of the handshake and the request in one piece.
+        plain.sendall(outgoing.read())
+        text = b""
+        while b"hello" not in text:
+            incoming.write(plain.recv(65536))
+            try:
+                text += client.read(65536)
+            except ssl.SSLWantReadError:
+                continue
+
+
+def test_a_new_certificate_is_served_from_the_next_connection_on(serve: Serve, keys: Keys, context: ssl.SSLContext):
+    server, new = serve(), make()
+    with connect(server, keys) as before:
+        assert ask(before) == "hello"
+        load(context, new)
+        with connect(server, new) as after:
+            assert ask(after) == "hello"
+        assert ask(before) == "hello"
+        with pytest.raises(ssl.SSLCertVerificationError):
+            connect(server, keys)
+
+
+def test_a_handshake_that_never_ends_is_cut(serve: Serve):
+    server = serve(request_seconds=0.3)
+    with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10) as silent:
+        assert ends(silent)
+
+
+def test_a_handshake_that_stops_in_the_middle_is_cut(serve: Serve, keys: Keys):
+    server = serve(request_seconds=0.3)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting(keys).wrap_bio(incoming, outgoing, server_hostname="server.test")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10) as plain:
+        plain.sendall(outgoing.read())
+        assert ends(plain)
+
+
+def test_many_handshakes_that_never_end_do_not_keep_others_out(serve: Serve, keys: Keys):
+    server = serve(connections=4, request_seconds=30.0)
+    silent = [socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10) for _ in range(12)]
+    try:
+        with connect(server, keys) as connection:
+            assert ask(connection) == "hello"
+        assert ends(silent[0])
+        assert len(server._connections()) <= 4
+    finally:
+        for each in silent:
+            each.close()
+
+
+def test_a_client_that_goes_in_the_middle_of_the_handshake_is_forgotten(serve: Serve, keys: Keys):
+    server = serve(request_seconds=30.0)
+    with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10):
+        wait_for(lambda: len(server._connections()) == 1)
+    wait_for(lambda: not server._connections())
+    with connect(server, keys) as connection:
+        assert ask(connection) == "hello"
+
+
+def test_http_without_tls_is_no_handshake(serve: Serve, keys: Keys):
+    server = serve()
+    with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10) as plain:
+        plain.sendall(_ASK)
+        assert ends(plain)
+    with connect(server, keys) as connection:
+        assert ask(connection) == "hello"
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+def test_old_versions_of_tls_are_rejected(serve: Serve, keys: Keys):
+    server = serve()
+    old = trusting(keys)
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    old.minimum_version = ssl.TLSVersion.TLSv1
+    old.maximum_version = ssl.TLSVersion.TLSv1_1
+    with (
+        socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10) as plain,
+        pytest.raises((ssl.SSLError, ConnectionResetError)),
+    ):
+        old.wrap_socket(plain, server_hostname="server.test")
+
+
+def test_a_connection_may_rest_longer_than_a_request_may_take(serve: Serve, keys: Keys):
+    server = serve(request_seconds=0.3, idle_seconds=30.0)
+    with connect(server, keys) as connection:
+        assert ask(connection) == "hello"
+        [resting] = server._connections()
+        wait_for(lambda: resting.deadline - server._monotonic() > 10)
+        # What is begun has to end in time.
+        connection.sendall(_ASK[:10])
+        assert ends(connection)
+
+
+def test_a_server_that_stops_ends_all_connections(serve: Serve, keys: Keys):
+    server = serve(request_seconds=30.0, idle_seconds=30.0)
+    with (
+        connect(server, keys) as connection,
+        socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10) as silent,
+    ):
+        assert ask(connection) == "hello"
+        server.stop()
+        assert ends(connection)
+        assert ends(silent)
