@@ -21,8 +21,7 @@ from provisioner.environment.pods import (
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.podspec import requested_chips
-from provisioner.workloads import JOBSET
-from provisioner.workloads.job import ROOT as JOBS
+from provisioner.workloads import JOBSET, PLAIN_JOB
 
 _STATEFUL_SET = ("apps/v1", "StatefulSet")
 _JOB = ("batch/v1", "Job")
@@ -93,7 +92,7 @@ def owner_to_read(pod: TpuPod) -> OwnerKey | None:
     if owner[:2] == _STATEFUL_SET:
         return OwnerKey("StatefulSet", "/apis/apps/v1", "statefulsets", pod.namespace, owner.name, owner.uid)
     if owner[:2] == _JOB:
-        return OwnerKey("Job", JOBS, "jobs", pod.namespace, owner.name, owner.uid)
+        return OwnerKey("Job", PLAIN_JOB.root, PLAIN_JOB.resource, pod.namespace, owner.name, owner.uid)
     return None
 
 

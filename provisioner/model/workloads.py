@@ -21,11 +21,34 @@ class WorkloadKind(StrEnum):
     # Part of the key of maps; Python's enumerations hash slowly.
     __hash__ = str.__hash__
 
+    @property
+    def api_version(self) -> str:
+        """The API version that is read, with its group."""
+        return _DESCRIBED[self].api_version
 
-_API_VERSIONS = {
-    WorkloadKind.JOBSET: "jobset.x-k8s.io/v1alpha2",
-    WorkloadKind.LEADER_WORKER_SET: "leaderworkerset.x-k8s.io/v1",
-    WorkloadKind.JOB: "batch/v1",
+    @property
+    def group_title(self) -> str:
+        """What people call one of its groups of pods."""
+        return _DESCRIBED[self].group_title
+
+    @property
+    def size_field(self) -> str:
+        """The field of its specification that says how many pods a group has."""
+        return _DESCRIBED[self].size_field
+
+
+class _Described(NamedTuple):
+    """What is to be known of a kind where its objects have been read already."""
+
+    api_version: str
+    group_title: str = "job"
+    size_field: str = "parallelism"
+
+
+_DESCRIBED = {
+    WorkloadKind.JOBSET: _Described("jobset.x-k8s.io/v1alpha2"),
+    WorkloadKind.LEADER_WORKER_SET: _Described("leaderworkerset.x-k8s.io/v1", group_title="group", size_field="size"),
+    WorkloadKind.JOB: _Described("batch/v1"),
 }
 WorkloadUid = NewType("WorkloadUid", str)
 #: SHA1 hex of "<namespace>/<group name>": the job key of JobSets, the group key of LeaderWorkerSets.
@@ -165,7 +188,7 @@ class Workload:
     labels: Mapping[str, str] = field(default_factory=dict)
     #: Only those that are read.
     annotations: Mapping[str, str] = field(default_factory=dict)
-    #: Empty, or the controller that runs it.
+    #: The controller that runs it, where that is not the usual one of this cluster; else empty.
     managed_by: str = ""
     #: Which bound is exceeded, so that it is not served; empty for none.
     problem: str = ""
@@ -239,7 +262,7 @@ def workload_ref(workload: Workload) -> ObjectRef:
     """Return the reference of a workload."""
     return ObjectRef(
         kind=workload.kind.value,
-        api_version=_API_VERSIONS[workload.kind],
+        api_version=workload.kind.api_version,
         namespace=workload.namespace,
         name=workload.name,
         uid=workload.uid,

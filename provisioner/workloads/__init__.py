@@ -11,13 +11,13 @@ from provisioner.workloads.jobset import JOBSET
 from provisioner.workloads.kind import Claim, Kind
 from provisioner.workloads.leaderworkerset import LEADER_WORKER_SET
 
-#: By their kind.
+#: By their kind. Plain Jobs come last: pods of other kinds may be pods of Jobs too.
 KINDS = {each.kind: each for each in (JOBSET, LEADER_WORKER_SET, PLAIN_JOB)}
 
 
 def kinds_served(settings: Settings) -> dict[WorkloadKind, Kind]:
-    """Return the kinds that are watched; plain Jobs, of which a cluster may have very many, only on request."""
-    return {kind: each for kind, each in KINDS.items() if settings.serve_jobs or kind is not WorkloadKind.JOB}
+    """Return the kinds that the settings ask for."""
+    return {kind: each for kind, each in KINDS.items() if each.served(settings)}
 
 
 __all__ = ["JOBSET", "KINDS", "LEADER_WORKER_SET", "PLAIN_JOB", "Claim", "Kind", "kinds_served"]

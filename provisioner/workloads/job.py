@@ -14,11 +14,10 @@ from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.workloads.kind import Claim, Kind
-from provisioner.workloads.owners import controller_of, marked
+from provisioner.workloads.owners import controller_of, managed_elsewhere, marked
 
-ROOT = "/apis/batch/v1"
 #: API version and kind, as in owner references.
-JOB = ("batch/v1", "Job")
+JOB = (WorkloadKind.JOB.api_version, WorkloadKind.JOB.value)
 
 #: What a decision needs of a Job that is rejected for having too many labels.
 _KEPT_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
@@ -65,7 +64,7 @@ def parse_job(raw: object) -> Workload | None:
         deleting=metadata.get("deletionTimestamp") is not None,
         labels=labels,
         annotations=annotations,
-        managed_by=fields.name(spec.get("managedBy")),
+        managed_by=managed_elsewhere(spec, usual=constants.JOB_CONTROLLER),
         problem=problem,
         created_at=parse_timestamp(metadata.get("creationTimestamp")) or fields.UNKNOWN_TIME,
     )
@@ -123,7 +122,6 @@ def _without_templates(raw: dict[str, Any]) -> dict[str, Any]:
 
 PLAIN_JOB = Kind(
     kind=WorkloadKind.JOB,
-    root=ROOT,
     resource="jobs",
     plural="Jobs",
     pod_label=constants.JOB_NAME,
@@ -132,4 +130,6 @@ PLAIN_JOB = Kind(
     without_templates=_without_templates,
     claim_of=claim_of,
     optional=True,
+    # Of which a cluster may have very many.
+    served=lambda settings: settings.serve_jobs,
 )

@@ -14,9 +14,7 @@ from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Workload, WorkloadKind, WorkloadUid
 from provisioner.workloads.job import JOB
 from provisioner.workloads.kind import Claim, Kind
-from provisioner.workloads.owners import controller_of, marked
-
-ROOT = "/apis/jobset.x-k8s.io/v1alpha2"
+from provisioner.workloads.owners import controller_of, managed_elsewhere, marked
 
 #: What a decision needs of a JobSet that is refused for having too many labels.
 _KEPT_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
@@ -63,7 +61,7 @@ def parse_jobset(raw: object) -> Workload:
         deleting=metadata.get("deletionTimestamp") is not None,
         labels=labels,
         annotations=annotations,
-        managed_by=fields.name(spec.get("managedBy")),
+        managed_by=managed_elsewhere(spec, usual=constants.JOBSET_CONTROLLER),
         problem=reader.problem or _too_much_work(groups),
         created_at=parse_timestamp(metadata.get("creationTimestamp")) or fields.UNKNOWN_TIME,
     )
@@ -124,7 +122,6 @@ def _without_templates(raw: dict[str, Any]) -> dict[str, Any]:
 
 JOBSET = Kind(
     kind=WorkloadKind.JOBSET,
-    root=ROOT,
     resource="jobsets",
     plural="JobSets",
     pod_label=constants.JOBSET_NAME,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioner.model.workloads import Workload, WorkloadKind
+from provisioner.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +31,6 @@ class Kind:
     """Where the objects of a kind live, and how they and their pods are read."""
 
     kind: WorkloadKind
-    #: Of its API, such as /apis/jobset.x-k8s.io/v1alpha2.
-    root: str
     #: Plural, as in the address of a collection.
     resource: str
     #: As people call several of them.
@@ -50,6 +49,18 @@ class Kind:
     selector: str = ""
     #: Where the API server does not know it, or does not let us read it, all other kinds are served as ever.
     optional: bool = False
+    #: Whether the settings ask for it.
+    served: Callable[[Settings], bool] = lambda _settings: True
+
+    @property
+    def root(self) -> str:
+        """The address of its API, such as /apis/jobset.x-k8s.io/v1alpha2."""
+        return f"/apis/{self.kind.api_version}"
+
+    @property
+    def api_group(self) -> str:
+        """The group of its API, as RBAC names it."""
+        return self.kind.api_version.partition("/")[0]
 
     @property
     def pod_selector(self) -> str:

@@ -24,9 +24,8 @@ from provisioner.model.workloads import PodGroup, Requirements, Workload, Worklo
 from provisioner.workloads.kind import Claim, Kind
 from provisioner.workloads.owners import Owner, controller_of
 
-ROOT = "/apis/leaderworkerset.x-k8s.io/v1"
-KIND = "LeaderWorkerSet"
-API_VERSION = "leaderworkerset.x-k8s.io/v1"
+KIND = WorkloadKind.LEADER_WORKER_SET.value
+API_VERSION = WorkloadKind.LEADER_WORKER_SET.api_version
 
 #: What a decision needs of a set that is rejected for having too many labels.
 _KEPT_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
@@ -294,7 +293,6 @@ def _ordinal(name: str, parent: str) -> int | None:
 
 LEADER_WORKER_SET = Kind(
     kind=WorkloadKind.LEADER_WORKER_SET,
-    root=ROOT,
     resource="leaderworkersets",
     plural="LeaderWorkerSets",
     pod_label=constants.LWS_NAME,

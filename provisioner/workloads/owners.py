@@ -1,4 +1,4 @@
-"""What controls an object, by its owner references: these, and not labels, are what controllers go by."""
+"""What controls an object: its owner references, and spec.managedBy; these, not labels, are what controllers go by."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ def marked(metadata: dict[str, Any], key: str) -> str:
     """Return a label's value, or that of an annotation where there is no such label: JobSet sets both."""
     labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
     return fields.name(labels.get(key)) or fields.name(annotations.get(key))
+
+
+def managed_elsewhere(spec: dict[str, Any], *, usual: str) -> str:
+    """Return the controller that spec.managedBy names; empty where it names none, or the usual one of this cluster."""
+    named = fields.name(spec.get("managedBy"))
+    return "" if named == usual else named
 
 
 def controller_of(metadata: dict[str, Any], kind: tuple[str, str] | None = None) -> Owner | None:

@@ -8,12 +8,12 @@ from provisioner.kube import fields, podspec
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
 from provisioner.model.workloads import GroupKey, Pod, WorkloadUid, group_key
-from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
+from provisioner.workloads import KINDS, LEADER_WORKER_SET
 from provisioner.workloads.kind import Claim
 
 #: A pod is of the first kind that it may be of. Pods of LeaderWorkerSets are told by what controls them, whatever else
-#: their labels say; pods of JobSets are pods of Jobs too.
-_CLAIMS = (LEADER_WORKER_SET, JOBSET, PLAIN_JOB)
+#: their labels say.
+_CLAIMS = tuple(dict.fromkeys((LEADER_WORKER_SET, *KINDS.values())))
 
 
 def parse_pod(raw: object) -> Pod | None:

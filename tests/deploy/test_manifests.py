@@ -15,9 +15,9 @@ from deploy import overlay
 from provisioner import constants
 from provisioner.cli import run as run_command
 from provisioner.kube.protocol import collection_path
-from provisioner.kube.rights import rights_used
 from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import wait_for
+from provisioner.slices.preflight.rights import rights_used
 from tests.deploy import tools
 from tests.deploy.kit import (
     DEPLOY,
@@ -29,6 +29,7 @@ from tests.deploy.kit import (
     rule_of_component,
     sources_of_scrapes,
 )
+from tests.support.settings import settings as make_settings
 
 _IMAGE = "registry.example/controller:v1"
 _ALL = sorted(path.name for path in (DEPLOY / "components").iterdir())
@@ -67,13 +68,13 @@ def test_every_file_is_used(base: list[dict[str, Any]]) -> None:
 
 def test_the_rights_are_those_that_are_asked_for(base: list[dict[str, Any]]) -> None:
     """`tpu-provisioner check` asks for exactly the rights that the manifests and their components grant."""
-    assert set(rights_used(NAMESPACE)) == rights(base)
-    for component, wanted in (
-        ("opt-in-label", rights_used(NAMESPACE, reads_namespaces=True)),
-        ("serve-jobs", rights_used(NAMESPACE, serves_jobs=True)),
+    assert set(rights_used(make_settings(own_namespace=NAMESPACE))) == rights(base)
+    for component, changes in (
+        ("opt-in-label", {"opt_in_label": ("key", "value")}),
+        ("serve-jobs", {"serve_jobs": True}),
     ):
         more = {"kind": "ClusterRole", "metadata": {}, "rules": [rule_of_component(component)]}
-        assert set(wanted) == rights([*base, more])
+        assert set(rights_used(make_settings(own_namespace=NAMESPACE, **changes))) == rights([*base, more])
 
 
 def test_the_flags_are_understood(base: list[dict[str, Any]]) -> None:

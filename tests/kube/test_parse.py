@@ -361,6 +361,8 @@ def test_a_jobset_is_read_whole() -> None:
     assert (jobset.suspended, jobset.deleting, jobset.finished) == (True, True, False)
     assert jobset.managed_by == "kueue.x-k8s.io/multikueue"
     assert jobset.annotations == {"tpu-provisioner.cloud.google.com/copy-labels": "a"}
+    raw["spec"]["managedBy"] = "jobset.sigs.k8s.io/jobset-controller"
+    assert parse_jobset(raw).managed_by == ""
 
 
 def test_absent_replicas_and_parallelism_are_one() -> None:

@@ -96,6 +96,20 @@ def test_a_job_that_asks_and_is_not_served_says_why(changes: dict[str, Any], wor
     assert words in parsed(sweep(**changes)).problem
 
 
+@pytest.mark.parametrize(
+    ("managed_by", "want"),
+    [
+        pytest.param(None, "", id="nobody is named"),
+        pytest.param(constants.JOB_CONTROLLER, "", id="Kubernetes' own controller"),
+        pytest.param(constants.JOBSET_CONTROLLER, constants.JOBSET_CONTROLLER, id="the controller of another kind"),
+        pytest.param("kueue.x-k8s.io/multikueue", "kueue.x-k8s.io/multikueue", id="it runs in another cluster"),
+    ],
+)
+def test_who_runs_a_job(managed_by: str | None, want: str) -> None:
+    """One that another controller runs has no pods here."""
+    assert parsed(sweep(managedBy=managed_by)).managed_by == want
+
+
 @pytest.mark.parametrize("place", ["labels", "annotations"])
 def test_a_job_whose_pods_count_as_a_jobsets_says_why(place: str) -> None:
     """Nobody would serve them otherwise, nor say so."""

@@ -22,7 +22,6 @@ from provisioner.model.workloads import (
     Requirements,
     Toleration,
     Workload,
-    WorkloadKind,
     Workloads,
     WorkloadUid,
 )
@@ -30,8 +29,6 @@ from provisioner.slices.demand.groups import ListedGroup, Wanted, listed_groups,
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.demand.wishes import Wishes, read_wishes
 
-#: The controllers of this cluster, as spec.managedBy names them.
-_OWN_CONTROLLERS = {WorkloadKind.JOBSET: constants.JOBSET_CONTROLLER, WorkloadKind.JOB: constants.JOB_CONTROLLER}
 #: GKE's API server adds it to every pod that asks for chips; templates do not have it yet.
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
 
@@ -80,12 +77,12 @@ class Slice:
     @property
     def title(self) -> str:
         """Its group of pods, as people call it."""
-        return f"{'group' if self.workload.kind is WorkloadKind.LEADER_WORKER_SET else 'job'} {self.group_name}"
+        return f"{self.workload.kind.group_title} {self.group_name}"
 
     @property
     def pods_field(self) -> str:
         """The field of its workload's specification that says how many pods it has."""
-        return "size" if self.workload.kind is WorkloadKind.LEADER_WORKER_SET else "parallelism"
+        return self.workload.kind.size_field
 
     @property
     def nodes(self) -> int:
@@ -158,7 +155,7 @@ def find_by_workload(
         entry.pods.append(pod)
     found: dict[WorkloadUid, Found] = {}
     for uid, workload in workloads.by_uid.items():
-        if not (runs_here(workload) and workload.keeps_pools(while_suspended=keep_suspended)):
+        if workload.managed_by or not workload.keeps_pools(while_suspended=keep_suspended):
             continue
         there = wanted[uid]
         asked = tuple([(key, each.name, tuple(each.pods)) for key, each in there.items()])
@@ -224,12 +221,7 @@ def slice_id_of(pod: Pod, workloads: Workloads) -> SliceId | None:
 
 def _alive(workload: Workload) -> bool:
     """Whether a workload has work to run here."""
-    return runs_here(workload) and workload.lives
-
-
-def runs_here(workload: Workload) -> bool:
-    """Whether the controllers of this cluster run a workload."""
-    return workload.managed_by in ("", _OWN_CONTROLLERS.get(workload.kind))
+    return not workload.managed_by and workload.lives
 
 
 def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: int, policy: ServingPolicy) -> Slice:

@@ -8,9 +8,10 @@ from datetime import datetime
 from provisioner import constants, kube
 from provisioner.kube.protocol import LEASES_ROOT, object_path
 from provisioner.kube.quantities import parse_timestamp
-from provisioner.kube.rights import is_granted, rights_used
+from provisioner.kube.rights import is_granted
 from provisioner.settings import Settings
 from provisioner.slices.preflight.finding import Finding, failed, ok, unknown, warning
+from provisioner.slices.preflight.rights import rights_used
 from provisioner.workloads import Kind, kinds_served
 
 API_SERVER, RIGHTS, GO_PROVISIONER = "API server", "rights in Kubernetes", "Go provisioner"
@@ -74,12 +75,7 @@ def check_kind(api: kube.Api, kind: Kind) -> Finding:
 
 def check_rights(api: kube.Api, settings: Settings) -> Finding:
     """Ask for each right that is used."""
-    used = rights_used(
-        settings.own_namespace,
-        served_namespaces=settings.namespaces,
-        reads_namespaces=settings.opt_in_label is not None,
-        serves_jobs=settings.serve_jobs,
-    )
+    used = rights_used(settings)
     missing = [right for right in used if not is_granted(api, right)]
     if missing:
         found = f"{len(missing)} of {len(used)} permissions are missing: {', '.join(str(right) for right in missing)}"

@@ -16,7 +16,6 @@ from provisioner.settings import Settings
 from provisioner.settings.prices import Prices
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.serving import ServingPolicy
-from provisioner.slices.demand.slices import runs_here
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
 from provisioner.slices.planning.round import Derived
@@ -268,7 +267,7 @@ def _workload_view(workload: Workload, chips: int, notices: _Notices, *, has_sli
         created_at=workload.created_at,
         state=_workload_state(workload),
         chips=chips,
-        reason=reasons.of_workload(workload, has_slices=has_slices, runs_here=runs_here(workload)),
+        reason=reasons.of_workload(workload, has_slices=has_slices),
         notices=notices.on(workload.uid),
     )
 

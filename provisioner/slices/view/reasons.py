@@ -47,13 +47,13 @@ def of_delete(reason: DeleteReason) -> str:
     return _DELETES[reason]
 
 
-def of_workload(workload: Workload, *, has_slices: bool, runs_here: bool) -> str:
+def of_workload(workload: Workload, *, has_slices: bool) -> str:
     """Say why a workload has no slices; empty where it has some, or where its state tells."""
     if has_slices or not workload.lives:
         return ""
     if workload.problem:
         return f"No node pools are created: {workload.problem}."
-    if not runs_here:
+    if workload.managed_by:
         return (
             f"spec.managedBy is {workload.managed_by}: another controller runs it, so that it gets no node pools here."
         )

@@ -175,7 +175,6 @@ def test_child_jobs_without_chips_are_no_slices() -> None:
         pytest.param({"terminal_state": "Failed"}, False, id="a failed one has none"),
         pytest.param({"deleting": True}, False, id="one that is being deleted has none"),
         pytest.param({"managed_by": "kueue.x-k8s.io/multikueue"}, False, id="one that runs elsewhere has none"),
-        pytest.param({"managed_by": constants.JOBSET_CONTROLLER}, True, id="one that names the usual controller has"),
     ],
 )
 def test_only_living_jobsets_have_slices(*, changes: dict[str, Any], alive: bool) -> None:

@@ -258,8 +258,7 @@ def test_two_jobs_of_one_shape_may_be_mixed_and_each_keeps_what_its_pods_are_on(
 @pytest.mark.parametrize(
     ("managed_by", "creates"),
     [
-        pytest.param(constants.JOB_CONTROLLER, 1, id="Kubernetes' own controller"),
-        pytest.param(constants.JOBSET_CONTROLLER, 0, id="the controller of another kind"),
+        pytest.param("", 1, id="the usual controller"),
         pytest.param("kueue.x-k8s.io/multikueue", 0, id="it runs in another cluster"),
     ],
 )

@@ -10,12 +10,13 @@ from structlog.testing import capture_logs
 
 from provisioner.kube import errors
 from provisioner.kube.quantities import format_micro_time
-from provisioner.kube.rights import ACCESS_REVIEWS, Right, rights_used
+from provisioner.kube.rights import ACCESS_REVIEWS, Right
 from provisioner.model.capacity import CapacityKind, FailureKind, NodePool, PoolName, PoolStatus, Zone
 from provisioner.model.choices import CapacityChoice, reservation_path
 from provisioner.slices import preflight
 from provisioner.slices.preflight import Status
 from provisioner.slices.preflight.in_google import NamedReservation, named_reservations
+from provisioner.slices.preflight.rights import rights_used
 from provisioner.slices.suppliers.gke.permissions import ACT_AS
 from tests.support.controller import OTHER_CERTIFICATE
 from tests.support.preflight import ACCOUNT, BATCH_GROUP, GROUP, LWS_GROUP, NOW, ORIGINAL_LEASE, World, described
@@ -300,8 +301,8 @@ def test_plain_jobs_are_checked_where_they_are_served(change: Change, name: str,
 
 def test_served_namespaces_need_rights_there_alone() -> None:
     """Workloads are read, and pods watched, in the namespaces that are served; nothing else is narrower."""
-    narrow = set(rights_used("own", served_namespaces=("a", "b"), reads_namespaces=True))
-    wide = set(rights_used("own"))
+    narrow = set(rights_used(settings(namespaces=("a", "b"), opt_in_label=("key", "value"))))
+    wide = set(rights_used(settings()))
     assert {str(right) for right in narrow - wide} == {
         *(
             f"{what} in {namespace}"
