@@ -279,6 +279,11 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
         ("MAX_CHIPS_PER_NAMESPACE", "Team=1", "has 'Team=1', which is not a namespace name"),
         ("MAX_CHIPS_PER_NAMESPACE", "team-*=1", "has 'team-*=1', which is not a namespace name"),
         ("MAX_CHIPS_PER_ACCELERATOR", "=1", "has '=1', which is not an accelerator label"),
+        (
+            "MAX_CHIPS_PER_ACCELERATOR",
+            "tpu-v6-slice=1",
+            "cannot be used: there is no TPU accelerator 'tpu-v6-slice' (did you mean tpu-v6e-slice",
+        ),
         ("MAX_POOLS_PER_JOBSET", "1.5", "is not a whole number from 0"),
         ("MAX_CREATES_PER_HOUR", "10000001", "is not a whole number from 0 to 10000000"),
         ("ALLOWED_NAMESPACES", "*-team", "has '*-team', which is not a namespace name, or its beginning and *"),
@@ -289,6 +294,11 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
         ("PAUSE_CREATION", "soon", "is neither true nor false"),
         ("CHIP_HOUR_PRICES", "1.35", 'has \'1.35\', which is not "ACCELERATOR=PRICE" or "ACCELERATOR/CAPACITY=PRICE"'),
         ("CHIP_HOUR_PRICES", "TPU=1", "has 'TPU=1', which is not \"ACCELERATOR=PRICE\""),
+        (
+            "CHIP_HOUR_PRICES",
+            "*=3, tpu-v5-slice/spot=1.35",
+            "cannot be used: there is no TPU accelerator 'tpu-v5-slice' (did you mean tpu-v5p-slice",
+        ),
         ("CHIP_HOUR_PRICES", "tpu7x/cheap=1", "where 'cheap' is not a capacity type: reservation, on-demand, spot"),
         ("CHIP_HOUR_PRICES", "tpu7x/=1", "where '' is not a capacity type"),
         ("CHIP_HOUR_PRICES", "tpu7x=1,5", "has '5', which is not"),

@@ -223,8 +223,13 @@ def region_of(location: str) -> str:
     return "-".join(location.split("-")[:2])
 
 
-def amounts(pattern: re.Pattern[str], meaning: str) -> Callable[[str], tuple[tuple[str, int], ...]]:
-    """Read "a=256, b=64, *=32": a whole number by name; `*` stands for every name that is not there."""
+def amounts(
+    pattern: re.Pattern[str], meaning: str, check: Callable[[str], None] = lambda _: None
+) -> Callable[[str], tuple[tuple[str, int], ...]]:
+    """Read "a=256, b=64, *=32": a whole number by name; `*` stands for every name that is not there.
+
+    `check` raises ValueError for a name that there is not.
+    """
 
     def read(text: str) -> tuple[tuple[str, int], ...]:
         found: dict[str, int] = {}
@@ -234,6 +239,8 @@ def amounts(pattern: re.Pattern[str], meaning: str) -> Callable[[str], tuple[tup
                 raise ValueError(f'has {item!r}, which is not {meaning} (or "*" for all others), "=" and a number')
             if name in found:
                 raise ValueError(f"names {name!r} twice")
+            if name != OTHERS:
+                check(name)
             try:
                 found[name] = whole_number(0, MOST)(number)
             except ValueError as error:

@@ -379,7 +379,7 @@ OPTIONS: tuple[Option, ...] = (
         variable="MAX_CHIPS_PER_ACCELERATOR",
         field="max_chips_per_accelerator",
         group=Group.LIMITS,
-        read=forms.amounts(prices.ACCELERATOR, "an accelerator label"),
+        read=forms.amounts(prices.ACCELERATOR, "an accelerator label", prices.check_accelerator),
         default="",
         description='The same for the pools of one accelerator: "tpu-v5p-slice=1024, *=0".',
     ),

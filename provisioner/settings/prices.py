@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from provisioner import tpu
 from provisioner.model.capacity import CapacityKind
 from provisioner.model.choices import comma_items
 from provisioner.settings.forms import OTHERS
@@ -40,6 +41,14 @@ class Prices:
         return next((by_name[key] for key in closest if key in by_name), None)
 
 
+def check_accelerator(name: str) -> None:
+    """Raise ValueError, with the nearest names, where there is no such accelerator."""
+    try:
+        tpu.find_accelerator(name)
+    except tpu.ShapeError as error:
+        raise ValueError(f"cannot be used: {error}") from error
+
+
 def parse_prices(text: str) -> Prices:
     """Read a comma list of prices; raise ValueError with what is wrong."""
     found: dict[tuple[str, str], int] = {}
@@ -48,6 +57,8 @@ def parse_prices(text: str) -> Prices:
         accelerator, slash, capacity = name.partition("/")
         if not separator or not (accelerator == OTHERS or ACCELERATOR.fullmatch(accelerator)):
             raise ValueError(f'has {item!r}, which is not {_FORM} ("*" is every other accelerator)')
+        if accelerator != OTHERS:
+            check_accelerator(accelerator)
         if slash and capacity not in _KINDS:
             raise ValueError(f"has {item!r}, where {capacity!r} is not a capacity type: {', '.join(_KINDS)}")
         if not PRICE.fullmatch(price):
