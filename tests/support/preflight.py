@@ -39,6 +39,8 @@ class FakeInspector:
     on_account: dict[str, set[str]] = field(default_factory=lambda: {ACCOUNT: {ACT_AS}})
     #: Status by project, zone and name.
     reservations: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    #: How many hosts each of them has, and how many of these are in use; None: it does not say.
+    hosts: tuple[int, int] | None = None
     #: By method.
     failures: dict[str, FailureKind] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
@@ -63,7 +65,8 @@ class FakeInspector:
             raise GkeError(
                 failure(FailureKind.NOT_FOUND, f"The resource '{name}' was not found"), "fake Compute Engine"
             )
-        return Reservation(name=name, status=status)
+        total, in_use = self.hosts or (None, None)
+        return Reservation(name=name, status=status, total=total, in_use=in_use)
 
     def _call(self, method: str) -> None:
         self.calls.append(method)

@@ -25,7 +25,7 @@ from provisioner.slices.suppliers.gke.permissions import (
     PROJECT_PERMISSIONS,
     READ_RESERVATION,
 )
-from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Inspector
+from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Inspector, Reservation
 
 CLUSTER, IDENTITY, CHANNEL, AUTOPILOT = "cluster", "cluster identity", "release channel", "Autopilot"
 AUTO_PROVISIONING, WORKLOAD_IDENTITY = "node auto-provisioning", "Workload Identity"
@@ -211,23 +211,31 @@ def named_reservations(settings: Settings) -> tuple[NamedReservation, ...]:
 def check_reservation(inspector: Inspector, named: NamedReservation) -> Finding:
     """Look for a reservation in each of its zones."""
     subject, project = f"reservation {named.name}", named.project
-    states: dict[str, str] = {}
+    found: dict[str, Reservation] = {}
     for zone in named.zones:
         try:
-            states[zone] = inspector.get_reservation(project=project, zone=zone, name=named.name).status
+            found[zone] = inspector.get_reservation(project=project, zone=zone, name=named.name)
         except GkeError as error:
             kind = error.failure.kind
             if kind is FailureKind.NOT_FOUND:
                 continue
             advice = f"Grant {READ_RESERVATION} on project {project}." if kind is FailureKind.PERMISSION else ""
             return unknown(subject, str(error), advice)
-    if not states:
+    if not found:
         return failed(
             subject,
             f"project {project} has no reservation of this name in {', '.join(named.zones)}",
             "Correct its name, project or zone in CAPACITY or ALLOWED_RESERVATIONS.",
         )
-    where = ", ".join(f"{status or 'of an unknown status'} in {zone}" for zone, status in states.items())
-    if "READY" not in states.values():
+    where = ", ".join(f"{each.status or 'of an unknown status'} in {zone}{_free(each)}" for zone, each in found.items())
+    if all(each.status != "READY" for each in found.values()):
         return warning(subject, f"{where}, not READY", "Until it is READY, node pools on it fail.")
     return ok(subject, where)
+
+
+def _free(found: Reservation) -> str:
+    """Say how much of a reservation is free; empty where Compute Engine does not say."""
+    if found.total is None or found.in_use is None:
+        return ""
+    free = max(found.total - found.in_use, 0)
+    return f" ({free} of {found.total} {found.unit} are free)"

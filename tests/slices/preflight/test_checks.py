@@ -246,6 +246,24 @@ def test_a_reservation(there: dict[tuple[str, str], str], status: Status, words:
     assert (finding.status, words in str(finding)) == (status, True), str(finding)
 
 
+@pytest.mark.parametrize(
+    ("hosts", "words"),
+    [
+        pytest.param((16, 12), "READY in us-central2-b (4 of 16 hosts are free)", id="some are free"),
+        pytest.param((16, 16), "READY in us-central2-b (0 of 16 hosts are free)", id="none is free"),
+        pytest.param((16, 17), "READY in us-central2-b (0 of 16 hosts are free)", id="more are in use than there are"),
+        pytest.param(None, "READY in us-central2-b", id="it does not say"),
+    ],
+)
+def test_what_is_free_of_a_reservation(hosts: tuple[int, int] | None, words: str) -> None:
+    """A full one is READY too; that all of it is in use is what it is for."""
+    world = World(changes=_reserved("r1"))
+    world.inspector.reservations = {("project-1", "us-central2-b", "r1"): "READY"}
+    world.inspector.hosts = hosts
+    finding = world.find()["reservation r1"]
+    assert (finding.status, finding.message) == (OK, words)
+
+
 def test_a_reservation_that_may_not_be_read() -> None:
     """No role of ours reads reservations: that is not known, and the permission is named."""
     world = World(changes=_reserved("r1"))

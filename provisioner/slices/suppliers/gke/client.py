@@ -13,6 +13,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from urllib.parse import quote
 
 import google.auth
@@ -49,6 +50,8 @@ _POLICY_GRANT_HELP = (
 )
 #: After a restart, or for older ones, only names that GKE or the provisioner made are known for what they are.
 _REMEMBERED_CREATES = 1024
+#: Of a count; no reservation has more.
+_MOST_DIGITS = 10
 #: A documented header of Google's APIs; field paths in JSON spelling.
 _FIELD_MASK_HEADER = "X-Goog-FieldMask"
 
@@ -222,7 +225,7 @@ class GkeClient:
         with self._call(f"get of reservation {name!r} in {zone}", Call.READ, grant_help="", values=(name,)):
             response = self._session.request("GET", f"{self._compute_projects_url}/{path}", timeout=_READ_SECONDS)
             body = _object_of(response.content, "reservation")
-        return Reservation(name=str(body.get("name", "")), status=str(body.get("status", "")))
+        return _reservation_of(body)
 
     def _pool_path(self, name: PoolName) -> str:
         return f"{self._cluster.path}/nodePools/{name}"
@@ -271,6 +274,32 @@ def _object_of(body: bytes, what: str) -> dict[str, object]:
     if not isinstance(answer, dict):
         raise _UnreadableAnswerError(f"The answer is not a valid {what}; is GKE_ENDPOINT the address of GKE?")
     return answer
+
+
+def _reservation_of(body: dict[str, object]) -> Reservation:
+    """Read a reservation: of machines, or (up to v5) of chips of one family."""
+    found = Reservation(name=str(body.get("name", "")), status=str(body.get("status", "")))
+    specific, aggregate = body.get("specificReservation"), body.get("aggregateReservation")
+    if isinstance(specific, dict):
+        # What is 0 is left out.
+        return replace(found, total=_whole(specific.get("count")), in_use=_whole(specific.get("inUseCount", 0)))
+    if isinstance(aggregate, dict):
+        total, in_use = (_chips_in(aggregate.get(each)) for each in ("reservedResources", "inUseResources"))
+        return replace(found, total=total or None, in_use=in_use, unit="chips")
+    return found
+
+
+def _chips_in(resources: object) -> int:
+    listed = (
+        [each.get("accelerator") for each in resources if isinstance(each, dict)] if isinstance(resources, list) else []
+    )
+    return sum(_whole(each.get("acceleratorCount")) or 0 for each in listed if isinstance(each, dict))
+
+
+def _whole(raw: object) -> int | None:
+    """Read an int64, which JSON has as a text."""
+    text = str(raw)
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
 
 
 def _node_pools_of(body: bytes) -> list[dict[str, object]]:

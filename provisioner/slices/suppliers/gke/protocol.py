@@ -107,6 +107,11 @@ class Reservation:
     name: str
     #: Compute Engine's own word: CREATING, READY, UPDATING, DELETING, INVALID; empty when it says none.
     status: str = ""
+    #: How much is reserved, and how much of that is in use; None when it does not say.
+    total: int | None = None
+    in_use: int | None = None
+    #: What these count: whole machines, or chips.
+    unit: str = "hosts"
 
 
 class Inspector(Protocol):
