@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from provisioner.cli.yamltext import read_documents
-from provisioner.slices.offline.documents import Document, Problem, objects_of
+from provisioner.cli.yamltext import Problem, read_documents
+from provisioner.slices.offline.documents import Document, objects_of
 
 STANDARD_INPUT = "-"
 _SUFFIXES = (".json", ".yaml", ".yml")

@@ -157,8 +157,8 @@ def _lines(result: _Result, *, wide: bool) -> Iterator[str]:
         yield from _table(groups, wide=wide)
         yield ""
     mistakes = [*map(str, result.manifests.problems), *map(str, found.problems)]
-    mistakes += [str(each) for each in found.remarks if each.refused]
-    notes = [str(each) for each in found.remarks if not each.refused]
+    mistakes += [str(each) for each in found.remarks if each.severity.refused]
+    notes = [str(each) for each in found.remarks if not each.severity.refused]
     for head, lines, colour in (("Not served:", mistakes, "red"), ("Notes:", notes, "yellow")):
         if lines:
             yield click.style(head, fg=colour, bold=True)
@@ -295,8 +295,8 @@ def _data(result: _Result) -> dict[str, Any]:
             for pool in found.pools
         ],
         "problems": [
-            {"file": each.source, "line": each.line, "message": each.message}
-            for each in (*result.manifests.problems, *found.problems)
+            *({"file": each.source, "line": each.line, "message": each.message} for each in result.manifests.problems),
+            *({"file": each.document.source, "line": each.line, "message": each.message} for each in found.problems),
         ],
         "remarks": [
             {
@@ -305,7 +305,7 @@ def _data(result: _Result) -> dict[str, Any]:
                 "object": each.subject,
                 "reason": each.reason,
                 "message": each.message,
-                "served": not each.refused,
+                "served": not each.severity.refused,
                 "slices": each.slices,
             }
             for each in found.remarks

@@ -10,15 +10,16 @@ from typing import NamedTuple
 from provisioner import constants, settings
 from provisioner.cli.yamltext import read_documents
 from provisioner.settings import Settings, region_of
-from provisioner.slices.offline.documents import Document, walk
+from provisioner.slices.offline.documents import Document, mappings_in
 
 _PROJECT, _CLUSTER, _LOCATION, _ZONE = "GCP_PROJECT_ID", "GCP_CLUSTER", "GCP_CLUSTER_LOCATION", "GCP_ZONE"
 #: A region and one more part.
 _NAMED_ZONE = re.compile(r"\b[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}-[a-z0-9]{1,10}\b")
-_ZONE_FIELDS = frozenset({*constants.ZONE_LABELS, constants.ZONES, constants.CAPACITY})
+_ZONE_FIELDS = (*constants.ZONE_LABELS, constants.ZONES, constants.CAPACITY)
 _ZONE_SETTINGS = (_ZONE, "ZONES", "CAPACITY")
 _SOMEWHERE = "your-region1"
 _MOST_BYTES = 1024 * 1024
+_MOST_OF_A_FIELD = 4096
 #: The release channel of new clusters.
 _CHANNEL = "REGULAR"
 
@@ -117,6 +118,8 @@ def _assumed(variables: Mapping[str, str], documents: Iterable[Document]) -> Ite
 def _zones_of(documents: Iterable[Document]) -> Iterator[str]:
     """Yield the zones that manifests name, by selector or annotation."""
     for document in documents:
-        for path, node in walk(document):
-            if path and path[-1] in _ZONE_FIELDS and isinstance(node.value, str):
-                yield from _NAMED_ZONE.findall(node.value[:4096])
+        for _, found in mappings_in(document.value):
+            for key in _ZONE_FIELDS:
+                text = found.get(key)
+                if isinstance(text, str):
+                    yield from _NAMED_ZONE.findall(text[:_MOST_OF_A_FIELD])

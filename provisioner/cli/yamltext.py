@@ -11,11 +11,11 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
-from provisioner.slices.offline.documents import Document, Node, Problem
+from provisioner.slices.offline.documents import Document, Node
 
 #: No Kubernetes object needs more. libyaml's time grows with the square of the depth.
 _MOST_DEPTH = 100
@@ -39,6 +39,18 @@ _MOST_DIGITS = 40
 #: Tags of scalars that are no texts, quoted or not.
 _NUMBERS = ("int", "float", "bool", "null")
 _TAG = "tag:yaml.org,2002:"
+
+
+class Problem(NamedTuple):
+    """Something that is wrong with a file or a line of it."""
+
+    source: str
+    #: From 1; 0 for the file as a whole.
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}: {self.message}" if self.line else f"{self.source}: {self.message}"
 
 
 class _UnreadableError(Exception):
@@ -139,7 +151,7 @@ class _Reader:
                     self._anchors, self._stack, self._root = {}, [], None
                 elif isinstance(event, yaml.DocumentEndEvent):
                     if self._root is not None and self._root.value is not None:
-                        found.append(Document(source=self.source, node=self._root))
+                        found.append(Document(self._root.value, self.source, self._root))
                 else:
                     self._take(event)
         except yaml.MarkedYAMLError as error:

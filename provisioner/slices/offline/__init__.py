@@ -1,6 +1,7 @@
-"""What the decision would be for manifests that nobody has applied yet. Pure: texts and settings are handed in.
+"""What the decision would be about objects that nobody has applied yet. Pure: objects and settings are handed in.
 
-`documents` are manifests with the lines of their fields, `schema` says which fields are of a wrong type, `expand` makes
-the pods that the controllers would make, `forecast` asks the decision about them, `places` tells which line a notice is
-about.
+`judge` finds all that is wrong with one object, `forecast` plans many. `documents` are objects with the lines of their
+fields, where they come from a text; `schema` says which fields are of a wrong type, `reading` reads an object as the
+API server would show it, `expand` makes the pods that the controllers would make, `forecast` asks the decision about
+them, `places` tells which field a notice is about, and `findings` are what comes of it.
 """

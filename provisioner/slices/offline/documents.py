@@ -1,4 +1,7 @@
-"""Manifests, with the line of each field."""
+"""Objects, and where their fields are written.
+
+An object is decoded JSON, whoever decoded it. One that was read from a file also has the lines of its fields.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,12 @@ Path = tuple[str | int, ...]
 MOST_BYTES = 3 * 1024 * 1024
 #: Kinds that only hold others.
 _LIST_SUFFIX = "List"
+_MOST_CHARACTERS = 80
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Node:
-    """A value and its line; an alias is the same node once more."""
+    """A value in a text, and its line; an alias is the same node once more."""
 
     line: int
     #: JSON: dict, list, str, int, float, bool or None.
@@ -29,42 +33,38 @@ class Node:
     size: int = 1
 
 
-class Problem(NamedTuple):
-    """Something that is wrong with a file or a line of it."""
-
-    source: str
-    #: From 1; 0 for the file as a whole.
-    line: int
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.source}:{self.line}: {self.message}" if self.line else f"{self.source}: {self.message}"
-
-
 class Document(NamedTuple):
-    """One object of a manifest."""
+    """One object."""
 
-    #: The file; "-" for standard input.
-    source: str
-    node: Node
+    #: As decoded; aliases of YAML are one value in several places.
+    value: Any
+    #: The file; "-" for standard input, empty where it comes from none.
+    source: str = ""
+    #: The lines; None where there is no text.
+    node: Node | None = None
 
     @property
     def raw(self) -> dict[str, Any]:
         """The object; empty where it is none."""
-        return self.node.value if isinstance(self.node.value, dict) else {}
+        return self.value if isinstance(self.value, dict) else {}
 
     @property
     def line(self) -> int:
-        """Its first line."""
-        return self.node.line
+        """Its first line; 0 where there is no text."""
+        return self.node.line if self.node is not None else 0
+
+    @property
+    def size(self) -> int:
+        """Its characters, all aliases expanded; 0 where there is no text, and whoever decoded it has bounded it."""
+        return self.node.size if self.node is not None else 0
 
     def line_of(self, path: Path) -> int:
-        """Return the line of a field, or of the nearest one above it that is there."""
-        node, line = self.node, self.node.line
+        """Return the line of a field, or of the nearest one above it that is there; 0 where there is no text."""
+        node, line = self.node, self.line
         for step in path:
-            children = node.children
+            children = node.children if node is not None else None
             if isinstance(children, dict) and isinstance(step, str) and step in children:
-                line = (node.key_lines or {}).get(step, children[step].line)
+                line = ((node and node.key_lines) or {}).get(step, children[step].line)
                 node = children[step]
             elif isinstance(children, list) and isinstance(step, int) and step < len(children):
                 node = children[step]
@@ -73,32 +73,58 @@ class Document(NamedTuple):
                 return line
         return line
 
-    def problem(self, message: str, path: Path = ()) -> Problem:
-        """Return what is wrong with a field."""
-        return Problem(source=self.source, line=self.line_of(path), message=message)
-
 
 def objects_of(document: Document) -> Iterator[Document]:
     """Yield the objects of a document: those of a list, else the one that it is."""
-    kind, items = document.raw.get("kind"), document.node.children
-    listed = items.get("items") if isinstance(items, dict) else None
-    is_list = isinstance(kind, str) and kind.endswith(_LIST_SUFFIX) and isinstance(document.raw.get("items"), list)
-    if not is_list or listed is None or not isinstance(listed.children, list):
+    kind, items = document.raw.get("kind"), document.raw.get("items")
+    if not (isinstance(kind, str) and kind.endswith(_LIST_SUFFIX) and isinstance(items, list)):
         yield document
         return
-    for node in listed.children:
-        yield Document(source=document.source, node=node)
+    fields = document.node.children if document.node is not None else None
+    nodes = fields["items"].children if isinstance(fields, dict) else None
+    for place, item in enumerate(items):
+        yield Document(item, document.source, nodes[place] if isinstance(nodes, list) else None)
 
 
-def walk(document: Document) -> Iterator[tuple[Path, Node]]:
-    """Yield all fields with their nodes; what aliases name only once."""
-    todo: list[tuple[Path, Node]] = [((), document.node)]
+def mappings_in(value: object) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield all objects in a value with their paths, in the order of the text; what aliases name only once."""
+    todo: list[tuple[Path, Any]] = [((), value)] if isinstance(value, (dict, list)) else []
     seen: set[int] = set()
     while todo:
-        path, node = todo.pop()
-        yield path, node
-        if node.children is None or id(node) in seen:
+        path, found = todo.pop()
+        if id(found) in seen:
             continue
-        seen.add(id(node))
-        items = node.children.items() if isinstance(node.children, dict) else enumerate(node.children)
-        todo += [((*path, step), child) for step, child in items]
+        seen.add(id(found))
+        if isinstance(found, dict):
+            yield path, found
+        items = found.items() if isinstance(found, dict) else enumerate(found)
+        # Most values are texts, which have nothing in them.
+        inner = [((*path, step), child) for step, child in items if isinstance(child, (dict, list))]
+        todo += reversed(inner)
+
+
+def value_at(value: object, path: Path) -> Any:
+    """Return the value of a field; None where it is not there."""
+    for step in path:
+        if isinstance(value, dict) and isinstance(step, str):
+            value = value.get(step)
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            value = value[step]
+        else:
+            return None
+    return value
+
+
+def dotted(path: Path) -> str:
+    """Return a path as Kubernetes writes it: "spec.containers[0].image"; empty for the object itself."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            text += f".{_cut(step)}" if step.isidentifier() else f"[{_cut(step)}]"
+    return text.removeprefix(".")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"

@@ -6,7 +6,7 @@ are followed in what is read of pods: names, labels, annotations, owner referenc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -40,6 +40,8 @@ class Template(NamedTuple):
     #: Of the replicated job; empty where all groups are alike.
     name: str
     replicas: int
+    #: Of a group.
+    pods: int
     #: To the pod template, to the number of pods of a group, and to the number of groups.
     path: Path
     pods_path: Path
@@ -65,6 +67,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
                 place=0,
                 name="",
                 replicas=1,
+                pods=_pods_of_job(spec),
                 path=("spec", "template"),
                 pods_path=("spec", "parallelism"),
                 replicas_path=("spec", "parallelism"),
@@ -78,6 +81,8 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
                 place=0,
                 name="",
                 replicas=fields.count(spec.get("replicas"), default=1),
+                # The API server takes no 0.
+                pods=max(1, fields.count(fields.mapping(spec.get("leaderWorkerTemplate")).get("size"), default=1)),
                 path=(*base, "leaderTemplate" if has_leader else "workerTemplate"),
                 pods_path=(*base, "size"),
                 replicas_path=("spec", "replicas"),
@@ -91,6 +96,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
                 place=place,
                 name=fields.name(entry.get("name")),
                 replicas=fields.count(entry.get("replicas"), default=1),
+                pods=_pods_of_job(fields.mapping(fields.mapping(entry.get("template")).get("spec"))),
                 path=(*job, "template", "spec", "template"),
                 pods_path=(*job, "template", "spec", "parallelism"),
                 replicas_path=(*job, "replicas"),
@@ -99,12 +105,26 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
     return found
 
 
-def leaders_of(kind: WorkloadKind, raw: Json, template: Template, now: datetime) -> Iterator[Json]:
-    """Yield the leader pod of each group of a template; none where the pods have no index."""
+def _pods_of_job(spec: Json) -> int:
+    """Return how many pods a Job has at once."""
+    parallelism = fields.count(spec.get("parallelism"), default=1)
+    return min(parallelism, fields.count(spec.get("completions"), default=parallelism))
+
+
+def leaders_of(
+    kind: WorkloadKind, raw: Json, template: Template, now: datetime, numbers: Iterable[int] | None = None
+) -> Iterator[Json]:
+    """Yield the leader pod of each group of a template, or of those with some numbers.
+
+    None where there are no pods, or where these have no index.
+    """
+    if template.pods == 0:
+        return
+    numbers = range(template.replicas) if numbers is None else numbers
     if kind is WorkloadKind.LEADER_WORKER_SET:
         pods = fields.mapping(fields.mapping(raw.get("spec")).get("leaderWorkerTemplate"))
         pod_template = _what_is_read(fields.mapping(pods.get(str(template.path[-1]))))
-        for number in range(template.replicas):
+        for number in numbers:
             yield _leader_of_group(raw, pod_template, number, now)
     elif kind is WorkloadKind.JOB:
         spec = fields.mapping(raw.get("spec"))
@@ -113,10 +133,10 @@ def leaders_of(kind: WorkloadKind, raw: Json, template: Template, now: datetime)
             job = {**spec, "template": _what_is_read(fields.mapping(spec.get("template")))}
             yield _pod_of_job(metadata, job, fields.name(metadata.get("name")), fields.name(metadata.get("uid")), now)
     else:
-        yield from _leaders_of_jobset(raw, template, now)
+        yield from _leaders_of_jobset(raw, template, now, numbers)
 
 
-def _leaders_of_jobset(raw: Json, template: Template, now: datetime) -> Iterator[Json]:
+def _leaders_of_jobset(raw: Json, template: Template, now: datetime, numbers: Iterable[int]) -> Iterator[Json]:
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     entries = fields.mappings(spec.get("replicatedJobs"))
     entry = entries[template.place]
@@ -134,7 +154,7 @@ def _leaders_of_jobset(raw: Json, template: Template, now: datetime) -> Iterator
     counts = [fields.count(each.get("replicas"), default=1) for each in entries]
     together = [count if _job_group(each) == group else 0 for each, count in zip(entries, counts, strict=True)]
     before, before_in_group = sum(counts[: template.place]), sum(together[: template.place])
-    for number in range(template.replicas):
+    for number in numbers:
         job_name = f"{name}-{template.name}-{number}"
         marks = {
             constants.JOBSET_NAME: name,

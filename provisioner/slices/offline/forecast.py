@@ -1,4 +1,4 @@
-"""What the provisioner would do about manifests: the same decision as in a cluster, on a cluster without any node pool.
+"""What the provisioner would do about objects: the same decision as in a cluster, on a cluster without any node pool.
 
 Everything is planned as if it were created at one moment, alone, with no pool, no node and no back-off.
 """
@@ -17,11 +17,13 @@ from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Requirements, Workload, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.offline.documents import Document, Problem
+from provisioner.slices.offline.documents import Document, Path
 from provisioner.slices.offline.expand import Template, is_made_up
+from provisioner.slices.offline.findings import Finding, Severity
 from provisioner.slices.offline.mistakes import problems_of
-from provisioner.slices.offline.places import line_of
-from provisioner.slices.offline.reading import MOMENT, Reading, Remark, Subject, add_remark, read_document, title_of
+from provisioner.slices.offline.places import path_of
+from provisioner.slices.offline.reading import MOMENT, Reading, Subject, read_document, title_of
+from provisioner.slices.planning import notices
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.launch.candidates import Candidates
 from provisioner.slices.planning.memory.state import Memory
@@ -68,42 +70,68 @@ class Forecast(NamedTuple):
 
     pools: tuple[PlannedPool, ...] = ()
     #: By file and line.
-    remarks: tuple[Remark, ...] = ()
-    #: Mistakes in the text of manifests, which the API server rejects.
-    problems: tuple[Problem, ...] = ()
+    remarks: tuple[Finding, ...] = ()
+    #: Mistakes in the text of objects, which the API server rejects.
+    problems: tuple[Finding, ...] = ()
     #: Objects that no node pool is for.
     others: int = 0
+    #: All that were looked at.
+    slices: tuple[Slice, ...] = ()
 
     @property
     def all_served(self) -> bool:
         """Whether all that requests chips gets them."""
-        return not self.problems and not any(each.refused for each in self.remarks)
+        return not self.problems and not any(each.severity.refused for each in self.remarks)
 
 
 def forecast(
     documents: Iterable[Document], settings: Settings, rules: PoolRules, *, default_namespace: str = "default"
 ) -> Forecast:
-    """Decide about all objects of all manifests at once."""
+    """Decide about all objects at once."""
     reading = Reading(settings=settings, default_namespace=default_namespace)
     for number, document in enumerate(documents, start=1):
         read_document(reading, document, number)
-    snapshot = Snapshot(
-        workloads={uid: each.workload for uid, each in reading.subjects.items()},
-        pods=tuple(pod for each in reading.subjects.values() for pod in each.pods),
-        pools_listed_at=MOMENT,
-        namespace_labels=reading.namespace_labels,
-    )
-    plan = decide(snapshot, Memory(), settings, rules, MOMENT)
-    slices: dict[SliceId, Slice] = {}
-    for found in plan.derived.found.values() if plan.derived is not None else ():
-        slices.update(found.slices)
-    _Verdicts(reading, plan, slices, rules).tell()
+    return forecast_of(reading, rules)
+
+
+def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
+    """Decide about all that was read.
+
+    What is not accepted takes nothing from the others, and is decided about alone, to find what else is wrong with it.
+    """
+    accepted = {uid: each for uid, each in reading.subjects.items() if each.accepted}
+    apart = [{uid: each} for uid, each in reading.subjects.items() if not each.accepted]
+    plan, slices = _decide(accepted, reading, rules)
+    pools = tuple(_pools(reading, plan, slices, rules))
+    _Verdicts(reading, accepted, plan, slices, rules).tell()
+    every = list(slices.values())
+    for subjects in apart:
+        plan, slices = _decide(subjects, reading, rules)
+        _Verdicts(reading, subjects, plan, slices, rules).tell()
+        every += slices.values()
     return Forecast(
-        pools=tuple(_pools(reading, plan, slices, rules)),
+        pools=pools,
         remarks=tuple(_merged(reading.remarks)),
         problems=tuple(reading.problems),
         others=reading.others,
+        slices=tuple(every),
     )
+
+
+def _decide(
+    subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: PoolRules
+) -> tuple[Plan, dict[SliceId, Slice]]:
+    snapshot = Snapshot(
+        workloads={uid: each.workload for uid, each in subjects.items()},
+        pods=tuple(pod for each in subjects.values() for pod in each.pods),
+        pools_listed_at=MOMENT,
+        namespace_labels=reading.namespace_labels,
+    )
+    plan = decide(snapshot, Memory(), reading.settings, rules, MOMENT)
+    slices: dict[SliceId, Slice] = {}
+    for found in plan.derived.found.values() if plan.derived is not None else ():
+        slices.update(found.slices)
+    return plan, slices
 
 
 def shown_name(name: str) -> str:
@@ -118,20 +146,19 @@ def _pools(reading: Reading, plan: Plan, slices: Mapping[SliceId, Slice], rules:
     for create in plan.creates:
         slice_ = slices[create.slice_id]
         subject = reading.subjects[slice_.workload.uid]
-        if subject.accepted:
-            template = _template_of(subject, slice_.group_name)
-            key = (slice_.workload.uid, template.name if template is not None else "", create.request.zone)
-            if key not in known:
-                known[key] = tuple(_options(candidates, slice_, create.request))
-            yield PlannedPool(
-                document=subject.document,
-                slice_=slice_,
-                template=template,
-                request=create.request,
-                options=known[key],
-                named=not is_made_up(slice_.workload.uid),
-                chips=states[create.request.name].chips,
-            )
+        template = template_of(subject, slice_.group_name)
+        key = (slice_.workload.uid, template.name if template is not None else "", create.request.zone)
+        if key not in known:
+            known[key] = tuple(_options(candidates, slice_, create.request))
+        yield PlannedPool(
+            document=subject.document,
+            slice_=slice_,
+            template=template,
+            request=create.request,
+            options=known[key],
+            named=not is_made_up(slice_.workload.uid),
+            chips=states[create.request.name].chips,
+        )
 
 
 def _options(candidates: Candidates, slice_: Slice, request: NodePoolRequest) -> Iterator[Option]:
@@ -145,8 +172,8 @@ def _options(candidates: Candidates, slice_: Slice, request: NodePoolRequest) ->
             yield Option(choice=choice)
 
 
-def _template_of(subject: Subject, group_name: str) -> Template | None:
-    """Find the template that a group is made from."""
+def template_of(subject: Subject, group_name: str) -> Template | None:
+    """Find the template that a group is made from; None where its name tells of none."""
     if len(subject.templates) == 1:
         return subject.templates[0]
     name = group_name.removeprefix(f"{subject.workload.name}-").rpartition("-")[0]
@@ -165,13 +192,15 @@ class _Verdicts:
     """Says what the decision came to for each slice: in the words of its notices, and where it has none in its own."""
 
     reading: Reading
+    #: Whom the decision was about.
+    subjects: Mapping[WorkloadUid, Subject]
     plan: Plan
     slices: Mapping[SliceId, Slice]
     rules: PoolRules
     #: Workloads and templates of which all is told that is wrong.
     _searched: set[tuple[WorkloadUid, str]] = field(default_factory=set)
     #: What was found of messages on slices of one template: thousands may say the same.
-    _lines: dict[tuple[WorkloadUid, str, str], int] = field(default_factory=dict)
+    _paths: dict[tuple[WorkloadUid, str, str], Path] = field(default_factory=dict)
 
     def tell(self) -> None:
         """Turn all into remarks."""
@@ -183,41 +212,46 @@ class _Verdicts:
         for notice in self.plan.notices:
             slice_ = next((by_leader[ref.uid] for ref in notice.objects if ref.uid in by_leader), None)
             uid = WorkloadUid(notice.objects[-1].uid)
-            subject = self.reading.subjects[uid]
+            subject = self.subjects[uid]
             if slice_ is None:
                 rejected.add(uid)
-                self._say(subject, None, notice, notice.message, refused=True)
+                self._say(subject, None, notice, notice.message, Severity.ERROR)
                 continue
             told.add(slice_.id)
             message, name = notice.message, pool_names.get(slice_.id, "")
             if name and is_made_up(uid):
                 message = message.replace(name, shown_name(name))
-            self._say(subject, slice_, notice, message, refused=slice_.id not in created)
+            there = Severity.WARNING if notice.warning else Severity.NOTE
+            self._say(subject, slice_, notice, message, there if slice_.id in created else Severity.ERROR)
             if notice.reason == constants.INVALID_REQUEST and slice_.id not in created:
                 self._say_all(subject, slice_, notice)
         for slice_ in self.slices.values():
             if slice_.leader is not None and slice_.id not in created | told and slice_.workload.uid not in rejected:
                 self._say_why_not(slice_)
-        for subject in self.reading.subjects.values():
-            self._say_if_managed_elsewhere(subject)
+        with_slices = {slice_id.workload_uid for slice_id in self.slices}
+        for subject in self.subjects.values():
+            if subject.workload.managed_by and subject.pods and subject.workload.uid not in with_slices:
+                self._say_who_manages(subject)
+            elif subject.workload.problem and subject.workload.uid not in rejected:
+                self._say_why_not_rejected(subject)
 
-    def _say(self, subject: Subject, slice_: Slice | None, notice: Notice, message: str, *, refused: bool) -> None:
-        template = _template_of(subject, slice_.group_name) if slice_ is not None else _named(subject, notice.message)
+    def _say(self, subject: Subject, slice_: Slice | None, notice: Notice, message: str, severity: Severity) -> None:
+        template = template_of(subject, slice_.group_name) if slice_ is not None else _named(subject, notice.message)
         self.reading.remarks.append(
-            Remark(
+            Finding(
                 document=subject.document,
-                line=self._line(message, subject, template, slice_),
+                path=self._path(message, subject, template, slice_),
                 subject=title_of(subject.workload),
                 reason=notice.reason,
                 message=message,
-                refused=refused,
+                severity=severity,
                 group_name=slice_.group_name if slice_ is not None else "",
             )
         )
 
     def _say_all(self, subject: Subject, slice_: Slice, first: Notice) -> None:
         """Say what else is wrong with the slices of a template; the decision tells the first thing."""
-        template = _template_of(subject, slice_.group_name)
+        template = template_of(subject, slice_.group_name)
         key = (subject.workload.uid, template.name if template is not None else "")
         if key in self._searched:
             return
@@ -225,65 +259,79 @@ class _Verdicts:
         for problem in problems_of(slice_, self.reading.settings, self.rules):
             if not first.message.endswith(f": {problem}"):
                 message = f"{_NO_POOL}{problem}"
-                self._say(subject, slice_, replace(first, message=message), message, refused=True)
+                self._say(subject, slice_, replace(first, message=message), message, Severity.ERROR)
 
     def _say_why_not(self, slice_: Slice) -> None:
         """Say why a slice is not served, of which no Event tells."""
-        subject = self.reading.subjects[slice_.workload.uid]
-        message, refused = _why_not(slice_.workload, slice_.requirements, self.reading)
-        line = self._line(message, subject, _template_of(subject, slice_.group_name), slice_)
-        add_remark(self.reading, subject.document, line, title_of(slice_.workload), message, refused=refused)
+        subject = self.subjects[slice_.workload.uid]
+        message, severity = _why_not(slice_.workload, slice_.requirements, self.reading)
+        path = self._path(message, subject, template_of(subject, slice_.group_name), slice_)
+        self.reading.remark(subject.document, path, title_of(slice_.workload), message, severity)
 
-    def _line(self, message: str, subject: Subject, template: Template | None, slice_: Slice | None) -> int:
-        """Return the line that a message is about; of slices of one template in the same words, found once."""
+    def _say_why_not_rejected(self, subject: Subject) -> None:
+        """Say of a workload that exceeds a bound why no Event says so: it is not served for other reasons as well."""
+        workload = subject.workload
+        for group in workload.groups:
+            if group.template.chips > 0:
+                message, severity = _why_not(workload, group.template, self.reading)
+                path = self._path(message, subject, _named(subject, f"replicated job {group.name}"), None)
+                self.reading.remark(subject.document, path, title_of(workload), message, severity)
+                if severity.refused:
+                    problem = notices.too_large(workload).message
+                    place = self._path(problem, subject, _named(subject, problem), None)
+                    self.reading.remark(subject.document, place, title_of(workload), problem)
+                return
+
+    def _path(self, message: str, subject: Subject, template: Template | None, slice_: Slice | None) -> Path:
+        """Return the field that a message is about; of slices of one template in the same words, found once."""
         words = message.replace(slice_.group_name, "") if slice_ is not None else message
         key = (subject.workload.uid, template.name if template is not None else "", words)
-        if key not in self._lines:
-            self._lines[key] = line_of(message, subject.document, template)
-        return self._lines[key]
+        if key not in self._paths:
+            self._paths[key] = path_of(message, subject.document.raw, template)
+        return self._paths[key]
 
-    def _say_if_managed_elsewhere(self, subject: Subject) -> None:
+    def _say_who_manages(self, subject: Subject) -> None:
         workload = subject.workload
-        has_slices = any(slice_id.workload_uid == workload.uid for slice_id in self.slices)
-        if workload.managed_by and subject.pods and not has_slices:
-            message = (
-                f"spec.managedBy is {bounds.cut(workload.managed_by)}: another controller runs it, so that it gets no "
-                "node pools here"
-            )
-            line = subject.document.line_of(("spec", "managedBy"))
-            add_remark(self.reading, subject.document, line, title_of(workload), message, refused=False)
+        message = (
+            f"spec.managedBy is {bounds.cut(workload.managed_by)}: another controller runs it, so that it gets no node "
+            "pools here"
+        )
+        path = ("spec", "managedBy")
+        self.reading.remark(subject.document, path, title_of(workload), message, Severity.NOTE)
 
 
-def _why_not(workload: Workload, requirements: Requirements, reading: Reading) -> tuple[str, bool]:
-    """Say why pods are not served, and whether that is a mistake."""
+def _why_not(workload: Workload, requirements: Requirements, reading: Reading) -> tuple[str, Severity]:
+    """Say why pods are not served, and what that means."""
     settings = reading.settings
     for marks in (requirements.labels, requirements.annotations, workload.labels, workload.annotations):
         if marks.get(constants.DISABLE) == "true":
-            return f"gets no node pools, as {constants.DISABLE}=true asks for", False
+            return f"gets no node pools, as {constants.DISABLE}=true asks for", Severity.NOTE
     if constants.SLICE_TOPOLOGY in requirements.annotations:
-        return f"{constants.SLICE_TOPOLOGY} asks for dynamic slicing, which another controller serves", False
+        return f"{constants.SLICE_TOPOLOGY} asks for dynamic slicing, which another controller serves", Severity.NOTE
     if constants.TPU_TOPOLOGY not in requirements.node_selector:
         message = (
             f"its pods have no nodeSelector {constants.TPU_TOPOLOGY}, so that they are not served, although they "
             "request chips; add it"
         )
-        return message, True
+        return message, Severity.NOT_SERVED
     if settings.namespaces and workload.namespace not in settings.namespaces:
-        return f"namespace {workload.namespace} is not among SERVED_NAMESPACES", True
+        return f"namespace {workload.namespace} is not among SERVED_NAMESPACES", Severity.NOT_SERVED
     label = "=".join(settings.opt_in_label or ())
-    if workload.namespace in reading.namespace_labels:
-        return f"OPT_IN_LABEL is {label}, and neither its pods nor its namespace have that label", True
-    return (
-        f"OPT_IN_LABEL is {label}, and its pods do not have that label; if its namespace has it, plan the Namespace too"
-    ), True
+    message = f"OPT_IN_LABEL is {label}, and neither its pods nor its namespace have that label"
+    if workload.namespace not in reading.namespace_labels:
+        message = (
+            f"OPT_IN_LABEL is {label}, and its pods do not have that label; if its namespace has it, plan the "
+            "Namespace too"
+        )
+    return message, Severity.NOT_SERVED
 
 
-def _merged(remarks: Iterable[Remark]) -> list[Remark]:
+def _merged(remarks: Iterable[Finding]) -> list[Finding]:
     """Put remarks together that differ in the name of the slice alone, in the order of files and lines."""
-    found: dict[tuple[str, int, str, str, str, bool], Remark] = {}
+    found: dict[tuple[str, int | Path, str, str, str, Severity], Finding] = {}
     for each in remarks:
         words = each.message.replace(each.group_name, "") if each.group_name else each.message
-        key = (each.document.source, each.line, each.subject, each.reason, words, each.refused)
+        key = (each.document.source, each.line or each.path, each.subject, each.reason, words, each.severity)
         before = found.get(key)
         found[key] = each if before is None else before._replace(slices=before.slices + 1)
     order = {source: place for place, source in enumerate(dict.fromkeys(key[0] for key in found))}

@@ -1,16 +1,18 @@
-"""Which field of a manifest a message is about: the one that it names first.
+"""Which field of an object a message is about: the one that it names first.
 
 Messages name selectors, annotations and labels by their keys, and other fields by a few words.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from provisioner import constants
 from provisioner.kube import fields
-from provisioner.slices.offline.documents import Document, Path
+from provisioner.model import bounds
+from provisioner.slices.offline.documents import Path, value_at
 from provisioner.slices.offline.expand import Template
 
 _RESOURCES = {
@@ -45,18 +47,21 @@ _ANNOTATIONS = (
 )
 
 
-def line_of(message: str, document: Document, template: Template | None) -> int:
-    """Return the line that a message is about, else that of the template, else that of the object.
+def path_of(message: str, raw: Mapping[str, Any], template: Template | None) -> Path:
+    """Return the field that a message is about, else the template, else the object.
 
     It is the field whose value the message quotes, else the one that it names first.
     """
     found = [
-        (f"'{_at(document.raw, path)}'" not in message, message.index(words), -len(words), place, path)
-        for place, (words, path) in enumerate(_candidates(document.raw, template))
+        (not _is_quoted(value_at(raw, path), message), message.index(words), -len(words), place, path)
+        for place, (words, path) in enumerate(_candidates(raw, template))
         if words in message
     ]
-    fallback = template.path if template is not None else ()
-    return document.line_of(min(found)[-1] if found else fallback)
+    return min(found)[-1] if found else template.path if template is not None else ()
+
+
+def _is_quoted(value: object, message: str) -> bool:
+    return isinstance(value, str) and f"'{value}'" in message
 
 
 def _candidates(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple[str, Path]]:
@@ -78,12 +83,12 @@ def _candidates(raw: Mapping[str, Any], template: Template | None) -> Iterator[t
 
 
 def _of_template(raw: Mapping[str, Any], template: Template) -> Iterator[tuple[str, Path]]:
-    pod = fields.mapping(_at(raw, template.path))
+    pod = fields.mapping(value_at(raw, template.path))
     metadata, spec = fields.mapping(pod.get("metadata")), fields.mapping(pod.get("spec"))
     at_metadata, at_spec = (*template.path, "metadata"), (*template.path, "spec")
     yield from _marks(metadata, at_metadata)
     selector = fields.mapping(spec.get("nodeSelector"))
-    for key in selector:
+    for key in itertools.islice(selector, bounds.MAP_ENTRIES):
         yield key, (*at_spec, "nodeSelector", key)
     for words, key in _SELECTORS:
         if key in selector:
@@ -93,7 +98,7 @@ def _of_template(raw: Mapping[str, Any], template: Template) -> Iterator[tuple[s
             yield words, (*at_spec, part)
     yield "nodeSelector", (*at_spec, "nodeSelector")
     yield from _of_containers(spec, at_spec)
-    parent = fields.mapping(_at(raw, template.pods_path[:-1]))
+    parent = fields.mapping(value_at(raw, template.pods_path[:-1]))
     for words in ("parallelism", "size", "pods at once", "pods of one"):
         yield words, template.pods_path
     for key in ("completionMode", "completions"):
@@ -119,20 +124,12 @@ def _of_containers(spec: Mapping[str, Any], at_spec: Path) -> Iterator[tuple[str
 
 def _marks(metadata: Mapping[str, Any], at: Path) -> Iterator[tuple[str, Path]]:
     annotations = fields.mapping(metadata.get("annotations"))
-    for key in annotations:
-        yield key, (*at, "annotations", key)
+    for key in constants.READ_ANNOTATIONS:
+        if key in annotations:
+            yield key, (*at, "annotations", key)
     for words, key in _ANNOTATIONS:
         if key in annotations:
             yield words, (*at, "annotations", key)
-    for key in fields.mapping(metadata.get("labels")):
+    # More are read of none.
+    for key in itertools.islice(fields.mapping(metadata.get("labels")), bounds.MAP_ENTRIES):
         yield key, (*at, "labels", key)
-
-
-def _at(raw: Any, path: Path) -> Any:
-    for step in path:
-        if isinstance(step, str):
-            raw = fields.mapping(raw).get(step)
-        else:
-            entries = fields.sequence(raw)
-            raw = entries[step] if step < len(entries) else None
-    return raw

@@ -1,12 +1,11 @@
-"""Read the objects of manifests as the API server would show them, with all that is wrong with each alone."""
+"""Read objects as the API server would show them once they are created, with all that is wrong with each alone."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from provisioner import constants, workloads
 from provisioner.kube import fields, podspec
@@ -14,9 +13,11 @@ from provisioner.model import bounds
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.offline import schema
-from provisioner.slices.offline.documents import MOST_BYTES, Document, Path, Problem, walk
+from provisioner.slices.offline.documents import MOST_BYTES, Document, Path, dotted, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, leaders_of, made_up_uid, templates_of
-from provisioner.slices.offline.places import line_of
+from provisioner.slices.offline.findings import Finding, Severity
+from provisioner.slices.offline.places import path_of
+from provisioner.workloads.owners import controller_of
 from provisioner.workloads.pods import parse_pod
 
 #: Nothing depends on it: all objects are equally old.
@@ -30,29 +31,6 @@ _VERSIONS = {
     _POD: "v1",
     _NAMESPACE: "v1",
 }
-
-
-class Remark(NamedTuple):
-    """Something that is said of an object."""
-
-    document: Document
-    line: int
-    #: As kind, namespace and name.
-    subject: str
-    #: Of the Event; empty for what no Event says.
-    reason: str
-    message: str
-    #: Something is wrong, so that there is no node pool.
-    refused: bool = False
-    #: The slice that it is about; empty where it is about all.
-    group_name: str = ""
-    #: How many slices it is about.
-    slices: int = 1
-
-    def __str__(self) -> str:
-        times = f" ({self.slices} slices)" if self.slices > 1 else ""
-        reason = f"{self.reason}: " if self.reason else ""
-        return f"{self.document.source}:{self.line}: {self.subject}: {reason}{self.message}{times}"
 
 
 @dataclass(slots=True)
@@ -69,18 +47,31 @@ class Subject:
 
 @dataclass(slots=True)
 class Reading:
-    """What is read of all manifests."""
+    """What is read of all objects."""
 
     settings: Settings
     default_namespace: str
+    #: So many slices of each template stand for all of them; None: all are looked at.
+    most_of_template: int | None = None
     subjects: dict[WorkloadUid, Subject] = field(default_factory=dict)
-    remarks: list[Remark] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    remarks: list[Finding] = field(default_factory=list)
+    #: What the API server rejects in the text of objects.
+    problems: list[Finding] = field(default_factory=list)
     namespace_labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
     #: Kind, namespace and name -> where.
     seen: dict[tuple[str, str, str], Document] = field(default_factory=dict)
     others: int = 0
     slices: int = 0
+
+    def reject(self, document: Document, message: str, path: Path = ()) -> None:
+        """Say what the API server rejects in the text of an object."""
+        self.problems.append(Finding(document, path, message, Severity.ERROR))
+
+    def remark(
+        self, document: Document, path: Path, subject: str, message: str, severity: Severity = Severity.ERROR
+    ) -> None:
+        """Say something that no Event says."""
+        self.remarks.append(Finding(document, path, message, severity, subject))
 
 
 def read_document(reading: Reading, document: Document, number: int) -> None:
@@ -88,12 +79,11 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
     raw = document.raw
     kind, version = fields.text(raw.get("kind")), fields.text(raw.get("apiVersion"))
     if not kind or not version:
-        message = "is no Kubernetes object: apiVersion or kind is missing"
-        reading.problems.append(document.problem(message))
+        reading.reject(document, "is no Kubernetes object: apiVersion or kind is missing")
         return
-    if document.node.size > MOST_BYTES:
-        message = f"has {document.node.size:,} characters, its aliases expanded; the API server takes {MOST_BYTES:,}"
-        reading.problems.append(document.problem(message))
+    if document.size > MOST_BYTES:
+        message = f"has {document.size:,} characters, its aliases expanded; the API server takes {MOST_BYTES:,}"
+        reading.reject(document, message)
         return
     if kind not in _VERSIONS or version.partition("/")[0] != _VERSIONS[kind].partition("/")[0]:
         reading.others += 1
@@ -101,23 +91,24 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
         return
     if version != _VERSIONS[kind]:
         message = f"apiVersion {bounds.cut(version)} of a {kind} is not served; use {_VERSIONS[kind]}"
-        reading.problems.append(document.problem(message, ("apiVersion",)))
+        reading.reject(document, message, ("apiVersion",))
         return
     meant, wrong = schema.checked(kind, raw)
-    reading.problems += [document.problem(message, path) for path, message in wrong]
+    for path, message in wrong:
+        reading.reject(document, message, path)
     if not isinstance(meant, dict):
         return
     meant = _as_created(meant, reading.default_namespace, number)
     metadata = meant["metadata"]
     if not metadata["name"]:
-        reading.problems.append(document.problem(f"the {kind} has no metadata.name; add one", ("metadata",)))
+        reading.reject(document, f"the {kind} has no metadata.name; add one", ("metadata",))
         return
     identity = (kind, metadata["namespace"], metadata["name"])
     first = reading.seen.setdefault(identity, document)
     if first is not document:
         there = f"{first.source}:{first.line}"
         message = f"{title(kind, metadata)} is there twice, first in {there}; only the first is planned"
-        reading.problems.append(document.problem(message))
+        reading.reject(document, message)
         return
     if kind == _NAMESPACE:
         reading.others += 1
@@ -152,15 +143,8 @@ def _read_workload(
 ) -> None:
     named = title(kind.value, raw["metadata"])
     templates = templates_of(kind, raw)
-    if kind is WorkloadKind.JOB and not _asks_to_be_served(raw):
+    if kind is WorkloadKind.JOB and not _is_for_us(reading, document, raw, named):
         reading.others += 1
-        path = _chips_path(raw, templates[0].path)
-        if path is not None:
-            message = (
-                f'its pods request chips, but Jobs are served only with the annotation {constants.SERVE}: "true" and '
-                "the setting SERVE_JOBS=true; add the annotation, or use a JobSet"
-            )
-            add_remark(reading, document, document.line_of(path), named, message)
         return
     try:
         workload = workloads.KINDS[kind].parse(raw)
@@ -172,21 +156,48 @@ def _read_workload(
             _expand(reading, subject, kind, raw, template)
     except fields.MalformedObject as error:
         only = templates[0] if len(templates) == 1 else None
-        add_remark(reading, document, line_of(str(error), document, only), named, str(error))
+        reading.remark(document, path_of(str(error), document.raw, only), named, str(error))
         return
     if fields.mapping(document.raw.get("spec")).get("suspend") is True:
         message = "is suspended; this is what it gets when it is resumed"
-        add_remark(reading, document, document.line_of(("spec", "suspend")), named, message, refused=False)
+        reading.remark(document, ("spec", "suspend"), named, message, Severity.NOTE)
     if workload.uid in reading.subjects:
         message = f"metadata.uid {bounds.cut(workload.uid)} is that of another object in these files; remove it"
-        reading.problems.append(document.problem(message, ("metadata", "uid")))
+        reading.reject(document, message, ("metadata", "uid"))
         return
     if kind is WorkloadKind.JOB and not reading.settings.serve_jobs:
         message = "Jobs are served only with the setting SERVE_JOBS=true; ask the administrator to set it"
-        add_remark(reading, document, document.line, named, message)
+        reading.remark(document, (), named, message, Severity.NOT_SERVED)
         # What else is wrong with it is said all the same.
         subject.accepted = False
     reading.subjects[workload.uid] = subject
+
+
+def _is_for_us(reading: Reading, document: Document, raw: dict[str, Any], named: str) -> bool:
+    """Whether a Job asks to be served; where it does not and requests chips, that is said."""
+    asks = fields.mapping(raw["metadata"].get("annotations")).get(constants.SERVE) == "true"
+    path = _chips_path(raw, ("spec", "template"))
+    jobset = _jobset_of(raw["metadata"])
+    if jobset:
+        if path is not None:
+            message = f"is a Job of JobSet {bounds.cut(jobset)}; plan the JobSet itself, which it is made from"
+            reading.remark(document, ("metadata",), named, message, Severity.NOTE)
+        return False
+    if path is not None and not asks:
+        message = (
+            f'its pods request chips, but Jobs are served only with the annotation {constants.SERVE}: "true" and '
+            "the setting SERVE_JOBS=true; add the annotation, or use a JobSet"
+        )
+        reading.remark(document, path, named, message, Severity.NOT_SERVED)
+    return asks
+
+
+def _jobset_of(metadata: dict[str, Any]) -> str:
+    """Return the JobSet that a Job is one of; empty for none."""
+    owner = controller_of(metadata)
+    if owner is not None and owner.kind == WorkloadKind.JOBSET.value:
+        return owner.name
+    return fields.text(fields.mapping(metadata.get("labels")).get(constants.JOBSET_NAME))
 
 
 def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[str, Any], template: Template) -> None:
@@ -197,23 +208,34 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
         return
     if workload.groups[template.place].template.chips == 0:
         return
-    room = MOST_SLICES - reading.slices
-    found = list(itertools.islice(leaders_of(kind, raw, template, MOMENT), room + 1))
+    numbers = _numbers(template.replicas, reading.most_of_template)
     named = title(kind.value, raw["metadata"])
-    if len(found) > room:
+    if len(numbers) > MOST_SLICES - reading.slices:
         message = f"is left out: at most {MOST_SLICES:,} slices are planned at once; plan fewer files at once"
-        add_remark(reading, subject.document, subject.document.line_of(template.replicas_path), named, message)
+        reading.remark(subject.document, template.replicas_path, named, message)
         return
-    if not found and template.replicas:
+    found = list(leaders_of(kind, raw, template, MOMENT, numbers))
+    if template.replicas == 0 or template.pods == 0:
+        path = template.pods_path if template.replicas else template.replicas_path
+        message = f"{dotted(path)} is 0, so that there are no pods and no node pools"
+        reading.remark(subject.document, path, named, message, Severity.NOTE)
+        return
+    if not found:
         message = (
             "its completionMode is not Indexed, so that its pods have no completion index, and no leader; set "
             "completionMode: Indexed"
         )
-        path = (*template.pods_path[:-1], "completionMode")
-        add_remark(reading, subject.document, subject.document.line_of(path), named, message)
+        reading.remark(subject.document, (*template.pods_path[:-1], "completionMode"), named, message)
         return
     reading.slices += len(found)
     subject.pods += filter(None, map(parse_pod, found))
+
+
+def _numbers(replicas: int, most: int | None) -> Sequence[int]:
+    """Return which slices stand for all of a template: the first ones, and the last one, whose name is the longest."""
+    if most is None or replicas <= most:
+        return range(replicas)
+    return [*range(most - 1), replicas - 1]
 
 
 def _read_pod(reading: Reading, document: Document, raw: dict[str, Any]) -> None:
@@ -223,56 +245,58 @@ def _read_pod(reading: Reading, document: Document, raw: dict[str, Any]) -> None
         pod = parse_pod(raw)
         chips = podspec.requested_chips(f"pod {named}", raw["spec"])
     except fields.MalformedObject as error:
-        add_remark(reading, document, line_of(str(error), document, _BARE), named, str(error))
+        reading.remark(document, path_of(str(error), document.raw, _BARE), named, str(error))
         return
     reading.others += 1
     if chips == 0:
         return
-    path = _chips_path(raw, ()) or ()
     if pod is not None:
         message = (
-            f"is a pod of {pod.kind.value} {pod.workload_name}; plan the {pod.kind.value} itself, which its pods are "
-            "made from"
+            f"is a pod of {pod.kind.value} {bounds.cut(pod.workload_name)}; plan the {pod.kind.value} itself, which "
+            "its pods are made from"
         )
-        add_remark(reading, document, document.line_of(("metadata",)), named, message, refused=False)
+        reading.remark(document, ("metadata",), named, message, Severity.NOTE)
         return
     message = (
         "requests chips, but no JobSet, LeaderWorkerSet or Job controls it, and other pods are not served; create it "
         "as a JobSet, or as a Job"
     )
-    add_remark(reading, document, document.line_of(path), named, message)
+    reading.remark(document, _chips_path(raw, ()) or (), named, message, Severity.NOT_SERVED)
 
 
 def _tell_of_others(reading: Reading, document: Document, kind: str) -> None:
     """Say of an object of another kind that its pods request chips and are not served."""
     path = _find_chips(document)
-    if path is not None:
-        metadata = fields.mapping(document.raw.get("metadata"))
-        shown = {
-            "namespace": fields.text(metadata.get("namespace")) or reading.default_namespace,
-            "name": fields.text(metadata.get("name")),
-        }
+    if path is None:
+        return
+    metadata = fields.mapping(document.raw.get("metadata"))
+    shown = {
+        "namespace": fields.text(metadata.get("namespace")) or reading.default_namespace,
+        "name": fields.text(metadata.get("name")) or fields.text(metadata.get("generateName")),
+    }
+    named = title(bounds.cut(kind), shown)
+    # Its label is on the StatefulSets that the controller makes.
+    of_set = fields.text(fields.mapping(metadata.get("labels")).get(constants.LWS_NAME))
+    if of_set:
         message = (
-            f"its pods request chips, but a {bounds.cut(kind)} is not served; use a JobSet, a LeaderWorkerSet or a Job"
+            f"is a {bounds.cut(kind)} of LeaderWorkerSet {bounds.cut(of_set)}; plan that itself, which it is made from"
         )
-        add_remark(reading, document, document.line_of(path), title(bounds.cut(kind), shown), message)
+        reading.remark(document, ("metadata",), named, message, Severity.NOTE)
+        return
+    message = (
+        f"its pods request chips, but a {bounds.cut(kind)} is not served; use a JobSet, a LeaderWorkerSet or a Job"
+    )
+    reading.remark(document, path, named, message, Severity.NOT_SERVED)
 
 
-_BARE = Template(place=0, name="", replicas=1, path=(), pods_path=("spec",), replicas_path=("spec",))
-
-
-def _asks_to_be_served(raw: dict[str, Any]) -> bool:
-    annotations = fields.mapping(raw["metadata"].get("annotations"))
-    return annotations.get(constants.SERVE) == "true"
+_BARE = Template(place=0, name="", replicas=1, pods=1, path=(), pods_path=("spec",), replicas_path=("spec",))
 
 
 def _chips_path(raw: dict[str, Any], template: Path) -> Path | None:
     """Return the field of a pod template that requests chips; None where none does."""
-    pod: Any = raw
-    for step in template:
-        pod = fields.mapping(pod).get(step) if isinstance(step, str) else None
+    spec = fields.mapping(value_at(raw, (*template, "spec")))
     for part in ("containers", "initContainers"):
-        for index, container in enumerate(fields.sequence(fields.mapping(fields.mapping(pod).get("spec")).get(part))):
+        for index, container in enumerate(fields.sequence(spec.get(part))):
             resources = fields.mapping(fields.mapping(container).get("resources"))
             for kind in ("requests", "limits"):
                 if fields.mapping(resources.get(kind)).get(constants.TPU_RESOURCE):
@@ -282,9 +306,9 @@ def _chips_path(raw: dict[str, Any], template: Path) -> Path | None:
 
 def _find_chips(document: Document) -> Path | None:
     """Search an object of any kind for a container that requests chips."""
-    for path, _ in walk(document):
-        if path[-1:] == (constants.TPU_RESOURCE,) and path[-2:-1] in (("requests",), ("limits",)):
-            return path
+    for path, found in mappings_in(document.value):
+        if constants.TPU_RESOURCE in found and path[-1:] in (("requests",), ("limits",)):
+            return (*path, constants.TPU_RESOURCE)
     return None
 
 
@@ -292,14 +316,6 @@ def title(kind: str, metadata: Mapping[str, Any]) -> str:
     """Return kind, namespace and name, for people."""
     namespace, name = bounds.cut(str(metadata.get("namespace", ""))), bounds.cut(str(metadata.get("name", "")))
     return f"{kind} {namespace}/{name}"
-
-
-def add_remark(
-    reading: Reading, document: Document, line: int, subject: str, message: str, *, refused: bool = True
-) -> None:
-    """Say something that no Event says."""
-    remark = Remark(document=document, line=line, subject=subject, reason="", message=message, refused=refused)
-    reading.remarks.append(remark)
 
 
 def title_of(workload: Workload) -> str:

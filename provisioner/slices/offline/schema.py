@@ -5,9 +5,12 @@ The API server rejects both. The decision itself counts a field of a wrong type 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from provisioner.slices.offline.documents import Path
+from provisioner.kube import fields
+from provisioner.slices.offline.documents import Path, dotted
 
 #: How like a known field an unknown one is that was meant to be it.
 _LIKE = 0.85
@@ -15,6 +18,8 @@ _LIKE = 0.85
 _MOST_CHARACTERS = 40
 _MOST_KEYS = 100
 _MOST_DIGITS = 10
+#: Of one object.
+_MOST_COMPARISONS = 1000
 #: Of one object.
 MOST_PROBLEMS = 100
 
@@ -119,41 +124,83 @@ def checked(kind: str, raw: object) -> tuple[Any, list[tuple[Path, str]]]:
 
     So one mistake does not hide the others, and has no others as its consequence.
     """
-    problems: list[tuple[Path, str]] = []
-    return _checked((), raw, SCHEMAS[kind], problems), problems[:MOST_PROBLEMS]
+    check = _Check()
+    return check.read((), raw, SCHEMAS[kind]), check.problems
 
 
-def _checked(path: Path, value: Any, shape: _Shape, problems: list[tuple[Path, str]]) -> Any:
-    # null is the same as absent.
-    if value is None:
-        return None
-    if isinstance(shape, _Scalar):
-        if isinstance(value, shape.types) and (not isinstance(value, bool) or bool in shape.types):
-            return value
-        problems.append((path, f"{_dotted(path)} is {_shown(value)}; it must be {shape.words}{_quoted(value, shape)}"))
-        return _meant_value(value, shape)
-    if isinstance(shape, _ListOf):
-        if isinstance(value, list):
-            return [_checked((*path, index), item, shape.item, problems) for index, item in enumerate(value)]
-        problems.append((path, f"{_dotted(path)} is {_shown(value)}; it must be a list"))
-        return None
-    if not isinstance(value, dict):
-        problems.append((path, f"{_dotted(path) or 'the object'} is {_shown(value)}; it must be an object"))
-        return None
-    if isinstance(shape, _MapOf):
-        return {key: _checked((*path, key), item, shape.value, problems) for key, item in value.items()}
-    found = {}
-    for key, item in value.items():
-        found[key] = _checked((*path, key), item, shape[key], problems) if key in shape else item
-        if key not in shape and len(value) <= _MOST_KEYS and (near := _meant(key, shape, value)):
-            problems.append(((*path, key), f"{_dotted((*path, key))} is not a field; did you mean {near}?"))
-            if near in shape:
-                found[near] = _checked((*path, key), item, shape[near], problems)
-    return found
+@dataclass(slots=True)
+class _Check:
+    """Compares one object with its schema, within bounds."""
+
+    problems: list[tuple[Path, str]] = field(default_factory=list)
+    #: Comparing two names is what takes long.
+    _comparisons_left: int = _MOST_COMPARISONS
+
+    def read(self, path: Path, value: Any, shape: _Shape) -> Any:
+        """Return what a value was meant to be."""
+        # null is the same as absent.
+        if value is None:
+            return None
+        if isinstance(shape, _Scalar):
+            if isinstance(value, shape.types) and (not isinstance(value, bool) or bool in shape.types):
+                return value
+            self._reject(path, value, f"{shape.words}{_quoted(value, shape)}")
+            return _meant_value(value, shape)
+        if isinstance(shape, _ListOf):
+            if isinstance(value, list):
+                return [self.read((*path, index), item, shape.item) for index, item in enumerate(value)]
+            self._reject(path, value, "a list")
+            return None
+        if not isinstance(value, dict):
+            self._reject(path, value, "an object")
+            return None
+        if isinstance(shape, _MapOf):
+            return {key: self.read((*path, key), item, shape.value) for key, item in value.items()}
+        return self._read_fields(path, value, shape)
+
+    def _read_fields(self, path: Path, value: dict[str, Any], shape: dict[str, Any]) -> dict[str, Any]:
+        found = {}
+        for key, item in value.items():
+            found[key] = self.read((*path, key), item, shape[key]) if key in shape else item
+            if key not in shape and len(value) <= _MOST_KEYS and (near := self._meant(key, shape, value)):
+                if len(self.problems) < MOST_PROBLEMS:
+                    words = f"{dotted((*path, key))} is not a field; did you mean {near}?"
+                    self.problems.append(((*path, key), words))
+                found[near] = self.read((*path, key), item, shape[near])
+        return found
+
+    def _reject(self, path: Path, value: object, what: str) -> None:
+        if len(self.problems) < MOST_PROBLEMS:
+            words = f"{dotted(path) or 'the object'} is {_shown(value)}; it must be {what}"
+            self.problems.append((path, words))
+
+    def _meant(self, key: str, shape: dict[str, Any], there: dict[str, Any]) -> str:
+        """Return the field that an unknown one was probably meant to be; empty for none."""
+        if len(key) > _MOST_CHARACTERS:
+            return ""
+        for name in shape:
+            # Too far apart in length alone.
+            if name in there or 2 * min(len(key), len(name)) < _LIKE * (len(key) + len(name)):
+                continue
+            if name.lower() == key.lower():
+                return name
+            if self._comparisons_left > 0:
+                self._comparisons_left -= 1
+                if _are_alike(key, name):
+                    return name
+        return ""
+
+
+# Most containers have the same fields that nothing reads.
+@lru_cache(maxsize=1024)
+def _are_alike(key: str, name: str) -> bool:
+    import difflib  # noqa: PLC0415 - only where there is a field that is not read
+
+    return difflib.SequenceMatcher(None, key, name).ratio() >= _LIKE
 
 
 def _meant_value(value: object, shape: _Scalar) -> object:
-    if shape is TEXT and isinstance(value, (bool, int, float)):
+    if shape is TEXT and _is_number(value):
         return str(value).lower()
     if isinstance(value, str):
         text = value.strip().lower()
@@ -164,41 +211,19 @@ def _meant_value(value: object, shape: _Scalar) -> object:
     return None
 
 
-def _meant(key: str, shape: dict[str, Any], there: dict[str, Any]) -> str:
-    import difflib  # noqa: PLC0415 - only where there is a field that is not read
-
-    absent = [name for name in shape if name not in there]
-    if len(key) > _MOST_CHARACTERS:
-        return ""
-    for name in absent:
-        if name.lower() == key.lower() or difflib.SequenceMatcher(None, key, name).ratio() >= _LIKE:
-            return name
-    return ""
+def _is_number(value: object) -> bool:
+    """Whether a value is a number, or a truth value, that can be printed."""
+    return isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= fields.MOST_BITS)
 
 
 def _quoted(value: object, shape: _Scalar) -> str:
     """Say that a value only lacks its quotes: the usual mistake with selectors and annotations."""
-    if shape is not TEXT or not isinstance(value, (bool, int, float)):
+    if shape is not TEXT or not _is_number(value):
         return ""
     return f': write "{str(value).lower()}" in quotes'
-
-
-def _dotted(path: Path) -> str:
-    text = ""
-    for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        else:
-            text += f".{_cut(step)}" if step.isidentifier() else f"[{_cut(step)}]"
-    return text.removeprefix(".")
 
 
 def _shown(value: object) -> str:
     if isinstance(value, (dict, list)):
         return "an object" if isinstance(value, dict) else "a list"
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return _cut(text)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:79]}…"
+    return str(value).lower() if isinstance(value, bool) else fields.shown(value)

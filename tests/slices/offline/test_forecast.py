@@ -23,7 +23,7 @@ from provisioner.slices.offline.forecast import Forecast, forecast
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.slices.suppliers.gke.translate import create_request_json
 from tests.support.models import make_pod
-from tests.support.objects import pod_spec, raw_job, raw_jobset, raw_lws, raw_pod
+from tests.support.objects import job_reference, pod_spec, raw_job, raw_jobset, raw_lws, raw_pod
 from tests.support.settings import settings
 from tests.support.world import World
 
@@ -207,7 +207,7 @@ def test_a_mistake_is_told_with_its_line(raw: dict[str, Any], marked: str, words
     """The line of the field that is wrong, beside an object that is served all the same."""
     text = yaml.safe_dump_all([raw_jobset("good"), raw])
     found = plan_text(text)
-    told = [(each.line, each.message) for each in (*found.problems, *(x for x in found.remarks if x.refused))]
+    told = [(each.line, each.message) for each in (*found.problems, *(x for x in found.remarks if x.severity.refused))]
     assert not found.all_served
     assert [pool.slice_.workload.name for pool in found.pools] == ["good"]
     lines = [text.splitlines()[line - 1] for line, message in told if words in message]
@@ -299,7 +299,7 @@ def test_settings_are_honoured(raw: dict[str, Any], changes: dict[str, Any], wor
     """Limits, allow-lists, opt-in."""
     found = plan(raw, settings_=settings(**changes))
     assert not found.all_served
-    assert any(words in each.message for each in found.remarks if each.refused)
+    assert any(words in each.message for each in found.remarks if each.severity.refused)
 
 
 def test_a_namespace_in_the_files_may_have_the_opt_in_label() -> None:
@@ -344,6 +344,76 @@ def test_notices_are_those_of_the_events() -> None:
     assert remark.slices == len(events) == 3
 
 
+@pytest.mark.parametrize(
+    ("refused", "serving"),
+    [
+        pytest.param(raw_job("refused"), settings(max_chips=8), id="a Job that the settings do not serve"),
+        pytest.param(
+            raw_jobset("refused", metadata={"labels": {"a": True}}), settings(max_chips=8), id="a field of a wrong type"
+        ),
+    ],
+)
+def test_what_is_not_accepted_takes_nothing_from_the_others(refused: dict[str, Any], serving: Settings) -> None:
+    """The limit is for eight chips, and the other object has them."""
+    found = plan(refused, raw_jobset("good"), settings_=serving)
+    assert [pool.slice_.workload.name for pool in found.pools] == ["good"]
+    assert not any("MAX_CHIPS" in str(each) for each in found.remarks)
+
+
+@pytest.mark.parametrize(
+    ("raw", "words", "pools"),
+    [
+        pytest.param(raw_jobset(parallelism=0), "spec.parallelism is 0", 0, id="child Jobs of no pods"),
+        pytest.param(raw_jobset(replicas=0), "replicas is 0", 0, id="no child Jobs"),
+        pytest.param(raw_job(parallelism=0), "spec.parallelism is 0", 0, id="a Job of no pods"),
+        pytest.param(raw_lws(replicas=0), "spec.replicas is 0", 0, id="no groups"),
+    ],
+)
+def test_what_has_no_pods_gets_nothing(raw: dict[str, Any], words: str, pools: int) -> None:
+    """And hears why."""
+    found = plan(raw)
+    assert (len(found.pools), found.all_served) == (pools, True)
+    assert any(words in each.message for each in found.remarks)
+
+
+def test_a_group_that_is_wrong_and_not_served_is_told_both() -> None:
+    """No Event tells either, for whoever is not served gets none."""
+    raw = raw_lws(pod={**pod_spec(), "nodeSelector": {}})
+    raw["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = {"spec": pod_spec(chips=0)}
+    found = plan(raw)
+    told = " ".join(each.message for each in found.remarks)
+    assert not found.all_served
+    assert "have no nodeSelector cloud.google.com/gke-tpu-topology" in told
+    assert "leader template requests 0 chips and its worker template 4" in told
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        pytest.param(
+            raw_job(metadata={"annotations": {}, "ownerReferences": [job_reference("train", kind="JobSet")]}),
+            "is a Job of JobSet train",
+            id="a child Job",
+        ),
+        pytest.param(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "StatefulSet",
+                "metadata": {"name": "serve", "labels": {constants.LWS_NAME: "serve"}},
+                "spec": {"template": {"spec": pod_spec()}},
+            },
+            "is a StatefulSet of LeaderWorkerSet serve",
+            id="a StatefulSet of a group",
+        ),
+    ],
+)
+def test_what_controllers_make_is_no_mistake(raw: dict[str, Any], words: str) -> None:
+    """As in what `kubectl get all -o yaml` prints."""
+    found = plan(raw)
+    assert found.all_served
+    assert [each.message for each in found.remarks if words in each.message]
+
+
 def test_what_is_there_twice_is_planned_once() -> None:
     """`kubectl apply` would change the first into the second."""
     found = plan(raw_jobset(uid=""), raw_jobset(uid="", replicas=4))
@@ -370,7 +440,7 @@ def test_choices_are_listed_in_order_with_those_that_are_not_possible() -> None:
 def test_no_more_is_planned_than_a_cluster_could_have() -> None:
     """However many objects there are."""
     found = plan(*(raw_jobset(f"a{number}", uid="", replicas=3000) for number in range(2)))
-    assert any("slices are planned at once" in each.message for each in found.remarks if each.refused)
+    assert any("slices are planned at once" in each.message for each in found.remarks if each.severity.refused)
 
 
 VALUES = st.recursive(

@@ -1,0 +1,352 @@
+"""What is said of one object before it is there: for an admission webhook, from decoded JSON alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from provisioner import constants
+from provisioner.settings import Settings
+from provisioner.slices.offline.documents import Document
+from provisioner.slices.offline.findings import Finding, Severity
+from provisioner.slices.offline.forecast import forecast
+from provisioner.slices.offline.judge import judge
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from tests.support.counting import counted
+from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset, raw_lws, raw_pod
+from tests.support.settings import settings
+
+#: The machine may be busy.
+pytestmark = pytest.mark.timeout(60)
+
+SERVING = settings(serve_jobs=True)
+ERROR, NOT_SERVED, WARNING, NOTE = Severity
+IN_POD = "spec.replicatedJobs[0].template.spec.template.spec"
+
+
+def judged(raw: object, settings_: Settings = SERVING, **options: Any) -> tuple[Finding, ...]:
+    """Judge an object under the rules of GKE."""
+    return judge(raw, settings_, GKE_RULES, **options)
+
+
+def stateful_set(**metadata: Any) -> Json:
+    """Return a StatefulSet of TPU hosts."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "hosts", **metadata},
+        "spec": {"serviceName": "hosts", "template": {"spec": pod_spec()}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("raw", "severity", "reason", "field", "words"),
+    [
+        pytest.param(
+            raw_jobset(pod=pod_spec(topology="2x2x3")),
+            ERROR,
+            constants.INVALID_REQUEST,
+            f"{IN_POD}.nodeSelector[cloud.google.com/gke-tpu-topology]",
+            "nearest valid: 2x2x2, 2x2x4",
+            id="no such topology",
+        ),
+        pytest.param(
+            raw_jobset(pod=pod_spec(chips=3)),
+            ERROR,
+            constants.INVALID_REQUEST,
+            f"{IN_POD}.containers[0].resources.requests[google.com/tpu]",
+            "requests 3 chips fits no host",
+            id="chips that do not match",
+        ),
+        pytest.param(
+            raw_lws(size=5),
+            ERROR,
+            constants.INVALID_REQUEST,
+            "spec.leaderWorkerTemplate.size",
+            "has size 5",
+            id="pods that do not fill the hosts",
+        ),
+        pytest.param(
+            raw_jobset(metadata={"annotations": {constants.CAPACITY: "sopt"}}),
+            ERROR,
+            constants.INVALID_REQUEST,
+            "metadata.annotations[tpu-provisioner.cloud.google.com/capacity]",
+            "'sopt'",
+            id="a list of capacity that cannot be read",
+        ),
+        pytest.param(
+            raw_jobset(spec={"replicatedJobs": "none"}),
+            ERROR,
+            "",
+            "spec.replicatedJobs",
+            "must be a list",
+            id="a field of a wrong type",
+        ),
+        pytest.param(
+            raw_jobset(parallelism=1),
+            WARNING,
+            constants.UNDERUSED,
+            "spec.replicatedJobs[0].template.spec.parallelism",
+            "paid for but not used",
+            id="hosts without pods",
+        ),
+        pytest.param(
+            raw_jobset(spec={"suspend": True}),
+            NOTE,
+            "",
+            "spec.suspend",
+            "when it is resumed",
+            id="suspended, as by Kueue",
+        ),
+        pytest.param(
+            raw_job(metadata={"annotations": {}}),
+            NOT_SERVED,
+            "",
+            "spec.template.spec.containers[0].resources.requests[google.com/tpu]",
+            "served only with the annotation",
+            id="a Job that does not ask to be served",
+        ),
+        pytest.param(
+            raw_pod(metadata={"labels": {}, "ownerReferences": []}),
+            NOT_SERVED,
+            "",
+            "spec.containers[0].resources.requests[google.com/tpu]",
+            "other pods are not served",
+            id="a pod of nobody",
+        ),
+        pytest.param(raw_pod(), NOTE, "", "metadata", "is a pod of JobSet train", id="a pod of a child Job"),
+        pytest.param(
+            raw_job(metadata={"annotations": {}, "ownerReferences": [job_reference("train", kind="JobSet")]}),
+            NOTE,
+            "",
+            "metadata",
+            "is a Job of JobSet train",
+            id="a child Job",
+        ),
+        pytest.param(
+            stateful_set(),
+            NOT_SERVED,
+            "",
+            "spec.template.spec.containers[0].resources.requests[google.com/tpu]",
+            "a StatefulSet is not served",
+            id="a StatefulSet",
+        ),
+    ],
+)
+def test_each_finding_names_its_field(raw: Json, severity: Severity, reason: str, field: str, words: str) -> None:
+    """With the reason and the words of the Event, where there is one."""
+    found = judged(raw)
+    told = [(each.severity, each.reason, each.field) for each in found if words in each.message]
+    assert told == [(severity, reason, field)], [str(each) for each in found]
+    assert all(each.line == 0 for each in found)
+
+
+@pytest.mark.parametrize("raw", [raw_jobset(), raw_lws(), raw_job(), raw_pod(spec=pod_spec(chips=0))])
+def test_of_what_is_right_nothing_is_said(raw: Json) -> None:
+    """Nor of what requests no chips."""
+    assert judged(raw) == ()
+
+
+def test_errors_come_first() -> None:
+    """Whoever shows only some of them shows those."""
+    raw = raw_jobset(
+        parallelism=1,
+        spec={"suspend": True},
+        metadata={"labels": {"a": 1}, "annotations": {constants.CAPACITY: "spot, on-demand@us-east1-b, on-demand"}},
+    )
+    found = [each.severity for each in judged(raw)]
+    assert found == sorted(found, key=list(Severity).index)
+    assert {ERROR, WARNING, NOTE} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "replicas", "words"),
+    [
+        pytest.param({"max_chips": 40}, 6, "MAX_CHIPS allows all pools together 40 chips, 40 exist", id="the sixth"),
+        pytest.param({"max_chips": 48}, 6, "", id="as many as are allowed"),
+        pytest.param({"max_chips": 4}, 1, "this slice alone has 8", id="the first"),
+        pytest.param({"max_chips": 800}, 4096, "800 exist", id="the hundred and first of thousands"),
+        pytest.param({"max_pools_per_jobset": 7}, 9, "and train has 7", id="pools"),
+        pytest.param({"max_creates_per_hour": 3}, 9, "and 3 were created", id="creates"),
+        pytest.param({"pause_creation": True}, 9, "PAUSE_CREATION is set", id="a pause"),
+        pytest.param(
+            {"max_chips": 40, "all_or_nothing": True}, 6, "start together: MAX_CHIPS allows", id="all or nothing"
+        ),
+    ],
+)
+def test_limits_count_all_slices(changes: dict[str, Any], replicas: int, words: str) -> None:
+    """Although only a few of them are looked at."""
+    found = [each.message for each in judged(raw_jobset(uid="", replicas=replicas), settings(**changes))]
+    assert bool(found) == bool(words), found
+    assert not words or any(words in each for each in found), found
+
+
+def test_labels_of_the_namespace_count_where_they_are_known() -> None:
+    """A webhook need not know them."""
+    opted = settings(opt_in_label=("tpu", "yes"))
+    assert judged(raw_jobset(), opted) == judged(raw_jobset(), opted, namespace_labels={"tpu": "yes"}) == ()
+    (found,) = judged(raw_jobset(), opted, namespace_labels={})
+    assert (found.severity, "OPT_IN_LABEL is tpu=yes" in found.message) == (NOT_SERVED, True)
+
+
+def test_the_namespace_of_the_request_counts() -> None:
+    """Where the object names none."""
+    only = settings(namespaces=("team-a",))
+    assert judged(raw_jobset(namespace=""), only, namespace="team-a") == ()
+    (found,) = judged(raw_jobset(namespace=""), only, namespace="team-b")
+    assert "namespace team-b is not among SERVED_NAMESPACES" in found.message
+
+
+def test_a_name_may_be_generated() -> None:
+    """The API server makes it up later."""
+    raw = raw_jobset(pod=pod_spec(topology="2x2x3"))
+    raw["metadata"] = {"generateName": "train-", "namespace": "default"}
+    assert all("train-xxxxx" in each.subject for each in judged(raw))
+
+
+HOSTILE = [
+    pytest.param(raw_jobset(uid="", replicas=2**31, parallelism=2**31), id="billions of pods"),
+    pytest.param(raw_jobset(uid="", replicas=4096, pod=pod_spec(topology="2x2x3")), id="thousands of wrong slices"),
+    pytest.param(raw_lws(uid="", replicas=4096, size=5), id="thousands of wrong groups"),
+    pytest.param(
+        raw_jobset(uid="", spec={"replicatedJobs": [{"name": f"j{n}", "replicas": 1} for n in range(20_000)]}),
+        id="thousands of replicated jobs",
+    ),
+    pytest.param(
+        raw_jobset(pod={**pod_spec(), "containers": pod_spec()["containers"] * 5_000}), id="thousands of containers"
+    ),
+    pytest.param(
+        raw_jobset(
+            pod={**pod_spec(topology="x"), "nodeSelector": {f"k{n}": "v" for n in range(20_000)}},
+            metadata={
+                "labels": {f"k{n}": 7 for n in range(20_000)},
+                "annotations": {f"k{n}": "v" for n in range(20_000)},
+            },
+        ),
+        id="thousands of labels",
+    ),
+    pytest.param(
+        raw_jobset(pod={**pod_spec(), "containers": [{f"resource{n}": {}} for n in range(20_000)]}),
+        id="thousands of misspelt fields",
+    ),
+    pytest.param(stateful_set(labels={f"k{n}": ["v"] for n in range(20_000)}), id="a large object of another kind"),
+]
+
+
+@pytest.mark.parametrize("raw", HOSTILE)
+def test_work_is_bounded_by_the_size_of_the_object(raw: Json) -> None:
+    """And not by what it asks for: counted in calls, which no busy machine changes."""
+    _, calls = counted(lambda: judged(raw))
+    assert calls < 30_000 + 2 * len(json.dumps(raw))
+
+
+def nested(depth: int) -> Any:
+    """Return a list in a list in a list."""
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("where", ["metadata", "spec", "kind", "replicatedJobs", "labels", "chips"])
+@pytest.mark.parametrize("value", [nested(5_000), 10**5000], ids=["nested deeper than Python calls", "many digits"])
+def test_what_python_cannot_print_is_no_error(where: str, value: Any) -> None:
+    """In any place."""
+    raw = raw_jobset(metadata={"labels": {}})
+    (job,) = raw["spec"]["replicatedJobs"]
+    holder = {
+        "replicatedJobs": raw["spec"],
+        "labels": raw["metadata"],
+        "chips": job["template"]["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"],
+    }.get(where, raw)
+    holder[constants.TPU_RESOURCE if where == "chips" else where] = value
+    assert judged(raw)
+
+
+def test_it_needs_no_yaml_and_no_command_line() -> None:
+    """A server imports what it uses."""
+    script = (
+        "import sys; import provisioner.slices.offline.judge, provisioner.slices.suppliers.gke.rules; "
+        "sys.exit(', '.join({'yaml', 'click', 'google', 'kubernetes', 'structlog'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+KEYS = [
+    "apiVersion",
+    "kind",
+    "metadata",
+    "name",
+    "namespace",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "spec",
+    "replicatedJobs",
+    "replicas",
+    "leaderWorkerTemplate",
+    "size",
+    "template",
+    "parallelism",
+    "nodeSelector",
+    "tolerations",
+    "affinity",
+    "containers",
+    "resources",
+    "limits",
+    constants.TPU_RESOURCE,
+    constants.TPU_TOPOLOGY,
+    constants.CAPACITY,
+]
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=6),
+    st.sampled_from(["JobSet", "Job", "Pod", "v1", "batch/v1", "4", "2x2x2", "-1", "\ud800", "\x00", "true", "*"]),
+)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=4), inner, max_size=4)
+    ),
+    max_leaves=15,
+)
+WHOLE = (raw_jobset(uid="", replicas=2), raw_lws(uid=""), raw_job(uid=""), raw_pod(), stateful_set())
+
+
+def put_somewhere(data: st.DataObject, value: Any) -> Any:
+    """Replace some part of an object by other JSON."""
+    if not isinstance(value, (dict, list)) or not value or data.draw(st.integers(0, 7)) == 0:
+        return data.draw(JSON)
+    places = list(value) if isinstance(value, dict) else list(range(len(value)))
+    place = data.draw(st.sampled_from(places))
+    changed = dict(value) if isinstance(value, dict) else list(value)
+    changed[place] = put_somewhere(data, value[place])
+    return changed
+
+
+@hypothesis_settings(max_examples=200)
+@given(st.data())
+def test_any_json_is_judged(data: st.DataObject) -> None:
+    """Nothing is raised, all that is said can be shown, and it is the same as `plan` says of the object alone."""
+    raw = data.draw(JSON) if data.draw(st.integers(0, 4)) == 0 else data.draw(st.sampled_from(WHOLE))
+    for _ in range(data.draw(st.integers(0, 3))):
+        raw = put_somewhere(data, raw)
+    found = judged(raw)
+    for each in found:
+        assert each.message
+        assert isinstance(each.field, str)
+        assert str(each)
+    planned = forecast([Document(raw)], SERVING, GKE_RULES)
+    said = {(each.severity, each.path, each.message) for each in (*planned.problems, *planned.remarks)}
+    assert {(each.severity, each.path, each.message) for each in found} == said

@@ -1,0 +1,126 @@
+"""The pods that Kubernetes' controllers make of a workload, as far as anything reads them: unschedulable.
+
+Written from the controllers' documents and recordings, and not from `provisioner.slices.offline.expand`, which makes
+the leaders alone: what both get wrong in the same way, `tests/e2e/test_offline.py` finds.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from provisioner import constants
+from provisioner.model.workloads import group_key
+from tests.support.clock import NOW
+from tests.support.objects import Json
+
+#: GKE's admission adds it to every pod that requests chips.
+_CHIPS = {"key": constants.TPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
+_UNSCHEDULABLE = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/3 nodes are available: 3 Insufficient google.com/tpu.",
+    "lastTransitionTime": NOW.isoformat(),
+}
+#: So many pods of a group stand for all of them.
+_MOST_OF_A_GROUP = 3
+_JOBSET, _LWS = "jobset.sigs.k8s.io/", "leaderworkerset.sigs.k8s.io/"
+
+
+def pods_of(raw: Json) -> Iterator[Json]:
+    """Yield the first pods of each group of a workload, its leader among them; all at once."""
+    makers = {"JobSet": _of_jobset, "LeaderWorkerSet": _of_set, "Job": _of_plain_job}
+    yield from makers[raw["kind"]](raw)
+
+
+def _of_jobset(raw: Json) -> Iterator[Json]:
+    owner, jobs = raw["metadata"], raw["spec"]["replicatedJobs"]
+    before = 0
+    total = sum(each.get("replicas", 1) for each in jobs)
+    for each in jobs:
+        template = each["template"]
+        spec = {"completionMode": "Indexed", **template["spec"]}
+        for index in range(each.get("replicas", 1)):
+            name = f"{owner['name']}-{each['name']}-{index}"
+            marks = {
+                f"{_JOBSET}jobset-name": owner["name"],
+                f"{_JOBSET}jobset-uid": owner["uid"],
+                f"{_JOBSET}replicatedjob-name": each["name"],
+                f"{_JOBSET}replicatedjob-replicas": str(each.get("replicas", 1)),
+                f"{_JOBSET}global-replicas": str(total),
+                f"{_JOBSET}job-index": str(index),
+                f"{_JOBSET}job-global-index": str(before + index),
+                f"{_JOBSET}job-key": group_key(owner["namespace"], name),
+                f"{_JOBSET}restart-attempt": "0",
+            }
+            yield from _of_job(owner["namespace"], name, f"uid-of-{name}", spec, marks)
+        before += each.get("replicas", 1)
+
+
+def _of_plain_job(raw: Json) -> Iterator[Json]:
+    owner = raw["metadata"]
+    yield from _of_job(owner["namespace"], owner["name"], owner["uid"], raw["spec"], {})
+
+
+def _of_job(namespace: str, job: str, uid: str, spec: Json, marks: dict[str, str]) -> Iterator[Json]:
+    parallelism = spec.get("parallelism", 1)
+    pods = min(parallelism, spec.get("completions", parallelism))
+    indexed = spec.get("completionMode") == "Indexed"
+    for index in range(min(pods, _MOST_OF_A_GROUP)):
+        labels = {"batch.kubernetes.io/job-name": job, "job-name": job, "batch.kubernetes.io/controller-uid": uid}
+        own = {"batch.kubernetes.io/job-completion-index": str(index)} if indexed else {}
+        yield _pod(
+            spec["template"],
+            name=f"{job}-{index}-abcde" if indexed else f"{job}-abcd{index}",
+            namespace=namespace,
+            labels={**marks, **labels, **own},
+            annotations={**marks, **own},
+            owner={"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid},
+        )
+
+
+def _of_set(raw: Json) -> Iterator[Json]:
+    """Yield the leaders; workers of a set with exclusive placement come when their leader is bound."""
+    owner, groups = raw["metadata"], raw["spec"]["leaderWorkerTemplate"]
+    template = groups.get("leaderTemplate") or groups["workerTemplate"]
+    for group in range(raw["spec"].get("replicas", 1)):
+        leader = f"{owner['name']}-{group}"
+        labels = {
+            f"{_LWS}name": owner["name"],
+            f"{_LWS}worker-index": "0",
+            f"{_LWS}group-index": str(group),
+            f"{_LWS}group-key": group_key(owner["namespace"], leader),
+            "apps.kubernetes.io/pod-index": str(group),
+            "statefulset.kubernetes.io/pod-name": leader,
+        }
+        yield _pod(
+            template,
+            name=leader,
+            namespace=owner["namespace"],
+            labels=labels,
+            annotations={f"{_LWS}size": str(groups.get("size", 1))},
+            owner={"apiVersion": "apps/v1", "kind": "StatefulSet", "name": owner["name"], "uid": "uid-of-statefulset"},
+        )
+
+
+def _pod(template: Json, *, name: str, namespace: str, labels: Json, annotations: Json, owner: dict[str, Any]) -> Json:
+    spec = copy.deepcopy(template["spec"])
+    spec["tolerations"] = [*spec.get("tolerations", []), _CHIPS]
+    own = template.get("metadata", {})
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": f"uid-of-{namespace}-{name}",
+            "creationTimestamp": NOW.isoformat(),
+            "labels": {**own.get("labels", {}), **labels},
+            "annotations": {**own.get("annotations", {}), **annotations},
+            "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
+        },
+        "spec": spec,
+        "status": {"phase": "Pending", "conditions": [_UNSCHEDULABLE]},
+    }
