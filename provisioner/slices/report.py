@@ -26,8 +26,6 @@ from provisioner.slices.view.ids import workload_of_pool
 
 _log = structlog.get_logger(__name__)
 
-#: Phases of a pool that is only planned.
-_UNBORN = frozenset({Phase.WANTED, Phase.BLOCKED})
 #: The chips of a pool count as this state.
 _CHIP_STATE = {
     Phase.WANTED: "wanted",
@@ -181,7 +179,7 @@ class Reporter:
             **_describe(state),
         )
         self._write("pool", _sentence(transition), name, warning=new is Phase.FAILED, state=state)
-        if new in _UNBORN or new is Phase.CREATING:
+        if _is_planned(new):
             self._wanted_at.setdefault(name, transition.at)
         elif new in _TIMED and name in self._wanted_at and (name, new) not in self._timed:
             self._timed.add((name, new))
@@ -208,7 +206,7 @@ class Reporter:
         self._timed -= {(name, phase) for phase in _TIMED}
         if transition.old is Phase.DELETING:
             self._on_pool(name, constants.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
-        elif transition.old not in (*_UNBORN, Phase.CREATING) and workload is not None:
+        elif workload is not None and (transition.old is None or not _is_planned(transition.old)):
             message = f"Node pool {name} is gone, but the provisioner did not delete it"
             self.recorder.emit(workload, kind="Warning", reason=constants.POOL_NOT_FOUND, message=message)
         self._deletes.pop(name, None)
@@ -289,8 +287,8 @@ class Reporter:
         for state in plan.pools:
             chips[_CHIP_STATE[state.phase]] += state.chips
         self.metrics.set_chips(chips)
-        born = (state for state in plan.pools if state.phase not in _UNBORN)
-        self.metrics.set_node_pools(Counter(state.phase.value for state in born))
+        created = (state for state in plan.pools if not state.phase.before_create)
+        self.metrics.set_node_pools(Counter(state.phase.value for state in created))
         slices = (state for state in plan.pools if state.slice_id is not None and state.workload is not None)
         self.metrics.set_slices(Counter(state.phase.value for state in slices))
         backoffs = (*plan.memory.backoffs.values(), *plan.memory.slice_backoffs.values())
@@ -313,6 +311,11 @@ _SENTENCES = {
     Phase.FAILED: "failed",
     Phase.GONE: "is gone",
 }
+
+
+def _is_planned(phase: Phase) -> bool:
+    """Whether GKE has not been seen to have the pool."""
+    return phase.before_create or phase is Phase.CREATING
 
 
 def _sentence(transition: Transition) -> str:

@@ -18,8 +18,8 @@ import structlog
 
 import provisioner
 from provisioner.model.capacity import PoolName
-from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.plan import PoolState
+from provisioner.slices.view.changes import Follower
 from provisioner.slices.view.ids import slice_of_pool, workload_of_pool
 from provisioner.slices.view.states import state_of
 from provisioner.slices.view.types import State
@@ -42,7 +42,6 @@ class _Open:
 
     root: Span
     child: Span
-    mark: tuple[object, ...]
     #: Whether it was ever more than wanted.
     created: bool = False
 
@@ -53,19 +52,16 @@ class Tracing:
 
     provider: TracerProvider
     _open: dict[PoolName, _Open] = field(default_factory=dict)
+    _follower: Follower = field(default_factory=Follower)
 
     def follow(self, pools: Iterable[PoolState], now: datetime) -> None:
         """Begin and end spans for what has changed since the last round."""
-        there: set[PoolName] = set()
-        for pool in pools:
-            there.add(pool.name)
-            mark = (pool.phase, pool.slice_id, pool.workload is None)
-            spans = self._open.get(pool.name)
-            if spans is None:
-                self._begin(pool, mark, now)
-            elif spans.mark != mark:
-                self._go_on(spans, pool, mark, now)
-        for name in self._open.keys() - there:
+        changes = self._follower.follow(pools)
+        for pool in changes.begun:
+            self._begin(pool, now)
+        for pool in changes.changed:
+            self._go_on(self._open[pool.name], pool, now)
+        for name in changes.ended:
             self._end(name, now)
 
     def stop(self) -> None:
@@ -79,7 +75,7 @@ class Tracing:
         self.provider.force_flush(int(_STOP_SECONDS * 1000))
         self.provider.shutdown()
 
-    def _begin(self, pool: PoolState, mark: tuple[object, ...], now: datetime) -> None:
+    def _begin(self, pool: PoolState, now: datetime) -> None:
         began = now
         if pool.leader is not None and pool.leader.unschedulable_since is not None:
             began = min(now, pool.leader.unschedulable_since)
@@ -87,13 +83,12 @@ class Tracing:
         attributes = {"tpu.node_pool": pool.name, **_attributes(pool)}
         root = tracer.start_span(f"slice {pool.group_name}", attributes=attributes, start_time=_ns(began))
         child = self._child(root, pool, began)
-        self._open[pool.name] = _Open(root, child, mark, created=_is_created(pool))
+        self._open[pool.name] = _Open(root, child, created=not pool.phase.before_create)
 
-    def _go_on(self, spans: _Open, pool: PoolState, mark: tuple[object, ...], now: datetime) -> None:
+    def _go_on(self, spans: _Open, pool: PoolState, now: datetime) -> None:
         spans.child.end(_ns(now))
         spans.child = self._child(spans.root, pool, now)
-        spans.mark = mark
-        spans.created = spans.created or _is_created(pool)
+        spans.created = spans.created or not pool.phase.before_create
         # The last slice that it was for.
         spans.root.set_attributes(_attributes(pool))
 
@@ -145,10 +140,6 @@ def make_tracing(environment: Mapping[str, str], *, cluster: str) -> Tracing | N
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     _log.info("tracing.started", endpoint=next(filter(None, map(environment.get, _ENDPOINTS))))
     return Tracing(provider=provider)
-
-
-def _is_created(pool: PoolState) -> bool:
-    return pool.phase not in (Phase.WANTED, Phase.BLOCKED)
 
 
 def _attributes(pool: PoolState) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from provisioner.simulators.gke.records import PoolStatus
-from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.view import State, View, build_view
 from tests.simulation.pools import is_ours
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 #: One of so many decisions is looked at: building a view takes as long as a decision.
 _EVERY = 30
-_WANTED = (Phase.WANTED, Phase.BLOCKED)
 
 
 def view_of(process: Process) -> View | None:
@@ -37,7 +35,7 @@ def false_of_decision(process: Process, plan: Plan) -> Iterator[str]:
     if view is None:
         yield "nothing is shown"
         return
-    created = {each.name: each for each in plan.pools if each.phase not in _WANTED}
+    created = {each.name: each for each in plan.pools if not each.phase.before_create}
     shown = {each.name: each for each in view.pools}
     if shown.keys() != created.keys():
         yield f"shown are pools {sorted(shown)}, there are {sorted(created)}"
@@ -47,7 +45,7 @@ def false_of_decision(process: Process, plan: Plan) -> Iterator[str]:
             yield f"pool {name} has {created[name].ready_nodes} of {nodes} hosts, shown as {pool.hosts!r}"
         if not pool.reason:
             yield f"pool {name} is {pool.state}, and nothing says why"
-    wanting = {each.slice_id for each in plan.pools if each.phase in _WANTED}
+    wanting = {each.slice_id for each in plan.pools if each.phase.before_create}
     waiting = [each for each in view.slices if each.state is State.WAITING]
     if len(waiting) != len(wanting):
         yield f"{len(wanting)} slices want pools, shown are {[each.id for each in waiting]}"

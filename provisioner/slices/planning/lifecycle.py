@@ -36,6 +36,11 @@ class Phase(Enum):
     #: Not there (any more).
     GONE = "gone"
 
+    @property
+    def before_create(self) -> bool:
+        """Whether the pool is only planned: no create has been sent."""
+        return self is Phase.WANTED or self is Phase.BLOCKED
+
 
 #: phase -> the phases that may follow at once, in the order in which a path is sought.
 TRANSITIONS: Mapping[Phase, tuple[Phase, ...]] = MappingProxyType(

@@ -63,6 +63,10 @@ class Supply:
         """What its nodes look like by its specification."""
         return self.rules.expected_node(self.pool)
 
+    def is_ready(self, node: Node) -> bool:
+        """Whether one of its nodes counts as ready."""
+        return _is_ready(node, _chips_of_node(self.pool))
+
     @property
     def calm(self) -> bool:
         """Whether nothing that it is depends on the time, or on a delete."""
@@ -137,11 +141,10 @@ def find_supply(
         ownership = read_ownership(pool.labels)
         if ownership is None:
             continue
-        known = tpu.machine_type(pool.machine_type)
-        chips = max(1, known[1].chips) if known is not None else 1
+        chips = _chips_of_node(pool)
         ready_nodes = 0
         for node in here:
-            ready_nodes += node.ready and node.allocatable_chips >= chips
+            ready_nodes += _is_ready(node, chips)
         unready_since = None
         if pool.status in _UP and ready_nodes < max(1, pool.hosts) and not (pool.capacity in LATE and not here):
             unready_since = min(now, memory.unready_since.get(pool.name, now))
@@ -162,6 +165,16 @@ def find_supply(
             unwatched=_is_unwatched(ownership, snapshot, settings),
         )
     return supply
+
+
+def _chips_of_node(pool: NodePool) -> int:
+    known = tpu.machine_type(pool.machine_type)
+    return max(1, known[1].chips) if known is not None else 1
+
+
+def _is_ready(node: Node, chips: int) -> bool:
+    """Whether a node is ready and shows all its chips."""
+    return node.ready and node.allocatable_chips >= chips
 
 
 def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) -> bool:

@@ -16,9 +16,11 @@ from provisioner.settings import Settings
 from provisioner.settings.prices import Prices
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.serving import ServingPolicy
+from provisioner.slices.demand.slices import all_slices
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
 from provisioner.slices.planning.round import Derived
+from provisioner.slices.planning.supply import Supply
 from provisioner.slices.usage import cost_per_hour
 from provisioner.slices.view import reasons
 from provisioner.slices.view.capacity import capacity_view
@@ -53,7 +55,6 @@ _BEST = (
     State.DELETING,
 )
 _UNREADY_NODES = 10
-_WANTED = (Phase.WANTED, Phase.BLOCKED)
 #: Of a pool that was made for a slice and that nobody is on, these phases tell the slice's state.
 _TOLD_OF_THE_LAST = (Phase.CREATING, Phase.FAILED, Phase.DELETING)
 
@@ -61,7 +62,7 @@ _TOLD_OF_THE_LAST = (Phase.CREATING, Phase.FAILED, Phase.DELETING)
 def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> View:
     """Put together what people see of one round."""
     derived = plan.derived or Derived()
-    slices = {slice_id: each for found in derived.found.values() for slice_id, each in found.slices.items()}
+    slices = all_slices(derived.found)
     notices = _Notices.of(plan.notices)
     round_ = _Round(
         slices=slices,
@@ -146,7 +147,7 @@ def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice
 
 def _users(pool: PoolState) -> tuple[SliceId, ...]:
     """List the slices that have pods on a pool, count on it, or want it."""
-    if pool.phase in _WANTED:
+    if pool.phase.before_create:
         return (pool.slice_id,) if pool.slice_id is not None else ()
     found = {each for each in pool.holders if each is not None}
     if pool.claimant is not None:
@@ -170,7 +171,7 @@ class _Round:
         """Show one slice, by the pool that tells its state."""
         shape, leader = slice_.shape, slice_.leader
         notices = self._told_of(slice_)
-        created = state is not None and state.phase not in _WANTED
+        created = state is not None and not state.phase.before_create
         reason = (
             reasons.of_slice(slice_, state, notices, self.known)
             if state is not None
@@ -213,9 +214,8 @@ class _Round:
         choice = choice_of(pool)
         users = [self.slices[each] for each in _users(state) if each in self.slices]
         owner = users[0] if users else None
-        chips_of_host = max(1, machine[1].chips) if machine is not None else 1
-        hosts = "".join(sorted(_host(node, chips_of_host, self.occupied) for node in supply.nodes)[::-1])
-        unready = sorted(node.name for node in supply.nodes if not _is_ready(node, chips_of_host))
+        hosts = "".join(sorted(_host(node, supply, self.occupied) for node in supply.nodes)[::-1])
+        unready = sorted(node.name for node in supply.nodes if not supply.is_ready(node))
         goes = state.delete_reason is not None and not reasons.is_kept(state, self.known.memory)
         return PoolView(
             name=state.name,
@@ -245,14 +245,10 @@ class _Round:
         return self.notices.on(slice_.leader.uid) if slice_ is not None and slice_.leader is not None else ()
 
 
-def _is_ready(node: Node, chips: int) -> bool:
-    return node.ready and node.allocatable_chips >= chips
-
-
-def _host(node: Node, chips: int, occupied: Collection[str]) -> str:
+def _host(node: Node, supply: Supply, occupied: Collection[str]) -> str:
     if not node.ready:
         return HOST_JOINING
-    if node.allocatable_chips < chips:
+    if not supply.is_ready(node):
         return HOST_CHIPS_MISSING
     return HOST_RUNNING if node.name in occupied else HOST_READY
 

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
+from provisioner.slices.demand.slices import all_slices
 from provisioner.slices.planning.launch.limit_use import uses_of_limits
 from provisioner.slices.planning.memory.open_calls import operations_under_way
 from provisioner.slices.planning.memory.state import Backoff, Memory
@@ -37,9 +38,7 @@ def capacity_view(snapshot: Snapshot, plan: Plan, derived: Derived, settings: Se
 
 
 def _backoffs(memory: Memory, derived: Derived, now: datetime) -> Iterable[BackoffView]:
-    groups = {
-        slice_id: id_of_slice(each) for found in derived.found.values() for slice_id, each in found.slices.items()
-    }
+    groups = {slice_id: id_of_slice(each) for slice_id, each in all_slices(derived.found).items()}
     for key, wait in memory.backoffs.items():
         parts = key.split("/", 3)
         # Else it is the digest of a request whose pool failed.

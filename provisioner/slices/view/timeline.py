@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from provisioner.model.capacity import PoolName
 from provisioner.slices.planning.plan import PoolState
+from provisioner.slices.view.changes import Follower
 from provisioner.slices.view.ids import slice_of_pool, workload_of_pool
 from provisioner.slices.view.states import state_of
 from provisioner.slices.view.types import State
@@ -46,22 +47,17 @@ class Timeline:
 
     def __init__(self) -> None:
         self._tracks: dict[PoolName, Track] = {}
-        self._marks: dict[PoolName, Hashable] = {}
+        self._follower = Follower()
         #: When the pools that are gone went, the earliest first.
         self._ended: dict[PoolName, datetime] = {}
         self._segments = 0
 
     def follow(self, pools: Iterable[PoolState], now: datetime) -> None:
         """Take note of what has changed since the last round."""
-        there: set[PoolName] = set()
-        for pool in pools:
-            there.add(pool.name)
-            mark = (state_of(pool), pool.slice_id, pool.workload is None)
-            if self._marks.get(pool.name) != mark:
-                self._marks[pool.name] = mark
-                self._begin(pool, now)
-        for name in self._marks.keys() - there:
-            del self._marks[name]
+        changes = self._follower.follow(pools)
+        for pool in (*changes.begun, *changes.changed):
+            self._begin(pool, now)
+        for name in changes.ended:
             self._tracks[name] = _ended(self._tracks[name], now)
             self._ended[name] = now
         while self._ended:
