@@ -1,0 +1,195 @@
+"""Reviews of both versions, and anything else that may be posted: a valid answer, whatever comes."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provisioner.admission.hooks import Hook, endpoint_of
+from provisioner.admission.patch import Operation, PatchError, apply_patch, pointer
+from provisioner.admission.review import Answer, Request, encode_answer, parse_review
+
+VERSIONS = ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]
+
+
+class Counted:
+    """Keeps what was observed."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[str] = []
+
+    def reviewed(self, hook: str, outcome: str, seconds: float) -> None:
+        assert hook == "pods"
+        assert seconds >= 0
+        self.outcomes.append(outcome)
+
+
+def review(version: str = VERSIONS[0], **request: Any) -> dict[str, Any]:
+    request = {"uid": "u-1", "kind": {"kind": "Pod"}, "operation": "CREATE", "namespace": "ml", "object": {}, **request}
+    return {"apiVersion": version, "kind": "AdmissionReview", "request": request}
+
+
+def post(body: object, answer: Answer | Exception = Answer(), *, strict: bool = False) -> tuple[int, Any, list[str]]:  # noqa: B008
+    counted = Counted()
+
+    def respond(_request: Request) -> Answer:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    endpoint = endpoint_of(Hook(name="pods", path="/mutate", answer=respond, strict=strict), counted)
+    content = endpoint.answer(body if isinstance(body, bytes) else json.dumps(body).encode())
+    return content.status, json.loads(content.body), counted.outcomes
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_version_and_uid_come_back(version: str):
+    status, answer, outcomes = post(review(version))
+    assert (status, outcomes) == (200, ["admitted"])
+    response = {"uid": "u-1", "allowed": True}
+    assert answer == {"apiVersion": version, "kind": "AdmissionReview", "response": response}
+
+
+def test_a_patch_is_encoded():
+    patch = (Operation(op="add", path="/a", value=[1]), Operation(op="remove", path="/b"))
+    _, answer, outcomes = post(review(), Answer(patch=patch))
+    assert outcomes == ["patched"]
+    assert answer["response"]["patchType"] == "JSONPatch"
+    steps = json.loads(base64.b64decode(answer["response"]["patch"]))
+    assert steps == [{"op": "add", "path": "/a", "value": [1]}, {"op": "remove", "path": "/b"}]
+
+
+def test_a_denial_has_a_reason_and_no_patch():
+    patch = (Operation(op="remove", path="/b"),)
+    _, answer, outcomes = post(review(), Answer(denied="no such topology", patch=patch))
+    assert outcomes == ["denied"]
+    assert answer["response"]["allowed"] is False
+    assert answer["response"]["status"]["message"] == "no such topology"
+    assert answer["response"]["status"]["code"] == 403
+    assert "patch" not in answer["response"]
+
+
+def test_warnings_are_shown_once_each_and_cut_where_the_api_server_would_drop_them():
+    _, answer, outcomes = post(
+        review(), Answer(warnings=("a\nb", "a b", "x" * 5000, *(f"{n}" * 900 for n in range(9))))
+    )
+    assert outcomes == ["warned"]
+    warnings = answer["response"]["warnings"]
+    assert warnings[0] == "a b"
+    assert warnings[-1] == "there are more warnings than can be shown"
+    assert sum(map(len, warnings)) <= 4096
+
+
+def test_nothing_is_changed_where_something_is_deleted():
+    _, answer, _ = post(review(operation="DELETE"), Answer(patch=(Operation(op="remove", path="/b"),)))
+    assert "patch" not in answer["response"]
+
+
+def test_what_fails_is_told_and_admitted_or_denied_where_that_is_asked_for():
+    _, answer, outcomes = post(review(), ValueError("boom"))
+    assert outcomes == ["failed"]
+    assert answer["response"]["allowed"] is True
+    assert "the webhook pods failed" in answer["response"]["warnings"][0]
+    _, answer, _ = post(review(), ValueError("boom"), strict=True)
+    assert answer["response"]["allowed"] is False
+    assert answer["response"]["uid"] == "u-1"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        [],
+        None,
+        "x",
+        {},
+        {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v2", "request": {}},
+        {"kind": "AdmissionReview", "apiVersion": VERSIONS[0]},
+        {"kind": "AdmissionReview", "apiVersion": VERSIONS[0], "request": 5},
+        {"kind": "Pod", "apiVersion": VERSIONS[0], "request": {}},
+    ],
+    ids=lambda body: repr(body)[:40],
+)
+def test_what_is_no_review_is_answered_as_one(body: object):
+    status, answer, outcomes = post(body)
+    assert (status, outcomes) == (400, ["malformed"])
+    assert answer["kind"] == "AdmissionReview"
+    assert answer["response"]["allowed"] is False
+    assert (
+        "AdmissionReview" in answer["response"]["status"]["message"]
+        or "JSON" in answer["response"]["status"]["message"]
+    )
+
+
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(_JSON)
+def test_any_json_gets_a_valid_answer(body: object):
+    status, answer, _ = post(body)
+    assert status == 400
+    assert answer["response"]["uid"] == ""
+
+
+@settings(max_examples=40)
+@given(st.fixed_dictionaries(dict.fromkeys(("uid", "kind", "operation", "namespace", "object", "oldObject"), _JSON)))
+def test_any_request_is_read(request: dict[str, Any]):
+    status, answer, _ = post(review(**request))
+    assert status == 200
+    assert isinstance(answer["response"]["uid"], str)
+
+
+def test_an_answer_to_a_request_that_was_read():
+    request = parse_review(json.dumps(review(dryRun=True, oldObject={"a": 1})).encode())
+    assert request.dry_run
+    assert request.old_object == {"a": 1}
+    assert json.loads(encode_answer(request, Answer()))["response"]["uid"] == "u-1"
+
+
+# --- patches
+
+
+def test_a_patch_is_applied_as_the_api_server_does():
+    before = {"a": {"b/c": [1, 3]}, "d~e": 5, "f": None}
+    patch = (
+        Operation(op="add", path=pointer("a", "b/c", 1), value=2),
+        Operation(op="add", path=pointer("a", "b/c", "-"), value=4),
+        Operation(op="replace", path=pointer("d~e"), value=6),
+        Operation(op="remove", path=pointer("f")),
+    )
+    assert apply_patch(before, patch) == {"a": {"b/c": [1, 2, 3, 4]}, "d~e": 6}
+    assert before["d~e"] == 5
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        Operation(op="remove", path="/x"),
+        Operation(op="replace", path="/a/5", value=1),
+        Operation(op="add", path="/a/3", value=1),
+        Operation(op="add", path="/x/y", value=1),
+        Operation(op="remove", path="/a/-"),
+        Operation(op="add", path="/b/c", value=1),
+    ],
+    ids=lambda each: f"{each.op} {each.path}",
+)
+def test_a_patch_that_does_not_fit_is_told(operation: Operation):
+    with pytest.raises(PatchError):
+        apply_patch({"a": [1], "b": 1}, (operation,))
