@@ -55,6 +55,11 @@ class Keeper:
     problem: str = "no certificate is served yet"
     _served: Keys | None = field(default=None, init=False)
 
+    @property
+    def serving(self) -> bool:
+        """Whether there is any certificate."""
+        return self._served is not None
+
     def step(self) -> None:
         """Do what is due; what cannot be done now is told in `problem`, and tried again in the next step."""
         try:

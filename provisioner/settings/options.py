@@ -30,6 +30,7 @@ class Group(Enum):
     NODES = "Nodes"
     TUNING = "Tuning"
     ENVIRONMENT = "The provisioner's own environment"
+    WEBHOOK = "The webhook server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from provisioner.settings.effective import Settings
 from provisioner.settings.forms import LONGEST_RUN_SECONDS, SHORTEST_RUN_SECONDS, SecretValueError, region_of
-from provisioner.settings.options import OPTIONS
+from provisioner.settings.options import OPTIONS, Option
 
 #: Of these OAuth scopes a node needs one to pull private images.
 _PULLING_SCOPES = ("/cloud-platform", "/devstorage.read_only", "/devstorage.read_write", "/devstorage.full_control")
@@ -23,14 +23,16 @@ class SettingsError(ValueError):
         super().__init__(f"{count} setting{'s are' if count > 1 else ' is'} missing or invalid:\n{lines}")
 
 
-def read_settings(environment: Mapping[str, str], *, inferred: Mapping[str, str] | None = None) -> Settings:
-    """Read all options; `inferred` holds values by variable for those that the environment leaves out.
+def read_options(
+    options: Iterable[Option], environment: Mapping[str, str], *, inferred: Mapping[str, str] | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Read options; return their values by field, and all that is wrong with them.
 
-    Raises SettingsError with every problem at once.
+    `inferred` holds values by variable for those that the environment leaves out.
     """
     values: dict[str, Any] = {}
     problems: list[str] = []
-    for option in OPTIONS:
+    for option in options:
         text = environment.get(option.variable, "").strip() or (inferred or {}).get(option.variable, "")
         if not text:
             if option.default is None:
@@ -49,6 +51,15 @@ def read_settings(environment: Mapping[str, str], *, inferred: Mapping[str, str]
             continue
         if option.field:
             values[option.field] = value
+    return values, problems
+
+
+def read_settings(environment: Mapping[str, str], *, inferred: Mapping[str, str] | None = None) -> Settings:
+    """Read all options of the controller, `inferred` as for `read_options`.
+
+    Raises SettingsError with every problem at once.
+    """
+    values, problems = read_options(OPTIONS, environment, inferred=inferred)
     problems += _contradictions(values)
     if problems:
         raise SettingsError(problems)

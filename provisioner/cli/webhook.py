@@ -1,0 +1,109 @@
+"""`tpu-provisioner webhook`: the admission webhook server in the foreground.
+
+It takes the flags and variables of gke-tpu-env-injector, so that its manifests need another image alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provisioner import kube, settings
+from provisioner.cli.frame import Command, complete_files, kubeconfig_option
+from provisioner.cli.start import refuse
+from provisioner.runtime import logs
+from provisioner.runtime.http import ServerError
+from provisioner.settings.webhook import read_webhook_settings
+from provisioner.webhook import app
+
+#: Where gke-tpu-env-injector looks for its certificate.
+_CERTIFICATE, _KEY = "/etc/tls/tls.crt", "/etc/tls/tls.key"
+
+
+def _truth(_context: click.Context, _option: click.Parameter, text: str) -> bool:
+    try:
+        return settings.go_bool(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} {error}") from error
+
+
+def _file_option(
+    name: str, variable: str, default: str, text: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        name,
+        envvar=variable,
+        default=default,
+        show_default=True,
+        show_envvar=True,
+        metavar="FILE",
+        shell_complete=complete_files,
+        help=text,
+    )
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "{prog} webhook",
+        "{prog} webhook --tls-cert-file=tls.crt --tls-key-file=tls.key --bind-address=127.0.0.1:8443",
+    ),
+)
+@click.option("--bind-address", default=":8443", show_default=True, help="address of the webhooks, over HTTPS")
+@click.option("--metrics-bind-address", default=":8080", show_default=True, help='address of /metrics; "0" disables it')
+@click.option(
+    "--health-probe-bind-address",
+    default=":8081",
+    show_default=True,
+    help='address of /healthz and /readyz; "0" disables it',
+)
+@_file_option("--tls-cert-file", "GTEI_TLS_CERT_FILE", _CERTIFICATE, "certificate; read again when it changes")
+@_file_option("--tls-key-file", "GTEI_TLS_KEY_FILE", _KEY, "its key")
+@click.option(
+    "--verbose",
+    envvar="GTEI_VERBOSE",
+    default="false",
+    is_flag=False,
+    flag_value="true",
+    metavar="BOOL",
+    callback=_truth,
+    show_envvar=True,
+    help="log at level debug",
+)
+@kubeconfig_option
+def command(
+    bind_address: str,
+    metrics_bind_address: str,
+    health_probe_bind_address: str,
+    tls_cert_file: str,
+    tls_key_file: str,
+    verbose: bool,  # noqa: FBT001 - click hands over by name
+    kubeconfig: str | None,
+) -> int:
+    """Serve admission webhooks: TPU variables for pods.
+
+    Without certificate files the server makes its own certificates and lets its webhook configurations trust them.
+    Other settings come from the environment; see docs/webhook.md.
+    """
+    context = click.get_current_context()
+    given = any(
+        context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+        for name in ("tls_cert_file", "tls_key_file")
+    )
+    certificate, key = Path(tls_cert_file), Path(tls_key_file)
+    files = app.Files(certificate=certificate, key=key) if given or certificate.exists() else None
+    try:
+        effective = read_webhook_settings(os.environ)
+        api = kube.connect(kubeconfig)
+    except (settings.SettingsError, kube.KubeconfigError) as error:
+        return refuse(str(error))
+    logs.configure("debug" if verbose else effective.log_level)
+    addresses = app.Addresses(webhooks=bind_address, metrics=metrics_bind_address, probes=health_probe_bind_address)
+    try:
+        return app.run(effective, addresses, api, files)
+    except ServerError as error:
+        return refuse(str(error))

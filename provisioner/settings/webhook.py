@@ -1,0 +1,96 @@
+"""Every option of the webhook server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from provisioner import constants
+from provisioner.settings import forms
+from provisioner.settings.options import Group, Option
+from provisioner.settings.reading import SettingsError, read_options
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        variable="INJECT",
+        field="injection",
+        group=Group.WEBHOOK,
+        read=forms.choice("off", "opt-in", "all"),
+        default="opt-in",
+        description="Which pods that request chips get TPU variables: opt-in: those that have the label or annotation "
+        "tpu-provisioner.cloud.google.com/inject: enabled, or gke-tpu-env-injector.aaronbatilo.dev/inject: enabled, "
+        'and those of StatefulSets that have it; all: all but those that have it as "disabled"; off: none.',
+    ),
+    Option(
+        variable="INJECT_TOPOLOGY",
+        field="topology",
+        group=Group.WEBHOOK,
+        read=forms.go_bool,
+        default="false",
+        description="Also set the variables that GKE's device plugin sets, such as TPU_ACCELERATOR_TYPE and "
+        "TPU_HOST_BOUNDS. For clusters without it.",
+    ),
+    Option(
+        variable="INJECT_PROBLEMS",
+        field="wrong",
+        group=Group.WEBHOOK,
+        read=forms.choice("warn", "deny"),
+        default="warn",
+        description="What is done about a pod whose variables cannot be told: warn: it is created without them, and "
+        "whoever creates it is warned; deny: it is rejected.",
+    ),
+    Option(
+        variable="WEBHOOK_SERVICE",
+        field="service",
+        group=Group.WEBHOOK,
+        read=forms.matching(forms.NAMESPACE, "the name of a Service"),
+        default="tpu-provisioner-webhook",
+        description="The Service by which API servers reach the webhook server: its own certificates are made for it.",
+    ),
+    Option(
+        variable="WEBHOOK_CONFIGURATION",
+        field="configuration",
+        group=Group.WEBHOOK,
+        read=forms.matching(forms.NAMESPACE, "the name of an object"),
+        default="tpu-provisioner-webhook",
+        description="The name of the MutatingWebhookConfiguration and the ValidatingWebhookConfiguration that are told "
+        "to trust these certificates.",
+    ),
+    Option(
+        variable="POD_NAMESPACE",
+        field="own_namespace",
+        group=Group.WEBHOOK,
+        read=forms.matching(forms.NAMESPACE, "a namespace name"),
+        default=constants.DEFAULT_NAMESPACE,
+        description="The namespace of that Service, and of the Secret with the certificates.",
+    ),
+    Option(
+        variable="LOG_LEVEL",
+        field="log_level",
+        group=Group.WEBHOOK,
+        read=forms.choice("debug", "info", "warning", "error"),
+        default="info",
+        description="debug, info, warning or error.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSettings:
+    """The effective settings of the webhook server."""
+
+    injection: str = "opt-in"
+    topology: bool = False
+    wrong: str = "warn"
+    service: str = "tpu-provisioner-webhook"
+    configuration: str = "tpu-provisioner-webhook"
+    own_namespace: str = constants.DEFAULT_NAMESPACE
+    log_level: str = "info"
+
+
+def read_webhook_settings(environment: Mapping[str, str]) -> WebhookSettings:
+    """Read all options; raise SettingsError with every problem at once."""
+    values, problems = read_options(OPTIONS, environment)
+    if problems:
+        raise SettingsError(problems)
+    return WebhookSettings(**values)

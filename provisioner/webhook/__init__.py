@@ -1,0 +1,1 @@
+"""The webhook server: the hooks of all products behind one address."""

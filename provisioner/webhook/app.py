@@ -1,0 +1,202 @@
+"""Putting the webhook server together, starting it, and ending in good order."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+import provisioner
+from provisioner.admission.files import CertificateFiles
+from provisioner.admission.hooks import Hook, endpoint_of
+from provisioner.admission.keeper import Keeper, Registration
+from provisioner.environment import Injection, Wrong
+from provisioner.environment import Settings as EnvironmentSettings
+from provisioner.environment.review import review_pod
+from provisioner.kube.protocol import Api
+from provisioner.runtime import garbage, signals
+from provisioner.runtime.connections import Limits
+from provisioner.runtime.endpoints import make_endpoint_server
+from provisioner.runtime.http import HttpServer, ServerError, parse_address
+from provisioner.runtime.status import Probes, Scrapes, make_status_server
+from provisioner.settings.webhook import WebhookSettings
+from provisioner.webhook.metrics import Metrics
+from provisioner.webhook.owners import Owners
+
+_log = structlog.get_logger(__name__)
+
+NAME = "tpu-provisioner-webhook"
+#: Certificates are looked at so often.
+_LOOK_SECONDS = 10.0
+#: After SIGTERM reviews are answered for so long: API servers have to learn that this replica goes.
+_DRAIN_SECONDS = 8.0
+#: A review holds an object of up to 3 MiB, twice where it is changed. The limit for connections is far above what API
+#: servers open; they keep those that are idle for 90 s.
+_LIMITS = Limits(connections=512, request_seconds=15.0, idle_seconds=120.0, body_bytes=8 * 1024 * 1024)
+
+
+class Certificates(Protocol):
+    """Where the server's certificate comes from."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether there is any certificate."""
+
+    @property
+    def problem(self) -> str:
+        """Why it is not as it should be; empty where it is."""
+
+    def step(self) -> None:
+        """Do what is due."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """The command line's part of the settings."""
+
+    webhooks: str = ":8443"
+    metrics: str = ":8080"
+    probes: str = ":8081"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """A certificate and its key that somebody else keeps."""
+
+    certificate: Path
+    key: Path
+
+
+@dataclass(slots=True, kw_only=True)
+class WebhookServer:
+    """All parts, put together; nothing runs before `start`."""
+
+    certificates: Certificates
+    server: HttpServer
+    status: HttpServer
+    metrics: Metrics
+    stopping: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Serve; raise ServerError where an address cannot be served."""
+        self.status.start()
+        # Without a certificate nobody can be answered, and /readyz says so.
+        self._look()
+        self.server.start()
+        self._thread = threading.Thread(target=self._keep_looking, name="certificates", daemon=True)
+        self._thread.start()
+
+    def problems(self) -> Sequence[str]:
+        """Return what keeps the server from answering."""
+        if self.stopping.is_set():
+            return ["the webhook server is ending"]
+        return [] if self.certificates.serving else [self.certificates.problem]
+
+    def alive(self) -> bool:
+        """Whether the certificates are still looked at."""
+        return self._thread is None or self._thread.is_alive()
+
+    def stop(self, *, drain: Callable[[float], object]) -> None:
+        """Say that this replica goes, answer what still comes, then end."""
+        self.stopping.set()
+        drain(_DRAIN_SECONDS)
+        self.server.stop()
+        self.status.stop()
+
+    def _look(self) -> None:
+        self.certificates.step()
+        self.metrics.certificates(self.certificates.problem)
+
+    def _keep_looking(self) -> None:
+        while not self.stopping.wait(_LOOK_SECONDS):
+            self._look()
+
+
+def build(settings: WebhookSettings, addresses: Addresses, api: Api, files: Files | None) -> WebhookServer:
+    """Put the parts together; without `files` the server makes its own certificates. Raises ServerError."""
+    metrics = Metrics(version=provisioner.__version__)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    address = parse_address(addresses.webhooks)
+    if address is None:
+        raise ServerError("the address of the webhooks cannot be disabled")
+    hooks = make_hooks(settings, api)
+    for each in hooks:
+        metrics.know(each.name)
+    server = make_endpoint_server(
+        NAME, address, [endpoint_of(each, metrics) for each in hooks], limits=_LIMITS, tls=context
+    )
+    webhook: WebhookServer
+    status = make_status_server(
+        NAME,
+        Scrapes(address=addresses.metrics, exposition=metrics.exposition),
+        Probes(address=addresses.probes, alive=lambda: webhook.alive(), problems=lambda: webhook.problems()),  # noqa: PLW0108
+    )
+    webhook = WebhookServer(
+        certificates=_certificates(settings, api, files, context), server=server, status=status, metrics=metrics
+    )
+    return webhook
+
+
+def make_hooks(settings: WebhookSettings, api: Api) -> list[Hook]:
+    """Return the webhooks of all products."""
+    environment = EnvironmentSettings(
+        injection=Injection(settings.injection), topology=settings.topology, wrong=Wrong(settings.wrong)
+    )
+    owners = Owners(api)
+    return [
+        Hook(
+            name="environment",
+            # The path of gke-tpu-env-injector.
+            path="/mutate",
+            answer=partial(review_pod, read_owner=owners.read, settings=environment),
+            strict=environment.wrong is Wrong.DENY,
+        )
+    ]
+
+
+def run(settings: WebhookSettings, addresses: Addresses, api: Api, files: Files | None) -> int:
+    """Serve webhooks until SIGTERM or SIGINT; return the exit code. Raises ServerError."""
+    ended = threading.Event()
+    webhook = build(settings, addresses, api, files)
+
+    def stop(signal_name: str) -> None:
+        _log.info("webhook.stopping", signal=signal_name)
+        ended.set()
+
+    signals.on_end(stop)
+    garbage.look_less_often()
+    webhook.start()
+    _log.info(
+        "webhook.started",
+        version=provisioner.__version__,
+        ports=webhook.server.ports,
+        certificates="files" if files is not None else "own",
+    )
+    ended.wait()
+    webhook.stop(drain=lambda seconds: threading.Event().wait(seconds))
+    _log.info("webhook.stopped")
+    return 0
+
+
+def _certificates(settings: WebhookSettings, api: Api, files: Files | None, context: ssl.SSLContext) -> Certificates:
+    if files is not None:
+        return CertificateFiles(certificate=files.certificate, key=files.key, context=context)
+    host = f"{settings.service}.{settings.own_namespace}"
+    return Keeper(
+        api=api,
+        namespace=settings.own_namespace,
+        secret=f"{settings.service}-certificates",
+        names=(f"{host}.svc", f"{host}.svc.cluster.local", host),
+        registrations=(Registration(resource="mutatingwebhookconfigurations", name=settings.configuration),),
+        context=context,
+        now=lambda: datetime.now(UTC),
+    )
