@@ -6,10 +6,10 @@ Only `cryptography` is asked, and only where the server makes its own certificat
 from __future__ import annotations
 
 import datetime as dt
+import os
 import ssl
-import tempfile
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -97,16 +97,23 @@ def valid_until(keys: Keys, names: Sequence[str], *, now: dt.datetime) -> dt.dat
 
 def load(context: ssl.SSLContext, keys: Keys) -> None:
     """Serve these keys from the next connection on; KeysError where they cannot be used."""
-    # OpenSSL reads them from files alone.
-    with tempfile.TemporaryDirectory(prefix="tpu-provisioner-") as folder:
-        certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
-        certificate.write_text(keys.certificate_pem)
-        key.touch(mode=0o600)
-        key.write_text(keys.key_pem)
+    # OpenSSL reads them from files alone. These are in memory: a key is never written to a disk.
+    with _in_memory(keys.certificate_pem) as certificate, _in_memory(keys.key_pem) as key:
         try:
             context.load_cert_chain(certificate, key)
         except (ssl.SSLError, OSError) as error:
             raise KeysError(f"certificate and key cannot be used: {error}") from error
+
+
+@contextmanager
+def _in_memory(text: str) -> Iterator[str]:
+    descriptor = os.memfd_create("pem")
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(text.encode())
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 def _pem(certificate: x509.Certificate) -> str:

@@ -1,0 +1,183 @@
+"""The whole server over real sockets: reviews over TLS, own certificates or files, probes, metrics, the end."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import socket
+import ssl
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import pytest
+
+from provisioner.admission.keys import make_keys
+from provisioner.settings.webhook import WebhookSettings
+from provisioner.webhook.app import Addresses, Files, WebhookServer, build
+from tests.support.kube import FakeKube
+from tests.support.waiting import wait_for
+
+CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/tpu-provisioner-webhook"
+STATEFUL_SET = "/apis/apps/v1/namespaces/ml/statefulsets/train"
+ANYWHERE = Addresses(webhooks="127.0.0.1:0", metrics="127.0.0.1:0", probes="127.0.0.1:0")
+HOST = "tpu-provisioner-webhook.tpu-provisioner-system.svc"
+#: As long as a busy machine may take.
+pytestmark = pytest.mark.timeout(30)
+
+
+@pytest.fixture
+def kube() -> FakeKube:
+    fake = FakeKube()
+    fake.put_object(CONFIGURATION, {"webhooks": [{"name": "pods.tpu", "clientConfig": {}}]})
+    fake.put_object(
+        STATEFUL_SET, {"metadata": {"name": "train", "uid": "u"}, "spec": {"replicas": 4, "serviceName": "workers"}}
+    )
+    return fake
+
+
+@pytest.fixture
+def webhook(kube: FakeKube) -> Iterator[WebhookServer]:
+    built = build(WebhookSettings(), ANYWHERE, kube, None)
+    built.start()
+    yield built
+    built.stop(drain=lambda _seconds: None)
+
+
+def bundle(kube: FakeKube) -> str:
+    raw = kube.object(CONFIGURATION)
+    assert raw is not None
+    return base64.b64decode(raw["webhooks"][0]["clientConfig"]["caBundle"]).decode()
+
+
+def post(webhook: WebhookServer, authority: str, body: bytes, **headers: str) -> tuple[int, bytes]:
+    """Post as an API server does: connected by address, with the Service's name in the handshake."""
+    context = ssl.create_default_context(cadata=authority)
+    plain = socket.create_connection(("127.0.0.1", webhook.server.ports[0]), timeout=10)
+    with context.wrap_socket(plain, server_hostname=HOST) as encrypted:
+        connection = http.client.HTTPConnection("127.0.0.1")
+        connection.sock = encrypted
+        connection.request("POST", "/mutate", body, {"Content-Type": "application/json", **headers})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def review(**metadata: Any) -> bytes:
+    reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "u", "controller": True}
+    pod = {
+        "metadata": {"name": "train-2", "ownerReferences": [reference], **metadata},
+        "spec": {"containers": [{"name": "w", "resources": {"limits": {"google.com/tpu": 4}}}]},
+    }
+    request = {"uid": "1", "kind": {"kind": "Pod"}, "operation": "CREATE", "namespace": "ml", "object": pod}
+    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+
+
+ASKING = {"labels": {"gke-tpu-env-injector.aaronbatilo.dev/inject": "enabled"}}
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def status_port(webhook: WebhookServer, path: str) -> int:
+    """Return the port that serves a path: both addresses let the system choose."""
+    return next(port for port in webhook.status.ports if get(port, path)[0] != 404)
+
+
+def test_a_pod_that_asks_gets_its_variables(webhook: WebhookServer, kube: FakeKube):
+    status, body = post(webhook, bundle(kube), review(**ASKING))
+    assert status == 200
+    patch = json.loads(base64.b64decode(json.loads(body)["response"]["patch"]))
+    variables = {each["name"]: each["value"] for each in patch[0]["value"]}
+    assert variables["TPU_WORKER_ID"] == "2"
+    assert variables["TPU_WORKER_HOSTNAMES"] == "train-0.workers,train-1.workers,train-2.workers,train-3.workers"
+
+
+def test_a_pod_that_does_not_ask_is_left_alone(webhook: WebhookServer, kube: FakeKube):
+    _, body = post(webhook, bundle(kube), review())
+    assert json.loads(body)["response"] == {"uid": "1", "allowed": True}
+
+
+def test_probes_and_metrics(webhook: WebhookServer, kube: FakeKube):
+    post(webhook, bundle(kube), review(**ASKING))
+    post(webhook, bundle(kube), b"[]")
+    assert get(status_port(webhook, "/readyz"), "/readyz") == (200, "ok\n")
+    assert get(status_port(webhook, "/healthz"), "/healthz") == (200, "ok\n")
+    _, metrics = get(status_port(webhook, "/metrics"), "/metrics")
+    reviews = "tpu_provisioner_webhook_reviews_total"
+    assert f'{reviews}{{hook="environment",outcome="patched"}} 1.0' in metrics
+    assert f'{reviews}{{hook="environment",outcome="malformed"}} 1.0' in metrics
+    assert f'{reviews}{{hook="environment",outcome="denied"}} 0.0' in metrics
+    assert 'tpu_provisioner_webhook_review_duration_seconds_count{hook="environment"} 2.0' in metrics
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"{}", {"Content-Type": "text/plain"}, 415),
+        (b" " * (9 * 1024 * 1024), {}, 413),
+        (b'{"a":' + b" " * (3 * 1024 * 1024) + b"1}", {}, 400),
+        (b"", {}, 400),
+    ],
+    ids=["another content type", "too large", "3 MiB of nothing", "empty"],
+)
+def test_what_is_wrong_with_a_request_is_told(
+    webhook: WebhookServer, kube: FakeKube, body: bytes, headers: dict[str, str], status: int
+):
+    try:
+        found, _ = post(webhook, bundle(kube), body, **headers)
+    except (ConnectionResetError, BrokenPipeError, ssl.SSLError):
+        # The answer was sent, and the rest of the body refused.
+        assert status == 413
+    else:
+        assert found == status
+
+
+def test_without_a_certificate_the_server_is_not_ready(kube: FakeKube, tmp_path: Path):
+    files = Files(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
+    webhook = build(WebhookSettings(), ANYWHERE, kube, files)
+    webhook.start()
+    try:
+        port = status_port(webhook, "/readyz")
+        assert get(port, "/readyz")[0] == 503
+        made = make_keys([HOST], now=datetime.now(UTC), valid=timedelta(days=1))
+        files.certificate.write_text(made.certificate_pem)
+        # A key that does not fit yet.
+        other = make_keys([HOST], now=datetime.now(UTC), valid=timedelta(days=1))
+        files.key.write_text(other.key_pem)
+        webhook.certificates.step()
+        assert "cannot be served" in webhook.certificates.problem
+        files.key.write_text(made.key_pem)
+        webhook.certificates.step()
+        assert get(port, "/readyz") == (200, "ok\n")
+        status, _ = post(webhook, made.authority_pem, review(**ASKING))
+        assert status == 200
+        # What is there later cannot be used: what is served stays.
+        files.certificate.write_text("nonsense")
+        webhook.certificates.step()
+        assert post(webhook, made.authority_pem, review(**ASKING))[0] == 200
+        assert get(port, "/readyz") == (200, "ok\n")
+    finally:
+        webhook.stop(drain=lambda _seconds: None)
+
+
+def test_while_it_ends_it_is_not_ready_and_still_answers(kube: FakeKube):
+    webhook = build(WebhookSettings(), ANYWHERE, kube, None)
+    webhook.start()
+    port = status_port(webhook, "/readyz")
+    seen = []
+
+    def drain(_seconds: float) -> None:
+        wait_for(lambda: get(port, "/readyz") == (503, "the webhook server is ending\n"))
+        seen.append(post(webhook, bundle(kube), review(**ASKING))[0])
+
+    webhook.stop(drain=drain)
+    assert seen == [200]
