@@ -50,7 +50,7 @@ def _file_option(
     cls=Command,
     examples=(
         "{prog} webhook",
-        "{prog} webhook --tls-cert-file=tls.crt --tls-key-file=tls.key --bind-address=127.0.0.1:8443",
+        "{prog} webhook --tls-cert-file=tls.crt --tls-key-file=tls.key",
     ),
 )
 @click.option("--bind-address", default=":8443", show_default=True, help="address of the webhooks, over HTTPS")
