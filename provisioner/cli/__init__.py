@@ -1,4 +1,4 @@
-"""The commands: run, drain, topologies, demo, simulator."""
+"""The commands."""
 
 from provisioner.cli.main import main
 

@@ -8,6 +8,7 @@ import sys
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
+from provisioner.cli import output
 from provisioner.cli.frame import Command
 
 _SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
@@ -48,4 +49,5 @@ def complete_for_kubectl() -> int:
     for item in plain:
         sys.stdout.write(f"{item.value}\t{item.help}\n" if item.help else f"{item.value}\n")
     sys.stdout.write(f"{_FILES if len(plain) < len(items) else _NO_FILES}\n")
+    output.finish()
     return os.EX_OK

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import provisioner
+from provisioner.cli import output
 
 if TYPE_CHECKING:
     import click
@@ -36,6 +37,14 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. Raises SystemExit with code 2 where the command line is wrong."""
+    output.prepare()
+    try:
+        return _run(arguments)
+    finally:
+        output.finish()
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     program = os.path.basename(sys.argv[0])  # noqa: PTH119 - pathlib takes 10 ms to import
     shown = "kubectl tpu" if program == _NAME_OF_PLUGIN else _PROGRAM
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -71,11 +80,9 @@ def make_frame() -> click.Group:
 def _choose(given: list[str], program: str) -> int:
     import click  # noqa: PLC0415
 
-    from provisioner.cli import output  # noqa: PLC0415
     from provisioner.cli.exits import ExitCode  # noqa: PLC0415
     from provisioner.cli.frame import wants_color  # noqa: PLC0415
 
-    output.never_refuse_a_letter()
     try:
         # Completion scripts set this variable, whatever the program is called.
         ended = make_frame().main(

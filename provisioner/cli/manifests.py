@@ -64,5 +64,6 @@ def _read(source: str, content: bytes) -> tuple[list[Document], list[Problem]]:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        return [], [Problem(source=source, line=line, message=f"is not UTF-8: byte 0x{content[error.start]:02x}")]
+        message = f"is not {error.encoding.upper()}: byte 0x{content[error.start]:02x}"
+        return [], [Problem(source=source, line=line, message=message)]
     return read_documents(source, text)

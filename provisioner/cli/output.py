@@ -7,10 +7,25 @@ import os
 import sys
 
 
-def never_refuse_a_letter() -> None:
-    """Let standard output escape what its encoding lacks: what commands print has the words of others in it."""
+def prepare() -> None:
+    """Let standard output take whatever is printed.
+
+    What its encoding lacks is escaped, for what commands print has the words of others in it. Where it is closed, as by
+    `>&-`, it is as if it were /dev/null.
+    """
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - pathlib takes 10 ms to import
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def finish() -> None:
+    """Print what is still to be printed, at the end of every command; that nobody reads it any more is no error."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        drop_the_rest()
 
 
 def drop_the_rest() -> None:

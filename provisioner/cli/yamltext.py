@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,9 +21,10 @@ from provisioner.slices.offline.documents import Document, Node
 _MOST_DEPTH = 100
 #: All aliases expanded.
 _MOST_CHARACTERS = 16 * 1024 * 1024
+#: Of a file, those that `<<` names once more each time: as many as ten megabytes of pods have.
+_MOST_VALUES = 500_000
 _SEPARATOR = re.compile(r"^---(?=[ \t\r]|$)", re.MULTILINE)
 _NOTHING = re.compile(r"(---)?\s*")
-_ONLY_REMARKS = re.compile(r"(\s*(#.*|%.*)?\n?)*\Z")
 _UNPRINTABLE = yaml.reader.Reader.NON_PRINTABLE
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: What JSON may have in texts and YAML may not, or would take for a line break.
@@ -32,6 +33,8 @@ _ESCAPE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u[dD][89a-fA-F]..|\\
 _NULLS = ("", "~", "null", "Null", "NULL")
 _TRUE = ("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON")
 _FALSE = ("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF")
+#: What is no text without quotes.
+_WORDS = {**dict.fromkeys(_NULLS), **dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}
 _INT = re.compile(r"[-+]?(0b[01]+|0o?[0-7]+|0x[0-9a-fA-F]+|[1-9][0-9]*|0)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 #: More digits are no number of any field, and Python takes long to read them.
@@ -39,6 +42,9 @@ _MOST_DIGITS = 40
 #: Tags of scalars that are no texts, quoted or not.
 _NUMBERS = ("int", "float", "bool", "null")
 _TAG = "tag:yaml.org,2002:"
+#: The key `<<`; no key of an object begins so.
+_MERGE = "\0<<"
+_NO_KEY = "has a mapping or a list as a key; keys are texts"
 
 
 class Problem(NamedTuple):
@@ -66,12 +72,14 @@ class _Open:
     """A mapping or sequence that has not ended."""
 
     node: Node
+    anchor: str | None
+    #: The children of a mapping; None for a sequence.
+    fields: dict[str, Node] | None
     #: The key whose value comes next, and its line.
     key: str | None = None
     key_line: int = 0
     #: Mappings that `<<` names.
     merged: list[Node] = field(default_factory=list)
-    anchor: str | None = None
 
 
 def read_documents(source: str, text: str) -> tuple[list[Document], list[Problem]]:
@@ -85,13 +93,15 @@ def read_documents(source: str, text: str) -> tuple[list[Document], list[Problem
         return [], [Problem(source=source, line=line, message=message)]
     documents: list[Document] = []
     problems: list[Problem] = []
+    values = 0
     for first_line, part in _parts(text):
-        reader = _Reader(source=source, first_line=first_line)
+        reader = _Reader(source=source, first_line=first_line, values=values)
         try:
             documents += reader.documents(part)
         except _UnreadableError as error:
             problems.append(Problem(source=source, line=error.line, message=str(error)))
         problems += reader.problems
+        values = reader.values
     return documents, problems
 
 
@@ -123,7 +133,7 @@ def _parts(text: str) -> Iterator[tuple[int, str]]:
     for start, end in itertools.pairwise(starts):
         part = carried + text[start:end]
         # Directives and comments belong to what follows them.
-        if end < len(text) and "%" in part and _ONLY_REMARKS.match(part):
+        if end < len(text) and "%" in part and _has_only_remarks(part):
             carried = part
             continue
         if not _NOTHING.fullmatch(part):
@@ -132,12 +142,18 @@ def _parts(text: str) -> Iterator[tuple[int, str]]:
         carried = ""
 
 
+def _has_only_remarks(part: str) -> bool:
+    return all(line.lstrip()[:1] in ("", "#", "%") for line in part.split("\n"))
+
+
 @dataclass(slots=True)
 class _Reader:
     """Reads one part of a file."""
 
     source: str
     first_line: int
+    #: So far in the file.
+    values: int = 0
     problems: list[Problem] = field(default_factory=list)
     _anchors: dict[str, Node | None] = field(default_factory=dict)
     _stack: list[_Open] = field(default_factory=list)
@@ -145,15 +161,23 @@ class _Reader:
 
     def documents(self, text: str) -> list[Document]:
         found = []
+        take: dict[type[yaml.Event], Callable[[Any], None]] = {
+            yaml.ScalarEvent: self._scalar,
+            yaml.MappingStartEvent: self._start,
+            yaml.SequenceStartEvent: self._start,
+            yaml.MappingEndEvent: self._end,
+            yaml.SequenceEndEvent: self._end,
+            yaml.AliasEvent: self._alias,
+        }
         try:
             for event in yaml.parse(text, Loader=_LOADER):
-                if isinstance(event, yaml.DocumentStartEvent):
+                kind = event.__class__
+                if kind in take:
+                    take[kind](event)
+                elif kind is yaml.DocumentStartEvent:
                     self._anchors, self._stack, self._root = {}, [], None
-                elif isinstance(event, yaml.DocumentEndEvent):
-                    if self._root is not None and self._root.value is not None:
-                        found.append(Document(self._root.value, self.source, self._root))
-                else:
-                    self._take(event)
+                elif kind is yaml.DocumentEndEvent and self._root is not None and self._root.value is not None:
+                    found.append(Document(self._root.value, self.source, self._root))
         except yaml.MarkedYAMLError as error:
             raise _UnreadableError(self._line_of_error(error), _words_of(error, self.first_line)) from error
         except yaml.YAMLError as error:
@@ -161,109 +185,125 @@ class _Reader:
         return found
 
     def _line(self, event: Any) -> int:
-        return self.first_line + int(event.start_mark.line)
+        line: int = event.start_mark.line
+        return self.first_line + line
 
     def _line_of_error(self, error: yaml.MarkedYAMLError) -> int:
         mark = error.problem_mark or error.context_mark
         return self.first_line + (int(mark.line) if mark is not None else 0)
 
-    def _take(self, event: Any) -> None:
-        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
-            if len(self._stack) >= _MOST_DEPTH:
-                raise _UnreadableError(self._line(event), f"is nested deeper than {_MOST_DEPTH} levels")
-            is_mapping = isinstance(event, yaml.MappingStartEvent)
-            line = self._line(event)
-            node = Node(line=line, value={}, children={}, key_lines={})
-            if not is_mapping:
-                node = Node(line=line, value=[], children=[])
+    def _scalar(self, event: Any) -> None:
+        text, line = event.value, self._line(event)
+        top = self._stack[-1] if self._stack else None
+        self._count(1, line)
+        if top is not None and top.key is None and top.fields is not None:
+            top.key, top.key_line = _MERGE if text == "<<" and not event.style else _key(_value_of(event)), line
             if event.anchor is not None:
-                self._anchors[event.anchor] = None
-            self._stack.append(_Open(node, anchor=event.anchor))
-        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-            opened = self._stack.pop()
-            _merge(opened)
-            if opened.anchor is not None:
-                self._anchors[opened.anchor] = opened.node
-            self._put(opened.node, self._line(event))
-        elif isinstance(event, yaml.ScalarEvent):
-            node = Node(line=self._line(event), value=_scalar(event), size=len(event.value) + 1)
-            if event.anchor is not None:
-                self._anchors[event.anchor] = node
-            self._put(node, node.line, is_merge=event.value == "<<" and not event.style)
-        elif isinstance(event, yaml.AliasEvent):
-            if event.anchor not in self._anchors:
-                raise _UnreadableError(self._line(event), f"alias *{event.anchor} names no anchor above it")
-            found = self._anchors[event.anchor]
-            if found is None:
-                raise _UnreadableError(self._line(event), f"alias *{event.anchor} is inside of what it stands for")
-            self._put(found, self._line(event))
+                self._anchors[event.anchor] = Node(line, _value_of(event), size=len(text) + 1)
+            return
+        node = Node(line, _value_of(event), size=len(text) + 1)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        self._put(node, line)
 
-    def _put(self, node: Node, line: int, *, is_merge: bool = False) -> None:
-        """Put a value, or a key, where it belongs."""
+    def _start(self, event: Any) -> None:
+        line = self._line(event)
+        self._count(1, line)
+        if len(self._stack) >= _MOST_DEPTH:
+            raise _UnreadableError(line, f"is nested deeper than {_MOST_DEPTH} levels")
+        if self._stack and self._stack[-1].fields is not None and self._stack[-1].key is None:
+            raise _UnreadableError(line, _NO_KEY)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = None
+        if event.__class__ is yaml.MappingStartEvent:
+            fields: dict[str, Node] = {}
+            self._stack.append(_Open(Node(line, {}, fields, {}), event.anchor, fields))
+        else:
+            self._stack.append(_Open(Node(line, [], []), event.anchor, None))
+
+    def _end(self, event: Any) -> None:
+        opened = self._stack.pop()
+        if opened.merged:
+            self._merge(opened)
+        if opened.anchor is not None:
+            self._anchors[opened.anchor] = opened.node
+        self._put(opened.node, self._line(event))
+
+    def _alias(self, event: Any) -> None:
+        line = self._line(event)
+        self._count(1, line)
+        if event.anchor not in self._anchors:
+            raise _UnreadableError(line, f"alias *{event.anchor} names no anchor above it")
+        found = self._anchors[event.anchor]
+        if found is None:
+            raise _UnreadableError(line, f"alias *{event.anchor} is inside of what it stands for")
+        top = self._stack[-1] if self._stack else None
+        if top is not None and top.key is None and top.fields is not None:
+            if found.children is not None:
+                raise _UnreadableError(line, _NO_KEY)
+            top.key, top.key_line = _key(found.value), line
+        else:
+            self._put(found, line)
+
+    def _put(self, node: Node, line: int) -> None:
+        """Put a value where it belongs."""
         if not self._stack:
             self._root = node
             return
         top = self._stack[-1]
-        holder = top.node
-        if isinstance(holder.children, list):
-            holder.children.append(node)
+        holder, fields = top.node, top.fields
+        if fields is None:
+            # A sequence.
+            holder.children.append(node)  # type: ignore[union-attr]
             holder.value.append(node.value)
-        elif top.key is None:
-            top.key, top.key_line = "<<" if is_merge else _key(node, line), line
-            if is_merge:
-                # No key of an object begins so.
-                top.key = "\0<<"
-            return
-        elif top.key == "\0<<":
-            top.merged += node.children if isinstance(node.children, list) else [node]
-            top.key = None
-            return
         else:
-            self._set(top, node)
+            key, top.key = top.key or "", None
+            if key == _MERGE:
+                top.merged += node.children if isinstance(node.children, list) else [node]
+                return
+            lines = holder.key_lines if holder.key_lines is not None else {}
+            if key in fields:
+                message = f"key {_short(key)} is there twice, first in line {lines[key]}; remove one"
+                self.problems.append(Problem(source=self.source, line=top.key_line, message=message))
+            fields[key], lines[key] = node, top.key_line
+            holder.value[key] = node.value
+            holder.size += len(key) + 1
         holder.size += node.size
         if holder.size > _MOST_CHARACTERS:
             raise _UnreadableError(line, f"has more than {_MOST_CHARACTERS:,} characters, its aliases expanded")
 
-    def _set(self, top: _Open, node: Node) -> None:
-        holder, key = top.node, top.key or ""
-        top.key = None
-        children, lines = holder.children, holder.key_lines
-        if not isinstance(children, dict) or lines is None:
-            raise TypeError("only mappings have keys")
-        if key in children:
-            message = f"key {_short(key)} is there twice, first in line {lines[key]}; remove one"
-            self.problems.append(Problem(source=self.source, line=top.key_line, message=message))
-        children[key], lines[key] = node, top.key_line
-        holder.value[key] = node.value
-        holder.size += len(key) + 1
+    def _merge(self, opened: _Open) -> None:
+        """Add what `<<` names and the mapping does not have itself."""
+        holder, fields = opened.node, opened.fields
+        for each in opened.merged:
+            if isinstance(each.children, dict) and fields is not None:
+                self._count(len(each.children), holder.line)
+                for key, node in each.children.items():
+                    if key not in fields:
+                        fields[key] = node
+                        holder.value[key] = node.value
+                        holder.size += node.size
+
+    def _count(self, values: int, line: int) -> None:
+        self.values += values
+        if self.values > _MOST_VALUES:
+            raise _UnreadableError(line, f"has more than {_MOST_VALUES:,} values; split the file")
 
 
-def _merge(opened: _Open) -> None:
-    """Add what `<<` names and the mapping does not have itself."""
-    holder = opened.node
-    for each in opened.merged:
-        if not isinstance(each.children, dict) or not isinstance(holder.children, dict):
-            continue
-        for key, node in each.children.items():
-            if key not in holder.children:
-                holder.children[key] = node
-                holder.value[key] = node.value
-                holder.size += node.size
-
-
-def _key(node: Node, line: int) -> str:
-    if node.children is not None:
-        raise _UnreadableError(line, "has a mapping or a list as a key; keys are texts")
-    value = node.value
+def _key(value: Any) -> str:
     return value if isinstance(value, str) else "null" if value is None else json.dumps(value)
 
 
-def _scalar(event: Any) -> Any:
+def _value_of(event: Any) -> Any:
     """Read a scalar as kubectl does."""
-    text, kind = _whole(str(event.value)), str(event.tag or "").removeprefix(_TAG)
-    if kind in _NUMBERS or (not event.style and kind != "str"):
-        return _plain(text)
-    return text
+    text: str = event.value
+    tag = event.tag
+    if not tag and not event.style:
+        # As nearly all are.
+        return _plain(text if text.isascii() else _whole(text))
+    kind = str(tag or "").removeprefix(_TAG)
+    text = _whole(text)
+    return _plain(text) if kind in _NUMBERS or (not event.style and kind != "str") else text
 
 
 def _whole(text: str) -> str:
@@ -272,12 +312,8 @@ def _whole(text: str) -> str:
 
 
 def _plain(text: str) -> Any:
-    if text in _NULLS:
-        return None
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
+    if text in _WORDS:
+        return _WORDS[text]
     if not (text[0] in "-+." or text[0].isdigit()) or len(text) > _MOST_DIGITS:
         return text
     digits = text.replace("_", "")

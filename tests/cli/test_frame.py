@@ -192,3 +192,34 @@ def test_reading_objects_needs_no_client() -> None:
     assert all(getattr(kube, name) is not None for name in kube.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         kube.__getattr__("nothing")
+
+
+#: Unbuffered output finds out at once that nobody reads it, other output at the end alone.
+_BUFFERING = pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+
+
+@_BUFFERING
+@pytest.mark.parametrize(
+    "line", ["--help", "run --help", "topologies", "completion bash", "plan -o json -f {manifest}"]
+)
+def test_a_reader_that_has_seen_enough_is_no_error(line: str, unbuffered: str) -> None:
+    """`... | head` ends quietly, whatever the command is and however much it prints."""
+    manifest = Path(__file__).parents[2] / "examples" / "jobset.yaml"
+    with subprocess.Popen(
+        [sys.executable, "-m", "provisioner", *line.format(manifest=manifest).split()],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("line", ["--version", "run --help", "topologies tpu7x"])
+def test_no_output_at_all_is_no_error(line: str) -> None:
+    """`... >&-`, as some supervisors start programs."""
+    command = f'exec "{sys.executable}" -m provisioner {line} >&-'
+    done = subprocess.run(["/bin/sh", "-c", command], stderr=subprocess.PIPE, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")

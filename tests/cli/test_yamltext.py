@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from provisioner.cli import yamltext
 from provisioner.cli.yamltext import read_documents
 
 #: Some texts are as large as the API server takes them, and the machine may be busy.
@@ -88,6 +89,24 @@ def test_a_yaml_bomb_is_not_expanded() -> None:
     assert "its aliases expanded" in problems[0].message
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("[" + "x, " * 60 + "]", id="in a list"),
+        pytest.param("\n".join(f"k{n}: 1" for n in range(40)), id="keys and values"),
+        pytest.param("a: 1\n---\n" * 30, id="in several documents"),
+        pytest.param("a: &a [1, 2]\nb: [" + "*a, " * 60 + "]", id="aliases"),
+        pytest.param("a: &a {b: 1, c: 2, d: 3}\ne:\n  <<: [" + "*a, " * 20 + "]", id="merges"),
+    ],
+)
+def test_no_more_values_are_read_than_a_file_of_a_person_has(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes time to read each; here no more than fifty."""
+    assert read_documents("f", text)[1] == []
+    monkeypatch.setattr(yamltext, "_MOST_VALUES", 50)
+    (problem, *_) = read_documents("f", text)[1]
+    assert "has more than 50 values; split the file" in problem.message
+
+
 def test_lines_of_fields_and_of_what_is_not_there() -> None:
     """The nearest field above it."""
     documents, _ = read_documents("f", "# a remark\na:\n  b:\n    - c: 1\n    - &x\n      d: 2\ne: *x\n---\nf: 1\n")
@@ -115,6 +134,14 @@ def test_lines_of_fields_and_of_what_is_not_there() -> None:
         pytest.param("!" * 100_000, id="a tag"),
         pytest.param("{" * 90 + "a: 1" + "}" * 90, id="as deep as is allowed"),
         pytest.param("&a " * 1000, id="anchors of nothing"),
+        pytest.param("\n" * 5_000 + "a: '%'\n---\nb: 1\n", id="a percent sign after many empty lines"),
+        pytest.param(
+            f"a: &a {{{', '.join(f'k{n}: 1' for n in range(5_000))}}}\nb:\n  <<: [{', '.join(['*a'] * 20_000)}]",
+            id="one mapping merged again and again",
+        ),
+        pytest.param("a: 1\r\n" * 50_000, id="thousands of keys that are there twice"),
+        pytest.param("? " * 5_000, id="keys of keys"),
+        pytest.param("- !!binary x\n" * 50_000, id="tags"),
     ],
 )
 def test_large_texts_end(text: str) -> None:

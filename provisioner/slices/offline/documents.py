@@ -18,7 +18,7 @@ _LIST_SUFFIX = "List"
 _MOST_CHARACTERS = 80
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Node:
     """A value in a text, and its line; an alias is the same node once more."""
 

@@ -243,7 +243,7 @@ def _read_pod(reading: Reading, document: Document, raw: dict[str, Any]) -> None
     named = title(_POD, raw["metadata"])
     try:
         pod = parse_pod(raw)
-        chips = podspec.requested_chips(f"pod {named}", raw["spec"])
+        chips = podspec.requested_chips(named.replace(_POD, "pod", 1), raw["spec"])
     except fields.MalformedObject as error:
         reading.remark(document, path_of(str(error), document.raw, _BARE), named, str(error))
         return
