@@ -32,6 +32,8 @@ _log = structlog.get_logger(__name__)
 GRACE_SECONDS = 1
 #: Connections that wait in the kernel to be accepted.
 BACKLOG = 128
+#: So long a connection waits when all clients together have asked too much.
+_PAUSE_SECONDS = 0.25
 _TOO_LONG = "request line and headers are too long\n"
 
 
@@ -47,7 +49,11 @@ class Limits:
     #: Request line and headers together.
     header_bytes: int = 16384
     body_bytes: int = 65536
-    #: Paths whose answers have no end: their time starts anew as long as the client takes what it is sent.
+    #: All clients together are answered so often, and so many times more at once; None: as often as they ask. Who asks
+    #: more waits for a moment, so that whoever asks all the time leaves the processor to others.
+    answers_per_second: float | None = None
+    answers_at_once: int = 200
+    #: Paths whose answers have no end: their time starts anew whenever the client has taken what it was sent.
     streams: frozenset[str] = frozenset()
 
 
@@ -87,8 +93,30 @@ class Config(uvicorn.Config):
         )
         self.limits = limits
         self.monotonic = monotonic
+        self.pace = _Pace(limits, monotonic)
         #: Not uvicorn's own: connections would count after their handshake alone.
         self.tls = tls
+
+
+class _Pace:
+    """How often clients are answered."""
+
+    def __init__(self, limits: Limits, monotonic: Callable[[], float]) -> None:
+        self._limits = limits
+        self._monotonic = monotonic
+        self._left = float(limits.answers_at_once)
+        self._counted_at = monotonic()
+
+    def is_exceeded(self) -> bool:
+        """Count one answer; return whether it was one too many."""
+        per_second = self._limits.answers_per_second
+        if per_second is None:
+            return False
+        now = self._monotonic()
+        passed, self._counted_at = now - self._counted_at, now
+        left = min(float(self._limits.answers_at_once), self._left + passed * per_second) - 1
+        self._left = max(0.0, left)
+        return left < 0
 
 
 class Connection(H11Protocol):
@@ -168,13 +196,19 @@ class Connection(H11Protocol):
         """Start the time of the next request, unless the client has not yet received this answer."""
         if not self.flow.write_paused:
             self._rest()
-        super().on_response_complete()
+        if self.config.pace.is_exceeded():
+            # What comes meanwhile stays unread.
+            self.loop.call_later(_PAUSE_SECONDS, super().on_response_complete)
+        else:
+            super().on_response_complete()
 
     def resume_writing(self) -> None:
-        """Start the time of the next request once the client has received the answer."""
+        """Start the time of the next request once the client has received the answer; of a stream with each piece."""
         super().resume_writing()
         if not self._answering:
             self._rest()
+        elif self._streaming:
+            self._begin()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """Keep answering a client that has closed its sending half; uvicorn would drop the answer."""

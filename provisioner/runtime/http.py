@@ -81,7 +81,7 @@ class HttpServer:
     def start(self) -> None:
         """Listen and serve in the background; raise ServerError, and serve nothing, if an address is not free."""
         try:
-            self._sockets.extend(map(_listen, self._apps))
+            self._sockets.extend(_listen(each, self._limits) for each in self._apps)
         except ServerError:
             self._close()
             raise
@@ -145,7 +145,7 @@ class HttpServer:
         return [cast(Connection, each) for server in self._servers for each in server.server_state.connections]
 
 
-def _listen(address: Address) -> socket.socket:
+def _listen(address: Address, limits: Limits) -> socket.socket:
     where = f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
     try:
         listening = _listen_on(address)
@@ -155,8 +155,12 @@ def _listen(address: Address) -> socket.socket:
         raise ServerError(f"address {where!r} cannot be served: {error}") from error
     except UnicodeError as error:
         raise ServerError(f"address {where!r} cannot be served: the host is not a name") from error
-    # Connections inherit it. An answer is written in two pieces; the second must not wait for an acknowledgement.
+    # Connections inherit these. An answer is written in two pieces; the second must not wait for an acknowledgement.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # A client whose machine is gone acknowledges nothing. The kernel would go on for a quarter of an hour, and take
+        # the little that a stream sends.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.request_seconds * 1000))
     return listening
 
 

@@ -103,6 +103,18 @@ def test_an_answer_is_sent_without_delay(serve: Serve) -> None:
         assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux alone has the option")
+def test_a_client_whose_machine_is_gone_is_given_up_by_the_kernel(serve: Serve) -> None:
+    """It would hold its stream for a quarter of an hour: what a stream says fits the buffers of the system."""
+    server = serve(hello, request_seconds=7.0)
+    with socket.create_connection(("127.0.0.1", server.ports[0]), _PATIENCE_SECONDS) as client:
+        client.sendall(_ASK)
+        assert client.recv(12) == b"HTTP/1.1 200"
+        [connection] = server._connections()
+        served = connection.transport.get_extra_info("socket")
+        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7000
+
+
 def test_two_apps_share_one_thread(serve: Serve) -> None:
     """Each address has its own app; all of them are served by one thread."""
     before = set(threading.enumerate())

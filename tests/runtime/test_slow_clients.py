@@ -133,6 +133,22 @@ def test_silent_clients_hold_no_more_than_the_limit(make: Callable[..., Ground])
     assert 3 <= ground.held() <= 4
 
 
+def test_who_asks_all_the_time_waits_and_others_do_not(make: Callable[..., Ground]) -> None:
+    """Answers cost processor time; a connection that is new, as that of a probe, is answered at once."""
+    ground = make(answers_per_second=0.0, answers_at_once=5)
+    greedy = ground.connect()
+    started = time.monotonic()
+    greedy.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 9)
+    answered = b""
+    while answered.count(b"ok\n") < 6:
+        answered += greedy.recv(65536)
+    assert ground.probe() == 200
+    while answered.count(b"ok\n") < 9:
+        answered += greedy.recv(65536)
+    # After the fifth three times a quarter of a second.
+    assert time.monotonic() - started > 0.7
+
+
 def test_the_greediest_client_gives_way(make: Callable[..., Ground]) -> None:
     """One who opens many connections cuts own ones, not the one that somebody else opened before."""
     ground = make(connections=4, request_seconds=60.0)
