@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,11 +19,10 @@ class Content:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A path, and what it answers; called in a thread of its own."""
+    """A path, and what it answers, whatever the query; called in a thread, one page at a time."""
 
     path: str
-    #: Takes the parameters of the query.
-    make: Callable[[Mapping[str, str]], Content]
+    make: Callable[[], Content]
     #: So many requests are served at once; more are answered 503.
     at_once: int = 8
 
@@ -34,8 +33,11 @@ class Feed(Protocol):
     def pending(self) -> bool:
         """Whether there may be something to send; called often, by the event loop: must not block."""
 
-    def read(self) -> bytes:
-        """Return what is to be sent, as server-sent events; empty for nothing. Called in a thread."""
+    def read(self) -> Sequence[bytes]:
+        """Return what is to be sent, as server-sent events in parts; empty for nothing. Called in a thread.
+
+        Parts that several clients are sent are best the same objects: they are kept until the slowest client has them.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,6 @@ class Stream:
     """A path that answers with server-sent events until the client goes."""
 
     path: str
-    #: Takes the parameters of the query.
-    open: Callable[[Mapping[str, str]], Feed]
+    open: Callable[[], Feed]
     #: So many clients at once; more are answered 503 and may poll.
     at_once: int = 16

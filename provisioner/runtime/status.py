@@ -3,41 +3,41 @@
 A product adds pages and streams of its own to those of the probes.
 
 Addresses are in Go's form, as the Go provisioner's flags have them. There is neither TLS nor authentication; what is
-served is no secret, and network policies decide who may ask. Each page is created in a thread of its own, and the
-number of threads is limited: a page that hangs does not block the others. What a product adds is created one at a time:
-threads share the interpreter, and whoever asks all the time must not slow down the controller's loop and the probes.
+served is no secret, and network policies decide who may ask. Probes are answered at once, by the thread of the server.
+Scrapes are created in threads of their own, and the number of threads is limited: one that hangs does not block the
+others. What a product adds is created one at a time: threads share the interpreter, and whoever asks all the time must
+not slow down the controller's loop and the probes.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from provisioner.runtime import gzipped
+from provisioner.runtime.background import Worker, in_thread
 from provisioner.runtime.connections import Limits
+from provisioner.runtime.event_streams import route_of_stream
 from provisioner.runtime.http import Address, HttpServer, parse_address
-from provisioner.runtime.pages import Content, Feed, Page, Stream
+from provisioner.runtime.pages import Content, Page, Stream
 
-_T = TypeVar("_T")
+#: Returns the status and the body of an answer.
+_Probe = Callable[[], tuple[int, bytes]]
 
-#: How many probes (of each page) run at once; more are answered 503.
-_PROBES = 32
-_LIMITS = Limits()
-#: A stream is looked at so often, and says that it is alive after so long without anything to say.
-_STREAM_LOOK_SECONDS = 0.5
-_STREAM_ALIVE_SECONDS = 4.0
+#: Probes, scrapers and people ask far less often.
+_LIMITS = Limits(answers_per_second=100.0)
+#: Pages that are smaller are not compressed.
+_GZIP_BYTES = 16384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,10 @@ class Scrapes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """What probes and people are served, and at which address."""
+    """What probes and people are served, and at which address.
+
+    `alive` and `problems` are called by the thread of the server, and must not block.
+    """
 
     address: str
     #: The heartbeat of the loop.
@@ -76,39 +79,37 @@ def make_status_server(
     """Return the server of metrics, health and readiness; raise ServerError for an invalid address."""
     limits = replace(limits, streams=frozenset(each.path for each in probes.streams))
     routes: dict[Address, list[Route]] = {}
-    for text, served in ((scrapes.address, _routes_of_scrapes(scrapes)), (probes.address, _routes_of_probes(probes))):
-        address = parse_address(text)
-        if address is not None:
-            routes.setdefault(address, []).extend(served)
-    apps = {address: _app(pages) for address, pages in routes.items()}
+    answers: dict[Address, Mapping[str, _Probe]] = {}
+    if (address := parse_address(scrapes.address)) is not None:
+        routes[address] = [_metrics(scrapes)]
+    if (address := parse_address(probes.address)) is not None:
+        routes.setdefault(address, []).extend(_routes_of_product(probes))
+        answers[address] = _answers(probes)
+    apps = {address: _app(served, answers.get(address, {})) for address, served in routes.items()}
     return HttpServer(apps, name=name, limits=limits, monotonic=monotonic)
 
 
-def _routes_of_scrapes(scrapes: Scrapes) -> list[Route]:
-    def expose(_query: Mapping[str, str]) -> Response:
-        return Response(scrapes.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+def _answers(probes: Probes) -> Mapping[str, _Probe]:
+    return {
+        "/healthz": lambda: _text([] if probes.alive() else ["the loop has stopped making rounds"]),
+        "/readyz": lambda: _text(probes.problems()),
+    }
 
-    return [_page("/metrics", expose, scrapes.at_once)]
 
-
-def _routes_of_probes(probes: Probes) -> list[Route]:
-    turn = threading.Lock()
+def _routes_of_product(probes: Probes) -> list[Route]:
+    worker, packer = Worker(), gzipped.Packer()
     return [
-        _page("/healthz", lambda _: _text([] if probes.alive() else ["the loop has stopped making rounds"]), _PROBES),
-        _page("/readyz", lambda _: _text(probes.problems()), _PROBES),
-        *(_page(each.path, _response_of(each, turn), each.at_once) for each in probes.pages),
-        *(_stream(each, turn) for each in probes.streams),
+        *(_page(each, worker, packer) for each in probes.pages),
+        *(route_of_stream(each, worker, packer) for each in probes.streams),
     ]
 
 
-def _text(problems: Sequence[str]) -> Response:
-    if problems:
-        return PlainTextResponse("\n".join(problems) + "\n", 503)
-    return PlainTextResponse("ok\n")
+def _text(problems: Sequence[str]) -> tuple[int, bytes]:
+    return (503, "\n".join((*problems, "")).encode()) if problems else (200, b"ok\n")
 
 
-def _app(routes: Sequence[Route]) -> Starlette:
-    paths = " ".join(sorted(each.path for each in routes))
+def _app(routes: Sequence[Route], probes: Mapping[str, _Probe]) -> ASGIApp:
+    paths = " ".join(sorted((*probes, *(each.path for each in routes))))
 
     async def reject(request: Request, _error: Exception) -> Response:
         if request.method not in ("GET", "HEAD"):
@@ -122,106 +123,67 @@ def _app(routes: Sequence[Route]) -> Starlette:
 
     app = Starlette(routes=routes, exception_handlers={HTTPException: reject, Exception: fail})
     app.router.redirect_slashes = False
-    return app
+    return _Probed(app, probes)
 
 
-def _response_of(page: Page, turn: threading.Lock) -> Callable[[Mapping[str, str]], Response]:
-    def make(query: Mapping[str, str]) -> Response:
-        with turn:
-            content: Content = page.make(query)
-        return Response(content.body, content.status, dict(content.headers), content.media_type)
+class _Probed:
+    """Answers probes before anything else is looked at: whoever asks all the time costs as little as can be."""
 
-    return make
-
-
-def _page(path: str, make: Callable[[Mapping[str, str]], Response], at_once: int) -> Route:
-    room = threading.BoundedSemaphore(at_once)
-
-    async def endpoint(request: Request) -> Response:
-        # The time-out of a connection does not stop a page that hangs.
-        if not room.acquire(blocking=False):
-            return PlainTextResponse("too many requests at once\n", 503)
-        query = dict(request.query_params)
-        return await _in_thread(lambda: make(query), room.release)
-
-    return Route(path, endpoint)
-
-
-def _stream(stream: Stream, turn: threading.Lock) -> Route:
-    room = threading.BoundedSemaphore(stream.at_once)
-
-    async def endpoint(request: Request) -> Response:
-        if not room.acquire(blocking=False):
-            return PlainTextResponse("too many streams at once\n", 503, {"Retry-After": "5"})
-        try:
-            feed = stream.open(dict(request.query_params))
-        except BaseException:
-            room.release()
-            raise
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return _EventStream(_events(feed, turn), headers, room.release)
-
-    return Route(stream.path, endpoint)
-
-
-class _EventStream(StreamingResponse):
-    """Server-sent events; gives its room back however it ends, begun or not."""
-
-    def __init__(self, events: AsyncIterator[bytes], headers: Mapping[str, str], release: Callable[[], None]) -> None:
-        super().__init__(events, 200, headers, "text/event-stream")
-        self._release = release
+    def __init__(self, app: ASGIApp, probes: Mapping[str, _Probe]) -> None:
+        self._app = app
+        self._probes = probes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        probe = self._probes.get(scope["path"])
+        if probe is None or scope["method"] not in ("GET", "HEAD"):
+            await self._app(scope, receive, send)
+            return
+        status, body = probe()
+        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def _metrics(scrapes: Scrapes) -> Route:
+    room = threading.BoundedSemaphore(scrapes.at_once)
+
+    async def endpoint(_request: Request) -> Response:
+        # The time-out of a connection does not stop a scrape that hangs.
+        if not room.acquire(blocking=False):
+            return PlainTextResponse("too many requests at once\n", 503)
+        return Response(await in_thread(scrapes.exposition, room.release), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    return Route("/metrics", endpoint)
+
+
+def _page(page: Page, worker: Worker, packer: gzipped.Packer) -> Route:
+    room = threading.BoundedSemaphore(page.at_once)
+
+    async def endpoint(request: Request) -> Response:
+        if not room.acquire(blocking=False):
+            return PlainTextResponse("too many requests at once\n", 503)
         try:
-            await super().__call__(scope, receive, send)
+            return await worker.do(lambda: _response(page.make(), request.headers, packer))
         finally:
-            self._release()
+            room.release()
+
+    return Route(page.path, endpoint)
 
 
-async def _events(feed: Feed, turn: threading.Lock) -> AsyncIterator[bytes]:
-    """Yield what a feed has to say, and a comment now and then, so that both ends know that the other is there."""
-
-    def read() -> bytes:
-        with turn:
-            return feed.read()
-
-    loop = asyncio.get_running_loop()
-    said = float("-inf")
-    while True:
-        text = await _in_thread(read, _nothing) if feed.pending() else b""
-        if not text and loop.time() - said >= _STREAM_ALIVE_SECONDS:
-            text = b": alive\n\n"
-        if text:
-            said = loop.time()
-            yield text
-        await asyncio.sleep(_STREAM_LOOK_SECONDS)
+def _response(content: Content, asked: Mapping[str, str], packer: gzipped.Packer) -> Response:
+    """Return a page as a client asks for it: not at all where it has the same one, compressed where it takes that."""
+    headers = dict(content.headers)
+    if "ETag" in headers and _tags(headers["ETag"]) & _tags(asked.get("if-none-match", "")):
+        return Response(status_code=304, headers=headers)
+    body = content.body
+    if len(body) >= _GZIP_BYTES:
+        headers["Vary"] = "Accept-Encoding"
+        if gzipped.takes_gzip(asked.get("accept-encoding", "")):
+            headers["Content-Encoding"] = "gzip"
+            body = packer.whole(body)
+    return Response(body, content.status, headers, content.media_type)
 
 
-def _nothing() -> None:
-    """Nothing is to be given back."""
-
-
-def _in_thread(make: Callable[[], _T], release: Callable[[], None]) -> Awaitable[_T]:
-    """Do something in a thread that does not delay the end of the process."""
-    made: Future[_T] = Future()
-    # From now on it cannot be cancelled.
-    made.set_running_or_notify_cancel()
-
-    def work() -> None:
-        try:
-            try:
-                page = make()
-            finally:
-                release()
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
-            made.set_exception(error)
-        else:
-            made.set_result(page)
-
-    try:
-        threading.Thread(target=work, name="http-page", daemon=True).start()
-    except RuntimeError:
-        # The system gives no more threads.
-        release()
-        raise
-    return asyncio.wrap_future(made)
+def _tags(header: str) -> frozenset[str]:
+    """Return the versions that a header names."""
+    return frozenset(each.strip().removeprefix("W/") for each in header.split(",")) - {""}

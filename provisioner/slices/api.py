@@ -40,19 +40,19 @@ def pages(board: Board) -> tuple[Page, ...]:
     """Return the pages that the board is served as."""
     return (
         *page.pages(),
-        Page(path=ROOT, make=lambda _: _json(_paths())),
-        Page(path=f"{ROOT}/openapi.json", make=lambda _: _json(_described())),
-        Page(path=f"{ROOT}/board", make=lambda _: _json(board.json())),
-        Page(path=f"{ROOT}/about", make=lambda _: _json(_ENCODER.encode(_about(board.document())))),
-        Page(path=f"{ROOT}/capacity", make=lambda _: _json(_ENCODER.encode(_capacity(board.document())))),
-        Page(path=f"{ROOT}/settings", make=lambda _: _json(_ENCODER.encode({"settings": board.settings()}))),
+        Page(path=ROOT, make=lambda: _json(_paths())),
+        Page(path=f"{ROOT}/openapi.json", make=lambda: _json(_described())),
+        Page(path=f"{ROOT}/board", make=lambda: _json(board.json())),
+        Page(path=f"{ROOT}/about", make=lambda: _json(_ENCODER.encode(_about(board.document())))),
+        Page(path=f"{ROOT}/capacity", make=lambda: _json(_ENCODER.encode(_capacity(board.document())))),
+        Page(path=f"{ROOT}/settings", make=lambda: _json(_ENCODER.encode({"settings": board.settings()}))),
         *(Page(path=f"{ROOT}/{name}", make=_list(board, name)) for name in _LISTS),
     )
 
 
 def streams(board: Board) -> tuple[Stream, ...]:
     """Return the streams of the board."""
-    return (Stream(path=f"{ROOT}/events", open=lambda _: BoardFeed(board)),)
+    return (Stream(path=f"{ROOT}/events", open=lambda: BoardFeed(board)),)
 
 
 class BoardFeed(Feed):
@@ -69,33 +69,33 @@ class BoardFeed(Feed):
         """Whether there was a round or a decision since the last look, or that look is long ago."""
         return self._mark != self._board.mark or self._monotonic() - self._read_at >= _LOOK_SECONDS
 
-    def read(self) -> bytes:
+    def read(self) -> tuple[bytes, ...]:
         """Return what the client does not have yet."""
         self._read_at = self._monotonic()
         changes = self._board.changes_since(self._version) if self._version is not None else None
         if changes is None:
-            document = self._board.document()
-            text, self._version = _event("board", document.version, _ENCODER.encode(document)), document.version
+            self._version, body = self._board.everything()
+            parts = _event(b"board", self._version, body)
         else:
-            text = b"".join(_event("change", version, body) for version, body in changes)
+            parts = tuple(part for version, body in changes for part in _event(b"change", version, body))
             self._version = changes[-1][0] if changes else self._version
         self._mark = self._board.built_mark
-        return text
+        return parts
 
 
-def _event(name: str, number: int, body: bytes) -> bytes:
+def _event(name: bytes, number: int, body: bytes) -> tuple[bytes, ...]:
     # JSON has no line breaks of its own.
-    return b"event: %s\nid: %d\ndata: %s\n\n" % (name.encode(), number, body)
+    return b"event: %s\nid: %d\ndata: " % (name, number), body, b"\n\n"
 
 
 def _json(body: bytes) -> Content:
     return Content(body=body, media_type=_JSON, headers=_NO_STORE)
 
 
-def _list(board: Board, name: str) -> Callable[[Mapping[str, str]], Content]:
+def _list(board: Board, name: str) -> Callable[[], Content]:
     find = _LISTS[name][2]
 
-    def make(_query: Mapping[str, str]) -> Content:
+    def make() -> Content:
         document = board.document()
         return _json(_ENCODER.encode({"version": document.version, "items": find(document)}))
 

@@ -158,6 +158,8 @@ class Board:
     _built_at: float = float("-inf")
     _built_mark: tuple[int, int] = (-1, -1)
     _document: Document | None = None
+    #: The last document that was asked for as JSON.
+    _json: tuple[Document, bytes] | None = None
     #: Of each list the items by id.
     _items: dict[str, dict[str, Any]] = field(default_factory=lambda: {name: {} for name in _LISTS})
     _rest: tuple[object, ...] = ()
@@ -206,7 +208,15 @@ class Board:
 
     def json(self) -> bytes:
         """Return everything as JSON."""
-        return _ENCODER.encode(self.document())
+        return self.everything()[1]
+
+    def everything(self) -> tuple[int, bytes]:
+        """Return everything as JSON, and its version. It is put together as seldom as a view, however many ask."""
+        with self._lock:
+            document = self._refreshed()
+            if self._json is None or self._json[0] is not document:
+                self._json = (document, _ENCODER.encode(document))
+            return document.version, self._json[1]
 
     def changes_since(self, version: int) -> list[tuple[int, bytes]] | None:
         """Return the changes after a version, each with the version that it leads to, as JSON.

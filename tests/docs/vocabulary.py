@@ -26,8 +26,8 @@ _READINESS = {
 }
 #: Lines of a function that says what is wrong.
 _WORDED_BY = {"slices/suppliers/gke/identity_check.py": {"autopilot_refusal"}}
-#: What these answer is for pages that are not there, and for streams.
-_NOT_OF_A_PROBE = frozenset({"reject", "fail", "_stream"})
+#: What these answer is for pages that are not there.
+_NOT_OF_A_PROBE = frozenset({"reject", "fail"})
 #: In place of what is filled in.
 _GAP = "\0"
 #: Where readiness may come from: `Loop.problems`, and what is assigned to its field.

@@ -15,7 +15,7 @@ _SOURCES = {path.name: path.read_text("utf-8") for path in _FOLDER.iterdir() if 
 
 def test_every_file_is_served() -> None:
     """With its media type, the policy, and a tag that a browser can ask with."""
-    served = {each.path.rpartition("/")[2] or "index.html": each.make({}) for each in page.pages()}
+    served = {each.path.rpartition("/")[2] or "index.html": each.make() for each in page.pages()}
     assert {name: content.body.decode() for name, content in served.items()} == _SOURCES
     types = {".js": "text/javascript", ".html": "text/html", ".css": "text/css"}
     for name, content in served.items():

@@ -232,6 +232,35 @@ def test_without_threads_there_are_no_pages(serve: Serve, monkeypatch: pytest.Mo
     assert ask(port, "/metrics")[0] == 200
 
 
+def test_a_probe_costs_no_thread(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for it all the time takes as little of the interpreter as can be; and it does without."""
+    [port] = serve(problems=lambda: ["cluster: not proven"]).ports
+
+    def none(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none)
+        assert ask(port, "/healthz") == (200, "ok\n")
+        assert ask(port, "/readyz") == (503, "cluster: not proven\n")
+        assert ask(port, "/healthz", "HEAD") == (200, "")
+
+
+def test_a_probe_that_fails_is_a_500(serve: Serve) -> None:
+    """And the next one is answered."""
+    answers = iter([ZeroDivisionError(), ()])
+
+    def problems() -> Sequence[str]:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    [port] = serve(problems=problems).ports
+    assert ask(port, "/readyz") == (500, "internal error; see the log\n")
+    assert ask(port, "/readyz") == (200, "ok\n")
+
+
 def test_port_in_use(serve: Serve) -> None:
     """A port in use is named, and what was started before it is stopped again."""
     [taken] = serve().ports

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 
 import pytest
+from structlog.testing import capture_logs
 
 from provisioner.runtime.http import HttpServer
 from provisioner.runtime.pages import Content, Feed, Page, Stream
@@ -18,6 +21,8 @@ from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from tests.support.waiting import wait_for
 
 _AT_ONCE = 3
+_HEADERS = {"Content-Security-Policy": "x", "ETag": 'W/"abc"'}
+_LARGE = b'{"a": "b"}' * 10_000
 
 
 class QueueFeed(Feed):
@@ -31,14 +36,14 @@ class QueueFeed(Feed):
         """Whether there is something."""
         return self.broken or not self.texts.empty()
 
-    def read(self) -> bytes:
+    def read(self) -> tuple[bytes, ...]:
         """Return the next text."""
         if self.broken:
             raise RuntimeError("planted")
         try:
-            return self.texts.get_nowait()
+            return (self.texts.get_nowait(),)
         except Empty:
-            return b""
+            return ()
 
 
 class Ground:
@@ -46,8 +51,11 @@ class Ground:
 
     def __init__(self) -> None:
         self.ahead_seconds = 0.0
+        #: How often the server has asked for the time.
+        self.asked = 0
         self.feeds: list[QueueFeed] = []
-        self.queries: list[Mapping[str, str]] = []
+        #: What each feed begins with.
+        self.greeting = b""
         self.counting, self.entered, self.go_on = threading.Lock(), threading.Semaphore(0), threading.Event()
         self.working = self.most_working = 0
         self.server: HttpServer = make_status_server(
@@ -57,20 +65,27 @@ class Ground:
                 address="127.0.0.1:0",
                 alive=lambda: True,
                 problems=tuple,
-                pages=[Page(path="/", make=self._page), Page(path="/heavy", make=self._heavy)],
+                pages=[
+                    Page(path="/", make=self._page),
+                    Page(path="/heavy", make=self._heavy),
+                    Page(path="/large", make=lambda: Content(body=_LARGE, media_type="application/json")),
+                ],
                 streams=[Stream(path="/events", open=self._open, at_once=_AT_ONCE)],
             ),
-            monotonic=lambda: time.monotonic() + self.ahead_seconds,
+            monotonic=self._monotonic,
         )
         self.server.start()
         [self.port] = self.server.ports
         self.clients: list[socket.socket] = []
 
-    def _page(self, query: Mapping[str, str]) -> Content:
-        self.queries.append(query)
-        return Content(body=b"<p>", media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": "x"})
+    def _monotonic(self) -> float:
+        self.asked += 1
+        return time.monotonic() + self.ahead_seconds
 
-    def _heavy(self, _query: Mapping[str, str]) -> Content:
+    def _page(self) -> Content:
+        return Content(body=b"<p>", media_type="text/html; charset=utf-8", headers=_HEADERS)
+
+    def _heavy(self) -> Content:
         with self.counting:
             self.working += 1
             self.most_working = max(self.most_working, self.working)
@@ -80,9 +95,12 @@ class Ground:
             self.working -= 1
         return Content(body=b"heavy", media_type="text/plain")
 
-    def _open(self, _query: Mapping[str, str]) -> Feed:
-        self.feeds.append(QueueFeed())
-        return self.feeds[-1]
+    def _open(self) -> Feed:
+        feed = QueueFeed()
+        if self.greeting:
+            feed.texts.put(self.greeting)
+        self.feeds.append(feed)
+        return feed
 
     def follow(self) -> socket.socket:
         """Open the stream; return the connection."""
@@ -91,11 +109,12 @@ class Ground:
         self.clients.append(client)
         return client
 
-    def get(self, path: str, method: str = "GET") -> tuple[int, Mapping[str, str], bytes]:
+    def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, Mapping[str, str], bytes]:
         """Return status, headers and body of a page."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
-            connection.request(method, path)
+            asked = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, headers=asked)
             answer = connection.getresponse()
             return answer.status, dict(answer.getheaders()), answer.read()
         finally:
@@ -168,6 +187,45 @@ def _stalled(ground: Ground) -> bool:
     return any(each.transport.get_write_buffer_size() for each in ground.server._connections())
 
 
+def test_a_client_that_reads_slowly_is_served(ground: Ground) -> None:
+    """By a telephone, megabytes take longer than the time for an answer; meanwhile they are not copied for it."""
+    client = socket.socket()
+    client.settimeout(10)
+    # What the system takes for it counts as read.
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    client.connect(("127.0.0.1", ground.port))
+    ground.clients.append(client)
+    client.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+    until(client, b": alive")
+    ground.feeds[0].texts.put(b"data: " + 16 * 2**20 * b"x" + b"\n\n")
+    for _ in range(16):
+        left = 2**20
+        while left > 0:
+            got = len(client.recv(left))
+            assert got
+            left -= got
+        assert sum(each.transport.get_write_buffer_size() for each in ground.server._connections()) < 300_000
+        ground.ahead_seconds += 1.5
+        before = ground.asked
+        wait_for(lambda asked=before: ground.asked >= asked + 2, what="the server looks at its connections")
+    text = b"data: 2\n\n"
+    ground.feeds[0].texts.put(text)
+    until(client, text)
+
+
+@pytest.mark.parametrize("body", ["content-length: 100000", "content-length: 3", "transfer-encoding: chunked"])
+def test_a_stream_takes_no_body(ground: Ground, body: str) -> None:
+    """It gets one answer, and nothing is logged: whoever sends many fills no log."""
+    client = socket.create_connection(("127.0.0.1", ground.port), 10)
+    with client, capture_logs() as lines:
+        client.sendall(f"GET /events HTTP/1.1\r\nHost: x\r\n{body}\r\n\r\n".encode())
+        answer = b""
+        while more := client.recv(65536):
+            answer += more
+    assert answer.startswith(b"HTTP/1.1 4")
+    assert lines == []
+
+
 def test_too_many_streams_are_told_to_poll(ground: Ground) -> None:
     """Probes must still find a connection; the room of one that goes is free again."""
     clients = [ground.follow() for _ in range(_AT_ONCE)]
@@ -202,13 +260,99 @@ def test_stopping_does_not_wait_for_streams(ground: Ground) -> None:
     assert client.recv(65536) == b""
 
 
-def test_a_page_has_its_headers_and_gets_its_query(ground: Ground) -> None:
+def test_a_page_has_its_headers_whatever_the_query(ground: Ground) -> None:
     """What a product adds to the probes."""
     status, headers, body = ground.get("/?namespace=a%20b")
     assert (status, body, headers["content-security-policy"]) == (200, b"<p>", "x")
     assert headers["content-type"] == "text/html; charset=utf-8"
-    assert ground.queries == [{"namespace": "a b"}]
-    assert ground.get("/nothing")[2] == b"not found; available: / /events /healthz /heavy /readyz\n"
+    assert ground.get("/nothing")[2] == b"not found; available: / /events /healthz /heavy /large /readyz\n"
+
+
+@pytest.mark.parametrize("has", ['W/"abc"', '"abc"', '"x", W/"abc"'])
+def test_a_client_that_has_a_page_is_not_sent_it_again(ground: Ground, has: str) -> None:
+    """A browser asks each time, and on the same connection for what comes next."""
+    connection = http.client.HTTPConnection("127.0.0.1", ground.port, timeout=10)
+    for _ in range(2):
+        connection.request("GET", "/", headers={"If-None-Match": has})
+        answer = connection.getresponse()
+        assert (answer.status, answer.getheader("ETag"), answer.read()) == (304, 'W/"abc"', b"")
+    connection.close()
+
+
+@pytest.mark.parametrize("has", ['"ab"', "", "W/", ",", '"abc'])
+def test_a_client_that_has_another_page_is_sent_this_one(ground: Ground, has: str) -> None:
+    """Such as that of the release before."""
+    assert ground.get("/", If_None_Match=has)[::2] == (200, b"<p>")
+
+
+@pytest.mark.parametrize(
+    ("takes", "coding"),
+    [
+        ("gzip", "gzip"),
+        ("br;q=1.0, GZIP;q=0.5", "gzip"),
+        ("gzip;q=1", "gzip"),
+        ("gzip;q=0", None),
+        ("gzip; q=0.00", None),
+        ("identity, br", None),
+        ("", None),
+    ],
+)
+def test_a_large_page_is_compressed_for_those_who_take_that(ground: Ground, takes: str, coding: str | None) -> None:
+    """Megabytes of JSON over `kubectl port-forward` take seconds."""
+    for _ in range(2):
+        status, headers, body = ground.get("/large", Accept_Encoding=takes)
+        assert (status, headers.get("content-encoding"), headers["vary"]) == (200, coding, "Accept-Encoding")
+        assert (gzip.decompress(body) if coding else body) == _LARGE
+        assert int(headers["content-length"]) == len(body) <= len(_LARGE) / (50 if coding else 1)
+    assert "content-encoding" not in ground.get("/", Accept_Encoding=takes)[1]
+
+
+def test_a_stream_is_compressed_and_each_event_comes_at_once(ground: Ground) -> None:
+    """Clients that come at different times are sent the same parts."""
+    for _ in range(2):
+        connection = http.client.HTTPConnection("127.0.0.1", ground.port, timeout=10)
+        connection.request("GET", "/events", headers={"Accept-Encoding": "gzip"})
+        answer = connection.getresponse()
+        assert answer.getheader("Content-Encoding") == "gzip"
+        unpacker = zlib.decompressobj(31)
+        for text in (b": alive\n\n", b"data: " + _LARGE + b"\n\n", b"data: 2\n\n"):
+            if text[:1] != b":":
+                ground.feeds[-1].texts.put(text)
+            got = b""
+            while got != text:
+                more = unpacker.decompress(answer.read1(65536))
+                got += more
+                assert text.startswith(got)
+        connection.close()
+
+
+def test_the_head_of_a_stream_ends(ground: Ground) -> None:
+    """It would hold a stream for ever, of which there are few."""
+    for _ in range(_AT_ONCE + 1):
+        status, headers, body = ground.get("/events", "HEAD")
+        assert (status, headers["content-type"], body) == (200, "text/event-stream; charset=utf-8", b"")
+    assert ground.feeds == []
+
+
+def test_clients_that_come_and_go_leave_no_threads(ground: Ground) -> None:
+    """While a page takes long: what nobody waits for any more is not begun."""
+    ground.greeting = b"data: hello\n\n"
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(ground.get, "/heavy")
+        assert ground.entered.acquire(timeout=5)
+        before = threading.active_count()
+        for number in range(1, 21):
+            ground.follow()
+            wait_for(lambda wanted=number: len(ground.feeds) == wanted, what="the stream begins")
+            ground.clients.pop().close()
+            wait_for(lambda: len(_connections(ground)) == 1, what="the server notices")
+        assert threading.active_count() <= before
+        ground.go_on.set()
+        assert slow.result(10)[0] == 200
+    client = ground.follow()
+    until(client, ground.greeting)
+    # What was waited for in vain was not read.
+    assert [each.pending() for each in ground.feeds] == [True] * 20 + [False]
 
 
 def test_only_reading_is_served(ground: Ground) -> None:

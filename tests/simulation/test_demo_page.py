@@ -45,8 +45,8 @@ def test_page_and_commands_find_it(capsys: pytest.CaptureFixture[str], monkeypat
     address: list[str] = []
     serving = demo_page.make_status_server
 
-    def make(**options: Any) -> Any:
-        server = serving(**options)
+    def make(*served: Any, **options: Any) -> Any:
+        server = serving(*served, **options)
         start = server.start
 
         def started() -> None:

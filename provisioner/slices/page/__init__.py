@@ -26,7 +26,7 @@ _FILES = {
 def pages() -> tuple[Page, ...]:
     """Return the files of the page."""
     return tuple(
-        Page(path=path, make=lambda _, name=name, media_type=media_type: _content(name, media_type))  # type: ignore[misc]
+        Page(path=path, make=lambda name=name, media_type=media_type: _content(name, media_type))  # type: ignore[misc]
         for path, (name, media_type) in _FILES.items()
     )
 
@@ -40,6 +40,7 @@ def _content(name: str, media_type: str) -> Content:
         "Content-Security-Policy": _POLICY,
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
-        "ETag": f'"{hashlib.sha256(body).hexdigest()[:16]}"',
+        # The same, compressed or not.
+        "ETag": f'W/"{hashlib.sha256(body).hexdigest()[:16]}"',
     }
     return Content(body=body, media_type=media_type, headers=headers)
