@@ -34,6 +34,8 @@ curl --silent http://127.0.0.1:8081/api/v1/slices
   for each change. Whoever applies
   the changes has what `/api/v1/board` answers. `gone` names what is there no more, entries of the activity by number.
   At most 16 clients follow at a time; others get 503, and may poll.
+- Large answers, and events, are compressed for clients that send `Accept-Encoding: gzip`.
+- All clients together get 100 answers a second, and 200 more at once; then each waits for a quarter of a second.
 - There is no authentication: [security.md](security.md) says who reaches the port.
 """
 #: In the order of the page.

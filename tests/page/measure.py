@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import Any
 
 from selenium import webdriver
 
+from provisioner.runtime.gzipped import Packer
 from provisioner.slices.view import State
 from tests.support.page import (
     HandMadeBoard,
@@ -92,11 +94,37 @@ def measure(browser: webdriver.Chrome, board: HandMadeBoard, url: str, view: str
     return Figures(first_milliseconds=first, update_milliseconds=spent, elements=elements)
 
 
+def say_sizes() -> None:
+    """Print how large everything is that a client is sent, and what a change of all tracks is."""
+    large = a_large_view()
+    entries = tuple(an_entry(number, f"Node pool number {number} is in use.") for number in range(500))
+    for segments in (3, 40):
+        states = [(State.RUNNING, 30.0 * number + 30, 30.0 * number) for number in range(segments, 0, -1)]
+        tracks = tuple(a_track(each, *states, pool=each.group) for each in large.slices)
+        changed = tuple(replace(each, segments=each.segments[:-1]) for each in tracks)
+        seconds, board = [0.0], HandMadeBoard()
+        board.monotonic = lambda seconds=seconds: seconds[0]
+        board.show(view=large, tracks=tracks, activity=entries)
+        version, everything = board.everything()
+        seconds[0] += 1
+        board.show(tracks=changed)
+        [(_, change)] = board.changes_since(version) or [(0, b"")]
+        for what, text in (("everything", everything), ("a change of all tracks", change)):
+            started = time.process_time()
+            block = Packer().block(text)
+            spent = 1000 * (time.process_time() - started)
+            sys.stdout.write(
+                f"{what}, {segments} states of each node pool: {len(text) / 1e6:.2f} MB, compressed "
+                f"{len(block) / 1e3:.0f} kB in {spent:.0f} ms of processor time\n"
+            )
+
+
 def main() -> int:
     """Print the figures; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.page.measure", description="Measure the status page")
     parser.add_argument("--turns", type=int, default=5, help="how often each view is opened (%(default)s)")
     given = parser.parse_args()
+    say_sizes()
     if missing := why_no_browser():
         sys.stderr.write(f"measure: {missing}\n")
         return 1
