@@ -5,7 +5,6 @@ It asks the same decision as the controller, about a cluster without any node po
 
 from __future__ import annotations
 
-import os
 import sys
 import textwrap
 from collections import Counter
@@ -20,8 +19,7 @@ from provisioner.cli import output, tables
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command, complete_files
 from provisioner.cli.manifests import Manifests, read_manifests
-from provisioner.cli.plansettings import PlanSettings, read_plan_settings, read_settings_file
-from provisioner.cli.remote import Remote, remote_options
+from provisioner.cli.plansettings import PlanSettings, SettingsSource, settings_options
 from provisioner.model.capacity import NodePoolRequest, PoolName
 from provisioner.slices.offline.forecast import Forecast, PlannedPool, forecast
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
@@ -65,31 +63,21 @@ _WIDE = "wide"
     help="namespace of objects that name none",
 )
 @click.option(
-    "--settings",
-    "settings_file",
-    metavar="FILE",
-    shell_complete=complete_files,
-    help="settings.env of an overlay, or a ConfigMap (default: the environment)",
-)
-@click.option("--live", is_flag=True, help="use the settings of the running controller")
-@click.option(
     "-o",
     "--output",
     "form",
     type=click.Choice(["json", "yaml", _WIDE]),
     help="format of the output; wide: with labels and taints; json, yaml: with the requests to GKE",
 )
-@remote_options
+@settings_options
 def command(
     first: tuple[str, ...],
     more: tuple[str, ...],
     *,
     recursive: bool,
     namespace: str,
-    settings_file: str | None,
-    live: bool,
     form: str | None,
-    remote: Remote,
+    source: SettingsSource,
 ) -> int:
     """Show which node pools manifests would get, and every mistake in them.
 
@@ -102,22 +90,15 @@ def command(
     names = (*first, *more)
     if not names:
         raise click.UsageError("no file is given; use -f FILE, or -f - for standard input")
-    if live and settings_file:
-        raise click.UsageError("--live and --settings exclude each other")
     manifests = read_manifests(names, recursive=recursive)
     try:
-        warnings: tuple[str, ...] = ()
-        if settings_file:
-            variables, warnings = read_settings_file(settings_file)
-        else:
-            variables = remote.settings() if live else dict(os.environ)
-        effective = read_plan_settings(variables, manifests.documents)
+        effective = source.read(manifests.documents)
     except OSError as error:
-        return _fail(f"{settings_file}: cannot be read: {error.strerror or error}")
+        return _fail(f"{source.file}: cannot be read: {error.strerror or error}")
     except settings.SettingsError as error:
         return _fail(str(error))
     found = forecast(manifests.documents, effective.settings, GKE_RULES, default_namespace=namespace)
-    result = _Result(manifests, effective._replace(remarks=(*warnings, *effective.remarks)), found)
+    result = _Result(manifests, effective, found)
     try:
         if form in (None, _WIDE):
             click.echo("\n".join(_lines(result, wide=form == _WIDE)))
@@ -267,7 +248,7 @@ def _data(result: _Result) -> dict[str, Any]:
     from provisioner.slices.suppliers.gke.translate import create_request_json  # noqa: PLC0415
 
     effective, found = result.effective.settings, result.found
-    cluster = f"projects/{effective.project_id}/locations/{effective.cluster_location}/clusters/{effective.cluster}"
+    cluster = effective.cluster_name.path
     counts = Counter(pool.slice_.workload.kind.value for pool in found.pools)
     return {
         "nodePools": [

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import click
 
 from provisioner import constants, settings
+from provisioner.cli.frame import complete_files
+from provisioner.cli.remote import Remote, remote_options
 from provisioner.cli.yamltext import read_documents
 from provisioner.settings import Settings, region_of
 from provisioner.slices.offline.documents import Document, mappings_in
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _PROJECT, _CLUSTER, _LOCATION, _ZONE = "GCP_PROJECT_ID", "GCP_CLUSTER", "GCP_CLUSTER_LOCATION", "GCP_ZONE"
 #: A region and one more part.
 _NAMED_ZONE = re.compile(r"\b[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}-[a-z0-9]{1,10}\b")
@@ -32,8 +40,52 @@ class PlanSettings(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def read_plan_settings(variables: Mapping[str, str], documents: Iterable[Document]) -> PlanSettings:
-    """Read the settings; the region is that of the manifests where no setting says it. Raises SettingsError."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsSource:
+    """Where the settings of a plan come from."""
+
+    #: The file that has them; None: the environment, or the controller.
+    file: str | None
+    #: Whether the controller that runs is asked.
+    live: bool
+    remote: Remote
+
+    def read(self, documents: Iterable[Document]) -> PlanSettings:
+        """Read them; the region is that of the manifests where no setting says it.
+
+        Raises SettingsError, RemoteError, and OSError where the file cannot be read.
+        """
+        warnings: tuple[str, ...] = ()
+        if self.file:
+            variables, warnings = _read_settings_file(self.file)
+        else:
+            variables = self.remote.settings() if self.live else dict(os.environ)
+        effective = _read_plan_settings(variables, documents)
+        return effective._replace(remarks=(*warnings, *effective.remarks))
+
+
+def settings_options(command: _Function) -> _Function:
+    """Add the options that say which settings a command goes by; it gets them as `source`."""
+
+    @functools.wraps(command)
+    def wrapped(*arguments: Any, settings_file: str | None, live: bool, remote: Remote, **options: Any) -> Any:
+        if live and settings_file:
+            raise click.UsageError("--live and --settings exclude each other")
+        source = SettingsSource(file=settings_file, live=live, remote=remote)
+        return command(*arguments, source=source, **options)
+
+    file_option = click.option(
+        "--settings",
+        "settings_file",
+        metavar="FILE",
+        shell_complete=complete_files,
+        help="settings.env of an overlay, or a ConfigMap (default: the environment)",
+    )
+    live_option = click.option("--live", is_flag=True, help="use the settings of the running controller")
+    return file_option(live_option(remote_options(wrapped)))  # type: ignore[return-value]
+
+
+def _read_plan_settings(variables: Mapping[str, str], documents: Iterable[Document]) -> PlanSettings:
     assumed = dict(_assumed(variables, documents))
     effective = settings.read_settings(variables, inferred=assumed)
     remarks = []
@@ -53,7 +105,7 @@ def _listed(words: Iterable[str]) -> str:
     return f"{', '.join(some)} and {last}" if some else last
 
 
-def read_settings_file(name: str) -> tuple[dict[str, str], tuple[str, ...]]:
+def _read_settings_file(name: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """Read a file of settings as the kustomize overlay has it, or a ConfigMap; and warnings about what it sets.
 
     Raises SettingsError with the lines that cannot be read, OSError where the file cannot be.
