@@ -68,10 +68,11 @@ class Config(uvicorn.Config):
         limits: Limits,
         monotonic: Callable[[], float],
         tls: ssl.SSLContext | None = None,
+        draining: Callable[[], bool] = lambda: False,
     ) -> None:
         longest = max(limits.request_seconds, limits.idle_seconds or 0.0)
         super().__init__(
-            _Guarded(app, limits),
+            _Guarded(app, limits, draining),
             loop="none",
             http=Connection,
             ws="none",
@@ -277,7 +278,8 @@ def _host(connection: Connection) -> str:
 class _Guarded:
     """Limits what an app is sent; if the app fails, answers 500 and logs it."""
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits, draining: Callable[[], bool]) -> None:
+        self._draining = draining
         self._app = RequestBodyLimitMiddleware(app, max_body_size=limits.body_bytes)
         self._limits = limits
 
@@ -296,7 +298,7 @@ class _Guarded:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                if unread:
+                if unread or self._draining():
                     # Otherwise the rest of the body would still be read, however long.
                     message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
             await send(message)

@@ -75,6 +75,7 @@ class HttpServer:
         self._sockets: list[socket.socket] = []
         self._servers: list[uvicorn.Server] = []
         self._thread: threading.Thread | None = None
+        self._draining = threading.Event()
         #: The ports that are served; with port 0 the system chooses one.
         self.ports: tuple[int, ...] = ()
 
@@ -88,13 +89,14 @@ class HttpServer:
         if not self._sockets:
             return
         self.ports = tuple(each.getsockname()[1] for each in self._sockets)
-        self._servers = [
-            uvicorn.Server(Config(app, name=self._name, limits=self._limits, monotonic=self._monotonic, tls=self._tls))
-            for app in self._apps.values()
-        ]
+        self._servers = [uvicorn.Server(self._config(app)) for app in self._apps.values()]
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         self._thread.start()
         _log.debug("http_server.started", ports=self.ports)
+
+    def drain(self) -> None:
+        """Close each connection with its next answer, so that clients go elsewhere and none waits for a closed one."""
+        self._draining.set()
 
     def stop(self) -> None:
         """Free the addresses and end all connections; answers under way get a second."""
@@ -105,6 +107,16 @@ class HttpServer:
         self._close()
         self._servers.clear()
         self._thread, self.ports = None, ()
+
+    def _config(self, app: ASGIApp) -> Config:
+        return Config(
+            app,
+            name=self._name,
+            limits=self._limits,
+            monotonic=self._monotonic,
+            tls=self._tls,
+            draining=self._draining.is_set,
+        )
 
     def _close(self) -> None:
         for each in self._sockets:

@@ -107,6 +107,7 @@ class WebhookServer:
     def stop(self, *, drain: Callable[[float], object]) -> None:
         """Say that this replica goes, answer what still comes, then end."""
         self.stopping.set()
+        self.server.drain()
         drain(_DRAIN_SECONDS)
         self.server.stop()
         self.status.stop()
@@ -120,7 +121,14 @@ class WebhookServer:
             self._look()
 
 
-def build(settings: WebhookSettings, addresses: Addresses, api: Api, files: Files | None) -> WebhookServer:
+def build(
+    settings: WebhookSettings,
+    addresses: Addresses,
+    api: Api,
+    files: Files | None,
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> WebhookServer:
     """Put the parts together; without `files` the server makes its own certificates. Raises ServerError."""
     metrics = Metrics(version=provisioner.__version__)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -141,7 +149,7 @@ def build(settings: WebhookSettings, addresses: Addresses, api: Api, files: File
         Probes(address=addresses.probes, alive=lambda: webhook.alive(), problems=lambda: webhook.problems()),  # noqa: PLW0108
     )
     webhook = WebhookServer(
-        certificates=_certificates(settings, api, files, context), server=server, status=status, metrics=metrics
+        certificates=_certificates(settings, api, files, context, now), server=server, status=status, metrics=metrics
     )
     return webhook
 
@@ -187,7 +195,13 @@ def run(settings: WebhookSettings, addresses: Addresses, api: Api, files: Files 
     return 0
 
 
-def _certificates(settings: WebhookSettings, api: Api, files: Files | None, context: ssl.SSLContext) -> Certificates:
+def _certificates(
+    settings: WebhookSettings,
+    api: Api,
+    files: Files | None,
+    context: ssl.SSLContext,
+    now: Callable[[], datetime],
+) -> Certificates:
     if files is not None:
         return CertificateFiles(certificate=files.certificate, key=files.key, context=context)
     host = f"{settings.service}.{settings.own_namespace}"
@@ -198,5 +212,5 @@ def _certificates(settings: WebhookSettings, api: Api, files: Files | None, cont
         names=(f"{host}.svc", f"{host}.svc.cluster.local", host),
         registrations=(Registration(resource="mutatingwebhookconfigurations", name=settings.configuration),),
         context=context,
-        now=lambda: datetime.now(UTC),
+        now=now,
     )

@@ -215,3 +215,14 @@ def test_a_server_that_stops_ends_all_connections(serve: Serve, keys: Keys):
         server.stop()
         assert ends(connection)
         assert ends(silent)
+
+
+def test_a_server_that_drains_answers_and_closes(serve: Serve, keys: Keys):
+    server = serve()
+    with connect(server, keys) as connection:
+        assert ask(connection) == "hello"
+        server.drain()
+        assert ask(connection) == "hello"
+        assert ends(connection)
+    with connect(server, keys) as connection:
+        assert ask(connection) == "hello"
