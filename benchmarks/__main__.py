@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import pairwise
 
-from benchmarks import deciding, deleting, serving
+from benchmarks import admitting, deciding, deleting, serving
 from benchmarks.world import World, now, pause, world
 
 _POOL_SECONDS = 20.0
@@ -35,6 +35,11 @@ def decide() -> None:
 def http() -> None:
     """Metrics and probes: what serving them costs."""
     serving.measure(_say)
+
+
+def webhook() -> None:
+    """Pods that the webhook server admits."""
+    admitting.measure(_say)
 
 
 def gate() -> None:
@@ -222,6 +227,7 @@ _ALL: dict[str, Callable[[], None]] = {
     "decide": decide,
     "gate": gate,
     "http": http,
+    "webhook": webhook,
     "burst": burst,
     "crowd": crowd,
     "quota": quota,

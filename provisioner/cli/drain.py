@@ -20,7 +20,8 @@ import click
 from provisioner import constants, kube, settings
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command, kubeconfig_option
-from provisioner.cli.start import prepare, refuse
+from provisioner.cli.output import refuse
+from provisioner.cli.start import prepare
 from provisioner.kube.protocol import LEASES_ROOT, object_path
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.model.capacity import PoolName

@@ -6,6 +6,8 @@ import io
 import os
 import sys
 
+from provisioner.cli.exits import ExitCode
+
 
 def prepare() -> None:
     """Let standard output take whatever is printed.
@@ -26,6 +28,12 @@ def finish() -> None:
             sys.stdout.flush()
     except BrokenPipeError:
         drop_the_rest()
+
+
+def refuse(message: str) -> int:
+    """Say why a command does not start; return its exit code."""
+    sys.stderr.write(f"tpu-provisioner: {message}\n")
+    return ExitCode.ERROR
 
 
 def drop_the_rest() -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, fields, replace
 import structlog
 
 from provisioner import settings
-from provisioner.cli.start import inferred_words, prepare, refuse, subject_of
+from provisioner.cli.output import refuse
+from provisioner.cli.start import inferred_words, prepare, subject_of
 from provisioner.runtime import logs
 from provisioner.runtime.http import ServerError, parse_address
 from provisioner.slices import app, preflight

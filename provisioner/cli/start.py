@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from provisioner import kube, settings
-from provisioner.cli.exits import ExitCode
 from provisioner.google import metadata
 from provisioner.slices import preflight
 from provisioner.slices.suppliers.gke.client import GkeClient, default_credentials
@@ -127,12 +125,6 @@ def subject_of(tried: Start | Attempt, effective: settings.Settings) -> prefligh
         inspector=tried.gke,
         now=lambda: datetime.now(tz=UTC),
     )
-
-
-def refuse(message: str) -> int:
-    """Say why a command does not start; return its exit code."""
-    sys.stderr.write(f"tpu-provisioner: {message}\n")
-    return ExitCode.ERROR
 
 
 def _infer(environment: Mapping[str, str]) -> dict[str, str]:

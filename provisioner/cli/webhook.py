@@ -14,7 +14,7 @@ import click
 
 from provisioner import kube, settings
 from provisioner.cli.frame import Command, complete_files, kubeconfig_option
-from provisioner.cli.start import refuse
+from provisioner.cli.output import refuse
 from provisioner.runtime import logs
 from provisioner.runtime.http import ServerError
 from provisioner.settings.webhook import read_webhook_settings
