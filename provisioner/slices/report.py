@@ -193,7 +193,8 @@ class Reporter:
             self.recorder.emit(leader, kind="Normal", reason=constants.CREATION_SUCCEEDED, message=message)
         if new is Phase.FAILED:
             why = state.note if state is not None and state.note else "GKE gives no reason"
-            message = f"Node pool {name} failed; it is deleted and replaced: {why}"
+            when = " when the pods on it have ended" if state is not None and state.holders else ""
+            message = f"Node pool {name} failed; it is deleted and replaced{when}: {why}"
             for ref in (leader, workload):
                 if ref is not None:
                     self.recorder.emit(ref, kind="Warning", reason=constants.CREATION_FAILED, message=message, key=name)

@@ -617,6 +617,12 @@ BUGS: tuple[Bug, ...] = (
         mutate=lambda _original: lambda *_args: "r",
     ),
     Bug(
+        name="shown-on-the-pool-that-was-made-for-it",
+        description="A slice is shown on the pool that was made for it, whoever is there.",
+        at=(view_build, "_users"),
+        mutate=lambda _original: lambda pool: (pool.slice_id,) if pool.slice_id is not None else (),
+    ),
+    Bug(
         name="timeline-without-an-end",
         description="Of a pool that changes hands or ends, the timeline knows the beginning alone.",
         at=(Timeline, "_begin"),

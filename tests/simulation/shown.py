@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from provisioner.simulators.gke.records import PoolStatus
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.view import State, View, build_view
+from provisioner.slices.view.explain import explain
 from tests.simulation.pools import is_ours
+from tests.support.truths import untrue
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -27,39 +29,26 @@ def view_of(process: Process) -> View | None:
 
 
 def false_of_decision(process: Process, plan: Plan) -> Iterator[str]:
-    """Say what a process shows that is not what it decided."""
+    """Say what a process shows that is not what it decided, or not what it saw."""
     process.decisions += 1
     if process.decisions % _EVERY:
         return
-    view = view_of(process)
-    if view is None:
+    view, published = view_of(process), process.board._published
+    if view is None or published is None:
         yield "nothing is shown"
         return
-    created = {each.name: each for each in plan.pools if not each.phase.before_create}
-    shown = {each.name: each for each in view.pools}
-    if shown.keys() != created.keys():
-        yield f"shown are pools {sorted(shown)}, there are {sorted(created)}"
-    for name, pool in shown.items():
-        nodes = created[name].nodes
-        if len(pool.hosts) < nodes or pool.hosts.count("r") + pool.hosts.count("R") != created[name].ready_nodes:
-            yield f"pool {name} has {created[name].ready_nodes} of {nodes} hosts, shown as {pool.hosts!r}"
-        if not pool.reason:
-            yield f"pool {name} is {pool.state}, and nothing says why"
-    wanting = {each.slice_id for each in plan.pools if each.phase.before_create}
-    waiting = [each for each in view.slices if each.state is State.WAITING]
-    if len(waiting) != len(wanting):
-        yield f"{len(wanting)} slices want pools, shown are {[each.id for each in waiting]}"
-    for each in view.slices:
-        if not each.reason:
-            yield f"slice {each.id} is {each.state}, and nothing says why"
-        if each.pool and each.pool not in shown:
-            yield f"slice {each.id} is shown on pool {each.pool}, which is not"
-    if len({each.id for each in view.slices}) != len(view.slices):
-        yield f"ids are not unique: {sorted(each.id for each in view.slices)}"
-    last = {each.pool: each.segments[-1] for each in process.board.timeline.tracks()}
-    for name, pool in shown.items():
-        if last[name].state is not pool.state or last[name].until is not None:
-            yield f"pool {name} is {pool.state}, the timeline says {last[name].state} until {last[name].until}"
+    yield from untrue(published.snapshot, plan, view)
+    tracks = process.board.timeline.tracks()
+    last = {each.pool: each.segments[-1] for each in tracks}
+    for pool in view.pools:
+        if last[pool.name].state is not pool.state or last[pool.name].until is not None:
+            yield f"pool {pool.name} is {pool.state}, the timeline says {last[pool.name]}"
+    # Names as people have them at hand: of what is shown, and of the pools that Events name before they exist.
+    names = [*(each.id for each in view.slices), *(f"pool/{each.name}" for each in plan.pools)]
+    for name in names:
+        found = [each.id for each in explain(view, view.at, tracks, (), name)]
+        if found != [name.removeprefix("pool/")]:
+            yield f"asked for {name}, {found} are explained"
 
 
 def false_of_world(simulation: Simulation) -> Iterator[str]:

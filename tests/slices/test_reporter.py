@@ -290,6 +290,17 @@ def test_a_failed_pool_of_which_gke_says_nothing(world: World) -> None:
     assert told == [("Pod", "Warning", pool), ("JobSet", "Warning", pool)]
 
 
+def test_a_failed_pool_that_pods_are_on_is_replaced_after_them(world: World) -> None:
+    """Nothing is deleted under them, and the Event does not say so."""
+    world.put_jobset()
+    pool = world.run_to_use()
+    world.gke.set_pool(replace(world.gke.pools[pool], status=PoolStatus.ERROR))
+    world.round(after_seconds=60)
+    told = [each.message for each in world.recorder.told if each.reason == constants.CREATION_FAILED]
+    when = "when the pods on it have ended"
+    assert set(told) == {f"Node pool {pool} failed; it is deleted and replaced {when}: GKE gives no reason"}
+
+
 def test_back_off_is_a_metric(world: World) -> None:
     """What is backed off from is counted by kind."""
     world.put_jobset()

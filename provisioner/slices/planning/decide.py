@@ -15,7 +15,7 @@ from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
 from provisioner.slices.demand import left_to_slices, rejected
 from provisioner.slices.planning import notices, phases
-from provisioner.slices.planning.failures import learn_from_pools
+from provisioner.slices.planning.failures import learn_from_pools, unready
 from provisioner.slices.planning.launch import gangs, limits, reserving, wishes
 from provisioner.slices.planning.launch.launches import OTHER_OPERATIONS, Launches, launch
 from provisioner.slices.planning.match.assignment import Matching, Restrictions, match
@@ -202,7 +202,9 @@ def _note(supply: Supply, memory: Memory) -> str:
     call = memory.deletes.get(supply.name)
     if call is not None and call.reason:
         return call.reason
-    return supply.pool.failure.message if supply.pool.failure is not None else ""
+    if supply.pool.failure is not None:
+        return supply.pool.failure.message
+    return unready(supply) if supply.lost else ""
 
 
 def _poll_seconds(round_: Round, launches: Launches, deletes: Sequence[Delete], unneeded: Unneeded) -> float:

@@ -37,7 +37,8 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
     }
     for name in sorted(broken - memory.failed):
         pool, owner = supply[name].pool, round_.made_for.get(name)
-        failure = pool.failure or (_unready(supply[name]) if supply[name].lost else _NO_REASON)
+        lost = Failure(kind=FailureKind.UNAVAILABLE, message=unready(supply[name])) if supply[name].lost else None
+        failure = pool.failure or lost or _NO_REASON
         if owner is not None:
             last_failure_at[owner] = now
         digest = pool.labels.get(constants.NODEPOOL_HASH, "")
@@ -69,10 +70,10 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
     )
 
 
-def _unready(each: Supply) -> Failure:
+def unready(each: Supply) -> str:
+    """Say of what a pool failed that was unready for too long."""
     words = f"Node pool {each.name} was {each.pool.status.value}, but for {each.unready_seconds / 60:.0f} min "
-    words += f"only {each.ready_nodes} of its {each.pool.hosts} nodes were ready with all their chips."
-    return Failure(kind=FailureKind.UNAVAILABLE, message=words)
+    return f"{words}only {each.ready_nodes} of its {each.pool.hosts} nodes were ready with all their chips."
 
 
 def _fresh_backoffs(backoffs: Mapping[_K, Backoff], now: datetime) -> Mapping[_K, Backoff]:

@@ -143,7 +143,7 @@ class PoolState:
     next_at: datetime | None = None
     #: Why it goes, of a pool that nothing needs.
     delete_reason: DeleteReason | None = None
-    #: What a delete that is due waits for, or why it is due so late, in words; empty for nothing special.
+    #: What its delete waits for beside its delay, in words; empty for nothing.
     delete_waits_for: str = ""
     #: The workload that it was made for is not watched, so that it looks idle whether that lives or not.
     unwatched: bool = False

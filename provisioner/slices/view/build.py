@@ -56,7 +56,7 @@ _BEST = (
 )
 _UNREADY_NODES = 10
 #: Of a pool that was made for a slice and that nobody is on, these phases tell the slice's state.
-_TOLD_OF_THE_LAST = (Phase.CREATING, Phase.FAILED, Phase.DELETING)
+_TOLD_OF_THE_LAST = (Phase.FAILED, Phase.DELETING)
 
 
 def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> View:

@@ -9,6 +9,7 @@ from provisioner import constants
 from provisioner.model.capacity import LATE, PoolName, PoolStatus
 from provisioner.model.workloads import Workload, WorkloadName, WorkloadUid
 from provisioner.slices.demand import Slice
+from provisioner.slices.planning.failures import unready
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.memory.state import CallState, Memory
 from provisioner.slices.planning.plan import DeleteReason, PoolState
@@ -110,7 +111,7 @@ def of_slice_without_pool(slice_: Slice, why_not_served: str) -> str:
     if workload.suspended:
         return f"The {workload.kind.value} is suspended."
     if leader is not None and leader.node_name:
-        where = "which is not known to be in a node pool of the provisioner"
+        where = "which is in no node pool of the provisioner that GKE lists"
         return f"Its leader pod runs on node {leader.node_name}, {where}."
     if why_not_served:
         return f"The provisioner does not serve it: {why_not_served}."
@@ -129,14 +130,17 @@ def of_pool(state: PoolState, owner: Slice | None, notices: Iterable[NoticeView]
     """Say why a pool that exists stays, or why it goes; `owner` is the slice that has it."""
     supply = known.supply[state.name]
     if state.phase is Phase.IDLE:
-        return _of_idle(state, supply, known)
-    return (_of_use(owner, state, notices) if owner is not None else "") or _of_phase(state, supply, known)
+        words = _of_idle(state, supply, known)
+    else:
+        words = (_of_use(owner, state, notices) if owner is not None else "") or _of_phase(state, supply, known)
+    goes = state.delete_reason is not None and not is_kept(state, known.memory)
+    return f"{words}{_held_up(state, known)}" if goes else words
 
 
 def is_kept(state: PoolState, memory: Memory) -> bool:
     """Whether a pool that looks idle stays: the API server says that its workload lives."""
     call = memory.deletes.get(state.name)
-    return call is not None and call.state is CallState.POSTPONED and call.needed
+    return call is not None and call.needed and state.phase is Phase.IDLE
 
 
 def _of_idle(state: PoolState, supply: Supply, known: Known) -> str:
@@ -151,7 +155,7 @@ def _of_idle(state: PoolState, supply: Supply, known: Known) -> str:
             f"It was created for {name}, whose namespace or kind is not watched: before it is deleted, the provisioner "
             "asks the API server whether that lives."
         )
-    return f"It is not needed: {_why_unneeded(state, supply, known)}.{_held_up(state)}"
+    return f"It is not needed: {_why_unneeded(state, supply, known)}."
 
 
 def _why_unneeded(state: PoolState, supply: Supply, known: Known) -> str:
@@ -168,9 +172,10 @@ def _why_unneeded(state: PoolState, supply: Supply, known: Known) -> str:
     return why
 
 
-def _held_up(state: PoolState) -> str:
-    words = f" Its delete waits: {state.delete_waits_for}." if state.delete_waits_for else ""
-    return f"{words} Its delete was held up: {state.note}" if state.note else words
+def _held_up(state: PoolState, known: Known) -> str:
+    words = f" Its delete waits for {state.delete_waits_for}." if state.delete_waits_for else ""
+    call = known.memory.deletes.get(state.name)
+    return f"{words} Its delete was held up: {call.reason}" if call is not None and call.reason else words
 
 
 def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
@@ -182,7 +187,8 @@ def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
                 return "The outcome of its create is not known: GKE does not list the node pool, and is asked about it."
             return "The create has been sent; the node pool is not listed yet."
         case Phase.PROVISIONING:
-            return f"{_how_it_comes(supply)} {what}.{f' {state.note}' if state.note else ''}".strip()
+            failure = supply.pool.failure
+            return f"{_how_it_comes(supply)} {what}.{f' {failure.message}' if failure is not None else ''}"
         case Phase.READY:
             return "All hosts are ready; its pods have not been bound yet."
         case Phase.IN_USE:
@@ -190,8 +196,9 @@ def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
         case Phase.DELETING:
             return f"{_how_it_goes(state, supply, known)}{_still_bound(state)}"
         case Phase.FAILED:
-            held_up = f" Its delete was held up: {state.note}" if _is_held_up(state, known) else ""
-            return f"It failed: {_of_failure(state, supply)}{_still_bound(state)}{held_up}"
+            failure = supply.pool.failure
+            lost = unready(supply) if supply.lost else "no reason is given."
+            return f"It failed: {failure.message if failure is not None else lost}{_still_bound(state)}"
         case _:
             return state.note
 
@@ -225,20 +232,6 @@ def _how_it_goes(state: PoolState, supply: Supply, known: Known) -> str:
     if call is None:
         return "GKE is deleting it; this process did not ask for it: somebody else did, or an earlier process."
     return "GKE is deleting it."
-
-
-def _of_failure(state: PoolState, supply: Supply) -> str:
-    if supply.pool.failure is not None:
-        return supply.pool.failure.message
-    if supply.lost:
-        minutes = supply.unready_seconds / 60
-        return f"for {minutes:.0f} min only {state.ready_nodes} of {state.nodes} hosts were ready with all their chips."
-    return "no reason is given."
-
-
-def _is_held_up(state: PoolState, known: Known) -> bool:
-    call = known.memory.deletes.get(state.name)
-    return call is not None and call.reason != "" and call.reason == state.note
 
 
 def _still_bound(state: PoolState) -> str:

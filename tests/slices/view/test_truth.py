@@ -204,7 +204,8 @@ def test_a_pool_that_is_given_up_says_of_what() -> None:
     pool = next(each for each in view_of(world).pools if each.name == name)
     assert pool.state is State.FAILED
     assert "no reason" not in pool.reason
-    assert "0 of 2" in pool.reason
+    assert "only 0 of its 2 nodes were ready" in pool.reason
+    assert world.plans[-1].states[name].note in pool.reason
 
 
 def test_a_failed_pool_that_stays_says_why() -> None:

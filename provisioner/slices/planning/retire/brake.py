@@ -19,9 +19,10 @@ from provisioner.slices.planning.supply import Supply
 _VANISHED_AT_ONCE = 3
 #: Then such pools go so far apart.
 _BRAKED_SECONDS = 60.0
-#: Why such a pool goes no sooner.
+#: What such a pool waits for.
 HELD_BACK = (
-    f"the workloads of many node pools vanished at once, so that one node pool every {_BRAKED_SECONDS:.0f} s is deleted"
+    "its turn: the workloads of many node pools vanished at once, so that one node pool every "
+    f"{_BRAKED_SECONDS:.0f} s is deleted"
 )
 
 

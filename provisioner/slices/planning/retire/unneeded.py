@@ -37,7 +37,7 @@ class Due(NamedTuple):
 
     at: datetime
     reason: DeleteReason
-    #: Why it goes no sooner, in words, where that is not its delay.
+    #: What it waits for beside its delay, in words.
     waits_for: str = ""
 
 

@@ -1,0 +1,305 @@
+"""What people are shown is true of any world: general truths over worlds to which anything happens in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from provisioner import constants
+from provisioner.cli import gc, status
+from provisioner.cli.explain import lines
+from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.model.choices import parse_choices
+from provisioner.model.workloads import Workload
+from provisioner.settings import Settings
+from provisioner.slices.board import Board
+from provisioner.slices.planning.memory import checkpoint
+from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
+from provisioner.slices.planning.memory.clock_set import shifted
+from provisioner.slices.planning.plan import Plan
+from provisioner.slices.view import View
+from provisioner.slices.view.explain import explain
+from tests.support.board import make_board
+from tests.support.models import make_jobset, make_lws, make_pod, make_requirements
+from tests.support.settings import settings
+from tests.support.truths import untrue
+from tests.support.world import World, failure
+
+#: Single hosts with room for the pods of two.
+_V5E = make_requirements(accelerator="tpu-v5-lite-podslice", topology="2x2", chips=2, tolerations=())
+_LARGE = make_requirements(topology="2x2x4", tolerations=())
+_SETTINGS: tuple[Settings, ...] = (
+    settings(),
+    settings(max_chips=16, max_pools_per_jobset=1),
+    settings(max_creates_per_hour=3),
+    settings(keep_suspended=True, ready_timeout_seconds=120.0),
+    settings(replace_stuck_slices=True, partial_hold_seconds=120.0),
+    settings(capacity=parse_choices("spot,on-demand"), deletion_delay_seconds=120.0),
+)
+_KINDS = (
+    FailureKind.STOCKOUT,
+    FailureKind.UNAVAILABLE,
+    FailureKind.INVALID,
+    FailureKind.PERMISSION,
+    FailureKind.TOO_MANY_OPERATIONS,
+    FailureKind.UNKNOWN_OUTCOME,
+)
+
+
+def workloads() -> list[Workload]:
+    """Return some of each kind: two that ask for the same, some that start together, some that share hosts."""
+    return [
+        make_jobset("one"),
+        make_jobset("two", replicas=2, namespace="other"),
+        make_jobset("all", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"}),
+        make_jobset(
+            "every", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"}, template=_LARGE, parallelism=4
+        ),
+        make_jobset("small", replicas=2, parallelism=1, template=_V5E),
+        make_lws("serve", uid="uid-of-lws", replicas=2),
+    ]
+
+
+class Trial:
+    """One world, with a board that shows each decision."""
+
+    def __init__(self, settings_: Settings) -> None:
+        self.all = workloads()
+        self.world = World(*self.all, settings_=settings_)
+        self.looks = 0
+        self.board: Board = make_board(lambda: self.world.now, lambda: float(self.looks))
+        self.again = 0
+
+    def look(self, plan: Plan) -> None:
+        """Judge what is shown of a decision."""
+        world = self.world
+        self.looks += 1
+        snapshot = world.snapshot()
+        self.board.publish(snapshot, plan, world.settings, world.now)
+        document = replace(self.board.document(), leading=True)
+        view = document.view
+        assert view is not None
+        assert view.at == world.now
+        assert list(untrue(snapshot, plan, view)) == []
+        self.explain_all(plan, view)
+        shown = "\n".join(status.page(document))
+        assert [each.name for each in view.pools if each.name not in shown] == []
+        assert [each.group for each in view.slices if each.group not in shown] == []
+        assert [each.name for each in view.pools if each.name not in "\n".join(gc.page(document))] == []
+
+    def explain_all(self, plan: Plan, view: View) -> None:
+        """Ask for everything by its name."""
+
+        def asked(name: str, namespace: str = "") -> list[str]:
+            found = explain(view, view.at, self.board.timeline.tracks(), (), name, namespace)
+            assert [each for each in found if not list(lines(each))] == []
+            return [each.id for each in found]
+
+        for pool in view.pools:
+            assert asked(f"pool/{pool.name}") == [pool.name]
+        for wanted in plan.pools:
+            if wanted.phase.before_create:
+                assert asked(wanted.name) == [wanted.name]
+        for workload in view.workloads:
+            assert asked(workload.id) == [workload.id]
+            assert workload.id in asked(workload.name)
+        for each in view.slices:
+            assert asked(each.id) == [each.id]
+            assert each.id in asked(each.group)
+            if each.leader:
+                assert each.id in asked(f"pod/{each.leader}", each.id.split("/")[1])
+
+    def step(self, seconds: float) -> None:
+        """Decide, judge, carry out."""
+        world = self.world
+        answers = world.answer
+        told: list[Any] = []
+        # The plan is shown before it is carried out.
+        world.answer = told.append  # type: ignore[method-assign]
+        plan = world.step(seconds=0.0)
+        world.answer = answers  # type: ignore[method-assign]
+        self.look(plan)
+        for answer in told:
+            world.answer(answer)
+        world.pass_time(seconds)
+
+
+def _refuse(trial: Trial, which: int) -> None:
+    kind = _KINDS[which % len(_KINDS)]
+    trial.world.refuse_create = lambda _: failure(kind, "GKE says no.")
+
+
+def _accept(trial: Trial, _which: int) -> None:
+    trial.world.refuse_create, trial.world.refuse_delete = lambda _: None, lambda _: None
+
+
+def _keep(trial: Trial, _which: int) -> None:
+    trial.world.refuse_delete = lambda _: failure(FailureKind.UNAVAILABLE, "unfinished pods are on it: a/b on c")
+
+
+def _on_pool(change: Callable[[World, Any], None]) -> Callable[[Trial, int], None]:
+    def happen(trial: Trial, which: int) -> None:
+        names = sorted(trial.world.pools)
+        if names:
+            change(trial.world, names[which % len(names)])
+
+    return happen
+
+
+def _set_status(status_: PoolStatus) -> Callable[[Trial, int], None]:
+    return _on_pool(lambda world, name: world.put(replace(world.pools[name], status=status_, failure=None)))
+
+
+def _unready(world: World, name: Any) -> None:
+    for node in sorted(node.name for node in world.nodes.values() if node.pool_name == name)[:1]:
+        world.put(replace(world.nodes[node], ready=not world.nodes[node].ready))
+
+
+def _guest(world: World, name: Any) -> None:
+    """Let pods of nobody who is known be bound to a pool."""
+    gone = make_jobset("gone")
+    for node in sorted(node.name for node in world.nodes.values() if node.pool_name == name):
+        world.put(make_pod(gone, job=len(world.pods), node=node))
+
+
+def _needed(world: World, name: Any) -> None:
+    """Let the gate find that the workload of a pool lives."""
+    if name in world.memory.deletes:
+        reason = "JobSet default/one lives"
+        world.answer(DeleteAnswer(name=name, at=world.now, result=DeleteResult.NEEDED, reason=reason))
+
+
+def _on_workload(change: Callable[[Trial, Workload], None]) -> Callable[[Trial, int], None]:
+    def happen(trial: Trial, which: int) -> None:
+        workload = trial.world.workloads.get(trial.all[which % len(trial.all)].uid)
+        if workload is not None:
+            change(trial, workload)
+
+    return happen
+
+
+def _suspend(trial: Trial, workload: Workload) -> None:
+    trial.world.workloads[workload.uid] = replace(workload, suspended=not workload.suspended)
+    if not workload.suspended:
+        trial.world.end_pods(workload)
+    else:
+        trial.world.start_pods(workload)
+
+
+def _elsewhere(trial: Trial, workload: Workload) -> None:
+    trial.world.put(make_pod(workload, node="their-node"))
+
+
+def _missing(trial: Trial, workload: Workload) -> None:
+    trial.world.put(make_pod(workload, index=1, unschedulable=True, unschedulable_since=trial.world.now))
+
+
+def _ending(trial: Trial, workload: Workload) -> None:
+    world = trial.world
+    for pod in [each for each in world.pods.values() if each.workload_name == workload.name and each.node_name]:
+        world.put(replace(pod, deletion_deadline=world.now + timedelta(seconds=30)))
+
+
+def _again(trial: Trial, workload: Workload) -> None:
+    """Delete a workload and create it again with its name."""
+    trial.again += 1
+    trial.world.remove_jobset(workload)
+    anew = replace(workload, uid=type(workload.uid)(f"again-{trial.again}"), suspended=False, terminal_state="")
+    trial.all[[each.name for each in trial.all].index(workload.name)] = anew
+    trial.world.add(anew)
+
+
+def _restart(trial: Trial, _which: int) -> None:
+    world = trial.world
+    world.memory, world.derived = checkpoint.from_text(checkpoint.to_text(world.memory)), None
+
+
+def _set_clock(trial: Trial, which: int) -> None:
+    by = timedelta(hours=2) * (1 if which % 2 else -1)
+    trial.world.now += by
+    trial.world.memory = shifted(trial.world.memory, by)
+    trial.board.shift(by)
+
+
+def _change_settings(trial: Trial, which: int) -> None:
+    changes: tuple[dict[str, Any], ...] = (
+        {"pause_creation": True},
+        {"pause_creation": False},
+        {"max_chips": 8},
+        {"max_chips": None},
+        {"namespaces": ("other",)},
+        {"namespaces": ()},
+    )
+    trial.world.settings = replace(trial.world.settings, **changes[which % len(changes)])
+
+
+def _limit_operations(trial: Trial, which: int) -> None:
+    memory = trial.world.memory
+    trial.world.memory = replace(memory, operations=replace(memory.operations, limit=1 + which % 3))
+
+
+def _vanish(trial: Trial, _which: int) -> None:
+    trial.world.workloads.clear()
+    trial.world.pods.clear()
+
+
+_EVENTS: dict[str, Callable[[Trial, int], None]] = {
+    "a second": lambda trial, _: trial.step(1.0),
+    "half a minute": lambda trial, _: trial.step(30.0),
+    "a while": lambda trial, _: trial.step(700.0),
+    "pools come up": lambda trial, _: trial.world.finish_creates(),
+    "pools are gone": lambda trial, _: trial.world.finish_deletes(),
+    "pods are bound": lambda trial, _: trial.world.schedule(),
+    "creates are refused": _refuse,
+    "all is accepted": _accept,
+    "deletes are held up": _keep,
+    "somebody deletes a pool": _set_status(PoolStatus.STOPPING),
+    "a pool fails": _set_status(PoolStatus.ERROR),
+    "a pool has another status": _set_status(PoolStatus.UNKNOWN),
+    "a pool is repaired": _set_status(PoolStatus.RECONCILING),
+    "a pool is up without nodes": _set_status(PoolStatus.RUNNING),
+    "a pool vanishes": _on_pool(lambda world, name: world.remove_pool(name)),
+    "a node changes": _on_pool(_unready),
+    "guests come": _on_pool(_guest),
+    "the gate finds a workload": _on_pool(_needed),
+    "a workload ends": _on_workload(lambda trial, workload: trial.world.finish(workload)),
+    "a workload is deleted": _on_workload(lambda trial, workload: trial.world.remove_jobset(workload)),
+    "a workload is made again": _on_workload(_again),
+    "a workload is suspended or resumed": _on_workload(_suspend),
+    "pods restart": _on_workload(
+        lambda trial, workload: (trial.world.end_pods(workload), trial.world.start_pods(workload))[0]
+    ),
+    "pods end": _on_workload(lambda trial, workload: trial.world.end_pods(workload)),
+    "pods are being deleted": _on_workload(_ending),
+    "a leader is bound elsewhere": _on_workload(_elsewhere),
+    "a follower cannot be placed": _on_workload(_missing),
+    "all vanish": _vanish,
+    "the process restarts": _restart,
+    "the clock is set": _set_clock,
+    "the settings change": _change_settings,
+    "operations are limited": _limit_operations,
+}
+_STEPS = ("a second", "half a minute", "a while")
+_HISTORIES = st.lists(st.tuples(st.sampled_from([*_EVENTS, *4 * _STEPS]), st.integers(0, 11)), max_size=40)
+
+
+@pytest.mark.timeout(120)
+@hypothesis_settings(max_examples=60)
+@given(st.sampled_from(range(len(_SETTINGS))), _HISTORIES)
+def test_whatever_happens_what_is_shown_is_true(which: int, events: list[tuple[str, int]]) -> None:
+    """In the view, in both commands, and in the explanation of each thing that has a name."""
+    trial = Trial(_SETTINGS[which])
+    trial.step(1.0)
+    for event, number in events:
+        _EVENTS[event](trial, number)
+    for _ in range(3):
+        trial.world.finish_creates()
+        trial.world.schedule()
+        trial.step(30.0)

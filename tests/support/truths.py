@@ -1,0 +1,176 @@
+"""What has to be true of all that people are shown of one decision, whatever the world is like."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from provisioner import constants
+from provisioner.model.snapshot import Snapshot
+from provisioner.model.workloads import Workloads
+from provisioner.slices.planning.plan import DeleteReason, Plan
+from provisioner.slices.view import PoolView, SliceView, State, View
+from provisioner.slices.view.types import HOST_READY, HOST_RUNNING, RUNS
+
+#: A slice that waits has one of these, or is told soon.
+_WAITS = frozenset(
+    {
+        constants.CREATION_WAITING,
+        constants.CREATION_FAILED,
+        constants.INVALID_REQUEST,
+        constants.LIMIT_REACHED,
+    }
+)
+_ABOUT_TO_BE_SENT = "The create of its node pool is about to be sent."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bound:
+    """Where the snapshot says that pods are, told without the decision."""
+
+    #: Slice -> the pools that its unfinished pods are bound to; those that are being deleted count as well.
+    pools: Mapping[str, set[str]]
+    #: Slice -> the pools of those of its pods that stay.
+    staying: Mapping[str, set[str]]
+    #: Pool -> unfinished pods that are not past their grace.
+    pods: Mapping[str, int]
+
+
+def untrue(snapshot: Snapshot, plan: Plan, view: View) -> Iterator[str]:
+    """Say what is shown that is not so, or that says nothing."""
+    bound = _bound(snapshot, view)
+    yield from _untrue_of_all(plan, view)
+    for each in view.slices:
+        yield from (f"slice {each.id} ({each.state}): {wrong}" for wrong in _untrue_of_slice(each, plan, view, bound))
+    for pool in view.pools:
+        yield from (f"pool {pool.name} ({pool.state}): {wrong}" for wrong in _untrue_of_pool(pool, plan, view, bound))
+        yield from (f"pool {pool.name}: {wrong}" for wrong in _false_causes(pool, plan, snapshot))
+
+
+def _bound(snapshot: Snapshot, view: View) -> _Bound:
+    workloads = Workloads.of(snapshot.workloads)
+    shown = {each.name for each in view.pools}
+    # Of a pool that GKE lists no more there may still be nodes.
+    pool_of_node = {node.name: node.pool_name for node in snapshot.nodes if node.pool_name in shown}
+    pools: dict[str, set[str]] = defaultdict(set)
+    staying: dict[str, set[str]] = defaultdict(set)
+    pods: dict[str, int] = defaultdict(int)
+    for pod in snapshot.pods:
+        name = pool_of_node.get(pod.node_name)
+        if pod.finished or name is None or (pod.deletion_deadline is not None and pod.deletion_deadline <= view.at):
+            continue
+        pods[name] += 1
+        if workloads.uid_of(pod) is not None and pod.group_key:
+            slice_id = f"{pod.kind.value}/{pod.namespace}/{pod.workload_name}/{pod.group_name}"
+            pools[slice_id].add(name)
+            if pod.deletion_deadline is None:
+                staying[slice_id].add(name)
+    return _Bound(pools=pools, staying=staying, pods=pods)
+
+
+def _untrue_of_all(plan: Plan, view: View) -> Iterator[str]:
+    created = {each.name: each for each in plan.pools if not each.phase.before_create}
+    if {each.name for each in view.pools} != created.keys():
+        yield f"shown are pools {sorted(each.name for each in view.pools)}, there are {sorted(created)}"
+    wanting = {each.slice_id for each in plan.pools if each.phase.before_create}
+    waiting = [each.id for each in view.slices if each.state is State.WAITING]
+    if len(waiting) != len(wanting):
+        yield f"{len(wanting)} slices want pools, shown are {waiting}"
+    if len({each.id for each in view.slices}) != len(view.slices):
+        yield f"ids are not unique: {sorted(each.id for each in view.slices)}"
+    chips = dict.fromkeys(view.capacity.chips, 0)
+    for pool in view.pools:
+        chips[pool.state.value] += pool.chips
+    chips[State.WAITING.value] += sum(each.chips for each in view.slices if each.state is State.WAITING)
+    if chips != view.capacity.chips:
+        yield f"chips by state are {view.capacity.chips}, those of pools and slices together {chips}"
+    for limit in view.capacity.limits:
+        if limit.name == "MAX_CHIPS" and limit.used != sum(each.chips for each in view.pools):
+            yield f"of {limit.name} {limit.used} are used, the pools have {sum(each.chips for each in view.pools)}"
+
+
+def _untrue_of_slice(each: SliceView, plan: Plan, view: View, bound: _Bound) -> Iterator[str]:
+    if not each.reason:
+        yield "nothing says why"
+    if each.since is not None and each.since > view.at:
+        yield f"it is so from {each.since} on, which is yet to come"
+    if each.next_try_at is not None and (each.next_try_at <= view.at or each.state is not State.WAITING):
+        yield f"the next try was at {each.next_try_at}"
+    pool = next((one for one in view.pools if one.name == each.pool), None)
+    if each.pool and pool is None:
+        yield f"it is shown on pool {each.pool}, which is not"
+    at_home = bound.pools.get(each.id, set())
+    if each.state in (State.RUNNING, State.DRAINING) and each.pool not in at_home:
+        yield f"it is shown on {each.pool}, its pods are on {at_home or 'none'}"
+    if bound.staying.get(each.id) and each.pool not in at_home:
+        yield f"its pods are on {at_home}, it is shown on {each.pool or 'none'}"
+    if pool is not None and pool.state is not each.state:
+        yield f"its pool {pool.name} is {pool.state}"
+    if each.state is State.RUNNING and each.reason == RUNS and each.bound_pods < each.pods:
+        yield f"{each.bound_pods} of {each.pods} pods are bound, and it is said to run"
+    if each.state is State.WAITING:
+        yield from _untrue_of_waiting(each, plan)
+
+
+def _untrue_of_waiting(each: SliceView, plan: Plan) -> Iterator[str]:
+    if each.unschedulable_since is None:
+        yield "its leader is not unschedulable"
+    is_sent = any(create.pod.name == each.leader for create in plan.creates)
+    if is_sent != (each.reason == _ABOUT_TO_BE_SENT):
+        yield f"its create {'is' if is_sent else 'is not'} sent, the reason is {each.reason!r}"
+    told = [notice.message for notice in each.notices if notice.reason in _WAITS]
+    if told and not is_sent and each.reason not in told:
+        yield f"the Events say {told}, the reason is {each.reason!r}"
+
+
+def _untrue_of_pool(pool: PoolView, plan: Plan, view: View, bound: _Bound) -> Iterator[str]:
+    state = plan.states[pool.name]  # type: ignore[index]
+    if not pool.reason:
+        yield "nothing says why"
+    if pool.since > view.at:
+        yield f"it is so from {pool.since} on, which is yet to come"
+    ready = pool.hosts.count(HOST_READY) + pool.hosts.count(HOST_RUNNING)
+    if len(pool.hosts) < state.nodes or ready != state.ready_nodes:
+        yield f"{state.ready_nodes} of {state.nodes} hosts are ready, shown as {pool.hosts!r}"
+    pods = bound.pods.get(pool.name, 0)
+    if pods and pool.state in (State.IDLE, State.READY, State.CREATING):
+        yield f"{pods} pods are on it"
+    if not pods and pool.state in (State.RUNNING, State.DRAINING):
+        yield "no pods are on it"
+    if pods and pool.delete_at is not None and state.delete_reason is not DeleteReason.SLICE_STUCK:
+        yield f"it is to be deleted at {pool.delete_at} with {pods} pods on it"
+    users = {slice_id for slice_id, pools in bound.staying.items() if pool.name in pools}
+    shown = {pool.slice, *pool.other_slices}
+    missing = users & {each.id for each in view.slices} - shown
+    if missing:
+        yield f"pods of {missing} are on it, shown are {shown}"
+    if pool.state is State.IDLE and pool.slice:
+        yield f"it is idle, and shown as that of {pool.slice}"
+    if (pool.delete_at is None) != (pool.delete_reason == ""):
+        yield f"it goes at {pool.delete_at}, the reason is {pool.delete_reason!r}"
+    goes = pool.name in {each.name for each in plan.deletes}
+    # One whose workload was found to live stays, as far as is known.
+    is_kept = goes and plan.memory.deletes[pool.name].needed  # type: ignore[index]
+    if goes and not is_kept and (pool.delete_at is None or pool.delete_at > view.at):
+        yield f"its delete is decided, and shown for {pool.delete_at}"
+    if not goes and pool.delete_at is not None and pool.delete_at <= view.at and "Its delete waits" not in pool.reason:
+        yield f"it was to be deleted at {pool.delete_at}, and is not: {pool.reason!r}"
+
+
+def _false_causes(pool: PoolView, plan: Plan, snapshot: Snapshot) -> Iterator[str]:
+    """Compare what is said of a pool's workload with the workload; `reason` says what becomes of the pool, and why."""
+    derived = plan.derived
+    if pool.state is not State.IDLE or derived is None:
+        return
+    supply = derived.supply[pool.name]  # type: ignore[index]
+    uid = supply.workload_uid or Workloads.of(snapshot.workloads).uid_of_name.get(supply.workload_name)
+    workload = snapshot.workloads.get(uid) if uid else None
+    causes = {
+        "its workload is gone": workload is None and not supply.unwatched,
+        "its workload is being deleted": workload is not None and workload.deleting,
+        "its workload has finished": workload is not None and workload.finished,
+        "its workload is suspended": workload is not None and workload.suspended,
+        "is not watched": supply.unwatched,
+    }
+    yield from (f"it says {pool.reason!r}" for words, holds in causes.items() if words in pool.reason and not holds)
