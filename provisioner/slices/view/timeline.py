@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from provisioner.model.capacity import PoolName
@@ -42,14 +43,28 @@ class Track:
     segments: tuple[Segment, ...]
 
 
+@dataclass(slots=True)
+class _Past:
+    """The pools of one namespace that are gone, the earliest first, and how many segments they have."""
+
+    pools: dict[PoolName, None] = field(default_factory=dict)
+    segments: int = 0
+
+
 class Timeline:
-    """Follows the pools from round to round. One thread follows; others may read `tracks`."""
+    """Follows the pools from round to round. One thread follows; others may read `tracks`.
+
+    Where there are too many, the namespace whose pools that are gone have the most segments loses the earliest of
+    them: a workload that is created again and again does not push out those of others.
+    """
 
     def __init__(self) -> None:
         self._tracks: dict[PoolName, Track] = {}
         self._follower = Follower()
         #: When the pools that are gone went, the earliest first.
         self._ended: dict[PoolName, datetime] = {}
+        self._past: defaultdict[str, _Past] = defaultdict(_Past)
+        #: Of all tracks.
         self._segments = 0
 
     def follow(self, pools: Iterable[PoolState], now: datetime) -> None:
@@ -58,15 +73,12 @@ class Timeline:
         for pool in (*changes.begun, *changes.changed):
             self._begin(pool, now)
         for name in changes.ended:
-            self._tracks[name] = _ended(self._tracks[name], now)
-            self._ended[name] = now
-        while self._ended:
-            first = next(iter(self._ended))
-            too_many = len(self._ended) > _MOST_ENDED or self._segments > _MOST_SEGMENTS_IN_ALL
-            if not too_many and self._ended[first] > now - _KEPT:
-                break
-            self._segments -= len(self._tracks[first].segments)
-            del self._tracks[first], self._ended[first]
+            self._end(name, now)
+        while self._ended and self._ended[first := next(iter(self._ended))] <= now - _KEPT:
+            self._forget(first)
+        while self._ended and (len(self._ended) > _MOST_ENDED or self._segments > _MOST_SEGMENTS_IN_ALL):
+            largest = max(self._past.values(), key=lambda each: each.segments)
+            self._forget(next(iter(largest.pools)))
 
     def tracks(self) -> list[Track]:
         """Return all tracks."""
@@ -87,7 +99,7 @@ class Timeline:
         self._ended = {name: at + by for name, at in self._ended.items()}
 
     def _begin(self, pool: PoolState, now: datetime) -> None:
-        self._ended.pop(pool.name, None)
+        self._count_as_there(pool.name)
         before = self._tracks.get(pool.name)
         segment = Segment(state=state_of(pool), slice=slice_of_pool(pool), workload=workload_of_pool(pool), since=now)
         if before is None:
@@ -106,6 +118,33 @@ class Timeline:
         segments = (*_ended(before, now).segments, segment)[-_MOST_SEGMENTS:]
         self._segments += len(segments) - len(before.segments)
         self._tracks[pool.name] = Track(pool=pool.name, segments=segments)
+
+    def _end(self, name: PoolName, now: datetime) -> None:
+        track = self._tracks[name] = _ended(self._tracks[name], now)
+        self._ended[name] = now
+        past = self._past[_namespace_of(track)]
+        past.pools[name] = None
+        past.segments += len(track.segments)
+
+    def _count_as_there(self, name: PoolName) -> None:
+        """Take note that a pool does not count as gone, if it did."""
+        if self._ended.pop(name, None) is None:
+            return
+        track = self._tracks[name]
+        past = self._past[_namespace_of(track)]
+        past.segments -= len(track.segments)
+        del past.pools[name]
+        if not past.pools:
+            del self._past[_namespace_of(track)]
+
+    def _forget(self, name: PoolName) -> None:
+        self._count_as_there(name)
+        self._segments -= len(self._tracks.pop(name).segments)
+
+
+def _namespace_of(track: Track) -> str:
+    """Return the namespace of the workload that a pool was for last; empty where it was for none."""
+    return next((each.workload.split("/")[1] for each in reversed(track.segments) if each.workload), "")
 
 
 def _ended(track: Track, now: datetime) -> Track:

@@ -131,6 +131,28 @@ def test_all_segments_together_are_bounded() -> None:
     assert timeline._segments == sum(len(each.segments) for each in tracks)
 
 
+def test_a_workload_that_is_created_in_a_loop_does_not_push_out_the_pools_of_others() -> None:
+    """Its own namespace has the most, and loses what ended first."""
+    world = World(make_jobset("train"))
+    timeline = Timeline()
+    (pool,) = world.look().pools
+    quiet = [_named(replace(pool, namespace="quiet"), f"quiet-{number}") for number in range(20)]
+    timeline.follow(quiet, world.now)
+    for number in range(5_100):
+        timeline.follow([_named(replace(pool, namespace="noisy"), f"noisy-{number}")], world.now)
+    kept = [each.pool for each in timeline.tracks()]
+    assert len(kept) == 5001
+    assert {each.name for each in quiet} <= set(kept)
+    assert kept[20] == "noisy-119"
+    # One that is there again is not forgotten, and goes with the others when a day has passed.
+    timeline.follow(quiet[:1], world.now)
+    timeline.follow(quiet[:1], world.now + DAY)
+    assert [each.pool for each in timeline.tracks()] == ["quiet-0"]
+    timeline.follow([], world.now + DAY)
+    timeline.follow([], world.now + 2 * DAY)
+    assert (timeline.tracks(), timeline._segments) == ([], 0)
+
+
 def test_a_name_that_comes_back_goes_on_with_its_track() -> None:
     """A create that is tried again under the same name."""
     world = World(make_jobset("train"))
