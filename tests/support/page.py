@@ -316,7 +316,15 @@ def a_large_view(slices: int = 500, hosts: int = 64) -> View:
             workloads.append(a_workload(f"train-{number:04d}", f"team-{number % 70}"))
         place = (number + number // 10) % 5
         state = (State.RUNNING, State.RUNNING, State.RUNNING, State.JOINING, State.WAITING)[place]
-        each = a_slice(workloads[-1], number, state, hosts=hosts, chips=4 * hosts, pods=hosts)
+        each = a_slice(
+            workloads[-1],
+            number,
+            state,
+            hosts=hosts,
+            chips=4 * hosts,
+            pods=hosts,
+            bound_pods=hosts * (state is State.RUNNING),
+        )
         views.append(each)
         if state is State.RUNNING:
             pools.append(a_pool(each, "R" * hosts))
