@@ -11,22 +11,32 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
-#: The longest pause of a worker.
-_LONGEST_PAUSE_SECONDS = 0.5
+#: How much of a core a worker may take as long as it is asked, and how many seconds of it at once.
+_SHARE = 0.5
+_AT_ONCE_SECONDS = 1.0
+_LONGEST_REST_SECONDS = 0.5
 
 
 class Worker:
     """Does one thing after another, in a thread that is there as long as there is something to do.
 
-    What nobody waits for any more is not begun. It rests after each thing for as long as that took of the processor:
-    whoever asks all the time gets half of a core, and the interpreter half of the time.
+    What nobody waits for any more is not begun. Whoever asks all the time gets half of a core, and the interpreter half
+    of the time: it rests when it has worked for more than that.
     """
 
     def __init__(
-        self, *, spent_seconds: Callable[[], float] = time.thread_time, rest: Callable[[float], object] = time.sleep
+        self,
+        *,
+        spent_seconds: Callable[[], float] = time.thread_time,
+        monotonic: Callable[[], float] = time.monotonic,
+        rest: Callable[[float], object] = time.sleep,
     ) -> None:
         self._spent_seconds = spent_seconds
+        self._monotonic = monotonic
         self._rest = rest
+        #: What it may still spend without a rest, and when that was.
+        self._credit_seconds = _AT_ONCE_SECONDS
+        self._credited_at = monotonic()
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._works = False
@@ -51,7 +61,16 @@ class Worker:
             if made.set_running_or_notify_cancel():
                 before = self._spent_seconds()
                 _set(made, make)
-                self._rest(min(_LONGEST_PAUSE_SECONDS, self._spent_seconds() - before))
+                due = self._rest_seconds(self._spent_seconds() - before)
+                if due > 0:
+                    self._rest(due)
+
+    def _rest_seconds(self, spent: float) -> float:
+        now = self._monotonic()
+        credit = min(_AT_ONCE_SECONDS, self._credit_seconds + (now - self._credited_at) * _SHARE) - spent
+        # What is longer than a rest is forgiven: others wait.
+        self._credit_seconds, self._credited_at = max(credit, -_LONGEST_REST_SECONDS * _SHARE), now
+        return max(0.0, -self._credit_seconds / _SHARE)
 
 
 def in_thread(make: Callable[[], _T], release: Callable[[], None]) -> Awaitable[_T]:

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from provisioner.runtime.background import Worker
 
 
-def test_a_worker_rests_as_long_as_it_has_worked() -> None:
-    """What takes long is waited for in vain for half a second at most; what costs nothing costs no pause."""
-    spent, rests = [0.0], list[float]()
+def test_who_asks_all_the_time_gets_half_of_the_time() -> None:
+    """Who asks now and then does not wait; nor does anybody wait for long, whatever was done before."""
+    spent, now, rests = [0.0], [100.0], list[float]()
 
-    def work(seconds: float) -> float:
+    def work(seconds: float) -> None:
         spent[0] += seconds
-        return seconds
+        now[0] += seconds
 
-    async def ask() -> list[float]:
-        worker = Worker(spent_seconds=lambda: spent[0], rest=rests.append)
-        return [await worker.do(lambda seconds=each: work(seconds)) for each in (0.25, 0.0, 7.0, 0.125)]
+    def rest(seconds: float) -> None:
+        rests.append(seconds)
+        now[0] += seconds
 
-    assert asyncio.run(ask()) == [0.25, 0.0, 7.0, 0.125]
-    assert rests[:3] == [0.25, 0.0, 0.5]
+    async def ask(*seconds: float) -> None:
+        for each in seconds:
+            await worker.do(lambda each=each: work(each))  # type: ignore[misc]
+
+    worker = Worker(spent_seconds=lambda: spent[0], monotonic=lambda: now[0], rest=rest)
+    asyncio.run(ask(0.5, 0.0, 0.25))
+    assert rests == []
+    now[0] += 10
+    asyncio.run(ask(*(0.25 for _ in range(100)), 0.0))
+    # The first second of it is for nothing.
+    assert sum(rests[:-1]) == pytest.approx(25.0 - 2.0, abs=0.5)
+    now[0] += 10
+    rests.clear()
+    asyncio.run(ask(30.0, 0.0))
+    assert rests[0] == 0.5
 
 
 def test_a_worker_goes_on_after_a_failure() -> None:
