@@ -158,6 +158,8 @@ class Board:
     _built_at: float = float("-inf")
     _built_mark: tuple[int, int] = (-1, -1)
     _document: Document | None = None
+    #: The round whose view was built last.
+    _viewed: tuple[Published, View] | None = None
     #: The last document that was asked for as JSON.
     _json: tuple[Document, bytes] | None = None
     #: Of each list the items by id.
@@ -250,10 +252,8 @@ class Board:
             self._change_bytes -= len(self._changes.popleft()[1])
 
     def _build(self, version: int) -> Document:
-        published, leading = self._published, self._leading
-        view = None
-        if published is not None and leading:
-            view = build_view(published.snapshot, published.plan, published.settings, published.at)
+        leading = self._leading
+        view = self._view() if leading else None
         return Document(
             version=version,
             served_at=self.clock(),
@@ -266,6 +266,16 @@ class Board:
             tracks=tuple(sorted(self.timeline.tracks(), key=lambda each: each.segments[0].since)),
             activity=tuple(self.journal.since()),
         )
+
+    def _view(self) -> View | None:
+        """Return the view of the last round; it is built once, however often somebody looks until the next."""
+        published = self._published
+        if published is None:
+            return None
+        if self._viewed is None or self._viewed[0] is not published:
+            view = build_view(published.snapshot, published.plan, published.settings, published.at)
+            self._viewed = (published, view)
+        return self._viewed[1]
 
     def _compare(self, document: Document, last: Document | None) -> Change | None:
         """Return what changed since the last document; None where nothing did."""

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from provisioner.slices import api
 from provisioner.slices.api import BoardFeed
 from provisioner.slices.board import Board, Change, Document
+from provisioner.slices.view import View, build_view
 from tests.support.board import make_board
 from tests.support.clock import NOW
 from tests.support.models import make_jobset
@@ -284,6 +285,28 @@ def test_a_view_is_built_twice_a_second_at_most(monkeypatch: pytest.MonkeyPatch)
     assert len(built) == 1
     stage.later()
     stage.board.json()
+    assert len(built) == 2
+
+
+def test_the_view_of_a_round_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients look every two seconds; in a quiet cluster a round comes every fifteen."""
+    built: list[datetime] = []
+
+    def counted(*arguments: Any) -> View:
+        built.append(NOW)
+        return build_view(*arguments)
+
+    monkeypatch.setattr("provisioner.slices.board.build_view", counted)
+    stage = Stage()
+    stage.act(0)
+    for _ in range(10):
+        stage.later()
+        document = stage.board.document()
+        assert document.view is not None
+    assert len(built) == 1
+    stage.publish()
+    stage.later()
+    stage.board.document()
     assert len(built) == 2
 
 
