@@ -23,6 +23,7 @@ from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, Del
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Alert, Create, Delete, Notice, Plan, PoolState, Transition
 from provisioner.slices.view.ids import workload_of_pool
+from provisioner.slices.view.reasons import of_delete
 
 _log = structlog.get_logger(__name__)
 
@@ -151,7 +152,8 @@ class Reporter:
         self.metrics.count_delete(reason, result="ok" if accepted else kind)
         if accepted:
             _log.info("node_pool.delete_accepted", node_pool=answer.name, reason=reason)
-            message = f"GKE deletes node pool {answer.name}: {reason.replace('_', ' ')}"
+            why = of_delete(delete.reason) if delete is not None else "nothing needs it"
+            message = f"GKE deletes node pool {answer.name}: {why}"
             self._write("delete", message, answer.name)
             self._on_pool(answer.name, constants.DELETION_STARTED, message)
             return

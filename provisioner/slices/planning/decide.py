@@ -142,6 +142,7 @@ def _phases(
     owners = {name: phases.owner_of(name, matching, round_.made_for) for name in supply}
     owners |= {state.name: state.slice_id for state in launches.wanted}
     entries, steps = phases.changes(round_.memory.phases, observed, owners, now)
+    entries |= {name: phases.drained(entries[name], each, round_, matching) for name, each in supply.items()}
     states = [
         phases.state_of(each, entries[name], round_, matching, _note(each, round_.memory), due.get(name))
         for name, each in supply.items()

@@ -56,9 +56,12 @@ def state_of(
     owner = owner_of(supply.name, matching, round_.made_for)
     slice_ = round_.slices.get(owner) if owner is not None else None
     since, since_start = phase.since, phase.entered_before
-    if since_start and phase.phase is Phase.IDLE and supply.name in round_.memory.unneeded_since:
-        # Remembered over restarts.
-        since, since_start = min(since, round_.memory.unneeded_since[supply.name]), False
+    unneeded_since = round_.memory.unneeded_since.get(supply.name)
+    if phase.phase is Phase.IDLE and unneeded_since is not None:
+        # Remembered over restarts, and over attempts to delete it.
+        since, since_start = min(since, unneeded_since), False
+    elif phase.draining_since is not None and phase.draining_since > since:
+        since, since_start = phase.draining_since, False
     return PoolState(
         name=supply.name,
         phase=phase.phase,
@@ -82,16 +85,25 @@ def state_of(
         unwatched=supply.unwatched,
         holders=matching.holders.get(supply.name, frozenset()),
         claimant=matching.claimed.get(supply.name),
-        draining=phase.phase is Phase.IN_USE and not supply.unwatched and _has_ended(supply, owner, round_, matching),
+        draining=phase.draining_since is not None,
         since_start=since_start,
     )
 
 
-def _has_ended(supply: Supply, owner: SliceId | None, round_: Round, matching: Matching) -> bool:
+def drained(phase: PhaseEntry, supply: Supply, round_: Round, matching: Matching) -> PhaseEntry:
+    """Take note of whether pods of ended or suspended workloads alone are on a pool."""
+    draining = phase.phase is Phase.IN_USE and not supply.unwatched and _have_ended(supply.name, round_, matching)
+    if draining is (phase.draining_since is not None):
+        return phase
+    return replace(phase, draining_since=round_.now if draining else None)
+
+
+def _have_ended(name: PoolName, round_: Round, matching: Matching) -> bool:
     """Whether all that pods are known to be on a pool for has ended, or is suspended."""
-    users = [each for each in matching.holders.get(supply.name, ()) if each is not None]
-    if not users and owner is not None:
-        users = [owner]
+    users = [each for each in matching.holders.get(name, ()) if each is not None]
+    if not users:
+        owner = owner_of(name, matching, round_.made_for)
+        users = [owner] if owner is not None else []
     slices = (round_.slices.get(each) for each in users)
     return bool(users) and all(each is None or each.workload.suspended for each in slices)
 

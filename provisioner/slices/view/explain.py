@@ -220,12 +220,13 @@ def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[
     counts: dict[State, int] = {}
     for one in slices:
         counts[one.state] = counts.get(one.state, 0) + 1
-    worst = next((one for state in _WORST for one in slices if one.state is state), None)
+    in_order = sorted(slices, key=lambda one: (_WORST.index(one.state), one.reason == RUNS))
+    worst = in_order[0] if in_order else None
     told = ", ".join(f"{count} {state.value}" for state, count in counts.items()) or "none with pods"
     headline = (
         f"{each.kind} {each.namespace}/{each.name} {_WORKLOAD_DOING.get(each.state, each.state)}; slices: {told}."
     )
-    if worst is not None and worst.state is not State.RUNNING:
+    if worst is not None and worst.reason != RUNS:
         headline += f" Slice {worst.group} {_doing(worst, now)}"
     elif not slices and (each.notices or each.reason):
         headline += f" {each.notices[0].message if each.notices else each.reason}"

@@ -563,3 +563,52 @@ def test_a_workload_that_another_controller_runs_says_so() -> None:
     """It has no slices here, and nobody else says why."""
     world = World(make_jobset("train", managed_by="kueue.x-k8s.io/multikueue"))
     assert "kueue.x-k8s.io/multikueue" in headline(view_of(world), "jobset/train")
+
+
+# --- since when, where the phase of the pool tells something else
+
+
+def test_a_pool_whose_delete_is_held_up_is_idle_since_nothing_needs_it() -> None:
+    """Not since the last attempt to delete it."""
+    workload = make_jobset("train")
+    world = running(workload)
+    world.finish(workload)
+    world.look()
+    idle_since = world.now
+    world.refuse_delete = lambda _: failure(FailureKind.UNAVAILABLE, "unfinished pods are on it: a/b on c")
+    for _ in range(3):
+        world.pass_time(60)
+        (delete,) = world.look().deletes
+        world.look()
+        assert only_pool(view_of(world)).state is State.DELETING
+        world.answer(world._delete(delete))
+    pool = only_pool(view_of(world))
+    assert (pool.state, pool.since) == (State.IDLE, idle_since)
+
+
+def test_a_pool_drains_since_its_workload_has_ended() -> None:
+    """Not since its pods came."""
+    workload = make_jobset("train")
+    world = running(workload)
+    world.pass_time(7200)
+    world.workloads[workload.uid] = replace(workload, terminal_state="Completed")
+    world.look()
+    ended_at = world.now
+    world.pass_time(30)
+    pool = only_pool(view_of(world))
+    assert (pool.state, pool.since, pool.since_start) == (State.DRAINING, ended_at, False)
+    world.memory, world.derived = Memory(), None
+    world.look()
+    restarted_at = world.now
+    world.pass_time(30)
+    pool = only_pool(view_of(world))
+    assert (pool.state, pool.since, pool.since_start) == (State.DRAINING, restarted_at, True)
+
+
+def test_the_first_line_about_a_workload_names_the_slice_that_does_not_run_whole() -> None:
+    """All its slices have their pools; of one a pod is missing."""
+    workload = make_jobset("train", replicas=2)
+    world = running(workload)
+    world.put(make_pod(workload, job=1, index=1, unschedulable=True))
+    assert "train-slice-1 runs on node pool" in headline(view_of(world), "jobset/train")
+    assert "1 of 2 pods are bound" in headline(view_of(world), "jobset/train")

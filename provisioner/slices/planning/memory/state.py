@@ -156,6 +156,8 @@ class PhaseEntry:
     slice_id: SliceId | None = None
     #: It was entered before this process first looked, nobody knows when.
     entered_before: bool = False
+    #: Since when pods of ended or suspended workloads alone are on it; None: it is not so.
+    draining_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
