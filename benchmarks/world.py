@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from provisioner import constants
-from provisioner.kube.protocol import JOBSETS_ROOT
 from provisioner.localcluster import RUN_FOR
 from provisioner.rehearsal.world import LOCATION, PROJECT, ProvisionerProcess, Rehearsal, wait_for
+from provisioner.workloads import JOBSET
 
 NAMESPACE = "default"
-_JOBSETS = f"{JOBSETS_ROOT}/namespaces/{NAMESPACE}/jobsets"
+_JOBSETS = f"{JOBSET.root}/namespaces/{NAMESPACE}/jobsets"
 _HOSTS = 2
 
 

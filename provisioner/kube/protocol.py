@@ -111,7 +111,6 @@ class Api(Protocol):
         """Open a response and hand out its lines as they arrive."""
 
 
-JOBSETS_ROOT = "/apis/jobset.x-k8s.io/v1alpha2"
 LEASES_ROOT = "/apis/coordination.k8s.io/v1"
 
 

@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from provisioner import constants
-from provisioner.kube.protocol import JOBSETS_ROOT
 from provisioner.rehearsal.world import ProvisionerProcess, Rehearsal, read_records
+from provisioner.workloads import JOBSET
 
 #: What a phase means to somebody who watches. Phases that are not here are of no interest.
 _PHASE_WORDS = {
@@ -91,7 +91,7 @@ class Story:
 
     def _jobsets(self) -> Iterator[str]:
         states = {}
-        for raw in self._rehearsal.objects(f"{JOBSETS_ROOT}/jobsets"):
+        for raw in self._rehearsal.objects(f"{JOBSET.root}/jobsets"):
             metadata, status = raw["metadata"], raw.get("status", {})
             state = status.get("terminalState") or ("suspended" if raw["spec"].get("suspend") else "created")
             states[f"{metadata['namespace']}/{metadata['name']}"] = state

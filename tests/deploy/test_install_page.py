@@ -22,10 +22,11 @@ import pytest
 import requests
 import yaml
 
-from provisioner.kube.protocol import JOBSETS_ROOT, collection_path
+from provisioner.kube.protocol import collection_path
 from provisioner.localcluster import RUN_FOR
 from provisioner.rehearsal import Rehearsal
 from provisioner.simulators.gke.app import Simulator
+from provisioner.workloads import JOBSET
 from tests.deploy import fake_gcloud, tools
 from tests.deploy.kit import NAMESPACE, REPOSITORY
 from tests.deploy.mainjob import uninstalled
@@ -220,7 +221,7 @@ def test_the_page(choices: tuple[str, ...], reader: Reader, bare: Rehearsal) -> 
 
 
 def _jobsets(rehearsal: Rehearsal) -> list[tuple[str, str]]:
-    metadata = [each["metadata"] for each in rehearsal.objects(collection_path("jobsets", root=JOBSETS_ROOT))]
+    metadata = [each["metadata"] for each in rehearsal.objects(collection_path("jobsets", root=JOBSET.root))]
     return [(str(each["namespace"]), str(each["name"])) for each in metadata]
 
 

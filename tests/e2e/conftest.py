@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from provisioner import constants, kube, localcluster
-from provisioner.kube.protocol import JOBSETS_ROOT, collection_path
+from provisioner.kube.protocol import collection_path
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
-from provisioner.workloads import PLAIN_JOB, leaderworkerset
+from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
 from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, simulator_settings
 from tests.support.forking import Forker
 
@@ -123,9 +123,9 @@ def _clear_up(ground: Ground, shared: Shared, settings: dict[str, Any]) -> None:
     if ground.gke.pools:
         # It has to see the JobSets being deleted, or many at once are braked.
         shared.running()
-    _delete_all(ground.rehearsal, "jobsets", root=JOBSETS_ROOT)
+    _delete_all(ground.rehearsal, "jobsets", root=JOBSET.root)
     if localcluster.LWS.name in ground.rehearsal.cluster.component_names:
-        _delete_all(ground.rehearsal, "leaderworkersets", root=leaderworkerset.ROOT)
+        _delete_all(ground.rehearsal, "leaderworkersets", root=LEADER_WORKER_SET.root)
     _delete_all(ground.rehearsal, "jobs", root=PLAIN_JOB.root)
     _delete_all(ground.rehearsal, "pods")
     for name, body in ground.sent().items():

@@ -14,7 +14,7 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from provisioner import constants, kube
-from provisioner.kube.protocol import JOBSETS_ROOT, collection_path, object_path
+from provisioner.kube.protocol import collection_path, object_path
 from provisioner.localcluster import FAIL_AFTER, RUN_FOR
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
 from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, wait_for
@@ -23,6 +23,7 @@ from provisioner.simulators.gke.faults import Fault, Target
 from provisioner.simulators.gke.model import World
 from provisioner.simulators.gke.records import Pool, PoolStatus, PoolView
 from provisioner.simulators.gke.settings import SimulatorSettings
+from provisioner.workloads import JOBSET
 from tests.support.objects import pod_spec, raw_jobset
 
 #: Short, so that a test takes seconds, and long enough to act in the middle.
@@ -138,7 +139,7 @@ class Ground:
 
         def posted() -> bool:
             try:
-                self.api.post(collection_path("jobsets", namespace=namespace, root=JOBSETS_ROOT), body)
+                self.api.post(collection_path("jobsets", namespace=namespace, root=JOBSET.root), body)
             except kube.Conflict:
                 return False
             return True
@@ -166,7 +167,7 @@ class Ground:
         return int(self.jobset(name).get("status", {}).get("restarts", 0))
 
     def _path(self, name: str, namespace: str = "") -> str:
-        return object_path("jobsets", name, namespace=namespace or self.namespace, root=JOBSETS_ROOT)
+        return object_path("jobsets", name, namespace=namespace or self.namespace, root=JOBSET.root)
 
     def await_completed(self, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until JobSets are completed; a failed one ends the wait."""

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from provisioner import constants, kube
-from provisioner.kube.protocol import JOBSETS_ROOT, collection_path
+from provisioner.kube.protocol import collection_path
 from provisioner.rehearsal import ProvisionerProcess
+from provisioner.workloads import JOBSET
 from tests.e2e.kit import Ground, foreign_pod, jobset, logged, told
 
 pytestmark = pytest.mark.e2e
@@ -117,7 +118,7 @@ def test_names(ground: Ground, provisioner: ProvisionerProcess) -> None:
 def _allowed(ground: Ground, name: str) -> bool:
     try:
         ground.api.post(
-            f"{collection_path('jobsets', namespace=ground.namespace, root=JOBSETS_ROOT)}?dryRun=All",
+            f"{collection_path('jobsets', namespace=ground.namespace, root=JOBSET.root)}?dryRun=All",
             jobset(name, ground.namespace),
         )
     except kube.ClusterError:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants, kube, localcluster
-from provisioner.kube.protocol import JOBSETS_ROOT, collection_path, object_path
+from provisioner.kube.protocol import collection_path, object_path
 from provisioner.localcluster import recipes
 from provisioner.rehearsal import ProvisionerProcess
 from provisioner.slices.observe import MAX_SILENCE_SECONDS, Watches, not_synced
@@ -197,7 +197,7 @@ def test_the_jobset_kind_is_removed_and_put_back(alone: Ground) -> None:
 
 def _jobsets_are_served(ground: Ground) -> bool:
     try:
-        ground.rehearsal.objects(collection_path("jobsets", namespace=ground.namespace, root=JOBSETS_ROOT))
+        ground.rehearsal.objects(collection_path("jobsets", namespace=ground.namespace, root=JOBSET.root))
     except kube.ClusterError:
         return False
     return True
@@ -246,7 +246,7 @@ def test_silent_watches_are_distrusted(alone: Ground, proxy: Proxy, tmp_path: Pa
         assert not_synced(watches) == ()
         (pod,) = alone.pods_of("quiet")
         for path in (
-            object_path("jobsets", "quiet", namespace=alone.namespace, root=JOBSETS_ROOT),
+            object_path("jobsets", "quiet", namespace=alone.namespace, root=JOBSET.root),
             object_path("pods", pod["metadata"]["name"], namespace=alone.namespace),
             node,
         ):

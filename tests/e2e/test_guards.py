@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from provisioner import constants, kube, localcluster
-from provisioner.kube.protocol import JOBSETS_ROOT, collection_path
+from provisioner.kube.protocol import collection_path
 from provisioner.model.workloads import group_key
 from provisioner.rehearsal import ProvisionerProcess
 from provisioner.rehearsal.world import ZONE, wait_for
 from provisioner.simulators.gke.app import Simulator
+from provisioner.workloads import JOBSET
 from tests.e2e.kit import (
     EAGER,
     PATIENCE_SECONDS,
@@ -113,7 +114,7 @@ def _put_job(bare: Bare) -> bool:
     """Put a JobSet and, in the place of its controller, its child Job."""
     raw = jobset("new", NAMESPACE)
     try:
-        made = bare.api.post(collection_path("jobsets", namespace=NAMESPACE, root=JOBSETS_ROOT), raw)
+        made = bare.api.post(collection_path("jobsets", namespace=NAMESPACE, root=JOBSET.root), raw)
     except (kube.NotFound, kube.Invalid):
         return False
     spec = raw["spec"]["replicatedJobs"][0]["template"]["spec"]

@@ -11,7 +11,7 @@ from provisioner import constants, kube, localcluster
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.localcluster import recipes
 from provisioner.rehearsal import ProvisionerProcess
-from provisioner.workloads import leaderworkerset
+from provisioner.workloads import LEADER_WORKER_SET
 from tests.e2e.kit import Ground, ready
 from tests.support.objects import pod_spec, raw_lws
 
@@ -23,9 +23,9 @@ _POD = pod_spec(terminationGracePeriodSeconds=1)
 
 def apply(ground: Ground, name: str, **options: Any) -> str:
     """Create a LeaderWorkerSet; return its address."""
-    path = collection_path("leaderworkersets", namespace=ground.namespace, root=leaderworkerset.ROOT)
+    path = collection_path("leaderworkersets", namespace=ground.namespace, root=LEADER_WORKER_SET.root)
     ground.api.post(path, raw_lws(name, namespace=ground.namespace, uid="", pod=_POD, **options))
-    return object_path("leaderworkersets", name, namespace=ground.namespace, root=leaderworkerset.ROOT)
+    return object_path("leaderworkersets", name, namespace=ground.namespace, root=LEADER_WORKER_SET.root)
 
 
 def running(ground: Ground) -> dict[str, str]:
@@ -127,7 +127,7 @@ def test_sets_are_served_from_the_moment_that_their_kind_is_there(alone: Ground)
 
 def _are_served(ground: Ground) -> bool:
     try:
-        ground.rehearsal.objects(collection_path("leaderworkersets", root=leaderworkerset.ROOT))
+        ground.rehearsal.objects(collection_path("leaderworkersets", root=LEADER_WORKER_SET.root))
     except kube.ClusterError:
         return False
     return True

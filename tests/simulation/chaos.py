@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from provisioner import constants
-from provisioner.kube.protocol import JOBSETS_ROOT, JsonObject, object_path
+from provisioner.kube.protocol import JsonObject, object_path
 from provisioner.simulators.gke.faults import Fault, FaultKind
 from provisioner.simulators.gke.records import PoolStatus
+from provisioner.workloads import JOBSET
 from tests.simulation.cloud import CLUSTER
 from tests.simulation.objects import NAMESPACE
 from tests.support.selectors import merged
@@ -41,7 +42,7 @@ def _nonsense_jobset(name: str) -> tuple[str, JsonObject]:
     requests = {constants.TPU_RESOURCE: "1500m"}
     pod = {"containers": [{"name": "main", "resources": {"requests": requests}}]}
     job = {"name": "workers", "replicas": 1, "template": {"spec": {"parallelism": 1, "template": {"spec": pod}}}}
-    path = object_path("jobsets", name, namespace=NAMESPACE, root=JOBSETS_ROOT)
+    path = object_path("jobsets", name, namespace=NAMESPACE, root=JOBSET.root)
     return path, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": {"replicatedJobs": [job]}}
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from provisioner import constants
-from provisioner.kube.protocol import JOBSETS_ROOT, JsonObject, object_path
+from provisioner.kube.protocol import JsonObject, object_path
 from provisioner.kube.quantities import format_time
 from provisioner.model.workloads import WorkloadKind, WorkloadUid, group_key
 from provisioner.slices.demand import SliceId
-from provisioner.workloads import LEADER_WORKER_SET, PLAIN_JOB
+from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
 from tests.simulation.agenda import Agenda
 from tests.support.objects import job_reference
 
@@ -243,7 +243,7 @@ class JobSetRun(WorkloadRun):
     @property
     def path(self) -> str:
         """Its address."""
-        return object_path("jobsets", self.name, namespace=self.namespace, root=JOBSETS_ROOT)
+        return object_path("jobsets", self.name, namespace=self.namespace, root=JOBSET.root)
 
     def group_name(self, job: int) -> str:
         """Name a child Job."""

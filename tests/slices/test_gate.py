@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from provisioner import constants, kube
-from provisioner.kube.protocol import JOBSETS_ROOT, object_path
+from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.demand import group_key
 from provisioner.slices.gate import KeptError, NeededError
 from provisioner.slices.planning.plan import Delete, DeleteReason
-from provisioner.workloads import PLAIN_JOB
+from provisioner.workloads import JOBSET, PLAIN_JOB
 from tests.support.controller import (
     NAMESPACE,
     World,
@@ -297,7 +297,7 @@ def test_a_pod_that_cannot_be_read_stops_the_delete(world: World) -> None:
 
 def test_a_missing_jobset_kind_proves_nothing(world: World) -> None:
     """Without the JobSet CRD every JobSet is 'not found': no reason for any delete."""
-    world.kube.uninstall(JOBSETS_ROOT)
+    world.kube.uninstall(JOBSET.root)
     with pytest.raises(kube.ClusterError):
         world.gate.pass_through(a_delete())
     assert world.calls("PATCH") == []
@@ -327,7 +327,7 @@ def test_a_pool_without_nodes_goes(world: World) -> None:
 
 def test_the_jobset_is_read_in_its_namespace(world: World) -> None:
     """A JobSet of the same name elsewhere is another one."""
-    other = object_path("jobsets", "train", namespace="elsewhere", root=JOBSETS_ROOT)
+    other = object_path("jobsets", "train", namespace="elsewhere", root=JOBSET.root)
     world.kube.put_object(other, jobset_of("train", uid="uid-of-train"))
     world.gate.pass_through(a_delete())
     assert jobset_path("train") in world.calls("GET")

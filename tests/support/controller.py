@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
 from provisioner import constants, kube
-from provisioner.kube.protocol import JOBSETS_ROOT, collection_path, object_path
+from provisioner.kube.protocol import collection_path, object_path
 from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import LATE, NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import ObjectRef, WorkloadKind
@@ -27,6 +27,7 @@ from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
+from provisioner.workloads import JOBSET
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
 from tests.support.board import make_board
@@ -120,7 +121,7 @@ class World:
         self.leading = True
         self.lease_seconds = float("inf")
         self.wake, self.stopping = threading.Event(), threading.Event()
-        self.jobsets = FakeWatch(lambda: self._read(collection_path("jobsets", root=JOBSETS_ROOT), parse_jobset))
+        self.jobsets = FakeWatch(lambda: self._read(collection_path("jobsets", root=JOBSET.root), parse_jobset))
         self.pods = FakeWatch(lambda: self._read(collection_path("pods"), parse_pod, constants.JOBSET_NAME))
         self.nodes = FakeWatch(
             lambda: self._read(collection_path("nodes"), kube.parse_node, constants.NODEPOOL_MANAGER)
@@ -275,7 +276,7 @@ class World:
 
 def jobset_path(name: str) -> str:
     """Return the address of a JobSet."""
-    return object_path("jobsets", name, namespace=NAMESPACE, root=JOBSETS_ROOT)
+    return object_path("jobsets", name, namespace=NAMESPACE, root=JOBSET.root)
 
 
 def jobset_of(name: str = "train", *, topology: str = "2x2x1", **changes: Any) -> dict[str, Any]:

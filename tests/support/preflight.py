@@ -8,21 +8,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 from provisioner import constants
-from provisioner.kube.protocol import JOBSETS_ROOT, LEASES_ROOT, object_path
+from provisioner.kube.protocol import LEASES_ROOT, object_path
 from provisioner.model.capacity import FailureKind
 from provisioner.slices import preflight
 from provisioner.slices.preflight import Finding
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.permissions import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from provisioner.slices.suppliers.gke.protocol import Cluster, Inspector, Reservation
-from provisioner.workloads import LEADER_WORKER_SET, PLAIN_JOB
+from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
 from tests.support.controller import CERTIFICATE
 from tests.support.gke import FakeGke, failure
 from tests.support.kube import FakeKube
 from tests.support.settings import settings
 
 ACCOUNT = "tpu-nodes@project-1.iam.gserviceaccount.com"
-GROUP = JOBSETS_ROOT.rpartition("/")[0]
+GROUP = JOBSET.root.rpartition("/")[0]
 LWS_GROUP = LEADER_WORKER_SET.root.rpartition("/")[0]
 BATCH_GROUP = PLAIN_JOB.root.rpartition("/")[0]
 ORIGINAL_LEASE = object_path(
