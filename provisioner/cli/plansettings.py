@@ -5,31 +5,23 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from provisioner import constants, settings
+from provisioner import settings
 from provisioner.cli.frame import complete_files
 from provisioner.cli.remote import Remote, remote_options
 from provisioner.cli.yamltext import read_documents
-from provisioner.settings import Settings, region_of
-from provisioner.slices.offline.documents import Document, mappings_in
+from provisioner.settings import Settings
+from provisioner.slices.offline.assumed import CHANNEL, assumed
+from provisioner.slices.offline.documents import Document
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_PROJECT, _CLUSTER, _LOCATION, _ZONE = "GCP_PROJECT_ID", "GCP_CLUSTER", "GCP_CLUSTER_LOCATION", "GCP_ZONE"
-#: A region and one more part.
-_NAMED_ZONE = re.compile(r"\b[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}-[a-z0-9]{1,10}\b")
-_ZONE_FIELDS = (*constants.ZONE_LABELS, constants.ZONES, constants.CAPACITY)
-_ZONE_SETTINGS = (_ZONE, "ZONES", "CAPACITY")
-_SOMEWHERE = "your-region1"
 _MOST_BYTES = 1024 * 1024
-_MOST_OF_A_FIELD = 4096
-#: The release channel of new clusters.
-_CHANNEL = "REGULAR"
 
 
 class PlanSettings(NamedTuple):
@@ -86,14 +78,14 @@ def settings_options(command: _Function) -> _Function:
 
 
 def _read_plan_settings(variables: Mapping[str, str], documents: Iterable[Document]) -> PlanSettings:
-    assumed = dict(_assumed(variables, documents))
-    effective = settings.read_settings(variables, inferred=assumed)
+    missing = assumed(variables, documents)
+    effective = settings.read_settings(variables, inferred=missing)
     remarks = []
-    if assumed:
-        are = "are" if len(assumed) > 1 else "is"
-        remarks.append(f"{_listed(assumed.keys())} {are} not set; this plan uses {_listed(assumed.values())}.")
+    if missing:
+        are = "are" if len(missing) > 1 else "is"
+        remarks.append(f"{_listed(missing.keys())} {are} not set; this plan uses {_listed(missing.values())}.")
     if effective.auto_upgrade is None:
-        effective = effective.on_channel(_CHANNEL)
+        effective = effective.on_channel(CHANNEL)
         remarks.append("NODEPOOL_AUTO_UPGRADE is auto; this plan is for a cluster on a release channel.")
     if effective.pause_creation:
         remarks.append("PAUSE_CREATION is set: nothing is created until it is unset.")
@@ -145,33 +137,3 @@ def _of_config_map(name: str, text: str) -> dict[str, str]:
     if problems or not isinstance(data, dict):
         raise settings.SettingsError([*map(str, problems)] or [f"{name} is not one ConfigMap with data"])
     return {key: value for key, value in data.items() if isinstance(value, str)}
-
-
-def _assumed(variables: Mapping[str, str], documents: Iterable[Document]) -> Iterator[tuple[str, str]]:
-    """Yield placeholders for the settings that are required and not set."""
-    given = {name: variables.get(name, "").strip() for name in (_PROJECT, _CLUSTER, _LOCATION, *_ZONE_SETTINGS)}
-    if not given[_PROJECT]:
-        yield _PROJECT, "your-project"
-    if not given[_CLUSTER]:
-        yield _CLUSTER, "your-cluster"
-    if given[_LOCATION] and given[_ZONE]:
-        return
-    named = [zone for name in _ZONE_SETTINGS for zone in _NAMED_ZONE.findall(given[name])]
-    named += _zones_of(documents)
-    location = given[_LOCATION] or (region_of(named[0]) if named else _SOMEWHERE)
-    if not given[_LOCATION]:
-        yield _LOCATION, location
-    if not given[_ZONE]:
-        there = [zone for zone in named if region_of(zone) == region_of(location)]
-        own = location if location != region_of(location) else ""
-        yield _ZONE, own or (there[0] if there else f"{location}-a")
-
-
-def _zones_of(documents: Iterable[Document]) -> Iterator[str]:
-    """Yield the zones that manifests name, by selector or annotation."""
-    for document in documents:
-        for _, found in mappings_in(document.value):
-            for key in _ZONE_FIELDS:
-                text = found.get(key)
-                if isinstance(text, str):
-                    yield from _NAMED_ZONE.findall(text[:_MOST_OF_A_FIELD])

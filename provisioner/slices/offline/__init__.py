@@ -4,4 +4,5 @@
 fields, where they come from a text; `schema` says which fields are of a wrong type, `reading` reads an object as the
 API server would show it, `expand` makes the pods that the controllers would make, `forecast` asks the decision about
 them, `places` tells which field a notice is about, and `findings` are what comes of it.
+`assumed` has placeholders for settings that are required and not set.
 """

@@ -1,0 +1,65 @@
+"""Placeholders for settings that are required and not set, for what can do without them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from provisioner import constants
+from provisioner.settings import Settings, read_settings, region_of
+from provisioner.slices.offline.documents import Document, mappings_in
+
+_PROJECT, _CLUSTER, _LOCATION, _ZONE = "GCP_PROJECT_ID", "GCP_CLUSTER", "GCP_CLUSTER_LOCATION", "GCP_ZONE"
+#: A region and one more part.
+_NAMED_ZONE = re.compile(r"\b[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}-[a-z0-9]{1,10}\b")
+_ZONE_FIELDS = (*constants.ZONE_LABELS, constants.ZONES, constants.CAPACITY)
+_ZONE_SETTINGS = (_ZONE, "ZONES", "CAPACITY")
+_SOMEWHERE = "your-region1"
+_MOST_OF_A_FIELD = 4096
+#: The release channel of new clusters.
+CHANNEL = "REGULAR"
+
+
+def assumed(variables: Mapping[str, str], documents: Iterable[Document] = ()) -> dict[str, str]:
+    """Return placeholders by variable; the region is that of the objects where no setting says it."""
+    return dict(_assumed(variables, documents))
+
+
+def settings_by_object(variables: Mapping[str, str]) -> Callable[[Document], Settings]:
+    """Read all settings; return those for an object: in its own region where no setting says the cluster's.
+
+    Raises SettingsError where one is invalid.
+    """
+    own = read_settings(variables, inferred=assumed(variables)).on_channel(CHANNEL)
+    if not {_LOCATION, _ZONE} & assumed(variables).keys():
+        return lambda _: own
+    return lambda document: read_settings(variables, inferred=assumed(variables, (document,))).on_channel(CHANNEL)
+
+
+def _assumed(variables: Mapping[str, str], documents: Iterable[Document]) -> Iterator[tuple[str, str]]:
+    given = {name: variables.get(name, "").strip() for name in (_PROJECT, _CLUSTER, _LOCATION, *_ZONE_SETTINGS)}
+    if not given[_PROJECT]:
+        yield _PROJECT, "your-project"
+    if not given[_CLUSTER]:
+        yield _CLUSTER, "your-cluster"
+    if given[_LOCATION] and given[_ZONE]:
+        return
+    named = [zone for name in _ZONE_SETTINGS for zone in _NAMED_ZONE.findall(given[name])]
+    named += _zones_of(documents)
+    location = given[_LOCATION] or (region_of(named[0]) if named else _SOMEWHERE)
+    if not given[_LOCATION]:
+        yield _LOCATION, location
+    if not given[_ZONE]:
+        there = [zone for zone in named if region_of(zone) == region_of(location)]
+        own = location if location != region_of(location) else ""
+        yield _ZONE, own or (there[0] if there else f"{location}-a")
+
+
+def _zones_of(documents: Iterable[Document]) -> Iterator[str]:
+    """Yield the zones that manifests name, by selector or annotation."""
+    for document in documents:
+        for _, found in mappings_in(document.value):
+            for key in _ZONE_FIELDS:
+                text = found.get(key)
+                if isinstance(text, str):
+                    yield from _NAMED_ZONE.findall(text[:_MOST_OF_A_FIELD])
