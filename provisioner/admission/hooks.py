@@ -45,26 +45,21 @@ def endpoint_of(hook: Hook, observer: Observer, *, clock: Callable[[], float] = 
         except NotAReview as error:
             observer.reviewed(hook.name, "malformed", clock() - began)
             return Content(body=encode_rejection(str(error)), media_type=_JSON, status=400)
-        outcome, encoded = _answered(hook, request)
+        outcome, given = _answered(hook, request)
+        encoded = encode_answer(request, given)
         observer.reviewed(hook.name, outcome, clock() - began)
         return Content(body=encoded, media_type=_JSON)
 
     return Endpoint(path=hook.path, answer=answer)
 
 
-def _answered(hook: Hook, request: Request) -> tuple[str, bytes]:
+def _answered(hook: Hook, request: Request) -> tuple[str, Answer]:
     try:
-        outcome, given = _judged(hook.answer(request), request)
-        return outcome, encode_answer(request, given)
+        given = hook.answer(request)
     except Exception:  # noqa: BLE001 - the edge of the process: whatever fails, the API server gets an answer
         _log.exception("webhook.failed", hook=hook.name, kind=request.kind, namespace=request.namespace)
         text = f"tpu-provisioner: the webhook {hook.name} failed, see its log"
-        failed = Answer(denied=text) if hook.strict else Answer(warnings=(f"{text}; nothing was changed",))
-        return "failed", encode_answer(request, failed)
-
-
-def _judged(given: Answer, request: Request) -> tuple[str, Answer]:
-    """Return what becomes of an object, and the answer that says so."""
+        return "failed", Answer(denied=text) if hook.strict else Answer(warnings=(f"{text}; nothing was changed",))
     if given.denied:
         return "denied", given
     if request.operation == "DELETE" and given.patch:

@@ -112,12 +112,12 @@ class Keeper:
         return True
 
     def _announce(self, bundle: str) -> str:
-        """Let every webhook trust a bundle; return the first registration that does not exist."""
-        missing = ""
+        """Let every webhook trust a bundle; where nothing is registered, return what could be."""
+        missing = []
         for each in self.registrations:
             configuration = self._configuration(each)
             if configuration is None:
-                missing = missing or each.title
+                missing.append(each.title)
                 continue
             names = [name for name, trusted in _webhooks(configuration) if trusted != bundle]
             if names:
@@ -125,7 +125,8 @@ class Keeper:
                 body = {"webhooks": [{"name": name, "clientConfig": {"caBundle": encoded}} for name in names]}
                 self.api.patch(self._path(each), body, strategic=True, timeouts=_TIMEOUTS)
                 _log.info("webhook_certificates.announced", configuration=each.name, webhooks=names)
-        return missing
+        # Whoever wants some of the webhooks alone registers those.
+        return " or ".join(missing) if len(missing) == len(self.registrations) else ""
 
     def _configuration(self, registration: Registration) -> JsonObject | None:
         try:

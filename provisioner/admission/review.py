@@ -41,6 +41,8 @@ class Request:
     operation: str = ""
     #: Of the object, without its group.
     kind: str = ""
+    #: Such as "status" and "scale"; empty for the object itself.
+    subresource: str = ""
     #: The request's, for an object that is created may not say.
     namespace: str = ""
     name: str = ""
@@ -80,6 +82,7 @@ def parse_review(body: bytes) -> Request:
         version=_text(review["apiVersion"]),
         operation=_text(request.get("operation")),
         kind=_text(_mapping(request.get("kind")).get("kind")),
+        subresource=_text(request.get("subResource")),
         namespace=_text(request.get("namespace")),
         name=_text(request.get("name")),
         object=_mapping(request.get("object")),
@@ -95,7 +98,7 @@ def encode_answer(request: Request, answer: Answer) -> bytes:
         status = HTTPStatus.FORBIDDEN
         response["status"] = {
             "status": "Failure",
-            "message": _cut(_plain(answer.denied), _MESSAGE_CHARACTERS),
+            "message": _cut(answer.denied, _MESSAGE_CHARACTERS),
             "reason": "Forbidden",
             "code": status.value,
         }
@@ -117,20 +120,12 @@ def _shown(warnings: Iterable[str]) -> Iterable[str]:
     """Keep within what the API server shows: it would leave out the rest without a word."""
     left = _WARNINGS_CHARACTERS
     for each in dict.fromkeys(warnings):
-        text = _cut(_plain(each), _WARNING_CHARACTERS)
+        text = _cut(" ".join(each.split()), _WARNING_CHARACTERS)
         left -= len(text)
         if left < len(_MORE):
             yield _MORE
             return
         yield text
-
-
-def _plain(text: str) -> str:
-    """Return a text in one line that terminals show as it is.
-
-    It quotes what users wrote, before anybody has checked it. API servers drop warnings with control characters.
-    """
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
 
 
 def _cut(text: str, most: int) -> str:

@@ -39,13 +39,13 @@ def configuration(*names: str, bundle: str = "") -> dict[str, Any]:
     }
 
 
-def keeper(kube: FakeKube, clock: Clock) -> Keeper:
+def keeper(kube: FakeKube, clock: Clock, *more: Registration) -> Keeper:
     return Keeper(
         api=kube,
         namespace="system",
         secret="webhook",
         names=NAMES,
-        registrations=[Registration(resource="mutatingwebhookconfigurations", name="tpu")],
+        registrations=[Registration(resource="mutatingwebhookconfigurations", name="tpu"), *more],
         context=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER),
         now=clock,
     )
@@ -159,6 +159,21 @@ def test_new_keys_are_not_served_before_the_webhooks_trust_them(kube: FakeKube):
     only.step()
     assert only._served != first
     assert only.problem == ""
+
+
+def test_one_registration_of_two_is_enough(kube: FakeKube):
+    both = keeper(kube, Clock(), Registration(resource="validatingwebhookconfigurations", name="tpu"))
+    both.step()
+    assert both.problem == ""
+    kube.put_object(MUTATING.replace("mutating", "validating"), configuration("c.tpu"))
+    kube.remove_object(MUTATING)
+    both.step()
+    assert both.problem == ""
+    kube.remove_object(MUTATING.replace("mutating", "validating"))
+    both.step()
+    assert both.problem == (
+        "MutatingWebhookConfiguration tpu or ValidatingWebhookConfiguration tpu does not exist; apply it"
+    )
 
 
 def test_a_registration_that_is_missing_is_told_and_trusted_when_it_comes(kube: FakeKube):

@@ -32,6 +32,11 @@ from provisioner.slices.supplier import PoolRules, UnmeetableError
 
 #: The end of a pool's name, which follows from the UID.
 _HASH_DIGITS = 10
+#: Of a workload that nothing else says is not to be served.
+NO_TOPOLOGY = (
+    f"its pods have no nodeSelector {constants.TPU_TOPOLOGY}, so that they are not served, although they "
+    "request chips; add it"
+)
 #: How the Event of what is wrong with a slice begins.
 _NO_POOL = "No TPU node pool is created: "
 
@@ -309,11 +314,7 @@ def _why_not(workload: Workload, requirements: Requirements, reading: Reading) -
     if constants.SLICE_TOPOLOGY in requirements.annotations:
         return f"{constants.SLICE_TOPOLOGY} asks for dynamic slicing, which another controller serves", Severity.NOTE
     if constants.TPU_TOPOLOGY not in requirements.node_selector:
-        message = (
-            f"its pods have no nodeSelector {constants.TPU_TOPOLOGY}, so that they are not served, although they "
-            "request chips; add it"
-        )
-        return message, Severity.NOT_SERVED
+        return NO_TOPOLOGY, Severity.NOT_SERVED
     if settings.namespaces and workload.namespace not in settings.namespaces:
         return f"namespace {workload.namespace} is not among SERVED_NAMESPACES", Severity.NOT_SERVED
     label = "=".join(settings.opt_in_label or ())
