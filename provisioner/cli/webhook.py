@@ -104,6 +104,6 @@ def command(
     logs.configure("debug" if verbose else effective.log_level)
     addresses = app.Addresses(webhooks=bind_address, metrics=metrics_bind_address, probes=health_probe_bind_address)
     try:
-        return app.run(effective, addresses, api, files)
-    except ServerError as error:
+        return app.run(effective, addresses, api, files, os.environ)
+    except (ServerError, settings.SettingsError) as error:
         return refuse(str(error))

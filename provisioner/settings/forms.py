@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 
@@ -21,7 +22,7 @@ _NETWORK = re.compile(rf"(projects/{PROJECT.pattern}/global/networks/)?{_RESOURC
 _SUBNETWORK = re.compile(rf"(projects/{PROJECT.pattern}/regions/[-a-z0-9]{{1,40}}/subnetworks/)?{_RESOURCE}")
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 #: A name, or its beginning and "*".
 NAME_OR_PREFIX = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./:@]*\*?|\*")
 _GO_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
@@ -183,8 +184,6 @@ def is_loopback(host: str) -> bool:
     """Tell whether a host name or address can only be this machine."""
     if host.lower() == "localhost":
         return True
-    import ipaddress  # noqa: PLC0415 - only for another GKE than Google's
-
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -196,7 +195,7 @@ def label(text: str) -> tuple[str, str] | None:
     if not text:
         return None
     key, separator, value = text.partition("=")
-    if not separator or not LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
+    if not separator or not LABEL_KEY.fullmatch(key) or not LABEL_VALUE.fullmatch(value):
         raise ValueError('is not a label of the form "key=value"')
     return key, value
 

@@ -40,6 +40,51 @@ OPTIONS: tuple[Option, ...] = (
         "whoever creates it is warned; deny: it is rejected.",
     ),
     Option(
+        variable="VALIDATION",
+        field="validation",
+        group=Group.WEBHOOK,
+        read=forms.choice("off", "warn", "deny"),
+        default="warn",
+        description="What is done about workloads that can get no TPU slice as they are: warn: whoever creates or "
+        "changes them is warned; deny: they are rejected; off: nothing. A namespace says otherwise by the label "
+        "tpu-provisioner.cloud.google.com/validation. The settings of the provisioner, such as MAX_CHIPS and "
+        "ALLOWED_RESERVATIONS, count where they are set for the webhook server too.",
+    ),
+    Option(
+        variable="JOB_KEY_SELECTOR",
+        field="job_key_selector",
+        group=Group.WEBHOOK,
+        read=forms.go_bool,
+        default="false",
+        description="Child Jobs of JobSets that request chips get the nodeSelector job-key, whose value no other job "
+        "has.",
+    ),
+    Option(
+        variable="RESERVATION_LOCATION_HINT",
+        field="location_hint",
+        group=Group.WEBHOOK,
+        read=forms.matching(forms.LABEL_VALUE, "the value of a label"),
+        default="",
+        description="Jobs that request chips get the nodeSelector cloud.google.com/gke-location-hint with this value. "
+        "Empty: none.",
+    ),
+    Option(
+        variable="FORCE_ON_DEMAND",
+        field="force_on_demand",
+        group=Group.WEBHOOK,
+        read=forms.go_bool,
+        default="false",
+        description="The nodeSelectors of reservations and of spot capacity are removed from Jobs that request chips.",
+    ),
+    Option(
+        variable="ALWAYS_HINT_TIME",
+        field="",
+        group=Group.WEBHOOK,
+        read=str,
+        default="",
+        description="Accepted, but without effect.",
+    ),
+    Option(
         variable="WEBHOOK_SERVICE",
         field="service",
         group=Group.WEBHOOK,
@@ -82,6 +127,10 @@ class WebhookSettings:
     injection: str = "opt-in"
     topology: bool = False
     wrong: str = "warn"
+    validation: str = "warn"
+    job_key_selector: bool = False
+    location_hint: str = ""
+    force_on_demand: bool = False
     service: str = "tpu-provisioner-webhook"
     configuration: str = "tpu-provisioner-webhook"
     own_namespace: str = constants.DEFAULT_NAMESPACE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -27,6 +27,10 @@ from provisioner.runtime.endpoints import make_endpoint_server
 from provisioner.runtime.http import HttpServer, ServerError, parse_address
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.settings.webhook import WebhookSettings
+from provisioner.slices.admission.jobs import JobChanges, review_job
+from provisioner.slices.admission.validation import Judge, Mode, review_workload
+from provisioner.slices.offline.assumed import settings_by_object
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.webhook.metrics import Metrics
 from provisioner.webhook.owners import Owners
 
@@ -127,16 +131,21 @@ def build(
     api: Api,
     files: Files | None,
     *,
+    variables: Mapping[str, str] | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> WebhookServer:
-    """Put the parts together; without `files` the server makes its own certificates. Raises ServerError."""
+    """Put the parts together; without `files` the server makes its own certificates.
+
+    `variables` has the provisioner's own settings, as far as they are set. Raises ServerError, and SettingsError where
+    one of them is invalid.
+    """
     metrics = Metrics(version=provisioner.__version__)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     address = parse_address(addresses.webhooks)
     if address is None:
         raise ServerError("the address of the webhooks cannot be disabled")
-    hooks = make_hooks(settings, api)
+    hooks = make_hooks(settings, api, variables or {})
     for each in hooks:
         metrics.know(each.name)
     server = make_endpoint_server(
@@ -154,12 +163,18 @@ def build(
     return webhook
 
 
-def make_hooks(settings: WebhookSettings, api: Api) -> list[Hook]:
-    """Return the webhooks of all products."""
+def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]) -> list[Hook]:
+    """Return the webhooks of all products. Raises SettingsError where the provisioner's settings are invalid."""
     environment = EnvironmentSettings(
         injection=Injection(settings.injection), topology=settings.topology, wrong=Wrong(settings.wrong)
     )
     owners = Owners(api)
+    changes = JobChanges(
+        job_key=settings.job_key_selector,
+        location_hint=settings.location_hint,
+        on_demand=settings.force_on_demand,
+    )
+    judge = Judge(settings_of=settings_by_object(variables), rules=GKE_RULES)
     return [
         Hook(
             name="environment",
@@ -167,14 +182,27 @@ def make_hooks(settings: WebhookSettings, api: Api) -> list[Hook]:
             path="/mutate",
             answer=partial(review_pod, read_owner=owners.read, settings=environment),
             strict=environment.wrong is Wrong.DENY,
-        )
+        ),
+        Hook(name="jobs", path="/mutate/jobs", answer=partial(review_job, changes=changes)),
+        # Namespaces choose a path by their label, so that the server need not read them. None is strict: a failure of
+        # the server is no mistake of the workload.
+        *(
+            Hook(name=name, path=path, answer=partial(review_workload, by=judge, mode=mode))
+            for name, path, mode in (
+                ("validation", "/validate", Mode(settings.validation)),
+                ("validation-warn", "/validate/warn", Mode.WARN),
+                ("validation-deny", "/validate/deny", Mode.DENY),
+            )
+        ),
     ]
 
 
-def run(settings: WebhookSettings, addresses: Addresses, api: Api, files: Files | None) -> int:
-    """Serve webhooks until SIGTERM or SIGINT; return the exit code. Raises ServerError."""
+def run(
+    settings: WebhookSettings, addresses: Addresses, api: Api, files: Files | None, variables: Mapping[str, str]
+) -> int:
+    """Serve webhooks until SIGTERM or SIGINT; return the exit code. Raises ServerError and SettingsError."""
     ended = threading.Event()
-    webhook = build(settings, addresses, api, files)
+    webhook = build(settings, addresses, api, files, variables=variables)
 
     def stop(signal_name: str) -> None:
         _log.info("webhook.stopping", signal=signal_name)
@@ -210,7 +238,10 @@ def _certificates(
         namespace=settings.own_namespace,
         secret=f"{settings.service}-certificates",
         names=(f"{host}.svc", f"{host}.svc.cluster.local", host),
-        registrations=(Registration(resource="mutatingwebhookconfigurations", name=settings.configuration),),
+        registrations=tuple(
+            Registration(resource=f"{each}webhookconfigurations", name=settings.configuration)
+            for each in ("mutating", "validating")
+        ),
         context=context,
         now=now,
     )

@@ -1,0 +1,161 @@
+"""What is wrong with a workload, said when it is created or changed and not by an Event after it.
+
+Only what its owner can mend by changing it is said: what stockouts, a pause or other workloads are in the way of is
+left to Events, and that pods are not served is no mistake where somebody else makes their nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from provisioner import constants
+from provisioner.admission.review import Answer, Request
+from provisioner.kube import fields
+from provisioner.model.workloads import WorkloadKind
+from provisioner.settings import Settings
+from provisioner.slices.admission.shapes import POD, STATEFUL_SET, asked_at, shape_problems, templates
+from provisioner.slices.offline.documents import Document
+from provisioner.slices.offline.findings import Finding, Severity
+from provisioner.slices.offline.forecast import NO_TOPOLOGY
+from provisioner.slices.offline.judge import judge, namespace_of
+from provisioner.slices.supplier import PoolRules
+from provisioner.workloads.owners import controller_of
+
+#: The kinds that are judged. What one of them makes is not judged again.
+KINDS = frozenset({*(each.value for each in WorkloadKind), STATEFUL_SET, POD})
+#: Fields that say how much there is to be of something.
+_COUNTS = ("replicas", "parallelism", "completions")
+#: kubectl apply writes the whole object there.
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+class Mode(Enum):
+    """What is done about a mistake."""
+
+    OFF = "off"
+    WARN = "warn"
+    DENY = "deny"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """By what objects are judged."""
+
+    settings_of: Callable[[Document], Settings]
+    rules: PoolRules
+
+
+def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
+    """Answer the review of an object: admitted as it is, with warnings, or rejected."""
+    if mode is Mode.OFF or request.kind not in KINDS or request.subresource:
+        return Answer()
+    metadata = fields.mapping(request.object.get("metadata"))
+    if request.operation not in ("CREATE", "UPDATE") or metadata.get("deletionTimestamp") is not None:
+        return Answer()
+    maker = controller_of(metadata)
+    if maker is not None and maker.kind in KINDS:
+        return Answer()
+    found = _findings(request, request.object, by)
+    if found and request.operation == "UPDATE":
+        # What was there before must not keep an object from being suspended or labelled.
+        before = {(each.reason, each.message) for each in _findings(request, request.old_object, by)}
+        found = [each for each in found if (each.reason, each.message) not in before]
+    denies = mode is Mode.DENY and not (request.operation == "UPDATE" and _only_shrinks(request))
+    denied = [str(each) for each in found if denies and _is_mistake(each)]
+    return Answer(denied="\n".join(denied), warnings=tuple(each for each in map(str, found) if each not in denied))
+
+
+def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Finding]:
+    """List what is wrong with an object, whatever it was before."""
+    document = Document(dict(raw))
+    namespace = request.namespace or namespace_of(document, "default")
+    if _is_to_be_completed(document.raw, request.kind):
+        return []
+    if request.kind in (STATEFUL_SET, POD):
+        return list(shape_problems(document, request.kind, namespace))
+    judged = judge(document.raw, _lasting(by.settings_of(document), document.raw), by.rules, namespace=namespace)
+    said = [each for each in judged if _is_said(each)]
+    is_served = not any(each.severity is Severity.NOT_SERVED for each in judged)
+    if is_served or any(map(_is_mistake, said)):
+        return said
+    return [*said, *shape_problems(document, request.kind, namespace)]
+
+
+def _is_said(finding: Finding) -> bool:
+    """Whether its owner can mend it; fields of a wrong type the API server has rejected already."""
+    if finding.severity is Severity.NOT_SERVED:
+        return finding.message == NO_TOPOLOGY
+    return bool(finding.subject) and finding.severity is not Severity.NOTE
+
+
+def _is_mistake(finding: Finding) -> bool:
+    """Whether a finding is reason enough to reject an object.
+
+    A controller of Slice resources may serve what this one does not; of what is only doubtful nobody is sure.
+    """
+    if finding.severity is Severity.ERROR:
+        return finding.reason != constants.SLICES_NOT_SERVED
+    return finding.reason == constants.UNDERUSED
+
+
+def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:
+    """Whether a suspended workload lacks what Kueue adds to its selectors when it admits it."""
+    if fields.mapping(raw.get("spec")).get("suspend") is not True:
+        return False
+    for each in templates(raw, kind):
+        try:
+            asked = asked_at(raw, each.path)
+        except fields.MalformedObject:
+            continue
+        if asked.chips and not (asked.accelerator and asked.topology):
+            return True
+    return False
+
+
+def _lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
+    """Return settings without what is out of the way by itself later."""
+    settings = replace(settings, pause_creation=False, max_creates_per_hour=None)
+    jobs = fields.mappings(fields.mapping(raw.get("spec")).get("replicatedJobs"))
+    needs = (need for each in jobs for need in fields.mappings(each.get("dependsOn")))
+    if any(each.get("status") == "Complete" for each in needs):
+        # Its jobs run one after the other, so that limits do not count them together.
+        settings = replace(
+            settings,
+            max_chips=None,
+            max_chips_per_namespace=(),
+            max_chips_per_accelerator=(),
+            max_pools_per_jobset=None,
+        )
+    return settings
+
+
+def _only_shrinks(request: Request) -> bool:
+    """Whether nothing but counts differs of what is read of an object, and none of these grows."""
+    todo: list[tuple[object, object]] = [(_what_is_read(request.object), _what_is_read(request.old_object))]
+    while todo:
+        now, before = todo.pop()
+        if isinstance(now, dict) and isinstance(before, dict) and now.keys() == before.keys():
+            todo += [
+                (value, before[key])
+                for key, value in now.items()
+                if key not in _COUNTS or not _is_no_more(value, before[key])
+            ]
+        elif isinstance(now, list) and isinstance(before, list) and len(now) == len(before):
+            todo += zip(now, before, strict=True)
+        elif isinstance(now, (dict, list)) or now != before:
+            return False
+    return True
+
+
+def _what_is_read(raw: Mapping[str, Any]) -> dict[str, object]:
+    metadata = fields.mapping(raw.get("metadata"))
+    annotations = fields.mapping(metadata.get("annotations"))
+    own = {key: value for key, value in annotations.items() if key != _LAST_APPLIED}
+    return {"labels": fields.mapping(metadata.get("labels")), "annotations": own, "spec": raw.get("spec")}
+
+
+def _is_no_more(now: object, before: object) -> bool:
+    return all(isinstance(each, int) for each in (now, before)) and now <= before  # type: ignore[operator]

@@ -1,0 +1,133 @@
+"""Selectors of Jobs: what the Go provisioner's admission_controller did, without what it broke."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from provisioner import constants
+from provisioner.admission.patch import Operation, apply_patch
+from provisioner.admission.review import Answer, Request
+from provisioner.slices.admission.jobs import JobChanges, review_job
+from provisioner.slices.offline.documents import Document
+from provisioner.slices.offline.forecast import forecast
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset
+from tests.support.settings import settings
+
+#: The machine may be busy.
+pytestmark = pytest.mark.timeout(60)
+
+KEY = hashlib.sha1(b"ml/train-slice-0").hexdigest()
+OWN = pod_spec()["nodeSelector"]
+ALL = JobChanges(job_key=True, location_hint="rack-7", on_demand=True)
+
+
+def job(selector: Any = OWN, *, owner: str = "JobSet", chips: int = 4) -> Json:
+    """Return a Job as its controller creates it."""
+    references = [job_reference("train", kind=owner)] if owner else []
+    pod = pod_spec(chips=chips, nodeSelector=selector)
+    if selector is None:
+        del pod["nodeSelector"]
+    return raw_job("train-slice-0", namespace="ml", pod=pod, metadata={"ownerReferences": references})
+
+
+def reviewed(raw: Json, changes: JobChanges, **request: Any) -> Answer:
+    asked = {"operation": "CREATE", "kind": "Job", "namespace": "ml", "object": raw, **request}
+    return review_job(Request(**asked), changes)
+
+
+def selector_after(raw: Json, changes: JobChanges) -> Any:
+    after = apply_patch(raw, reviewed(raw, changes).patch)
+    return after["spec"]["template"]["spec"].get("nodeSelector")
+
+
+RESERVED = {**OWN, constants.RESERVATION_NAME: "r", constants.RESERVATION_PROJECT: "p", constants.SPOT: "true"}
+HINT = {constants.LOCATION_HINT: "rack-7"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "changes", "want"),
+    [
+        pytest.param(job(), JobChanges(job_key=True), {**OWN, "job-key": KEY}, id="a child Job gets its key"),
+        pytest.param(job(owner=""), JobChanges(job_key=True), OWN, id="a Job of nobody gets no key"),
+        pytest.param(job(owner="CronJob"), JobChanges(job_key=True), OWN, id="nor does one of a CronJob"),
+        pytest.param(job(None), JobChanges(job_key=True), {"job-key": KEY}, id="selectors are made where none are"),
+        pytest.param(
+            job({**OWN, "job-key": "mine"}),
+            JobChanges(job_key=True),
+            {**OWN, "job-key": "mine"},
+            id="what the Job selects itself stays",
+        ),
+        pytest.param(job(owner=""), JobChanges(location_hint="rack-7"), {**OWN, **HINT}, id="any Job gets the hint"),
+        pytest.param(job(RESERVED), JobChanges(on_demand=True), OWN, id="reservation and spot are removed"),
+        pytest.param(job(None), JobChanges(on_demand=True), None, id="nothing is removed where nothing is"),
+        pytest.param(job({}), JobChanges(on_demand=True), {}, id="nor of no selectors"),
+        pytest.param(job(RESERVED), ALL, {**OWN, **HINT, "job-key": KEY}, id="all at once"),
+        pytest.param(job(RESERVED), JobChanges(), RESERVED, id="nothing without settings"),
+        pytest.param(job(RESERVED, chips=0), ALL, RESERVED, id="nothing without chips"),
+    ],
+)
+def test_single_selectors_change(raw: Json, changes: JobChanges, want: Any) -> None:
+    """And a second review, of a webhook that is invoked again, changes nothing more."""
+    assert selector_after(raw, changes) == want
+    after = apply_patch(raw, reviewed(raw, changes).patch)
+    assert reviewed(after, changes) == Answer()
+
+
+def test_the_patch_names_single_keys() -> None:
+    """A whole map would wipe what others add."""
+    assert reviewed(job(RESERVED), JobChanges(job_key=True, on_demand=True)).patch == (
+        Operation(op="add", path="/spec/template/spec/nodeSelector/job-key", value=KEY),
+        *(
+            Operation(op="remove", path=f"/spec/template/spec/nodeSelector/cloud.google.com~1{key}")
+            for key in ("reservation-name", "reservation-project", "gke-spot")
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [{"operation": "UPDATE"}, {"operation": "DELETE", "object": {}}, {"kind": "Pod"}, {"subresource": "status"}],
+    ids=["an update", "a deletion", "another kind", "a status"],
+)
+def test_nothing_changes_but_jobs_that_are_created(request_: dict[str, Any]) -> None:
+    assert reviewed(job(RESERVED), ALL, **request_) == Answer()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [{}, {"spec": []}, job("text"), job([1]), job(chips=-1), raw_job(spec={"template": {"spec": {"containers": 7}}})],
+    ids=["empty", "no spec", "a text as selectors", "a list", "fewer chips than none", "no containers"],
+)
+def test_what_cannot_be_read_stays(raw: Json) -> None:
+    assert reviewed(raw, ALL) == Answer()
+
+
+TEXTS = st.text("a~/", max_size=3)
+
+
+@hypothesis_settings(max_examples=100)
+@given(
+    st.dictionaries(st.sampled_from([*RESERVED, *HINT, "job-key", "a/b~c", "~", ""]), TEXTS, max_size=6),
+    st.booleans(),
+    st.booleans(),
+)
+def test_all_other_selectors_stay(selector: dict[str, str], job_key: bool, on_demand: bool) -> None:
+    after = selector_after(job(selector), JobChanges(job_key=job_key, location_hint="rack-7", on_demand=on_demand))
+    ours = {"job-key", *HINT, *RESERVED} - set(OWN)
+    assert {key: value for key, value in after.items() if key not in ours} == {
+        key: value for key, value in selector.items() if key not in ours
+    }
+
+
+def test_the_provisioner_gives_the_key_to_the_nodes() -> None:
+    """So that the pods land there, and no other job's pods do."""
+    raw = raw_jobset(uid="", pod=pod_spec(nodeSelector={**OWN, "job-key": KEY}))
+    (pool,) = forecast([Document(raw)], settings(), GKE_RULES).pools
+    assert pool.request.labels["job-key"] == KEY

@@ -1,0 +1,436 @@
+"""What is said of workloads when they are created or changed, and what is rejected."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from provisioner import constants
+from provisioner.admission.patch import apply_patch
+from provisioner.admission.review import Answer, Request
+from provisioner.environment import Injection, inject, read_pod
+from provisioner.environment import Settings as EnvironmentSettings
+from provisioner.slices.admission.validation import Judge, Mode, review_workload
+from provisioner.slices.offline.assumed import settings_by_object
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from tests.support.counting import counted
+from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset, raw_lws, raw_pod
+from tests.support.settings import settings
+
+#: The machine may be busy.
+pytestmark = pytest.mark.timeout(60)
+
+WRONG, CHIPS = pod_spec(topology="2x2x3"), pod_spec(chips=3)
+SPOT_OF_A_RESERVATION = {**pod_spec()["nodeSelector"], constants.SPOT: "true", constants.RESERVATION_NAME: "r1"}
+NO_TOPOLOGY = pod_spec(nodeSelector={constants.TPU_ACCELERATOR: "tpu-v4-podslice"})
+NO_ACCELERATOR = pod_spec(nodeSelector={constants.TPU_TOPOLOGY: "2x2x2"})
+
+
+def stateful_set(replicas: int = 2, pod: Json | None = None, **metadata: Any) -> Json:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "serve", **metadata},
+        "spec": {"replicas": replicas, "serviceName": "serve", "template": {"spec": pod or pod_spec()}},
+    }
+
+
+def bare_pod(pod: Json | None = None, **metadata: Any) -> Json:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "try", **metadata}, "spec": pod or pod_spec()}
+
+
+def plain_job(**parts: Any) -> Json:
+    """Return a Job that nobody is asked to serve."""
+    return raw_job(metadata={"annotations": {}}, **parts)
+
+
+def judge_by(**changes: Any) -> Judge:
+    effective = settings(serve_jobs=True, **changes)
+    return Judge(settings_of=lambda _: effective, rules=GKE_RULES)
+
+
+USUAL = judge_by()
+
+
+def created(raw: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **request: Any) -> Answer:
+    asked = Request(**{"operation": "CREATE", "kind": raw["kind"], "namespace": "ml", "object": raw, **request})
+    return review_workload(asked, by, mode)
+
+
+def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **request: Any) -> Answer:
+    return created(new, mode, by, operation="UPDATE", old_object=old, **request)
+
+
+@pytest.mark.parametrize(
+    ("raw", "field", "words"),
+    [
+        pytest.param(
+            raw_jobset(pod=WRONG),
+            "spec.replicatedJobs[0].template.spec.template.spec.nodeSelector[cloud.google.com/gke-tpu-topology]",
+            "nearest valid: 2x2x2, 2x2x4",
+            id="a JobSet of a topology that nobody sells, with the nearest ones",
+        ),
+        pytest.param(
+            raw_jobset(pod=CHIPS),
+            "spec.replicatedJobs[0].template.spec.template.spec.containers[0].resources.requests[google.com/tpu]",
+            "requests 3 chips fits no host",
+            id="a JobSet of pods whose chips fit no host",
+        ),
+        pytest.param(
+            raw_jobset(parallelism=3),
+            "spec.replicatedJobs[0].template.spec.parallelism",
+            "set parallelism to 2",
+            id="a JobSet of more pods than hosts",
+        ),
+        pytest.param(
+            raw_jobset(parallelism=1),
+            "spec.replicatedJobs[0].template.spec.parallelism",
+            "1 of them are paid for but not used",
+            id="a JobSet of fewer pods than hosts",
+        ),
+        pytest.param(
+            raw_jobset(metadata={"annotations": {constants.CAPACITY: "sopt"}}),
+            "metadata.annotations[tpu-provisioner.cloud.google.com/capacity]",
+            "'sopt'",
+            id="a JobSet with a list of capacity that cannot be read",
+        ),
+        pytest.param(
+            raw_jobset(pod=pod_spec(nodeSelector=SPOT_OF_A_RESERVATION)),
+            "spec.replicatedJobs[0].template.spec.template.spec.nodeSelector",
+            "reservation",
+            id="a JobSet that selects a reservation and spot",
+        ),
+        pytest.param(raw_lws(size=5), "spec.leaderWorkerTemplate.size", "has size 5", id="a group of too many pods"),
+        pytest.param(raw_job(parallelism=3), "spec.parallelism", "set parallelism to 2", id="a Job that is served"),
+        pytest.param(
+            plain_job(pod=WRONG),
+            "spec.template.spec.nodeSelector[cloud.google.com/gke-tpu-topology]",
+            "topology 2x2x3 is not valid",
+            id="a Job whose nodes somebody else makes",
+        ),
+        pytest.param(plain_job(parallelism=3), "spec.parallelism", "to be 3; make it 2", id="such a Job of 3 pods"),
+        pytest.param(
+            stateful_set(pod=CHIPS),
+            "spec.template.spec.containers[0].resources.requests[google.com/tpu]",
+            "requests 3 chips fits no host",
+            id="a StatefulSet of pods whose chips fit no host",
+        ),
+        pytest.param(
+            stateful_set(replicas=5), "spec.replicas", "make it a multiple of 2", id="replicas that fill no slice"
+        ),
+        pytest.param(
+            bare_pod(WRONG), "spec.nodeSelector[cloud.google.com/gke-tpu-topology]", "not valid", id="a pod of nobody"
+        ),
+        pytest.param(
+            bare_pod(WRONG, ownerReferences=[job_reference("web", kind="ReplicaSet")]),
+            "spec.nodeSelector[cloud.google.com/gke-tpu-topology]",
+            "not valid",
+            id="a pod of an owner that is not judged",
+        ),
+        pytest.param(
+            raw_jobset(pod=WRONG, metadata={"ownerReferences": [job_reference("t", kind="TrainJob")]}),
+            "spec.replicatedJobs[0].template.spec.template.spec.nodeSelector[cloud.google.com/gke-tpu-topology]",
+            "not valid",
+            id="a JobSet of a TrainJob",
+        ),
+    ],
+)
+def test_mistakes_are_warned_of_or_rejected(raw: Json, field: str, words: str) -> None:
+    warned, denied = created(raw, Mode.WARN), created(raw, Mode.DENY)
+    assert (warned.denied, denied.warnings) == ("", ())
+    assert [each for each in warned.warnings if each.startswith(field) and words in each], warned.warnings
+    assert denied.denied == "\n".join(warned.warnings)
+    assert created(raw, Mode.OFF) == Answer()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(raw_jobset(replicas=3), id="a JobSet"),
+        pytest.param(raw_lws(), id="a LeaderWorkerSet"),
+        pytest.param(raw_job(), id="a Job"),
+        pytest.param(plain_job(), id="a Job whose nodes somebody else makes"),
+        pytest.param(plain_job(pod=pod_spec(nodeSelector={})), id="a Job that selects no topology"),
+        pytest.param(stateful_set(replicas=4), id="a StatefulSet of two slices"),
+        pytest.param(stateful_set(replicas=3, pod=pod_spec(topology="2x2x1")), id="a StatefulSet of three hosts"),
+        pytest.param(stateful_set(replicas=0), id="a StatefulSet of no pods"),
+        pytest.param(bare_pod(), id="a pod"),
+        pytest.param(bare_pod(pod_spec(chips=0)), id="a pod without chips"),
+        pytest.param(bare_pod(pod_spec(nodeSelector={})), id="a pod that selects no topology"),
+        pytest.param(bare_pod(WRONG, annotations={constants.SLICE_TOPOLOGY: "2x2x3"}), id="a pod of dynamic slicing"),
+        pytest.param(stateful_set(pod=WRONG, labels={constants.DISABLE: "true"}), id="a StatefulSet that opts out"),
+        pytest.param(raw_jobset(pod=WRONG, metadata={"labels": {constants.DISABLE: "true"}}), id="a JobSet that does"),
+        pytest.param(raw_jobset(pod=NO_ACCELERATOR, spec={"suspend": True}), id="a JobSet that Kueue completes"),
+        pytest.param(raw_jobset(pod=NO_TOPOLOGY, spec={"suspend": True}), id="another one"),
+        pytest.param(raw_jobset(spec={"suspend": True}), id="a suspended JobSet"),
+        pytest.param(raw_pod(spec=WRONG), id="a pod of a Job"),
+        pytest.param(
+            bare_pod(WRONG, ownerReferences=[job_reference("serve", kind="StatefulSet")]), id="a pod of a StatefulSet"
+        ),
+        pytest.param(
+            raw_job(pod=WRONG, metadata={"ownerReferences": [job_reference("train", kind="JobSet")]}), id="a child Job"
+        ),
+        pytest.param(
+            stateful_set(pod=WRONG, ownerReferences=[job_reference("serve", kind="LeaderWorkerSet")]),
+            id="a StatefulSet of a LeaderWorkerSet",
+        ),
+        pytest.param(
+            stateful_set(replicas=3, ownerReferences=[job_reference("serve-0", kind="Pod")]),
+            id="a StatefulSet of workers of a group",
+        ),
+        pytest.param({"kind": "Deployment", "spec": {"template": {"spec": WRONG}}}, id="a kind that is not judged"),
+        pytest.param(raw_jobset(spec={"replicatedJobs": "none"}), id="what the API server rejects itself"),
+    ],
+)
+def test_nothing_is_said_of(raw: Json) -> None:
+    assert created(raw) == Answer()
+
+
+def test_a_resumed_jobset_is_judged_with_what_kueue_added() -> None:
+    suspended = raw_jobset(pod=NO_ACCELERATOR, spec={"suspend": True})
+    assert updated(suspended, raw_jobset()) == Answer()
+    assert "2x2x3" in updated(suspended, raw_jobset(pod=WRONG)).denied
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(raw_jobset(pod=NO_TOPOLOGY), id="a JobSet without a topology, which somebody else may serve"),
+        pytest.param(
+            raw_jobset(metadata={"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}}),
+            id="a JobSet for a controller of Slice resources",
+        ),
+        pytest.param(
+            raw_jobset(metadata={"annotations": {constants.CAPACITY: "on-demand, on-demand@us-east1-b"}}),
+            id="a choice that is skipped",
+        ),
+        pytest.param(
+            raw_jobset(
+                pod=pod_spec(nodeSelector={**pod_spec()["nodeSelector"], "cloud.google.com/unheard-of": "x"}),
+            ),
+            id="a label that nodes may not have",
+        ),
+    ],
+)
+def test_what_is_only_doubtful_is_not_rejected(raw: Json) -> None:
+    for mode in (Mode.WARN, Mode.DENY):
+        found = created(raw, mode)
+        assert (found.denied, len(found.warnings)) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "raw", "words"),
+    [
+        pytest.param({"max_chips": 16}, raw_jobset(uid="", replicas=3), "MAX_CHIPS", id="more chips than allowed"),
+        pytest.param({"max_pools_per_jobset": 2}, raw_jobset(replicas=3), "MAX_POOLS_PER_JOBSET", id="more pools"),
+        pytest.param({"allowed_namespaces": ("prod",)}, raw_jobset(), "namespace", id="a namespace without rights"),
+        pytest.param(
+            {"allowed_reservations": ("r2",)},
+            raw_jobset(metadata={"annotations": {constants.CAPACITY: "reservation/r1"}}),
+            "r1",
+            id="a reservation that is not allowed",
+        ),
+        pytest.param({"max_creates_per_hour": 1}, raw_jobset(replicas=3), "", id="a limit that time lifts"),
+        pytest.param({"pause_creation": True}, raw_jobset(), "", id="a pause"),
+        pytest.param({"namespaces": ("prod",)}, raw_jobset(), "", id="a namespace that is not served"),
+        pytest.param({"namespaces": ("prod",)}, raw_jobset(pod=WRONG), "2x2x3", id="the shape counts there, too"),
+        pytest.param({"max_chips": 4}, stateful_set(), "", id="limits do not count what is not served"),
+    ],
+)
+def test_limits_and_lists_count_as_far_as_they_last(changes: dict[str, Any], raw: Json, words: str) -> None:
+    found = created(raw, by=judge_by(**changes)).denied
+    assert words in found
+    assert bool(found) == bool(words)
+
+
+def test_jobs_that_run_one_after_the_other_do_not_count_together() -> None:
+    raw = raw_jobset(spec={})
+    first = raw["spec"]["replicatedJobs"][0]
+    raw["spec"]["replicatedJobs"] = [first, {**first, "name": "second"}]
+    by = judge_by(max_chips=8)
+    assert "MAX_CHIPS" in created(raw, by=by).denied
+    raw["spec"]["replicatedJobs"][1]["dependsOn"] = [{"name": "slice", "status": "Complete"}]
+    assert created(raw, by=by) == Answer()
+
+
+# --- Updates
+
+
+def changed(raw: Json, **metadata: Any) -> Json:
+    return {**raw, "metadata": {**raw["metadata"], **metadata}}
+
+
+OLD = raw_jobset(pod=WRONG, metadata={"annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}})
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        pytest.param({**OLD, "spec": {**OLD["spec"], "suspend": True}}, id="suspended"),
+        pytest.param(changed(OLD, labels={"team": "a"}), id="labelled"),
+        pytest.param(changed(OLD, finalizers=[]), id="without its finalizers"),
+        pytest.param({**OLD, "status": {"conditions": []}}, id="with another status"),
+    ],
+)
+def test_what_was_wrong_before_keeps_no_object_from_being(new: Json) -> None:
+    assert updated(OLD, new) == Answer()
+
+
+def test_a_new_mistake_is_told_and_an_old_one_is_not() -> None:
+    new = raw_jobset(pod=WRONG, metadata={"annotations": {constants.CAPACITY: "sopt"}})
+    found = updated(OLD, new)
+    assert "'sopt'" in found.denied
+    assert "2x2x3" not in found.denied
+    assert updated(new, OLD) == Answer()
+
+
+def test_a_mistake_in_an_annotation_alone_is_rejected() -> None:
+    assert "'sopt'" in updated(raw_jobset(), raw_jobset(metadata={"annotations": {constants.CAPACITY: "sopt"}})).denied
+
+
+def test_an_object_that_is_being_deleted_can_lose_its_finalizers() -> None:
+    dying = changed(raw_jobset(pod=WRONG), deletionTimestamp="2026-01-01T00:00:00Z")
+    assert updated(raw_jobset(), dying) == Answer()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param({"operation": "DELETE", "object": {}}, id="a deletion"),
+        pytest.param({"operation": "CONNECT"}, id="a connection"),
+        pytest.param({"operation": "UPDATE", "subresource": "status"}, id="its status"),
+        pytest.param({"operation": "UPDATE", "subresource": "scale"}, id="its scale"),
+        pytest.param({"operation": "CREATE", "subresource": "binding"}, id="a binding"),
+    ],
+)
+def test_only_objects_themselves_are_judged_and_not(request_: dict[str, Any]) -> None:
+    assert created(raw_jobset(pod=WRONG), **request_) == Answer()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "denied"),
+    [
+        pytest.param(stateful_set(8), stateful_set(7), False, id="fewer replicas"),
+        pytest.param(
+            stateful_set(8, annotations={"kubectl.kubernetes.io/last-applied-configuration": "8"}),
+            stateful_set(7, annotations={"kubectl.kubernetes.io/last-applied-configuration": "7"}),
+            False,
+            id="fewer replicas by kubectl apply",
+        ),
+        pytest.param(stateful_set(8), stateful_set(9), True, id="more replicas"),
+        pytest.param(stateful_set(8), stateful_set(7, pod_spec(topology="2x2x4")), True, id="another slice as well"),
+        pytest.param(plain_job(parallelism=2), plain_job(parallelism=1), False, id="less parallelism"),
+        pytest.param(stateful_set(8), stateful_set(7, annotations={"a": "b"}), True, id="another annotation as well"),
+    ],
+)
+def test_a_scale_to_less_is_warned_of_and_never_rejected(old: Json, new: Json, *, denied: bool) -> None:
+    found = updated(old, new)
+    assert bool(found.denied) == denied
+    assert bool(found.warnings) != denied
+
+
+# --- Settings
+
+
+def test_without_settings_the_region_is_that_of_the_object() -> None:
+    """The provisioner infers its cluster from the metadata server; the webhook server need not."""
+    by = Judge(settings_of=settings_by_object({"MAX_CHIPS": "16"}), rules=GKE_RULES)
+    zones = {"annotations": {constants.ZONES: "europe-west4-a, europe-west4-b"}}
+    assert created(raw_jobset(metadata=zones), by=by) == Answer()
+    assert "MAX_CHIPS" in created(raw_jobset(metadata=zones, replicas=3), by=by).denied
+    zones = {"annotations": {constants.ZONES: "europe-west4-a, us-east5-b"}}
+    assert "us-east5-b is not in europe-west4" in created(raw_jobset(metadata=zones), by=by).denied
+
+
+def test_with_settings_the_region_is_the_clusters() -> None:
+    variables = {"GCP_CLUSTER_LOCATION": "us-east5", "GCP_ZONE": "us-east5-a"}
+    by = Judge(settings_of=settings_by_object(variables), rules=GKE_RULES)
+    zones = {"annotations": {constants.ZONES: "europe-west4-a"}}
+    assert "europe-west4-a is not in us-east5" in created(raw_jobset(metadata=zones), by=by).denied
+
+
+# --- Words
+
+
+def test_a_stateful_set_is_told_what_its_pods_would_be_told() -> None:
+    """By the other webhook, of the same server."""
+    owner = stateful_set(replicas=5, uid="u")
+    reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "serve", "uid": "u", "controller": True}
+    pod = read_pod(bare_pod(name="serve-4", ownerReferences=[reference]), "ml")
+    assert pod is not None
+    (of_pod,) = inject(pod, owner, EnvironmentSettings(injection=Injection.ALL)).problems
+    (of_set,) = created(owner, Mode.WARN).warnings
+    assert of_set.partition("serve: ")[2] == of_pod.partition("serve-4: ")[2]
+
+
+# --- Any JSON
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(raw_jobset(uid="", replicas=2**31, parallelism=2**31), id="billions of pods"),
+        pytest.param(stateful_set(replicas=10**400), id="more replicas than can be counted"),
+        pytest.param(stateful_set(pod={**WRONG, "containers": WRONG["containers"] * 5_000}), id="many containers"),
+        pytest.param(
+            plain_job(pod={**WRONG, "nodeSelector": {f"k{n}": "v" for n in range(20_000)}}), id="many selectors"
+        ),
+        pytest.param(bare_pod(pod_spec(topology="9" * 100_000)), id="a topology of 100,000 digits"),
+        pytest.param(bare_pod(pod_spec(accelerator="x" * 100_000)), id="an accelerator of 100,000 letters"),
+    ],
+)
+def test_work_is_bounded_by_the_size_of_the_object(raw: Json) -> None:
+    found, calls = counted(lambda: updated(raw_jobset(), raw))
+    assert calls < 60_000 + 4 * len(json.dumps(raw))
+    assert len(found.denied) < 20_000
+
+
+TEXTS = st.text("aZ0-./é\0", max_size=4)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["", "true", "2x2x2", "4", "JobSet", "us-central2-b", "a-b1-c", "*", "\x00"])
+    | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+WHOLE = (raw_jobset(uid=""), raw_lws(), raw_job(), plain_job(pod=WRONG), stateful_set(5), bare_pod(), OLD)
+UNSET = Judge(settings_of=settings_by_object({}), rules=GKE_RULES)
+
+
+def put_somewhere(data: st.DataObject, value: Any) -> None:
+    """Replace some part of an object in its place."""
+    while True:
+        places = list(value) if isinstance(value, dict) else list(range(len(value)))
+        place = data.draw(st.sampled_from(places))
+        inner = value[place]
+        if not isinstance(inner, (dict, list)) or not inner or data.draw(st.integers(0, 5)) == 0:
+            value[place] = data.draw(VALUES)
+            return
+        value = inner
+
+
+@hypothesis_settings(max_examples=150)
+@given(st.data())
+def test_any_json_gets_an_answer(data: st.DataObject) -> None:
+    """And an update to the same object none that rejects it."""
+    old, new = (copy.deepcopy(data.draw(st.sampled_from(WHOLE))) for _ in range(2))
+    for raw in (old, new):
+        for _ in range(data.draw(st.integers(0, 3))):
+            put_somewhere(data, raw)
+    asked = {"kind": data.draw(st.sampled_from([each["kind"] for each in WHOLE])), "namespace": "ml"}
+    request = Request(operation="UPDATE", object=new, old_object=old, **asked)
+    for mode in (Mode.WARN, Mode.DENY):
+        found = review_workload(request, UNSET, mode)
+        assert found.denied == "" or mode is Mode.DENY
+        assert apply_patch(new, found.patch) == new
+    same = Request(operation="UPDATE", object=new, old_object=new, **asked)
+    assert review_workload(same, UNSET, Mode.DENY) == Answer()

@@ -1,0 +1,127 @@
+"""Reviews of each path as the API server posts them, and the reviews that answer them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from provisioner.admission.hooks import endpoint_of
+from provisioner.settings import SettingsError
+from provisioner.settings.webhook import read_webhook_settings
+from provisioner.webhook.app import make_hooks
+from tests.support.kube import FakeKube
+from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset
+
+#: The machine may be busy.
+pytestmark = pytest.mark.timeout(30)
+
+AT = "/spec/template/spec/nodeSelector"
+WRONG = (
+    "spec.replicatedJobs[0].template.spec.parallelism: JobSet ml/train: InvalidTPURequest: No TPU node pool is "
+    "created: job train-slice-0 has parallelism 3, but a slice of topology 2x2x2 has 2 hosts with one pod each; set "
+    "parallelism to 2 or choose a larger topology"
+)
+TOO_MUCH = (
+    "spec.replicatedJobs[0].template.spec.template.spec.containers[0].resources.requests[google.com/tpu]: JobSet "
+    "ml/train: NodePoolLimitReached: Node pool train-* is not created: MAX_CHIPS allows all pools together 4 chips; "
+    "this slice alone has 8."
+)
+
+
+class Observed:
+    """Remembers what became of reviews."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[tuple[str, str]] = []
+
+    def reviewed(self, hook: str, outcome: str, seconds: float) -> None:
+        self.outcomes.append((hook, outcome))
+
+
+def answered(path: str, raw: Json, outcome: str, **variables: str) -> Json:
+    """Post a review of an object that is created; return the response."""
+    settings = read_webhook_settings(variables)
+    (hook,) = [each for each in make_hooks(settings, FakeKube(), variables) if each.path == path]
+    seen = Observed()
+    request = {"uid": "7", "kind": {"kind": raw["kind"]}, "operation": "CREATE", "namespace": "ml", "object": raw}
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    content = endpoint_of(hook, seen).answer(json.dumps(review).encode())
+    assert seen.outcomes == [(hook.name, outcome)]
+    found: dict[str, Any] = json.loads(content.body)
+    assert (found["apiVersion"], found["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    return found["response"]
+
+
+def jobset(**parts: Any) -> Json:
+    return raw_jobset(namespace="ml", uid="", **parts)
+
+
+ADMITTED = {"uid": "7", "allowed": True}
+WARNED = {**ADMITTED, "warnings": [WRONG]}
+
+
+def denied(message: str) -> Json:
+    status = {"status": "Failure", "message": message, "reason": "Forbidden", "code": 403}
+    return {"uid": "7", "allowed": False, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("path", "variables", "want"),
+    [
+        pytest.param("/validate", {}, WARNED, id="warned, if nothing is set"),
+        pytest.param("/validate", {"VALIDATION": "deny"}, denied(WRONG), id="rejected, as set"),
+        pytest.param("/validate", {"VALIDATION": "off"}, ADMITTED, id="admitted, as set"),
+        pytest.param("/validate/warn", {"VALIDATION": "off"}, WARNED, id="warned, as the namespace says"),
+        pytest.param("/validate/deny", {"VALIDATION": "off"}, denied(WRONG), id="rejected, as the namespace says"),
+    ],
+)
+def test_a_jobset_of_too_many_pods_is(path: str, variables: dict[str, str], want: Json) -> None:
+    outcome = "denied" if not want["allowed"] else "warned" if "warnings" in want else "admitted"
+    assert answered(path, jobset(parallelism=3), outcome, **variables) == want
+
+
+def test_a_jobset_that_gets_its_slices_is_admitted() -> None:
+    assert answered("/validate/deny", jobset(), "admitted") == ADMITTED
+
+
+def test_the_provisioners_settings_count_where_they_are_set() -> None:
+    assert answered("/validate/deny", jobset(), "denied", MAX_CHIPS="4") == denied(TOO_MUCH)
+
+
+def test_settings_that_the_provisioner_rejects_are_rejected() -> None:
+    with pytest.raises(SettingsError, match="MAX_CHIPS='many'"):
+        make_hooks(read_webhook_settings({}), FakeKube(), {"MAX_CHIPS": "many"})
+
+
+def test_a_child_job_gets_its_selectors() -> None:
+    """With the environment of the Go provisioner's admission_controller."""
+    job = raw_job(
+        "train-slice-0",
+        metadata={"ownerReferences": [job_reference("train", kind="JobSet")]},
+        pod=pod_spec(nodeSelector={**pod_spec()["nodeSelector"], "cloud.google.com/gke-spot": "true"}),
+    )
+    variables = {"RESERVATION_LOCATION_HINT": "rack-7", "FORCE_ON_DEMAND": "true", "ALWAYS_HINT_TIME": "true"}
+    response = answered("/mutate/jobs", job, "patched", JOB_KEY_SELECTOR="true", **variables)
+    assert json.loads(base64.b64decode(response.pop("patch"))) == [
+        {
+            "op": "add",
+            "path": f"{AT}/job-key",
+            "value": "a5346cf0fbf08b961557f9886d877b4ea76a67ce",
+        },
+        {
+            "op": "add",
+            "path": f"{AT}/cloud.google.com~1gke-location-hint",
+            "value": "rack-7",
+        },
+        {"op": "remove", "path": f"{AT}/cloud.google.com~1gke-spot"},
+    ]
+    assert response == {**ADMITTED, "patchType": "JSONPatch"}
+
+
+def test_without_settings_no_job_changes() -> None:
+    job = raw_job(metadata={"ownerReferences": [job_reference("train", kind="JobSet")]})
+    assert answered("/mutate/jobs", job, "admitted") == ADMITTED
+    assert answered("/mutate/jobs", job, "admitted", RESERVATION_LOCATION_HINT="", FORCE_ON_DEMAND="false") == ADMITTED
