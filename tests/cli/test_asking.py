@@ -24,7 +24,7 @@ from provisioner.slices.view.explain import for_how_long
 from tests.support.board import make_board
 from tests.support.clock import NOW
 from tests.support.kubeconfig import write_kubeconfig
-from tests.support.models import make_job, make_jobset, make_lws, make_requirements
+from tests.support.models import make_job, make_jobset, make_lws, make_pod, make_requirements
 from tests.support.settings import settings
 from tests.support.wire_server import Answer, WireServer
 from tests.support.world import World, failure
@@ -182,6 +182,50 @@ def test_a_pod_is_explained_by_its_own_slice_or_not_at_all(pod: str, groups: lis
         world.add(make_job(name, uid=f"job-{number}"))
     found = explanations(document_of(world), f"pod/{pod}", "")
     assert [each.id.rpartition("/")[2] for each in found] == groups
+
+
+def test_a_slice_and_a_workload_of_one_name_are_both_told() -> None:
+    """Nobody can know which one was meant; the kind before the name says it."""
+    world = World(make_jobset("a"), make_jobset("a-slice-0"))
+    document = document_of(world)
+    both = [each.id for each in explanations(document, "a-slice-0", "")]
+    assert both == ["JobSet/default/a-slice-0", "JobSet/default/a/a-slice-0"]
+    assert [each.id for each in explanations(document, "jobset/a-slice-0", "")] == both[:1]
+    assert [each.id for each in explanations(document, "slice/a-slice-0", "")] == both[1:]
+    assert explanations(document, "job/a", "") == []
+
+
+def test_a_pool_that_an_event_names_is_explained_before_it_exists_and_after() -> None:
+    """Whoever reads the Event asks for that name."""
+    world = World(make_jobset("train"))
+    world.refuse_create = lambda _: failure(FailureKind.STOCKOUT, "No capacity.")
+    world.run(2)
+    board = board_of(world)
+    (event,) = (each.message for each in world.plans[-1].notices if "No capacity." in each.message)
+    name = event.split()[2]
+    (found,) = explanations(board.document(), name, "")
+    assert found.headline.startswith(f"Node pool {name} does not exist yet: slice train-slice-0 waits for a node pool")
+    assert event in found.headline
+    world.workloads.clear()
+    world.pods.clear()
+    world.pass_time(60)
+    board.publish(world.snapshot(), world.look(), world.settings, world.now)
+    (found,) = explanations(board.document(), f"pool/{name}", "")
+    assert found.headline == f"Node pool {name} does not exist since {clock(world.now, world.now)}."
+
+
+def test_a_pool_that_serves_no_slice_is_in_the_list_although_its_slice_is() -> None:
+    """The slice runs on nodes of others, and the pool that was made for it is idle."""
+    workload = make_jobset("train")
+    world = World(workload)
+    world.step()
+    world.finish_creates()
+    for index in range(2):
+        world.put(make_pod(workload, index=index, node=f"their-node-{index}"))
+    world.run(2)
+    (pool,) = world.pools
+    shown = list(status.page(document_of(world)))
+    assert any(line.startswith(pool) for line in shown[shown.index("other node pools:") :])
 
 
 def test_a_plain_job_is_told_once() -> None:

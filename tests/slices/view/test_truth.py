@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
-from itertools import pairwise
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -14,7 +13,7 @@ from provisioner.model.choices import parse_choices
 from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.view import PoolView, SliceView, State, View
+from provisioner.slices.view import PoolView, SliceView, State, View, build_view
 from provisioner.slices.view.explain import explain
 from tests.support.board import view_of
 from tests.support.models import CHIP_TOLERATION, go_pool, make_jobset, make_pod, make_requirements
@@ -459,9 +458,29 @@ def test_pools_that_the_brake_holds_back_say_so_and_when_each_goes() -> None:
     held = sorted((each for each in view.pools if each.delete_at), key=lambda each: str(each.delete_at))
     assert len(held) == 5
     assert [each.name for each in held if "one node pool every 60 s" not in each.reason] == []
-    moments = [each.delete_at for each in held if each.delete_at is not None]
-    gaps = {(after - before).total_seconds() for before, after in pairwise(moments)}
-    assert gaps == {60.0}
+    # When three are left it is off.
+    assert [(each.delete_at - world.now).total_seconds() for each in held if each.delete_at] == [59, 119, 119, 119, 119]
+
+
+def test_no_pool_that_the_brake_holds_back_goes_before_its_time() -> None:
+    """What is told is the earliest moment, also of those that go when the brake is off."""
+    world = World(*(make_jobset(f"train-{index}") for index in range(8)))
+    world.live(4)
+    world.workloads.clear()
+    world.pods.clear()
+    told: dict[str, datetime] = {}
+    gone: list[str] = []
+    for _ in range(80):
+        plan = world.look()
+        gone += [each.name for each in plan.deletes]
+        assert [each.name for each in plan.deletes if told.get(each.name, world.now) > world.now] == []
+        view = build_view(world.snapshot(), plan, world.settings, world.now)
+        told = {each.name: each.delete_at for each in view.pools if each.delete_at is not None}
+        for delete in plan.deletes:
+            world.answer(world._delete(delete))
+        world.finish_deletes()
+        world.pass_time(5)
+    assert len(gone) == 8
 
 
 def test_a_delete_that_waits_for_operations_says_so() -> None:

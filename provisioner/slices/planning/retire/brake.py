@@ -34,7 +34,7 @@ class Braked:
     alerts: tuple[Alert, ...] = ()
     #: When the next may go.
     due_at: tuple[datetime, ...] = ()
-    #: The pools that it is on for; of those that would go now, when each may.
+    #: The pools that it is on for; of those that would go now, when each may at the earliest.
     vanished: frozenset[PoolName] = frozenset()
     held_back: Mapping[PoolName, datetime] = field(default_factory=dict)
     #: For `Memory.braked_delete_at`.
@@ -48,7 +48,8 @@ def brake(round_: Round, deletes: Sequence[Delete], unneeded: Collection[PoolNam
     vanished = frozenset(
         each.name for each in supply if each.name in unneeded and not each.leaving and _vanished(each, round_)
     )
-    if len(vanished) <= max(_VANISHED_AT_ONCE, len(supply) // 2):
+    few = max(_VANISHED_AT_ONCE, len(supply) // 2)
+    if len(vanished) <= few:
         return Braked(deletes=tuple(deletes), last_at=last_at)
     next_at = now if last_at is None else max(now, last_at + timedelta(seconds=_BRAKED_SECONDS))
     # Those that were held up come last, or one of them could keep all others waiting.
@@ -58,12 +59,17 @@ def brake(round_: Round, deletes: Sequence[Delete], unneeded: Collection[PoolNam
     let_go = queue[:1] if next_at <= now else []
     pause = timedelta(seconds=_BRAKED_SECONDS)
     next_at = now + pause if let_go else next_at
+    # When so many more have gone it is off, and the rest goes at once.
+    steps = len(vanished) - len(let_go) - few
     return Braked(
         deletes=tuple(delete for delete in deletes if delete.name not in vanished or delete in let_go),
         alerts=(_mass_disappearance(vanished, len(supply)),),
         due_at=(next_at,) if queue else (),
         vanished=vanished,
-        held_back={each.name: next_at + place * pause for place, each in enumerate(queue[len(let_go) :])},
+        held_back={
+            each.name: next_at + min(place, steps - 1) * pause if steps else now
+            for place, each in enumerate(queue[len(let_go) :])
+        },
         last_at=now if let_go else last_at,
     )
 
