@@ -45,21 +45,26 @@ def endpoint_of(hook: Hook, observer: Observer, *, clock: Callable[[], float] = 
         except NotAReview as error:
             observer.reviewed(hook.name, "malformed", clock() - began)
             return Content(body=encode_rejection(str(error)), media_type=_JSON, status=400)
-        outcome, given = _answered(hook, request)
-        encoded = encode_answer(request, given)
+        outcome, encoded = _answered(hook, request)
         observer.reviewed(hook.name, outcome, clock() - began)
         return Content(body=encoded, media_type=_JSON)
 
     return Endpoint(path=hook.path, answer=answer)
 
 
-def _answered(hook: Hook, request: Request) -> tuple[str, Answer]:
+def _answered(hook: Hook, request: Request) -> tuple[str, bytes]:
     try:
-        given = hook.answer(request)
+        outcome, given = _judged(hook.answer(request), request)
+        return outcome, encode_answer(request, given)
     except Exception:  # noqa: BLE001 - the edge of the process: whatever fails, the API server gets an answer
         _log.exception("webhook.failed", hook=hook.name, kind=request.kind, namespace=request.namespace)
         text = f"tpu-provisioner: the webhook {hook.name} failed, see its log"
-        return "failed", Answer(denied=text) if hook.strict else Answer(warnings=(f"{text}; nothing was changed",))
+        failed = Answer(denied=text) if hook.strict else Answer(warnings=(f"{text}; nothing was changed",))
+        return "failed", encode_answer(request, failed)
+
+
+def _judged(given: Answer, request: Request) -> tuple[str, Answer]:
+    """Return what becomes of an object, and the answer that says so."""
     if given.denied:
         return "denied", given
     if request.operation == "DELETE" and given.patch:

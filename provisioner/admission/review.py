@@ -98,7 +98,7 @@ def encode_answer(request: Request, answer: Answer) -> bytes:
         status = HTTPStatus.FORBIDDEN
         response["status"] = {
             "status": "Failure",
-            "message": _cut(answer.denied, _MESSAGE_CHARACTERS),
+            "message": _cut(_plain(answer.denied), _MESSAGE_CHARACTERS),
             "reason": "Forbidden",
             "code": status.value,
         }
@@ -120,12 +120,20 @@ def _shown(warnings: Iterable[str]) -> Iterable[str]:
     """Keep within what the API server shows: it would leave out the rest without a word."""
     left = _WARNINGS_CHARACTERS
     for each in dict.fromkeys(warnings):
-        text = _cut(" ".join(each.split()), _WARNING_CHARACTERS)
+        text = _cut(_plain(each), _WARNING_CHARACTERS)
         left -= len(text)
         if left < len(_MORE):
             yield _MORE
             return
         yield text
+
+
+def _plain(text: str) -> str:
+    """Return a text in one line that terminals show as it is.
+
+    It quotes what users wrote, before anybody has checked it. API servers drop warnings with control characters.
+    """
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
 
 
 def _cut(text: str, most: int) -> str:

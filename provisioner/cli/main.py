@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -38,10 +39,17 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. Raises SystemExit with code 2 where the command line is wrong."""
     output.prepare()
+    is_process = arguments is None
+    if is_process:
+        # Imports make no garbage, and looking for some takes a tenth of the time; `Frame` enables it again.
+        gc.disable()
     try:
         return _run(arguments)
     finally:
         output.finish()
+        if is_process:
+            # Nor has anything to be collected that ends with the process.
+            gc.freeze()
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -54,6 +62,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         # Its flags are those of a Go program, in Go's forms; no library is a help with the single dashes.
         from provisioner.cli import run  # noqa: PLC0415
 
+        gc.enable()
         return run.main(given[1:], program=shown)
     return _choose(given, shown)
 

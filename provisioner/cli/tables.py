@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Collection, Sequence
 
@@ -30,4 +29,8 @@ def aligned(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), width
 
 def terminal_width() -> int | None:
     """Return the width of the terminal; None where output goes elsewhere, and nothing has to be cut."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if not sys.stdout.isatty():
+        return None
+    import shutil  # noqa: PLC0415 - it brings archives and compression
+
+    return shutil.get_terminal_size().columns

@@ -7,7 +7,6 @@ base-60 numbers, which kubectl does not.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -107,6 +106,8 @@ def read_documents(source: str, text: str) -> tuple[list[Document], list[Problem
 
 def _as_yaml(text: str) -> str:
     """Return JSON such that it is YAML, with the same lines; any other text as it is."""
+    import json  # noqa: PLC0415 - not for YAML
+
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -291,7 +292,9 @@ class _Reader:
 
 
 def _key(value: Any) -> str:
-    return value if isinstance(value, str) else "null" if value is None else json.dumps(value)
+    if isinstance(value, str):
+        return value
+    return "null" if value is None else str(value).lower()
 
 
 def _value_of(event: Any) -> Any:

@@ -12,7 +12,15 @@ from provisioner.admission.patch import Operation
 from provisioner.environment.layout import Layout, LayoutError, layout_of
 from provisioner.environment.numbering import Numbering, NumberingError, numbering_of, owner_to_read
 from provisioner.environment.pods import MULTISLICE, Container, TpuPod, wish_of
-from provisioner.environment.variables import counts_as_absent, grid_of, slice_pods, slices_of, workers_of
+from provisioner.environment.variables import (
+    check_lengths,
+    check_size,
+    counts_as_absent,
+    grid_of,
+    slice_pods,
+    slices_of,
+    workers_of,
+)
 
 
 class Injection(StrEnum):
@@ -86,10 +94,16 @@ def inject(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Injecte
     if layout is None or not layout.one_host or (_slices_together(pod) and owner):
         try:
             numbering = numbering_of(pod, owner)
+            check_size(pod, layout, numbering)
         except NumberingError as error:
             return Injected(problems=(_of(pod, str(error)),))
         problems += _misfits(pod, layout, numbering)
     workers = workers_of(pod, layout, None if layout is not None and layout.one_host else numbering)
+    try:
+        for own in workers:
+            check_lengths(own)
+    except NumberingError as error:
+        return Injected(problems=(_of(pod, str(error)),))
     beside = slices_of(pod, layout, numbering) if numbering is not None else {}
     found = []
     for container, own in zip(pod.containers, workers, strict=True):

@@ -21,6 +21,7 @@ from provisioner.environment.pods import (
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.podspec import requested_chips
+from provisioner.model import bounds
 from provisioner.workloads import JOBSET, PLAIN_JOB
 
 _STATEFUL_SET = ("apps/v1", "StatefulSet")
@@ -129,6 +130,8 @@ def _of_stateful_set(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Num
         raise NumberingError(
             f"{key.title} has no spec.serviceName, so that its pods have no host names; name a headless Service there"
         )
+    if len(service) > bounds.LABEL_VALUE:
+        raise NumberingError(f"{key.title}: {bounds.too_long('spec.serviceName', service, bounds.LABEL_VALUE)}")
     ordinal = fields.index(pod.marks.get(POD_INDEX, "") or pod.name.removeprefix(f"{key.name}-"))
     if ordinal is None or ordinal < first:
         raise NumberingError(f"it has no number: neither label {POD_INDEX} nor its name tells one from {first} on")
@@ -156,7 +159,10 @@ def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering
     """Return the numbers of a pod of a JobSet: each child Job that requests chips is a slice, in the JobSet's order."""
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     number = fields.index(pod.marks.get(constants.JOB_INDEX, ""))
-    entries = [each for each in fields.mappings(spec.get("replicatedJobs")) if _chips_of(each)]
+    listed = fields.mappings(spec.get("replicatedJobs"))
+    if len(listed) > bounds.REPLICATED_JOBS:
+        raise NumberingError(f"{key.title} {bounds.too_many('replicated jobs', len(listed), bounds.REPLICATED_JOBS)}")
+    entries = [each for each in listed if _chips_of(each)]
     names = [fields.name(each.get("name")) for each in entries]
     if own not in names or number is None:
         raise NumberingError(f"{key.title} has no replicated job {own!r} that requests chips")

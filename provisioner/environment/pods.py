@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from provisioner import constants
@@ -121,9 +122,13 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "", *, at: tuple[str | int
     counted, for a template inside of another object.
     """
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
-    containers = tuple(_containers(spec, at))
+    containers = tuple(islice(_containers(spec, at), bounds.TPU_CONTAINERS + 1))
     if not containers:
         return None
+    if len(containers) > bounds.TPU_CONTAINERS:
+        raise MalformedObject(
+            f"more than {bounds.TPU_CONTAINERS} of its containers request {constants.TPU_RESOURCE}; use fewer"
+        )
     selector = fields.mapping(spec.get("nodeSelector"))
     found = {key: marked(metadata, key) for key in _MARKS}
     return TpuPod(
@@ -184,12 +189,11 @@ def _chips(container: Mapping[str, Any]) -> int:
 def _given(env: object) -> dict[str, Given]:
     found = {}
     for place, raw in enumerate(fields.sequence(env)):
-        variable = fields.mapping(raw)
-        name = variable.get("name")
+        name = raw.get("name") if isinstance(raw, dict) else None
         if isinstance(name, str):
             # Kubernetes leaves out an empty value.
-            elsewhere = variable.get("valueFrom") is not None
-            found[name] = Given(place=place, value=None if elsewhere else fields.text(variable.get("value")))
+            elsewhere = raw.get("valueFrom") is not None
+            found[name] = Given(place, None if elsewhere else fields.text(raw.get("value")))
     return found
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from provisioner.environment.layout import Layout
-from provisioner.environment.numbering import PROCESS_PORT, Numbering
+from provisioner.environment.numbering import PROCESS_PORT, Numbering, NumberingError
 from provisioner.environment.pods import MULTISLICE, Container, TpuPod
+from provisioner.model import bounds
 from provisioner.tpu.environment import topology_variables
 
 WORKER_ID = "TPU_WORKER_ID"
@@ -27,20 +28,23 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
     hosts = hosts_of(layout, numbering)
     index = numbering.index % len(hosts) if numbering is not None else 0
     first_port = numbering.port if numbering is not None else PROCESS_PORT
+    # A container that runs alone is the only process of its pod at that time.
+    names = {each: ",".join(host for host in hosts for _ in range(each)) for each in {1, processes}}
+    ports = {each: range(first_port, first_port + each) for each in {1, processes}}
+    addresses = {
+        each: ",".join(f"{host}:{port}" for host in hosts for port in ports[each])
+        for each in {1, processes}
+        if each > 1 or pod.accelerator in _WITH_ADDRESSES
+    }
     found = []
     place = 0
     for container in pod.containers:
-        # One that runs alone is the only process of its pod at that time.
         together, own = (1, 0) if container.alone else (processes, place)
         place += not container.alone
-        variables = {
-            WORKER_ID: str(index * together + own),
-            WORKER_HOSTNAMES: ",".join(host for host in hosts for _ in range(together)),
-        }
-        if together > 1 or pod.accelerator in _WITH_ADDRESSES:
-            ports = range(first_port, first_port + together)
-            variables[PROCESS_ADDRESSES] = ",".join(f"{host}:{port}" for host in hosts for port in ports)
-            variables[PROCESS_PORTS] = str(ports[own])
+        variables = {WORKER_ID: str(index * together + own), WORKER_HOSTNAMES: names[together]}
+        if together in addresses:
+            variables[PROCESS_ADDRESSES] = addresses[together]
+            variables[PROCESS_PORTS] = str(ports[together][own])
         found.append(variables)
     return found
 
@@ -52,6 +56,27 @@ def hosts_of(layout: Layout | None, numbering: Numbering | None) -> list[str]:
     pods = slice_pods(layout, numbering)
     first = numbering.index - numbering.index % pods
     return [numbering.host(each) for each in range(first, first + pods)]
+
+
+def check_size(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> None:
+    """Raise NumberingError where a slice would have more workers than any that Google sells has chips."""
+    workers = slice_pods(layout, numbering) * max(1, len(pod.workers))
+    if workers > bounds.SLICE_WORKERS:
+        raise NumberingError(
+            f"its slice would have {workers:,} workers, and {WORKER_HOSTNAMES} lists at most {bounds.SLICE_WORKERS:,}; "
+            f"create fewer pods, or select an accelerator and a topology, which tell the size of a slice"
+        )
+
+
+def check_lengths(variables: Mapping[str, str]) -> None:
+    """Raise NumberingError for a variable with which no process could be started."""
+    for name, value in variables.items():
+        length = len(name) + len(value)
+        if length > bounds.VARIABLE:
+            raise NumberingError(
+                f"{name} would have {length:,} characters, and Linux starts no process with a variable of more than "
+                f"{bounds.VARIABLE:,}; use shorter names for the owner of the pods and for their Service"
+            )
 
 
 def slice_pods(layout: Layout | None, numbering: Numbering) -> int:

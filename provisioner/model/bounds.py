@@ -44,6 +44,15 @@ PARALLELISM = 65_536
 #: Characters of all that is kept of a JobSet, its templates included.
 JOBSET = 262_144
 
+# --- the TPU environment of one pod ---
+#: Workers of a slice, each of which is told the host names of all: the largest slice has 9,216 chips.
+SLICE_WORKERS = 9216
+#: Containers of a pod that request chips; a VM has at most eight chips.
+TPU_CONTAINERS = 64
+#: Characters of one variable with its name: Linux starts no process with a longer one (MAX_ARG_STRLEN, with "=" and a
+#: byte at the end).
+VARIABLE = 131_072 - 2
+
 # --- the hints, a ConfigMap of at most 1 MiB ---
 #: Back-off that is kept over a crash, and the characters of GKE's words with each.
 HINTED_BACKOFFS = 500

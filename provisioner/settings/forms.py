@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable
 
@@ -184,6 +183,8 @@ def is_loopback(host: str) -> bool:
     """Tell whether a host name or address can only be this machine."""
     if host.lower() == "localhost":
         return True
+    import ipaddress  # noqa: PLC0415 - only for another GKE than Google's
+
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

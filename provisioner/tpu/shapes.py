@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterator
@@ -194,6 +193,8 @@ def _nearest_topologies(offer: Accelerator, target: tuple[int, ...]) -> str:
 
 
 def _nearest_labels(text: str) -> str:
+    import difflib  # noqa: PLC0415 - only for mistakes
+
     generation = text.removeprefix("tpu-")
     close = (
         [label for label in ACCELERATORS if text and label.startswith(text)]

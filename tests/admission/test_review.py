@@ -85,6 +85,23 @@ def test_warnings_are_shown_once_each_and_cut_where_the_api_server_would_drop_th
     assert sum(map(len, warnings)) <= 4096
 
 
+@pytest.mark.parametrize(
+    "answer", [Answer(warnings=("a\x1b[31m\x00b\nc \ud800\u202e",)), Answer(denied="a\x1b[31m\x00b\nc \ud800\u202e")]
+)
+def test_what_a_terminal_would_obey_is_not_shown(answer: Answer):
+    _, found, _ = post(review(), answer)
+    text = found["response"].get("warnings", [""])[0] or found["response"]["status"]["message"]
+    assert text == "a\ufffd[31m\ufffdb c \ufffd\ufffd"
+
+
+def test_an_answer_that_cannot_be_sent_is_a_failure():
+    patch = (Operation(op="add", path="/a", value="\ud800"),)
+    status, answer, outcomes = post(review(), Answer(patch=patch))
+    assert (status, outcomes) == (200, ["failed"])
+    assert answer["response"]["uid"] == "u-1"
+    assert "patch" not in answer["response"]
+
+
 def test_nothing_is_changed_where_something_is_deleted():
     _, answer, _ = post(review(operation="DELETE"), Answer(patch=(Operation(op="remove", path="/b"),)))
     assert "patch" not in answer["response"]

@@ -237,6 +237,7 @@ def test_a_setting_that_does_nothing_is_told(capsys: pytest.CaptureFixture[str])
 def test_it_starts_without_what_it_does_not_need() -> None:
     """No client, no terminal library: those take longer than all the rest."""
     heavy = {"google", "kubernetes", "msgspec", "requests", "rich", "starlette", "structlog", "urllib3"}
+    heavy |= {"email", "http", "json", "shutil", "ssl", "urllib.request"}
     script = (
         f"import sys; from provisioner.cli import main; main(['plan', '-f', {write('a.yaml', GOOD)!r}]); "
         f"sys.exit(', '.join({heavy!r} & set(sys.modules)) or 0)"

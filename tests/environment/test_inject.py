@@ -208,6 +208,54 @@ def test_pods_of_a_deployment_are_told_what_to_use():
     assert "owned by a 'ReplicaSet'" in said.problems[0]
 
 
+# --- what would be too much
+
+
+def container_list(count: int) -> list[dict[str, Any]]:
+    return [container(1, f"c-{number}") for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("owner", "pod", "problem"),
+    [
+        (stateful_set(2**31 - 1), {}, "would have 2,147,483,647 workers"),
+        (stateful_set(5000), {"containers": container_list(2)}, "would have 10,000 workers"),
+        (stateful_set(), {"metadata": {"labels": {"apps.kubernetes.io/pod-index": "999999999"}}}, "1,000,000,000"),
+        (stateful_set(4000, service="s" * 63), {}, "TPU_WORKER_HOSTNAMES would have 298,909 characters"),
+        (stateful_set(service="s" * 10_000), {}, "spec.serviceName"),
+    ],
+    ids=["replicas", "replicas and containers", "the index", "the length of the list", "the name of the Service"],
+)
+def test_what_would_be_too_much_is_told_and_nothing_is_set(owner: dict[str, Any], pod: dict[str, Any], problem: str):
+    raw = pod_of(owner, "train-0", selector=None, **pod)
+    found, said = injected(raw, owner)
+    assert not any(found)
+    assert problem in said.problems[0]
+    assert len(said.problems[0]) < 500
+
+
+def test_the_largest_slice_is_listed():
+    owner = stateful_set(2304)
+    selector = {"cloud.google.com/gke-tpu-accelerator": "tpu7x", "cloud.google.com/gke-tpu-topology": "16x24x24"}
+    [found], said = injected(pod_of(owner, "train-2303", selector=selector), owner)
+    assert not said.problems
+    assert found["TPU_WORKER_HOSTNAMES"] == names(0, 2304)
+
+
+def test_a_pod_with_more_containers_than_any_vm_has_chips_is_told():
+    raw = pod_of(stateful_set(), "train-0", containers=container_list(65))
+    with pytest.raises(MalformedObject, match="more than 64 of its containers request"):
+        read_pod(raw)
+
+
+def test_a_large_group_is_told():
+    pod = pod_of_group(1, size="999999999")
+    pod["spec"]["nodeSelector"] = {}
+    [found], said = injected(pod, {})
+    assert found == {}
+    assert "would have 999,999,999 workers" in said.problems[0]
+
+
 # --- containers
 
 
@@ -372,6 +420,14 @@ def test_child_jobs_of_a_jobset_are_slices_and_those_without_chips_do_not_count(
         "MEGASCALE_COORDINATOR_ADDRESS": "js-a-0-0.js",
     }
     assert not said.problems
+
+
+def test_a_jobset_of_more_replicated_jobs_than_are_read_is_told():
+    owner = jobset()
+    owner["spec"]["replicatedJobs"] *= 100
+    [found], said = injected(pod_of_jobset("b", 0, 3), owner)
+    assert found == {}
+    assert "has 300 replicated jobs, and at most 256 are read" in said.problems[0]
 
 
 def pod_of_group(worker: int, *, leader_has_chips: bool = True, **annotations: str) -> dict[str, Any]:

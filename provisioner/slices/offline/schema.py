@@ -194,7 +194,11 @@ class _Check:
 # Most containers have the same fields that nothing reads.
 @lru_cache(maxsize=1024)
 def _are_alike(key: str, name: str) -> bool:
-    import difflib  # noqa: PLC0415 - only where there is a field that is not read
+    # Letters in common, in whatever order, are no fewer than those in order.
+    common = sum(min(key.count(letter), name.count(letter)) for letter in set(key))
+    if 2 * common < _LIKE * (len(key) + len(name)):
+        return False
+    import difflib  # noqa: PLC0415 - only where a field looks like another
 
     return difflib.SequenceMatcher(None, key, name).ratio() >= _LIKE
 
