@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,23 +36,33 @@ def pointer(*steps: str | int) -> str:
 
 
 def apply_patch(raw: Any, patch: Iterable[Operation]) -> Any:
-    """Return an object with a patch applied, as the API server does; PatchError where it does not fit."""
-    changed = copy.deepcopy(raw)
+    """Return an object with a patch applied, as the API server does; PatchError where it does not fit.
+
+    What was given is not changed. Only what lies on the way to a change is copied, each time: a value that is in
+    several places, as aliases of YAML are, changes in that place alone.
+    """
+    changed = raw
     for each in patch:
-        *steps, last = [step.replace("~1", "/").replace("~0", "~") for step in each.path.split("/")[1:]]
-        parent = changed
-        for step in steps:
-            parent = _child(parent, step, each.path)
-        _change(parent, last, each)
+        steps = [step.replace("~1", "/").replace("~0", "~") for step in each.path.split("/")[1:]]
+        changed = _changed(changed, steps, each)
     return changed
 
 
-def _child(parent: Any, step: str, path: str) -> Any:
-    if isinstance(parent, dict) and step in parent:
-        return parent[step]
-    if isinstance(parent, list):
-        return parent[_index(parent, step, path, end=len(parent))]
-    raise PatchError(f"{path}: there is no {step!r}")
+def _changed(value: Any, steps: Sequence[str], operation: Operation) -> Any:
+    """Return a copy of a value in which an operation is done at a path."""
+    found = copy.copy(value)
+    if len(steps) == 1:
+        _change(found, steps[0], operation)
+        return found
+    step, *rest = steps
+    if isinstance(found, dict) and step in found:
+        found[step] = _changed(found[step], rest, operation)
+    elif isinstance(found, list):
+        place = _index(found, step, operation.path, end=len(found))
+        found[place] = _changed(found[place], rest, operation)
+    else:
+        raise PatchError(f"{operation.path}: there is no {step!r}")
+    return found
 
 
 def _change(parent: Any, last: str, operation: Operation) -> None:

@@ -210,3 +210,14 @@ def test_a_patch_is_applied_as_the_api_server_does():
 def test_a_patch_that_does_not_fit_is_told(operation: Operation):
     with pytest.raises(PatchError):
         apply_patch({"a": [1], "b": 1}, (operation,))
+
+
+def test_a_value_in_several_places_changes_in_one_alone():
+    """As aliases of YAML are."""
+    shared = {"env": [1]}
+    before = {"a": shared, "b": shared}
+    after = apply_patch(
+        before, [Operation(op="add", path="/a/env/-", value=2), Operation(op="add", path="/c", value=3)]
+    )
+    assert after == {"a": {"env": [1, 2]}, "b": {"env": [1]}, "c": 3}
+    assert before == {"a": {"env": [1]}, "b": {"env": [1]}}
