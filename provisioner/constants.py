@@ -14,6 +14,8 @@ JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
 REPLICATED_JOB_NAME = "jobset.sigs.k8s.io/replicatedjob-name"
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"
+#: The number of a child Job among all of its JobSet.
+JOB_GLOBAL_INDEX = "jobset.sigs.k8s.io/job-global-index"
 #: SHA1 of "<namespace>/<job name>": the same over restarts, and over a delete and re-creation under one name.
 JOB_KEY = "jobset.sigs.k8s.io/job-key"
 #: The name of the Job, on its pods.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from provisioner import constants
@@ -11,13 +13,86 @@ from provisioner.kube import fields, podspec
 from provisioner.kube.bounded import BoundedReader
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
-from provisioner.model.workloads import PodGroup, Workload, WorkloadKind, WorkloadUid
+from provisioner.model.workloads import PodGroup, Workload, WorkloadKind, WorkloadUid, group_key
 from provisioner.workloads.job import JOB
 from provisioner.workloads.kind import Claim, Kind
 from provisioner.workloads.owners import controller_of, managed_elsewhere, marked
 
 #: What a decision needs of a JobSet that is refused for having too many labels.
 _KEPT_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
+_LABELS = "jobset.sigs.k8s.io/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicatedJob:
+    """A replicated job of a JobSet, and what its controller counts over all of them."""
+
+    #: In spec.replicatedJobs.
+    place: int
+    name: str
+    replicas: int
+    namespace: str
+    jobset: str
+    jobset_uid: str
+    #: Child Jobs of the replicated jobs before this one, and of all.
+    before: int
+    all_replicas: int
+    #: The same within its group.
+    group: str
+    before_in_group: int
+    group_replicas: int
+
+    def child(self, number: int) -> str:
+        """Return the name of a child Job."""
+        return f"{self.jobset}-{self.name}-{number}"
+
+    def marks(self, number: int) -> dict[str, str]:
+        """Return what JobSet 0.11 writes on a child Job and its pods, as labels and as annotations."""
+        return {
+            constants.JOBSET_NAME: self.jobset,
+            constants.JOBSET_UID: self.jobset_uid,
+            constants.REPLICATED_JOB_NAME: self.name,
+            constants.RESTART_ATTEMPT: "0",
+            f"{_LABELS}replicatedjob-replicas": str(self.replicas),
+            f"{_LABELS}global-replicas": str(self.all_replicas),
+            constants.JOB_INDEX: str(number),
+            constants.JOB_KEY: group_key(self.namespace, self.child(number)),
+            constants.JOB_GLOBAL_INDEX: str(self.before + number),
+            f"{_LABELS}group-name": self.group,
+            f"{_LABELS}group-replicas": str(self.group_replicas),
+            f"{_LABELS}job-group-index": str(self.before_in_group + number),
+        }
+
+
+def replicated_jobs_of(raw: dict[str, Any]) -> list[ReplicatedJob]:
+    """List the replicated jobs of a JobSet in their order."""
+    metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
+    entries = fields.mappings(spec.get("replicatedJobs"))
+    groups = [fields.name(each.get("groupName")) or "default" for each in entries]
+    counts = [fields.count(each.get("replicas"), default=1) for each in entries]
+    found = []
+    before: Counter[str] = Counter()
+    in_all: Counter[str] = Counter()
+    for group, count in zip(groups, counts, strict=True):
+        in_all[group] += count
+    for place, (entry, group, count) in enumerate(zip(entries, groups, counts, strict=True)):
+        found.append(
+            ReplicatedJob(
+                place=place,
+                name=fields.name(entry.get("name")),
+                replicas=count,
+                namespace=fields.name(metadata.get("namespace")),
+                jobset=fields.name(metadata.get("name")),
+                jobset_uid=fields.name(metadata.get("uid")),
+                before=before.total(),
+                all_replicas=sum(counts),
+                group=group,
+                before_in_group=before[group],
+                group_replicas=in_all[group],
+            )
+        )
+        before[group] += count
+    return found
 
 
 def parse_jobset(raw: object) -> Workload:

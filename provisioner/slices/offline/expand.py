@@ -14,12 +14,12 @@ from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.model.workloads import WorkloadKind, group_key
 from provisioner.slices.offline.documents import Path
+from provisioner.workloads.jobset import replicated_jobs_of
 
 Json = dict[str, Any]
 
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _BY_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
-_JOBSET = "jobset.sigs.k8s.io/"
 _LWS = "leaderworkerset.sigs.k8s.io/"
 _PLACEMENT = (_EXCLUSIVE, _BY_SELECTOR)
 _INDEXED = "Indexed"
@@ -149,35 +149,13 @@ def _leaders_of_jobset(raw: Json, template: Template, now: datetime, numbers: It
     own = fields.mapping(metadata.get("annotations"))
     of_job = fields.mapping(fields.mapping(job_template.get("metadata")).get("annotations"))
     exclusive = {key: each[key] for each in (own, of_job) if _EXCLUSIVE in each for key in _PLACEMENT if key in each}
-    name, namespace = fields.name(metadata.get("name")), fields.name(metadata.get("namespace"))
-    group = _job_group(entry)
-    counts = [fields.count(each.get("replicas"), default=1) for each in entries]
-    together = [count if _job_group(each) == group else 0 for each, count in zip(entries, counts, strict=True)]
-    before, before_in_group = sum(counts[: template.place]), sum(together[: template.place])
+    job = replicated_jobs_of(raw)[template.place]
     for number in numbers:
-        job_name = f"{name}-{template.name}-{number}"
-        marks = {
-            constants.JOBSET_NAME: name,
-            constants.JOBSET_UID: fields.name(metadata.get("uid")),
-            constants.REPLICATED_JOB_NAME: template.name,
-            constants.RESTART_ATTEMPT: "0",
-            f"{_JOBSET}replicatedjob-replicas": str(template.replicas),
-            f"{_JOBSET}global-replicas": str(sum(counts)),
-            constants.JOB_INDEX: str(number),
-            constants.JOB_KEY: group_key(namespace, job_name),
-            f"{_JOBSET}job-global-index": str(before + number),
-            f"{_JOBSET}group-name": group,
-            f"{_JOBSET}group-replicas": str(sum(together)),
-            f"{_JOBSET}job-group-index": str(before_in_group + number),
-        }
+        job_name, marks = job.child(number), job.marks(number)
         marked = _with_marks(pod_template, labels=marks, annotations={**marks, **exclusive})
         if _EXCLUSIVE in exclusive and _BY_SELECTOR in exclusive:
-            marked = _pinned(marked, f"{namespace}_{job_name}")
+            marked = _pinned(marked, f"{job.namespace}_{job_name}")
         yield _pod_of_job(metadata, {**job_spec, "template": marked}, job_name, f"uid-of-{job_name}", now)
-
-
-def _job_group(entry: Json) -> str:
-    return fields.name(entry.get("groupName")) or "default"
 
 
 def _pinned(template: Json, job: str) -> Json:
