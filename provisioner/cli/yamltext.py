@@ -303,10 +303,10 @@ def _value_of(event: Any) -> Any:
     tag = event.tag
     if not tag and not event.style:
         # As nearly all are.
-        return _plain(text if text.isascii() else _whole(text))
+        return read_plain(text if text.isascii() else _whole(text))
     kind = str(tag or "").removeprefix(_TAG)
     text = _whole(text)
-    return _plain(text) if kind in _NUMBERS or (not event.style and kind != "str") else text
+    return read_plain(text) if kind in _NUMBERS or (not event.style and kind != "str") else text
 
 
 def _whole(text: str) -> str:
@@ -314,7 +314,8 @@ def _whole(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _plain(text: str) -> Any:
+def read_plain(text: str) -> Any:
+    """Read a scalar without quotes as kubectl does."""
     if text in _WORDS:
         return _WORDS[text]
     if not (text[0] in "-+." or text[0].isdigit()) or len(text) > _MOST_DIGITS:

@@ -51,11 +51,18 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FieldRef:
+    """A value that Kubernetes takes from a field of the pod when it starts the container (the downward API)."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Injected:
     """What becomes of a pod."""
 
     patch: tuple[Operation, ...] = ()
-    #: What is wrong with its slice, or why it gets no variables.
+    #: What is wrong with its slice, or why it gets no variables; without the pod's name.
     problems: tuple[str, ...] = ()
     #: By container, in the order of the pod's; what is new.
     variables: tuple[Mapping[str, str], ...] = ()
@@ -89,21 +96,21 @@ def inject(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Injecte
         layout = layout_of(pod)
     except LayoutError as error:
         # Nothing that could be said of such a slice would be true.
-        return Injected(problems=(_of(pod, str(error)),))
+        return Injected(problems=(str(error),))
     numbering: Numbering | None = None
     if layout is None or not layout.one_host or (_slices_together(pod) and owner):
         try:
             numbering = numbering_of(pod, owner)
             check_size(pod, layout, numbering)
         except NumberingError as error:
-            return Injected(problems=(_of(pod, str(error)),))
+            return Injected(problems=(str(error),))
         problems += _misfits(pod, layout, numbering)
     workers = workers_of(pod, layout, None if layout is not None and layout.one_host else numbering)
     try:
         for own in workers:
             check_lengths(own)
     except NumberingError as error:
-        return Injected(problems=(_of(pod, str(error)),))
+        return Injected(problems=(str(error),))
     beside = slices_of(pod, layout, numbering) if numbering is not None else {}
     found = []
     for container, own in zip(pod.containers, workers, strict=True):
@@ -112,13 +119,20 @@ def inject(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Injecte
             variables |= grid_of(pod, container, layout)
         found.append(variables)
     if settings.topology and layout is None:
-        problems.append(
-            _of(pod, "it selects no accelerator and topology, so that the variables of the topology cannot be told")
-        )
-    operations: list[Operation] = []
-    for container, variables in zip(pod.containers, found, strict=True):
-        operations += _operations(container, variables)
-    return Injected(patch=tuple(operations), problems=tuple(problems), variables=tuple(found))
+        problems.append("it selects no accelerator and topology, so that the variables of the topology cannot be told")
+    return Injected(patch=patch_of(pod, found), problems=tuple(problems), variables=tuple(found))
+
+
+def patch_of(pod: TpuPod, variables: Iterable[Mapping[str, str | FieldRef]]) -> tuple[Operation, ...]:
+    """Return the patch that gives the containers of a pod, or of a template, those variables that they lack."""
+    each = zip(pod.containers, variables, strict=True)
+    return tuple(operation for container, own in each for operation in _operations(container, own))
+
+
+def is_set(container: Container, name: str, value: str) -> bool:
+    """Whether a container has a variable already, in a form that stays."""
+    given = container.given.get(name)
+    return given is not None and not counts_as_absent(name, container, given.value, value)
 
 
 def _misfits(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> Iterable[str]:
@@ -127,28 +141,33 @@ def _misfits(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> Iterab
         return
     pods = slice_pods(layout, numbering)
     if numbering.pods % pods or (numbering.slices and numbering.pods != pods):
-        yield _of(
-            pod,
+        yield (
             f"a {layout.accelerator} slice of topology {layout.topology} has {pods} pods of {pod.chips} chips, and "
-            f"there are to be {numbering.pods}; make it {'' if numbering.slices else 'a multiple of '}{pods}",
+            f"there are to be {numbering.pods}; make it {'' if numbering.slices else 'a multiple of '}{pods}"
         )
 
 
-def _operations(container: Container, variables: Mapping[str, str]) -> Iterable[Operation]:
+def _operations(container: Container, variables: Mapping[str, str | FieldRef]) -> Iterable[Operation]:
     """Put what is absent before all that is there: variables may refer to those before them."""
     new = []
     for name, value in variables.items():
         given = container.given.get(name)
         if given is None:
-            new.append({"name": name, "value": value})
+            new.append(_variable(name, value))
         elif counts_as_absent(name, container, given.value, value):
-            where = f"{container.pointer}/env/{given.place}/value"
-            yield Operation(op="replace", path=where, value=value)
+            where = f"{container.pointer}/env/{given.place}"
+            yield Operation(op="replace", path=where, value=_variable(name, value))
     if new and not container.has_list:
         yield Operation(op="add", path=f"{container.pointer}/env", value=new)
     elif new:
         for variable in reversed(new):
             yield Operation(op="add", path=f"{container.pointer}/env/0", value=variable)
+
+
+def _variable(name: str, value: str | FieldRef) -> dict[str, Any]:
+    if isinstance(value, FieldRef):
+        return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": value.path}}}
+    return {"name": name, "value": value}
 
 
 def _layout(pod: TpuPod) -> Layout | None:
@@ -165,7 +184,3 @@ def _slices_together(pod: TpuPod) -> bool:
 
 def _stateful(pod: TpuPod) -> bool:
     return pod.owner is not None and pod.owner[:2] == ("apps/v1", "StatefulSet") and owner_to_read(pod) is not None
-
-
-def _of(pod: TpuPod, problem: str) -> str:
-    return f"{pod.title}: {problem}"

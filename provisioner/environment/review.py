@@ -49,9 +49,10 @@ def review_pod(request: Request, read_owner: ReadOwner, settings: Settings) -> A
     if not wanted(pod, owner, settings):
         return Answer()
     injected = inject(pod, owner, settings)
-    if injected.problems and settings.wrong is Wrong.DENY:
-        return Answer(denied=" ".join(injected.problems))
-    return Answer(patch=injected.patch, warnings=injected.problems)
+    problems = tuple(f"{pod.title}: {each}" for each in injected.problems)
+    if problems and settings.wrong is Wrong.DENY:
+        return Answer(denied=" ".join(problems))
+    return Answer(patch=injected.patch, warnings=problems)
 
 
 def _unread(pod: TpuPod, key: OwnerKey, why: str) -> str:

@@ -122,7 +122,7 @@ def grid_of(pod: TpuPod, container: Container, layout: Layout) -> Mapping[str, s
     )
 
 
-def counts_as_absent(name: str, container: Container, value: str | None, new: str) -> bool:
+def counts_as_absent(name: str, container: Container, value: str | None, new: object) -> bool:
     """Whether a value is what GKE's webhook gives pods of which it knows nothing: one host, itself.
 
     It would break a slice of several hosts. The number 0 alone may be somebody's; with `localhost` it is not.

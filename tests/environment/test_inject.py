@@ -149,7 +149,7 @@ def test_replicas_that_do_not_fill_the_slices_are_told_and_the_whole_slices_are_
     [found], said = injected(pod_of(owner, "train-1"), owner)
     assert found["TPU_WORKER_HOSTNAMES"] == names(0, 4)
     problem = (
-        "Pod ml/train-1: a tpu-v5-lite-podslice slice of topology 4x4 has 4 pods of 4 chips, and there are to be 6; "
+        "a tpu-v5-lite-podslice slice of topology 4x4 has 4 pods of 4 chips, and there are to be 6; "
         "make it a multiple of 4"
     )
     assert said.problems == (problem,)
@@ -199,7 +199,7 @@ def test_a_pod_that_nobody_owns_is_told_so():
     del pod["metadata"]["ownerReferences"]
     [found], said = injected(pod, {})
     assert found == {}
-    assert said.problems[0].startswith("Pod ml/alone: no controller owns it")
+    assert said.problems[0].startswith("no controller owns it")
 
 
 def test_pods_of_a_deployment_are_told_what_to_use():
