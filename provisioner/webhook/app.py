@@ -238,10 +238,7 @@ def _certificates(
         namespace=settings.own_namespace,
         secret=f"{settings.service}-certificates",
         names=(f"{host}.svc", f"{host}.svc.cluster.local", host),
-        registrations=tuple(
-            Registration(resource=f"{each}webhookconfigurations", name=settings.configuration)
-            for each in ("mutating", "validating")
-        ),
+        registrations=(Registration(resource="mutatingwebhookconfigurations", name=settings.configuration),),
         context=context,
         now=now,
     )
