@@ -70,7 +70,7 @@ function backoffRow() {
     update(backoff) {
       const parts = [backoff.zone, backoff.machine_type, backoff.terms].filter(Boolean);
       setText(name, parts.length ? parts.join(" · ") : backoff.capacity);
-      setText(shape, parts.length ? backoff.shape : "one slice");
+      setText(shape, backoff.shape || "one slice");
       setText(kind, backoff.kind.replaceAll("_", " "));
       setText(message, backoff.message);
       setText(failures, number(backoff.failures));

@@ -18,6 +18,10 @@ from provisioner.slices.view.shortened import shortened
 from provisioner.slices.view.states import state_of
 from provisioner.slices.view.types import BackoffView, CapacityView, LimitView, State
 
+#: What is backed off that is no capacity.
+_FAILED_REQUEST = "a request whose node pool failed"
+_ALIKE = "all slices that ask for the same"
+
 
 def capacity_view(snapshot: Snapshot, plan: Plan, derived: Derived, settings: Settings, now: datetime) -> CapacityView:
     """Sum up what there is and what is in the way of more."""
@@ -41,15 +45,16 @@ def _backoffs(memory: Memory, derived: Derived, now: datetime) -> Iterable[Backo
     groups = {slice_id: id_of_slice(each) for slice_id, each in all_slices(derived.found).items()}
     for key, wait in memory.backoffs.items():
         parts = key.split("/", 3)
-        # Else it is the digest of a request whose pool failed.
-        if wait.until > now and len(parts) == 4:
-            yield _backoff(key, parts, wait)
+        if wait.until > now:
+            # Else it is the digest of a request whose pool failed.
+            is_capacity = len(parts) == 4
+            yield _backoff(key, parts, wait) if is_capacity else _backoff(_FAILED_REQUEST, ("", "", _ALIKE), wait)
     for slice_id, wait in memory.slice_backoffs.items():
         if wait.until > now:
             yield _backoff(groups.get(slice_id, str(slice_id)), (), wait)
     for refusal in memory.refusals.values():
         if refusal.wait.until > now:
-            yield _backoff(groups.get(refusal.slice_id, str(refusal.slice_id)), (), refusal.wait)
+            yield _backoff(groups.get(refusal.slice_id, str(refusal.slice_id)), ("", "", _ALIKE), refusal.wait)
 
 
 def _backoff(capacity: str, parts: Iterable[str], wait: Backoff) -> BackoffView:

@@ -166,11 +166,11 @@ class LimitView:
 class BackoffView:
     """A capacity that could not be had and is not asked for before a moment."""
 
-    #: Zone, machine type, shape and terms as one text; for a single slice its id.
+    #: Zone, machine type, shape and terms as one text; for a single slice, or a rejected request of it, the slice's id.
     capacity: str
     zone: str
     machine_type: str
-    #: Topology and hosts.
+    #: Topology and hosts; of a request that was rejected, or whose pool failed, whom it delays.
     shape: str
     terms: str
     #: stockout, quota, permission, ...

@@ -631,3 +631,18 @@ def test_the_first_line_about_a_workload_names_the_slice_that_does_not_run_whole
     world.put(make_pod(workload, job=1, index=1, unschedulable=True))
     assert "train-slice-1 runs on node pool" in headline(view_of(world), "jobset/train")
     assert "1 of 2 pods are bound" in headline(view_of(world), "jobset/train")
+
+
+def test_what_a_failed_pool_keeps_waiting_is_among_the_back_offs() -> None:
+    """It delays all that ask for the same, and no capacity."""
+    world = World(make_jobset("train"))
+    world.step()
+    (name,) = world.pools
+    world.fail_pool(name, failure(FailureKind.UNAVAILABLE, "Internal error."))
+    world.step()
+    view = view_of(world)
+    found = slice_of(view, "train-slice-0")
+    assert (found.state, "Internal error." in found.reason) == (State.WAITING, True)
+    (wait,) = view.capacity.backoffs
+    assert (wait.until, wait.message) == (found.next_try_at, "Internal error.")
+    assert wait.shape == "all slices that ask for the same"
