@@ -1,0 +1,82 @@
+"""Reviews as API servers send them, and what they are answered: each case of the injector that this replaces.
+
+A file of tests/data/admission has the settings, the owners as the API server shows them, the review and its answer (the
+patch decoded), and the variables that each container has afterwards. Those called recorded-* are as a control plane
+sent them; the others have the same form.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.admission.hooks import endpoint_of
+from provisioner.admission.patch import Operation, apply_patch
+from provisioner.settings.webhook import WebhookSettings
+from provisioner.webhook.app import make_hooks
+from tests.support.kube import FakeKube
+
+CASES = sorted(Path("tests/data/admission").glob("*.json"))
+VERSIONS = ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]
+
+
+class Unwatched:
+    """Counts nothing."""
+
+    def reviewed(self, hook: str, outcome: str, seconds: float) -> None:
+        pass
+
+
+def answer_to(case: dict[str, Any], review: dict[str, Any]) -> dict[str, Any]:
+    """Post a review to the hooks of the server; return the answer with the patch decoded."""
+    kube = FakeKube()
+    for path, owner in case["owners"].items():
+        kube.put_object(path, owner)
+    [hook] = [each for each in make_hooks(WebhookSettings(**case["settings"]), kube, {}) if each.path == "/mutate"]
+    content = endpoint_of(hook, Unwatched()).answer(json.dumps(review).encode())
+    assert content.status == 200
+    answer: dict[str, Any] = json.loads(content.body)
+    if "patch" in answer["response"]:
+        answer["response"]["patch"] = json.loads(base64.b64decode(answer["response"]["patch"]))
+    return answer
+
+
+def environment(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return by container the variables: a value, or where it comes from."""
+    containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+    return {
+        each["name"]: {one["name"]: one.get("value", one.get("valueFrom")) for one in each.get("env") or []}
+        for each in containers
+    }
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_a_review_is_answered(path: Path, version: str):
+    case = json.loads(path.read_text(encoding="utf-8"))
+    # The versions have the same fields.
+    review, want = ({**case[each], "apiVersion": version} for each in ("review", "answer"))
+    answer = answer_to(case, review)
+    assert answer == want
+    response, pod = answer["response"], review["request"]["object"]
+    assert response["uid"] == review["request"]["uid"]
+    after = apply_patch(pod, [Operation(**each) for each in response.get("patch", [])])
+    if case["variables"] is not None:
+        assert environment(after) == case["variables"]
+    # What an API server shows may be sent again: to a second webhook, or after another has changed the pod.
+    again = answer_to(case, {**review, "request": {**review["request"], "object": after}})
+    assert "patch" not in again["response"]
+    assert again["response"].get("warnings") == response.get("warnings")
+
+
+def test_there_is_a_case_for_each_point():
+    """The injector's mistakes that a review can show, its table of variables, and what was learnt of GKE later."""
+    names = {path.stem for path in CASES}
+    assert {f"mistake-{number}" for number in range(1, 11)} <= {"-".join(name.split("-")[:2]) for name in names}
+    assert any(name.startswith("variables-") for name in names)
+    assert any(name.startswith("wish-") for name in names)
+    assert {f"gke-{number}" for number in (1, 2, 3, 4, 5, 8)} <= {"-".join(name.split("-")[:2]) for name in names}
