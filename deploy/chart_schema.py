@@ -142,7 +142,7 @@ _FORMS: Mapping[Callable[[str], Any], Property] = {
     forms.auto_upgrade: {"enum": ["auto", "on", "off", True, False, *_TRUTH, ""]},
     forms.placement: {"enum": ["none", "compact", ""]},
     forms.endpoint: _text(rf"(?:http://(?:localhost|127\.0\.0\.1){_PORT}|https://{_HOST}{_PORT})?"),
-    forms.label: _text(rf"(?:(?:{forms.LABEL_KEY.pattern})={forms._LABEL_VALUE.pattern})?"),  # noqa: SLF001 - as above
+    forms.label: _text(rf"(?:(?:{forms.LABEL_KEY.pattern})={forms.LABEL_VALUE.pattern})?"),
     choices.parse_zones: _at_most(bounds.ZONES, _text(_list(_ZONE))),
     prices.parse_prices: _text(_list(_PRICE)),
     choices.parse_choices: _at_most(bounds.CHOICES, _text(_list(_CHOICE))),

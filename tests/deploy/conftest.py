@@ -15,7 +15,7 @@ from deploy import overlay
 from provisioner.rehearsal import Rehearsal
 from provisioner.workloads import LEADER_WORKER_SET
 from tests.deploy import mainjob
-from tests.deploy.kit import DEPLOY, MONITORS, VALUES, kubeconfig_of_service_account
+from tests.deploy.kit import DEPLOY, FOREIGN_KINDS, VALUES, kubeconfig_of_service_account
 from tests.e2e.kit import Ground, simulator_settings
 
 #: The first test that uses a tool (helm, kustomize, ...) builds it.
@@ -34,7 +34,7 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     """Give the world."""
     directory = tmp_path_factory.mktemp("deploy") / "cluster"
     with Rehearsal(directory=directory, settings=simulator_settings()) as rehearsal:
-        for plural, kind, group in MONITORS:
+        for plural, kind, group in FOREIGN_KINDS:
             _define(rehearsal, plural, kind, group)
         _define(rehearsal, LEADER_WORKER_SET.resource, str(LEADER_WORKER_SET.kind), "leaderworkerset.x-k8s.io")
         yield rehearsal

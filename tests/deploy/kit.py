@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from provisioner import constants
-from provisioner.kube.protocol import object_path
+from provisioner import constants, kube
+from provisioner.kube.protocol import Timeouts, object_path
 from provisioner.kube.rights import ACCESS_REVIEWS, Right
 from provisioner.localcluster.ports import HOST
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
@@ -28,6 +28,7 @@ REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"
 NAMESPACE = constants.DEFAULT_NAMESPACE
 SERVICE_ACCOUNT = "tpu-provisioner-controller-manager"
+DEPLOYMENT = "tpu-provisioner"
 #: What an overlay for the rehearsed cluster is made of.
 VALUES = {
     "GCP_PROJECT_ID": PROJECT,
@@ -36,12 +37,14 @@ VALUES = {
     "GCP_ZONE": ZONE,
     "GCP_NODE_SERVICE_ACCOUNT": "",
 }
-#: Kinds that clusters with a Prometheus have; here any content will do.
-MONITORS = (
+#: Kinds that clusters with a Prometheus or cert-manager have; here any content will do.
+FOREIGN_KINDS = (
     ("podmonitors", "PodMonitor", "monitoring.coreos.com"),
     ("servicemonitors", "ServiceMonitor", "monitoring.coreos.com"),
     ("prometheusrules", "PrometheusRule", "monitoring.coreos.com"),
     ("podmonitorings", "PodMonitoring", "monitoring.googleapis.com"),
+    ("issuers", "Issuer", "cert-manager.io"),
+    ("certificates", "Certificate", "cert-manager.io"),
 )
 _PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/v[0-9a-z]+(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
@@ -81,9 +84,17 @@ def rule_of_component(name: str) -> dict[str, Any]:
     return rule
 
 
-def environment_of(documents: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the settings that the Deployment's container gets: the base's in a ConfigMap, the chart's in place."""
-    container = _container(documents)
+def enable_component(overlay: Path, name: str) -> None:
+    """Add a component to an overlay, as its template says."""
+    path = overlay / "components" / "kustomization.yaml"
+    text, found = re.subn(rf"(?m)^# (- (?:\.\./)+components/{name})$", r"\1", path.read_text(encoding="utf-8"))
+    assert found == 1, f"the template does not name the component {name}"
+    path.write_text(text, encoding="utf-8")
+
+
+def environment_of(documents: list[dict[str, Any]], deployment: str = DEPLOYMENT) -> dict[str, str]:
+    """Return the settings that a Deployment's container gets: the base's in a ConfigMap, the chart's in place."""
+    container = container_of(documents, deployment)
     found: dict[str, str] = {}
     for source in container.get("envFrom", []):
         found |= only(documents, "ConfigMap", source["configMapRef"]["name"])["data"]
@@ -92,11 +103,12 @@ def environment_of(documents: list[dict[str, Any]]) -> dict[str, str]:
 
 def flags_of(documents: list[dict[str, Any]]) -> list[str]:
     """Return the container's arguments, without its addresses: here every process needs ports of its own."""
-    return [flag for flag in _container(documents)["args"] if "-bind-address=" not in flag]
+    return [flag for flag in container_of(documents)["args"] if "-bind-address=" not in flag]
 
 
-def _container(documents: list[dict[str, Any]]) -> dict[str, Any]:
-    (container,) = only(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
+def container_of(documents: list[dict[str, Any]], deployment: str = DEPLOYMENT) -> dict[str, Any]:
+    """Return the one container of a Deployment's pods."""
+    (container,) = only(documents, "Deployment", deployment)["spec"]["template"]["spec"]["containers"]
     return dict(container)
 
 
@@ -104,7 +116,7 @@ def sources_of_scrapes(documents: list[dict[str, Any]]) -> list[Any]:
     """Return which namespaces the NetworkPolicy lets scrape: by label, or by name."""
     selectors = [
         peer["namespaceSelector"]
-        for rule in only(documents, "NetworkPolicy")["spec"]["ingress"]
+        for rule in only(documents, "NetworkPolicy", "tpu-provisioner")["spec"]["ingress"]
         if rule["ports"] == [{"protocol": "TCP", "port": "metrics"}]
         for peer in rule["from"]
     ]
@@ -131,9 +143,11 @@ def role_without(role: dict[str, Any], right: Right) -> list[dict[str, Any]]:
     return [rule for rule in kept if rule["verbs"]]
 
 
-def kubeconfig_of_service_account(rehearsal: Rehearsal, path: Path, *, server: str = "") -> Path:
-    """Write a kubeconfig that holds nothing but a fresh token of the installed ServiceAccount."""
-    account = object_path("serviceaccounts", SERVICE_ACCOUNT, namespace=NAMESPACE)
+def kubeconfig_of_service_account(
+    rehearsal: Rehearsal, path: Path, *, server: str = "", name: str = SERVICE_ACCOUNT
+) -> Path:
+    """Write a kubeconfig that holds nothing but a fresh token of an installed ServiceAccount."""
+    account = object_path("serviceaccounts", name, namespace=NAMESPACE)
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     token = rehearsal.api.post(f"{account}/token", asked)["status"]["token"]
     authority = base64.b64encode(rehearsal.cluster._credentials.authority_pem).decode()
@@ -149,6 +163,17 @@ def kubeconfig_of_service_account(rehearsal: Rehearsal, path: Path, *, server: s
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     path.chmod(0o600)
     return path
+
+
+def request_as(kubeconfig: Path, method: str, path: str) -> None:
+    """Send a request with whatever rights the kubeconfig has; raise ClusterError where it is refused."""
+    api = kube.connect(str(kubeconfig))
+    send = getattr(api, method.lower())
+    body = () if method in ("GET", "DELETE") else ({"metadata": {"name": "any"}},)
+    try:
+        send(path, *body, timeouts=Timeouts(connect_seconds=5, read_seconds=10))
+    finally:
+        api.close()
 
 
 def provisioner_as(

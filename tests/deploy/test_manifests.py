@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from tests.deploy.kit import (
     NAMESPACE,
     SERVICE_ACCOUNT,
     VALUES,
+    enable_component,
     only,
     rights,
     rule_of_component,
@@ -141,13 +141,9 @@ def full(
     account = "tpu-provisioner@rehearsal-project.iam.gserviceaccount.com"
     folder = overlay.make_overlay(deploy, VALUES, overlay.Choices(google_service_account=account))
     tools.run("kustomize", "edit", "set", "image", f"controller={_IMAGE}", cwd=folder)
-    path = folder / "components" / "kustomization.yaml"
     for name in _ALL:
         if not name.startswith("workload-identity"):
-            before = path.read_text(encoding="utf-8")
-            text, found = re.subn(rf"(?m)^# (- (?:\.\./)+components/{name})$", r"\1", before)
-            assert found == 1, f"the template does not name the component {name}"
-            path.write_text(text, encoding="utf-8")
+            enable_component(folder, name)
             # Whoever sets the image again goes on from what this leaves.
             tools.run("kustomize", "edit", "set", "image", f"controller={_IMAGE}", cwd=folder)
     yield folder
@@ -174,14 +170,15 @@ def test_every_component(rehearsal: Rehearsal, full: Path) -> None:
     documents = _render(rehearsal, full)
     kinds = {each["kind"] for each in documents}
     assert {"PodMonitor", "PodMonitoring"} <= kinds
-    deployment = only(documents, "Deployment")["spec"]
+    deployment = only(documents, "Deployment", "tpu-provisioner")["spec"]
     assert deployment["replicas"] == 2
-    account = only(documents, "ServiceAccount")
+    account = only(documents, "ServiceAccount", SERVICE_ACCOUNT)
     assert account["metadata"]["annotations"] == {
         "iam.gke.io/gcp-service-account": "tpu-provisioner@rehearsal-project.iam.gserviceaccount.com"
     }
     assert sources_of_scrapes(documents) == [{"metrics": "enabled"}, ["gmp-system", "gke-gmp-system"]]
-    assert any("namespaces" in rule["resources"] for rule in only(documents, "ClusterRole")["rules"])
+    role = only(documents, "ClusterRole", "tpu-provisioner")
+    assert any("namespaces" in rule["resources"] for rule in role["rules"])
     rehearsal.kubectl("apply", "--server-side", "--validate=strict", "-k", str(full))
 
 
@@ -193,7 +190,7 @@ def test_pods_are_admitted(rehearsal: Rehearsal, installed: list[dict[str, Any]]
 
     def pods() -> list[dict[str, Any]]:
         found = rehearsal.objects(
-            collection_path("pods", namespace=NAMESPACE), labelSelector="app.kubernetes.io/name=tpu-provisioner"
+            collection_path("pods", namespace=NAMESPACE), labelSelector="app.kubernetes.io/component=controller"
         )
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 

@@ -14,7 +14,7 @@ import yaml
 
 from provisioner import constants, kube
 from provisioner.kube import KubeApi
-from provisioner.kube.protocol import LEASES_ROOT, Timeouts, object_path
+from provisioner.kube.protocol import LEASES_ROOT, object_path
 from provisioner.model.workloads import ObjectRef, WorkloadKind
 from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import wait_for
@@ -26,6 +26,7 @@ from tests.deploy.kit import (
     Recorder,
     Right,
     only,
+    request_as,
     right_of,
     rights,
     role_without,
@@ -352,12 +353,8 @@ _FORBIDDEN = (
 @pytest.mark.parametrize(("method", "path", "why"), _FORBIDDEN, ids=[case[2] for case in _FORBIDDEN])
 def test_refused(method: str, path: str, why: str, controller: Path, installed: list[dict[str, Any]]) -> None:
     """The API server refuses the ServiceAccount what it has no use for."""
-    api = kube.connect(str(controller))
-    send = getattr(api, method.lower())
-    body = () if method in ("GET", "DELETE") else ({"metadata": {"name": "any"}},)
     with pytest.raises(kube.Forbidden):
-        send(path, *body, timeouts=Timeouts(connect_seconds=5, read_seconds=10))
-    api.close()
+        request_as(controller, method, path)
 
 
 def test_right_of_a_request() -> None:

@@ -85,7 +85,7 @@ _ON_OBJECTS = ("get", "describe", "delete", "scale", "wait", "label", "annotate"
 _KINDS = frozenset(
     {"all", "clusterrole", "clusterrolebinding", "configmap", "customresourcedefinition", "deployment", "event", "job",
      "jobset", "leaderworkerset", "lease", "mutatingwebhookconfiguration", "namespace", "node", "pod", "podmonitor",
-     "podmonitoring", "priorityclass", "replicaset", "resourcequota", "role", "rolebinding", "service",
+     "podmonitoring", "priorityclass", "replicaset", "resourcequota", "role", "rolebinding", "secret", "service",
      "serviceaccount", "statefulset", "validatingadmissionpolicy", "validatingadmissionpolicybinding",
      "validatingwebhookconfiguration", "workloads.kueue.x-k8s.io"}
 )  # fmt: skip

@@ -21,3 +21,12 @@ app.kubernetes.io/component: controller
 {{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{- end -}}
 {{- end -}}
 {{- end }}
+
+{{- /* Environment variables of a map of settings. */ -}}
+{{- define "tpu-provisioner.settings" -}}
+{{- range $name, $value := . }}
+- name: {{ $name }}
+  {{- /* Numbers come from YAML as floats. */}}
+  value: {{ if kindIs "float64" $value }}{{ $value | int64 | toString | quote }}{{ else }}{{ $value | toString | quote }}{{ end }}
+{{- end }}
+{{- end }}

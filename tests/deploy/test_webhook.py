@@ -1,0 +1,471 @@
+"""The webhook server as its manifests install it: what it may do, which pods it is asked about, and what they get."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy import chart, overlay
+from provisioner import kube
+from provisioner.cli import webhook as webhook_command
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.localcluster.ports import HOST, free_ports
+from provisioner.localcluster.processes import Process
+from provisioner.rehearsal import Rehearsal, RehearsalError
+from provisioner.rehearsal.world import wait_for
+from provisioner.settings.webhook import OPTIONS, WebhookSettings
+from provisioner.webhook.app import Addresses
+from provisioner.workloads import JOBSET
+from tests.deploy import tools
+from tests.deploy.kit import (
+    DEPLOY,
+    NAMESPACE,
+    VALUES,
+    Recorder,
+    container_of,
+    enable_component,
+    environment_of,
+    kubeconfig_of_service_account,
+    only,
+    request_as,
+    rights,
+)
+from tests.deploy.mainjob import used_rights
+from tests.e2e.kit import PATIENCE_SECONDS, Ground
+from tests.support.objects import pod_spec, raw_job, raw_jobset
+
+pytestmark = pytest.mark.e2e
+
+_NAME = "tpu-provisioner-webhook"
+_CERTIFICATES = f"{_NAME}-certificates"
+_CONFIGURATION = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{_NAME}"
+_SECRET = object_path("secrets", _CERTIFICATES, namespace=NAMESPACE)
+_ACCOUNT = f"--as=system:serviceaccount:{NAMESPACE}:{_NAME}"
+_ASKING = {"gke-tpu-env-injector.aaronbatilo.dev/inject": "enabled"}
+
+Json = dict[str, Any]
+_Documents = list[Json]
+
+
+def _built(directory: Path, *components: str) -> _Documents:
+    """Return the objects that components add to an overlay."""
+    shutil.copytree(DEPLOY, directory / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
+    folder = overlay.make_overlay(directory / "deploy", VALUES)
+    base = _keys(yaml.safe_load_all(tools.run("kustomize", "build", str(folder))))
+    for name in components:
+        enable_component(folder, name)
+    built = yaml.safe_load_all(tools.run("kustomize", "build", str(folder)))
+    return [each for each in built if _key(each) not in base]
+
+
+def _key(document: Json) -> tuple[str, str]:
+    return document["kind"], document["metadata"]["name"]
+
+
+def _keys(documents: Iterator[Json]) -> set[tuple[str, str]]:
+    return {_key(each) for each in documents}
+
+
+@pytest.fixture(scope="module")
+def component(tmp_path_factory: pytest.TempPathFactory) -> _Documents:
+    """Give the objects of the component `webhook`."""
+    return _built(tmp_path_factory.mktemp("webhook"), "webhook")
+
+
+@pytest.fixture(scope="module")
+def with_cert_manager(tmp_path_factory: pytest.TempPathFactory) -> _Documents:
+    """Give the objects of both components."""
+    return _built(tmp_path_factory.mktemp("cert-manager"), "webhook", "webhook-cert-manager")
+
+
+# --- the manifests ----------------------------------------------------------------------------------------------------
+
+
+def test_the_parts_meet(component: _Documents) -> None:
+    """Names, ports and selectors are those that the server goes by."""
+    settings, addresses = WebhookSettings(), Addresses()
+    deployment, service = only(component, "Deployment")["spec"], only(component, "Service")
+    container = container_of(component, _NAME)
+    assert [*container["command"], *container["args"]] == ["tpu-provisioner", "webhook"]
+    assert {each["name"]: f":{each['containerPort']}" for each in container["ports"]} == {
+        "webhooks": addresses.webhooks,
+        "metrics": addresses.metrics,
+        "probes": addresses.probes,
+    }
+    labels = deployment["template"]["metadata"]["labels"]
+    assert deployment["selector"]["matchLabels"] == labels == service["spec"]["selector"]
+    assert only(component, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
+    assert only(component, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == labels
+    assert service["metadata"]["name"] == settings.service
+    assert [(each["port"], each["targetPort"]) for each in service["spec"]["ports"]] == [(443, "webhooks")]
+    assert only(component, "Secret")["metadata"]["name"] == f"{settings.service}-certificates"
+    configuration = only(component, "MutatingWebhookConfiguration")
+    assert configuration["metadata"]["name"] == settings.configuration
+    (hook,) = configuration["webhooks"]
+    assert hook["clientConfig"]["service"] == {"name": settings.service, "namespace": NAMESPACE, "path": "/mutate"}
+    assert hook["failurePolicy"] == "Ignore"
+
+
+def test_cert_manager_takes_the_place_of_own_certificates(with_cert_manager: _Documents) -> None:
+    """The server finds the files where it looks for them, for the names that API servers use; no right is left over."""
+    assert {(right.resource, right.verb) for right in rights(with_cert_manager)} == {
+        ("statefulsets", "get"),
+        ("jobs", "get"),
+        ("jobsets", "get"),
+    }
+    assert "Secret" not in {each["kind"] for each in with_cert_manager}
+    (mount,) = container_of(with_cert_manager, _NAME)["volumeMounts"]
+    (volume,) = only(with_cert_manager, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    certificate = only(with_cert_manager, "Certificate", _NAME)
+    options = {each.name: each.default for each in webhook_command.command.params}
+    assert options["tls_cert_file"] == f"{mount['mountPath']}/tls.crt"
+    assert options["tls_key_file"] == f"{mount['mountPath']}/tls.key"
+    assert (volume["name"], volume["secret"]["secretName"]) == (mount["name"], certificate["spec"]["secretName"])
+    assert f"{_NAME}.{NAMESPACE}.svc" in certificate["spec"]["dnsNames"]
+    annotations = only(with_cert_manager, "MutatingWebhookConfiguration")["metadata"]["annotations"]
+    assert annotations == {"cert-manager.io/inject-ca-from": f"{NAMESPACE}/{certificate['metadata']['name']}"}
+    issuers = {each["metadata"]["name"]: each["spec"] for each in with_cert_manager if each["kind"] == "Issuer"}
+    authority = only(with_cert_manager, "Certificate", f"{_NAME}-authority")["spec"]
+    assert issuers[certificate["spec"]["issuerRef"]["name"]] == {"ca": {"secretName": authority["secretName"]}}
+    assert issuers[authority["issuerRef"]["name"]] == {"selfSigned": {}}
+
+
+# --- the chart --------------------------------------------------------------------------------------------------------
+
+
+def _rendered(tmp_path: Path, **values: Any) -> _Documents:
+    path = tmp_path / "values.yaml"
+    made = {
+        "image": {"repository": "registry.example/controller"},
+        "settings": {"MAX_CHIPS": 256, "LOG_LEVEL": "error"},
+        "webhook": {"enabled": True, **values},
+    }
+    path.write_text(yaml.safe_dump(made), encoding="utf-8")
+    command = ("helm", "template", "test", str(chart.CHART), "--kube-version=1.30.0", f"--namespace={NAMESPACE}")
+    text = tools.run(*command, f"--values={path}")
+    return [each for each in yaml.safe_load_all(text) if each and each["metadata"]["name"].startswith(_NAME)]
+
+
+def _bare(documents: _Documents) -> dict[tuple[str, str], Json]:
+    """Return objects without what a packager may name as he likes, and without the settings."""
+    found = {}
+    for document in documents:
+        copied: Json = json.loads(json.dumps(document))
+        del copied["metadata"]["labels"]
+        if copied["kind"] == "Deployment":
+            (container,) = copied["spec"]["template"]["spec"]["containers"]
+            for key in ("image", "imagePullPolicy", "envFrom"):
+                container.pop(key, None)
+            container["env"] = [each for each in container["env"] if "value" not in each]
+        found[_key(copied)] = copied
+    return found
+
+
+@pytest.mark.parametrize("managed", [False, True], ids=["own certificates", "cert-manager"])
+def test_the_chart_makes_the_same_objects(
+    managed: bool, component: _Documents, with_cert_manager: _Documents, tmp_path: Path
+) -> None:
+    """With the default values, and with cert-manager."""
+    made = _rendered(tmp_path, certManager={"enabled": managed})
+    assert _bare(made) == _bare(with_cert_manager if managed else component)
+
+
+def test_the_values_of_the_chart(tmp_path: Path) -> None:
+    """Each gets where it belongs; every setting is offered that does not name an object of the chart."""
+    values: Json = {
+        "replicas": 3,
+        "failurePolicy": "Fail",
+        "settings": {"INJECT": "all", "INJECT_TOPOLOGY": True, "LOG_LEVEL": "debug"},
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
+        "nodeSelector": {"kubernetes.io/arch": "arm64"},
+        "tolerations": [{"key": "a", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+    }
+    documents = _rendered(tmp_path, **values)
+    assert only(documents, "Deployment")["spec"]["replicas"] == 3
+    pod = only(documents, "Deployment")["spec"]["template"]["spec"]
+    assert {key: pod[key] for key in ("nodeSelector", "tolerations", "affinity")}.items() <= values.items()
+    assert container_of(documents, _NAME)["resources"] == values["resources"]
+    # The controller's settings count where the server has none of its own.
+    assert environment_of(documents, _NAME) == {
+        "INJECT": "all",
+        "INJECT_TOPOLOGY": "true",
+        "LOG_LEVEL": "debug",
+        "MAX_CHIPS": "256",
+    }
+    assert only(documents, "MutatingWebhookConfiguration")["webhooks"][0]["failurePolicy"] == "Fail"
+    schema = json.loads((chart.CHART / "values.schema.json").read_text(encoding="utf-8"))
+    offered = set(schema["properties"]["webhook"]["properties"]["settings"]["properties"])
+    assert offered == {each.variable for each in OPTIONS} - chart.OF_THE_POD - chart.OF_THE_CHART
+    assert _rendered(tmp_path, enabled=False) == []
+
+
+# --- the server, called by a real API server --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """The installed webhook, and a server process that has the rights and settings of the manifests alone."""
+
+    documents: _Documents
+    recorder: Recorder
+    metrics_url: str
+
+    def reviews(self) -> int:
+        """Return how many reviews the server has answered."""
+        with urllib.request.urlopen(self.metrics_url, timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(int(float(line.rpartition(" ")[2])) for line in lines if "webhook_reviews_total{" in line)
+
+
+@pytest.fixture(scope="module")
+def served(
+    rehearsal: Rehearsal,
+    installed: _Documents,
+    component: _Documents,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Served]:
+    """Install the component, and run what its Deployment would.
+
+    Nothing here leads from a Service to a pod. For one that stands for an external name the API server connects to
+    that name, and still verifies the certificate for the Service's own.
+    """
+    directory = tmp_path_factory.mktemp("served")
+    webhooks, metrics, probes = free_ports(3)
+    documents: _Documents = json.loads(json.dumps(component))
+    only(documents, "Service")["spec"] = {"type": "ExternalName", "externalName": "localhost"}
+    only(documents, "MutatingWebhookConfiguration")["webhooks"][0]["clientConfig"]["service"]["port"] = webhooks
+    text = yaml.safe_dump_all(documents)
+    rehearsal.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=text)
+    try:
+        _await_rights(rehearsal)
+        with Recorder(rehearsal).recording() as recorder:
+            kubeconfig = kubeconfig_of_service_account(
+                rehearsal, directory / "kubeconfig", server=recorder.url, name=_NAME
+            )
+            container = container_of(documents, _NAME)
+            process = Process(
+                "webhook",
+                [
+                    *(sys.executable, "-m", "provisioner", *container["args"], f"--kubeconfig={kubeconfig}"),
+                    f"--bind-address={HOST}:{webhooks}",
+                    f"--metrics-bind-address={HOST}:{metrics}",
+                    f"--health-probe-bind-address={HOST}:{probes}",
+                ],
+                log=directory / "webhook.log",
+                environment=environment_of([*installed, *documents], _NAME)
+                | {"POD_NAMESPACE": NAMESPACE, "HOME": str(directory), "PYTHONPATH": str(DEPLOY.parent)},
+            )
+            process.start()
+            try:
+                wait_for(
+                    lambda: _caller_trusts(rehearsal) or not process.running,
+                    "the API server is told whom to trust",
+                    PATIENCE_SECONDS,
+                    lambda: "\n".join(process.tail(20)),
+                )
+                yield Served(
+                    documents=documents,
+                    recorder=recorder,
+                    metrics_url=f"http://{HOST}:{metrics}/metrics",
+                )
+            finally:
+                process.kill()
+    finally:
+        rehearsal.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=text)
+
+
+def _await_rights(rehearsal: Rehearsal) -> None:
+    """Wait until the authorizer has learnt of the roles."""
+
+    def may(verb: str, what: str) -> bool:
+        try:
+            rehearsal.kubectl("auth", "can-i", verb, what, f"--namespace={NAMESPACE}", _ACCOUNT)
+        except RehearsalError:
+            return False
+        return True
+
+    for verb, what in (
+        ("update", f"secrets/{_CERTIFICATES}"),
+        ("patch", f"mutatingwebhookconfigurations/{_NAME}"),
+        ("get", "jobsets.jobset.x-k8s.io"),
+    ):
+        wait_for(partial(may, verb, what), f"the server may {verb} {what}", PATIENCE_SECONDS)
+
+
+def _caller_trusts(rehearsal: Rehearsal) -> bool:
+    return bool(rehearsal.api.get(_CONFIGURATION)["webhooks"][0]["clientConfig"].get("caBundle"))
+
+
+_TPUS = {"google.com/tpu": "4"}
+_BOTH = {"limits": _TPUS, "requests": _TPUS}
+
+
+def _container(name: str, resources: Json | None = None) -> Json:
+    return {"name": name, "image": "none", **({"resources": resources} if resources is not None else {})}
+
+
+def _pod(namespace: str, **spec: Any) -> Json:
+    metadata = {"generateName": "asked-", "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+_PLAIN = _container("plain", {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}})
+_PODS: tuple[tuple[str, Json, bool], ...] = (
+    ("no chips", {"containers": [_PLAIN]}, False),
+    ("no resources at all", {"containers": [_container("bare")]}, False),
+    ("empty resources", {"containers": [_container("empty", {})], "initContainers": [_container("init")]}, False),
+    ("chips in limits and requests", {"containers": [_container("tpu", _BOTH)]}, True),
+    ("chips in limits only", {"containers": [_container("tpu", {"limits": _TPUS})]}, True),
+    ("chips in the second container", {"containers": [_PLAIN, _container("tpu", {"limits": _TPUS})]}, True),
+    ("chips in an init container only", {
+        "containers": [_PLAIN], "initContainers": [_container("first"), _container("tpu", _BOTH)]}, True),
+    ("chips in requests only", {"containers": [_container("tpu", {"requests": _TPUS})]}, True),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "spec", "want_asked"), _PODS, ids=[each[0] for each in _PODS])
+def test_which_pods_are_sent(name: str, spec: Json, want_asked: bool, rehearsal: Rehearsal, served: Served) -> None:
+    """The API server takes the conditions, and asks about the pods that request chips and about no other."""
+    before = served.reviews()
+    _create_for_trial(rehearsal, _pod("default", **spec))
+    assert (served.reviews() > before) == want_asked
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", NAMESPACE])
+def test_which_namespaces_are_left_out(namespace: str, rehearsal: Rehearsal, served: Served) -> None:
+    """The system's, and the server's own."""
+    before = served.reviews()
+    _create_for_trial(rehearsal, _pod(namespace, containers=[_container("tpu", _BOTH)]))
+    assert served.reviews() == before
+
+
+def _create_for_trial(rehearsal: Rehearsal, pod: Json) -> None:
+    """Have a pod admitted, not created; what is refused is refused after the webhooks were asked."""
+    try:
+        rehearsal.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
+    except RehearsalError as error:
+        # A request without a limit is invalid, and the provisioner's namespace enforces the restricted standard.
+        if "Limit must be set" not in str(error) and "violates PodSecurity" not in str(error):
+            raise
+
+
+def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: Ground) -> None:
+    """Those of a StatefulSet, a Job and a JobSet; the server needs all of its rights for that, and no other."""
+    namespace = ground.namespace
+    template = {
+        "metadata": {"labels": {"app": "serve"}},
+        "spec": pod_spec(accelerator="tpu-v5-lite-podslice", topology="4x4", subdomain="serve"),
+    }
+    stateful_set = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "serve", "namespace": namespace, "labels": _ASKING},
+        "spec": {
+            "replicas": 4,
+            "serviceName": "serve",
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": {"app": "serve"}},
+            "template": template,
+        },
+    }
+    job = raw_job(
+        "job", namespace=namespace, uid="", parallelism=4,
+        pod=template["spec"], pod_metadata={"labels": _ASKING},
+    )  # fmt: skip
+    jobset = raw_jobset(
+        "set", namespace=namespace, uid="", job="w", replicas=2, parallelism=4,
+        pod=template["spec"], pod_metadata={"labels": _ASKING},
+    )  # fmt: skip
+    path = {
+        "StatefulSet": collection_path("statefulsets", namespace=namespace, root="/apis/apps/v1"),
+        "Job": collection_path("jobs", namespace=namespace, root="/apis/batch/v1"),
+        "JobSet": collection_path("jobsets", namespace=namespace, root=JOBSET.root),
+    }
+    try:
+        for body in (stateful_set, job, jobset):
+            rehearsal.api.post(path[body["kind"]], body)
+        ground.wait(lambda: len(ground.pods()) == 16, "all pods are created")
+        got = sorted(tuple(_variables(pod).values()) for pod in ground.pods())
+    finally:
+        rehearsal.kubectl("delete", "namespace", namespace, "--wait")
+    hosts = {name: ",".join(f"{name}-{index}.{domain}" for index in range(4)) for name, domain in (
+        ("serve", "serve"), ("job", "serve"), ("set-w-0", "set"), ("set-w-1", "set"))}  # fmt: skip
+    together = ("2", "set-w-0-0.set")
+    assert got == sorted(
+        [(str(index), hosts[name]) for name in ("serve", "job") for index in range(4)]
+        + [(str(index), hosts[f"set-w-{part}"], *together, str(part)) for part in range(2) for index in range(4)]
+    )
+    assert used_rights(served.recorder, served.documents) == rights(served.documents)
+
+
+_SHOWN = (
+    "TPU_WORKER_ID",
+    "TPU_WORKER_HOSTNAMES",
+    "MEGASCALE_NUM_SLICES",
+    "MEGASCALE_COORDINATOR_ADDRESS",
+    "MEGASCALE_SLICE_ID",
+)
+
+
+def _variables(pod: Json) -> dict[str, str]:
+    given = {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0].get("env", ())}
+    return {name: given[name] for name in _SHOWN if name in given}
+
+
+def test_two_pods_are_admitted(rehearsal: Rehearsal, served: Served) -> None:
+    """The namespace enforces the restricted standard, and the Deployment's pods pass it; they write to no volume."""
+    path = collection_path("pods", namespace=NAMESPACE)
+
+    def pods() -> _Documents:
+        return rehearsal.objects(path, labelSelector="app.kubernetes.io/component=webhook")
+
+    wait_for(lambda: len(pods()) == 2, "the Deployment has two pods", PATIENCE_SECONDS)
+    for pod in pods():
+        # The ServiceAccount's token.
+        assert [list(volume) for volume in pod["spec"]["volumes"]] == [["name", "projected"]]
+        assert pod["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_applied_again(rehearsal: Rehearsal, served: Served) -> None:
+    """Neither way of applying the manifests again takes away the keys, or whom the API server trusts."""
+    text = yaml.safe_dump_all(served.documents)
+    before = (rehearsal.api.get(_SECRET)["data"], rehearsal.api.get(_CONFIGURATION)["webhooks"])
+    assert before[0]["tls.key"]
+    # The first apply that is not server-side notes what it applied; the second one goes by that.
+    for way in (["--server-side"], [], [], ["--server-side"]):
+        rehearsal.kubectl("apply", *way, "-f", "-", stdin=text)
+        assert (rehearsal.api.get(_SECRET)["data"], rehearsal.api.get(_CONFIGURATION)["webhooks"]) == before
+
+
+_FORBIDDEN = (
+    ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets", "no Secrets are listed"),
+    ("GET", "/api/v1/namespaces/default/secrets/any", "no other Secret is read"),
+    ("POST", f"/api/v1/namespaces/{NAMESPACE}/secrets", "no Secret is made"),
+    ("GET", "/apis/apps/v1/statefulsets", "no owners are listed"),
+    ("PATCH", "/apis/apps/v1/namespaces/default/statefulsets/any", "no owner is changed"),
+    ("GET", "/api/v1/pods", "no pods are read"),
+    ("POST", "/api/v1/namespaces/default/pods", "no pod is made"),
+    ("GET", "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", "no webhooks are listed"),
+    ("PATCH", f"{_CONFIGURATION}-of-others", "no other webhook is changed"),
+    ("DELETE", _CONFIGURATION, "its own webhook is not deleted"),
+    ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", "no right is granted"),
+)
+
+
+@pytest.mark.parametrize(("method", "path", "why"), _FORBIDDEN, ids=[case[2] for case in _FORBIDDEN])
+def test_refused(method: str, path: str, why: str, rehearsal: Rehearsal, served: Served, tmp_path: Path) -> None:
+    """The API server refuses the ServiceAccount what it has no use for."""
+    kubeconfig = kubeconfig_of_service_account(rehearsal, tmp_path / "kubeconfig", name=_NAME)
+    with pytest.raises(kube.Forbidden):
+        request_as(kubeconfig, method, path)
