@@ -21,6 +21,7 @@ from provisioner.environment.variables import (
     slices_of,
     workers_of,
 )
+from provisioner.kube import fields
 
 
 class Injection(StrEnum):
@@ -77,7 +78,7 @@ def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> bool:
     """Whether a pod gets variables; `owner` is empty where it was not read."""
     if settings.injection is Injection.OFF:
         return False
-    wish = pod.wish or (wish_of(owner.get("metadata") or {}) if _stateful(pod) and owner else "")
+    wish = pod.wish or (wish_of(fields.mapping(owner.get("metadata"))) if _stateful(pod) and owner else "")
     return wish == "enabled" or (settings.injection is Injection.ALL and wish != "disabled")
 
 

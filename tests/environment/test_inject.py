@@ -533,3 +533,9 @@ def test_chips_that_cannot_be_counted_are_told():
     pod["spec"]["containers"][0]["resources"]["limits"]["google.com/tpu"] = "4.5"
     with pytest.raises(MalformedObject, match=r"container 'worker': google.com/tpu is '4.5'"):
         read_pod(pod)
+
+
+def test_an_owner_whose_metadata_is_no_object_asks_for_nothing():
+    read = read_pod(pod_of(stateful_set(), "train-0"), "ml")
+    assert read is not None
+    assert not wanted(read, {"metadata": "x"}, Settings())
