@@ -9,8 +9,16 @@ from typing import Protocol
 
 import structlog
 
-from provisioner.admission.review import Answer, NotAReview, Request, encode_answer, encode_rejection, parse_review
-from provisioner.runtime.endpoints import Endpoint
+from provisioner.admission.review import (
+    Answer,
+    Deferred,
+    NotAReview,
+    Request,
+    encode_answer,
+    encode_rejection,
+    parse_review,
+)
+from provisioner.runtime.endpoints import Endpoint, Later
 from provisioner.runtime.pages import Content
 
 _log = structlog.get_logger(__name__)
@@ -30,7 +38,7 @@ class Hook:
 
     name: str
     path: str
-    answer: Callable[[Request], Answer]
+    answer: Callable[[Request], Answer | Deferred]
     #: What is answered where that fails.
     strict: bool = False
 
@@ -38,23 +46,36 @@ class Hook:
 def endpoint_of(hook: Hook, observer: Observer, *, clock: Callable[[], float] = time.perf_counter) -> Endpoint:
     """Return the endpoint of a webhook: any body gets a valid answer."""
 
-    def answer(body: bytes) -> Content:
+    def answer(body: bytes) -> Content | Later:
         began = clock()
         try:
             request = parse_review(body)
         except NotAReview as error:
             observer.reviewed(hook.name, "malformed", clock() - began)
             return Content(body=encode_rejection(str(error)), media_type=_JSON, status=400)
-        outcome, encoded = _answered(hook, request)
-        observer.reviewed(hook.name, outcome, clock() - began)
-        return Content(body=encoded, media_type=_JSON)
+        # The objects need not wait along.
+        head = replace(request, object={}, old_object={})
+
+        def go_on(judge: Callable[[], Answer | Deferred]) -> Content | Later:
+            found = _answered(hook, head, judge)
+            if callable(found):
+                return Later(answer=lambda: go_on(found))
+            outcome, encoded = found
+            observer.reviewed(hook.name, outcome, clock() - began)
+            return Content(body=encoded, media_type=_JSON)
+
+        return go_on(lambda: hook.answer(request))
 
     return Endpoint(path=hook.path, answer=answer)
 
 
-def _answered(hook: Hook, request: Request) -> tuple[str, bytes]:
+def _answered(hook: Hook, request: Request, judge: Callable[[], Answer | Deferred]) -> tuple[str, bytes] | Deferred:
+    """Return what becomes of an object and the answer that says so, or the rest of the judgement."""
     try:
-        outcome, given = _judged(hook.answer(request), request)
+        given = judge()
+        if callable(given):
+            return given
+        outcome, given = _judged(given, request)
         return outcome, encode_answer(request, given)
     except Exception:  # noqa: BLE001 - the edge of the process: whatever fails, the API server gets an answer
         _log.exception("webhook.failed", hook=hook.name, kind=request.kind, namespace=request.namespace)
@@ -64,7 +85,7 @@ def _answered(hook: Hook, request: Request) -> tuple[str, bytes]:
 
 
 def _judged(given: Answer, request: Request) -> tuple[str, Answer]:
-    """Return what becomes of an object, and the answer that says so."""
+    """Name what becomes of an object; keep of the answer what applies."""
     if given.denied:
         return "denied", given
     if request.operation == "DELETE" and given.patch:

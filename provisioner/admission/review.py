@@ -7,7 +7,7 @@ Kubernetes 1.19. Both are sent in both versions; an API server ignores what it d
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -24,6 +24,8 @@ _WARNING_CHARACTERS = 1000
 _MORE = "there are more warnings than can be shown"
 _MESSAGE_CHARACTERS = 8192
 _UID_CHARACTERS = 128
+#: Objects and lists in a body: twice what the largest pod has. Decoded, each takes dozens of times its bytes.
+_MOST_PARTS = 200_000
 
 
 class NotAReview(Exception):  # noqa: N818 - it names what the body is
@@ -65,8 +67,15 @@ class Answer:
     patch: tuple[Operation, ...] = ()
 
 
+#: The rest of a judgement, which has to wait for somebody else, such as the API server.
+Deferred = Callable[[], Answer]
+
+
 def parse_review(body: bytes) -> Request:
     """Read a review; raise NotAReview where it is none. Fields of wrong types count as absent."""
+    parts = body.count(b"{") + body.count(b"[")
+    if parts > _MOST_PARTS:
+        raise NotAReview(f"the body has {parts:,} objects and lists, and at most {_MOST_PARTS:,} are read")
     try:
         raw = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

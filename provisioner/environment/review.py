@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from provisioner.admission.review import Answer, Request
+from provisioner.admission.review import Answer, Deferred, Request
 from provisioner.environment.inject import Injection, Settings, Wrong, inject, needs_owner, owner_is_asked, wanted
 from provisioner.environment.numbering import OwnerKey, owner_to_read
 from provisioner.environment.pods import TpuPod, read_pod, wish_of
@@ -20,8 +21,11 @@ class OwnerError(Exception):
     """An owner could not be read; the text says why."""
 
 
-def review_pod(request: Request, read_owner: ReadOwner, settings: Settings) -> Answer:
-    """Answer the review of a pod; objects of other kinds, and pods without chips, are admitted as they are."""
+def review_pod(request: Request, read_owner: ReadOwner, settings: Settings) -> Answer | Deferred:
+    """Answer the review of a pod, later where its owner has to be read.
+
+    Objects of other kinds, and pods without chips, are admitted as they are.
+    """
     if request.kind != "Pod" or request.operation != "CREATE" or settings.injection is Injection.OFF:
         return Answer()
     try:
@@ -36,16 +40,21 @@ def review_pod(request: Request, read_owner: ReadOwner, settings: Settings) -> A
     asked = owner_is_asked(pod, settings)
     if not asked and not wanted(pod, {}, settings):
         return Answer()
-    owner: Mapping[str, Any] = {}
     key = owner_to_read(pod) if asked or needs_owner(pod) else None
-    if key is not None:
-        try:
-            found = read_owner(key)
-        except OwnerError as error:
-            return _told(_unread(pod, key, str(error)), settings)
-        if found is None:
-            return _told(_unread(pod, key, "it does not exist"), settings)
-        owner = found
+    return _judged(pod, {}, settings) if key is None else partial(_with_owner, pod, key, read_owner, settings)
+
+
+def _with_owner(pod: TpuPod, key: OwnerKey, read_owner: ReadOwner, settings: Settings) -> Answer:
+    try:
+        owner = read_owner(key)
+    except OwnerError as error:
+        return _told(_unread(pod, key, str(error)), settings)
+    if owner is None:
+        return _told(_unread(pod, key, "it does not exist"), settings)
+    return _judged(pod, owner, settings)
+
+
+def _judged(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Answer:
     if not wanted(pod, owner, settings):
         return Answer()
     injected = inject(pod, owner, settings)

@@ -15,8 +15,8 @@ from provisioner.kube import errors
 from provisioner.kube.protocol import Api, Timeouts, object_path
 
 _TIMEOUTS = Timeouts(connect_seconds=1.0, read_seconds=2.0)
-#: Webhooks have ten seconds by default; what is read for others may begin after what is being read ends.
-_PATIENCE_SECONDS = 6.0
+#: Longer than a read takes. Webhooks have ten seconds by default, and requests wait for up to four for a thread.
+_PATIENCE_SECONDS = 3.5
 
 _Found = Future[Mapping[str, Any] | None]
 

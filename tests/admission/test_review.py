@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from provisioner.admission.hooks import Hook, endpoint_of
 from provisioner.admission.patch import Operation, PatchError, apply_patch, pointer
-from provisioner.admission.review import Answer, Request, encode_answer, parse_review
+from provisioner.admission.review import Answer, Deferred, Request, encode_answer, parse_review
+from provisioner.runtime.endpoints import Later
 
 VERSIONS = ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]
 
@@ -34,16 +35,24 @@ def review(version: str = VERSIONS[0], **request: Any) -> dict[str, Any]:
     return {"apiVersion": version, "kind": "AdmissionReview", "request": request}
 
 
-def post(body: object, answer: Answer | Exception = Answer(), *, strict: bool = False) -> tuple[int, Any, list[str]]:  # noqa: B008
+def post(
+    body: object,
+    answer: Answer | Exception | Deferred = Answer(),  # noqa: B008
+    *,
+    strict: bool = False,
+) -> tuple[int, Any, list[str]]:
     counted = Counted()
 
-    def respond(_request: Request) -> Answer:
+    def respond(_request: Request) -> Answer | Deferred:
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     endpoint = endpoint_of(Hook(name="pods", path="/mutate", answer=respond, strict=strict), counted)
     content = endpoint.answer(body if isinstance(body, bytes) else json.dumps(body).encode())
+    while isinstance(content, Later):
+        assert not counted.outcomes
+        content = content.answer()
     return content.status, json.loads(content.body), counted.outcomes
 
 
@@ -92,6 +101,26 @@ def test_what_a_terminal_would_obey_is_not_shown(answer: Answer):
     _, found, _ = post(review(), answer)
     text = found["response"].get("warnings", [""])[0] or found["response"]["status"]["message"]
     assert text == "a\ufffd[31m\ufffdb c \ufffd\ufffd"
+
+
+def test_a_judgement_that_waits_for_somebody_else_is_made_later():
+    def later() -> Answer:
+        return Answer(warnings=("at last",))
+
+    status, answer, outcomes = post(review(), later)
+    assert (status, outcomes) == (200, ["warned"])
+    assert answer["response"]["warnings"] == ["at last"]
+
+    def fails() -> Answer:
+        raise ValueError("boom")
+
+    assert post(review(), fails)[2] == ["failed"]
+
+
+def test_a_body_of_more_parts_than_any_object_has_is_not_decoded():
+    _, answer, outcomes = post(b"[" + b"{}," * 200_000 + b"{}]")
+    assert outcomes == ["malformed"]
+    assert "200,002 objects and lists" in answer["response"]["status"]["message"]
 
 
 def test_an_answer_that_cannot_be_sent_is_a_failure():

@@ -7,8 +7,10 @@ import http.client
 import json
 import socket
 import ssl
+import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -66,10 +68,12 @@ def post(webhook: WebhookServer, authority: str, body: bytes, **headers: str) ->
         return answer.status, answer.read()
 
 
+REFERENCE = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "u", "controller": True}
+
+
 def review(**metadata: Any) -> bytes:
-    reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "u", "controller": True}
     pod = {
-        "metadata": {"name": "train-2", "ownerReferences": [reference], **metadata},
+        "metadata": {"name": "train-2", "ownerReferences": [REFERENCE], **metadata},
         "spec": {"containers": [{"name": "w", "resources": {"limits": {"google.com/tpu": 4}}}]},
     }
     request = {"uid": "1", "kind": {"kind": "Pod"}, "operation": "CREATE", "namespace": "ml", "object": pod}
@@ -139,6 +143,46 @@ def test_what_is_wrong_with_a_request_is_told(
         assert status == 413
     else:
         assert found == status
+
+
+class Hanging(FakeKube):
+    """Answers no read of a StatefulSet until it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = 0
+        self.goes_on = threading.Event()
+
+    def get(self, path: str, query: Mapping[str, str] | None = None, **options: Any) -> dict[str, Any]:
+        if "/statefulsets/" in path:
+            self.waiting += 1
+            self.goes_on.wait(20)
+        return super().get(path, query, **options)
+
+
+def test_who_needs_no_owner_does_not_wait_while_the_api_server_hangs():
+    kube = Hanging()
+    kube.put_object(CONFIGURATION, {"webhooks": [{"name": "pods.tpu", "clientConfig": {}}]})
+    webhook = build(WebhookSettings(), ANYWHERE, kube, None)
+    webhook.start()
+    try:
+        with ThreadPoolExecutor(30) as threads:
+            owners = [{**REFERENCE, "name": f"set-{number}"} for number in range(30)]
+            hanging = [
+                threads.submit(post, webhook, bundle(kube), review(**ASKING, ownerReferences=[each])) for each in owners
+            ]
+            wait_for(lambda: kube.waiting == 30)
+            alone = review(annotations={"tpu-provisioner.cloud.google.com/inject": "disabled"})
+            assert post(webhook, bundle(kube), alone)[0] == 200
+            assert not any(each.done() for each in hanging)
+            # Nor does who posts what takes its time.
+            large = review(annotations={"x": "y" * 200_000, "tpu-provisioner.cloud.google.com/inject": "disabled"})
+            assert post(webhook, bundle(kube), large)[0] == 200
+            kube.goes_on.set()
+            assert {each.result(20)[0] for each in hanging} == {200}
+    finally:
+        kube.goes_on.set()
+        webhook.stop(drain=lambda _seconds: None)
 
 
 def test_without_a_certificate_the_server_is_not_ready(kube: FakeKube, tmp_path: Path):
