@@ -9,6 +9,8 @@ from pathlib import Path
 import structlog
 
 _log = structlog.get_logger(__name__)
+#: Otherwise OpenSSL asks the terminal for the password of a key that has one, and waits.
+_NO_PASSWORD = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,7 +35,7 @@ class CertificateFiles:
             found = (self.certificate.read_bytes(), self.key.read_bytes())
             if found != self._served:
                 self._try(found)
-                self.context.load_cert_chain(self.certificate, self.key)
+                self.context.load_cert_chain(self.certificate, self.key, password=_NO_PASSWORD)
                 _log.info("webhook_certificates.served", file=str(self.certificate))
                 self._served = found
         except (OSError, ValueError) as error:
@@ -48,6 +50,6 @@ class CertificateFiles:
     def _try(self, found: tuple[bytes, bytes]) -> None:
         """Fail for a pair that does not fit, as while files are replaced; the context would keep half of it."""
         trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        trial.load_cert_chain(self.certificate, self.key)
+        trial.load_cert_chain(self.certificate, self.key, password=_NO_PASSWORD)
         if found != (self.certificate.read_bytes(), self.key.read_bytes()):
             raise ValueError("they change at this moment")

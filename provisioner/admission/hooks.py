@@ -46,7 +46,7 @@ class Hook:
 def endpoint_of(hook: Hook, observer: Observer, *, clock: Callable[[], float] = time.perf_counter) -> Endpoint:
     """Return the endpoint of a webhook: any body gets a valid answer."""
 
-    def answer(body: bytes) -> Content | Later:
+    def begin(body: bytes) -> Content | Later:
         began = clock()
         try:
             request = parse_review(body)
@@ -66,7 +66,7 @@ def endpoint_of(hook: Hook, observer: Observer, *, clock: Callable[[], float] = 
 
         return go_on(lambda: hook.answer(request))
 
-    return Endpoint(path=hook.path, answer=answer)
+    return Endpoint(path=hook.path, begin=begin)
 
 
 def _answered(hook: Hook, request: Request, judge: Callable[[], Answer | Deferred]) -> tuple[str, bytes] | Deferred:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import ssl
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import structlog
 
 from provisioner.admission import keys, rotation
 from provisioner.admission.rotation import Keys, KeysError
-from provisioner.kube import errors
+from provisioner.kube import errors, fields
 from provisioner.kube.protocol import Api, JsonObject, Timeouts, collection_path, object_path
 
 _log = structlog.get_logger(__name__)
@@ -55,16 +55,25 @@ class Keeper:
     problem: str = "no certificate is served yet"
     _served: Keys | None = field(default=None, init=False)
 
+    _state: rotation.State = field(default_factory=rotation.State, init=False)
+    _looked: datetime | None = field(default=None, init=False)
+    #: By registration, whom its webhooks were seen to trust last.
+    _announced: dict[str, str] = field(default_factory=dict, init=False)
+
     @property
     def serving(self) -> bool:
-        """Whether there is any certificate."""
-        return self._served is not None
+        """Whether there is a certificate that API servers trust, as far as this replica can know.
+
+        One that was frozen, or cut off, while others rotated may serve what is trusted no more.
+        """
+        if self._served is None or self._looked is None:
+            return False
+        return not rotation.is_dated(self._state, self._looked, self.now(), valid_until=self._valid_until)
 
     def step(self) -> None:
         """Do what is due; what cannot be done now is told in `problem`, and tried again in the next step."""
         try:
-            state = self._settled()
-            missing = self._announce(rotation.trusted(state))
+            missing = self._keep()
         except errors.ClusterError as error:
             self._say(f"the webhook's certificates cannot be kept: {error}")
             return
@@ -73,15 +82,25 @@ class Keeper:
             return
         self._say(f"{missing} does not exist; apply it" if missing else "")
 
-    def _settled(self) -> rotation.State:
-        """Bring the Secret up to date, and serve what it says."""
+    def _keep(self) -> str:
+        """Bring Secret and webhooks up to date, and serve what they say; return what `_announce` does."""
         for _ in range(_ATTEMPTS):
+            # Before the Secret: whoever is frozen in between must not announce what others have replaced.
+            configurations = {each: self._configuration(each) for each in self.registrations}
             stored = self._read()
+            self._looked = self.now()
             before = rotation.read_state(_texts(stored))
-            announced = self._is_announced(rotation.trusted(before))
             state = rotation.advance(
-                before, self.now(), make=self._make, valid_until=self._valid_until, announced=announced
+                before,
+                self.now(),
+                make=self._make,
+                valid_until=self._valid_until,
+                announced=_is_announced(rotation.trusted(before), configurations.values()),
+                served=self._served,
             )
+            if not keys.are_certificates(state.earlier):
+                # API servers would reject the whole.
+                state = replace(state, earlier="")
             if state != before:
                 try:
                     self._write(stored, state)
@@ -89,9 +108,15 @@ class Keeper:
                     # Another replica was faster: what it wrote counts.
                     continue
                 _log.info("webhook_certificates.advanced", rotating=state.next is not None)
-            self._serve(state)
-            return state
-        raise errors.Conflict(f"Secret {self.namespace}/{self.secret} changes all the time")
+            self._state = state
+            try:
+                return self._announce(rotation.trusted(state), configurations)
+            except errors.Conflict:
+                continue
+            finally:
+                # After it is trusted, and also where that cannot be told.
+                self._serve(state)
+        raise errors.Conflict(f"Secret {self.namespace}/{self.secret} or the webhooks change all the time")
 
     def _serve(self, state: rotation.State) -> None:
         if state.present is None or state.present == self._served:
@@ -100,31 +125,24 @@ class Keeper:
         self._served = state.present
         _log.info("webhook_certificates.served", valid_until=self._valid_until(state.present).isoformat())
 
-    def _is_announced(self, bundle: str) -> bool:
-        """Whether every webhook trusts a bundle; one that is not registered trusts whom it will be told."""
-        wanted = set(_certificates(bundle))
-        for each in self.registrations:
-            configuration = self._configuration(each)
-            if configuration is not None and any(
-                not wanted <= set(_certificates(trusted)) for _, trusted in _webhooks(configuration)
-            ):
-                return False
-        return True
-
-    def _announce(self, bundle: str) -> str:
+    def _announce(self, bundle: str, configurations: Mapping[Registration, JsonObject | None]) -> str:
         """Let every webhook trust a bundle; where nothing is registered, return what could be."""
         missing = []
-        for each in self.registrations:
-            configuration = self._configuration(each)
+        for each, configuration in configurations.items():
             if configuration is None:
                 missing.append(each.title)
                 continue
             names = [name for name, trusted in _webhooks(configuration) if trusted != bundle]
             if names:
+                if self._announced.get(each.title) == bundle:
+                    _log.warning("webhook_certificates.reset", configuration=each.name, webhooks=names)
                 encoded = base64.b64encode(bundle.encode()).decode()
-                body = {"webhooks": [{"name": name, "clientConfig": {"caBundle": encoded}} for name in names]}
+                webhooks = [{"name": name, "clientConfig": {"caBundle": encoded}} for name in names]
+                version = fields.mapping(configuration.get("metadata")).get("resourceVersion")
+                body = {"metadata": {"resourceVersion": version}, "webhooks": webhooks}
                 self.api.patch(self._path(each), body, strategic=True, timeouts=_TIMEOUTS)
                 _log.info("webhook_certificates.announced", configuration=each.name, webhooks=names)
+            self._announced[each.title] = bundle
         # Whoever wants some of the webhooks alone registers those.
         return " or ".join(missing) if len(missing) == len(self.registrations) else ""
 
@@ -171,6 +189,17 @@ class Keeper:
         if problem and problem != self.problem:
             _log.warning("webhook_certificates.problem", problem=problem)
         self.problem = problem
+
+
+def _is_announced(bundle: str, configurations: Iterable[JsonObject | None]) -> bool:
+    """Whether every webhook trusts a bundle; one that is not registered trusts whom it will be told."""
+    wanted = set(_certificates(bundle))
+    return all(
+        wanted <= set(_certificates(trusted))
+        for configuration in configurations
+        if configuration is not None
+        for _, trusted in _webhooks(configuration)
+    )
 
 
 def _webhooks(configuration: JsonObject) -> list[tuple[str, str]]:

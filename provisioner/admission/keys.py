@@ -95,6 +95,14 @@ def valid_until(keys: Keys, names: Sequence[str], *, now: dt.datetime) -> dt.dat
     return until
 
 
+def are_certificates(pem: str) -> bool:
+    """Whether a text holds certificates that can be read."""
+    try:
+        return bool(x509.load_pem_x509_certificates(pem.encode()))
+    except ValueError:
+        return False
+
+
 def load(context: ssl.SSLContext, keys: Keys) -> None:
     """Serve these keys from the next connection on; KeysError where they cannot be used."""
     # OpenSSL reads them from files alone. These are in memory: a key is never written to a disk.

@@ -57,17 +57,28 @@ ValidUntil = Callable[[Keys], dt.datetime]
 
 
 def advance(
-    state: State, now: dt.datetime, *, make: Callable[[], Keys], valid_until: ValidUntil, announced: bool = True
+    state: State,
+    now: dt.datetime,
+    *,
+    make: Callable[[], Keys],
+    valid_until: ValidUntil,
+    announced: bool = True,
+    served: Keys | None = None,
 ) -> State:
     """Return what the Secret is to hold; the same where nothing is due.
 
     `announced` is whether the webhooks that API servers go by trust all that `trusted` says of this state: until they
-    do, the step that needs it does not begin.
+    do, the step that needs it does not begin. `served` is what the replica that asks serves.
     """
     present, following = _usable(state.present, valid_until), _usable(state.next, valid_until)
     if present is None:
-        # Nothing can be overlapped: whatever was served is of no use any more.
-        return State(present=following or make(), since=now)
+        # Replicas of another release, or with another clock, may still serve what is of no use here.
+        earlier = state.present.authority_pem if state.present is not None else ""
+        kept = _usable(served, valid_until)
+        if kept is not None:
+            # Somebody deleted or damaged the Secret. What is served and trusted is replaced in good order.
+            return State(present=kept, next=following or make(), since=now, earlier=earlier)
+        return State(present=following or make(), since=now, earlier=earlier)
     if state.since is None or state.since > now:
         # The clock was set back, or somebody wrote the Secret: a step takes its whole time again.
         return replace(state, present=present, next=following, since=now)
@@ -84,6 +95,15 @@ def advance(
     if not state.earlier and valid_until(present) - now <= _BEFORE_THE_END:
         return replace(state, next=make(), since=now)
     return state
+
+
+def is_dated(state: State, looked: dt.datetime, now: dt.datetime, *, valid_until: ValidUntil) -> bool:
+    """Whether what the Secret held at `looked` may not be trusted now: others may have replaced it, or it ended."""
+    present = _usable(state.present, valid_until)
+    if present is None:
+        return True
+    rotating = state.next is not None or valid_until(present) - now <= _BEFORE_THE_END
+    return rotating and now - looked >= STEP
 
 
 def trusted(state: State) -> str:

@@ -21,11 +21,14 @@ class OwnerError(Exception):
     """An owner could not be read; the text says why."""
 
 
-def review_pod(request: Request, read_owner: ReadOwner, settings: Settings) -> Answer | Deferred:
-    """Answer the review of a pod, later where its owner has to be read.
+def review_pod(request: Request, read_owner: ReadOwner, settings: Settings) -> Answer:
+    """Answer the review of a pod; objects of other kinds, and pods without chips, are admitted as they are."""
+    answer = judge_pod(request, read_owner, settings)
+    return answer() if callable(answer) else answer
 
-    Objects of other kinds, and pods without chips, are admitted as they are.
-    """
+
+def judge_pod(request: Request, read_owner: ReadOwner, settings: Settings) -> Answer | Deferred:
+    """Answer as `review_pod` does; where the owner has to be read, return what reads it and answers."""
     if request.kind != "Pod" or request.operation != "CREATE" or settings.injection is Injection.OFF:
         return Answer()
     try:

@@ -42,7 +42,14 @@ class Endpoint:
     """A path, and how a body that is posted there is answered; called in a thread."""
 
     path: str
-    answer: Callable[[bytes], Content | Later]
+    begin: Callable[[bytes], Content | Later]
+
+    def answer(self, body: bytes) -> Content:
+        """Return the whole answer, and wait for it."""
+        content = self.begin(body)
+        while isinstance(content, Later):
+            content = content.answer()
+        return content
 
 
 class _Busy(Exception):  # noqa: N818 - it names what the server is
@@ -129,18 +136,12 @@ class _App:
     async def _answer(self, endpoint: Endpoint, body: bytes) -> Content:
         if len(body) > _LARGE_BYTES:
             # Its rest is answered here, too: nobody keeps many of them while they wait.
-            content = await self._large.run(lambda: _whole(endpoint.answer(body)), len(body))
+            content = await self._large.run(lambda: endpoint.answer(body), len(body))
         else:
-            content = await self._small.run(lambda: endpoint.answer(body))
+            content = await self._small.run(lambda: endpoint.begin(body))
         while isinstance(content, Later):
             content = await self._later.run(content.answer)
         return content
-
-
-def _whole(content: Content | Later) -> Content:
-    while isinstance(content, Later):
-        content = content.answer()
-    return content
 
 
 def make_endpoint_server(

@@ -19,7 +19,7 @@ from provisioner.admission.hooks import Hook, endpoint_of
 from provisioner.admission.keeper import Keeper, Registration
 from provisioner.environment import Injection, Wrong
 from provisioner.environment import Settings as EnvironmentSettings
-from provisioner.environment.review import review_pod
+from provisioner.environment.review import judge_pod
 from provisioner.kube.protocol import Api
 from provisioner.runtime import garbage, signals
 from provisioner.runtime.connections import Limits
@@ -44,6 +44,7 @@ _DRAIN_SECONDS = 8.0
 #: A review holds an object of up to 3 MiB, twice where it is changed. The limit for connections is far above what API
 #: servers open; they keep those that are idle for 90 s.
 _LIMITS = Limits(connections=512, request_seconds=15.0, idle_seconds=120.0, body_bytes=8 * 1024 * 1024)
+_DATED = "the certificate may not be trusted any more: it was not looked at for long, or it ended"
 
 
 class Certificates(Protocol):
@@ -102,7 +103,7 @@ class WebhookServer:
         """Return what keeps the server from answering."""
         if self.stopping.is_set():
             return ["the webhook server is ending"]
-        return [] if self.certificates.serving else [self.certificates.problem]
+        return [] if self.certificates.serving else [self.certificates.problem or _DATED]
 
     def alive(self) -> bool:
         """Whether the certificates are still looked at."""
@@ -180,7 +181,7 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
             name="environment",
             # The path of gke-tpu-env-injector.
             path="/mutate",
-            answer=partial(review_pod, read_owner=owners.read, settings=environment),
+            answer=partial(judge_pod, read_owner=owners.read, settings=environment),
             strict=environment.wrong is Wrong.DENY,
         ),
         Hook(name="jobs", path="/mutate/jobs", answer=partial(review_job, changes=changes)),

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import structlog
 
 from provisioner.admission.keeper import Keeper, Registration
 from provisioner.admission.rotation import STEP, read_state, trusted
@@ -206,3 +207,111 @@ def test_a_damaged_secret_is_replaced(kube: FakeKube, data: Any):
     only.step()
     assert only.problem == ""
     assert stored(kube).present is not None
+
+
+def test_a_secret_that_is_deleted_costs_no_review(kube: FakeKube):
+    """What is served is put back, stays trusted, and is replaced in good order."""
+    clock = Clock()
+    first, second = keeper(kube, clock), keeper(kube, clock)
+    for each in (first, second):
+        each.step()
+    served = first._served
+    kube.remove_object(SECRET)
+    first.step()
+    second.step()
+    assert first._served == second._served == served
+    assert served is not None
+    assert bundles(kube)[0].startswith(served.authority_pem)
+    clock.now += STEP
+    for each in (first, second):
+        each.step()
+        assert each.problem == ""
+    assert first._served == second._served != served
+    assert served.authority_pem in bundles(kube)[0]
+
+
+def test_keys_are_trusted_before_they_are_served(kube: FakeKube):
+    only = keeper(kube, Clock())
+    seen: list[Any] = []
+    only.api.patch = lambda *args, **kwargs: seen.append(only._served)  # type: ignore[method-assign]
+    only.step()
+    assert seen == [None]
+    assert only.serving
+
+
+def test_a_replica_of_a_release_with_another_name_stays_trusted(kube: FakeKube):
+    clock = Clock()
+    older, newer = keeper(kube, clock), keeper(kube, clock)
+    newer.names = [*NAMES, "another.system.svc"]
+    older.step()
+    served = older._served
+    newer.step()
+    assert newer._served != served
+    assert served is not None
+    assert served.authority_pem in bundles(kube)[0]
+    older.step()
+    assert older._served == newer._served
+
+
+def test_what_is_no_certificate_is_not_announced(kube: FakeKube):
+    only = keeper(kube, Clock())
+    only.step()
+    raw = kube.object(SECRET)
+    assert raw is not None
+    raw["data"]["earlier-ca.crt"] = base64.b64encode(b"nonsense").decode()
+    kube.put_object(SECRET, raw)
+    only.step()
+    assert only.problem == ""
+    assert "nonsense" not in bundles(kube)[0]
+
+
+def test_who_was_frozen_between_reading_and_announcing_takes_nothing_back(kube: FakeKube):
+    clock = Clock()
+    frozen, other = keeper(kube, clock), keeper(kube, clock)
+    for each in (frozen, other):
+        each.step()
+    first = bundles(kube)[0]
+    # Somebody resets the webhooks, and the frozen one is about to announce what it has read.
+    kube.put_object(MUTATING, configuration("a.tpu", "b.tpu"))
+    real_patch = kube.patch
+
+    def patch_later(*args: Any, **kwargs: Any) -> Any:
+        kube.patch = real_patch  # type: ignore[method-assign]
+        clock.now += timedelta(days=60)
+        for move in (timedelta(), STEP, STEP):
+            clock.now += move
+            other.step()
+        assert not frozen.serving
+        return real_patch(*args, **kwargs)
+
+    kube.patch = patch_later  # type: ignore[method-assign]
+    frozen.step()
+    assert first != bundles(kube)[0] == trusted(stored(kube))
+    assert frozen._served == other._served
+    assert frozen.serving
+
+
+def test_a_replica_that_the_api_server_does_not_answer_is_ready_until_a_rotation_is_due(kube: FakeKube):
+    clock = Clock()
+    only = keeper(kube, clock)
+    only.step()
+    kube.fail("*", ".*", errors.Unavailable("away"), times=1000)
+    clock.now += timedelta(days=59)
+    only.step()
+    assert only.serving
+    clock.now += timedelta(days=2)
+    only.step()
+    assert not only.serving
+    kube.clear_faults()
+    only.step()
+    assert only.serving
+
+
+def test_whoever_resets_the_webhooks_is_told(kube: FakeKube):
+    only = keeper(kube, Clock())
+    only.step()
+    kube.put_object(MUTATING, configuration("a.tpu", "b.tpu"))
+    with structlog.testing.capture_logs() as lines:
+        only.step()
+    assert "webhook_certificates.reset" in [each["event"] for each in lines]
+    assert bundles(kube) == [trusted(stored(kube))] * 2

@@ -49,7 +49,7 @@ def post(
         return answer
 
     endpoint = endpoint_of(Hook(name="pods", path="/mutate", answer=respond, strict=strict), counted)
-    content = endpoint.answer(body if isinstance(body, bytes) else json.dumps(body).encode())
+    content = endpoint.begin(body if isinstance(body, bytes) else json.dumps(body).encode())
     while isinstance(content, Later):
         assert not counted.outcomes
         content = content.answer()

@@ -17,6 +17,7 @@ from provisioner.admission.rotation import (
     KeysError,
     State,
     advance,
+    is_dated,
     read_state,
     trusted,
     write_state,
@@ -91,7 +92,43 @@ def test_keys_that_have_ended_or_are_damaged_are_replaced_at_once():
     forge = Forge()
     state = forge.advance(State())
     forge.now += VALID
-    assert trusted(forge.advance(state)) == "<ca-2>"
+    # Replicas whose clock is late may still serve the first.
+    assert trusted(forge.advance(state)) == "<ca-2><ca-1>"
+
+
+def test_what_is_served_is_put_back_where_the_secret_is_lost_and_replaced_in_good_order():
+    forge = Forge()
+    first = forge.make()
+    for lost in (State(), State(present=Keys(certificate_pem=NOW.isoformat(), key_pem="k", authority_pem="<ca-0>"))):
+        state = advance(lost, forge.now, make=forge.make, valid_until=forge.valid_until, served=first)
+        assert state.present == first
+        assert state.next is not None
+        assert trusted(state).startswith("<ca-1>")
+    forge.now += VALID
+    state = advance(State(), forge.now, make=forge.make, valid_until=forge.valid_until, served=first)
+    assert state.present != first
+
+
+@pytest.mark.parametrize(
+    ("days", "frozen", "rotating", "dated"),
+    [
+        (1, timedelta(days=2), False, False),
+        (59.99, timedelta(minutes=9), False, False),
+        (59.99, timedelta(hours=1), False, True),
+        (1, timedelta(hours=1), True, True),
+        (1, timedelta(minutes=9), True, False),
+        (89.99, timedelta(hours=1), False, True),
+    ],
+    ids=["long before", "a moment", "over the start", "in a rotation", "a moment in a rotation", "over the end"],
+)
+def test_a_replica_that_was_frozen_over_a_rotation_knows_that_it_may_not_be_trusted(
+    days: float, frozen: timedelta, rotating: bool, dated: bool
+):
+    forge = Forge()
+    state = State(present=forge.make(), next=forge.make() if rotating else None, since=NOW)
+    looked = NOW + timedelta(days=days)
+    forge.now = looked + frozen
+    assert is_dated(state, looked, forge.now, valid_until=forge.valid_until) is dated
 
 
 def test_the_next_keys_take_over_where_the_present_ones_are_lost():

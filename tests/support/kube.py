@@ -204,7 +204,11 @@ class FakeKube:
     ) -> JsonObject:
         """Merge into an object; return its metadata."""
         with self._call("PATCH", path, body=body):
-            after = merged(self._existing(path), body, strategic=strategic)
+            current = self._existing(path)
+            version = body.get("metadata", {}).get("resourceVersion")
+            if version is not None and version != current["metadata"]["resourceVersion"]:
+                raise errors.Conflict(f"{path} was modified", status=409, reason="Conflict")
+            after = merged(current, body, strategic=strategic)
             return {"metadata": copy.deepcopy(self._store(path, after)["metadata"])}
 
     def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
