@@ -179,6 +179,11 @@ class Board:
         self._published = Published(snapshot=snapshot, plan=plan, settings=settings, at=now)
         self._published_monotonic = self.monotonic()
 
+    def lead(self) -> None:
+        """Take note that this process leads, and cannot decide anything yet."""
+        self._leading = True
+        self._rounds += 1
+
     def stand_by(self) -> None:
         """Take note that another process decides."""
         self._leading = False

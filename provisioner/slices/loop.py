@@ -146,6 +146,7 @@ class Loop:
             return _LONGEST_PAUSE_SECONDS
         self._follow_clock()
         if not self._prepare():
+            self.board.lead()
             self._tell_stalled(take_snapshot(self.watches, self.pools))
             return min(_LONGEST_PAUSE_SECONDS, max(0.1, self.identity.due_in_seconds(self.clock())))
         self._fold_answers()
