@@ -85,6 +85,8 @@ class Reporter:
     #: What was submitted, for the Events that follow its answer.
     _creates: dict[PoolName, Create] = field(default_factory=dict)
     _deletes: dict[PoolName, Delete] = field(default_factory=dict)
+    #: Pools whose delete GKE has taken.
+    _accepted: set[PoolName] = field(default_factory=set)
     #: Pools that were found to be needed when they were about to be deleted.
     _needed: set[PoolName] = field(default_factory=set)
     _states: Mapping[PoolName, PoolState] = field(default_factory=dict)
@@ -151,6 +153,7 @@ class Reporter:
         accepted = answer.result in (DeleteResult.ACCEPTED, DeleteResult.GONE)
         self.metrics.count_delete(reason, result="ok" if accepted else kind)
         if accepted:
+            self._accepted.add(answer.name)
             _log.info("node_pool.delete_accepted", node_pool=answer.name, reason=reason)
             why = of_delete(delete.reason) if delete is not None else "nothing needs it"
             message = f"GKE deletes node pool {answer.name}: {why}"
@@ -207,13 +210,15 @@ class Reporter:
         name = transition.pool
         self._wanted_at.pop(name, None)
         self._timed -= {(name, phase) for phase in _TIMED}
-        if transition.old is Phase.DELETING:
+        # Deleted at once, it is not seen while it is being deleted.
+        if transition.old is Phase.DELETING or name in self._accepted:
             self._on_pool(name, constants.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
         elif workload is not None and (transition.old is None or not _is_planned(transition.old)):
             message = f"Node pool {name} is gone, but the provisioner did not delete it"
             self.recorder.emit(workload, kind="Warning", reason=constants.POOL_NOT_FOUND, message=message)
         self._deletes.pop(name, None)
         self._needed.discard(name)
+        self._accepted.discard(name)
 
     def _on_pool(self, name: PoolName, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
         """Record an Event about a pool that goes: on its workload while that exists, else on one of its nodes."""
