@@ -97,7 +97,8 @@ def page(
     yield from attention(document, dated=True)
     view, now = document.view, document.served_at
     if view is None:
-        yield view_problem(document)
+        # What is in the way has just been said.
+        yield "nothing has been decided yet" if document.problems else view_problem(document)
         return
     for alert in view.alerts:
         yield plain(f"ALERT {alert.kind}: {alert.message}")
@@ -110,7 +111,7 @@ def page(
     slices.sort(key=lambda each: (_ORDER.index(each.state), each.id))
     by_name = {each.name: each for each in view.pools}
     if slices:
-        yield from tables.aligned([*_table(slices, by_name, now, wide=wide)], width=width)
+        yield from tables.aligned_with_words([*_table(slices, by_name, now, wide=wide)], width=width)
     else:
         yield "no slices" + (" that match" if namespace or state else ": no workload asks for TPUs")
     shown = {each.pool for each in view.slices}
@@ -118,7 +119,7 @@ def page(
     if left:
         yield ""
         yield "other node pools:"
-        yield from tables.aligned([*_left(left, now)], width=width)
+        yield from tables.aligned_with_words([*_left(left, now)], width=width)
 
 
 def _chips(view: View) -> str:
@@ -156,8 +157,10 @@ def _table(
             f"{pool.capacity} {pool.reservation}".strip() if pool else "-",
         )
         why = "" if each.reason == RUNS else each.reason
-        if each.next_try_at is not None:
-            why = f"(next try {clock(each.next_try_at, now)}) {why}"
+        due = clock(each.next_try_at, now) if each.next_try_at is not None else ""
+        # Back-off says it itself.
+        if due not in why:
+            why = f"(next try {due}) {why}"
         yield (*row, *(more if wide else ()), why)
 
 
