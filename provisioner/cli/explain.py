@@ -14,7 +14,7 @@ from provisioner.cli.formats import FORMATS, format_option, write
 from provisioner.cli.frame import Command
 from provisioner.cli.remote import Remote, RemoteError, remote_options, view_problem
 from provisioner.slices.board import Document
-from provisioner.slices.view.explain import Explanation, explain
+from provisioner.slices.view.explain import Explanation, explain, moment
 
 
 @click.command(
@@ -70,6 +70,13 @@ def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str
         yield f"tpu-provisioner: {problem}"
         return
     where = f" in namespace {namespace}" if namespace else ""
+    if document.view is not None and (document.problems or document.stalled):
+        yield (
+            f"tpu-provisioner: no workload, slice, pod or node pool {name!r}{where} was known at the last decision "
+            f"({moment(document.view.at)}). Nothing is decided at the moment, for anybody: see ATTENTION above, or "
+            "/readyz. What was created since then gets node pools after that."
+        )
+        return
     yield f"tpu-provisioner: the provisioner knows no workload, slice, pod or node pool {name!r}{where}. Causes:"
     yield "  - it does not exist: see `kubectl get jobsets,leaderworkersets,jobs,pods --all-namespaces`"
     yield "  - its pods do not ask for google.com/tpu"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -55,69 +54,6 @@ def refused(kind: FailureKind, message: str) -> Document:
     world.refuse_create = lambda _: failure(kind, message)
     world.run(3)
     return document_of(world)
-
-
-def with_settings(**changes: Any) -> Document:
-    """Return a document of other settings."""
-    return document_of(World(make_jobset("train"), settings_=settings(**changes)))
-
-
-def undecided(*problems: str) -> Document:
-    """Return a document in which nothing was decided yet."""
-    board = make_board(lambda: NOW, lambda: 0.0)
-    board.problems = lambda: problems
-    board._leading = True
-    return board.document()
-
-
-CAUSES = [
-    pytest.param(
-        lambda: document_of(World(make_jobset("train", template=make_requirements(topology="3x5x7", tolerations=())))),
-        "topology 3x5x7 is not valid for tpu-v4-podslice",
-        id="no such topology",
-    ),
-    pytest.param(
-        lambda: refused(FailureKind.STOCKOUT, "us-central2-b has no capacity."),
-        "us-central2-b has no capacity.",
-        id="out of stock",
-    ),
-    pytest.param(
-        lambda: refused(FailureKind.QUOTA, "Quota 'TPUS_PER_TPU_FAMILY' exceeded."),
-        "TPUS_PER_TPU_FAMILY",
-        id="no quota",
-    ),
-    pytest.param(lambda: with_settings(max_chips=4), "MAX_CHIPS allows all pools together 4 chips", id="a limit"),
-    pytest.param(lambda: refused(FailureKind.STOCKOUT, "No capacity."), "The next create is tried at", id="a back-off"),
-    pytest.param(
-        lambda: refused(FailureKind.PERMISSION, "Required 'container.nodePools.create' permission."),
-        "container.nodePools.create",
-        id="a missing permission",
-    ),
-    pytest.param(
-        lambda: undecided("kubeconfig and GKE settings are of two clusters"), "two clusters", id="wrong cluster"
-    ),
-    pytest.param(
-        lambda: undecided("GKE does not list the node pools: HTTP 503"), "GKE does not list", id="GKE is away"
-    ),
-    pytest.param(
-        lambda: undecided("the API server does not know jobsets"), "does not know jobsets", id="JobSet is missing"
-    ),
-    pytest.param(
-        lambda: with_settings(namespaces=("other",)),
-        "namespace default is not among SERVED_NAMESPACES",
-        id="not served",
-    ),
-]
-
-
-@pytest.mark.parametrize(("document", "words"), CAUSES)
-def test_the_cause_is_in_the_terminal(document: Callable[[], Document], words: str) -> None:
-    """In `status`, and in the first line of `explain`."""
-    found = document()
-    assert words.replace("The next create is tried at", "(next try ") in "\n".join(status.page(found))
-    explained = explanations(found, "train", "")
-    assert [words for each in explained if words not in next(lines(each))] == []
-    assert explained or words in "\n".join(status.page(found))
 
 
 @pytest.mark.parametrize(

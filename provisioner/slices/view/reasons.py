@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from provisioner import constants
 from provisioner.model.capacity import LATE, PoolName, PoolStatus
-from provisioner.model.workloads import Workload, WorkloadName, WorkloadUid
+from provisioner.model.workloads import Workload, WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.failures import unready
 from provisioner.slices.planning.lifecycle import Phase
@@ -119,11 +119,27 @@ def of_slice_without_pool(slice_: Slice, why_not_served: str) -> str:
         return (
             "Its leader pod does not exist or is being deleted."
             if slice_.pods
-            else "It has no pods: they have not been created yet, or they have ended."
+            else f"It has no pods: they have not been created yet, or they have ended. {_without_pods(slice_)}"
         )
     if leader.unschedulable_since is None:
         return "The scheduler has not reported its leader pod as unschedulable; no node pool is created before that."
     return f"Its leader pod cannot be scheduled: {leader.unschedulable_message or 'no reason is given'}"
+
+
+def _without_pods(slice_: Slice) -> str:
+    """Say where to look: whoever cannot create the pods says so in Events on the objects that ask for them."""
+    name, group = slice_.workload.name, slice_.group_name
+    match slice_.workload.kind:
+        case WorkloadKind.JOBSET:
+            asking = f"jobset/{name} job/{group}"
+        case WorkloadKind.LEADER_WORKER_SET:
+            asking = f"lws/{name} statefulset/{name}"
+        case _:
+            asking = f"job/{name}"
+    return (
+        "No node pool is created before its leader pod exists; if it does not come, see the Events of "
+        f"`kubectl describe {asking} --namespace={slice_.workload.namespace}`."
+    )
 
 
 def of_pool(state: PoolState, owner: Slice | None, notices: Iterable[NoticeView], known: Known) -> str:

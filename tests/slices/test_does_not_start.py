@@ -1,0 +1,255 @@
+"""A person who was told only "a JobSet does not start" finds the cause in Events, in the terminal and on the page.
+
+A real loop plays each world in which one thing is wrong, beside a workload that is not concerned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+from google.api_core import exceptions as api_exceptions
+
+from provisioner.cli import status
+from provisioner.cli.attention import attention
+from provisioner.cli.explain import explanations, lines, nothing_found
+from provisioner.kube.errors import NotFound
+from provisioner.kube.reflector import Collection, Reflector
+from provisioner.model.capacity import FailureKind
+from provisioner.slices.suppliers.gke.errors import Call
+from provisioner.slices.suppliers.gke.exceptions import to_gke_error
+from provisioner.workloads import JOBSET
+from tests.support.controller import OTHER_CERTIFICATE, World
+
+_STOCKOUT = "[GCE_STOCKOUT]: The zone 'us-central2-b' does not have enough resources available to fulfill the request."
+_QUOTA = "[GCE_QUOTA_EXCEEDED]: Quota 'TPUS_PER_TPU_FAMILY' exceeded. Limit: 0.0 in region us-central2."
+_AWAY = "503 The service is currently unavailable."
+
+
+def beside_a_healthy_one(**changes: object) -> World:
+    """Return a world in which one JobSet runs."""
+    world = World(**changes)  # type: ignore[arg-type]
+    world.run_to_use("healthy")
+    return world
+
+
+def no_such_topology() -> World:
+    """Ask for what no accelerator has."""
+    world = beside_a_healthy_one()
+    world.put_jobset("train", topology="3x5x7")
+    world.round(after_seconds=3)
+    return world
+
+
+def stockout() -> World:
+    """Let the create fail after GKE took it, as stockouts do."""
+    world = beside_a_healthy_one()
+    world.put_jobset("train")
+    world.round(after_seconds=3)
+    (pool,) = (name for name in world.gke.pools if name.startswith("train-"))
+    world.gke.fail_pool(pool, FailureKind.STOCKOUT, message=_STOCKOUT)
+    world.round(after_seconds=3)
+    world.finish_deletes()
+    world.rounds(2, every_seconds=3)
+    return world
+
+
+def quota() -> World:
+    """Let GKE refuse the create."""
+    return refused(FailureKind.QUOTA, _QUOTA)
+
+
+def refused(kind: FailureKind, message: str) -> World:
+    """Return a world in which GKE refuses each create."""
+    world = beside_a_healthy_one()
+    world.gke.fail_always("create_node_pool", kind, message=message)
+    world.put_jobset("train")
+    world.rounds(3, every_seconds=3)
+    return world
+
+
+def limit() -> World:
+    """Let the healthy one have all that may be had."""
+    world = beside_a_healthy_one(max_chips=4)
+    world.put_jobset("train")
+    world.rounds(2, every_seconds=3)
+    return world
+
+
+def back_off() -> World:
+    """Let another JobSet have had the stockout."""
+    world = beside_a_healthy_one()
+    world.gke.fail_always("create_node_pool", FailureKind.STOCKOUT, message=_STOCKOUT)
+    world.put_jobset("other")
+    world.rounds(2, every_seconds=3)
+    world.gke.heal()
+    world.put_jobset("train")
+    world.round(after_seconds=3)
+    return world
+
+
+def missing_permission() -> World:
+    """Answer as GKE answers an identity without the role."""
+    words = 'Required "container.clusters.update" permission(s) for "projects/p".'
+    error = api_exceptions.Forbidden(words, errors=[{"reason": "forbidden", "domain": "global", "message": words}])
+    failure = to_gke_error(error, "create of node pool 'train'", call=Call.CREATE).failure
+    assert failure.kind is FailureKind.PERMISSION
+    return refused(failure.kind, failure.message)
+
+
+def wrong_cluster() -> World:
+    """Trust a certificate authority that is not the cluster's; what runs there runs on."""
+    world = World(ca_pem=OTHER_CERTIFICATE)
+    world.put_jobset("healthy")
+    world.put_leader("healthy", node="a-node")
+    return stalled(world)
+
+
+def gke_away() -> World:
+    """Let GKE be away from some moment on."""
+    world = beside_a_healthy_one()
+    world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message=_AWAY)
+    return stalled(world)
+
+
+def gke_away_from_the_start() -> World:
+    """Let GKE be away when the provisioner starts."""
+    world = World()
+    world.gke.fail_always("get_cluster", FailureKind.UNAVAILABLE, message=_AWAY)
+    return stalled(world)
+
+
+def stalled(world: World) -> World:
+    """Let a JobSet come while nothing can be decided."""
+    world.put_jobset("train")
+    world.rounds(8, every_seconds=15)
+    return world
+
+
+def no_pods() -> World:
+    """Let the child Job have no pods, as where a webhook that is away refuses them."""
+    world = beside_a_healthy_one()
+    world.put_jobset("train")
+    world.remove_leader("train")
+    world.round(after_seconds=3)
+    return world
+
+
+def not_served() -> World:
+    """Let only another namespace be served."""
+    world = beside_a_healthy_one()
+    world.loop.settings = replace(world.settings, namespaces=("other",))
+    world.put_jobset("train")
+    world.round(after_seconds=3)
+    return world
+
+
+def no_jobset() -> World:
+    """Let the API server not know the kind."""
+    world = World()
+    collection = Collection(
+        name=JOBSET.plural, resource=JOBSET.resource, root=JOBSET.root, install_hint=JOBSET.install_hint
+    )
+    watch: Reflector[object] = Reflector(collection, parse=lambda raw: raw, on_change=lambda: None)
+    watch.failed(NotFound("the server could not find the requested resource", status=404))
+    world.jobsets.synced, world.jobsets.missing, world.jobsets.problem = False, True, watch.problem
+    world.rounds(8, every_seconds=15)
+    return world
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """A world, what names its cause, and what follows from it."""
+
+    play: Callable[[], World]
+    #: Each of them has to be said.
+    words: tuple[str, ...]
+    #: Whether the provisioner tells it in Events: it tells none without a pod, nor on what is not its own.
+    in_events: bool = True
+    #: Whether it concerns everybody, so that it stands above everything, and in /readyz.
+    for_all: bool = False
+
+
+CAUSES = {
+    "no such topology": Cause(
+        play=no_such_topology, words=("topology 3x5x7 is not valid for tpu-v4-podslice", "nearest valid: 4x4x8")
+    ),
+    "stockout": Cause(play=stockout, words=("stockout since", "next try", "does not have enough resources")),
+    "quota": Cause(play=quota, words=("quota since", "next try", "Quota 'TPUS_PER_TPU_FAMILY' exceeded")),
+    "limit": Cause(play=limit, words=("MAX_CHIPS allows all pools together 4 chips", "would add 4")),
+    "back-off": Cause(play=back_off, words=("stockout since", "next try", "does not have enough resources")),
+    "missing permission": Cause(
+        play=missing_permission, words=('Required "container.clusters.update"', "Grant the provisioner's identity")
+    ),
+    "wrong cluster": Cause(
+        play=wrong_cluster, words=("does not trust the certificate authority", "Check GCP_PROJECT_ID"), for_all=True
+    ),
+    "GKE is away": Cause(play=gke_away, words=("GKE does not list the node pools", "503"), for_all=True),
+    "GKE is away from the start": Cause(play=gke_away_from_the_start, words=("503",), for_all=True),
+    "pods are not created": Cause(
+        play=no_pods,
+        words=("It has no pods", "kubectl describe jobset/train job/train-workers-0 --namespace=research"),
+        in_events=False,
+    ),
+    "not served": Cause(play=not_served, words=("namespace research is not among SERVED_NAMESPACES",), in_events=False),
+    "JobSet is missing": Cause(
+        play=no_jobset, words=("the JobSet CRD is not installed", "install JobSet"), in_events=False, for_all=True
+    ),
+}
+
+
+def flat(text: str) -> str:
+    """Return a text as if its lines were not broken."""
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)
+def test_the_cause_is_found_in_all_three_places(cause: Cause) -> None:
+    """In the last Event of pod and JobSet, in the first lines of the terminal at any width, and on the page."""
+    world = cause.play()
+    document = world.board.document()
+    problems = flat("; ".join(world.loop.problems()))
+    assert [words for words in cause.words if (words in problems) is not cause.for_all] == []
+
+    told = {each.ref.kind: each.message for each in world.recorder.told if "train" in each.ref.name}
+    assert sorted(told) == (["JobSet", "Pod"] if cause.in_events else [])
+    assert [words for message in told.values() for words in cause.words if words not in message] == []
+
+    for width in (80, 120, 200, None):
+        shown = [*status.page(document, width=width)]
+        assert [words for words in cause.words if words not in flat("\n".join(shown))] == [], width
+        assert "not the leader" not in shown[0]
+        assert [line for line in shown if width and "train-workers-0" in line and len(line) > width] == []
+    for name in ("train", "train-workers-0", "pod/train-workers-0-0"):
+        found = explanations(document, name, "")
+        first = [next(lines(each)) for each in found]
+        if name.startswith("pod/") and not cause.in_events:
+            # Where there is no such pod nobody knows its name.
+            continue
+        answer = flat("\n".join([*attention(document), *first]))
+        assert [words for words in cause.words if words not in answer] == [], name
+        # What a stalled provisioner has not seen yet is not said to be anybody's mistake.
+        assert found or "it does not exist" not in "\n".join(nothing_found(document, name, ""))
+
+    page = json.loads(world.board.json())
+    banners = page["problems"]
+    rows = [each for each in (page["view"] or {"slices": []})["slices"] if each["group"] == "train-workers-0"]
+    # A notice stands in the place of the reason that it repeats.
+    seen = banners if cause.for_all else [each["reason"] for each in rows]
+    assert [words for words in cause.words if words not in flat("; ".join(seen))] == []
+    assert page["leading"], "the page says who leads"
+
+
+def test_what_runs_is_shown_as_running_beside_each_cause() -> None:
+    """Nobody is led to a workload that has nothing."""
+    for name, cause in CAUSES.items():
+        view = cause.play().board.document().view
+        healthy = [each.state.value for each in view.slices if "healthy" in each.id] if view is not None else []
+        assert healthy == ([] if view is None else ["running"]), name
+
+
+def test_a_failed_pool_that_is_gone_at_once_was_deleted_by_the_provisioner() -> None:
+    """GKE may have done with it before anybody saw it being deleted."""
+    assert "NodePoolNotFound" not in stockout().recorder.reasons("JobSet")
