@@ -1,7 +1,8 @@
 """The pods that the controllers of a workload would make: as the API server would show them, unschedulable.
 
-Only leader pods are made: the decision goes by these. JobSet 0.11, LeaderWorkerSet 0.9 and Kubernetes' own controllers
-are followed in what is read of pods: names, labels, annotations, owner references, selectors and tolerations.
+Only the first pod of each group is made, which leads it where pods have an index: the decision goes by these. JobSet
+0.11, LeaderWorkerSet 0.9 and Kubernetes' own controllers are followed in what is read of pods: names, labels,
+annotations, owner references, selectors and tolerations.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Template(NamedTuple):
     path: Path
     pods_path: Path
     replicas_path: Path
+    #: Whether pods have an index: without one, none of them leads.
+    indexed: bool = True
 
 
 def made_up_uid(number: int) -> str:
@@ -68,6 +71,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
                 name="",
                 replicas=1,
                 pods=_pods_of_job(spec),
+                indexed=spec.get("completionMode") == _INDEXED,
                 path=("spec", "template"),
                 pods_path=("spec", "parallelism"),
                 replicas_path=("spec", "parallelism"),
@@ -91,12 +95,15 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
     found = []
     for place, entry in enumerate(fields.mappings(spec.get("replicatedJobs"))):
         job: Path = ("spec", "replicatedJobs", place)
+        job_spec = fields.mapping(fields.mapping(entry.get("template")).get("spec"))
         found.append(
             Template(
                 place=place,
                 name=fields.name(entry.get("name")),
                 replicas=fields.count(entry.get("replicas"), default=1),
-                pods=_pods_of_job(fields.mapping(fields.mapping(entry.get("template")).get("spec"))),
+                pods=_pods_of_job(job_spec),
+                # JobSet's own default.
+                indexed=(job_spec.get("completionMode") or _INDEXED) == _INDEXED,
                 path=(*job, "template", "spec", "template"),
                 pods_path=(*job, "template", "spec", "parallelism"),
                 replicas_path=(*job, "replicas"),
@@ -114,10 +121,7 @@ def _pods_of_job(spec: Json) -> int:
 def leaders_of(
     kind: WorkloadKind, raw: Json, template: Template, now: datetime, numbers: Iterable[int] | None = None
 ) -> Iterator[Json]:
-    """Yield the leader pod of each group of a template, or of those with some numbers.
-
-    None where there are no pods, or where these have no index.
-    """
+    """Yield the first pod of each group of a template, or of those with some numbers; none where there are no pods."""
     if template.pods == 0:
         return
     numbers = range(template.replicas) if numbers is None else numbers
@@ -127,11 +131,9 @@ def leaders_of(
         for number in numbers:
             yield _leader_of_group(raw, pod_template, number, now)
     elif kind is WorkloadKind.JOB:
-        spec = fields.mapping(raw.get("spec"))
-        if spec.get("completionMode") == _INDEXED:
-            metadata = fields.mapping(raw.get("metadata"))
-            job = {**spec, "template": _what_is_read(fields.mapping(spec.get("template")))}
-            yield _pod_of_job(metadata, job, fields.name(metadata.get("name")), fields.name(metadata.get("uid")), now)
+        metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
+        marked = _indexed(_what_is_read(fields.mapping(spec.get("template"))), template)
+        yield _pod_of_job(metadata, marked, fields.name(metadata.get("name")), fields.name(metadata.get("uid")), now)
     else:
         yield from _leaders_of_jobset(raw, template, now, numbers)
 
@@ -142,10 +144,7 @@ def _leaders_of_jobset(raw: Json, template: Template, now: datetime, numbers: It
     entry = entries[template.place]
     job_template = fields.mapping(entry.get("template"))
     job_spec = fields.mapping(job_template.get("spec"))
-    # JobSet's own default is Indexed.
-    if (job_spec.get("completionMode") or _INDEXED) != _INDEXED:
-        return
-    pod_template = _what_is_read(fields.mapping(job_spec.get("template")))
+    pod_template = _indexed(_what_is_read(fields.mapping(job_spec.get("template"))), template)
     own = fields.mapping(metadata.get("annotations"))
     of_job = fields.mapping(fields.mapping(job_template.get("metadata")).get("annotations"))
     exclusive = {key: each[key] for each in (own, of_job) if _EXCLUSIVE in each for key in _PLACEMENT if key in each}
@@ -155,7 +154,7 @@ def _leaders_of_jobset(raw: Json, template: Template, now: datetime, numbers: It
         marked = _with_marks(pod_template, labels=marks, annotations={**marks, **exclusive})
         if _EXCLUSIVE in exclusive and _BY_SELECTOR in exclusive:
             marked = _pinned(marked, f"{job.namespace}_{job_name}")
-        yield _pod_of_job(metadata, {**job_spec, "template": marked}, job_name, f"uid-of-{job_name}", now)
+        yield _pod_of_job(metadata, marked, job_name, f"uid-of-{job_name}", now)
 
 
 def _pinned(template: Json, job: str) -> Json:
@@ -167,17 +166,21 @@ def _pinned(template: Json, job: str) -> Json:
     return {**template, "spec": {**spec, "nodeSelector": selector, "tolerations": tolerations}}
 
 
-def _pod_of_job(owner: Json, spec: Json, job_name: str, job_uid: str, now: datetime) -> Json:
-    """Return the pod of index 0 of a Job, as the Job controller makes it."""
+def _indexed(pod_template: Json, template: Template) -> Json:
+    """Add the index of the first pod, where the pods of a template have one."""
+    index = {constants.COMPLETION_INDEX: "0"}
+    return _with_marks(pod_template, labels=index, annotations=index) if template.indexed else pod_template
+
+
+def _pod_of_job(owner: Json, template: Json, job_name: str, job_uid: str, now: datetime) -> Json:
+    """Return the first pod of a Job, as the Job controller makes it."""
     labels = {
-        constants.COMPLETION_INDEX: "0",
         "batch.kubernetes.io/controller-uid": job_uid,
         constants.JOB_NAME: job_name,
         "controller-uid": job_uid,
         "job-name": job_name,
     }
-    template = fields.mapping(spec.get("template"))
-    marked = _with_marks(template, labels=labels, annotations={constants.COMPLETION_INDEX: "0"})
+    marked = _with_marks(template, labels=labels, annotations={})
     return _pod(marked, owner, f"{job_name}-0-xxxxx", ("batch/v1", "Job", job_name, job_uid), now)
 
 

@@ -220,13 +220,12 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
         message = f"{dotted(path)} is 0, so that there are no pods and no node pools"
         reading.remark(subject.document, path, named, message, Severity.NOTE)
         return
-    if not found:
+    if not template.indexed:
         message = (
             "its completionMode is not Indexed, so that its pods have no completion index, and no leader; set "
             "completionMode: Indexed"
         )
         reading.remark(subject.document, (*template.pods_path[:-1], "completionMode"), named, message)
-        return
     reading.slices += len(found)
     subject.pods += filter(None, map(parse_pod, found))
 
@@ -289,7 +288,9 @@ def _tell_of_others(reading: Reading, document: Document, kind: str) -> None:
     reading.remark(document, path, named, message, Severity.NOT_SERVED)
 
 
-_BARE = Template(place=0, name="", replicas=1, pods=1, path=(), pods_path=("spec",), replicas_path=("spec",))
+_BARE = Template(
+    place=0, name="", replicas=1, pods=1, indexed=False, path=(), pods_path=("spec",), replicas_path=("spec",)
+)
 
 
 def _chips_path(raw: dict[str, Any], template: Path) -> Path | None:

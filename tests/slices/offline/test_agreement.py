@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -19,8 +20,10 @@ from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import misfit, view_of_node
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings import Settings
-from provisioner.slices.offline.documents import Document
+from provisioner.slices.offline.documents import Document, Path
+from provisioner.slices.offline.findings import Finding, Severity
 from provisioner.slices.offline.forecast import Forecast, forecast
+from provisioner.slices.offline.judge import judge
 from provisioner.slices.planning.plan import Create, Notice
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.workloads import kinds_served
@@ -148,6 +151,46 @@ def check(raws: list[Json], settings_: Settings, namespace_labels: dict[str, dic
 def _asks(raw: Json) -> bool:
     """Whether any pods of a workload request chips."""
     return any(parse_pod(pod) is not None for pod in pods_of(raw))
+
+
+TOGETHER = {"annotations": {constants.ALL_OR_NOTHING: "true"}}
+
+
+def _jobs(*entries: Json, **options: Any) -> Json:
+    """Return a JobSet of several replicated jobs."""
+    jobs = [{**each["spec"]["replicatedJobs"][0], "name": f"j{n}"} for n, each in enumerate(entries)]
+    return raw_jobset("w0", spec={"replicatedJobs": jobs}, **options)
+
+
+def _without_index(raw: Json) -> Json:
+    raw["spec"]["replicatedJobs"][0]["template"]["spec"]["completionMode"] = "NonIndexed"
+    return raw
+
+
+def _nowhere() -> Json:
+    """Return the spec of pods that no node satisfies."""
+    return pod_spec(affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}})
+
+
+@pytest.mark.parametrize(
+    ("raws", "changes"),
+    [
+        pytest.param(
+            [raw_job("w0"), raw_jobset("w1")],
+            {"max_chips": 8},
+            id="a Job that is not served takes nothing of a limit",
+        ),
+        pytest.param([raw_jobset("w0", parallelism=0)], {}, id="child Jobs without pods get no node pool"),
+        pytest.param(
+            [_jobs(raw_jobset(pod=_nowhere()), _without_index(raw_jobset(pod_metadata=TOGETHER)), raw_jobset())],
+            {},
+            id="pods without an index start together with the others",
+        ),
+    ],
+)
+def test_what_was_told_wrong_once(raws: list[Json], changes: dict[str, Any]) -> None:
+    """Found by the test below."""
+    check(raws, settings(**changes))
 
 
 # --- what is generated ---
@@ -400,3 +443,31 @@ def test_the_plan_is_what_happens(drawn: bytes) -> None:
     spaces = dice.one({}, {"team-a": {"tpu": "yes"}})
     raws = [_object(dice, number) for number in range(dice.one(1, 2, 3))]
     check(raws, settings(**changes), spaces)
+
+
+def _without_names(findings: Iterable[Finding]) -> set[tuple[Severity, str, Path, str]]:
+    """Return what is said, apart from the names of slices and node pools."""
+    found = set()
+    for each in findings:
+        words = each.message.replace(each.group_name, "") if each.group_name else each.message
+        words = re.sub(r"slice w0-[-a-z0-9]+", "slice", re.sub(r"\bw0-[0-9a-f]{10}\b", "pool", words))
+        found.add((each.severity, each.reason, each.path, words))
+    return found
+
+
+@hypothesis_settings(max_examples=100)
+@given(st.binary(max_size=150), st.sampled_from([1, 4, 15]))
+def test_one_object_is_judged_as_it_is_planned(drawn: bytes, times: int) -> None:
+    """Although only a few of its slices are looked at, where limits allow them all."""
+    dice = Dice(drawn)
+    field, values = dice.one(*_SETTINGS)
+    serving = settings(serve_jobs=dice.usually(True, False), **{field: dice.one(*values)})
+    raw = _object(dice, 0)
+    for each in raw["spec"].get("replicatedJobs", [raw["spec"]]):
+        each["replicas"] = times * each.get("replicas", 1)
+    labels = {"tpu": dice.one("yes", "no")}
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"labels": labels}}
+    space["metadata"] |= {"name": raw["metadata"]["namespace"]}
+    found = forecast([Document(raw), Document(space)], serving, GKE_RULES)
+    judged = judge(raw, serving, GKE_RULES, namespace_labels=labels)
+    assert _without_names(judged) == _without_names([*found.problems, *found.remarks])

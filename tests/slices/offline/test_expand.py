@@ -127,11 +127,12 @@ def test_pods_without_an_index_have_no_leader() -> None:
     """JobSet's default is Indexed, that of Jobs is not."""
     plain = raw_jobset()
     plain["spec"]["replicatedJobs"][0]["template"]["spec"]["completionMode"] = "NonIndexed"
-    assert leaders(WorkloadKind.JOBSET, plain) == []
-    assert leaders(WorkloadKind.JOB, raw_job(spec={"completionMode": None})) == []
+    without = [*leaders(WorkloadKind.JOBSET, plain), *leaders(WorkloadKind.JOB, raw_job(spec={"completionMode": None}))]
+    assert [read.completion_index for read in map(parse_pod, without) if read is not None] == [None, None]
     (pod,) = leaders(WorkloadKind.JOB, raw_job())
     read = parse_pod(pod)
     assert read is not None
+    assert read.completion_index == 0
     assert (read.kind, read.group_name, read.workload_name) == (WorkloadKind.JOB, "sweep", "sweep")
 
 
