@@ -34,6 +34,8 @@ GRACE_SECONDS = 1
 BACKLOG = 128
 #: So long a connection waits when all clients together have asked too much.
 _PAUSE_SECONDS = 0.25
+#: A request of so much is not worth counting.
+_SMALL_BYTES = 65536
 _TOO_LONG = "request line and headers are too long\n"
 
 
@@ -49,6 +51,9 @@ class Limits:
     #: Request line and headers together.
     header_bytes: int = 16384
     body_bytes: int = 65536
+    #: All connections together hold so much of requests that are not answered; beyond it the client that has sent the
+    #: most loses its largest. None: as much as the bodies of all connections.
+    held_bytes: int | None = None
     #: All clients together are answered so often, and so many times more at once; None: as often as they ask. Who asks
     #: more waits for a moment, so that whoever asks all the time leaves the processor to others.
     answers_per_second: float | None = None
@@ -128,6 +133,8 @@ class Connection(H11Protocol):
     _early: list[bytes] | None = None
     _lost = False
     _idle = False
+    #: What was received of a request that is not answered.
+    held = 0
     _handshake: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -180,7 +187,9 @@ class Connection(H11Protocol):
             # The first bytes of a request: from now on its time counts.
             self._idle = False
             self._begin()
-        super().data_received(data)
+        self.held += len(data)
+        if self._has_room():
+            super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget a client that has gone."""
@@ -189,12 +198,25 @@ class Connection(H11Protocol):
         else:
             super().connection_lost(exc)
 
+    def _has_room(self) -> bool:
+        """Cut connections until all together hold no more than they may; return whether this one is left."""
+        most = self.config.limits.held_bytes
+        if most is None or self.held <= _SMALL_BYTES:
+            return True
+        while not self.transport.is_closing():
+            others = [cast(Connection, each) for each in self.connections if not each.transport.is_closing()]
+            if sum(each.held for each in others) <= most:
+                return True
+            _largest(others).cut()
+        return False
+
     def cut(self) -> None:
         """Close it now; what is not yet read or written is lost."""
         self.transport.abort()
 
     def on_response_complete(self) -> None:
         """Start the time of the next request, unless the client has not yet received this answer."""
+        self.held = 0
         if not self.flow.write_paused:
             self._rest()
         if self.config.pace.is_exceeded():
@@ -269,6 +291,14 @@ def _most_spent(connections: Sequence[Connection]) -> Connection:
     """Return the oldest connection of the client that has the most."""
     by_client = Counter(_host(each) for each in connections)
     return max(connections, key=lambda each: (by_client[_host(each)], -each.deadline))
+
+
+def _largest(connections: Sequence[Connection]) -> Connection:
+    """Return the connection that holds the most of the client that has sent the most."""
+    by_client: Counter[str] = Counter()
+    for each in connections:
+        by_client[_host(each)] += each.held
+    return max(connections, key=lambda each: (by_client[_host(each)], each.held))
 
 
 def _host(connection: Connection) -> str:

@@ -43,7 +43,9 @@ _LOOK_SECONDS = 10.0
 _DRAIN_SECONDS = 8.0
 #: A review holds an object of up to 3 MiB, twice where it is changed. The limit for connections is far above what API
 #: servers open; they keep those that are idle for 90 s.
-_LIMITS = Limits(connections=512, request_seconds=15.0, idle_seconds=120.0, body_bytes=8 * 1024 * 1024)
+_LIMITS = Limits(
+    connections=512, request_seconds=15.0, idle_seconds=120.0, body_bytes=8 * 1024 * 1024, held_bytes=48 * 1024 * 1024
+)
 _DATED = "the certificate may not be trusted any more: it was not looked at for long, or it ended"
 
 

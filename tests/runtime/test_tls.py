@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import ssl
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
@@ -226,3 +228,42 @@ def test_a_server_that_drains_answers_and_closes(serve: Serve, keys: Keys):
         assert ends(connection)
     with connect(server, keys) as connection:
         assert ask(connection) == "hello"
+
+
+def sent(server: HttpServer, keys: Keys, source: str, size: int, *, of: int) -> ssl.SSLSocket:
+    """Send a part of a body."""
+    plain = socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10, source_address=(source, 0))
+    connection = trusting(keys).wrap_socket(plain, server_hostname="server.test")
+    with contextlib.suppress(OSError):
+        # The server may cut it meanwhile.
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % of + b"x" * size)
+    return connection
+
+
+def test_whoever_sends_the_most_loses_it_where_all_together_sent_too_much(context: ssl.SSLContext, keys: Keys):
+    """Bodies that never end take no more memory than the limit, and cost others none of theirs."""
+
+    async def read(scope: Scope, receive: Receive, send: Send) -> None:
+        body = await Request(scope, receive).body()
+        await PlainTextResponse(str(len(body)))(scope, receive, send)
+
+    limits = Limits(body_bytes=2_000_000, held_bytes=1_000_000, connections=64, request_seconds=30.0)
+    server = HttpServer({Address("127.0.0.1", 0): read}, name="a-server", limits=limits, tls=context)
+    server.start()
+    try:
+        modest = sent(server, keys, "127.0.0.1", 150_000, of=200_000)
+        greedy = [sent(server, keys, "127.0.0.2", 200_000, of=1_900_000) for _ in range(20)]
+
+        def held() -> int:
+            return sum(each.held for each in server._connections())
+
+        wait_for(lambda: len(server._connections()) <= 6)
+        assert 0 < held() <= 1_000_000
+        modest.sendall(b"x" * 50_000)
+        answer = http.client.HTTPResponse(modest)
+        answer.begin()
+        assert answer.read() == b"200000"
+        for each in (modest, *greedy):
+            each.close()
+    finally:
+        server.stop()
