@@ -275,7 +275,8 @@ def test_a_page_that_is_loaded_while_nothing_is_decided_counts_up_to_now(
     assert "for 2 h 03 min" in rows_of(browser)[waits.group]
     assert re.search(r"Next try\s+in (1 h 00 min|59 min)", rows_of(browser)[waits.group])
     since = browser.execute_script("return new Date(arguments[0]).toTimeString().slice(0, 8)", NOW.isoformat())
-    assert f"Nothing has been decided since {since}. What is shown is from then." in text_of(browser, "#banners")
+    what = "What is shown is from then. Workloads created since are missing."
+    assert f"Nothing has been decided since {since}. {what}" in text_of(browser, "#banners")
     assert browser.title.startswith("(1) ")
 
     board.show(view=a_view([workload], [waits], at=now), stalled=False)
@@ -324,6 +325,16 @@ def test_where_there_is_nothing_the_page_says_why(
     board.show(view=shown)
     open_page(browser, f"{url}?view={view}")
     assert want in text_of(browser, f"#{view}")
+
+
+def test_a_problem_before_the_first_decision_is_what_the_empty_page_points_at(
+    browser: Chrome, board: HandMadeBoard, url: str
+) -> None:
+    """It does not say that everything comes by itself."""
+    board.show(view=None, problems=("GKE does not list the node pools: HTTP 403",))
+    open_page(browser, url)
+    assert "GKE does not list the node pools: HTTP 403" in text_of(browser, "#banners")
+    assert "What prevents it stands above." in text_of(browser, "#board")
 
 
 def test_a_workload_without_slices_shows_its_notices(browser: Chrome, board: HandMadeBoard, url: str) -> None:

@@ -87,7 +87,7 @@ function renderBanners() {
     }
     for (const each of store.problems) banners.push(["problem", "Nothing is decided at the moment:", each]);
     if (store.stalled) {
-      banners.push(["problem", `Nothing has been decided since ${timeOfDay(Date.parse(store.summary.at))}.`, "What is shown is from then."]);
+      banners.push(["problem", `Nothing has been decided since ${timeOfDay(Date.parse(store.summary.at))}.`, "What is shown is from then. Workloads created since are missing."]);
     }
     if (store.summary?.capacity.creation_paused) {
       banners.push(["info", "Creation is paused.", "No node pool is created while PAUSE_CREATION is set."]);

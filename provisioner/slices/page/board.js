@@ -350,7 +350,10 @@ function explain(empty, store, links) {
       : "Another process leads and shows the slices. The Lease tells which: kubectl get lease -A";
     texts.push(["This process stands by", where]);
   } else if (!store.summary) {
-    texts.push(["Nothing has been decided yet", "The provisioner reads the cluster first. This page shows the slices as soon as it has decided about them."]);
+    const what = store.problems.length
+      ? "What prevents it stands above. Slices are shown, and node pools created, as soon as that is solved."
+      : "The provisioner reads the cluster first. This page shows the slices as soon as it has decided about them.";
+    texts.push(["Nothing has been decided yet", what]);
   } else if (store.slices.size || store.workloads.size || store.pools.size) {
     texts.push(["Nothing matches these filters", "", links(NO_FILTERS)]);
   } else {
