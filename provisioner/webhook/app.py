@@ -241,7 +241,10 @@ def _certificates(
         namespace=settings.own_namespace,
         secret=f"{settings.service}-certificates",
         names=(f"{host}.svc", f"{host}.svc.cluster.local", host),
-        registrations=(Registration(resource="mutatingwebhookconfigurations", name=settings.configuration),),
+        registrations=tuple(
+            Registration(resource=f"{each}webhookconfigurations", name=settings.configuration)
+            for each in ("mutating", "validating")
+        ),
         context=context,
         now=now,
     )

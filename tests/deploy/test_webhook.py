@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -24,7 +25,8 @@ from provisioner.localcluster.processes import Process
 from provisioner.rehearsal import Rehearsal, RehearsalError
 from provisioner.rehearsal.world import wait_for
 from provisioner.settings.webhook import OPTIONS, WebhookSettings
-from provisioner.webhook.app import Addresses
+from provisioner.slices.admission import validation
+from provisioner.webhook.app import Addresses, make_hooks
 from provisioner.workloads import JOBSET
 from tests.deploy import tools
 from tests.deploy.kit import (
@@ -42,6 +44,7 @@ from tests.deploy.kit import (
 )
 from tests.deploy.mainjob import used_rights
 from tests.e2e.kit import PATIENCE_SECONDS, Ground
+from tests.support.kube import FakeKube
 from tests.support.objects import pod_spec, raw_job, raw_jobset
 
 pytestmark = pytest.mark.e2e
@@ -66,6 +69,10 @@ def _built(directory: Path, *components: str) -> _Documents:
         enable_component(folder, name)
     built = yaml.safe_load_all(tools.run("kustomize", "build", str(folder)))
     return [each for each in built if _key(each) not in base]
+
+
+def _configurations(documents: _Documents) -> _Documents:
+    return [only(documents, f"{each}WebhookConfiguration") for each in ("Mutating", "Validating")]
 
 
 def _key(document: Json) -> tuple[str, str]:
@@ -109,11 +116,32 @@ def test_the_parts_meet(component: _Documents) -> None:
     assert service["metadata"]["name"] == settings.service
     assert [(each["port"], each["targetPort"]) for each in service["spec"]["ports"]] == [(443, "webhooks")]
     assert only(component, "Secret")["metadata"]["name"] == f"{settings.service}-certificates"
-    configuration = only(component, "MutatingWebhookConfiguration")
-    assert configuration["metadata"]["name"] == settings.configuration
-    (hook,) = configuration["webhooks"]
-    assert hook["clientConfig"]["service"] == {"name": settings.service, "namespace": NAMESPACE, "path": "/mutate"}
-    assert hook["failurePolicy"] == "Ignore"
+    paths = {each.path for each in make_hooks(settings, FakeKube(), {})}
+    asked = set()
+    for configuration in _configurations(component):
+        assert configuration["metadata"]["name"] == settings.configuration
+        for hook in configuration["webhooks"]:
+            service = hook["clientConfig"]["service"]
+            asked.add(service["path"])
+            assert (service["name"], service["namespace"]) == (settings.service, NAMESPACE)
+            assert hook["failurePolicy"] == "Ignore"
+    assert asked == paths
+
+
+def test_validation_looks_at_the_kinds_that_are_judged_and_at_each_namespace_once(component: _Documents) -> None:
+    """Whatever its label says; a label of another value is none."""
+    configuration = only(component, "ValidatingWebhookConfiguration")
+    named = {}
+    for hook in configuration["webhooks"]:
+        resources = {name for rule in hook["rules"] for name in rule["resources"]}
+        assert resources == {f"{each.lower()}s" for each in validation.KINDS}
+        (label,) = [each for each in hook["namespaceSelector"]["matchExpressions"] if "tpu" in each["key"]]
+        named[hook["clientConfig"]["service"]["path"]] = (label["operator"], label["values"])
+    assert named == {
+        "/validate": ("NotIn", [mode.value for mode in validation.Mode]),
+        "/validate/warn": ("In", ["warn"]),
+        "/validate/deny": ("In", ["deny"]),
+    }
 
 
 def test_cert_manager_takes_the_place_of_own_certificates(with_cert_manager: _Documents) -> None:
@@ -132,8 +160,9 @@ def test_cert_manager_takes_the_place_of_own_certificates(with_cert_manager: _Do
     assert options["tls_key_file"] == f"{mount['mountPath']}/tls.key"
     assert (volume["name"], volume["secret"]["secretName"]) == (mount["name"], certificate["spec"]["secretName"])
     assert f"{_NAME}.{NAMESPACE}.svc" in certificate["spec"]["dnsNames"]
-    annotations = only(with_cert_manager, "MutatingWebhookConfiguration")["metadata"]["annotations"]
-    assert annotations == {"cert-manager.io/inject-ca-from": f"{NAMESPACE}/{certificate['metadata']['name']}"}
+    for configuration in _configurations(with_cert_manager):
+        annotations = configuration["metadata"]["annotations"]
+        assert annotations == {"cert-manager.io/inject-ca-from": f"{NAMESPACE}/{certificate['metadata']['name']}"}
     issuers = {each["metadata"]["name"]: each["spec"] for each in with_cert_manager if each["kind"] == "Issuer"}
     authority = only(with_cert_manager, "Certificate", f"{_NAME}-authority")["spec"]
     assert issuers[certificate["spec"]["issuerRef"]["name"]] == {"ca": {"secretName": authority["secretName"]}}
@@ -244,7 +273,9 @@ def served(
     webhooks, metrics, probes = free_ports(3)
     documents: _Documents = json.loads(json.dumps(component))
     only(documents, "Service")["spec"] = {"type": "ExternalName", "externalName": "localhost"}
-    only(documents, "MutatingWebhookConfiguration")["webhooks"][0]["clientConfig"]["service"]["port"] = webhooks
+    for configuration in _configurations(documents):
+        for hook in configuration["webhooks"]:
+            hook["clientConfig"]["service"]["port"] = webhooks
     text = yaml.safe_dump_all(documents)
     rehearsal.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=text)
     try:
@@ -298,13 +329,15 @@ def _await_rights(rehearsal: Rehearsal) -> None:
     for verb, what in (
         ("update", f"secrets/{_CERTIFICATES}"),
         ("patch", f"mutatingwebhookconfigurations/{_NAME}"),
+        ("patch", f"validatingwebhookconfigurations/{_NAME}"),
         ("get", "jobsets.jobset.x-k8s.io"),
     ):
         wait_for(partial(may, verb, what), f"the server may {verb} {what}", PATIENCE_SECONDS)
 
 
 def _caller_trusts(rehearsal: Rehearsal) -> bool:
-    return bool(rehearsal.api.get(_CONFIGURATION)["webhooks"][0]["clientConfig"].get("caBundle"))
+    found = (rehearsal.api.get(_CONFIGURATION), rehearsal.api.get(_CONFIGURATION.replace("mutating", "validating")))
+    return all(hook["clientConfig"].get("caBundle") for each in found for hook in each["webhooks"])
 
 
 _TPUS = {"google.com/tpu": "4"}
@@ -407,6 +440,51 @@ def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: 
         + [(str(index), hosts[f"set-w-{part}"], *together, str(part)) for part in range(2) for index in range(4)]
     )
     assert used_rights(served.recorder, served.documents) == rights(served.documents)
+
+
+def _kubectl(rehearsal: Rehearsal, *arguments: str, stdin: Json | None = None) -> tuple[int, str]:
+    """Run the real kubectl; return its exit code and what it says to people."""
+    done = subprocess.run(
+        [str(rehearsal.cluster.binaries["kubectl"]), f"--kubeconfig={rehearsal.cluster.kubeconfig}", *arguments],
+        input=json.dumps(stdin) if stdin is not None else None,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def test_kubectl_says_what_is_wrong(rehearsal: Rehearsal, served: Served, ground: Ground) -> None:
+    """A warning at first, a rejection where the namespace asks for it; what was there before can still be changed."""
+    namespace = ground.namespace
+
+    def apply(name: str, **parts: Any) -> tuple[int, str]:
+        raw = raw_jobset(name, namespace=namespace, uid="", **parts)
+        return _kubectl(rehearsal, "apply", "-f", "-", stdin=raw)
+
+    def label(value: str) -> None:
+        key = "tpu-provisioner.cloud.google.com/validation"
+        rehearsal.kubectl("label", "--overwrite", "namespace", namespace, f"{key}={value}")
+
+    def asked(name: str, words: str) -> bool:
+        code, said = apply(name, parallelism=3, spec={"suspend": True})
+        return (code, words in said) == (1 if "denied" in words else 0, True)
+
+    try:
+        code, said = apply("old", parallelism=3)
+        assert (code, "Warning: spec.replicatedJobs[0].template.spec.parallelism: JobSet" in said) == (0, True), said
+        assert "set parallelism to 2 or choose a larger topology" in said
+        label("deny")
+        # The API server learns of labels a moment later.
+        wait_for(lambda: asked("new", "denied the request: spec.replicated"), "it is rejected", PATIENCE_SECONDS)
+        assert apply("good", parallelism=2) == (0, "")
+        for change in (["label", "jobset/old", "team=a"], ["delete", "jobset/old", "--cascade=foreground"]):
+            code, said = _kubectl(rehearsal, *change, f"--namespace={namespace}")
+            assert code == 0, said
+        label("off")
+        wait_for(lambda: apply("new", parallelism=3) == (0, ""), "nothing is said", PATIENCE_SECONDS)
+    finally:
+        rehearsal.kubectl("delete", "namespace", namespace, "--wait")
 
 
 _SHOWN = (
