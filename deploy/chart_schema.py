@@ -16,6 +16,7 @@ from typing import Any
 from provisioner.model import bounds, choices
 from provisioner.model.capacity import CapacityKind
 from provisioner.settings import Option, forms, prices
+from provisioner.tpu.catalogue import ACCELERATORS
 
 Property = dict[str, Any]
 _TEXT_OR_NUMBER = ["string", "integer"]
@@ -52,7 +53,9 @@ def _form(option: Option) -> Property:
         case forms.list_of.__name__ | forms.allowed.__name__:
             return _text(_list(_item(made_with)))
         case forms.amounts.__name__:
-            return _text(_list(rf"(?:{_item(made_with)}|\*)\s*=\s*{whole(0, forms.MOST)}"))
+            # A check says more than the pattern does.
+            name = _ACCELERATOR if made_with["check"] is prices.check_accelerator else _item(made_with)
+            return _text(_list(rf"(?:{name}|\*)\s*=\s*{whole(0, forms.MOST)}"))
     raise LookupError(
         f"{option.variable} is read by {option.read.__qualname__}, whose form deploy/chart_schema.py lacks"
     )
@@ -127,8 +130,9 @@ _VPC = forms._NETWORK.pattern.replace(choices.PROJECT.pattern, _OWN_PROJECT)  # 
 _NETWORK = rf"{_VPC}\s*:\s*{forms._SUBNETWORK.pattern}"  # noqa: SLF001 - as above
 _PORT = rf"(?::{whole(1, 65535)})?"
 _HOST = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)*"
+_ACCELERATOR = "|".join(ACCELERATORS)
 _PRICE = (
-    rf"(?:{prices.ACCELERATOR.pattern}|\*)(?:/(?:{'|'.join(kind.value for kind in CapacityKind)}))?"
+    rf"(?:{_ACCELERATOR}|\*)(?:/(?:{'|'.join(kind.value for kind in CapacityKind)}))?"
     rf"\s*=\s*{prices.PRICE.pattern}"
 )
 _FORMS: Mapping[Callable[[str], Any], Property] = {

@@ -242,6 +242,8 @@ _VALUES = (
     ("amounts", {"MAX_CHIPS_PER_NAMESPACE": "team-a=512, *=16"}, True),
     ("an amount without a number", {"MAX_CHIPS_PER_NAMESPACE": "team-a"}, False),
     ("prices", {"CHIP_HOUR_PRICES": "tpu-v6e-slice/spot=1.35, *=3"}, True),
+    ("an accelerator that does not exist", {"MAX_CHIPS_PER_ACCELERATOR": "tpu-v7=8"}, False),
+    ("a price of an accelerator that does not exist", {"CHIP_HOUR_PRICES": "tpu-v6e=3"}, False),
     ("a price with a currency", {"CHIP_HOUR_PRICES": "tpu-v6e-slice=$3"}, False),
     ("a list of what is allowed", {"ALLOWED_NETWORKS": "vpc1:subnet1, vpc2*"}, True),
     ("nothing allowed", {"ALLOWED_NETWORKS": "none"}, True),
