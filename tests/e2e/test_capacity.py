@@ -151,7 +151,7 @@ def market(rehearsal: Rehearsal, shared: Shared) -> Iterator[Market]:
             ground.wait(lambda name=name: told(ground, constants.CREATION_WAITING, name), f"{name} is told to wait")
         ground.wait(
             lambda: any(
-                words.endswith("given back")
+                words.endswith("not all of them could be created")
                 for words in told(ground, constants.DELETION_STARTED, "half", kind="JobSet")
             ),
             "the one slice of a JobSet that starts all together is given back",
@@ -212,7 +212,7 @@ class TestOutOfStock:
             "a pool was without nodes for too long",
         )
         (words,) = told(ground, constants.DELETION_STARTED, "beside", kind="JobSet")
-        assert words.endswith("no ready nodes")
+        assert words.endswith("not all of its hosts became ready in time")
         (pool,) = ground.pools("flex-")
         assert (pool.status, pool.capacity, pool.nodes) == (PoolStatus.RUNNING, "flex-start", ())
         assert ground.sent()[pool.name]["config"]["maxRunDuration"] == "7200s"

@@ -53,7 +53,7 @@ def scheduler_says(ground: Ground, name: str) -> list[str]:
 def given_back(ground: Ground) -> set[str]:
     """Return the JobSets that have given a slice back."""
     said = {name: told(ground, constants.DELETION_STARTED, name, kind="JobSet") for name in ("one", "two")}
-    return {name for name, messages in said.items() if any(words.endswith("given back") for words in messages)}
+    return {name for name, messages in said.items() if any(words.endswith("not all of them could be created") for words in messages)}
 
 
 def test_the_first_slice_waits_for_the_second(scarce: Ground) -> None:
@@ -93,5 +93,5 @@ def test_two_half_served_jobsets(scarce: Ground) -> None:
     scarce.await_completed("one", "two", seconds=100)
     said = [words for name in ("one", "two") for words in told(scarce, constants.CREATION_WAITING, name)]
     assert not told(scarce, constants.NOT_SEPARATE, "one")
-    assert any("were given back" in words or "number 2 of the JobSets that wait" in words for words in said)
+    assert any("were given back" in words or "number 2 of the workloads that wait" in words for words in said)
     scarce.await_gone()
