@@ -351,8 +351,10 @@ def test_clients_that_come_and_go_leave_no_threads(ground: Ground) -> None:
         assert slow.result(10)[0] == 200
     client = ground.follow()
     until(client, ground.greeting)
-    # What was waited for in vain was not read.
-    assert [each.pending() for each in ground.feeds] == [True] * 20 + [False]
+    # What was waited for in vain was not read; of the last one the server may have heard too late.
+    read = [not each.pending() for each in ground.feeds]
+    assert not any(read[:19])
+    assert read[20]
 
 
 def test_only_reading_is_served(ground: Ground) -> None:
