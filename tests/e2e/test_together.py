@@ -53,7 +53,11 @@ def scheduler_says(ground: Ground, name: str) -> list[str]:
 def given_back(ground: Ground) -> set[str]:
     """Return the JobSets that have given a slice back."""
     said = {name: told(ground, constants.DELETION_STARTED, name, kind="JobSet") for name in ("one", "two")}
-    return {name for name, messages in said.items() if any(words.endswith("not all of them could be created") for words in messages)}
+    return {
+        name
+        for name, messages in said.items()
+        if any(words.endswith("not all of them could be created") for words in messages)
+    }
 
 
 def test_the_first_slice_waits_for_the_second(scarce: Ground) -> None:

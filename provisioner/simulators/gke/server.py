@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import random
+import secrets
 import socket
 import sys
 import threading
@@ -263,7 +263,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise DropConnectionError
 
     def _error_body(self, error: errors.ApiError) -> dict[str, Any]:
-        return errors.body_of(error, request_id=f"0x{random.getrandbits(64):x}")
+        return errors.body_of(error, request_id=f"0x{secrets.randbits(64):x}")
 
     @staticmethod
     def _json(body: object) -> bytes:
