@@ -114,7 +114,8 @@ def _values(url: str) -> dict[str, float]:
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if sample.name == "tpu_provisioner_webhook_review_duration_seconds_bucket":
+            hook = sample.labels.get("hook")
+            if sample.name == "tpu_provisioner_webhook_review_duration_seconds_bucket" and hook == "environment":
                 found[f"le {sample.labels['le']}"] = sample.value
             elif sample.name == "process_cpu_seconds_total":
                 found["cpu"] = sample.value
