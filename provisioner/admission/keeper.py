@@ -174,10 +174,8 @@ class Keeper:
             }
             self.api.post(collection_path("secrets", namespace=self.namespace), body, timeouts=_TIMEOUTS)
             return
-        present = stored.get("data")
         path = object_path("secrets", self.secret, namespace=self.namespace)
-        kept = present if isinstance(present, dict) else {}
-        self.api.put(path, {**stored, "data": {**kept, **data}}, timeouts=_TIMEOUTS)
+        self.api.put(path, {**stored, "data": {**fields.mapping(stored.get("data")), **data}}, timeouts=_TIMEOUTS)
 
     def _make(self) -> Keys:
         return keys.make_keys(self.names, now=self.now(), valid=rotation.VALID)
@@ -204,13 +202,10 @@ def _is_announced(bundle: str, configurations: Iterable[JsonObject | None]) -> b
 
 def _webhooks(configuration: JsonObject) -> list[tuple[str, str]]:
     """Return the webhooks of a configuration, and whom each trusts, as PEM."""
-    found = []
-    webhooks = configuration.get("webhooks")
-    for raw in webhooks if isinstance(webhooks, list) else ():
-        client = raw.get("clientConfig") if isinstance(raw, dict) else None
-        if isinstance(client, dict):
-            found.append((str(raw.get("name")), _decoded(client.get("caBundle"))))
-    return found
+    return [
+        (fields.text(raw.get("name")), _decoded(fields.mapping(raw.get("clientConfig")).get("caBundle")))
+        for raw in fields.mappings(configuration.get("webhooks"))
+    ]
 
 
 def _certificates(bundle: str) -> list[str]:
@@ -220,13 +215,12 @@ def _certificates(bundle: str) -> list[str]:
 
 
 def _texts(stored: JsonObject | None) -> dict[str, str]:
-    data = stored.get("data") if stored is not None else None
-    entries = data.items() if isinstance(data, dict) else ()
-    return {str(key): _decoded(value) for key, value in entries}
+    data = fields.mapping(fields.mapping(stored).get("data"))
+    return {key: _decoded(value) for key, value in data.items()}
 
 
 def _decoded(raw: object) -> str:
     try:
-        return base64.b64decode(raw, validate=True).decode() if isinstance(raw, str) else ""
+        return base64.b64decode(fields.text(raw), validate=True).decode()
     except (binascii.Error, ValueError):
         return ""

@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 
 from provisioner.admission.patch import Operation
+from provisioner.kube import fields
+from provisioner.model import bounds
 
 _GROUP = "admission.k8s.io"
 _VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta1")
@@ -80,22 +82,22 @@ def parse_review(body: bytes) -> Request:
         raw = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise NotAReview(f"the body is not JSON: {error}") from error
-    review = _mapping(raw)
+    review = fields.mapping(raw)
     if review.get("kind") != "AdmissionReview" or review.get("apiVersion") not in _VERSIONS:
         raise NotAReview(f"the body is not an AdmissionReview of {' or '.join(_VERSIONS)}")
     request = review.get("request")
     if not isinstance(request, dict):
         raise NotAReview("the AdmissionReview has no request")
     return Request(
-        uid=_text(request.get("uid"))[:_UID_CHARACTERS],
-        version=_text(review["apiVersion"]),
-        operation=_text(request.get("operation")),
-        kind=_text(_mapping(request.get("kind")).get("kind")),
-        subresource=_text(request.get("subResource")),
-        namespace=_text(request.get("namespace")),
-        name=_text(request.get("name")),
-        object=_mapping(request.get("object")),
-        old_object=_mapping(request.get("oldObject")),
+        uid=fields.text(request.get("uid"))[:_UID_CHARACTERS],
+        version=fields.text(review["apiVersion"]),
+        operation=fields.text(request.get("operation")),
+        kind=fields.text(fields.mapping(request.get("kind")).get("kind")),
+        subresource=fields.text(request.get("subResource")),
+        namespace=fields.text(request.get("namespace")),
+        name=fields.text(request.get("name")),
+        object=fields.mapping(request.get("object")),
+        old_object=fields.mapping(request.get("oldObject")),
         dry_run=request.get("dryRun") is True,
     )
 
@@ -107,7 +109,7 @@ def encode_answer(request: Request, answer: Answer) -> bytes:
         status = HTTPStatus.FORBIDDEN
         response["status"] = {
             "status": "Failure",
-            "message": _cut(_plain(answer.denied), _MESSAGE_CHARACTERS),
+            "message": bounds.cut(_plain(answer.denied), _MESSAGE_CHARACTERS),
             "reason": "Forbidden",
             "code": status.value,
         }
@@ -129,7 +131,7 @@ def _shown(warnings: Iterable[str]) -> Iterable[str]:
     """Keep within what the API server shows: it would leave out the rest without a word."""
     left = _WARNINGS_CHARACTERS
     for each in dict.fromkeys(warnings):
-        text = _cut(_plain(each), _WARNING_CHARACTERS)
+        text = bounds.cut(_plain(each), _WARNING_CHARACTERS)
         left -= len(text)
         if left < len(_MORE):
             yield _MORE
@@ -143,18 +145,6 @@ def _plain(text: str) -> str:
     It quotes what users wrote, before anybody has checked it. API servers drop warnings with control characters.
     """
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def _mapping(raw: object) -> dict[str, Any]:
-    return raw if isinstance(raw, dict) else {}
-
-
-def _text(raw: object) -> str:
-    return raw if isinstance(raw, str) else ""
 
 
 _ENCODER = msgspec.json.Encoder()
