@@ -1,0 +1,1 @@
+"""Compute Engine: what is asked of it and how, in types of our own."""
