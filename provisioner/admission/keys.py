@@ -13,65 +13,22 @@ from contextlib import contextmanager
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.hazmat.primitives import serialization
 
 from provisioner.admission.rotation import Keys, KeysError
-
-# A clock that differs a little must not make a certificate not yet valid.
-_BACKDATED = dt.timedelta(hours=1)
+from provisioner.runtime.authority import Authority
 
 
 def make_keys(names: Sequence[str], *, now: dt.datetime, valid: dt.timedelta) -> Keys:
     """Make a new authority and a serving certificate for DNS names; the authority signs nothing else, ever."""
-    until = now + valid
-    signing, serving = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tpu-provisioner webhook")])
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-    def builder(subject: x509.Name, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer)
-            .public_key(public)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _BACKDATED)
-            .not_valid_after(until)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False)
-        )
-
-    authority = (
-        builder(issuer, signing.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .sign(signing, hashes.SHA256())
-    )
+    authority = Authority("tpu-provisioner webhook", now=now, valid=valid)
     # A common name has at most 64 characters; verifiers read the alternative names.
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
-    certificate = (
-        builder(subject, serving.public_key())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
-        .sign(signing, hashes.SHA256())
+    serving = authority.server(names[0][:64], names=names)
+    return Keys(
+        certificate_pem=serving.certificate_pem.decode(),
+        key_pem=serving.key_pem.decode(),
+        authority_pem=authority.certificate_pem.decode(),
     )
-    key = serving.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return Keys(certificate_pem=_pem(certificate), key_pem=key.decode(), authority_pem=_pem(authority))
 
 
 def valid_until(keys: Keys, names: Sequence[str], *, now: dt.datetime) -> dt.datetime:
@@ -122,7 +79,3 @@ def _in_memory(text: str) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}"
     finally:
         os.close(descriptor)
-
-
-def _pem(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(serialization.Encoding.PEM).decode()

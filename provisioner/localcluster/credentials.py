@@ -1,4 +1,8 @@
-"""The files in a cluster's directory by which its programs and its users trust each other."""
+"""The files in a cluster's directory by which its programs and its users trust each other.
+
+They are made anew for every cluster and live as long as it, so they are valid for a year, never rotated and never
+revoked. One authority signs for servers and clients alike.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from cryptography.hazmat.primitives import serialization
 
-from provisioner.localcluster.certificates import Authority, KeyPair, service_account_keys, write_private
 from provisioner.localcluster.ports import HOST
+from provisioner.runtime.authority import Authority, KeyPair, new_key, private_pem, write_private
 
+_VALID = dt.timedelta(days=365)
 SERVICE_NETWORK = "10.0.0.0/16"
 _SERVICE_ADDRESS = "10.0.0.1"  # the API server's own Service gets the first of the network
 _SERVER_NAMES = (
@@ -57,7 +63,7 @@ class Credentials:
     def create(cls, directory: Path) -> Credentials:
         """Make and write the certificates and keys of a new cluster."""
         directory.mkdir(mode=0o700)
-        authority = Authority(now=dt.datetime.now(dt.UTC))
+        authority = Authority("tpu-provisioner local cluster", now=dt.datetime.now(dt.UTC), valid=_VALID)
         authority_path = directory / "ca.crt"
         authority_path.write_bytes(authority.certificate_pem)
         server = authority.server(
@@ -70,7 +76,7 @@ class Credentials:
         webhooks = directory / "webhooks"
         webhooks.mkdir()
         authority.server("webhooks", names=("localhost",), addresses=(HOST,)).write(webhooks, "tls")
-        private, public = service_account_keys()
+        private, public = _service_account_keys()
         write_private(directory / "service-accounts.key", private)
         (directory / "service-accounts.pub").write_bytes(public)
         clients = {name: authority.client(user, groups=groups) for name, (user, groups) in _CLIENTS.items()}
@@ -127,6 +133,13 @@ class Credentials:
         context = self.tls_context()
         context.load_cert_chain(self.etcd_certificate, self.etcd_key)
         return context
+
+
+def _service_account_keys() -> tuple[bytes, bytes]:
+    """Return the private and the public key, as PEM, that sign and check service account tokens."""
+    key = new_key()
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return private_pem(key), public
 
 
 def _base64(pem: bytes) -> str:

@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ import requests
 from google.auth import credentials as auth_credentials
 
 from provisioner.google.deadline import Deadline, DeadlineAdapter, until
-from provisioner.localcluster.certificates import Authority
 from provisioner.model.capacity import FailureKind, NodePoolRequest, Zone
 from provisioner.model.capacity import PoolName as Name
+from provisioner.runtime.authority import Authority
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError
 from tests.support.clock import FakeClock
@@ -301,7 +301,7 @@ def test_a_redirect_is_not_followed(server: RecordingServer, code: int) -> None:
 @pytest.fixture
 def tls_server(server: RecordingServer, tmp_path: Path) -> tuple[int, Path]:
     """Let the server speak TLS as gke.example.com; return its port and the authority to trust."""
-    authority = Authority(now=datetime.now(UTC))
+    authority = Authority("a test", now=datetime.now(UTC), valid=timedelta(days=1))
     chain, key = authority.server("gke", names=["gke.example.com"], addresses=["127.0.0.1"]).write(tmp_path, "tls")
     trusted = tmp_path / "ca.crt"
     trusted.write_bytes(authority.certificate_pem)

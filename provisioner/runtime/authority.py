@@ -1,7 +1,6 @@
-"""The keys and certificates of one local cluster.
+"""A certificate authority of one process: it signs for servers and clients, and nobody keeps its key.
 
-They are made anew for every cluster and live as long as it, so they are valid for a year, never rotated and never
-revoked. One authority signs for servers and clients alike.
+So what it has signed is never renewed and never revoked: whoever needs more makes another authority.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_VALID = dt.timedelta(days=365)
-# A clock set back a little must not make a certificate not yet valid.
+# A clock that differs a little must not make a certificate not yet valid.
 _BACKDATED = dt.timedelta(hours=1)
 
 
@@ -44,26 +42,28 @@ def write_private(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """Make a private key of the kind that all these certificates have."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a private key as PEM, without a password."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
-def service_account_keys() -> tuple[bytes, bytes]:
-    """Return the private and the public key, as PEM, that sign and check service account tokens."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return _key_pem(key), public
-
-
 class Authority:
-    """A certificate authority that lives in memory: its key is never written."""
+    """A certificate authority that lives in memory: its key is never written.
 
-    def __init__(self, *, now: dt.datetime) -> None:
-        self._now = now
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name("tpu-provisioner local cluster")
+    It, and all that it signs, is valid for the duration `valid` from `now` on.
+    """
+
+    def __init__(self, name: str, *, now: dt.datetime, valid: dt.timedelta) -> None:
+        self._from, self._until = now - _BACKDATED, now + valid
+        self._key = new_key()
+        self._name = _name(name)
         usage = x509.KeyUsage(
             digital_signature=True,
             content_commitment=False,
@@ -88,7 +88,7 @@ class Authority:
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def server(
-        self, common_name: str, *, names: Sequence[str], addresses: Sequence[str], also_client: bool = False
+        self, common_name: str, *, names: Sequence[str], addresses: Sequence[str] = (), also_client: bool = False
     ) -> KeyPair:
         """Return a serving certificate for the DNS names and IP addresses."""
         alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in names]
@@ -110,7 +110,7 @@ class Authority:
         usages: Sequence[x509.ObjectIdentifier],
         alternatives: x509.SubjectAlternativeName | None = None,
     ) -> KeyPair:
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = new_key()
         builder = (
             self._builder(subject, key.public_key())
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -119,7 +119,7 @@ class Authority:
         if alternatives is not None:
             builder = builder.add_extension(alternatives, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
-        return KeyPair(certificate_pem=certificate.public_bytes(serialization.Encoding.PEM), key_pem=_key_pem(key))
+        return KeyPair(certificate_pem=certificate.public_bytes(serialization.Encoding.PEM), key_pem=private_pem(key))
 
     def _builder(self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
         return (
@@ -128,8 +128,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(self._now - _BACKDATED)
-            .not_valid_after(self._now + _VALID)
+            .not_valid_before(self._from)
+            .not_valid_after(self._until)
             # Strict verifiers, such as Python's since 3.13, ask for both identifiers.
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
