@@ -3,6 +3,10 @@
 # --- Kubernetes -------------------------------------------------------------------------------------------------
 #: The index of a pod in its Job; a label since Kubernetes 1.28, an annotation always.
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+#: The number of a pod of a StatefulSet; a label since Kubernetes 1.28.
+POD_INDEX = "apps.kubernetes.io/pod-index"
+#: The pod's own name, as a label of pods of StatefulSets.
+STATEFUL_SET_POD_NAME = "statefulset.kubernetes.io/pod-name"
 #: Completion index of the leader pod.
 LEADER_INDEX = 0
 #: spec.managedBy of Jobs that Kubernetes' own controller runs.
@@ -29,6 +33,13 @@ JOBSET_CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 #: Annotation of pods: how many a group has.
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
+#: Labels of pods: the number of the group, its key, and the number in it, where 0 is the leader.
+LWS_GROUP_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
+LWS_GROUP_KEY = "leaderworkerset.sigs.k8s.io/group-key"
+LWS_WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
+#: Annotations of pods: how many a sub-group has, and "true" on workers whose leader requests chips, too.
+LWS_SUBGROUP_SIZE = "leaderworkerset.sigs.k8s.io/subgroup-size"
+LWS_LEADER_REQUESTS_TPUS = "leaderworkerset.sigs.k8s.io/leader-requests-tpus"
 #: Annotation of sets: the label whose values are the places that groups do not share.
 LWS_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 

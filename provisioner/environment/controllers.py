@@ -11,18 +11,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from provisioner import constants
-from provisioner.environment.pods import GROUP_INDEX, LEADER_REQUESTS_TPUS, POD_INDEX, SUBGROUP_SIZE, WORKER_INDEX
+from provisioner.environment.pods import requests_chips
 from provisioner.kube import fields
-from provisioner.kube.fields import MalformedObject
-from provisioner.kube.podspec import requested_chips
+from provisioner.workloads.job import JOB
 from provisioner.workloads.jobset import replicated_jobs_of
+from provisioner.workloads.owners import STATEFUL_SET
 
 Json = dict[str, Any]
 Path = tuple[str | int, ...]
 
 _INDEXED = "Indexed"
-_STATEFUL_SET = ("apps/v1", "StatefulSet")
-_JOB = ("batch/v1", "Job")
 #: Kinds whose pods have no number, and what controls these.
 _UNNUMBERED = {"Deployment": "ReplicaSet", "ReplicaSet": "ReplicaSet", "DaemonSet": "DaemonSet"}
 #: The runs of a CronJob that stand for all.
@@ -68,9 +66,9 @@ def templates_of(raw: Json) -> list[Template]:
     """List the templates of a workload; none for an object of another kind."""
     kind, version = fields.text(raw.get("kind")), fields.text(raw.get("apiVersion"))
     group = version.partition("/")[0]
-    if (version, kind) == _STATEFUL_SET:
+    if (version, kind) == STATEFUL_SET:
         return [_of_stateful_set(raw)]
-    if (version, kind) == _JOB:
+    if (version, kind) == JOB:
         spec = fields.mapping(raw.get("spec"))
         return [_of_job(raw, ("spec", "template"), 1, lambda _: raw, spec)]
     if (group, kind) == ("batch", "CronJob"):
@@ -91,9 +89,9 @@ def _of_stateful_set(raw: Json) -> Template:
 
     def make(_group: int, number: int) -> MadePod:
         own = f"{name}-{first + number}"
-        marks = {POD_INDEX: str(first + number), "statefulset.kubernetes.io/pod-name": own}
+        marks = {constants.POD_INDEX: str(first + number), constants.STATEFUL_SET_POD_NAME: own}
         host = {"hostname": own, "subdomain": spec.get("serviceName")}
-        return MadePod(_pod(raw, ("spec", "template"), {"name": own}, (*_STATEFUL_SET, name), marks, host=host), raw)
+        return MadePod(_pod(raw, ("spec", "template"), {"name": own}, (*STATEFUL_SET, name), marks, host=host), raw)
 
     replicas = fields.count(spec.get("replicas"), default=1)
     return Template(path=("spec", "template"), groups=1, numbers=range(replicas), make=make)
@@ -177,7 +175,7 @@ def _pod_of_job(
         host["hostname"] = f"{job}-{index}"
         generated = f"{job}-{index}-"
     name = {"generateName": generated}
-    return _pod(raw, path, name, (*_JOB, job), {**marks, **labels}, notes=marks, host=host)
+    return _pod(raw, path, name, (*JOB, job), {**marks, **labels}, notes=marks, host=host)
 
 
 def _of_leader_worker_set(raw: Json) -> list[Template]:
@@ -190,17 +188,21 @@ def _of_leader_worker_set(raw: Json) -> list[Template]:
     notes = {constants.LWS_SIZE: str(size)}
     subgroup = fields.mapping(pods.get("subGroupPolicy")).get("subGroupSize")
     if fields.count(subgroup, default=0):
-        notes[SUBGROUP_SIZE] = str(subgroup)
+        notes[constants.LWS_SUBGROUP_SIZE] = str(subgroup)
 
     def make(group: int, worker: int) -> MadePod:
         own = f"{name}-{group}" if worker == 0 else f"{name}-{group}-{worker}"
-        labels = {constants.LWS_NAME: name, GROUP_INDEX: str(group), WORKER_INDEX: str(worker)}
-        labels[POD_INDEX] = str(worker or group)
+        labels = {
+            constants.LWS_NAME: name,
+            constants.LWS_GROUP_INDEX: str(group),
+            constants.LWS_WORKER_INDEX: str(worker),
+            constants.POD_INDEX: str(worker or group),
+        }
         owner = name if worker == 0 else f"{name}-{group}"
-        asks = {LEADER_REQUESTS_TPUS: "true"} if worker and _requests_chips(pods.get(leader)) else {}
+        asks = {constants.LWS_LEADER_REQUESTS_TPUS: "true"} if worker and requests_chips(pods.get(leader)) else {}
         host = {"hostname": own, "subdomain": f"{name}-{group}" if by_group else name}
         path: Path = ("spec", "leaderWorkerTemplate", "workerTemplate" if worker else leader)
-        reference = (*_STATEFUL_SET, owner)
+        reference = (*STATEFUL_SET, owner)
         return MadePod(_pod(raw, path, {"name": own}, reference, labels, notes={**notes, **asks}, host=host), {})
 
     replicas = fields.count(spec.get("replicas"), default=1)
@@ -212,13 +214,6 @@ def _of_leader_worker_set(raw: Json) -> list[Template]:
         Template(path=(*base, part), groups=replicas, numbers=numbers, make=make, numbered_by_controller=True)
         for part, numbers in parts.items()
     ]
-
-
-def _requests_chips(template: object) -> bool:
-    try:
-        return bool(requested_chips("pod template", fields.mapping(template).get("spec")))
-    except MalformedObject:
-        return False
 
 
 def _of_unnumbered(raw: Json, controller: str) -> Template:

@@ -22,6 +22,7 @@ from provisioner.environment.variables import (
     workers_of,
 )
 from provisioner.kube import fields
+from provisioner.workloads.owners import STATEFUL_SET
 
 
 class Injection(StrEnum):
@@ -184,4 +185,4 @@ def _slices_together(pod: TpuPod) -> bool:
 
 
 def _stateful(pod: TpuPod) -> bool:
-    return pod.owner is not None and pod.owner[:2] == ("apps/v1", "StatefulSet") and owner_to_read(pod) is not None
+    return pod.owner is not None and pod.owner.type == STATEFUL_SET and owner_to_read(pod) is not None

@@ -28,7 +28,7 @@ from provisioner.environment.inject import (
 )
 from provisioner.environment.layout import LayoutError, layout_of
 from provisioner.environment.numbering import OwnerKey
-from provisioner.environment.pods import POD_INDEX, Container, TpuPod, read_pod
+from provisioner.environment.pods import Container, TpuPod, read_pod
 from provisioner.environment.review import OwnerError, review_pod
 from provisioner.environment.variables import PROCESS_ADDRESSES, PROCESS_PORTS, WORKER_HOSTNAMES, WORKER_ID
 from provisioner.kube import fields
@@ -40,7 +40,7 @@ JOB_NAME_VARIABLE = "TPU_PROVISIONER_JOB_NAME"
 #: and the index of a StatefulSet's pod as a label since 1.28.
 _NUMBERS = (
     ("annotations", constants.COMPLETION_INDEX),
-    ("labels", POD_INDEX),
+    ("labels", constants.POD_INDEX),
     ("labels", constants.JOB_GLOBAL_INDEX),
     ("labels", constants.JOB_INDEX),
 )

@@ -10,22 +10,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from provisioner import constants
-from provisioner.environment.pods import (
-    GROUP_INDEX,
-    LEADER_REQUESTS_TPUS,
-    POD_INDEX,
-    SUBGROUP_SIZE,
-    WORKER_INDEX,
-    TpuPod,
-)
+from provisioner.environment.pods import TpuPod, requests_chips
 from provisioner.kube import fields
-from provisioner.kube.fields import MalformedObject
-from provisioner.kube.podspec import requested_chips
 from provisioner.model import bounds
 from provisioner.workloads import JOBSET, PLAIN_JOB
+from provisioner.workloads.job import JOB
+from provisioner.workloads.owners import STATEFUL_SET
 
-_STATEFUL_SET = ("apps/v1", "StatefulSet")
-_JOB = ("batch/v1", "Job")
 #: The first port of processes: libtpu's on GKE, and the one that LeaderWorkerSet uses.
 PROCESS_PORT = 8471
 _LWS_PROCESS_PORT = 8476
@@ -90,9 +81,9 @@ def owner_to_read(pod: TpuPod) -> OwnerKey | None:
         return None
     if jobset := pod.marks.get(constants.JOBSET_NAME):
         return OwnerKey("JobSet", JOBSET.root, JOBSET.resource, pod.namespace, jobset, "")
-    if owner[:2] == _STATEFUL_SET:
+    if owner.type == STATEFUL_SET:
         return OwnerKey("StatefulSet", "/apis/apps/v1", "statefulsets", pod.namespace, owner.name, owner.uid)
-    if owner[:2] == _JOB:
+    if owner.type == JOB:
         return OwnerKey("Job", PLAIN_JOB.root, PLAIN_JOB.resource, pod.namespace, owner.name, owner.uid)
     return None
 
@@ -132,9 +123,11 @@ def _of_stateful_set(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Num
         )
     if len(service) > bounds.LABEL_VALUE:
         raise NumberingError(f"{key.title}: {bounds.too_long('spec.serviceName', service, bounds.LABEL_VALUE)}")
-    ordinal = fields.index(pod.marks.get(POD_INDEX, "") or pod.name.removeprefix(f"{key.name}-"))
+    ordinal = fields.index(pod.marks.get(constants.POD_INDEX, "") or pod.name.removeprefix(f"{key.name}-"))
     if ordinal is None or ordinal < first:
-        raise NumberingError(f"it has no number: neither label {POD_INDEX} nor its name tells one from {first} on")
+        raise NumberingError(
+            f"it has no number: neither label {constants.POD_INDEX} nor its name tells one from {first} on"
+        )
     return Numbering(
         index=ordinal - first,
         pods=fields.count(spec.get("replicas"), default=1),
@@ -162,17 +155,16 @@ def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering
     listed = fields.mappings(spec.get("replicatedJobs"))
     if len(listed) > bounds.REPLICATED_JOBS:
         raise NumberingError(f"{key.title} {bounds.too_many('replicated jobs', len(listed), bounds.REPLICATED_JOBS)}")
-    entries = [each for each in listed if _chips_of(each)]
+    entries = [each for each in listed if requests_chips(_job_of(each).get("template"))]
     names = [fields.name(each.get("name")) for each in entries]
     if own not in names or number is None:
         raise NumberingError(f"{key.title} has no replicated job {own!r} that requests chips")
     replicas = [fields.count(each.get("replicas"), default=1) for each in entries]
     place = names.index(own)
-    job = fields.mapping(fields.mapping(entries[place].get("template")).get("spec"))
     subdomain = _subdomain(pod)
     return Numbering(
         index=_completion_index(pod, key),
-        pods=fields.count(job.get("parallelism"), default=1),
+        pods=fields.count(_job_of(entries[place]).get("parallelism"), default=1),
         prefix=f"{key.name}-{own}-{number}-",
         first=0,
         suffix=subdomain,
@@ -182,24 +174,24 @@ def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering
     )
 
 
-def _chips_of(replicated_job: Mapping[str, Any]) -> int:
-    job = fields.mapping(fields.mapping(replicated_job.get("template")).get("spec"))
-    try:
-        return requested_chips("replicated job", fields.mapping(job.get("template")).get("spec"))
-    except MalformedObject:
-        return 0
+def _job_of(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the specification of the child Jobs."""
+    return fields.mapping(fields.mapping(replicated_job.get("template")).get("spec"))
 
 
 def _of_leader_worker_set(pod: TpuPod) -> Numbering:
     """Return the numbers of a pod of a group; the group alone makes a slice, and its labels tell all."""
     name, marks = pod.marks[constants.LWS_NAME], pod.marks
-    worker, group, size = (fields.index(marks.get(key, "")) for key in (WORKER_INDEX, GROUP_INDEX, constants.LWS_SIZE))
+    worker, group, size = (
+        fields.index(marks.get(key, ""))
+        for key in (constants.LWS_WORKER_INDEX, constants.LWS_GROUP_INDEX, constants.LWS_SIZE)
+    )
     if worker is None or group is None or size is None:
         raise NumberingError(f"LeaderWorkerSet {pod.namespace}/{name}: its group, number or size is missing")
-    if marks.get(SUBGROUP_SIZE):
+    if marks.get(constants.LWS_SUBGROUP_SIZE):
         raise NumberingError("its group has sub-groups, which LeaderWorkerSet numbers itself")
     # Where the leader has no chips the workers alone are the slice.
-    with_leader = worker == 0 or LEADER_REQUESTS_TPUS in marks
+    with_leader = worker == 0 or constants.LWS_LEADER_REQUESTS_TPUS in marks
     subdomain = _subdomain(pod)
     return Numbering(
         index=worker if with_leader else worker - 1,

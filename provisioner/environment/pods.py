@@ -11,45 +11,31 @@ from provisioner import constants
 from provisioner.admission.patch import pointer
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
+from provisioner.kube.podspec import requested_chips
 from provisioner.kube.quantities import parse_quantity
 from provisioner.model import bounds
-from provisioner.workloads.owners import marked
+from provisioner.workloads.owners import Owner, controller_of, marks
 
 #: As label or annotation, "enabled" or "disabled": the key of gke-tpu-env-injector, and ours.
 INJECT_KEYS = ("tpu-provisioner.cloud.google.com/inject", "gke-tpu-env-injector.aaronbatilo.dev/inject")
 #: As label or annotation, "true" or "false": whether several slices of a StatefulSet work together.
 MULTISLICE = "tpu-provisioner.cloud.google.com/multislice"
-_LWS = "leaderworkerset.sigs.k8s.io/"
-POD_INDEX = "apps.kubernetes.io/pod-index"
-WORKER_INDEX = f"{_LWS}worker-index"
-GROUP_INDEX = f"{_LWS}group-index"
-SUBGROUP_SIZE = f"{_LWS}subgroup-size"
-LEADER_REQUESTS_TPUS = f"{_LWS}leader-requests-tpus"
 #: Labels or annotations of a pod that are read.
 _MARKS = (
     MULTISLICE,
-    POD_INDEX,
-    WORKER_INDEX,
-    GROUP_INDEX,
-    SUBGROUP_SIZE,
-    LEADER_REQUESTS_TPUS,
+    constants.POD_INDEX,
     constants.COMPLETION_INDEX,
     constants.JOBSET_NAME,
     constants.REPLICATED_JOB_NAME,
     constants.JOB_INDEX,
     constants.LWS_NAME,
     constants.LWS_SIZE,
+    constants.LWS_GROUP_INDEX,
+    constants.LWS_WORKER_INDEX,
+    constants.LWS_SUBGROUP_SIZE,
+    constants.LWS_LEADER_REQUESTS_TPUS,
     constants.SLICE_TOPOLOGY,
 )
-
-
-class Reference(NamedTuple):
-    """A pod's controller, by its owner reference."""
-
-    api_version: str
-    kind: str
-    name: str
-    uid: str
 
 
 class Given(NamedTuple):
@@ -85,7 +71,7 @@ class TpuPod:
     name: str
     #: "enabled", "disabled", or empty: the pod does not say.
     wish: str
-    owner: Reference | None
+    owner: Owner | None
     #: Those labels or annotations that are read, and are there.
     marks: Mapping[str, str]
     subdomain: str
@@ -130,13 +116,12 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "", *, at: tuple[str | int
             f"more than {bounds.TPU_CONTAINERS} of its containers request {constants.TPU_RESOURCE}; use fewer"
         )
     selector = fields.mapping(spec.get("nodeSelector"))
-    found = {key: marked(metadata, key) for key in _MARKS}
     return TpuPod(
         namespace=namespace or fields.name(metadata.get("namespace")),
         name=fields.name(metadata.get("name")),
         wish=wish_of(metadata),
-        owner=_owner(metadata),
-        marks={key: value for key, value in found.items() if value},
+        owner=controller_of(metadata),
+        marks=marks(metadata, _MARKS),
         subdomain=fields.name(spec.get("subdomain")),
         accelerator=_label(selector.get(constants.TPU_ACCELERATOR)),
         topology=_label(selector.get(constants.TPU_TOPOLOGY)),
@@ -151,6 +136,14 @@ def wish_of(metadata: Mapping[str, Any]) -> str:
     labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
     said = [where.get(key) for key in INJECT_KEYS for where in (labels, annotations)]
     return next((wish for wish in ("disabled", "enabled") if wish in said), "")
+
+
+def requests_chips(template: object) -> bool:
+    """Whether the pods of a template request chips; one that does not say how many is somebody else's to judge."""
+    try:
+        return bool(requested_chips("pod template", fields.mapping(template).get("spec")))
+    except MalformedObject:
+        return False
 
 
 def _containers(spec: Mapping[str, Any], at: tuple[str | int, ...]) -> Iterator[Container]:
@@ -195,13 +188,6 @@ def _given(env: object) -> dict[str, Given]:
             elsewhere = raw.get("valueFrom") is not None
             found[name] = Given(place, None if elsewhere else fields.text(raw.get("value")))
     return found
-
-
-def _owner(metadata: Mapping[str, Any]) -> Reference | None:
-    for raw in fields.mappings(metadata.get("ownerReferences")):
-        if raw.get("controller") is True:
-            return Reference(*(fields.name(raw.get(key)) for key in ("apiVersion", "kind", "name", "uid")))
-    return None
 
 
 def _label(raw: object) -> str:

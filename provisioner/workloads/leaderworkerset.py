@@ -22,14 +22,13 @@ from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.workloads.kind import Claim, Kind
-from provisioner.workloads.owners import Owner, controller_of
+from provisioner.workloads.owners import STATEFUL_SET, Owner, controller_of
 
 KIND = WorkloadKind.LEADER_WORKER_SET.value
 API_VERSION = WorkloadKind.LEADER_WORKER_SET.api_version
 
 #: What a decision needs of a set that is rejected for having too many labels.
 _KEPT_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
-_STATEFUL_SET = ("apps/v1", "StatefulSet")
 #: Digits of maxSurge as a percentage: the API takes at most 100 %.
 _PERCENT_DIGITS = 3
 
@@ -203,7 +202,7 @@ def member_of(raw: object) -> Member | None:
     set_name = fields.name(fields.mapping(metadata.get("labels")).get(constants.LWS_NAME))
     if not set_name:
         return None
-    owner = _owner_of(metadata, _STATEFUL_SET)
+    owner = _owner_of(metadata, STATEFUL_SET)
     if owner is None:
         return None
     ordinal = _ordinal(fields.name(metadata.get("name")), owner.name)

@@ -98,11 +98,15 @@ def test_every_recorded_pod_has_its_place_and_leads_to_the_set() -> None:
         places[pod["metadata"]["name"]] = (member.set_name, member.group, member.worker, member.size)
         owner = sets[member.owner_uid].owner
         if member.worker > 0:
-            assert owner == Owner(kind="Pod", name=member.leader_name, uid=f"uid-of-pod-{member.leader_name}")
+            assert owner == Owner(
+                api_version="v1", kind="Pod", name=member.leader_name, uid=f"uid-of-pod-{member.leader_name}"
+            )
             leader = member_of(recorded("Pod", member.leader_name))
             assert leader is not None
             owner = sets[leader.owner_uid].owner
-        assert owner == Owner(kind="LeaderWorkerSet", name="serve", uid="uid-of-lws-serve")
+        assert owner == Owner(
+            api_version="leaderworkerset.x-k8s.io/v1", kind="LeaderWorkerSet", name="serve", uid="uid-of-lws-serve"
+        )
     assert places == {
         "serve-0": ("serve", 0, 0, 2),
         "serve-0-1": ("serve", 0, 1, 2),

@@ -15,13 +15,14 @@ from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.model.workloads import WorkloadKind, group_key
 from provisioner.slices.offline.documents import Path
+from provisioner.workloads.job import JOB
 from provisioner.workloads.jobset import replicated_jobs_of
+from provisioner.workloads.owners import STATEFUL_SET
 
 Json = dict[str, Any]
 
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _BY_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
-_LWS = "leaderworkerset.sigs.k8s.io/"
 _PLACEMENT = (_EXCLUSIVE, _BY_SELECTOR)
 _INDEXED = "Indexed"
 _RESOURCES = (constants.TPU_RESOURCE, "cpu", "memory")
@@ -181,7 +182,7 @@ def _pod_of_job(owner: Json, template: Json, job_name: str, job_uid: str, now: d
         "job-name": job_name,
     }
     marked = _with_marks(template, labels=labels, annotations={})
-    return _pod(marked, owner, f"{job_name}-0-xxxxx", ("batch/v1", "Job", job_name, job_uid), now)
+    return _pod(marked, owner, f"{job_name}-0-xxxxx", (*JOB, job_name, job_uid), now)
 
 
 def _leader_of_group(raw: Json, template: Json, number: int, now: datetime) -> Json:
@@ -193,17 +194,17 @@ def _leader_of_group(raw: Json, template: Json, number: int, now: datetime) -> J
     leader = f"{name}-{number}"
     labels = {
         constants.LWS_NAME: name,
-        f"{_LWS}worker-index": "0",
-        f"{_LWS}group-index": str(number),
-        f"{_LWS}group-key": group_key(namespace, leader),
-        "apps.kubernetes.io/pod-index": str(number),
-        "statefulset.kubernetes.io/pod-name": leader,
+        constants.LWS_WORKER_INDEX: "0",
+        constants.LWS_GROUP_INDEX: str(number),
+        constants.LWS_GROUP_KEY: group_key(namespace, leader),
+        constants.POD_INDEX: str(number),
+        constants.STATEFUL_SET_POD_NAME: leader,
     }
     annotations = {constants.LWS_SIZE: str(fields.count(pods.get("size"), default=1))}
     if constants.LWS_EXCLUSIVE_TOPOLOGY in own:
         annotations[constants.LWS_EXCLUSIVE_TOPOLOGY] = own[constants.LWS_EXCLUSIVE_TOPOLOGY]
     marked = _with_marks(template, labels=labels, annotations=annotations)
-    return _pod(marked, metadata, leader, ("apps/v1", "StatefulSet", name, f"uid-of-statefulset-{name}"), now)
+    return _pod(marked, metadata, leader, (*STATEFUL_SET, name, f"uid-of-statefulset-{name}"), now)
 
 
 def _what_is_read(template: Json) -> Json:
