@@ -19,6 +19,8 @@ OBJECT_NAME = 253
 ANNOTATION = 4096
 #: The scheduler's words on a pod: what an Event can show.
 SCHEDULER_MESSAGE = 1024
+#: A condition's message: the API takes 32,768, and a reader far fewer.
+CONDITION_MESSAGE = 2048
 #: What an error message quotes of a text that is wrong.
 QUOTED = 80
 

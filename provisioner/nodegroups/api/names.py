@@ -1,0 +1,159 @@
+"""Every name that is given or read: of children, finalizers, labels, annotations, ownership marks and requests.
+
+A child has the name of its resource in Compute Engine. Names and finalizers are those of gke-labs/tpu-operator, so
+that what it made is found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from dataclasses import dataclass
+
+from provisioner import constants
+from provisioner.model import bounds
+from provisioner.nodegroups.api.types import Kind, ObjectMeta, OperationType
+
+# --- children ---
+_SUFFIXES = {
+    Kind.WORKLOAD_POLICY: "policy",
+    Kind.INSTANCE_TEMPLATE: "template",
+    Kind.MANAGED_INSTANCE_GROUP: "mig",
+}
+_HASH_DIGITS = 8
+#: Longest name of a resource in Compute Engine.
+_RESOURCE_NAME = 63
+#: Longest name of a group: what the longest name of a child, `<group>-template-<8 digits>`, leaves of it.
+NAME_BUDGET = _RESOURCE_NAME - max(len(f"-{suffix}-") for suffix in _SUFFIXES.values()) - _HASH_DIGITS
+_RESOURCE_FORM = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
+
+# --- finalizers ---
+#: Of a group, in the order in which they are removed.
+CLEANUP_MIG = "tpu.google.com/cleanup-mig"
+CLEANUP_TEMPLATE = "tpu.google.com/cleanup-template"
+CLEANUP_POLICY = "tpu.google.com/cleanup-policy"
+CLEANUP_NODES = "tpu.google.com/cleanup-nodes"
+CLEANUP_DEVICE_PLUGIN = "tpu.google.com/cleanup-device-plugin"
+GROUP_FINALIZERS = (CLEANUP_MIG, CLEANUP_TEMPLATE, CLEANUP_POLICY, CLEANUP_NODES, CLEANUP_DEVICE_PLUGIN)
+#: Of children.
+CHILD_FINALIZERS = {
+    Kind.WORKLOAD_POLICY: "tpu.google.com/workloadpolicy-cleanup",
+    Kind.INSTANCE_TEMPLATE: "tpu.google.com/instancetemplate-cleanup",
+    Kind.MANAGED_INSTANCE_GROUP: "tpu.google.com/managedinstancegroup-cleanup",
+}
+
+# --- labels of nodes; the first two also of children and of Secrets with tokens ---
+GROUP_NAMESPACE = "cloud.google.com/tpu-node-group-namespace"
+GROUP_NAME = "cloud.google.com/tpu-node-group-name"
+ACCELERATOR = constants.TPU_ACCELERATOR
+CHIP_COUNT = constants.ACCELERATOR_COUNT
+TOPOLOGY = constants.TPU_TOPOLOGY
+#: The machine's number in its slice, from 0.
+WORKER_INDEX = "tpu-provisioner.cloud.google.com/worker-index"
+
+# --- annotations, "true" but for the last ---
+#: On any of the kinds: take a resource of this name that carries no mark for one's own, as gke-labs/tpu-operator's.
+ADOPT = "tpu-provisioner.cloud.google.com/adopt"
+#: On a group that is being deleted: wait neither for pods to leave nor for nodes to be free.
+FORCE = "tpu-provisioner.cloud.google.com/force"
+#: On a group, an RFC 3339 time: slices made anew before it do not count against the limit.
+RECREATIONS_RESET = "tpu-provisioner.cloud.google.com/recreations-reset"
+READ_ANNOTATIONS = (ADOPT, FORCE, RECREATIONS_RESET)
+
+# --- ownership marks ---
+#: What the API server takes for the name of a namespace or an object, and the UIDs that it gives.
+_NAMESPACE = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+_NAME = r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?"
+_UID = r"[A-Za-z0-9](?:[-A-Za-z0-9]{0,62}[A-Za-z0-9])?"
+_IDENTITY = re.compile(rf"{_NAMESPACE} {_NAME} {_UID}")
+_MARK = re.compile(
+    rf"tpu-provisioner: (?P<kind>{'|'.join(Kind)}) (?P<namespace>{_NAMESPACE})/(?P<name>{_NAME})"
+    rf" uid (?P<uid>{_UID}) cluster (?P<cluster_uid>{_UID})"
+)
+#: Namespace of request ids: any constant will do, as long as it stays the same.
+_REQUESTS = uuid.UUID("5f0d7d6e-3b0c-5d0e-9f2a-6c1b8e4a7d21")
+
+
+def child_name(group: ObjectMeta, kind: Kind) -> str:
+    """Return the name of a group's child, and of its resource: equal for equal groups, and of no other group."""
+    digest = hashlib.sha256(group.uid.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]
+    return f"{group.name}-{_SUFFIXES[kind]}-{digest}"
+
+
+def group_name_problem(name: str) -> str:
+    """Say why a group cannot have this name; empty where it can."""
+    if len(name) > NAME_BUDGET:
+        return (
+            f"name {bounds.quoted(name)} has {len(name)} characters, and names of its resources in Compute Engine "
+            f"leave {NAME_BUDGET}; make the group anew with a shorter name"
+        )
+    return resource_name_problem(name)
+
+
+def resource_name_problem(name: str) -> str:
+    """Say why a resource of Compute Engine, and so a child, cannot have this name; empty where it can."""
+    if len(name) <= _RESOURCE_NAME and _RESOURCE_FORM.fullmatch(name):
+        return ""
+    return (
+        f"name {bounds.quoted(name)} is none for Compute Engine, which takes at most {_RESOURCE_NAME} lower-case "
+        f"letters, digits and hyphens, a letter first and no hyphen last; make the object anew with another name"
+    )
+
+
+def is_identity(namespace: str, name: str, uid: str) -> bool:
+    """Whether the API server can have given an object this namespace, name and UID."""
+    return _IDENTITY.fullmatch(f"{namespace} {name} {uid}") is not None
+
+
+def group_labels(group: ObjectMeta) -> dict[str, str]:
+    """Return the two labels that say which group something belongs to; the name must be within its budget."""
+    return {GROUP_NAMESPACE: group.namespace, GROUP_NAME: group.name}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Whose a resource of Compute Engine is: the object that it was made for, and the cluster of that object."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    uid: str
+    #: UID of the namespace kube-system.
+    cluster_uid: str
+
+    def __str__(self) -> str:
+        return f"tpu-provisioner: {self.kind} {self.namespace}/{self.name} uid {self.uid} cluster {self.cluster_uid}"
+
+
+def mark_of(meta: ObjectMeta, kind: Kind, cluster_uid: str) -> Mark:
+    """Return the mark of resources that are made for an object: a child's own, or its group's where it has one."""
+    owner = meta.owner
+    if owner is not None and owner.kind == Kind.TPU_NODE_GROUP:
+        return Mark(
+            kind=Kind.TPU_NODE_GROUP,
+            namespace=meta.namespace,
+            name=owner.name,
+            uid=owner.uid,
+            cluster_uid=cluster_uid,
+        )
+    return Mark(kind=kind, namespace=meta.namespace, name=meta.name, uid=meta.uid, cluster_uid=cluster_uid)
+
+
+def parse_mark(description: str) -> Mark | None:
+    """Read the mark that a resource's description is; None for any other text, also for one that has more in it."""
+    match = _MARK.fullmatch(description)
+    if match is None:
+        return None
+    return Mark(
+        kind=Kind(match["kind"]),
+        namespace=match["namespace"],
+        name=match["name"],
+        uid=match["uid"],
+        cluster_uid=match["cluster_uid"],
+    )
+
+
+def request_id(uid: str, operation: OperationType, attempt: int) -> str:
+    """Return the id of a request for an object's resource: the same for the same attempt, so that it counts once."""
+    return str(uuid.uuid5(_REQUESTS, f"{uid}/{operation}/{attempt}"))

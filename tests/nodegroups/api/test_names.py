@@ -1,0 +1,192 @@
+"""Names of children fit Compute Engine, and a mark says whose a resource is to its own reader alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.types import Kind, ObjectMeta, OperationType, Owner
+
+UID = "0b5c9f0e-6f63-4c2b-9b6e-6d7f9a3d1c11"
+CLUSTER_UID = "9d2e7c66-0f0a-4b0e-8f0f-0a4c6c1b2d3e"
+GROUP = ObjectMeta(namespace="research", name="slice", uid=UID)
+MARK = f"tpu-provisioner: TPUNodeGroup research/slice uid {UID} cluster {CLUSTER_UID}"
+CHILDREN = (Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE, Kind.MANAGED_INSTANCE_GROUP)
+
+GROUP_NAMES = st.from_regex(r"[a-z](?:[-a-z0-9]{0,43}[a-z0-9])?", fullmatch=True)
+UIDS = st.uuids().map(str)
+NAMESPACES = st.from_regex(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
+OBJECT_NAMES = st.from_regex(r"[a-z0-9](?:[-.a-z0-9]{0,80}[a-z0-9])?", fullmatch=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "want"),
+    [
+        (Kind.WORKLOAD_POLICY, "slice-policy-a618e442"),
+        (Kind.INSTANCE_TEMPLATE, "slice-template-a618e442"),
+        (Kind.MANAGED_INSTANCE_GROUP, "slice-mig-a618e442"),
+    ],
+)
+def test_a_child_is_called_as_the_operator_of_before_called_it(kind: Kind, want: str) -> None:
+    # printf 0b5c9f0e-6f63-4c2b-9b6e-6d7f9a3d1c11 | sha256sum | cut -c-8
+    assert names.child_name(GROUP, kind) == want
+
+
+def test_the_budget_of_names_is_that_of_the_longest_child() -> None:
+    assert names.NAME_BUDGET == 45
+    longest = ObjectMeta(namespace="n", name="a" * 45, uid=UID)
+    assert max(len(names.child_name(longest, kind)) for kind in CHILDREN) == 63
+
+
+@given(GROUP_NAMES, UIDS)
+def test_names_within_the_budget_give_names_of_resources(name: str, uid: str) -> None:
+    assert names.group_name_problem(name) == ""
+    group = ObjectMeta(namespace="n", name=name, uid=uid)
+    of_children = [names.child_name(group, kind) for kind in CHILDREN]
+    assert [names.resource_name_problem(each) for each in of_children] == ["", "", ""]
+    assert len(set(of_children)) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        pytest.param("slice-1", "", id="letters, digits and hyphens"),
+        pytest.param("a" * 45, "", id="as long as can be"),
+        pytest.param("a" * 46, "has 46 characters, and names of its resources in Compute Engine leave", id="too long"),
+        pytest.param("1-slice", "a letter first", id="a digit first"),
+        pytest.param("my.slice", "digits and hyphens", id="a dot, which Kubernetes takes"),
+        pytest.param("", "is none for Compute Engine", id="no name"),
+        pytest.param("slice\n", "is none for Compute Engine", id="a line end"),
+    ],
+)
+def test_names_of_groups(name: str, want: str) -> None:
+    problem = names.group_name_problem(name)
+    assert want in problem
+    assert bool(problem) == bool(want)
+
+
+@pytest.mark.parametrize(
+    ("name", "good"),
+    [
+        pytest.param("a" * 63, True, id="a child may use all that Compute Engine takes"),
+        pytest.param("a" * 64, False, id="one more is too long"),
+        pytest.param("slice-", False, id="a hyphen last"),
+    ],
+)
+def test_names_of_resources(name: str, good: bool) -> None:
+    assert (names.resource_name_problem(name) == "") is good
+
+
+@pytest.mark.parametrize(
+    ("identity", "good"),
+    [
+        pytest.param(("research", "slice", UID), True, id="what the API server gives"),
+        pytest.param(("research", "my.slice", UID), True, id="a dot in a name"),
+        pytest.param(("research", "slice uid 1", UID), False, id="a blank in a name"),
+        pytest.param(("research", "slice", f"{UID}\n"), False, id="a line end"),
+        pytest.param(("re/search", "slice", UID), False, id="a stroke in a namespace"),
+        pytest.param(("", "slice", UID), False, id="no namespace"),
+        pytest.param(("n" * 64, "slice", UID), False, id="a namespace that is too long"),
+        pytest.param(("research", "s" * 254, UID), False, id="a name that is too long"),
+    ],
+)
+def test_identities(identity: tuple[str, str, str], good: bool) -> None:
+    assert names.is_identity(*identity) is good
+
+
+@given(st.sampled_from(list(Kind)), NAMESPACES, OBJECT_NAMES, UIDS, UIDS)
+def test_a_mark_is_one_line_that_is_read_back(
+    kind: Kind, namespace: str, name: str, uid: str, cluster_uid: str
+) -> None:
+    mark = names.mark_of(ObjectMeta(namespace=namespace, name=name, uid=uid), kind, cluster_uid)
+    text = str(mark)
+    assert len(text.splitlines()) == 1
+    assert len(text) <= 2048
+    assert names.parse_mark(text) == mark
+
+
+def test_a_resource_of_a_groups_child_is_the_groups() -> None:
+    child = ObjectMeta(
+        namespace="research",
+        name="slice-mig-a618e442",
+        uid="6f3b8d55-7a0b-4f61-8a5e-2f9d0c7b6a54",
+        owner=Owner(kind="TPUNodeGroup", name="slice", uid=UID),
+    )
+    assert str(names.mark_of(child, Kind.MANAGED_INSTANCE_GROUP, CLUSTER_UID)) == MARK
+    assert str(names.mark_of(GROUP, Kind.TPU_NODE_GROUP, CLUSTER_UID)) == MARK
+
+
+def test_a_child_that_another_kind_owns_is_its_own() -> None:
+    child = ObjectMeta(namespace="research", name="t", uid=UID, owner=Owner(kind="Deployment", name="d", uid="1"))
+    assert str(names.mark_of(child, Kind.INSTANCE_TEMPLATE, CLUSTER_UID)) == (
+        f"tpu-provisioner: InstanceTemplate research/t uid {UID} cluster {CLUSTER_UID}"
+    )
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        pytest.param("", id="nothing"),
+        pytest.param("TPU slice of the research team", id="words of somebody else"),
+        pytest.param(f" {MARK}", id="a blank before it"),
+        pytest.param(f"{MARK}\n", id="a line end behind it"),
+        pytest.param(f"{MARK}\n{MARK}", id="two marks"),
+        pytest.param(f"was {MARK}", id="words before it"),
+        pytest.param(f"{MARK} {MARK.removeprefix('tpu-provisioner: ')}", id="two owners"),
+        pytest.param(MARK.replace("TPUNodeGroup", "Deployment"), id="a kind that is not ours"),
+        pytest.param(MARK.replace("TPUNodeGroup", "tpunodegroup"), id="another case"),
+        pytest.param(MARK.replace("research/", "a/research/"), id="two namespaces"),
+        pytest.param(MARK.replace(" uid ", "  uid "), id="two blanks"),
+        pytest.param(MARK.replace(" uid ", "\N{NO-BREAK SPACE}uid "), id="a blank of another kind"),
+        pytest.param(MARK.replace("slice", "sl\N{LATIN SMALL LETTER DOTLESS I}ce"), id="a letter that looks alike"),
+        pytest.param(MARK.replace(f" cluster {CLUSTER_UID}", ""), id="no cluster"),
+        pytest.param(f"{MARK}{'x' * 5000}", id="far too long"),
+    ],
+)
+def test_what_is_no_mark(description: str) -> None:
+    assert names.parse_mark(description) is None
+
+
+@given(st.text())
+def test_any_text_is_a_mark_only_if_it_is_written_so(description: str) -> None:
+    mark = names.parse_mark(description)
+    assert mark is None or str(mark) == description
+
+
+@given(UIDS, UIDS, st.integers(1, 99), st.integers(1, 99))
+def test_a_request_id_is_that_of_its_attempt_alone(one: str, other: str, first: int, second: int) -> None:
+    create = names.request_id(one, OperationType.CREATE, first)
+    assert create == names.request_id(one, OperationType.CREATE, first)
+    assert create != names.request_id(one, OperationType.DELETE, first)
+    assert (create == names.request_id(one, OperationType.CREATE, second)) is (first == second)
+    assert (create == names.request_id(other, OperationType.CREATE, first)) is (one == other)
+
+
+def test_a_request_id_stays_the_same_from_release_to_release() -> None:
+    assert names.request_id(UID, OperationType.CREATE, 1) == "e0df9d5e-d62b-577c-b78d-468f2ace8053"
+
+
+def test_finalizers_are_those_of_the_operator_of_before() -> None:
+    # Objects that it made carry them, and only who knows them can let the objects go.
+    assert names.GROUP_FINALIZERS == (
+        "tpu.google.com/cleanup-mig",
+        "tpu.google.com/cleanup-template",
+        "tpu.google.com/cleanup-policy",
+        "tpu.google.com/cleanup-nodes",
+        "tpu.google.com/cleanup-device-plugin",
+    )
+    assert sorted(names.CHILD_FINALIZERS.values()) == [
+        "tpu.google.com/instancetemplate-cleanup",
+        "tpu.google.com/managedinstancegroup-cleanup",
+        "tpu.google.com/workloadpolicy-cleanup",
+    ]
+    assert set(names.CHILD_FINALIZERS) == set(CHILDREN)
+
+
+def test_the_labels_of_a_group() -> None:
+    assert names.group_labels(GROUP) == {
+        "cloud.google.com/tpu-node-group-namespace": "research",
+        "cloud.google.com/tpu-node-group-name": "slice",
+    }
