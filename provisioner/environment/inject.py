@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from provisioner import constants
+from provisioner import constants, tpu
 from provisioner.admission.patch import Operation
 from provisioner.environment.layout import Layout, LayoutError, layout_of
 from provisioner.environment.numbering import Numbering, NumberingError, numbering_of, owner_to_read
@@ -143,9 +143,13 @@ def _misfits(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> Iterab
         return
     pods = slice_pods(layout, numbering)
     if numbering.pods % pods or (numbering.slices and numbering.pods != pods):
-        yield (
-            f"a {layout.accelerator} slice of topology {layout.topology} has {pods} pods of {pod.chips} chips, and "
-            f"there are to be {numbering.pods}; make it {'' if numbering.slices else 'a multiple of '}{pods}"
+        yield tpu.not_whole_slices(
+            layout.accelerator,
+            layout.topology,
+            pods=pods,
+            chips_per_pod=pod.chips,
+            wanted=numbering.pods,
+            several=not numbering.slices,
         )
 
 

@@ -5,7 +5,7 @@ GKE has the last word, and what it refuses comes back through the error table of
 """
 
 from provisioner.tpu.catalogue import ACCELERATORS, Accelerator, MachineType, machine_type
-from provisioner.tpu.shapes import Shape, ShapeError, find_accelerator, resolve, shapes_of
+from provisioner.tpu.shapes import Shape, ShapeError, find_accelerator, not_whole_slices, resolve, shapes_of
 from provisioner.tpu.topology import Topology, TopologyError
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "TopologyError",
     "find_accelerator",
     "machine_type",
+    "not_whole_slices",
     "resolve",
     "shapes_of",
 ]

@@ -98,6 +98,16 @@ def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: s
     raise ShapeError(found)
 
 
+def not_whole_slices(
+    accelerator: str, topology: Topology, *, pods: int, chips_per_pod: int, wanted: int, several: bool
+) -> str:
+    """Say that `wanted` pods are not the `pods` of a slice, nor, where there may be several slices, a multiple."""
+    return (
+        f"a {accelerator} slice of topology {topology} has {pods} pods of {chips_per_pod} chips, and there are to be "
+        f"{wanted}; make it {'a multiple of ' if several else ''}{pods}"
+    )
+
+
 @lru_cache(maxsize=4096)
 def _outcome(accelerator: str, topology: str, chips_per_pod: int, machine_type: str) -> Shape | str:
     """Return the shape, or why there is none: a wrong request comes again in every round, as a right one does."""

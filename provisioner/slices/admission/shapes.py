@@ -109,7 +109,11 @@ def _misfit(pods: _Pods, shape: tpu.Shape) -> str:
         return ""
     if pods.number % hosts == 0 if pods.several else pods.number in (0, hosts):
         return ""
-    return (
-        f"a {shape.accelerator.label} slice of topology {shape.topology} has {hosts} pods of {shape.chips_per_pod} "
-        f"chips, and there are to be {pods.number}; make it {'a multiple of ' if pods.several else ''}{hosts}"
+    return tpu.not_whole_slices(
+        shape.accelerator.label,
+        shape.topology,
+        pods=hosts,
+        chips_per_pod=shape.chips_per_pod,
+        wanted=pods.number,
+        several=pods.several,
     )
