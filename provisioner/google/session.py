@@ -1,4 +1,4 @@
-"""The HTTP session under the GKE client: connection pool, time budget, and error answers of any shape.
+"""The HTTP session under the clients of Google's APIs: connection pool, time budget, and error answers of any shape.
 
 A call's time-out covers the fetching of a token too, name resolution, every address, proxy and TLS (`deadline`), so
 that none of them can make a create leave after the caller's lease has run out.
@@ -22,7 +22,7 @@ _CONNECT_TIMEOUT_SECONDS = 3.0
 _TOKEN_CONNECTIONS = 4
 
 
-class GkeSession(auth_requests.AuthorizedSession):
+class ApiSession(auth_requests.AuthorizedSession):
     """An authorized session whose time-outs are budgets and whose error answers are always exceptions."""
 
     def __init__(

@@ -23,6 +23,7 @@ from provisioner.constants import (
     POOL_JOBSET_NAME,
     POOL_JOBSET_UID,
 )
+from provisioner.google import errors as google_errors
 from provisioner.kube import store
 from provisioner.kube.lease import LeaseElector
 from provisioner.kube.reflector import Reflector
@@ -43,7 +44,7 @@ from provisioner.slices.planning.memory import answers, backoff, open_calls
 from provisioner.slices.planning.ownership import Ownership
 from provisioner.slices.planning.retire import arriving, unneeded
 from provisioner.slices.planning.supply import Supply
-from provisioner.slices.suppliers.gke import errors, exceptions, identity_check, translate
+from provisioner.slices.suppliers.gke import exceptions, identity_check, translate
 from provisioner.slices.suppliers.gke.names import pool_name
 from provisioner.slices.view import build as view_build
 from provisioner.slices.view.timeline import Timeline
@@ -496,7 +497,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="full-reservation-is-a-rate-limit",
         description="A full reservation, answered with 429, is asked again and again, and nothing else is tried.",
-        at=(errors, "_SURER_THAN_REASONS"),
+        at=(google_errors, "SURER_THAN_REASONS"),
         mutate=_without_surer_texts,
         search_from=40,
     ),

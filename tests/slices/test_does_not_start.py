@@ -15,10 +15,10 @@ from google.api_core import exceptions as api_exceptions
 from provisioner.cli import status
 from provisioner.cli.attention import attention
 from provisioner.cli.explain import explanations, lines, nothing_found
+from provisioner.google.errors import Call
 from provisioner.kube.errors import NotFound
 from provisioner.kube.reflector import Collection, Reflector
 from provisioner.model.capacity import FailureKind
-from provisioner.slices.suppliers.gke.errors import Call
 from provisioner.slices.suppliers.gke.exceptions import to_gke_error
 from provisioner.workloads import JOBSET
 from tests.support.controller import OTHER_CERTIFICATE, World

@@ -25,12 +25,13 @@ from google.cloud.container_v1.services.cluster_manager.transports.rest import C
 from google.protobuf import json_format  # type: ignore[import-untyped]
 
 import provisioner
-from provisioner.google.session import GkeSession
+from provisioner.google import failures
+from provisioner.google.errors import Call
+from provisioner.google.session import ApiSession
 from provisioner.model.capacity import NodePool, NodePoolRequest, Operation, OperationName, PoolName, WorkloadPolicy
 from provisioner.model.cluster import ClusterName
 from provisioner.settings import region_of
 from provisioner.slices.suppliers.gke import echoes, exceptions, translate
-from provisioner.slices.suppliers.gke.errors import Call
 from provisioner.slices.suppliers.gke.protocol import Cluster, Reservation
 
 GKE_ADDRESS = "https://container.googleapis.com"
@@ -89,7 +90,7 @@ class GkeClient:
         if credentials is None:
             credentials = auth_credentials.AnonymousCredentials() if endpoint else default_credentials()  # type: ignore[no-untyped-call]
         user_agent = f"tpu-provisioner/{provisioner.__version__}"
-        self._session = GkeSession(
+        self._session = ApiSession(
             credentials,
             connections=_CONNECTIONS,
             user_agent=user_agent,
@@ -243,14 +244,14 @@ class GkeClient:
         try:
             yield
         # The last two: an answer with a good status that is not what GKE answers.
-        except (*exceptions.SDK_ERRORS, json_format.Error, _UnreadableAnswerError) as error:
+        except (*failures.SDK_ERRORS, json_format.Error, _UnreadableAnswerError) as error:
             raise exceptions.to_gke_error(error, subject, call=call, grant_help=grant_help, values=values) from error
 
 
 class _Transport(ClusterManagerRestTransport):
     """The library's REST transport on a session of ours; its own has ten connections and no time budget."""
 
-    def __init__(self, session: GkeSession, *, host: str, user_agent: str) -> None:
+    def __init__(self, session: ApiSession, *, host: str, user_agent: str) -> None:
         self._given_session = session
         client_info = ClientInfo(user_agent=user_agent)  # type: ignore[no-untyped-call]
         super().__init__(host=host, credentials=session.credentials, client_info=client_info)

@@ -1,54 +1,14 @@
-"""What Google's libraries raise, read into what it means: answers of GKE, credentials, and the way there."""
+"""What Google's libraries raise in calls of GKE, as a `GkeError`."""
 
 from __future__ import annotations
 
-import re
-import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-import requests
-import urllib3.exceptions
-from google.api_core import exceptions as api_exceptions
-from google.auth import exceptions as auth_exceptions
+from provisioner.google import failures
+from provisioner.google.errors import Call
+from provisioner.slices.suppliers.gke.errors import GkeError, kind_of_answer, remedy_of
 
-from provisioner.model.capacity import Failure, FailureKind
-from provisioner.slices.suppliers.gke.errors import LOST, Answer, Call, GkeError, kind_of_answer, remedy_of
-
-#: What Google's libraries can raise, apart from mistakes in our own code. OSError: a CA bundle that is not there.
-SDK_ERRORS: tuple[type[Exception], ...] = (
-    api_exceptions.GoogleAPIError,
-    auth_exceptions.GoogleAuthError,
-    requests.RequestException,
-    urllib3.exceptions.HTTPError,
-    OSError,
-)
-
-_LOGIN_HELP = (
-    "On a workstation run `gcloud auth application-default login --impersonate-service-account=SA`; in a cluster bind "
-    "the provisioner's Kubernetes service account by Workload Identity."
-)
 GRANT_HELP = "Grant the provisioner's identity the permission named here on the project of the cluster."
-_LONGEST_RETRY_AFTER_SECONDS = 3600.0
-_LONGEST_MESSAGE = 2000
-_PASSWORD = re.compile(r"//[^/\s@]{1,500}@")
-#: Mistakes in an address or in a header: found before anything is sent, and there again next time.
-_BAD_ADDRESS = (
-    requests.exceptions.URLRequired,
-    requests.exceptions.MissingSchema,
-    requests.exceptions.InvalidSchema,
-    requests.exceptions.InvalidURL,
-    requests.exceptions.InvalidHeader,
-)
-#: urllib3's own word for "no connection was made". A name that does not resolve is a kind of the first.
-_NOT_CONNECTED = (
-    urllib3.exceptions.NewConnectionError,
-    urllib3.exceptions.NameResolutionError,
-    urllib3.exceptions.ConnectTimeoutError,
-    urllib3.exceptions.ProxyError,
-    ssl.SSLCertVerificationError,
-)
-#: What the metadata server says when the identity, and not the server, is at fault.
-_IDENTITY_REFUSED = re.compile(r"status: ?(400|401|403|404)|invalid_grant|IAM returned 40[134]", re.IGNORECASE)
 
 
 def to_gke_error(
@@ -60,127 +20,12 @@ def to_gke_error(
     a refused identity lacks; `values` are what the call says in words that may be a user's (see `echoes`). Raise the
     result `from` the exception.
     """
-    retry_after: float | None = None
-    code = 0
-    if isinstance(error, api_exceptions.RetryError) and isinstance(error.cause, Exception):
-        return to_gke_error(error.cause, subject, call=call, grant_help=grant_help, values=values)
-    words = str(error) or type(error).__name__
-    if isinstance(error, api_exceptions.GoogleAPICallError):
-        answer = _read_answer(error)
-        kind = kind_of_answer(answer, call, values)
-        words, retry_after, code = answer.message, answer.retry_after_seconds, answer.code
-        if kind is FailureKind.PERMISSION and answer.from_google:
-            words = f"{words} {_LOGIN_HELP if answer.code == 401 else remedy_of(words, grant_help)}"
-    elif isinstance(error, api_exceptions.DuplicateCredentialArgs):
-        kind = FailureKind.PERMISSION
-    elif isinstance(error, auth_exceptions.GoogleAuthError):
-        # A token is fetched before the call is sent, and again only after a 401: no effect either way.
-        kind = _kind_of_auth_error(error)
-        if kind is FailureKind.PERMISSION:
-            words = f"No credentials for GKE: {words} {_LOGIN_HELP}"
-    elif isinstance(error, _BAD_ADDRESS):
-        kind = FailureKind.INVALID
-        words = f"{words} Check the address in GKE_ENDPOINT and the proxy settings."
-    elif _never_sent(error):
-        kind = FailureKind.UNAVAILABLE
-        words = _why_not_connected(error) or words
-    else:
-        # A read that timed out, a connection that broke, an answer that cannot be parsed, anything new.
-        kind = LOST.read if call is Call.READ else LOST.create
-    # A proxy's address may hold its password.
-    words = _PASSWORD.sub("//…@", words)
-    failure = Failure(kind=kind, message=words[:_LONGEST_MESSAGE])
-    return GkeError(failure, subject, retry_after_seconds=retry_after, code=code)
-
-
-def _read_answer(error: api_exceptions.GoogleAPICallError) -> Answer:
-    response = getattr(error, "response", None)
-    body: object = None
-    retry_after: float | None = None
-    if isinstance(response, requests.Response):
-        retry_after = _seconds(response.headers.get("Retry-After", ""))
-        try:
-            body = response.json()
-        except ValueError:
-            body = None
-    # Google answers some errors of list-like calls with a list of one.
-    if isinstance(body, list) and body:
-        body = body[0]
-    detail = body.get("error") if isinstance(body, dict) else None
-    if not isinstance(detail, dict):
-        code = error.code
-        words = str(error.message or "") or (response.text if isinstance(response, requests.Response) else "")
-        return Answer(
-            code=int(code) if code is not None else 0,
-            message=words.strip() or f"HTTP {code} without a message",
-            status="",
-            reasons=frozenset(),
-            retry_after_seconds=retry_after,
-            # Without a response the error was made by the library itself from a status it trusts.
-            from_google=response is None,
-        )
-    reasons = set()
-    for key in ("errors", "details"):
-        for entry in detail.get(key) or ():
-            if isinstance(entry, dict):
-                reasons.add(str(entry.get("reason", "")))
-                retry_after = retry_after or _seconds(str(entry.get("retryDelay", "")).removesuffix("s"))
-    return Answer(
-        code=int(error.code or 0),
-        message=str(detail.get("message") or f"HTTP {error.code} without a message"),
-        status=str(detail.get("status") or ""),
-        reasons=frozenset(reasons),
-        retry_after_seconds=retry_after,
-        from_google=True,
+    values = tuple(values)
+    api = failures.Api(
+        name="GKE",
+        address_option="GKE_ENDPOINT",
+        kind_of_answer=lambda answer: kind_of_answer(answer, call, values),
+        help_of=lambda words: remedy_of(words, grant_help),
     )
-
-
-def _seconds(text: str) -> float | None:
-    """Return a delay in seconds; dates, which the header also allows, are not used by Google's APIs."""
-    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
-        return None
-    return min(float(text), _LONGEST_RETRY_AFTER_SECONDS)
-
-
-def _kind_of_auth_error(error: auth_exceptions.GoogleAuthError) -> FailureKind:
-    if error.retryable or isinstance(
-        error,
-        (auth_exceptions.TransportError, auth_exceptions.TimeoutError, auth_exceptions.ResponseError),
-    ):
-        return FailureKind.UNAVAILABLE
-    # On GKE a metadata server that is not up yet comes as a RefreshError around the transport's error.
-    around_transport = any(isinstance(cause, auth_exceptions.TransportError) for cause in _chain(error))
-    if around_transport and not _IDENTITY_REFUSED.search(str(error)):
-        return FailureKind.UNAVAILABLE
-    return FailureKind.PERMISSION
-
-
-def _never_sent(error: Exception) -> bool:
-    if isinstance(error, (requests.exceptions.ConnectTimeout, requests.exceptions.ProxyError)):
-        return True
-    return any(isinstance(cause, _NOT_CONNECTED) for cause in _chain(error))
-
-
-def _why_not_connected(error: Exception) -> str:
-    """Say in the operating system's words why no connection came about; empty where it has none."""
-    for cause in _chain(error):
-        if isinstance(cause, OSError) and cause.strerror and not isinstance(cause, requests.RequestException):
-            return f"The server cannot be reached: {cause.strerror}."
-    return ""
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions inside an exception: causes, urllib3's reasons, and exceptions given as arguments.
-
-    The implicit context is left out: it may be a failure that was already dealt with.
-    """
-    todo: list[BaseException] = [error]
-    seen: set[int] = set()
-    while todo:
-        one = todo.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield one
-        inner = (one.__cause__, getattr(one, "reason", None), *one.args)
-        todo.extend(item for item in inner if isinstance(item, BaseException))
+    found = failures.read(error, api, call)
+    return GkeError(found.failure, subject, retry_after_seconds=found.retry_after_seconds, code=found.code)

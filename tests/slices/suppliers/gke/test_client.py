@@ -20,7 +20,8 @@ from google.auth import credentials as auth_credentials
 from google.auth import exceptions as auth_exceptions
 from google.cloud import container_v1
 
-from provisioner.google.session import GkeSession
+from provisioner.google.errors import Call
+from provisioner.google.session import ApiSession
 from provisioner.model.capacity import (
     CapacityKind,
     Failure,
@@ -39,7 +40,7 @@ from provisioner.model.capacity import (
 from provisioner.slices.act import CALL_TIMEOUT_SECONDS
 from provisioner.slices.suppliers.gke import translate
 from provisioner.slices.suppliers.gke.client import GkeClient
-from provisioner.slices.suppliers.gke.errors import Call, GkeError
+from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.exceptions import to_gke_error
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Reservation
 from tests.support.clock import FakeClock
@@ -727,11 +728,11 @@ def test_each_call_has_its_time_out(
     """What changes something takes no longer than the controller wants to have of its lease."""
     seen = []
 
-    def request(session: GkeSession, *args: object, timeout: float, **kwargs: object) -> None:
+    def request(session: ApiSession, *args: object, timeout: float, **kwargs: object) -> None:
         seen.append(timeout)
         raise requests.ConnectionError("refused")
 
-    monkeypatch.setattr(GkeSession, "request", request)
+    monkeypatch.setattr(ApiSession, "request", request)
     with pytest.raises(GkeError):
         call(client)
     # The library takes off what it took itself.

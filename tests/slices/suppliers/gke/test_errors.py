@@ -10,10 +10,12 @@ import urllib3.exceptions
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 
+from provisioner.google.errors import Call
+from provisioner.google.failures import SDK_ERRORS
 from provisioner.model.capacity import Failure, FailureKind, Network, NodePoolRequest, PoolName, Zone
 from provisioner.slices.suppliers.gke import echoes
-from provisioner.slices.suppliers.gke.errors import Call, GkeError, classify_message, says_missing
-from provisioner.slices.suppliers.gke.exceptions import SDK_ERRORS, to_gke_error
+from provisioner.slices.suppliers.gke.errors import GkeError, classify_message, says_missing
+from provisioner.slices.suppliers.gke.exceptions import to_gke_error
 
 K = FailureKind
 

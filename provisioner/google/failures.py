@@ -1,0 +1,203 @@
+"""What Google's libraries raise, read into what it means: answers of an API, credentials, and the way there."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import requests
+import urllib3.exceptions
+from google.api_core import exceptions as api_exceptions
+from google.auth import exceptions as auth_exceptions
+
+from provisioner.google.errors import LOST, Answer, Call
+from provisioner.model.capacity import Failure, FailureKind
+
+#: What Google's libraries can raise, apart from mistakes in our own code. OSError: a CA bundle that is not there.
+SDK_ERRORS: tuple[type[Exception], ...] = (
+    api_exceptions.GoogleAPIError,
+    auth_exceptions.GoogleAuthError,
+    requests.RequestException,
+    urllib3.exceptions.HTTPError,
+    OSError,
+)
+
+_LOGIN_HELP = (
+    "On a workstation run `gcloud auth application-default login --impersonate-service-account=SA`; in a cluster bind "
+    "the provisioner's Kubernetes service account by Workload Identity."
+)
+_LONGEST_RETRY_AFTER_SECONDS = 3600.0
+_LONGEST_MESSAGE = 2000
+_PASSWORD = re.compile(r"//[^/\s@]{1,500}@")
+#: Mistakes in an address or in a header: found before anything is sent, and there again next time.
+_BAD_ADDRESS = (
+    requests.exceptions.URLRequired,
+    requests.exceptions.MissingSchema,
+    requests.exceptions.InvalidSchema,
+    requests.exceptions.InvalidURL,
+    requests.exceptions.InvalidHeader,
+)
+#: urllib3's own word for "no connection was made". A name that does not resolve is a kind of the first.
+_NOT_CONNECTED = (
+    urllib3.exceptions.NewConnectionError,
+    urllib3.exceptions.NameResolutionError,
+    urllib3.exceptions.ConnectTimeoutError,
+    urllib3.exceptions.ProxyError,
+    ssl.SSLCertVerificationError,
+)
+#: What the metadata server says when the identity, and not the server, is at fault.
+_IDENTITY_REFUSED = re.compile(r"status: ?(400|401|403|404)|invalid_grant|IAM returned 40[134]", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """What the reading of a failure needs to know of the API that was called, and of the call."""
+
+    #: As messages name it.
+    name: str
+    #: The option with its address.
+    address_option: str
+    kind_of_answer: Callable[[Answer], FailureKind]
+    #: Says what to do about a refusal of permission, from the API's words.
+    help_of: Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What an exception means."""
+
+    failure: Failure
+    #: The API's own wish, None for none.
+    retry_after_seconds: float | None = None
+    #: The HTTP status of the answer; 0 where there was none.
+    code: int = 0
+
+
+def read(error: Exception, api: Api, call: Call) -> Reading:
+    """Return what an exception of Google's libraries means for this call."""
+    retry_after: float | None = None
+    code = 0
+    if isinstance(error, api_exceptions.RetryError) and isinstance(error.cause, Exception):
+        return read(error.cause, api, call)
+    words = str(error) or type(error).__name__
+    if isinstance(error, api_exceptions.GoogleAPICallError):
+        answer = _read_answer(error)
+        kind = api.kind_of_answer(answer)
+        words, retry_after, code = answer.message, answer.retry_after_seconds, answer.code
+        if kind is FailureKind.PERMISSION and answer.from_google:
+            words = f"{words} {_LOGIN_HELP if answer.code == 401 else api.help_of(words)}"
+    elif isinstance(error, api_exceptions.DuplicateCredentialArgs):
+        kind = FailureKind.PERMISSION
+    elif isinstance(error, auth_exceptions.GoogleAuthError):
+        # A token is fetched before the call is sent, and again only after a 401: no effect either way.
+        kind = _kind_of_auth_error(error)
+        if kind is FailureKind.PERMISSION:
+            words = f"No credentials for {api.name}: {words} {_LOGIN_HELP}"
+    elif isinstance(error, _BAD_ADDRESS):
+        kind = FailureKind.INVALID
+        words = f"{words} Check the address in {api.address_option} and the proxy settings."
+    elif _never_sent(error):
+        kind = FailureKind.UNAVAILABLE
+        words = _why_not_connected(error) or words
+    else:
+        # A read that timed out, a connection that broke, an answer that cannot be parsed, anything new.
+        kind = LOST.of(call)
+    # A proxy's address may hold its password.
+    words = _PASSWORD.sub("//…@", words)
+    failure = Failure(kind=kind, message=words[:_LONGEST_MESSAGE])
+    return Reading(failure=failure, retry_after_seconds=retry_after, code=code)
+
+
+def _read_answer(error: api_exceptions.GoogleAPICallError) -> Answer:
+    response = getattr(error, "response", None)
+    body: object = None
+    retry_after: float | None = None
+    if isinstance(response, requests.Response):
+        retry_after = _seconds(response.headers.get("Retry-After", ""))
+        try:
+            body = response.json()
+        except ValueError:
+            body = None
+    # Google answers some errors of list-like calls with a list of one.
+    if isinstance(body, list) and body:
+        body = body[0]
+    detail = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(detail, dict):
+        code = error.code
+        words = str(error.message or "") or (response.text if isinstance(response, requests.Response) else "")
+        return Answer(
+            code=int(code) if code is not None else 0,
+            message=words.strip() or f"HTTP {code} without a message",
+            status="",
+            reasons=frozenset(),
+            retry_after_seconds=retry_after,
+            # Without a response the error was made by the library itself from a status it trusts.
+            from_google=response is None,
+        )
+    reasons = set()
+    for key in ("errors", "details"):
+        for entry in detail.get(key) or ():
+            if isinstance(entry, dict):
+                reasons.add(str(entry.get("reason", "")))
+                retry_after = retry_after or _seconds(str(entry.get("retryDelay", "")).removesuffix("s"))
+    return Answer(
+        code=int(error.code or 0),
+        message=str(detail.get("message") or f"HTTP {error.code} without a message"),
+        status=str(detail.get("status") or ""),
+        reasons=frozenset(reasons),
+        retry_after_seconds=retry_after,
+        from_google=True,
+    )
+
+
+def _seconds(text: str) -> float | None:
+    """Return a delay in seconds; dates, which the header also allows, are not used by Google's APIs."""
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
+        return None
+    return min(float(text), _LONGEST_RETRY_AFTER_SECONDS)
+
+
+def _kind_of_auth_error(error: auth_exceptions.GoogleAuthError) -> FailureKind:
+    if error.retryable or isinstance(
+        error,
+        (auth_exceptions.TransportError, auth_exceptions.TimeoutError, auth_exceptions.ResponseError),
+    ):
+        return FailureKind.UNAVAILABLE
+    # On GKE a metadata server that is not up yet comes as a RefreshError around the transport's error.
+    around_transport = any(isinstance(cause, auth_exceptions.TransportError) for cause in _chain(error))
+    if around_transport and not _IDENTITY_REFUSED.search(str(error)):
+        return FailureKind.UNAVAILABLE
+    return FailureKind.PERMISSION
+
+
+def _never_sent(error: Exception) -> bool:
+    if isinstance(error, (requests.exceptions.ConnectTimeout, requests.exceptions.ProxyError)):
+        return True
+    return any(isinstance(cause, _NOT_CONNECTED) for cause in _chain(error))
+
+
+def _why_not_connected(error: Exception) -> str:
+    """Say in the operating system's words why no connection came about; empty where it has none."""
+    for cause in _chain(error):
+        if isinstance(cause, OSError) and cause.strerror and not isinstance(cause, requests.RequestException):
+            return f"The server cannot be reached: {cause.strerror}."
+    return ""
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions inside an exception: causes, urllib3's reasons, and exceptions given as arguments.
+
+    The implicit context is left out: it may be a failure that was already dealt with.
+    """
+    todo: list[BaseException] = [error]
+    seen: set[int] = set()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        inner = (one.__cause__, getattr(one, "reason", None), *one.args)
+        todo.extend(item for item in inner if isinstance(item, BaseException))
