@@ -11,8 +11,8 @@ import click
 
 from provisioner.cli import output
 from provisioner.cli.exits import ExitCode
-from provisioner.cli.frame import Command, complete_files
-from provisioner.cli.manifests import read_manifests
+from provisioner.cli.frame import Command
+from provisioner.cli.manifests import ManifestFiles, manifest_options
 from provisioner.environment import Injection, Settings
 from provisioner.environment.manifest import Printed, inject_manifests, pods_of_manifests
 
@@ -29,18 +29,7 @@ _MOST_PODS = 64
         "{prog} inject -f jobset.yaml --pods",
     ),
 )
-@click.option(
-    "-f",
-    "--filename",
-    "first",
-    multiple=True,
-    metavar="FILE",
-    shell_complete=complete_files,
-    help="manifest, folder of manifests, or - for standard input; can be repeated",
-)
-@click.argument("more", nargs=-1, metavar="[FILE]...", shell_complete=complete_files)
-@click.option("-R", "--recursive", is_flag=True, help="also read the folders in a folder")
-@click.option("-n", "--namespace", default="default", show_default=True, help="namespace of objects that name none")
+@manifest_options
 @click.option("--opt-in", is_flag=True, help="only pods that ask for it by label or annotation, as the webhook does")
 @click.option("--topology", is_flag=True, help="also the variables that GKE's device plugin sets")
 @click.option("--pods", is_flag=True, help=f"print the pods instead: the first {_MOST_PODS} of each object")
@@ -48,10 +37,8 @@ _MOST_PODS = 64
     "-o", "--output", "form", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="format"
 )
 def command(
-    first: tuple[str, ...],
-    more: tuple[str, ...],
     *,
-    recursive: bool,
+    files: ManifestFiles,
     namespace: str,
     opt_in: bool,
     topology: bool,
@@ -68,10 +55,7 @@ def command(
     Exit code 3 when not all variables can be told, 1 when a file cannot be
     read; then nothing is printed.
     """
-    names = (*first, *more)
-    if not names:
-        raise click.UsageError("no file is given; use -f FILE, or -f - for standard input")
-    manifests = read_manifests(names, recursive=recursive)
+    manifests = files.read()
     wrong = [str(each) for each in manifests.problems]
     wrong += [
         f"{each.source}:{each.line}: is not a Kubernetes object"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import click
+
+from provisioner.cli.frame import complete_files
 from provisioner.cli.yamltext import Problem, read_documents
 from provisioner.slices.offline.documents import Document, objects_of
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 STANDARD_INPUT = "-"
 _SUFFIXES = (".json", ".yaml", ".yml")
 _MOST_BYTES = 16 * 1024 * 1024
@@ -21,6 +26,46 @@ class Manifests(NamedTuple):
     documents: tuple[Document, ...]
     #: What could not be read.
     problems: tuple[Problem, ...]
+
+
+class ManifestFiles(NamedTuple):
+    """Where the manifests of a command are."""
+
+    #: Files and folders; "-" is standard input.
+    names: tuple[str, ...]
+    #: Also the folders in a folder.
+    recursive: bool
+
+    def read(self) -> Manifests:
+        """Read all objects."""
+        return read_manifests(self.names, recursive=self.recursive)
+
+
+def manifest_options(command: _Function) -> _Function:
+    """Add the options that say which manifests a command reads; it gets them as `files`, and `namespace`."""
+
+    @functools.wraps(command)
+    def wrapped(*arguments: Any, first: tuple[str, ...], more: tuple[str, ...], recursive: bool, **options: Any) -> Any:
+        files = ManifestFiles(names=(*first, *more), recursive=recursive)
+        if not files.names:
+            raise click.UsageError("no file is given; use -f FILE, or -f - for standard input")
+        return command(*arguments, files=files, **options)
+
+    file_option = click.option(
+        "-f",
+        "--filename",
+        "first",
+        multiple=True,
+        metavar="FILE",
+        shell_complete=complete_files,
+        help="manifest, folder of manifests, or - for standard input; can be repeated",
+    )
+    file_argument = click.argument("more", nargs=-1, metavar="[FILE]...", shell_complete=complete_files)
+    recursive_option = click.option("-R", "--recursive", is_flag=True, help="also read the folders in a folder")
+    namespace_option = click.option(
+        "-n", "--namespace", default="default", show_default=True, help="namespace of objects that name none"
+    )
+    return file_option(file_argument(recursive_option(namespace_option(wrapped))))  # type: ignore[return-value]
 
 
 def read_manifests(names: Iterable[str], *, recursive: bool = False) -> Manifests:

@@ -17,8 +17,8 @@ import click
 from provisioner import constants, settings
 from provisioner.cli import output, tables
 from provisioner.cli.exits import ExitCode
-from provisioner.cli.frame import Command, complete_files
-from provisioner.cli.manifests import Manifests, read_manifests
+from provisioner.cli.frame import Command
+from provisioner.cli.manifests import ManifestFiles, Manifests, manifest_options
 from provisioner.cli.plansettings import PlanSettings, SettingsSource, settings_options
 from provisioner.model.capacity import NodePoolRequest, PoolName
 from provisioner.slices.offline.forecast import Forecast, PlannedPool, forecast
@@ -44,24 +44,7 @@ _WIDE = "wide"
         "kustomize build . | {prog} plan -f - -o yaml",
     ),
 )
-@click.option(
-    "-f",
-    "--filename",
-    "first",
-    multiple=True,
-    metavar="FILE",
-    shell_complete=complete_files,
-    help="manifest, folder of manifests, or - for standard input; can be repeated",
-)
-@click.argument("more", nargs=-1, metavar="[FILE]...", shell_complete=complete_files)
-@click.option("-R", "--recursive", is_flag=True, help="also read the folders in a folder")
-@click.option(
-    "-n",
-    "--namespace",
-    default="default",
-    show_default=True,
-    help="namespace of objects that name none",
-)
+@manifest_options
 @click.option(
     "-o",
     "--output",
@@ -71,10 +54,8 @@ _WIDE = "wide"
 )
 @settings_options
 def command(
-    first: tuple[str, ...],
-    more: tuple[str, ...],
     *,
-    recursive: bool,
+    files: ManifestFiles,
     namespace: str,
     form: str | None,
     source: SettingsSource,
@@ -87,10 +68,7 @@ def command(
 
     Exit code 3 when something would not be served, 1 when a file cannot be read.
     """
-    names = (*first, *more)
-    if not names:
-        raise click.UsageError("no file is given; use -f FILE, or -f - for standard input")
-    manifests = read_manifests(names, recursive=recursive)
+    manifests = files.read()
     try:
         effective = source.read(manifests.documents)
     except OSError as error:
