@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from provisioner.simulators.gke.settings import SettingsError, SimulatorSettings
+from provisioner.simulators.gke.settings import SimulatorSettings
+from provisioner.simulators.http.settings import SettingsError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -18,11 +18,11 @@ from provisioner.kube.protocol import collection_path, object_path
 from provisioner.localcluster import FAIL_AFTER, RUN_FOR
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
 from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, wait_for
-from provisioner.simulators.gke.calls import Call
 from provisioner.simulators.gke.faults import Fault, Target
 from provisioner.simulators.gke.model import World
 from provisioner.simulators.gke.records import Pool, PoolStatus, PoolView
 from provisioner.simulators.gke.settings import SimulatorSettings
+from provisioner.simulators.http.calls import Call
 from provisioner.workloads import JOBSET
 from tests.support.objects import pod_spec, raw_jobset
 

@@ -22,6 +22,7 @@ from provisioner.simulators.gke.names import ClusterName
 from provisioner.simulators.gke.nodes import node_object
 from provisioner.simulators.gke.records import NodeState, Pool, PoolStatus, SimulatedNode
 from provisioner.simulators.gke.settings import SimulatorSettings
+from provisioner.simulators.http.exchange import Request
 from tests.simulation.agenda import seconds_of
 from tests.simulation.stage import Stage
 from tests.support.selectors import merged
@@ -192,7 +193,7 @@ class Wire(requests.adapters.BaseAdapter):
                 self._checker.before_change(process, found.method, found.pool, body)
             answer = self._cloud.api.handle(
                 found,
-                api.Request(
+                Request(
                     http_method=str(request.method),
                     path=address.path,
                     query=dict(parse_qsl(address.query)),

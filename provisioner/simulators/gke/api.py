@@ -8,7 +8,7 @@ Methods that node pools don't need answer UNIMPLEMENTED.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from provisioner.simulators.gke.errors import ApiError, FieldViolation
 from provisioner.simulators.gke.model import World
 from provisioner.simulators.gke.names import ClusterName
 from provisioner.simulators.gke.policies import RegionName
+from provisioner.simulators.http import exchange
+from provisioner.simulators.http.exchange import Request
 
 _SCOPE = r"/v1/projects/(?P<project>[^/:]+)/locations/(?P<location>[^/:]+)"
 _CLUSTER = rf"{_SCOPE}/clusters/(?P<cluster>[^/:]+)"
@@ -28,22 +30,8 @@ _UPDATABLE = frozenset({"labels", "name", "projectId", "zone", "clusterId", "nod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """An API request: what was matched from its path, its query, its headers in lower case, its body."""
-
-    http_method: str
-    path: str
-    query: Mapping[str, str]
-    headers: Mapping[str, str]
-    body: object = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """A matched call: its name, and the parts of its path."""
-
-    method: str
-    parts: Mapping[str, str]
+class Route(exchange.Route):
+    """A matched call."""
 
     @property
     def pool(self) -> str | None:

@@ -10,29 +10,25 @@ import random
 import sys
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from provisioner.runtime import signals
 from provisioner.simulators.gke.api import Api
-from provisioner.simulators.gke.calls import Call, CallLog
 from provisioner.simulators.gke.errors import ClusterError
-from provisioner.simulators.gke.faults import Fault
 from provisioner.simulators.gke.model import World
 from provisioner.simulators.gke.records import PoolStatus, PoolView
-from provisioner.simulators.gke.server import Server
+from provisioner.simulators.gke.service import GkeService
 from provisioner.simulators.gke.settings import SimulatorSettings
-from provisioner.simulators.gke.timeline import Clock, system_clock
+from provisioner.simulators.http.app import LocalSimulator
+from provisioner.simulators.http.server import Server
+from provisioner.simulators.http.timeline import Clock, system_clock
 
 if TYPE_CHECKING:
     from provisioner.simulators.gke.kube import KubeNodes
     from provisioner.simulators.gke.registrar import Registrar
 
-_LONGEST_PAUSE_SECONDS = 1.0
-_SHORTEST_PAUSE_SECONDS = 0.005
 
-
-class Simulator:
+class Simulator(LocalSimulator[World]):
     """A GKE on a local port; use it as a context, or call `start` and `stop`."""
 
     def __init__(
@@ -45,64 +41,38 @@ class Simulator:
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        self._clock = clock or system_clock()
-        self.world = World(settings or SimulatorSettings(), clock=self._clock, rng=rng)
-        self._calls = CallLog(kept=self.world.settings.calls_kept)
+        clock = clock or system_clock()
+        world = World(settings or SimulatorSettings(), clock=clock, rng=rng)
+        super().__init__(world, clock=clock, address=(host, port))
         self._kubeconfig = Path(kubeconfig) if kubeconfig is not None else None
-        self._address = (host, port)
-        self._server: Server | None = None
-        self._threads: list[threading.Thread] = []
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
         self._registrar: Registrar | None = None
-
-    @property
-    def url(self) -> str:
-        """Where clients find it."""
-        return f"http://{self._running.address}"
-
-    @property
-    def port(self) -> int:
-        """The port that it listens on."""
-        return int(self._running.server_port)
-
-    @property
-    def _running(self) -> Server:
-        if self._server is None:
-            raise RuntimeError("the simulator is not started: call start() or use it as a context")
-        return self._server
 
     def start(self) -> None:
         """Open the port, and take charge of the cluster's simulated Nodes.
 
         Raises OSError where the port is taken, and ClusterError where the kubeconfig or its cluster can't be used.
         """
-        self._stopping.clear()
         kube: KubeNodes | None = None
         if self._kubeconfig is not None:
             # Imported only where a cluster is given: the kubernetes package takes half a second.
             from provisioner.simulators.gke.kube import KubeNodes  # noqa: PLC0415
 
             kube = KubeNodes(self._kubeconfig)
-        self._server = Server(
-            self._address,
-            make_api=lambda address: Api(
+        server = self._listen(
+            lambda address: GkeService(
                 self.world,
-                ca_certificate=kube.ca_certificate if kube else "",
-                endpoint=kube.endpoint if kube else address,
-            ),
-            world=self.world,
-            calls=self._calls,
-            clock=self._clock,
+                self._calls,
+                Api(
+                    self.world,
+                    ca_certificate=kube.ca_certificate if kube else "",
+                    endpoint=kube.endpoint if kube else address,
+                ),
+            )
         )
         # Only with the port in hand: another simulator that has it owns the Nodes, too.
         if kube is not None:
-            self._take_charge(kube, self._server)
-        self.world.timeline.on_added = self._wake.set
-        for name, target in (("http", self._server.listen), ("ticker", self._tick)):
-            thread = threading.Thread(target=target, name=f"simulator-{name}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+            self._take_charge(kube, server)
+        self._run()
 
     def _take_charge(self, kube: KubeNodes, server: Server) -> None:
         from provisioner.simulators.gke.registrar import Registrar  # noqa: PLC0415
@@ -120,32 +90,9 @@ class Simulator:
 
     def stop(self) -> None:
         """Close the port and end all threads; Nodes stay where they are."""
-        self._stopping.set()
-        self._wake.set()
-        if self._server is not None:
-            self._server.stop()
+        super().stop()
         if self._registrar is not None:
             self._registrar.stop()
-        for thread in self._threads:
-            thread.join()
-
-    def _tick(self) -> None:
-        while not self._stopping.is_set():
-            self._wake.clear()
-            due = self.world.advance()
-            pause = _LONGEST_PAUSE_SECONDS
-            if due is not None:
-                pause = min(pause, (due - self._clock()).total_seconds())
-            self._wake.wait(max(pause, _SHORTEST_PAUSE_SECONDS))
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def settings(self) -> SimulatorSettings:
@@ -164,35 +111,6 @@ class Simulator:
     def pool(self, name: str) -> PoolView | None:
         """Return the picture of the first pool of that name, or None."""
         return next((view for view in self.pools if view.name == name), None)
-
-    @property
-    def calls(self) -> tuple[Call, ...]:
-        """The API calls still remembered, oldest first."""
-        return self._calls.all()
-
-    def count(self, method: str) -> int:
-        """Return how many calls of that method were answered, whatever the answer."""
-        return sum(self._calls.counts().get(method, {}).values())
-
-    def call_counts(self) -> dict[str, dict[str, int]]:
-        """Return how many calls were answered, by method and HTTP status."""
-        return self._calls.counts()
-
-    def reset_calls(self) -> None:
-        """Forget calls and counts."""
-        self._calls.reset()
-
-    def inject(self, fault: Fault) -> str:
-        """Put a fault in force and return its id."""
-        return self.world.faults.add(fault).fault_id
-
-    def clear(self, fault_id: str | None = None) -> None:
-        """Take back one fault, or all; what they held goes on."""
-        if fault_id is None:
-            self.world.faults.clear()
-        else:
-            self.world.faults.remove(fault_id)
-        self.world.release()
 
     def preempt(self, pool: str, *, hosts: int | None = None) -> tuple[str, ...]:
         """Take nodes from a pool; return their names."""

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from provisioner.simulators.gke.errors import ApiError
-from provisioner.simulators.gke.machines import Machine
+from provisioner.simulators.machines import Machine
 
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 _RESERVATION = re.compile(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from provisioner.simulators.http.exchange import RefusalError
+
 REQUEST_INFO = "type.googleapis.com/google.rpc.RequestInfo"
 BAD_REQUEST = "type.googleapis.com/google.rpc.BadRequest"
 
@@ -78,7 +80,7 @@ class FieldViolation:
 
 
 @dataclass(eq=False)
-class ApiError(Exception):
+class ApiError(RefusalError):
     """A refusal: its canonical status and Google's text."""
 
     status: str
@@ -93,6 +95,10 @@ class ApiError(Exception):
     def code(self) -> int:
         """The HTTP status."""
         return self.http_code or _HTTP[self.status][0]
+
+    def body(self, *, request_id: str) -> dict[str, Any]:
+        """Return the JSON body."""
+        return body_of(self, request_id=request_id)
 
 
 def of_http_code(code: int, message: str, *, status: str | None = None) -> ApiError:

@@ -1,21 +1,15 @@
-"""Failures on demand: what to break, for which pools and calls, how often.
-
-A `FaultBook` hands out faults and counts them down; what a fault does is up to the model (pools and operations) and the
-server (calls). It keeps no history.
-"""
+"""Failures of GKE on demand: what to break, for which pools and calls."""
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import re
-import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import ClassVar
 
 from provisioner.simulators.gke.capacity import Capacity, reservation_parts
+from provisioner.simulators.http import faults
 
 
 class FaultKind(StrEnum):
@@ -46,10 +40,10 @@ class FaultKind(StrEnum):
     DELETE_NEVER_ENDS = "delete_never_ends"
     """The pool stays STOPPING until the fault is cleared."""
 
-    HTTP_ERROR = "http_error"
+    HTTP_ERROR = faults.HTTP_ERROR
     """A call is answered with the given HTTP code, or not at all with code 0."""
 
-    HANG = "hang"
+    HANG = faults.HANG
     """A call is answered only after `seconds`."""
 
 
@@ -63,11 +57,6 @@ CREATE_FAULTS = (
 CAPACITY_FAULTS = (FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED)
 NODE_FAULTS = (FaultKind.NODES_NEVER_REGISTER, FaultKind.NODES_WITHOUT_CHIPS)
 DELETE_FAULTS = (FaultKind.DELETE_FAILS, FaultKind.DELETE_NEVER_ENDS)
-CALL_FAULTS = (FaultKind.HTTP_ERROR, FaultKind.HANG)
-
-
-class FaultError(ValueError):
-    """A fault is not understood; the text names each mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +73,17 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(faults.BaseFault):
     """One thing to break; what is None matches everything.
 
-    `pool` is a regular expression for the whole name, `method` (for HTTP_ERROR and HANG) a call's name such as
-    nodePools.create, `topology` such as 4x8, `capacity` one of Capacity's values, `reservation` a name, or all of what
-    pools send. `count` is how often it strikes (None: until cleared). `after_seconds` delays the end of a failed
-    create or delete (None: as long as a good one takes). `before_effect` False lets the call take effect first, so
-    that only its answer is lost.
+    `pool` is a regular expression for the whole name, `topology` such as 4x8, `capacity` one of Capacity's values,
+    `reservation` a name, or all of what pools send. `after_seconds` delays the end of a failed create or delete (None:
+    as long as a good one takes), which ends with `status`.
     """
+
+    kinds = FaultKind
+    choices: ClassVar[Mapping[str, Collection[str]]] = {"capacity": tuple(Capacity)}
+    patterns = ("pool",)
 
     kind: FaultKind
     zone: str | None = None
@@ -101,46 +92,9 @@ class Fault:
     capacity: str | None = None
     reservation: str | None = None
     pool: str | None = None
-    method: str | None = None
-    count: int | None = None
     after_seconds: float | None = None
     status: str = "INTERNAL"
-    message: str | None = None
-    code: int = 503
-    body: str | None = None
-    before_effect: bool = True
-    seconds: float = 60.0
     hosts: int | None = None
-    fault_id: str = ""
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> Fault:
-        """Read a fault; mistakes are all named in one FaultError."""
-        known = {item.name: str(item.type) for item in dataclasses.fields(cls) if item.name != "fault_id"}
-        problems = [f"{name}: no such field; known are {', '.join(known)}" for name in raw if name not in known]
-        kinds = [kind.value for kind in FaultKind]
-        if raw.get("kind") not in kinds:
-            problems.append(f"kind: {raw.get('kind')!r} is not one of {', '.join(kinds)}")
-        capacities = [capacity.value for capacity in Capacity]
-        if isinstance(raw.get("capacity"), str) and raw["capacity"] not in capacities:
-            problems.append(f"capacity: {raw['capacity']!r} is not one of {', '.join(capacities)}")
-        problems += [
-            f"{name}: {raw[name]!r} is not of type {known[name]}"
-            for name in known
-            if name in raw and name != "kind" and not _fits(raw[name], known[name])
-        ]
-        if isinstance(raw.get("pool"), str):
-            try:
-                re.compile(raw["pool"])
-            except re.error as error:
-                problems.append(f"pool: {raw['pool']!r} is not a regular expression: {error}")
-        if problems:
-            raise FaultError("; ".join(problems))
-        return cls(**{**raw, "kind": FaultKind(raw["kind"])})
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fault's fields as JSON values."""
-        return dataclasses.asdict(self)
 
     def strikes(self, target: Target) -> bool:
         """Tell whether the fault is meant for such a call or pool."""
@@ -157,54 +111,3 @@ class Fault:
 
 def _names_of(reservation: str) -> tuple[str, str]:
     return reservation, reservation_parts(reservation)[1]
-
-
-def _fits(value: object, annotation: str) -> bool:
-    if value is None:
-        return "None" in annotation
-    base = annotation.split(" | ", maxsplit=1)[0]
-    if base == "bool" or isinstance(value, bool):
-        return base == "bool" and isinstance(value, bool)
-    accepted: dict[str, tuple[type, ...]] = {"float": (int, float), "int": (int,), "str": (str,)}
-    return isinstance(value, accepted[base]) and (base == "str" or value >= 0)  # type: ignore[operator]
-
-
-class FaultBook:
-    """The faults that are in force; safe to use from several threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._faults: dict[str, Fault] = {}
-        self._numbers = itertools.count(1)
-
-    def add(self, fault: Fault) -> Fault:
-        """Put a fault in force and return it with its id."""
-        with self._lock:
-            named = dataclasses.replace(fault, fault_id=f"fault-{next(self._numbers)}")
-            self._faults[named.fault_id] = named
-            return named
-
-    def remove(self, fault_id: str) -> bool:
-        """Take one fault back; False where there is none of that id."""
-        with self._lock:
-            return self._faults.pop(fault_id, None) is not None
-
-    def clear(self) -> None:
-        """Take all faults back."""
-        with self._lock:
-            self._faults.clear()
-
-    def all(self) -> tuple[Fault, ...]:
-        """Return the faults in force, with what is left of their counts."""
-        with self._lock:
-            return tuple(self._faults.values())
-
-    def take(self, kinds: Collection[FaultKind], target: Target) -> Fault | None:
-        """Return the oldest fault that strikes here, and count it down."""
-        with self._lock:
-            for fault in self._faults.values():
-                if fault.kind in kinds and fault.count != 0 and fault.strikes(target):
-                    if fault.count is not None:
-                        self._faults[fault.fault_id] = dataclasses.replace(fault, count=fault.count - 1)
-                    return fault
-        return None

@@ -14,8 +14,8 @@ from provisioner.simulators.gke.errors import ApiError
 from provisioner.simulators.gke.names import ClusterName
 from provisioner.simulators.gke.records import Operation, OperationStatus, OperationType
 from provisioner.simulators.gke.settings import SimulatorSettings
-from provisioner.simulators.gke.timeline import Timeline
 from provisioner.simulators.gke.validation import Failure
+from provisioner.simulators.http.timeline import Timeline
 
 
 class Ledger:

@@ -20,7 +20,6 @@ from provisioner.simulators.gke.faults import (
     DELETE_FAULTS,
     NODE_FAULTS,
     Fault,
-    FaultBook,
     FaultKind,
 )
 from provisioner.simulators.gke.ledger import Ledger
@@ -35,8 +34,9 @@ from provisioner.simulators.gke.records import (
     SimulatedNode,
 )
 from provisioner.simulators.gke.settings import SimulatorSettings
-from provisioner.simulators.gke.timeline import Timeline
 from provisioner.simulators.gke.validation import Failure
+from provisioner.simulators.http.faults import FaultBook
+from provisioner.simulators.http.timeline import Timeline
 
 _INTERNAL = "An internal error has occurred."
 
@@ -61,7 +61,7 @@ class Lifecycle:
         clusters: dict[ClusterName, Cluster],
         ledger: Ledger,
         timeline: Timeline,
-        faults: FaultBook,
+        faults: FaultBook[Fault],
         rng: random.Random,
     ) -> None:
         self.sink: NodeSink | None = None

@@ -17,7 +17,7 @@ from typing import Any
 
 from provisioner.simulators.gke import labels, names, permissions, policies, reservations, validation
 from provisioner.simulators.gke.errors import ApiError
-from provisioner.simulators.gke.faults import FaultBook
+from provisioner.simulators.gke.faults import Fault
 from provisioner.simulators.gke.ledger import Ledger
 from provisioner.simulators.gke.lifecycle import Lifecycle, NodeSink
 from provisioner.simulators.gke.names import ClusterName
@@ -34,8 +34,9 @@ from provisioner.simulators.gke.records import (
     view_of,
 )
 from provisioner.simulators.gke.settings import SimulatorSettings
-from provisioner.simulators.gke.timeline import Clock, Timeline
 from provisioner.simulators.gke.validation import Failure
+from provisioner.simulators.http.faults import FaultBook
+from provisioner.simulators.http.timeline import Clock, Timeline
 
 _DOING = {
     OperationType.CREATE_NODE_POOL: "creating a node pool for",
@@ -48,7 +49,7 @@ class World:
     """Everything that the simulated GKE knows."""
 
     def __init__(self, settings: SimulatorSettings, *, clock: Clock, rng: random.Random | None = None) -> None:
-        self.faults = FaultBook()
+        self.faults = FaultBook[Fault]()
         self.timeline = Timeline()
         self._settings = settings
         self._clock = clock

@@ -7,8 +7,8 @@ from typing import Any
 
 from provisioner.simulators.gke import names
 from provisioner.simulators.gke.capacity import reservation_of, reservation_parts
-from provisioner.simulators.gke.machines import Machine, allocatable
 from provisioner.simulators.gke.records import Pool, SimulatedNode
+from provisioner.simulators.machines import Machine, allocatable
 
 MARKER = "tpu-provisioner.cloud.google.com/simulated-by"
 """The annotation that tells a simulated Node, and which life of a simulator made it."""

@@ -13,8 +13,8 @@ from typing import Any
 
 from provisioner.simulators.gke import names
 from provisioner.simulators.gke.errors import ApiError
-from provisioner.simulators.gke.machines import parse_topology
 from provisioner.simulators.gke.settings import SimulatorSettings
+from provisioner.simulators.machines import parse_topology
 
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _TYPES = ("HIGH_THROUGHPUT", "HIGH_AVAILABILITY")

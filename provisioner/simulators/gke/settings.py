@@ -1,19 +1,14 @@
-"""What a simulated GKE can be told about itself, at its start and while it runs.
-
-Times are in seconds. Reading from JSON reports every mistake at once; nothing is read from the environment.
-"""
+"""What a simulated GKE can be told about itself, at its start and while it runs. Times are in seconds."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from provisioner.simulators.gke.machines import parse_topology
+from provisioner.simulators.http.settings import BaseSettings
+from provisioner.simulators.machines import parse_topology
 
-# Settings that identify the cluster or its credentials can't change under the clients that use them.
-FIXED_SETTINGS = frozenset({"project", "location", "cluster"})
 CHANNELS = ("RAPID", "REGULAR", "STABLE", "EXTENDED")
 #: The permission without which a caller can give no node a service account.
 ACT_AS = "iam.serviceAccounts.actAs"
@@ -22,13 +17,12 @@ FULL = "FULL"
 _RESERVATION_STATES = ("CREATING", "DELETING", "INVALID", "READY", "UPDATING", FULL)
 
 
-class SettingsError(ValueError):
-    """One or more settings are unknown or out of range; the text names each."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatorSettings:
+class SimulatorSettings(BaseSettings):
     """Every option of the simulator."""
+
+    # These identify the cluster or its credentials.
+    fixed = ("project", "location", "cluster")
 
     project: str | None = None
     """The one project served; None serves any."""
@@ -53,9 +47,6 @@ class SimulatorSettings:
 
     pending_seconds: float = 0.0
     """How long an operation is PENDING before it is RUNNING."""
-
-    request_seconds: float = 0.0
-    """Every API call is answered this much later."""
 
     node_stagger_seconds: float = 1.0
     """A pool's nodes register spread over this long before it is RUNNING."""
@@ -93,9 +84,6 @@ class SimulatorSettings:
     workload_identity: bool = True
     """Workload Identity is on in the clusters."""
 
-    denied_permissions: Sequence[str] = ()
-    """IAM permissions that clients do not have, on whatever resource: calls that need them are refused."""
-
     reservations: Mapping[str, str] | None = None
     """The reservations that there are, ZONE/NAME, each with its status, FULL for one that is used up; None: any, READY.
     """
@@ -112,15 +100,14 @@ class SimulatorSettings:
     operations_kept: int = 2000
     """How many finished operations are remembered."""
 
-    calls_kept: int = 10_000
-    """How many API calls the log remembers."""
-
     version: str = "1.34.1-gke.3084001"
     """The GKE version that clusters, pools and nodes report."""
 
-    def __post_init__(self) -> None:
-        problems = [*_range_problems(self), *_policy_problems(self.workload_policies)]
-        problems += _reservation_problems(self.reservations or {})
+    def problems(self) -> list[str]:
+        """Return what is wrong with them."""
+        problems = [*_policy_problems(self.workload_policies), *_reservation_problems(self.reservations or {})]
+        if self.operations_quota is not None and self.operations_quota < 1:
+            problems.append(f"operations_quota: {self.operations_quota} is less than 1; null disables it")
         problems += [
             f"service_accounts: {account!r} has {state!r}, which is neither forbidden nor missing"
             for account, state in self.service_accounts.items()
@@ -130,65 +117,12 @@ class SimulatorSettings:
             problems.append(
                 f"release_channel: {self.release_channel!r} is not one of {', '.join(CHANNELS)}; null means no channel"
             )
-        if problems:
-            raise SettingsError("; ".join(problems))
+        return problems
 
     def state_of_account(self, account: str) -> str:
         """Return what is wrong with a service account for nodes: "forbidden", "missing", or nothing."""
         denied = "forbidden" if ACT_AS in self.denied_permissions else ""
         return self.service_accounts.get(account, denied)
-
-    def changed(self, changes: Mapping[str, Any]) -> SimulatorSettings:
-        """Return a copy with the changes, given as JSON would give them."""
-        known = {item.name: item for item in dataclasses.fields(self)}
-        problems = []
-        for name, value in changes.items():
-            if name not in known:
-                problems.append(f"{name}: no such setting; known are {', '.join(sorted(known))}")
-            elif name in FIXED_SETTINGS and value != getattr(self, name):
-                problems.append(f"{name}: can be set only at startup")
-            elif (problem := _type_problem(name, value, str(known[name].type))) is not None:
-                problems.append(problem)
-        if problems:
-            raise SettingsError("; ".join(problems))
-        return dataclasses.replace(self, **changes)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all settings as JSON values."""
-        return {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-
-
-def _type_problem(name: str, value: object, annotation: str) -> str | None:
-    if value is None:
-        return None if "None" in annotation else f"{name}: null is not allowed"
-    base = annotation.split(" | ", maxsplit=1)[0].split("[", maxsplit=1)[0]
-    accepted: dict[str, tuple[type, ...]] = {
-        "float": (int, float),
-        "int": (int,),
-        "bool": (bool,),
-        "str": (str,),
-        "Mapping": (dict,),
-        "Sequence": (list, tuple),
-    }
-    if not isinstance(value, accepted[base]) or (isinstance(value, bool) and base != "bool"):
-        return f"{name}: {value!r} is not of type {base}"
-    return None
-
-
-def _range_problems(settings: SimulatorSettings) -> list[str]:
-    problems = []
-    for item in dataclasses.fields(settings):
-        value = getattr(settings, item.name)
-        if item.name.endswith("_seconds") and value is not None and not 0 <= value < 1e7:
-            problems.append(f"{item.name}: {value!r} is not a number of seconds from 0 to 10,000,000")
-    if settings.operations_quota is not None and settings.operations_quota < 1:
-        problems.append(f"operations_quota: {settings.operations_quota} is less than 1; null disables it")
-    problems += [
-        f"{name}: {getattr(settings, name)} is less than 1"
-        for name in ("operations_kept", "calls_kept")
-        if getattr(settings, name) < 1
-    ]
-    return problems
 
 
 def _policy_problems(policies: Mapping[str, object]) -> list[str]:

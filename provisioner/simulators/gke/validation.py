@@ -15,8 +15,8 @@ from typing import Any
 from provisioner.simulators.gke import capacity, labels, names, scopes
 from provisioner.simulators.gke.capacity import Capacity
 from provisioner.simulators.gke.errors import ApiError
-from provisioner.simulators.gke.machines import Machine, PolicyRule, find_machine
 from provisioner.simulators.gke.settings import FULL, SimulatorSettings
+from provisioner.simulators.machines import Machine, PolicyRule, find_machine
 
 _POOL_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
 _POLICY_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")

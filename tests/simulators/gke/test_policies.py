@@ -11,7 +11,7 @@ from provisioner.simulators.gke import Simulator, SimulatorSettings
 from provisioner.simulators.gke.errors import ApiError
 from provisioner.simulators.gke.model import World
 from provisioner.simulators.gke.policies import RegionName
-from provisioner.simulators.gke.settings import SettingsError
+from provisioner.simulators.http.settings import SettingsError
 from tests.support.clock import FakeClock
 from tests.support.simulator import CLUSTER, Client
 

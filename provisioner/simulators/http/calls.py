@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from provisioner.simulators.gke import names
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
@@ -25,7 +23,7 @@ class Call:
     def as_json(self) -> dict[str, Any]:
         """Return the call as JSON values."""
         return {
-            "time": names.timestamp(self.when),
+            "time": f"{self.when:%Y-%m-%dT%H:%M:%S.%f}000Z",
             "method": self.method,
             "httpMethod": self.http_method,
             "path": self.path,

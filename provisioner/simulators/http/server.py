@@ -1,4 +1,4 @@
-"""HTTP for the simulated GKE: sockets, JSON, latency, lost answers, the log of calls.
+"""HTTP for simulated services: sockets, JSON, latency, broken and lost answers, the log of calls.
 
 One thread a connection, kept alive between requests. Stopping closes every connection, also those of clients that wait
 for a delayed answer. There is no TLS and no authentication: it is for the machine that it runs on.
@@ -7,7 +7,6 @@ for a delayed answer. There is no TLS and no authentication: it is for the machi
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import secrets
 import socket
@@ -16,21 +15,20 @@ import threading
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import structlog
 
-from provisioner.simulators.gke import api, errors, names, schema
-from provisioner.simulators.gke.admin import PREFIX, Admin
-from provisioner.simulators.gke.calls import Call, CallLog
-from provisioner.simulators.gke.capacity import capacity_of, reservation_of
-from provisioner.simulators.gke.faults import CALL_FAULTS, Fault, FaultKind, Target
-from provisioner.simulators.gke.model import World
-from provisioner.simulators.gke.timeline import Clock
+from provisioner.simulators.http.calls import Call, CallLog
+from provisioner.simulators.http.exchange import RefusalError, Request, Route
+from provisioner.simulators.http.faults import HANG, BaseFault
+from provisioner.simulators.http.timeline import Clock
 
 _log = structlog.get_logger(__name__)
 
+#: Where every simulator has its own API.
+ADMIN_PREFIX = "/simulator/v1/"
 _MAX_BODY_BYTES = 4 * 1024 * 1024
 _STOP_LOOK_SECONDS = 0.05
 _ADMIN_METHOD = "simulator"
@@ -38,6 +36,44 @@ _ADMIN_METHOD = "simulator"
 
 class DropConnectionError(Exception):
     """The answer is to be lost."""
+
+
+class _RawAnswerError(Exception):
+    """The answer is one that no service gives, such as a proxy's page."""
+
+    def __init__(self, code: int, raw: bytes) -> None:
+        super().__init__(code)
+        self.code = code
+        self.raw = raw
+
+
+class Service(Protocol):
+    """What a server serves. Whatever it refuses it raises as a RefusalError."""
+
+    @property
+    def request_seconds(self) -> float:
+        """How much later every call is answered."""
+
+    def route(self, http_method: str, path: str) -> Route:
+        """Return the call that a request means."""
+
+    def handle(self, found: Route, request: Request) -> dict[str, Any]:
+        """Return the body of the answer."""
+
+    def look_again_seconds(self, found: Route, body: dict[str, Any], waited_seconds: float) -> float | None:
+        """Return when to handle a call that waits for something once more; None answers with this body."""
+
+    def fault_of(self, found: Route, request: Request) -> BaseFault | None:
+        """Return what is to happen to a call, and count it."""
+
+    def malformed(self, message: str) -> RefusalError:
+        """Return the refusal of what is no request."""
+
+    def broken(self, fault: BaseFault) -> RefusalError:
+        """Return the refusal that a fault answers with."""
+
+    def admin(self, request: Request) -> dict[str, Any]:
+        """Answer the simulator's own API, under ADMIN_PREFIX."""
 
 
 class Server(ThreadingHTTPServer):
@@ -51,20 +87,17 @@ class Server(ThreadingHTTPServer):
         self,
         address: tuple[str, int],
         *,
-        make_api: Callable[[str], api.Api],
-        world: World,
+        make_service: Callable[[str], Service],
         calls: CallLog,
         clock: Clock,
     ) -> None:
         self.calls = calls
         self.clock = clock
-        self.world = world
         self.stopping = threading.Event()
         self._connections: set[socket.socket] = set()
         self._connections_lock = threading.Lock()
         super().__init__(address, _Handler)
-        self.api = make_api(self.address)
-        self.admin = Admin(world, calls)
+        self.service = make_service(self.address)
 
     @property
     def address(self) -> str:
@@ -149,13 +182,15 @@ class _Handler(BaseHTTPRequestHandler):
         status = 0
         try:
             request = self._request(path, address.query)
-            if path.startswith(PREFIX):
-                status, body = 200, self._json(self.server.admin.handle(request))
+            if path.startswith(ADMIN_PREFIX):
+                status, body = 200, self._json(self.server.service.admin(request))
             else:
-                found = api.route(self.command, path)
+                found = self.server.service.route(self.command, path)
                 method = found.method
                 status, body = self._call(found, request)
-        except errors.ApiError as error:
+        except _RawAnswerError as error:
+            status, body = error.code, error.raw
+        except RefusalError as error:
             status, body = error.code, self._json(self._error_body(error))
         except DropConnectionError:
             self.close_connection = True
@@ -181,9 +216,9 @@ class _Handler(BaseHTTPRequestHandler):
             )
         )
 
-    def _request(self, path: str, query: str) -> api.Request:
+    def _request(self, path: str, query: str) -> Request:
         body = self._body()
-        return api.Request(
+        return Request(
             http_method=self.command,
             path=path,
             query=dict(parse_qsl(query, keep_blank_values=True)),
@@ -195,75 +230,50 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "0")
         if not length.isdecimal() or int(length) > _MAX_BODY_BYTES:
             self.close_connection = True
-            raise errors.ApiError("INVALID_ARGUMENT", f"Content-Length {length!r} is not from 0 to {_MAX_BODY_BYTES}.")
+            raise self.server.service.malformed(f"Content-Length {length!r} is not from 0 to {_MAX_BODY_BYTES}.")
         raw = self.rfile.read(int(length))
         if not raw:
             return None
         try:
             return json.loads(raw)
         except ValueError as error:
-            raise errors.ApiError("INVALID_ARGUMENT", f"Invalid JSON payload received. {error}") from error
+            raise self.server.service.malformed(f"Invalid JSON payload received. {error}") from error
 
-    def _call(self, found: api.Route, request: api.Request) -> tuple[int, bytes]:
-        self._wait(self.server.world.settings.request_seconds)
-        fault = self._fault_for(found, request)
+    def _call(self, found: Route, request: Request) -> tuple[int, bytes]:
+        service = self.server.service
+        self._wait(service.request_seconds)
+        fault = service.fault_of(found, request)
         if fault is not None and fault.before_effect:
             self._strike(fault)
-            if fault.kind is FaultKind.HTTP_ERROR:
-                return self._broken_answer(fault)
-        body = self.server.api.handle(found, request)
+        body = self._handled(found, request)
         if fault is not None and not fault.before_effect:
             self._strike(fault)
-            if fault.kind is FaultKind.HTTP_ERROR:
-                return self._broken_answer(fault)
         return 200, self._json(body)
 
-    def _fault_for(self, found: api.Route, request: api.Request) -> Fault | None:
-        return self.server.world.faults.take(CALL_FAULTS, self._target(found, request))
+    def _handled(self, found: Route, request: Request) -> dict[str, Any]:
+        service, began = self.server.service, time.monotonic()
+        body = service.handle(found, request)
+        while (pause := service.look_again_seconds(found, body, time.monotonic() - began)) is not None:
+            self._wait(pause)
+            body = service.handle(found, request)
+        return body
 
-    def _target(self, found: api.Route, request: api.Request) -> Target:
-        """Return the call, and the pool that it is about, as far as it shows."""
-        if found.method == "nodePools.create":
-            return self._target_of_create(found, request)
-        pool = self.server.world.peek(found.cluster, found.pool) if found.pool else None
-        if pool is None:
-            return Target(method=found.method, pool=found.pool)
-        return dataclasses.replace(pool.target, method=found.method)
-
-    def _target_of_create(self, found: api.Route, request: api.Request) -> Target:
-        try:
-            sent = schema.read(schema.message("CreateNodePoolRequest"), request.body).get("nodePool", {})
-        except errors.ApiError:
-            return Target(method=found.method)
-        return Target(
-            method=found.method,
-            pool=sent.get("name"),
-            zones=sent.get("locations") or names.zones_of(found.parts["location"]),
-            machine_type=sent.get("config", {}).get("machineType"),
-            topology=self.server.world.asked_topology(found.cluster, sent),
-            capacity=capacity_of(sent),
-            reservation=reservation_of(sent),
-        )
-
-    def _strike(self, fault: Fault) -> None:
-        if fault.kind is FaultKind.HANG:
+    def _strike(self, fault: BaseFault) -> None:
+        if fault.kind == HANG:
             self._wait(fault.seconds)
         elif fault.code == 0:
             raise DropConnectionError
-
-    def _broken_answer(self, fault: Fault) -> tuple[int, bytes]:
-        if fault.body is not None:
-            return fault.code, fault.body.encode()
-        status = fault.status if fault.status != "INTERNAL" else None
-        error = errors.of_http_code(fault.code, fault.message or "The service is currently unavailable.", status=status)
-        return fault.code, self._json(self._error_body(error))
+        elif fault.body is not None:
+            raise _RawAnswerError(fault.code, fault.body.encode())
+        else:
+            raise self.server.service.broken(fault)
 
     def _wait(self, seconds: float) -> None:
         if seconds > 0 and self.server.stopping.wait(seconds):
             raise DropConnectionError
 
-    def _error_body(self, error: errors.ApiError) -> dict[str, Any]:
-        return errors.body_of(error, request_id=f"0x{secrets.randbits(64):x}")
+    def _error_body(self, error: RefusalError) -> dict[str, Any]:
+        return error.body(request_id=f"0x{secrets.randbits(64):x}")
 
     @staticmethod
     def _json(body: object) -> bytes:

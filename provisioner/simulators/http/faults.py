@@ -1,0 +1,146 @@
+"""Failures on demand: what to break, how often. Each service says what it can break, and what of its own a fault meets.
+
+A `FaultBook` hands out faults and counts them down; what a fault does is up to the model and, for calls, to the server.
+It keeps no history.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+#: What can happen to a call of any service; each service's kinds have these two among them.
+HTTP_ERROR = "http_error"
+HANG = "hang"
+CALL_FAULTS = (HTTP_ERROR, HANG)
+
+
+class FaultError(ValueError):
+    """A fault is not understood; the text names each mistake."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseFault:
+    """One thing to break; what is None matches everything.
+
+    `method` is a call's name such as nodePools.create, for faults of calls. `count` is how often it strikes (None:
+    until cleared). `before_effect` False lets the call take effect first, so that only its answer is lost. `code` 0
+    drops the connection. `message` and `body` are what is said instead of the usual; `seconds` is how long a call
+    hangs.
+    """
+
+    kinds: ClassVar[type[StrEnum]]
+    choices: ClassVar[Mapping[str, Collection[str]]] = {}
+    """The values that fields may have, beside None."""
+    patterns: ClassVar[Collection[str]] = ()
+    """Fields that are regular expressions for a whole name."""
+
+    kind: StrEnum
+    method: str | None = None
+    count: int | None = None
+    message: str | None = None
+    code: int = 503
+    body: str | None = None
+    before_effect: bool = True
+    seconds: float = 60.0
+    fault_id: str = ""
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Self:
+        """Read a fault; mistakes are all named in one FaultError."""
+        known = {item.name: str(item.type) for item in dataclasses.fields(cls) if item.name != "fault_id"}
+        problems = [f"{name}: no such field; known are {', '.join(known)}" for name in raw if name not in known]
+        kinds = [str(kind.value) for kind in cls.kinds]
+        if raw.get("kind") not in kinds:
+            problems.append(f"kind: {raw.get('kind')!r} is not one of {', '.join(kinds)}")
+        problems += [
+            f"{name}: {raw[name]!r} is not one of {', '.join(values)}"
+            for name, values in cls.choices.items()
+            if isinstance(raw.get(name), str) and raw[name] not in values
+        ]
+        problems += [
+            f"{name}: {raw[name]!r} is not of type {known[name]}"
+            for name in known
+            if name in raw and name != "kind" and not _fits(raw[name], known[name])
+        ]
+        problems += [problem for name in cls.patterns if (problem := _pattern_problem(name, raw.get(name)))]
+        if problems:
+            raise FaultError("; ".join(problems))
+        return cls(**{**raw, "kind": cls.kinds(raw["kind"])})
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fault's fields as JSON values."""
+        return dataclasses.asdict(self)
+
+    def strikes(self, target: Any) -> bool:
+        """Tell whether the fault is meant for such a call or thing, as the service's own faults describe it."""
+        return self.method is None or self.method == target.method
+
+
+def _pattern_problem(name: str, value: object) -> str | None:
+    if isinstance(value, str):
+        try:
+            re.compile(value)
+        except re.error as error:
+            return f"{name}: {value!r} is not a regular expression: {error}"
+    return None
+
+
+def _fits(value: object, annotation: str) -> bool:
+    if value is None:
+        return "None" in annotation
+    base = annotation.split(" | ", maxsplit=1)[0]
+    if base == "bool" or isinstance(value, bool):
+        return base == "bool" and isinstance(value, bool)
+    accepted: dict[str, tuple[type, ...]] = {"float": (int, float), "int": (int,), "str": (str,)}
+    return isinstance(value, accepted[base]) and (base == "str" or value >= 0)  # type: ignore[operator]
+
+
+_Fault = TypeVar("_Fault", bound=BaseFault)
+
+
+class FaultBook(Generic[_Fault]):
+    """The faults that are in force; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._faults: dict[str, _Fault] = {}
+        self._numbers = itertools.count(1)
+
+    def add(self, fault: _Fault) -> _Fault:
+        """Put a fault in force and return it with its id."""
+        with self._lock:
+            named = dataclasses.replace(fault, fault_id=f"fault-{next(self._numbers)}")
+            self._faults[named.fault_id] = named
+            return named
+
+    def remove(self, fault_id: str) -> bool:
+        """Take one fault back; False where there is none of that id."""
+        with self._lock:
+            return self._faults.pop(fault_id, None) is not None
+
+    def clear(self) -> None:
+        """Take all faults back."""
+        with self._lock:
+            self._faults.clear()
+
+    def all(self) -> tuple[_Fault, ...]:
+        """Return the faults in force, with what is left of their counts."""
+        with self._lock:
+            return tuple(self._faults.values())
+
+    def take(self, kinds: Collection[str], target: Any) -> _Fault | None:
+        """Return the oldest fault that strikes here, and count it down."""
+        with self._lock:
+            for fault in self._faults.values():
+                if fault.kind in kinds and fault.count != 0 and fault.strikes(target):
+                    if fault.count is not None:
+                        self._faults[fault.fault_id] = dataclasses.replace(fault, count=fault.count - 1)
+                    return fault
+        return None

@@ -1,0 +1,88 @@
+"""What a simulator can be told about itself, at its start and while it runs: a frozen dataclass that JSON can change.
+
+Reading from JSON reports every mistake at once; nothing is read from the environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+
+class SettingsError(ValueError):
+    """One or more settings are unknown or out of range; the text names each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseSettings:
+    """What all simulators have in common. A simulator's own settings add fields, and say what is wrong with them."""
+
+    fixed: ClassVar[Collection[str]] = ()
+    """Settings that can't change under the clients that use them."""
+
+    request_seconds: float = 0.0
+    """Every API call is answered this much later."""
+
+    calls_kept: int = 10_000
+    """How many API calls the log remembers."""
+
+    denied_permissions: Collection[str] = ()
+    """IAM permissions that clients do not have, on whatever resource: calls that need them are refused."""
+
+    def __post_init__(self) -> None:
+        problems = [*self._range_problems(), *self.problems()]
+        if problems:
+            raise SettingsError("; ".join(problems))
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the simulator's own settings, a text each that names the setting and its value."""
+        return []
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """Return a copy with the changes, given as JSON would give them."""
+        known = {item.name: item for item in dataclasses.fields(self)}
+        problems = []
+        for name, value in changes.items():
+            if name not in known:
+                problems.append(f"{name}: no such setting; known are {', '.join(sorted(known))}")
+            elif name in self.fixed and value != getattr(self, name):
+                problems.append(f"{name}: can be set only at startup")
+            elif (problem := _type_problem(name, value, str(known[name].type))) is not None:
+                problems.append(problem)
+        if problems:
+            raise SettingsError("; ".join(problems))
+        return dataclasses.replace(self, **changes)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all settings as JSON values."""
+        return {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+
+    def _range_problems(self) -> list[str]:
+        problems = []
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if item.name.endswith("_seconds") and value is not None and not 0 <= value < 1e7:
+                problems.append(f"{item.name}: {value!r} is not a number of seconds from 0 to 10,000,000")
+            if item.name.endswith("_kept") and value < 1:
+                problems.append(f"{item.name}: {value} is less than 1")
+        return problems
+
+
+def _type_problem(name: str, value: object, annotation: str) -> str | None:
+    if value is None:
+        return None if "None" in annotation else f"{name}: null is not allowed"
+    base = annotation.split(" | ", maxsplit=1)[0].split("[", maxsplit=1)[0]
+    accepted: dict[str, tuple[type, ...]] = {
+        "float": (int, float),
+        "int": (int,),
+        "bool": (bool,),
+        "str": (str,),
+        "Mapping": (dict,),
+        "Collection": (list, tuple),
+        "Sequence": (list, tuple),
+    }
+    if not isinstance(value, accepted[base]) or (isinstance(value, bool) and base != "bool"):
+        return f"{name}: {value!r} is not of type {base}"
+    return None
