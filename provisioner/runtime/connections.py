@@ -9,21 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from http import HTTPStatus
-from typing import cast
+from typing import Any, cast
 
-import h11
+import httptools
 import structlog
 import uvicorn
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.utils import get_remote_addr
 
 _log = structlog.get_logger(__name__)
@@ -37,6 +37,8 @@ _PAUSE_SECONDS = 0.25
 #: A request of so much is not worth counting.
 _SMALL_BYTES = 65536
 _TOO_LONG = "request line and headers are too long\n"
+_VERSIONS = ("1.1", "1.0")
+_HEAD_END = b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,6 @@ class Config(uvicorn.Config):
         tls: ssl.SSLContext | None = None,
         draining: Callable[[], bool] = lambda: False,
     ) -> None:
-        longest = max(limits.request_seconds, limits.idle_seconds or 0.0)
         super().__init__(
             _Guarded(app, limits, draining),
             loop="none",
@@ -92,10 +93,7 @@ class Config(uvicorn.Config):
             proxy_headers=False,
             headers=[("Server", name)],
             backlog=BACKLOG,
-            # Never reached: the deadline of a connection is earlier.
-            timeout_keep_alive=int(2 * longest) + 1,
             timeout_graceful_shutdown=GRACE_SECONDS,
-            h11_max_incomplete_event_size=limits.header_bytes,
         )
         self.limits = limits
         self.monotonic = monotonic
@@ -125,8 +123,21 @@ class _Pace:
         return left < 0
 
 
-class Connection(H11Protocol):
-    """One client's connection, and the deadline for the answer to its current request."""
+class _Awaited(Enum):
+    """What a client sends next."""
+
+    HEAD = auto()
+    BODY = auto()
+    #: Nothing: it is to be answered. The next request waits for that.
+    NOTHING = auto()
+
+
+class Connection(HttpToolsProtocol):
+    """One client's connection, and the deadline for the answer to its current request.
+
+    The parser is given one request at a time, up to the end of its headers and then of its body: it would go on with
+    whatever comes behind.
+    """
 
     config: Config
     deadline: float
@@ -136,6 +147,17 @@ class Connection(H11Protocol):
     #: What was received of a request that is not answered.
     held = 0
     _handshake: asyncio.Task[None] | None = None
+    _awaited = _Awaited.HEAD
+    #: Of request line and headers, as far as they have come; and the last of it, in which their end may begin.
+    _head_bytes = 0
+    _head_last = b""
+    #: Of the body, as far as it has not come; None: it comes in chunks.
+    _body_left: int | None = None
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        #: Received, and not yet given to the parser.
+        self._unparsed = bytearray()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Make room for it if there are too many; with TLS, shake hands before anything else."""
@@ -183,13 +205,85 @@ class Connection(H11Protocol):
         if self._early is not None:
             self._early.append(data)
             return
+        if self.transport.is_closing():
+            # With TLS there may still come some.
+            return
         if self._idle:
             # The first bytes of a request: from now on its time counts.
             self._idle = False
             self._begin()
         self.held += len(data)
         if self._has_room():
-            super().data_received(data)
+            self._unparsed += data
+            self._parse()
+
+    def _parse(self) -> None:
+        """Read on, until there is no more or a request is whole."""
+        while self._unparsed and not self._is_whole():
+            piece = self._next_piece()
+            if self._head_bytes > self.config.limits.header_bytes:
+                self._reject(431, _TOO_LONG)
+                return
+            try:
+                self.parser.feed_data(piece)
+            except httptools.HttpParserUpgrade:
+                # To a protocol that nobody speaks here: what comes next may be in it.
+                self.cycle.keep_alive = False
+            except httptools.HttpParserError:
+                if self._is_whole():
+                    # It came behind a body in chunks, after which the connection ends.
+                    return
+                self._reject(400, "bad request\n")
+                return
+        if self._unparsed:
+            self.flow.pause_reading()
+
+    def _is_whole(self) -> bool:
+        return self._awaited is _Awaited.NOTHING
+
+    def _next_piece(self) -> bytes:
+        """Take what is there of the headers or of the body, and nothing behind them."""
+        size = len(self._unparsed)
+        if self._awaited is _Awaited.HEAD:
+            window = self._head_last + self._unparsed[: self.config.limits.header_bytes + len(_HEAD_END)]
+            end = window.find(_HEAD_END)
+            if end >= 0:
+                size = end + len(_HEAD_END) - len(self._head_last)
+            self._head_bytes += size
+            self._head_last = bytes(window[: len(self._head_last) + size][1 - len(_HEAD_END) :])
+        elif self._body_left is not None:
+            size = min(size, self._body_left)
+            self._body_left -= size
+        piece = bytes(self._unparsed[:size])
+        del self._unparsed[:size]
+        return piece
+
+    def on_headers_complete(self) -> None:
+        """Begin with the request; an error in here rejects it."""
+        names = [name for name, _ in self.headers]
+        version = self.parser.get_http_version()
+        if version not in _VERSIONS or (names.count(b"host") != 1 and version != "1.0"):
+            raise ValueError
+        chunks, size = b"transfer-encoding" in names, int(dict(self.headers).get(b"content-length", 0))
+        if self.parser.should_upgrade() and (chunks or size):
+            # The parser does not read such a body.
+            raise ValueError
+        super().on_headers_complete()
+        self._awaited, self._body_left = _Awaited.BODY, None if chunks else size
+        if chunks:
+            # Its end is found by the parser alone.
+            self.cycle.keep_alive = False
+
+    def on_message_begin(self) -> None:
+        """Begin with a request, unless the one before is not answered."""
+        if self._is_whole():
+            raise ValueError
+        super().on_message_begin()
+
+    def on_message_complete(self) -> None:
+        """Let what comes next wait for the answer."""
+        super().on_message_complete()
+        self._awaited = _Awaited.NOTHING
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget a client that has gone."""
@@ -219,11 +313,20 @@ class Connection(H11Protocol):
         self.held = 0
         if not self.flow.write_paused:
             self._rest()
+        self.server_state.total_requests += 1
         if self.config.pace.is_exceeded():
             # What comes meanwhile stays unread.
-            self.loop.call_later(_PAUSE_SECONDS, super().on_response_complete)
+            self.loop.call_later(_PAUSE_SECONDS, self._go_on)
         else:
-            super().on_response_complete()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Turn to the next request."""
+        if self.transport.is_closing():
+            return
+        self._awaited, self._head_bytes, self._head_last = _Awaited.HEAD, 0, b""
+        self.flow.resume_reading()
+        self._parse()
 
     def resume_writing(self) -> None:
         """Start the time of the next request once the client has received the answer; of a stream with each piece."""
@@ -242,26 +345,22 @@ class Connection(H11Protocol):
         self.cycle.keep_alive = False
         return True
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - the parent's interface
-        """Reject what is too long or is not HTTP, with the status that h11 suggests."""
+    def _reject(self, status: int, text: str) -> None:
+        """Answer what is too long or is not HTTP, and end the connection."""
         if self._answering:
             # The body of a request is invalid while an app works on it: the app must not answer as well.
             self.cycle.disconnected = True
             if self.cycle.response_started:
                 self.cut()
                 return
-        error = sys.exception()
-        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-        body = (_TOO_LONG if status == 431 else "bad request\n").encode()
         headers = [
             *self.server_state.default_headers,
             (b"content-type", b"text/plain; charset=utf-8"),
-            (b"content-length", str(len(body)).encode()),
+            (b"content-length", str(len(text)).encode()),
             (b"connection", b"close"),
         ]
-        response = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase.encode())
-        for event in (response, h11.Data(body), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
+        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode(), *(b": ".join(each) for each in headers)]
+        self.transport.write(b"\r\n".join(lines) + _HEAD_END + text.encode())
         self.transport.close()
 
     def look_at_stream(self) -> None:
@@ -311,7 +410,6 @@ class _Guarded:
     def __init__(self, app: ASGIApp, limits: Limits, draining: Callable[[], bool]) -> None:
         self._draining = draining
         self._app = RequestBodyLimitMiddleware(app, max_body_size=limits.body_bytes)
-        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         names = {name for name, _ in scope["headers"]}
@@ -333,10 +431,6 @@ class _Guarded:
                     message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
             await send(message)
 
-        if _header_bytes(scope) > self._limits.header_bytes:
-            # h11 does not limit headers that arrive all at once.
-            await PlainTextResponse(_TOO_LONG, 431, {"Connection": "close"})(scope, receive, send)
-            return
         try:
             await self._app(scope, receive_and_note, send_and_close)
         except ClientDisconnect:
@@ -347,8 +441,3 @@ class _Guarded:
             _log.exception("http_request.failed", method=scope["method"], path=scope["path"])
             if not started:
                 await PlainTextResponse("internal error; see the log\n", 500)(scope, receive, send_and_close)
-
-
-def _header_bytes(scope: Scope) -> int:
-    lines = sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
-    return len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"]) + lines

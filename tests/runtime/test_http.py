@@ -12,19 +12,24 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.testing import capture_logs
+from uvicorn.server import ServerState
 
 from provisioner.runtime import logs
-from provisioner.runtime.connections import Limits
+from provisioner.runtime.connections import Config, Connection, Limits
 from provisioner.runtime.http import Address, HttpServer, ServerError
+from tests.support.waiting import wait_for
 
 #: As long as a busy machine may take for anything.
 _PATIENCE_SECONDS = 10.0
@@ -138,6 +143,22 @@ _CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         pytest.param(b"GET\r\n\r\n", 400, id="no HTTP version"),
         pytest.param(b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n", 400, id="bytes that are not ASCII"),
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", 400, id="no host"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400, id="two hosts"),
+        pytest.param(b"GET / HTTP/1.1\nHost: x\n\n", 400, id="lines that end as on Unix"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n folded\r\n\r\n", 400, id="a header over two lines"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", 400, id="a space behind a header's name"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\0\r\n\r\n", 400, id="a null byte"),
+        pytest.param(b"GET / HTTP/2.0\r\nHost: x\r\n\r\n", 400, id="a version that there is not"),
+        pytest.param(b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", 400, id="a request to a proxy"),
+        pytest.param(
+            _SIZED + b"2\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\nab", 400, id="a body in a new protocol"
+        ),
+        pytest.param(_SIZED + b"+2\r\n\r\nab", 400, id="a size with a sign"),
+        pytest.param(_SIZED + b"99999999999999999999999\r\n\r\n", 400, id="a size that no number holds"),
+        pytest.param(_SIZED + b"2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, id="a size and chunks"),
+        pytest.param(
+            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, gzip\r\n\r\n", 400, id="chunks inside of gzip"
+        ),
         pytest.param(_SIZED + b"5\r\nContent-Length: 6\r\n\r\n", 400, id="two sizes of one body"),
         pytest.param(_CHUNKED + b"ZZ\r\n", 400, id="a chunk without a size, while the app waits for it"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 5000 + b"\r\n", 431, id="long headers at once"),
@@ -204,6 +225,91 @@ def test_pipelined_requests_are_answered_in_turn(serve: Serve) -> None:
     assert answered.count(b"HTTP/1.1 400") == 1
 
 
+def test_what_comes_behind_a_body_in_chunks_is_not_read(serve: Serve) -> None:
+    """Where such a body ends is a matter of reading it: whoever disagrees about it gets no second request through."""
+    [port] = serve(ECHO).ports
+    for behind in (_ASK, b"garbage\r\n\r\n", b""):
+        answered = answer(port, _CHUNKED + b"2\r\nab\r\n0\r\n\r\n" + behind)
+        assert answered.count(b"HTTP/1.1 ") == 1
+        assert b"connection: close" in answered
+        assert answered.endswith(b"\r\n\r\n2")
+
+
+def test_nobody_gets_another_protocol(serve: Serve) -> None:
+    """The request is answered, and its connection ends: what comes behind may be that protocol already."""
+    upgrade = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    answered = answer(serve(hello).ports[0], upgrade + b"PRI * HTTP/2.0\r\n\r\n")
+    assert answered.startswith(b"HTTP/1.1 200 ")
+    assert answered.count(b"HTTP/1.1 ") == 1
+    assert answered.endswith(b"hello")
+
+
+_PIPELINED = (
+    b"\r\n\r\n"
+    + _SIZED
+    + b"4\r\n\r\n\r\n\r\n"
+    + _SIZED
+    + b"0\r\n\r\n"
+    + b"\r\n"
+    + _SIZED
+    + b"38\r\n\r\n"
+    + b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n"
+    + b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc"
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cuts=st.sets(st.integers(1, len(_PIPELINED) - 1)))
+def test_requests_are_told_apart_wherever_their_bytes_are_cut(cuts: set[int]) -> None:
+    """Blank lines before a request count for nothing; bodies that look like requests are bodies."""
+
+    async def play() -> bytes:
+        config = Config(ECHO, name="a-server", limits=Limits(), monotonic=lambda: 0.0)
+        config.load()
+        written = Written()
+        connection = Connection(config, ServerState(), {})
+        connection.connection_made(written)
+        bounds = [0, *sorted(cuts), len(_PIPELINED)]
+        for begin, end in pairwise(bounds):
+            connection.data_received(_PIPELINED[begin:end])
+            if end % 3 == 0:
+                await asyncio.sleep(0)
+        await written.closed.wait()
+        return bytes(written.data)
+
+    answered = asyncio.run(play())
+    assert [each.partition(b"\r\n\r\n")[2] for each in answered.split(b"HTTP/1.1 200 OK")[1:]] == [
+        b"4",
+        b"0",
+        b"38",
+        b"3",
+    ]
+
+
+class Written(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = bytearray()
+        self.closed = asyncio.Event()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.data += data
+
+    def close(self) -> None:
+        self.closed.set()
+
+    def is_closing(self) -> bool:
+        return self.closed.is_set()
+
+    def pause_reading(self) -> None:
+        """Nothing is read here."""
+
+    def resume_reading(self) -> None:
+        """Nothing is read here."""
+
+
 def test_a_client_that_closes_its_half_gets_its_answer(serve: Serve) -> None:
     """Although the app answers only afterwards."""
     asked: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = queue.SimpleQueue()
@@ -247,6 +353,7 @@ def test_answers_that_are_never_taken_are_made_once(serve: Serve) -> None:
     [port] = server.ports
     with socket.create_connection(("127.0.0.1", port), _PATIENCE_SECONDS) as client:
         client.sendall(_ASK * 1000)
+        wait_for(lambda: made)
         pause = threading.Event()
         assert any(not server._connections() or pause.wait(0.05) for _ in range(200))
         with contextlib.suppress(ConnectionResetError):
