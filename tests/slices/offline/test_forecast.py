@@ -64,7 +64,8 @@ def bodies(requests: list[Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("file", FILES, ids=[str(each.relative_to(EXAMPLES)) for each in FILES])
 def test_the_pools_of_every_example_are_those_of_the_decision_in_a_world(file: Path) -> None:
     """Equal requests, apart from what follows from UIDs."""
-    raw = yaml.safe_load(file.read_text(encoding="utf-8"))
+    documents = yaml.safe_load_all(file.read_text(encoding="utf-8"))
+    (raw,) = (each for each in documents if each["kind"] in set(WorkloadKind))
     raw["metadata"] |= {"namespace": "default", "uid": "0b1e7f8a-6f3c-4f0e-9a52-0c8f6a7e1d20"}
     workload = workloads.KINDS[WorkloadKind(raw["kind"])].parse(raw)
     assert workload is not None
