@@ -1,0 +1,1 @@
+"""What is to be done about node groups: from one snapshot of the world to a plan. Pure."""

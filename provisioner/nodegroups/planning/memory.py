@@ -1,0 +1,154 @@
+"""What is remembered between rounds.
+
+The truth is in Compute Engine and in the objects' status. This is what was last read of the one, and what the caches of
+the other do not show yet. Losing all of it is safe: it is read again, and requests have the same ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+
+from provisioner.model.capacity import Failure
+from provisioner.nodegroups.api.types import OperationRef, OperationType
+from provisioner.nodegroups.compute.records import Instance, ManagedInstance
+from provisioner.nodegroups.planning.calls import Call, Resource
+from provisioner.nodegroups.planning.writes import Write, WriteFailure
+
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """The same is not tried again before `until`."""
+
+    failure: Failure
+    failures: int
+    #: When it failed first and last.
+    since: datetime
+    at: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What was last read of a resource."""
+
+    #: When the request was sent.
+    asked_at: datetime
+    #: None: it is not there.
+    resource: Resource | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What was last read of the machines of a managed instance group; none where it is not there."""
+
+    asked_at: datetime
+    machines: tuple[ManagedInstance, ...]
+
+
+class Stage(Enum):
+    """How far a change came that failed."""
+
+    #: The request itself was refused.
+    REQUEST = "request"
+    #: It was taken, and its operation failed.
+    OPERATION = "operation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mishap:
+    """Why the last create or delete of a resource failed; forgotten as soon as one succeeds."""
+
+    type: OperationType
+    stage: Stage
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceMemory:
+    """One resource. Operation and attempts begin as the object's status has them, and go there when they change."""
+
+    operation: OperationRef | None = None
+    #: When the operation was last asked for.
+    polled_at: datetime | None = None
+    attempts: int = 0
+    reading: Reading | None = None
+    listing: Listing | None = None
+    #: What was asked for before this is out of date: something has changed since.
+    changed_at: datetime = LONG_AGO
+    #: When an insert may last have been sent of which nobody knows whether it arrives.
+    unsure_at: datetime | None = None
+    mishap: Mishap | None = None
+    #: By what is tried (`Call`'s class name).
+    backoffs: Mapping[str, Backoff] = field(default_factory=dict)
+    #: Why a delete was last kept from being sent, and not to be tried before; empty and None for nothing.
+    kept: str = ""
+    kept_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineMemory:
+    """The metadata of one machine, by its provider id."""
+
+    #: Number of the machine: another one under the same name starts anew.
+    id: str
+    asked_at: datetime | None = None
+    #: None: not read, or not there when it was.
+    instance: Instance | None = None
+    #: Changes of metadata that were sent, for request ids.
+    attempts: int = 0
+    backoff: Backoff | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenCall:
+    """A call that is not answered."""
+
+    call: Call
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenWrite:
+    """A write that is not answered, that the caches may not show yet, or that failed."""
+
+    write: Write
+    #: How the object looked that it was decided on: done, and another look, means shown.
+    seen: str
+    since: datetime
+    answered_at: datetime | None = None
+    failure: WriteFailure | None = None
+    failures: int = 0
+    message: str = ""
+    #: Not before this again.
+    retry_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How many calls to Compute Engine may be made at once, and since when."""
+
+    spare: float
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """All of it. Replaced as a whole by each decision and each answer."""
+
+    #: When the first decision was made; what was sent before, nobody knows.
+    began_at: datetime | None = None
+    #: By the UID of the object (`Target.uid`).
+    resources: Mapping[str, ResourceMemory] = field(default_factory=dict)
+    #: By provider id.
+    machines: Mapping[str, MachineMemory] = field(default_factory=dict)
+    #: By key.
+    calls: Mapping[str, OpenCall] = field(default_factory=dict)
+    writes: Mapping[str, OpenWrite] = field(default_factory=dict)
+    pace: Pace | None = None
+    #: Compute Engine asked for a pause of all calls until then.
+    paused_until: datetime | None = None

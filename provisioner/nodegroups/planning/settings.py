@@ -1,0 +1,25 @@
+"""What whoever runs the provisioner decides, as far as node groups are concerned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningSettings:
+    """Lists of what is allowed, times and limits."""
+
+    #: Projects in which resources may be made; none: the project that the provisioner runs in.
+    projects: frozenset[str] = frozenset()
+    #: Namespaces whose objects are served; none: all.
+    namespaces: frozenset[str] = frozenset()
+    #: Hash of the manifest that the device plugin is to be applied from; empty: it is not our job.
+    device_plugin_version: str = ""
+    #: A slice is made anew when a machine of it has been lost for so long, and so often within a day.
+    repair_after_seconds: float = 300.0
+    repairs_per_day: int = 3
+    #: So long pods without chips may keep the machines of a group that is deleted; those with chips always may.
+    drain_seconds: float = 3600.0
+    #: Calls to Compute Engine per second, all together; as many seconds' worth of them may be made at once.
+    calls_per_second: float = 20.0
+    burst_seconds: float = 5.0

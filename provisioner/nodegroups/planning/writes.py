@@ -1,0 +1,211 @@
+"""Writes to Kubernetes that a plan asks for, and their answers.
+
+One write of a key is under way at a time; a key names the object that is written. Each write may be sent again: what it
+comes to is the same. NotFound of what is to go counts as done, and so does AlreadyExists of what is to be made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from provisioner.model.capacity import Taint
+from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta, ResourceStatus, TpuNodeGroupStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateChild:
+    """Create a group's child: `child.meta` has its name, its labels and its owner, and no UID yet."""
+
+    kind: Kind
+    child: Child
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"{self.kind} {self.child.meta}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteChild:
+    """Delete a child, with its UID as precondition. Its finalizer keeps it until its resource is gone."""
+
+    kind: Kind
+    meta: ObjectMeta
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"{self.kind} {self.meta}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetFinalizers:
+    """Replace an object's finalizers, with UID and resource version as preconditions."""
+
+    kind: Kind
+    meta: ObjectMeta
+    finalizers: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"{self.kind} {self.meta}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchStatus:
+    """Patch what differs between two statuses of an object, with UID and resource version as preconditions."""
+
+    kind: Kind
+    meta: ObjectMeta
+    old: ResourceStatus | TpuNodeGroupStatus
+    new: ResourceStatus | TpuNodeGroupStatus
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"{self.kind} {self.meta}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchNode:
+    """Change a node, with UID and resource version as preconditions."""
+
+    name: str
+    uid: str
+    resource_version: str
+    #: Those to be set; the others stay.
+    labels: Mapping[str, str]
+    #: All of them as they are to be; None: they stay.
+    taints: tuple[Taint, ...] | None = None
+    #: Set spec.unschedulable; it is never cleared.
+    cordon: bool = False
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"Node {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteNode:
+    """Delete a node whose machine is gone, with its UID as precondition."""
+
+    name: str
+    uid: str
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"Node {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictPod:
+    """Ask for the eviction of a pod, with its UID as precondition: disruption budgets may refuse it for now."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"Pod {self.namespace}/{self.name} {self.uid}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateToken:
+    """Draw a token for one machine, and create its Secret with the labels of the group."""
+
+    #: Of the group.
+    namespace: str
+    name: str
+    machine: str
+    machine_id: str
+    expires_at: datetime
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"token of machine {self.machine} {self.machine_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteToken:
+    """Delete a Secret, with its UID as precondition."""
+
+    name: str
+    uid: str
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"Secret {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyDevicePlugin:
+    """Apply the DaemonSet of the device plugin on the server's side, marked with its version."""
+
+    version: str
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return "device plugin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteDevicePlugin:
+    """Delete that DaemonSet, with its UID as precondition."""
+
+    uid: str
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return "device plugin"
+
+
+Write = (
+    CreateChild
+    | DeleteChild
+    | SetFinalizers
+    | PatchStatus
+    | PatchNode
+    | DeleteNode
+    | EvictPod
+    | CreateToken
+    | DeleteToken
+    | ApplyDevicePlugin
+    | DeleteDevicePlugin
+)
+
+
+class WriteFailure(Enum):
+    """Why a write failed, as far as it makes a difference."""
+
+    #: The object has changed or is another one: the next snapshot shows it as it is.
+    CONFLICT = "conflict"
+    #: 429 of an eviction: a disruption budget allows none now.
+    NOT_NOW = "not_now"
+    #: Forbidden, or invalid: somebody has to change something.
+    REFUSED = "refused"
+    #: The outcome is not known either.
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteAnswer:
+    """How a write ended."""
+
+    write: Write
+    at: datetime
+    #: None: it is done.
+    failure: WriteFailure | None = None
+    #: The API server's words on a failure.
+    message: str = ""
