@@ -1,6 +1,6 @@
 """`tpu-provisioner webhook`: the admission webhook server in the foreground.
 
-It takes the flags and variables of gke-tpu-env-injector, so that its manifests need another image alone.
+It takes the flags and variables of gke-tpu-env-injector. Manifests of that one need another image, command and port.
 """
 
 from __future__ import annotations
@@ -84,7 +84,10 @@ def command(
     verbose: bool,  # noqa: FBT001 - click hands over by name
     kubeconfig: str | None,
 ) -> int:
-    """Serve admission webhooks: TPU variables for pods.
+    """Serve admission webhooks, which the API server asks about objects before it stores them.
+
+    They give pods their TPU variables, say what is wrong with workloads that can
+    get no slice, and on request change the selectors of Jobs.
 
     Without certificate files the server makes its own certificates and lets its webhook configurations trust them.
     Other settings come from the environment; see docs/webhook.md.
