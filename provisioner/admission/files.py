@@ -40,10 +40,7 @@ class CertificateFiles:
                 self._served = found
         except (OSError, ValueError) as error:
             # ssl.SSLError is an OSError.
-            problem = f"{self.certificate} and {self.key} cannot be served: {error}"
-            if problem != self.problem:
-                _log.warning("webhook_certificates.problem", problem=problem)
-            self.problem = problem
+            self.problem = f"{self.certificate} and {self.key} cannot be served: {error}"
         else:
             self.problem = ""
 

@@ -75,12 +75,11 @@ class Keeper:
         try:
             missing = self._keep()
         except errors.ClusterError as error:
-            self._say(f"the webhook's certificates cannot be kept: {error}")
-            return
+            self.problem = f"the webhook's certificates cannot be kept: {error}"
         except KeysError as error:
-            self._say(f"the webhook's certificate cannot be served: {error}")
-            return
-        self._say(f"{missing} does not exist; apply it" if missing else "")
+            self.problem = f"the webhook's certificate cannot be served: {error}"
+        else:
+            self.problem = f"{missing} does not exist; apply it" if missing else ""
 
     def _keep(self) -> str:
         """Bring Secret and webhooks up to date, and serve what they say; return what `_announce` does."""
@@ -182,11 +181,6 @@ class Keeper:
 
     def _valid_until(self, made: Keys) -> datetime:
         return keys.valid_until(made, self.names, now=self.now())
-
-    def _say(self, problem: str) -> None:
-        if problem and problem != self.problem:
-            _log.warning("webhook_certificates.problem", problem=problem)
-        self.problem = problem
 
 
 def _is_announced(bundle: str, configurations: Iterable[JsonObject | None]) -> bool:

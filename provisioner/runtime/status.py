@@ -59,10 +59,12 @@ class Probes:
     """
 
     address: str
-    #: The heartbeat of the loop.
+    #: The heartbeat of what the process is there for.
     alive: Callable[[], bool]
     #: What keeps the process from being ready, one line each.
     problems: Callable[[], Sequence[str]]
+    #: What /healthz says when `alive` is false.
+    stopped: str = "the loop has stopped making rounds"
     #: What a product adds.
     pages: Sequence[Page] = ()
     streams: Sequence[Stream] = ()
@@ -91,7 +93,7 @@ def make_status_server(
 
 def _answers(probes: Probes) -> Mapping[str, _Probe]:
     return {
-        "/healthz": lambda: _text([] if probes.alive() else ["the loop has stopped making rounds"]),
+        "/healthz": lambda: _text([] if probes.alive() else [probes.stopped]),
         "/readyz": lambda: _text(probes.problems()),
     }
 

@@ -46,6 +46,7 @@ _DRAIN_SECONDS = 8.0
 _LIMITS = Limits(
     connections=512, request_seconds=15.0, idle_seconds=120.0, body_bytes=8 * 1024 * 1024, held_bytes=48 * 1024 * 1024
 )
+_STOPPED = "the thread that keeps the certificates has ended"
 _DATED = "the certificate may not be trusted any more: it was not looked at for long, or it ended"
 
 
@@ -108,8 +109,8 @@ class WebhookServer:
         return [] if self.certificates.serving else [self.certificates.problem or _DATED]
 
     def alive(self) -> bool:
-        """Whether the certificates are still looked at."""
-        return self._thread is None or self._thread.is_alive()
+        """Whether the certificates are still looked at, as long as they are to be."""
+        return self._thread is None or self._thread.is_alive() or self.stopping.is_set()
 
     def stop(self, *, drain: Callable[[float], object]) -> None:
         """Say that this replica goes, answer what still comes, then end."""
@@ -120,8 +121,12 @@ class WebhookServer:
         self.status.stop()
 
     def _look(self) -> None:
+        before = self.certificates.problem
         self.certificates.step()
-        self.metrics.certificates(self.certificates.problem)
+        problem = self.certificates.problem
+        if problem and problem != before:
+            _log.warning("webhook_certificates.problem", problem=problem)
+        self.metrics.certificates(problem)
 
     def _keep_looking(self) -> None:
         while not self.stopping.wait(_LOOK_SECONDS):
@@ -158,7 +163,12 @@ def build(
     status = make_status_server(
         NAME,
         Scrapes(address=addresses.metrics, exposition=metrics.exposition),
-        Probes(address=addresses.probes, alive=lambda: webhook.alive(), problems=lambda: webhook.problems()),  # noqa: PLW0108
+        Probes(
+            address=addresses.probes,
+            alive=lambda: webhook.alive(),  # noqa: PLW0108 - it is made below
+            stopped=_STOPPED,
+            problems=lambda: webhook.problems(),  # noqa: PLW0108 - as above
+        ),
     )
     webhook = WebhookServer(
         certificates=_certificates(settings, api, files, context, now), server=server, status=status, metrics=metrics

@@ -17,7 +17,8 @@ _LEVELS = frozenset({"warning", "error", "exception", "critical"})
 #: Where the lines of /readyz and /healthz are worded, and by what they get there: names that are assigned, and
 #: functions that are called with them.
 _READINESS = {
-    "runtime/status.py": ({"_text", "PlainTextResponse"}, set[str]()),
+    "runtime/status.py": ({"_text", "PlainTextResponse"}, {"stopped"}),
+    "webhook/app.py": (set[str](), {"_STOPPED", "_DATED"}),
     "slices/observe.py": ({"append"}, {"problem"}),
     "kube/reflector.py": ({"_set_problem", "_absent", "_fruitless"}, {"problem"}),
     "kube/watches.py": (set[str](), {"problem"}),
@@ -25,7 +26,7 @@ _READINESS = {
     "slices/suppliers/gke/identity.py": (set[str](), {"doubt"}),
 }
 #: Lines of a function that says what is wrong.
-_WORDED_BY = {"slices/suppliers/gke/identity_check.py": {"autopilot_refusal"}}
+_WORDED_BY = {"slices/suppliers/gke/identity_check.py": {"autopilot_refusal"}, "webhook/app.py": {"problems"}}
 #: What these answer is for pages that are not there.
 _NOT_OF_A_PROBE = frozenset({"reject", "fail"})
 #: In place of what is filled in.

@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,9 +17,11 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
+import structlog
 
 from provisioner.admission.keys import make_keys
 from provisioner.settings.webhook import WebhookSettings
+from provisioner.webhook import app
 from provisioner.webhook.app import Addresses, Files, WebhookServer, build
 from tests.support.kube import FakeKube
 from tests.support.waiting import wait_for
@@ -213,6 +215,57 @@ def test_without_a_certificate_the_server_is_not_ready(kube: FakeKube, tmp_path:
         webhook.stop(drain=lambda _seconds: None)
 
 
+class Told:
+    """Certificates that are as they are told to be; what is an error is raised."""
+
+    serving = True
+
+    def __init__(self, *problems: str | Exception) -> None:
+        self.problem = "no certificate is served yet"
+        self._next = iter(problems)
+
+    def step(self) -> None:
+        told = next(self._next)
+        if isinstance(told, Exception):
+            raise told
+        self.problem = told
+
+
+@pytest.fixture
+def told(kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., WebhookServer]]:
+    """Return a function that starts a server with such certificates, and looks at them all the time."""
+    monkeypatch.setattr(app, "_LOOK_SECONDS", 0.001)
+    # The traceback is no business of the test's.
+    monkeypatch.setattr(threading, "excepthook", lambda _arguments: None)
+    started: list[WebhookServer] = []
+
+    def start(*problems: str | Exception) -> WebhookServer:
+        webhook = build(WebhookSettings(), ANYWHERE, kube, None)
+        webhook.certificates = Told(*problems)
+        started.append(webhook)
+        webhook.start()
+        return webhook
+
+    yield start
+    for webhook in started:
+        webhook.stop(drain=lambda _seconds: None)
+
+
+def test_a_server_whose_certificates_nobody_keeps_any_more_is_not_healthy(told: Callable[..., WebhookServer]):
+    webhook = told("", RuntimeError("a mistake"))
+    port = status_port(webhook, "/healthz")
+    wait_for(lambda: get(port, "/healthz") == (503, "the thread that keeps the certificates has ended\n"))
+    assert get(port, "/readyz") == (200, "ok\n")
+
+
+def test_each_problem_of_the_certificates_is_logged_once(told: Callable[..., WebhookServer]):
+    with structlog.testing.capture_logs() as lines:
+        webhook = told("away", "away", "", "away", "other", "other", RuntimeError("the end"))
+        wait_for(lambda: not webhook.alive())
+    said = [each["problem"] for each in lines if each["event"] == "webhook_certificates.problem"]
+    assert said == ["away", "away", "other"]
+
+
 def test_while_it_ends_it_is_not_ready_and_still_answers(kube: FakeKube):
     webhook = build(WebhookSettings(), ANYWHERE, kube, None)
     webhook.start()
@@ -221,6 +274,7 @@ def test_while_it_ends_it_is_not_ready_and_still_answers(kube: FakeKube):
 
     def drain(_seconds: float) -> None:
         wait_for(lambda: get(port, "/readyz") == (503, "the webhook server is ending\n"))
+        assert get(port, "/healthz") == (200, "ok\n")
         seen.append(post(webhook, bundle(kube), review(**ASKING))[0])
 
     webhook.stop(drain=drain)
