@@ -54,12 +54,14 @@ def false_of_decision(process: Process, plan: Plan) -> Iterator[str]:
 def false_of_world(simulation: Simulation) -> Iterator[str]:
     """Say what the leader shows of a world that has settled that is not so."""
     for process in simulation.processes:
-        view = view_of(process)
-        if view is None or not process.leads:
+        view, published = view_of(process), process.board._published
+        if view is None or published is None or not process.leads:
             continue
         shown = {each.name: each.state for each in view.pools}
         there = {each.name for each in simulation.cloud.pools.values() if is_ours(each)}
-        if shown.keys() != there:
+        # A create whose outcome is not known yet counts as a pool; some requests never get an answer.
+        sent = {name for name in published.plan.memory.creates if shown.get(name) is State.CREATING}
+        if shown.keys() - sent != there - sent:
             yield f"{process.name} shows pools {sorted(shown)}, there are {sorted(there)}"
         busy = {pod.pool for pod in simulation.cluster.pods if pod.node and not pod.finished}
         for pool in simulation.cloud.pools.values():

@@ -103,7 +103,7 @@ def _untrue_of_slice(each: SliceView, plan: Plan, view: View, bound: _Bound) -> 
     at_home = bound.pools.get(each.id, set())
     if each.state in (State.RUNNING, State.DRAINING) and each.pool not in at_home:
         yield f"it is shown on {each.pool}, its pods are on {at_home or 'none'}"
-    if bound.staying.get(each.id) and each.pool not in at_home:
+    if bound.staying.get(each.id) and each.pool not in at_home and each.unschedulable_since is None:
         yield f"its pods are on {at_home}, it is shown on {each.pool or 'none'}"
     if pool is not None and pool.state is not each.state:
         yield f"its pool {pool.name} is {pool.state}"

@@ -11,7 +11,7 @@ from provisioner import tpu
 from provisioner.model.capacity import Node
 from provisioner.model.choices import choice_of
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import ObjectRef, Workload
+from provisioner.model.workloads import ObjectRef, Pod, Workload
 from provisioner.settings import Settings
 from provisioner.settings.prices import Prices
 from provisioner.slices.demand import Slice, SliceId
@@ -140,9 +140,16 @@ def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice
                 # It has found a place elsewhere.
                 continue
             before = states.get(slice_id)
-            if before is None or _BEST.index(state_of(pool)) < _BEST.index(state_of(before)):
+            if before is None or _rank(pool, slice_id, leader) < _rank(before, slice_id, leader):
                 states[slice_id] = pool
     return states
+
+
+def _rank(pool: PoolState, slice_id: SliceId, leader: Pod | None) -> tuple[bool, int]:
+    """Order the pools of a slice: the first tells its state."""
+    # While its last pods end on a pool that serves it no more, such as one of another shape, the next one counts.
+    left = leader is not None and not leader.node_name and not pool.phase.before_create and pool.claimant != slice_id
+    return left, _BEST.index(state_of(pool))
 
 
 def _users(pool: PoolState) -> tuple[SliceId, ...]:

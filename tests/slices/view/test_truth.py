@@ -97,6 +97,26 @@ def test_pods_of_an_earlier_namesake_are_not_the_slices() -> None:
     assert {each.name: each.slice for each in view.pools}[pool.name] == ""
 
 
+def test_a_slice_that_is_updated_to_another_shape_waits_while_its_old_pods_end() -> None:
+    """They are still on the pool of the old shape; the new leader needs another."""
+    small, large = (make_requirements(topology=topology) for topology in ("2x2x2", "2x2x4"))
+    workload = make_jobset("train", template=small)
+    world = World(workload)
+    world.live(3)
+    node = min(world.nodes)
+    world.pods.clear()
+    world.put(make_pod(workload, index=1, node=node, deletion_deadline=world.now + timedelta(seconds=30)))
+    world.put(make_pod(workload, requirements=large))
+    view = view_of(world)
+    found = slice_of(view, "train-slice-0")
+    assert (found.state, found.pool) == (State.WAITING, "")
+    (pool,) = (each for each in view.pools if each.state is State.RUNNING)
+    assert pool.slice == found.id
+    world.step()
+    world.run(2)
+    assert slice_of(view_of(world), "train-slice-0").state is State.CREATING
+
+
 def test_a_slice_that_runs_on_foreign_nodes_has_not_ended() -> None:
     """The pool that was made for it is idle; the slice lives on nodes of others."""
     workload = make_jobset("train")
