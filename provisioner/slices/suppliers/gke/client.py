@@ -9,14 +9,12 @@ from __future__ import annotations
 import json
 import threading
 import time
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import quote
 
-import google.auth
 from google.api_core.gapic_v1.client_info import ClientInfo
 from google.auth import credentials as auth_credentials
 from google.auth import exceptions as auth_exceptions
@@ -26,6 +24,7 @@ from google.protobuf import json_format  # type: ignore[import-untyped]
 
 import provisioner
 from provisioner.google import failures
+from provisioner.google.credentials import find_credentials
 from provisioner.google.errors import Call
 from provisioner.google.session import ApiSession
 from provisioner.model.capacity import NodePool, NodePoolRequest, Operation, OperationName, PoolName, WorkloadPolicy
@@ -38,7 +37,6 @@ GKE_ADDRESS = "https://container.googleapis.com"
 COMPUTE_ADDRESS = "https://compute.googleapis.com"
 RESOURCE_MANAGER_ADDRESS = "https://cloudresourcemanager.googleapis.com"
 IAM_ADDRESS = "https://iam.googleapis.com"
-_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 #: So many threads can call at once without opening connections anew.
 _CONNECTIONS = 32
 _READ_SECONDS = 10.0
@@ -318,10 +316,6 @@ def _field_mask(fields: Sequence[str]) -> tuple[tuple[str, str], ...]:
 def default_credentials() -> auth_credentials.Credentials:
     """Find the application-default credentials; raise GkeError, with what to do, where there are none."""
     try:
-        with warnings.catch_warnings():
-            # A user's own login without a quota project: Google's advice, of no use in a log.
-            warnings.filterwarnings("ignore", category=UserWarning, module="google.auth")
-            credentials, _ = google.auth.default(scopes=_SCOPES)
+        return find_credentials()
     except auth_exceptions.GoogleAuthError as error:
         raise exceptions.to_gke_error(error, "start of the GKE client", call=Call.READ) from error
-    return credentials

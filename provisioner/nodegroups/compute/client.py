@@ -1,0 +1,344 @@
+"""Compute Engine itself, or a simulator of it, over REST.
+
+One client serves the whole process and all its threads. It never retries and never waits. It speaks HTTP and JSON
+through the session that all clients of Google's APIs share: Google's library for Compute Engine takes a second to
+import, and 140 MB. Between Google and a simulator only address and credentials differ.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from google.auth import credentials as auth_credentials
+from google.auth import exceptions as auth_exceptions
+
+import provisioner
+from provisioner.google import failures
+from provisioner.google.credentials import find_credentials
+from provisioner.google.deadline import Deadline, until
+from provisioner.google.errors import LOST, Call
+from provisioner.google.session import ApiSession
+from provisioner.kube import fields
+from provisioner.model.capacity import Failure, FailureKind, OperationName
+from provisioner.nodegroups.compute import links, resources
+from provisioner.nodegroups.compute.errors import help_of, kind_of_answer
+from provisioner.nodegroups.compute.protocol import ComputeError
+from provisioner.nodegroups.compute.records import (
+    Instance,
+    ManagedInstance,
+    Manager,
+    Operation,
+    ResourcePolicy,
+    Scope,
+    Template,
+)
+
+COMPUTE_ADDRESS = "https://compute.googleapis.com"
+#: The option that names another address.
+ADDRESS_OPTION = "GCE_ENDPOINT"
+
+_POLICIES = "resourcePolicies"
+_TEMPLATES = "instanceTemplates"
+_MANAGERS = "instanceGroupManagers"
+_INSTANCES = "instances"
+_OPERATIONS = "operations"
+#: As messages name them.
+_NOUNS = {
+    _POLICIES: "resource policy",
+    _TEMPLATES: "instance template",
+    _MANAGERS: "instance group manager",
+    _INSTANCES: "instance",
+    _OPERATIONS: "operation",
+}
+#: So many threads can call at once without opening connections anew.
+_CONNECTIONS = 32
+_READ_SECONDS = 10.0
+_LIST_SECONDS = 20.0
+_CHANGE_SECONDS = 10.0
+#: Google's largest page; groups that are not paged answer with all at once.
+_PAGE_SIZE = 500
+#: No group has so many machines: an answer that never ends is none.
+_MOST_PAGES = 50
+
+_T = TypeVar("_T")
+
+
+class ComputeClient:
+    """Implements the protocol `Compute` over HTTP."""
+
+    def __init__(
+        self,
+        *,
+        endpoint: str | None = None,
+        credentials: auth_credentials.Credentials | None = None,
+        change_seconds: float = _CHANGE_SECONDS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Resolve the credentials, once; raise ComputeError where there are none.
+
+        With an endpoint (http:// or https://) calls go there without credentials. A call that changes something may
+        take `change_seconds`: no longer than its caller wants to have of its lease.
+        """
+        self._base_url = (endpoint or COMPUTE_ADDRESS).rstrip("/")
+        self._change_seconds = change_seconds
+        self._monotonic = monotonic
+        if credentials is None:
+            credentials = auth_credentials.AnonymousCredentials() if endpoint else _own_credentials()  # type: ignore[no-untyped-call]
+        self._session = ApiSession(
+            credentials,
+            connections=_CONNECTIONS,
+            user_agent=f"tpu-provisioner/{provisioner.__version__}",
+            base_url=self._base_url,
+            monotonic=monotonic,
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._session.close()  # type: ignore[no-untyped-call]
+
+    def get_policy(self, scope: Scope, name: str) -> ResourcePolicy:
+        """Implement `Compute.get_policy`."""
+        return self._get(scope, _POLICIES, name, resources.POLICY_FIELDS, resources.policy_of)
+
+    def insert_policy(self, scope: Scope, policy: ResourcePolicy, *, request_id: str) -> Operation:
+        """Implement `Compute.insert_policy`."""
+        said = (policy.topology,)
+        return self._insert(scope, _POLICIES, resources.policy_body(policy), request_id=request_id, said=said)
+
+    def delete_policy(self, scope: Scope, name: str, *, request_id: str) -> Operation:
+        """Implement `Compute.delete_policy`."""
+        return self._delete(scope, _POLICIES, name, request_id=request_id)
+
+    def get_template(self, scope: Scope, name: str) -> Template:
+        """Implement `Compute.get_template`."""
+        return self._get(scope, _TEMPLATES, name, resources.TEMPLATE_FIELDS, resources.template_of)
+
+    def insert_template(self, scope: Scope, template: Template, *, request_id: str) -> Operation:
+        """Implement `Compute.insert_template`."""
+        disk = template.boot_disk
+        said = (
+            template.machine_type,
+            template.reservation,
+            template.subnetwork,
+            *template.tags,
+            *template.metadata,
+            *(account.email for account in template.service_accounts),
+            *((disk.image, disk.type) if disk is not None else ()),
+        )
+        return self._insert(scope, _TEMPLATES, resources.template_body(template), request_id=request_id, said=said)
+
+    def delete_template(self, scope: Scope, name: str, *, request_id: str) -> Operation:
+        """Implement `Compute.delete_template`."""
+        return self._delete(scope, _TEMPLATES, name, request_id=request_id)
+
+    def get_manager(self, scope: Scope, name: str) -> Manager:
+        """Implement `Compute.get_manager`."""
+        return self._get(scope, _MANAGERS, name, resources.MANAGER_FIELDS, resources.manager_of)
+
+    def insert_manager(self, scope: Scope, manager: Manager, *, request_id: str) -> Operation:
+        """Implement `Compute.insert_manager`."""
+        said = (manager.template, manager.policy)
+        return self._insert(scope, _MANAGERS, resources.manager_body(manager), request_id=request_id, said=said)
+
+    def delete_manager(self, scope: Scope, name: str, *, request_id: str) -> Operation:
+        """Implement `Compute.delete_manager`."""
+        return self._delete(scope, _MANAGERS, name, request_id=request_id)
+
+    def list_managed_instances(self, scope: Scope, name: str) -> tuple[ManagedInstance, ...]:
+        """Implement `Compute.list_managed_instances`: POST, though it changes nothing."""
+        subject = f"list of instances of instance group manager {name!r}"
+        path = self._path(scope, _MANAGERS, name, subject, Call.READ)
+        found: dict[str, ManagedInstance] = {}
+        token = ""
+        with until(Deadline(self._monotonic() + _LIST_SECONDS, self._monotonic)):
+            for _ in range(_MOST_PAGES):
+                params = {
+                    "fields": resources.MANAGED_INSTANCES_FIELDS,
+                    "maxResults": str(_PAGE_SIZE),
+                    **({"pageToken": token} if token else {}),
+                }
+                page, token = self._call(
+                    subject,
+                    Call.READ,
+                    partial(self._send, "POST", f"{path}/listManagedInstances", params, seconds=_LIST_SECONDS),
+                    lambda body: resources.managed_instances_of(body, scope),
+                    said=(name,),
+                )
+                found |= {each.name: each for each in page}
+                if not token:
+                    return tuple(found[each] for each in sorted(found))
+        raise _unreadable(subject, Call.READ, f"The list has more than {_MOST_PAGES} pages.")
+
+    def get_instance(self, scope: Scope, name: str) -> Instance:
+        """Implement `Compute.get_instance`."""
+        return self._get(scope, _INSTANCES, name, resources.INSTANCE_FIELDS, resources.instance_of)
+
+    def set_metadata(
+        self, scope: Scope, name: str, items: Mapping[str, str], *, fingerprint: str, request_id: str
+    ) -> Operation:
+        """Implement `Compute.set_metadata`."""
+        subject = f"change of metadata of instance {name!r}"
+        path = self._path(scope, _INSTANCES, name, subject, Call.UPDATE)
+        return self._change(
+            subject,
+            Call.UPDATE,
+            scope,
+            lambda params: self._send(
+                "POST",
+                f"{path}/setMetadata",
+                params,
+                body=resources.metadata_body(items, fingerprint),
+                seconds=self._change_seconds,
+            ),
+            request_id=request_id,
+            said=(name, *items),
+        )
+
+    def get_operation(self, scope: Scope, name: OperationName) -> Operation:
+        """Implement `Compute.get_operation`."""
+        return self._get(
+            scope,
+            _OPERATIONS,
+            name,
+            resources.OPERATION_FIELDS,
+            lambda body: resources.operation_of(body, scope),
+        )
+
+    # --- one call each
+
+    def _get(self, scope: Scope, collection: str, name: str, mask: str, read: Callable[[object], _T]) -> _T:
+        subject = f"get of {_NOUNS[collection]} {name!r}"
+        path = self._path(scope, collection, name, subject, Call.READ)
+        return self._call(
+            subject,
+            Call.READ,
+            lambda: self._send("GET", path, {"fields": mask}, seconds=_READ_SECONDS),
+            read,
+            said=(name,),
+            named=name,
+        )
+
+    def _insert(
+        self, scope: Scope, collection: str, body: dict[str, Any], *, request_id: str, said: Sequence[str]
+    ) -> Operation:
+        name = body.get("name", "")
+        subject = f"insert of {_NOUNS[collection]} {name!r}"
+        self._path(scope, collection, name, subject, Call.CREATE)
+        return self._change(
+            subject,
+            Call.CREATE,
+            scope,
+            lambda params: self._send(
+                "POST", f"{scope.path}/{collection}", params, body=body, seconds=self._change_seconds
+            ),
+            request_id=request_id,
+            said=(name, *said),
+        )
+
+    def _delete(self, scope: Scope, collection: str, name: str, *, request_id: str) -> Operation:
+        subject = f"delete of {_NOUNS[collection]} {name!r}"
+        path = self._path(scope, collection, name, subject, Call.DELETE)
+        return self._change(
+            subject,
+            Call.DELETE,
+            scope,
+            lambda params: self._send("DELETE", path, params, seconds=self._change_seconds),
+            request_id=request_id,
+            said=(name,),
+        )
+
+    def _change(
+        self,
+        subject: str,
+        call: Call,
+        scope: Scope,
+        send: Callable[[dict[str, str]], bytes],
+        *,
+        request_id: str,
+        said: Sequence[str],
+    ) -> Operation:
+        params = {"fields": resources.OPERATION_FIELDS, "requestId": request_id}
+        started = self._call(
+            subject, call, lambda: send(params), lambda body: resources.operation_of(body, scope), said=said
+        )
+        if not started.name:
+            raise _unreadable(subject, call, "The answer is not an operation.")
+        return started
+
+    def _path(self, scope: Scope, collection: str, name: str, subject: str, call: Call) -> str:
+        """Return the path of a resource, without a call where there can be none of this name."""
+        checked = links.operation_problem if collection == _OPERATIONS else links.address_problem
+        problem = checked(scope, name)
+        if problem:
+            kind = FailureKind.INVALID if call is Call.CREATE else FailureKind.NOT_FOUND
+            raise ComputeError(Failure(kind=kind, message=f"{problem}; nothing was sent"), subject)
+        return f"{scope.path}/{collection}/{name}"
+
+    def _send(
+        self, method: str, path: str, params: dict[str, str], *, seconds: float, body: dict[str, Any] | None = None
+    ) -> bytes:
+        data = None if body is None else json.dumps(body, sort_keys=True).encode()
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        response = self._session.request(
+            method,
+            f"{self._base_url}/compute/v1/{links.quoted(path)}",
+            data=data,
+            headers=headers,
+            params=params,
+            timeout=seconds,
+        )
+        return response.content
+
+    def _call(
+        self,
+        subject: str,
+        call: Call,
+        send: Callable[[], bytes],
+        read: Callable[[object], _T],
+        *,
+        said: Sequence[str],
+        named: str = "",
+    ) -> _T:
+        """Make one call and read its answer; with `named` the answer has to be about that."""
+        try:
+            content = send()
+        except failures.SDK_ERRORS as error:
+            found = failures.read(error, _api(call, said), call)
+            raise ComputeError(
+                found.failure, subject, retry_after_seconds=found.retry_after_seconds, code=found.code
+            ) from error
+        try:
+            body = json.loads(content)
+        # The second: a body of brackets alone.
+        except (ValueError, RecursionError) as error:
+            raise _unreadable(subject, call, "The answer is not JSON.") from error
+        if not isinstance(body, dict) or (named and fields.text(body.get("name")) != named):
+            raise _unreadable(subject, call, "The answer is about something else.")
+        return read(body)
+
+
+def _own_credentials() -> auth_credentials.Credentials:
+    try:
+        return find_credentials()
+    except auth_exceptions.GoogleAuthError as error:
+        found = failures.read(error, _api(Call.READ), Call.READ)
+        raise ComputeError(found.failure, "start of the Compute Engine client") from error
+
+
+def _api(call: Call, said: Sequence[str] = ()) -> failures.Api:
+    return failures.Api(
+        name="Compute Engine",
+        address_option=ADDRESS_OPTION,
+        kind_of_answer=lambda answer: kind_of_answer(answer, call, said),
+        help_of=help_of,
+    )
+
+
+def _unreadable(subject: str, call: Call, what: str) -> ComputeError:
+    """Return the failure of an answer with a good status that is not what was asked for."""
+    message = f"{what} Is {ADDRESS_OPTION} the address of Compute Engine?"
+    return ComputeError(Failure(kind=LOST.of(call), message=message), subject)

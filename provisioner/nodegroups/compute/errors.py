@@ -1,0 +1,195 @@
+"""What Compute Engine's texts, reasons and codes mean, beyond what all of Google's APIs share. Pure.
+
+The two rules of `provisioner.google.errors` stand over this table as well. Compute Engine tells a failure in two ways:
+as the answer of a call (HTTP code, reason, text), and in what it says of its own work (operations, bulk operations,
+attempts to create machines) as a list of codes with texts. What users wrote is taken out of a text before it is read;
+the message that is kept is whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from provisioner.google import echoes
+from provisioner.google.errors import (
+    ACT_AS,
+    NO_SUCH_ACCOUNT,
+    TEXTS,
+    Answer,
+    Call,
+    CodeRow,
+    Table,
+    row_of,
+    same,
+    text_rule,
+)
+from provisioner.model.capacity import Failure, FailureKind
+
+GRANT_HELP = "Grant the provisioner's identity the permission named here on the project of the group."
+_LONGEST_MESSAGE = 2000
+
+_IN_THE_WAY = FailureKind.OPERATION_IN_THE_WAY
+
+_TABLE = Table(
+    # The first match wins. Each rule names where its text was seen.
+    texts=(
+        # 412 of setMetadata: another writer was faster (Terraform's provider retries these two texts).
+        text_rule(r"invalid fingerprint|fingerprint does not match", _IN_THE_WAY),
+        # 400 of a delete (Terraform, ingress-gce): a group still uses the policy or the template.
+        text_rule(r"is already being used by", _IN_THE_WAY),
+        *TEXTS,
+    ),
+    # error.errors[].reason of answers; Google writes reasons of error.details in capitals.
+    reasons={
+        "resourceInUseByAnotherResource": _IN_THE_WAY,
+        "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE": _IN_THE_WAY,
+        "resourceNotReady": _IN_THE_WAY,
+        "RESOURCE_NOT_READY": _IN_THE_WAY,
+    },
+)
+#: 400: a name, zone or region of the address is none. Nothing of such a name can be there to read or delete.
+_NO_SUCH_ADDRESS = re.compile(
+    r"Invalid value for field '(zone|region|resourcePolicy|instanceTemplate|instanceGroupManager|instance|operation)'"
+)
+
+#: Codes of what Compute Engine says of its own work. Known from its documentation of errors, from the cluster
+#: autoscaler's table and from reports. What is not here is read by its text, then by its HTTP code.
+_WORK_CODES: Mapping[str, CodeRow] = {
+    **{
+        code: same(FailureKind.STOCKOUT)
+        for code in (
+            "ZONE_RESOURCE_POOL_EXHAUSTED",
+            "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+            "REGION_RESOURCE_POOL_EXHAUSTED",
+            "REGION_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+            "RESOURCE_POOL_EXHAUSTED",
+            "GCE_STOCKOUT",
+            "STOCKOUT",
+            "INSUFFICIENT_CAPACITY",
+            # Fewer machines could be had than all: what a bulk creation comes to in a stockout.
+            "VM_MIN_COUNT_NOT_REACHED",
+            "RESERVATION_CAPACITY_EXCEEDED",
+            "RESERVATION_NOT_READY",
+        )
+    },
+    **{
+        code: same(FailureKind.QUOTA)
+        for code in (
+            "QUOTA_EXCEEDED",
+            "LIMIT_EXCEEDED",
+            "IP_SPACE_EXHAUSTED",
+            "IP_SPACE_EXHAUSTED_WITH_DETAILS",
+        )
+    },
+    **{
+        code: same(_IN_THE_WAY)
+        for code in (
+            "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE",
+            "RESOURCE_NOT_READY",
+            "OPERATION_IN_PROGRESS",
+        )
+    },
+    **{
+        code: same(FailureKind.UNAVAILABLE)
+        for code in (
+            "RESOURCE_OPERATION_RATE_EXCEEDED",
+            "RATE_LIMIT_EXCEEDED",
+            "INTERNAL_ERROR",
+            "BACKEND_ERROR",
+            "SERVICE_UNAVAILABLE",
+            "TIMEOUT",
+            "OPERATION_CANCELED_BY_USER",
+        )
+    },
+    **{
+        code: same(FailureKind.PERMISSION)
+        for code in ("PERMISSIONS_ERROR", "PERMISSION_DENIED", "FORBIDDEN", "SERVICE_ACCOUNT_ACCESS_DENIED")
+    },
+    **{
+        code: same(FailureKind.INVALID)
+        for code in (
+            "INVALID_FIELD_VALUE",
+            "INVALID_USAGE",
+            "UNSUPPORTED_OPERATION",
+            "UNSUPPORTED_TPU_CONFIGURATION",
+            "RESERVATION_NOT_FOUND",
+            "RESERVATION_INCOMPATIBLE",
+            "EXTERNAL_RESOURCE_NOT_FOUND",
+        )
+    },
+    # Of a create: something that it names. Of anything else: the resource itself is gone.
+    "RESOURCE_NOT_FOUND": CodeRow(read=FailureKind.NOT_FOUND, create=FailureKind.INVALID, change=FailureKind.NOT_FOUND),
+    "RESOURCE_ALREADY_EXISTS": CodeRow(
+        read=FailureKind.UNAVAILABLE, create=FailureKind.ALREADY_EXISTS, change=_IN_THE_WAY
+    ),
+    # Of a create: an organisation policy forbids it. Of a change: the resource is another than was read.
+    "CONDITION_NOT_MET": CodeRow(read=FailureKind.INVALID, create=FailureKind.INVALID, change=_IN_THE_WAY),
+}
+
+#: What to do about refusals of permission that a role on the project does not mend.
+_REMEDIES = (
+    (
+        re.compile(ACT_AS, re.IGNORECASE),
+        "Grant the provisioner's identity roles/iam.serviceAccountUser on that service account; the call is repeated.",
+    ),
+    (
+        re.compile(NO_SUCH_ACCOUNT, re.IGNORECASE),
+        "Create it, or name another in spec.instanceConfig.serviceAccounts of a new group; the call is repeated.",
+    ),
+)
+
+
+class WorkError(NamedTuple):
+    """One entry of what Compute Engine says of its own work."""
+
+    code: str
+    message: str
+
+
+def help_of(text: str) -> str:
+    """Say what to do about a refusal of permission."""
+    return next((remedy for pattern, remedy in _REMEDIES if pattern.search(text)), GRANT_HELP)
+
+
+def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> FailureKind:
+    """Return what an error answer means for a call; `values` are what that said in words of users."""
+    no_such = answer.from_google and answer.code == 400 and _NO_SUCH_ADDRESS.search(answer.message)
+    if no_such and call in (Call.READ, Call.DELETE):
+        return FailureKind.NOT_FOUND
+    return _TABLE.kind_of_answer(replace(answer, message=echoes.without(answer.message, values)), call)
+
+
+def failure_of_work(
+    errors: Sequence[WorkError], call: Call, *, http_code: int = 0, values: Iterable[str] = ()
+) -> Failure:
+    """Return what failed work means; the call is what the work was for.
+
+    The first entry that is known gives the kind; the message has all. The work is over: no outcome is unknown.
+    """
+    values = tuple(values)
+    kinds = [_kind_of_error(error, call, values) for error in errors]
+    kind = next((each for each in kinds if each is not None), None)
+    if kind is None:
+        kind = row_of(http_code).of(call) if 400 <= http_code < 500 else FailureKind.UNAVAILABLE
+    if kind is FailureKind.UNKNOWN_OUTCOME:
+        kind = FailureKind.UNAVAILABLE
+    said = "; ".join(_words(error) for error in errors) or (f"HTTP {http_code}" if http_code else "no reason is given")
+    if kind is FailureKind.PERMISSION:
+        said = f"{said} {help_of(said)}"
+    return Failure(kind=kind, message=said[:_LONGEST_MESSAGE])
+
+
+def _kind_of_error(error: WorkError, call: Call, values: tuple[str, ...]) -> FailureKind | None:
+    text = echoes.without(error.message, values)
+    row = _WORK_CODES.get(error.code)
+    if row is not None and error.code != "CONDITION_NOT_MET":
+        return row.of(call)
+    kind = _TABLE.kind_of_text(text) or _TABLE.kind_of_text(error.code)
+    return kind if kind is not None or row is None else row.of(call)
+
+
+def _words(error: WorkError) -> str:
+    return ": ".join(part for part in error if part) or "no reason is given"

@@ -1,0 +1,344 @@
+"""Between Compute Engine's JSON and our records, field by field. Pure, and total: nothing here raises.
+
+Items and tags are sorted, so that equal requests are equal bytes. In answers a field of a wrong type counts as absent;
+the client refuses an answer that is about something else than what was asked for. int64 is a text in JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from provisioner.google.errors import Call
+from provisioner.kube import fields
+from provisioner.kube.quantities import parse_timestamp
+from provisioner.model.capacity import Failure, OperationName
+from provisioner.nodegroups.compute.errors import WorkError, failure_of_work
+from provisioner.nodegroups.compute.records import (
+    BootDisk,
+    BulkOperation,
+    Instance,
+    ManagedInstance,
+    Manager,
+    Metadata,
+    Operation,
+    ResourcePolicy,
+    Scope,
+    ServiceAccount,
+    Template,
+)
+
+#: Field masks: exactly what the records are made from.
+POLICY_FIELDS = "name,description,status,selfLink,workloadPolicy"
+TEMPLATE_FIELDS = (
+    "name,description,selfLink,properties/machineType,properties/metadata/items,properties/disks,"
+    "properties/networkInterfaces,properties/scheduling,properties/reservationAffinity,properties/tags/items,"
+    "properties/serviceAccounts"
+)
+MANAGER_FIELDS = (
+    "name,description,id,selfLink,creationTimestamp,instanceTemplate,targetSize,targetSizePolicy/mode,"
+    "resourcePolicies/workloadPolicy,instanceLifecyclePolicy/defaultActionOnFailure,currentActions,status/isStable,"
+    "status/bulkInstanceOperation"
+)
+MANAGED_INSTANCES_FIELDS = (
+    "managedInstances/name,managedInstances/instance,managedInstances/id,managedInstances/instanceStatus,"
+    "managedInstances/currentAction,managedInstances/lastAttempt,nextPageToken"
+)
+INSTANCE_FIELDS = "name,id,status,machineType,creationTimestamp,metadata/items,metadata/fingerprint"
+OPERATION_FIELDS = "name,status,operationType,targetLink,error,httpErrorStatusCode,httpErrorMessage"
+
+_RESERVATION_KEY = "compute.googleapis.com/reservation-name"
+_SPECIFIC = "SPECIFIC_RESERVATION"
+_DONE = "DONE"
+#: Longer numbers are none that Google gives.
+_MOST_DIGITS = 20
+
+
+# --- Bodies -------------------------------------------------------------------------------------------------
+
+
+def policy_body(policy: ResourcePolicy) -> dict[str, Any]:
+    """Return the body of a workload policy's insert."""
+    return _body(
+        name=policy.name,
+        description=policy.description,
+        workloadPolicy=_body(type=policy.type, acceleratorTopology=policy.topology),
+    )
+
+
+def template_body(template: Template) -> dict[str, Any]:
+    """Return the body of an instance template's insert."""
+    properties = _body(
+        machineType=template.machine_type,
+        metadata=metadata_body(template.metadata) if template.metadata else None,
+        disks=[_disk_body(template.boot_disk)] if template.boot_disk is not None else None,
+        scheduling=_body(
+            onHostMaintenance=template.on_host_maintenance,
+            provisioningModel=template.provisioning_model,
+            instanceTerminationAction=template.termination_action,
+            maxRunDuration={"seconds": str(template.max_run_seconds)} if template.max_run_seconds else None,
+        ),
+        reservationAffinity={
+            "consumeReservationType": _SPECIFIC,
+            "key": _RESERVATION_KEY,
+            "values": [template.reservation],
+        }
+        if template.reservation
+        else None,
+        # Without an access configuration: no external address.
+        networkInterfaces=[{"subnetwork": template.subnetwork}] if template.subnetwork else None,
+        tags={"items": sorted(template.tags)} if template.tags else None,
+        serviceAccounts=[
+            {"email": account.email, "scopes": list(account.scopes)} for account in template.service_accounts
+        ],
+    )
+    return _body(name=template.name, description=template.description, properties=properties)
+
+
+def manager_body(manager: Manager) -> dict[str, Any]:
+    """Return the body of a managed instance group's insert."""
+    return {
+        # 0 is a size, too.
+        "targetSize": manager.target_size,
+        **_body(
+            name=manager.name,
+            description=manager.description,
+            instanceTemplate=manager.template,
+            targetSizePolicy=_body(mode=manager.mode),
+            instanceLifecyclePolicy=_body(defaultActionOnFailure=manager.action_on_failure),
+            resourcePolicies=_body(workloadPolicy=manager.policy),
+        ),
+    }
+
+
+def metadata_body(items: Mapping[str, str], fingerprint: str = "") -> dict[str, Any]:
+    """Return metadata with its items sorted by key."""
+    return {
+        "items": [{"key": key, "value": value} for key, value in sorted(items.items())],
+        **_body(fingerprint=fingerprint),
+    }
+
+
+def _disk_body(disk: BootDisk) -> dict[str, Any]:
+    parameters = _body(
+        sourceImage=disk.image, diskSizeGb=str(disk.size_gb) if disk.size_gb else None, diskType=disk.type
+    )
+    return {"boot": True, "autoDelete": True, "initializeParams": parameters}
+
+
+def _body(**entries: Any) -> dict[str, Any]:
+    """Leave out what is empty."""
+    return {key: value for key, value in entries.items() if value not in (None, "", {}, [])}
+
+
+# --- Answers ------------------------------------------------------------------------------------------------
+
+
+def policy_of(raw: object) -> ResourcePolicy:
+    """Read a resource policy; one of another sort has no type."""
+    body = fields.mapping(raw)
+    policy = fields.mapping(body.get("workloadPolicy"))
+    return ResourcePolicy(
+        name=fields.text(body.get("name")),
+        description=fields.text(body.get("description")),
+        type=fields.text(policy.get("type")),
+        topology=fields.text(policy.get("acceleratorTopology")),
+        status=fields.text(body.get("status")),
+        url=fields.text(body.get("selfLink")),
+    )
+
+
+def template_of(raw: object) -> Template:
+    """Read an instance template, of ours or of a user."""
+    body = fields.mapping(raw)
+    properties = fields.mapping(body.get("properties"))
+    scheduling = fields.mapping(properties.get("scheduling"))
+    interfaces = fields.mappings(properties.get("networkInterfaces"))
+    return Template(
+        name=fields.text(body.get("name")),
+        description=fields.text(body.get("description")),
+        machine_type=fields.text(properties.get("machineType")),
+        provisioning_model=fields.text(scheduling.get("provisioningModel")),
+        on_host_maintenance=fields.text(scheduling.get("onHostMaintenance")),
+        termination_action=fields.text(scheduling.get("instanceTerminationAction")),
+        max_run_seconds=_whole(fields.mapping(scheduling.get("maxRunDuration")).get("seconds")),
+        reservation=_reservation_of(properties),
+        metadata=_items_of(properties.get("metadata")),
+        boot_disk=_boot_disk_of(properties),
+        subnetwork=fields.text(interfaces[0].get("subnetwork")) if interfaces else "",
+        tags=_texts(fields.mapping(properties.get("tags")).get("items")),
+        service_accounts=tuple(
+            ServiceAccount(email=fields.text(each.get("email")), scopes=_texts(each.get("scopes")))
+            for each in fields.mappings(properties.get("serviceAccounts"))
+        ),
+        has_scheduling=bool(scheduling),
+        url=fields.text(body.get("selfLink")),
+    )
+
+
+def manager_of(raw: object) -> Manager:
+    """Read a managed instance group."""
+    body = fields.mapping(raw)
+    status = fields.mapping(body.get("status"))
+    actions = {
+        _constant(key): _whole(count)
+        for key, count in fields.mapping(body.get("currentActions")).items()
+        if _whole(count) > 0
+    }
+    return Manager(
+        name=fields.text(body.get("name")),
+        description=fields.text(body.get("description")),
+        template=fields.text(body.get("instanceTemplate")),
+        target_size=_whole(body.get("targetSize")),
+        mode=fields.text(fields.mapping(body.get("targetSizePolicy")).get("mode")),
+        policy=fields.text(fields.mapping(body.get("resourcePolicies")).get("workloadPolicy")),
+        action_on_failure=fields.text(
+            fields.mapping(body.get("instanceLifecyclePolicy")).get("defaultActionOnFailure")
+        ),
+        is_stable=status.get("isStable") is True,
+        bulk=_bulk_of(status.get("bulkInstanceOperation")),
+        actions=actions,
+        created_at=parse_timestamp(body.get("creationTimestamp")),
+        id=_number_text(body.get("id")),
+        url=fields.text(body.get("selfLink")),
+    )
+
+
+def managed_instances_of(raw: object, scope: Scope) -> tuple[tuple[ManagedInstance, ...], str]:
+    """Read one page of a zonal group's machines, and the token of the next page, empty for none.
+
+    An entry without a name could be neither matched nor counted, and is left out; Google names all.
+    """
+    body = fields.mapping(raw)
+    found = (_managed_instance_of(each, scope) for each in fields.mappings(body.get("managedInstances")))
+    return tuple(each for each in found if each.name), fields.text(body.get("nextPageToken"))
+
+
+def instance_of(raw: object) -> Instance:
+    """Read a machine."""
+    body = fields.mapping(raw)
+    metadata = fields.mapping(body.get("metadata"))
+    return Instance(
+        name=fields.text(body.get("name")),
+        status=fields.text(body.get("status")),
+        metadata=Metadata(items=_items_of(metadata), fingerprint=fields.text(metadata.get("fingerprint"))),
+        id=_number_text(body.get("id")),
+        machine_type=_last(fields.text(body.get("machineType"))),
+        created_at=parse_timestamp(body.get("creationTimestamp")),
+    )
+
+
+def operation_of(raw: object, scope: Scope) -> Operation:
+    """Read an operation; done with errors is a failure."""
+    body = fields.mapping(raw)
+    errors = _work_errors(body.get("error"))
+    http_code = _whole(body.get("httpErrorStatusCode"))
+    done = body.get("status") == _DONE
+    failure = None
+    if done and (errors or http_code >= 400):
+        if not errors:
+            errors = [WorkError("", fields.text(body.get("httpErrorMessage")))]
+        failure = failure_of_work(
+            errors,
+            _call_of(fields.text(body.get("operationType"))),
+            http_code=http_code,
+            values=(_last(fields.text(body.get("targetLink"))),),
+        )
+    return Operation(name=OperationName(fields.text(body.get("name"))), scope=scope, done=done, failure=failure)
+
+
+def _managed_instance_of(entry: Mapping[str, Any], scope: Scope) -> ManagedInstance:
+    name = fields.text(entry.get("name")) or _last(fields.text(entry.get("instance")))
+    attempt = fields.mapping(entry.get("lastAttempt"))
+    return ManagedInstance(
+        name=name,
+        scope=scope,
+        status=fields.text(entry.get("instanceStatus")),
+        action=fields.text(entry.get("currentAction")),
+        failures=_failures_of(attempt.get("errors"), name),
+        id=_number_text(entry.get("id")),
+    )
+
+
+def _bulk_of(raw: object) -> BulkOperation | None:
+    if not isinstance(raw, dict):
+        return None
+    check = fields.mapping(raw.get("lastProgressCheck"))
+    return BulkOperation(
+        in_progress=raw.get("inProgress") is True,
+        checked_at=parse_timestamp(check.get("timestamp")),
+        failures=_failures_of(check.get("error"), ""),
+    )
+
+
+def _failures_of(raw: object, name: str) -> tuple[Failure, ...]:
+    """Read the errors of machines that were to be created, each for itself."""
+    return tuple(failure_of_work([error], Call.CREATE, values=(name,)) for error in _work_errors(raw))
+
+
+def _work_errors(raw: object) -> Sequence[WorkError]:
+    return [
+        WorkError(fields.text(each.get("code")), fields.text(each.get("message")))
+        for each in fields.mappings(fields.mapping(raw).get("errors"))
+    ]
+
+
+def _call_of(operation_type: str) -> Call:
+    """Return what an operation is for: insert, delete, compute.instances.setMetadata, ..."""
+    if operation_type == "insert":
+        return Call.CREATE
+    return Call.DELETE if operation_type == "delete" else Call.UPDATE
+
+
+def _boot_disk_of(properties: Mapping[str, Any]) -> BootDisk | None:
+    disk = next((each for each in fields.mappings(properties.get("disks")) if each.get("boot") is True), None)
+    if disk is None:
+        return None
+    parameters = fields.mapping(disk.get("initializeParams"))
+    return BootDisk(
+        image=fields.text(parameters.get("sourceImage")),
+        size_gb=_whole(parameters.get("diskSizeGb")),
+        type=_last(fields.text(parameters.get("diskType"))),
+    )
+
+
+def _reservation_of(properties: Mapping[str, Any]) -> str:
+    affinity = fields.mapping(properties.get("reservationAffinity"))
+    values = _texts(affinity.get("values"))
+    return values[0] if affinity.get("consumeReservationType") == _SPECIFIC and values else ""
+
+
+def _items_of(raw: object) -> dict[str, str]:
+    entries = fields.mappings(fields.mapping(raw).get("items"))
+    return {key: fields.text(each.get("value")) for each in entries if (key := fields.text(each.get("key")))}
+
+
+def _texts(raw: object) -> tuple[str, ...]:
+    return tuple(each for each in fields.sequence(raw) if isinstance(each, str))
+
+
+def _whole(raw: object) -> int:
+    """Read a number that may be a text; 0 where it is none."""
+    if isinstance(raw, bool):
+        return 0
+    if isinstance(raw, int):
+        return raw if raw.bit_length() <= fields.MOST_BITS else 0
+    return int(raw) if isinstance(raw, str) and _is_number(raw) else 0
+
+
+def _number_text(raw: object) -> str:
+    """Read Google's own number of something, which is not reckoned with."""
+    return str(_whole(raw)) if _whole(raw) > 0 else ""
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+
+
+def _last(url: str) -> str:
+    return url.rpartition("/")[2]
+
+
+def _constant(key: str) -> str:
+    """Return an action in the spelling of managed instances: creatingWithoutRetries is CREATING_WITHOUT_RETRIES."""
+    return "".join(f"_{letter}" if letter.isupper() else letter for letter in key).upper()

@@ -1,0 +1,371 @@
+"""What the client sends, and what it makes of answers, over a real socket."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import google.auth
+import pytest
+from google.auth import exceptions as auth_exceptions
+
+from provisioner.model.capacity import Failure, FailureKind, OperationName
+from provisioner.nodegroups.compute import resources
+from provisioner.nodegroups.compute.client import ComputeClient
+from provisioner.nodegroups.compute.protocol import Compute, ComputeError
+from provisioner.nodegroups.compute.records import Manager, Operation, ResourcePolicy, Scope, Template
+from tests.support.recording_server import Answer, Recorded, RecordingServer, google_error
+
+K = FailureKind
+GLOBAL = Scope(project="example.com:p")
+REGION = Scope(project="p", region="us-central1")
+ZONE = Scope(project="p", zone="us-central1-a")
+REQUEST_ID = "6ba7b810-9dad-51d1-80b4-00c04fd430c8"
+
+POLICY = ResourcePolicy(name="a", topology="2x2x2")
+TEMPLATE = Template(name="a", machine_type="ct6e-standard-4t", metadata={"b": "2", "a": "1"})
+MANAGER = Manager(name="a", template="projects/p/global/instanceTemplates/a", target_size=2)
+
+#: Each method: the call, and what is sent.
+CALLS: dict[str, tuple[Callable[[Compute], object], str, str, object]] = {
+    "get_policy": (
+        lambda it: it.get_policy(REGION, "a"),
+        "GET",
+        "projects/p/regions/us-central1/resourcePolicies/a",
+        None,
+    ),
+    "insert_policy": (
+        lambda it: it.insert_policy(REGION, POLICY, request_id=REQUEST_ID),
+        "POST",
+        "projects/p/regions/us-central1/resourcePolicies",
+        resources.policy_body(POLICY),
+    ),
+    "delete_policy": (
+        lambda it: it.delete_policy(REGION, "a", request_id=REQUEST_ID),
+        "DELETE",
+        "projects/p/regions/us-central1/resourcePolicies/a",
+        None,
+    ),
+    "get_template": (
+        lambda it: it.get_template(GLOBAL, "a"),
+        "GET",
+        "projects/example.com:p/global/instanceTemplates/a",
+        None,
+    ),
+    "insert_template": (
+        lambda it: it.insert_template(GLOBAL, TEMPLATE, request_id=REQUEST_ID),
+        "POST",
+        "projects/example.com:p/global/instanceTemplates",
+        resources.template_body(TEMPLATE),
+    ),
+    "delete_template": (
+        lambda it: it.delete_template(GLOBAL, "a", request_id=REQUEST_ID),
+        "DELETE",
+        "projects/example.com:p/global/instanceTemplates/a",
+        None,
+    ),
+    "get_manager": (
+        lambda it: it.get_manager(ZONE, "a"),
+        "GET",
+        "projects/p/zones/us-central1-a/instanceGroupManagers/a",
+        None,
+    ),
+    "insert_manager": (
+        lambda it: it.insert_manager(ZONE, MANAGER, request_id=REQUEST_ID),
+        "POST",
+        "projects/p/zones/us-central1-a/instanceGroupManagers",
+        resources.manager_body(MANAGER),
+    ),
+    "delete_manager": (
+        lambda it: it.delete_manager(ZONE, "a", request_id=REQUEST_ID),
+        "DELETE",
+        "projects/p/zones/us-central1-a/instanceGroupManagers/a",
+        None,
+    ),
+    "list_managed_instances": (
+        lambda it: it.list_managed_instances(ZONE, "a"),
+        "POST",
+        "projects/p/zones/us-central1-a/instanceGroupManagers/a/listManagedInstances",
+        None,
+    ),
+    "get_instance": (
+        lambda it: it.get_instance(ZONE, "a"),
+        "GET",
+        "projects/p/zones/us-central1-a/instances/a",
+        None,
+    ),
+    "set_metadata": (
+        lambda it: it.set_metadata(ZONE, "a", {"b": "2", "a": "1"}, fingerprint="f", request_id=REQUEST_ID),
+        "POST",
+        "projects/p/zones/us-central1-a/instances/a/setMetadata",
+        {"fingerprint": "f", "items": [{"key": "a", "value": "1"}, {"key": "b", "value": "2"}]},
+    ),
+    "get_operation": (
+        lambda it: it.get_operation(ZONE, OperationName("a")),
+        "GET",
+        "projects/p/zones/us-central1-a/operations/a",
+        None,
+    ),
+}
+CHANGING = [name for name in CALLS if name.partition("_")[0] in ("insert", "delete", "set")]
+READING = [name for name in CALLS if name not in CHANGING]
+
+
+@pytest.fixture
+def server() -> Iterator[RecordingServer]:
+    with RecordingServer() as running:
+        running.answer = Answer(body={"name": "a", "status": "RUNNING"})
+        yield running
+
+
+@pytest.fixture
+def client(server: RecordingServer) -> Iterator[ComputeClient]:
+    made = ComputeClient(endpoint=server.url)
+    yield made
+    made.close()
+
+
+def call(client: Compute, name: str) -> object:
+    return CALLS[name][0](client)
+
+
+def failure_of(client: Compute, name: str) -> ComputeError:
+    with pytest.raises(ComputeError) as caught:
+        call(client, name)
+    return caught.value
+
+
+def test_all_methods_of_the_protocol_are_tried_here() -> None:
+    assert set(CALLS) == {name for name in vars(Compute) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_sent(server: RecordingServer, client: ComputeClient, name: str) -> None:
+    _, method, path, body = CALLS[name]
+
+    call(client, name)
+
+    (sent,) = server.requests
+    address = urlsplit(sent.path)
+    assert (sent.method, address.path) == (method, f"/compute/v1/{path}")
+    assert (sent.json if sent.body else None) == body
+    assert sent.headers["user-agent"].startswith("tpu-provisioner/")
+    asked = dict(parse_qsl(address.query))
+    assert asked["fields"]
+    assert asked.get("requestId") == (REQUEST_ID if name in CHANGING else None)
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_equal_requests_are_equal_bytes(server: RecordingServer, client: ComputeClient, name: str) -> None:
+    call(client, name)
+    call(client, name)
+
+    first, second = server.requests
+    assert (first.path, first.body) == (second.path, second.body)
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_a_change_returns_its_operation_where_it_is_polled(
+    server: RecordingServer, client: ComputeClient, name: str
+) -> None:
+    server.answer = Answer(body={"name": "operation-1", "status": "PENDING"})
+    scope = GLOBAL if "template" in name else REGION if "policy" in name else ZONE
+
+    assert call(client, name) == Operation(name=OperationName("operation-1"), scope=scope, done=False)
+
+
+def test_pages_are_put_together_by_name(server: RecordingServer, client: ComputeClient) -> None:
+    pages = {
+        "": {"managedInstances": [{"name": "b"}], "nextPageToken": "t1"},
+        "t1": {"nextPageToken": "t2"},
+        "t2": {"managedInstances": [{"name": "a", "instanceStatus": "RUNNING"}, {"name": "b"}]},
+    }
+
+    def answer(request: Recorded) -> Answer:
+        return Answer(body=pages[dict(parse_qsl(urlsplit(request.path).query)).get("pageToken", "")])
+
+    server.answer = answer
+    found = client.list_managed_instances(ZONE, "a")
+
+    assert [(each.name, each.has_machine) for each in found] == [("a", True), ("b", False)]
+    assert len(server.requests) == 3
+
+
+def test_a_list_that_never_ends_is_none(server: RecordingServer, client: ComputeClient) -> None:
+    server.answer = Answer(body={"nextPageToken": "again"})
+
+    assert failure_of(client, "list_managed_instances").failure.kind is K.UNAVAILABLE
+    assert len(server.requests) == 50
+
+
+def test_a_page_that_fails_fails_the_list(server: RecordingServer, client: ComputeClient) -> None:
+    answers = [Answer(body={"managedInstances": [{"name": "b"}], "nextPageToken": "t1"}), Answer(status=503)]
+    server.answer = lambda _: answers.pop(0)
+
+    assert failure_of(client, "list_managed_instances").failure.kind is K.UNAVAILABLE
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(Answer(status=500, body=b"<html>sorry</html>"), id="a proxy's page for an outage"),
+        pytest.param(Answer(status=502, body={"error": "x"}), id="an error of another form"),
+        pytest.param(Answer(status=503, body={"error": {"message": None, "errors": [7]}}), id="an error of odd parts"),
+        pytest.param(Answer(hang_up=True), id="no answer"),
+        pytest.param(Answer(body=b"not JSON"), id="no JSON"),
+        pytest.param(Answer(body=b"[" * 200_000), id="nothing but brackets"),
+        pytest.param(Answer(body=[]), id="a list"),
+        pytest.param(Answer(body=b""), id="nothing"),
+    ],
+)
+def test_a_change_that_may_have_arrived_has_an_unknown_outcome(
+    server: RecordingServer, client: ComputeClient, name: str, answer: Answer
+) -> None:
+    server.answer = answer
+
+    found = failure_of(client, name)
+
+    assert found.failure.kind is (K.UNKNOWN_OUTCOME if name in CHANGING else K.UNAVAILABLE)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("name", [each for each in READING if each.startswith("get")])
+@pytest.mark.parametrize("body", [{}, {"name": "b"}, {"name": 7}])
+def test_an_answer_about_something_else_is_none(
+    server: RecordingServer, client: ComputeClient, name: str, body: dict[str, Any]
+) -> None:
+    server.answer = Answer(body=body)
+
+    assert failure_of(client, name).failure.kind is K.UNAVAILABLE
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_an_answer_that_is_no_operation_leaves_the_outcome_unknown(
+    server: RecordingServer, client: ComputeClient, name: str
+) -> None:
+    server.answer = Answer(body={})
+
+    assert failure_of(client, name).failure.kind is K.UNKNOWN_OUTCOME
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_redirect_is_not_followed(server: RecordingServer, client: ComputeClient, name: str) -> None:
+    server.answer = Answer(status=307, headers={"Location": f"{server.url}/elsewhere"})
+
+    assert failure_of(client, name).failure.kind is K.UNAVAILABLE
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_missing_resource_is_not_found_except_for_an_insert(
+    server: RecordingServer, client: ComputeClient, name: str
+) -> None:
+    server.answer = google_error(404, "", "The resource 'projects/p/x' was not found", reason="notFound")
+
+    found = failure_of(client, name)
+
+    assert found.failure.kind is (K.INVALID if name.startswith("insert") else K.NOT_FOUND)
+    assert found.code == 404
+    assert "'a'" in str(found)
+
+
+def test_a_wish_for_patience_is_kept(server: RecordingServer, client: ComputeClient) -> None:
+    server.answer = Answer(status=429, headers={"Retry-After": "7"}, body={"error": {"code": 429, "message": "m"}})
+
+    found = failure_of(client, "get_manager")
+
+    assert (found.failure.kind, found.retry_after_seconds) == (K.UNAVAILABLE, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(each, K.INVALID if each.startswith("insert") else K.NOT_FOUND) for each in CALLS],
+)
+def test_a_name_that_nothing_can_have_is_not_asked_for(
+    server: RecordingServer, client: ComputeClient, monkeypatch: pytest.MonkeyPatch, name: str, kind: FailureKind
+) -> None:
+    for scope in (GLOBAL, REGION, ZONE):
+        monkeypatch.setattr(f"{__name__}.{_name_of(scope)}", Scope(project="p", region="../../q", zone=""))
+
+    found = failure_of(client, name)
+
+    assert found.failure.kind is kind
+    assert "nothing was sent" in found.failure.message
+    assert not server.requests
+
+
+def _name_of(scope: Scope) -> str:
+    return {GLOBAL: "GLOBAL", REGION: "REGION", ZONE: "ZONE"}[scope]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("insert_manager", K.UNKNOWN_OUTCOME), ("delete_policy", K.UNKNOWN_OUTCOME)]
+)
+def test_a_change_does_not_outlast_its_limit(server: RecordingServer, name: str, kind: FailureKind) -> None:
+    done = threading.Event()
+    server.answer = Answer(body={"name": "operation-1"}, wait_for=done)
+    client = ComputeClient(endpoint=server.url, change_seconds=0.1)
+
+    try:
+        assert failure_of(client, name).failure.kind is kind
+    finally:
+        done.set()
+        client.close()
+
+
+def test_an_address_where_nobody_listens_received_nothing(server: RecordingServer) -> None:
+    with RecordingServer() as gone:
+        address = gone.url
+    client = ComputeClient(endpoint=address)
+
+    assert failure_of(client, "insert_manager").failure.kind is K.UNAVAILABLE
+    client.close()
+
+
+def test_a_bad_address_names_the_setting() -> None:
+    client = ComputeClient(endpoint="nonsense")
+
+    found = failure_of(client, "get_manager").failure
+
+    assert found.kind is K.INVALID
+    assert "GCE_ENDPOINT" in found.message
+    client.close()
+
+
+def test_many_threads_share_one_client(server: RecordingServer, client: ComputeClient) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: client.get_manager(ZONE, "a").name, range(64)))
+
+    assert found == ["a"] * 64
+    assert server.connections <= 32
+
+
+def test_without_credentials_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(**_: object) -> None:
+        raise auth_exceptions.DefaultCredentialsError("none found")
+
+    monkeypatch.setattr(google.auth, "default", none)
+
+    with pytest.raises(ComputeError, match="gcloud auth application-default login") as caught:
+        ComputeClient()
+
+    assert caught.value.failure.kind is K.PERMISSION
+
+
+def test_failed_work_is_told_and_not_raised(server: RecordingServer, client: ComputeClient) -> None:
+    server.answer = Answer(
+        body={
+            "name": "a",
+            "status": "DONE",
+            "operationType": "insert",
+            "error": {"errors": [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "m"}]},
+        }
+    )
+
+    assert client.get_operation(ZONE, OperationName("a")).failure == Failure(
+        kind=K.STOCKOUT, message="ZONE_RESOURCE_POOL_EXHAUSTED: m"
+    )

@@ -1,0 +1,378 @@
+"""Bodies out, records in."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.model.capacity import Failure, FailureKind, OperationName
+from provisioner.nodegroups.compute import resources
+from provisioner.nodegroups.compute.records import (
+    BootDisk,
+    BulkOperation,
+    Instance,
+    ManagedInstance,
+    Manager,
+    Metadata,
+    Operation,
+    ResourcePolicy,
+    Scope,
+    ServiceAccount,
+    Template,
+)
+
+ZONE = Scope(project="p", zone="us-central1-a")
+MARK = "tpu-provisioner: TPUNodeGroup ns/g uid 1 cluster 2"
+
+POLICY = ResourcePolicy(name="g-policy", description=MARK, topology="2x2x4")
+TEMPLATE = Template(
+    name="g-template",
+    description=MARK,
+    machine_type="tpu7x-standard-4t",
+    provisioning_model="RESERVATION_BOUND",
+    on_host_maintenance="TERMINATE",
+    termination_action="DELETE",
+    max_run_seconds=3600,
+    reservation="projects/q/reservations/r",
+    metadata={"startup-script": "#!/bin/bash", "a": "1"},
+    boot_disk=BootDisk(image="projects/i/global/images/u", size_gb=100, type="hyperdisk-balanced"),
+    subnetwork="default",
+    tags=("a", "b"),
+    service_accounts=(ServiceAccount(email="e@p.iam.gserviceaccount.com", scopes=("s",)),),
+)
+MANAGER = Manager(
+    name="g-mig",
+    description=MARK,
+    template="projects/p/global/instanceTemplates/g-template",
+    target_size=4,
+    mode="BULK",
+    policy="projects/p/regions/us-central1/resourcePolicies/g-policy",
+    action_on_failure="DO_NOTHING",
+)
+TEMPLATE_BODY = {
+    "name": "g-template",
+    "description": MARK,
+    "properties": {
+        "machineType": "tpu7x-standard-4t",
+        "metadata": {"items": [{"key": "a", "value": "1"}, {"key": "startup-script", "value": "#!/bin/bash"}]},
+        "disks": [
+            {
+                "boot": True,
+                "autoDelete": True,
+                "initializeParams": {
+                    "sourceImage": "projects/i/global/images/u",
+                    "diskSizeGb": "100",
+                    "diskType": "hyperdisk-balanced",
+                },
+            }
+        ],
+        "scheduling": {
+            "onHostMaintenance": "TERMINATE",
+            "provisioningModel": "RESERVATION_BOUND",
+            "instanceTerminationAction": "DELETE",
+            "maxRunDuration": {"seconds": "3600"},
+        },
+        "reservationAffinity": {
+            "consumeReservationType": "SPECIFIC_RESERVATION",
+            "key": "compute.googleapis.com/reservation-name",
+            "values": ["projects/q/reservations/r"],
+        },
+        "networkInterfaces": [{"subnetwork": "default"}],
+        "tags": {"items": ["a", "b"]},
+        "serviceAccounts": [{"email": "e@p.iam.gserviceaccount.com", "scopes": ["s"]}],
+    },
+}
+
+
+def test_the_body_of_a_policy_is_a_workload_policys() -> None:
+    assert resources.policy_body(POLICY) == {
+        "name": "g-policy",
+        "description": MARK,
+        "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "2x2x4"},
+    }
+
+
+def test_the_body_of_a_template_has_all_that_is_asked_for() -> None:
+    assert resources.template_body(TEMPLATE) == TEMPLATE_BODY
+
+
+def test_the_body_of_the_smallest_template_has_nothing_that_is_not() -> None:
+    assert resources.template_body(Template(name="t", machine_type="ct6e-standard-1t")) == {
+        "name": "t",
+        "properties": {"machineType": "ct6e-standard-1t"},
+    }
+
+
+def test_a_flex_start_template_is_asked_for_by_its_model_and_duration() -> None:
+    asked = Template(
+        name="t",
+        machine_type="ct6e-standard-4t",
+        provisioning_model="FLEX_START",
+        termination_action="DELETE",
+        max_run_seconds=600,
+    )
+
+    assert resources.template_body(asked)["properties"]["scheduling"] == {
+        "provisioningModel": "FLEX_START",
+        "instanceTerminationAction": "DELETE",
+        "maxRunDuration": {"seconds": "600"},
+    }
+
+
+def test_the_body_of_a_manager_names_template_policy_mode_and_action() -> None:
+    assert resources.manager_body(MANAGER) == {
+        "name": "g-mig",
+        "description": MARK,
+        "instanceTemplate": MANAGER.template,
+        "targetSize": 4,
+        "targetSizePolicy": {"mode": "BULK"},
+        "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
+        "resourcePolicies": {"workloadPolicy": MANAGER.policy},
+    }
+
+
+def test_the_body_of_a_manager_without_machines_says_so() -> None:
+    body = resources.manager_body(Manager(name="m", template="t", target_size=0))
+
+    assert body == {"name": "m", "instanceTemplate": "t", "targetSize": 0}
+
+
+def test_items_are_sent_in_one_order_with_the_fingerprint() -> None:
+    assert resources.metadata_body({"b": "", "a": "1"}, "f") == {
+        "items": [{"key": "a", "value": "1"}, {"key": "b", "value": ""}],
+        "fingerprint": "f",
+    }
+
+
+@pytest.mark.parametrize(
+    ("record", "body", "read"),
+    [
+        pytest.param(POLICY, resources.policy_body(POLICY), resources.policy_of, id="a policy"),
+        pytest.param(TEMPLATE, resources.template_body(TEMPLATE), resources.template_of, id="a template"),
+        pytest.param(MANAGER, resources.manager_body(MANAGER), resources.manager_of, id="a manager"),
+    ],
+)
+def test_what_was_asked_for_is_read_back_as_it_was(record: object, body: object, read: object) -> None:
+    assert read(json.loads(json.dumps(body))) == record
+
+
+def test_a_resource_policy_of_another_sort_has_no_type() -> None:
+    found = resources.policy_of({"name": "x", "status": "READY", "groupPlacementPolicy": {"collocation": "COLLOCATED"}})
+
+    assert (found.type, found.topology, found.status) == ("", "", "READY")
+
+
+def test_a_users_template_that_says_nothing_of_scheduling_is_known_for_that() -> None:
+    assert not resources.template_of({"name": "t", "properties": {"machineType": "m"}}).has_scheduling
+
+
+def test_a_group_that_waits_for_capacity_tells_what_google_says() -> None:
+    found = resources.manager_of(
+        {
+            "name": "m",
+            "id": "8123456789012345678",
+            "creationTimestamp": "2026-11-23T02:00:00.000-08:00",
+            "targetSize": 4,
+            "currentActions": {"none": 0, "creatingWithoutRetries": 4, "deleting": "1"},
+            "selfLink": "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a/instanceGroupManagers/m",
+            "status": {
+                "isStable": False,
+                "bulkInstanceOperation": {
+                    "inProgress": True,
+                    "lastProgressCheck": {
+                        "timestamp": "2026-11-23T10:05:00Z",
+                        "error": {"errors": [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "No luck."}]},
+                    },
+                },
+            },
+        }
+    )
+
+    assert found.bulk == BulkOperation(
+        in_progress=True,
+        checked_at=datetime(2026, 11, 23, 10, 5, tzinfo=UTC),
+        failures=(Failure(kind=FailureKind.STOCKOUT, message="ZONE_RESOURCE_POOL_EXHAUSTED: No luck."),),
+    )
+    assert found.actions == {"CREATING_WITHOUT_RETRIES": 4, "DELETING": 1}
+    assert found.created_at == datetime(2026, 11, 23, 10, 0, tzinfo=UTC)
+    assert found.id == "8123456789012345678"
+    assert not found.is_stable
+
+
+def test_a_group_without_a_bulk_operation_has_none() -> None:
+    assert resources.manager_of({"name": "m", "status": {"isStable": True}}).bulk is None
+
+
+def test_machines_and_placeholders_are_told_apart() -> None:
+    base = "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a/instances"
+    raw = {
+        "managedInstances": [
+            {"name": "m-1", "instance": f"{base}/m-1", "id": "7", "instanceStatus": "RUNNING", "currentAction": "NONE"},
+            {
+                "instance": f"{base}/m-2",
+                "currentAction": "CREATING",
+                "lastAttempt": {"errors": {"errors": [{"code": "QUOTA_EXCEEDED", "message": "Quota 'X' exceeded."}]}},
+            },
+            {"currentAction": "CREATING"},
+            None,
+        ],
+        "nextPageToken": "more",
+    }
+
+    assert resources.managed_instances_of(raw, ZONE) == (
+        (
+            ManagedInstance(name="m-1", scope=ZONE, status="RUNNING", action="NONE", id="7"),
+            ManagedInstance(
+                name="m-2",
+                scope=ZONE,
+                action="CREATING",
+                failures=(Failure(kind=FailureKind.QUOTA, message="QUOTA_EXCEEDED: Quota 'X' exceeded."),),
+            ),
+        ),
+        "more",
+    )
+
+
+def test_a_machine_is_read_with_its_metadata() -> None:
+    raw = {
+        "name": "m-1",
+        "id": 7,
+        "status": "RUNNING",
+        "machineType": "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a/machineTypes/ct6e-standard-4t",
+        "metadata": {"fingerprint": "f", "items": [{"key": "a", "value": "1"}, {"key": "b"}, {"value": "c"}, 7]},
+    }
+
+    assert resources.instance_of(raw) == Instance(
+        name="m-1",
+        id="7",
+        status="RUNNING",
+        machine_type="ct6e-standard-4t",
+        metadata=Metadata(items={"a": "1", "b": ""}, fingerprint="f"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "done", "kind"),
+    [
+        pytest.param({"status": "PENDING"}, False, None, id="it has not begun"),
+        pytest.param({"status": "RUNNING", "error": {"errors": []}}, False, None, id="it is under way"),
+        pytest.param({"status": "DONE"}, True, None, id="it has ended well"),
+        pytest.param(
+            {"status": "DONE", "httpErrorStatusCode": 200}, True, None, id="it has ended well, in so many words"
+        ),
+        pytest.param(
+            {"status": "DONE", "operationType": "insert", "error": {"errors": [{"code": "QUOTA_EXCEEDED"}]}},
+            True,
+            FailureKind.QUOTA,
+            id="it has failed by a code",
+        ),
+        pytest.param(
+            {"status": "DONE", "operationType": "delete", "httpErrorStatusCode": 404, "httpErrorMessage": "NOT FOUND"},
+            True,
+            FailureKind.NOT_FOUND,
+            id="a delete that found nothing",
+        ),
+        pytest.param(
+            {
+                "status": "DONE",
+                "operationType": "compute.instances.setMetadata",
+                "httpErrorStatusCode": 412,
+                "error": {"errors": [{"code": "CONDITION_NOT_MET", "message": "x"}]},
+            },
+            True,
+            FailureKind.OPERATION_IN_THE_WAY,
+            id="metadata that somebody else changed",
+        ),
+    ],
+)
+def test_how_an_operation_ended(raw: dict[str, object], done: bool, kind: FailureKind | None) -> None:
+    found = resources.operation_of({"name": "operation-1", **raw}, ZONE)
+
+    assert found.done is done
+    assert (found.failure.kind if found.failure else None) is kind
+
+
+def test_the_name_of_what_an_operation_is_about_does_not_decide() -> None:
+    raw = {
+        "name": "operation-1",
+        "status": "DONE",
+        "operationType": "insert",
+        "targetLink": "projects/p/global/instanceTemplates/gce-quota-exceeded",
+        "error": {"errors": [{"code": "NEW", "message": "The thing gce-quota-exceeded broke."}]},
+    }
+
+    assert resources.operation_of(raw, ZONE) == Operation(
+        name=OperationName("operation-1"),
+        scope=ZONE,
+        done=True,
+        failure=Failure(kind=FailureKind.UNAVAILABLE, message="NEW: The thing gce-quota-exceeded broke."),
+    )
+
+
+#: Every key that anything is read from, so that what is drawn gets past the outermost one.
+_KEYS = sorted(
+    {
+        "name", "description", "id", "status", "selfLink", "workloadPolicy", "type", "acceleratorTopology",
+        "properties", "scheduling", "maxRunDuration", "seconds", "networkInterfaces", "subnetwork", "metadata", "items",
+        "key", "value", "fingerprint", "disks", "boot", "initializeParams", "diskSizeGb", "reservationAffinity",
+        "consumeReservationType", "values", "tags", "serviceAccounts", "email", "scopes", "targetSize",
+        "targetSizePolicy", "mode", "currentActions", "none", "isStable", "bulkInstanceOperation", "inProgress",
+        "lastProgressCheck", "timestamp", "error", "errors", "code", "message", "managedInstances", "instance",
+        "instanceStatus", "currentAction", "lastAttempt", "nextPageToken", "httpErrorStatusCode", "operationType",
+        "creationTimestamp",
+    }
+)  # fmt: skip
+_LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=2**1100, max_value=2**1200)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["DONE", "SPECIFIC_RESERVATION", "99", "9" * 30, "2026-11-23T10:05:00Z", "²", "insert"])
+)
+_JSON = st.recursive(
+    _LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_KEYS), inner, max_size=6),
+    max_leaves=25,
+)
+
+
+@given(_JSON)
+def test_whatever_json_comes_it_is_read(raw: object) -> None:
+    for read in (resources.policy_of, resources.template_of, resources.manager_of, resources.instance_of):
+        hash(str(read(raw)))
+    machines, token = resources.managed_instances_of(raw, ZONE)
+    assert all(each.name for each in machines)
+    assert isinstance(token, str)
+    operation = resources.operation_of(raw, ZONE)
+    assert operation.done or operation.failure is None
+
+
+_NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
+_WORDS = st.text(st.characters(codec="utf-8", exclude_characters="/"), max_size=12)
+_TEMPLATES = st.builds(
+    Template,
+    name=_NAMES,
+    description=_WORDS,
+    machine_type=_WORDS,
+    provisioning_model=st.sampled_from(["STANDARD", "SPOT", "RESERVATION_BOUND", "FLEX_START"]),
+    on_host_maintenance=st.sampled_from(["", "TERMINATE"]),
+    termination_action=st.sampled_from(["", "STOP", "DELETE"]),
+    max_run_seconds=st.integers(0, 10**9),
+    reservation=_WORDS,
+    metadata=st.dictionaries(_NAMES, _WORDS, max_size=4),
+    boot_disk=st.none() | st.builds(BootDisk, image=_WORDS, size_gb=st.integers(0, 65536), type=_WORDS),
+    subnetwork=_WORDS,
+    tags=st.lists(_NAMES, unique=True, max_size=3).map(lambda tags: tuple(sorted(tags))),
+    service_accounts=st.lists(
+        st.builds(ServiceAccount, email=_WORDS, scopes=st.lists(_WORDS, max_size=2).map(tuple)), max_size=2
+    ).map(tuple),
+)
+
+
+@given(_TEMPLATES)
+def test_any_template_is_read_back_as_it_was_asked_for(template: Template) -> None:
+    assert resources.template_of(json.loads(json.dumps(resources.template_body(template)))) == template
