@@ -259,9 +259,7 @@ def test_a_machine_is_read_with_its_metadata() -> None:
         pytest.param({"status": "PENDING"}, False, None, id="it has not begun"),
         pytest.param({"status": "RUNNING", "error": {"errors": []}}, False, None, id="it is under way"),
         pytest.param({"status": "DONE"}, True, None, id="it has ended well"),
-        pytest.param(
-            {"status": "DONE", "httpErrorStatusCode": 200}, True, None, id="it has ended well, in so many words"
-        ),
+        pytest.param({"status": "DONE", "httpErrorStatusCode": 200}, True, None, id="it has ended well by its code"),
         pytest.param(
             {"status": "DONE", "operationType": "insert", "error": {"errors": [{"code": "QUOTA_EXCEEDED"}]}},
             True,
