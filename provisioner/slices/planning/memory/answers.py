@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import Enum
 
 from provisioner.model.capacity import Failure, FailureKind, NodePool, Operation, OperationName, PoolName
 from provisioner.model.choices import capacity_key
 from provisioner.slices.planning.memory import backoff
+from provisioner.slices.planning.memory.open_calls import postpone
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, OperationLimit
 from provisioner.slices.planning.plan import LookUp, LookUpKind
 
@@ -171,30 +172,6 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
     else:
         postponed = postpone(answer.name, call, pool, answer.at, answer.reason)
     return replace(memory, deletes={**memory.deletes, answer.name: postponed}, operations=operations)
-
-
-def postpone(
-    name: PoolName,
-    call: DeleteCall,
-    pool: NodePool | None,
-    at: datetime,
-    reason: str,
-    *,
-    wait_seconds: float | None = None,
-) -> DeleteCall:
-    """Put a delete off; with `wait_seconds` for a workload that lives, else as long as its failures say."""
-    failures = call.failures + 1
-    wait = backoff.wait_seconds(backoff.DELETE_DELAY, failures, name) if wait_seconds is None else wait_seconds
-    return DeleteCall(
-        state=CallState.POSTPONED,
-        since=at,
-        retry_at=at + timedelta(seconds=wait),
-        status=pool.status if pool is not None else None,
-        failures=failures,
-        postponed_since=call.postponed_since or at,
-        reason=reason,
-        needed=wait_seconds is not None,
-    )
 
 
 def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> Memory:

@@ -1,4 +1,4 @@
-"""Calls that GKE's list of pools does not confirm yet: closed by what it shows, looked up where it shows nothing."""
+"""Calls that GKE's list of pools does not confirm yet: closed by what it shows, looked up, or put off."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from provisioner.model.capacity import FailureKind, NodePool, OperationName, PoolName, PoolStatus
-from provisioner.slices.planning.memory.answers import postpone
+from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory
 from provisioner.slices.planning.plan import LookUp, LookUpKind
 
@@ -51,6 +51,30 @@ def give_up_lost_calls(
     if not creates and not deletes:
         return memory
     return replace(memory, creates={**memory.creates, **creates}, deletes={**memory.deletes, **deletes})
+
+
+def postpone(
+    name: PoolName,
+    call: DeleteCall,
+    pool: NodePool | None,
+    at: datetime,
+    reason: str,
+    *,
+    wait_seconds: float | None = None,
+) -> DeleteCall:
+    """Put a delete off; with `wait_seconds` for a workload that lives, else as long as its failures say."""
+    failures = call.failures + 1
+    wait = backoff.wait_seconds(backoff.DELETE_DELAY, failures, name) if wait_seconds is None else wait_seconds
+    return DeleteCall(
+        state=CallState.POSTPONED,
+        since=at,
+        retry_at=at + timedelta(seconds=wait),
+        status=pool.status if pool is not None else None,
+        failures=failures,
+        postponed_since=call.postponed_since or at,
+        reason=reason,
+        needed=wait_seconds is not None,
+    )
 
 
 def confirm(
