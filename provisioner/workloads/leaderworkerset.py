@@ -22,10 +22,9 @@ from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.workloads.kind import Claim, Kind
-from provisioner.workloads.owners import STATEFUL_SET, Owner, controller_of
+from provisioner.workloads.owners import STATEFUL_SET, controller_of
 
 KIND = WorkloadKind.LEADER_WORKER_SET.value
-API_VERSION = WorkloadKind.LEADER_WORKER_SET.api_version
 
 #: What a decision needs of a set that is rejected for having too many labels.
 _KEPT_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
@@ -80,8 +79,6 @@ class Member:
     group: int
     #: 0 is the leader.
     worker: int
-    #: Of the StatefulSet that controls the pod: the one tie to a set that was deleted and created again.
-    owner_uid: str
     #: Pods of the group when the pod was created; None where it does not say, or too many. Other groups may have
     #: another size.
     size: int | None
@@ -90,18 +87,6 @@ class Member:
     def leader_name(self) -> str:
         """The name of the group's leader pod, and of the StatefulSet of its workers."""
         return f"{self.set_name}-{self.group}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatefulSet:
-    """One of a set's StatefulSets, as a link from pods to the set."""
-
-    namespace: str
-    name: str
-    uid: str
-    #: None where nobody controls it, as after a delete of the set that leaves its pods running.
-    owner: Owner | None
-    replicas: int
 
 
 def parse_leaderworkerset(raw: object) -> LeaderWorkerSet:
@@ -202,8 +187,8 @@ def member_of(raw: object) -> Member | None:
     set_name = fields.name(fields.mapping(metadata.get("labels")).get(constants.LWS_NAME))
     if not set_name:
         return None
-    owner = _owner_of(metadata, STATEFUL_SET)
-    if owner is None:
+    owner = controller_of(metadata, STATEFUL_SET)
+    if owner is None or not owner.name or not owner.uid:
         return None
     ordinal = _ordinal(fields.name(metadata.get("name")), owner.name)
     if ordinal is None:
@@ -218,23 +203,7 @@ def member_of(raw: object) -> Member | None:
         group, worker = found, ordinal
     size = fields.index(fields.name(fields.mapping(metadata.get("annotations")).get(constants.LWS_SIZE)))
     known = size if size is not None and 0 < size <= bounds.PARALLELISM else None
-    return Member(set_name=set_name, group=group, worker=worker, owner_uid=owner.uid, size=known)
-
-
-def parse_statefulset(raw: object) -> StatefulSet | None:
-    """Read a StatefulSet; None unless it says that it is a LeaderWorkerSet's."""
-    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
-    if not fields.name(fields.mapping(metadata.get("labels")).get(constants.LWS_NAME)):
-        return None
-    namespace, name, uid = fields.identity("StatefulSet", metadata)
-    spec = fields.mapping(fields.mapping(raw).get("spec"))
-    return StatefulSet(
-        namespace=namespace,
-        name=name,
-        uid=uid,
-        owner=_owner_of(metadata, (API_VERSION, KIND)) or _owner_of(metadata, ("v1", "Pod")),
-        replicas=fields.count(spec.get("replicas"), default=1),
-    )
+    return Member(set_name=set_name, group=group, worker=worker, size=known)
 
 
 def _template(what: str, raw: object, reader: BoundedReader) -> Requirements:
@@ -276,11 +245,6 @@ def _too_much_work(leader: Requirements, worker: Requirements, *, replicas: int,
             f"into several LeaderWorkerSets"
         )
     return ""
-
-
-def _owner_of(metadata: dict[str, Any], kind: tuple[str, str]) -> Owner | None:
-    owner = controller_of(metadata, kind)
-    return owner if owner is not None and owner.name and owner.uid else None
 
 
 def _ordinal(name: str, parent: str) -> int | None:

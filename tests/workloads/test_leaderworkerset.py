@@ -16,10 +16,8 @@ from provisioner.model import bounds
 from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads.leaderworkerset import (
     Member,
-    Owner,
     member_of,
     parse_leaderworkerset,
-    parse_statefulset,
     parse_workload,
 )
 from provisioner.workloads.pods import claim_of, parse_pod
@@ -88,35 +86,19 @@ def test_what_the_controller_makes_is_read_whole() -> None:
     assert found.problem == ""
 
 
-def test_every_recorded_pod_has_its_place_and_leads_to_the_set() -> None:
-    """From any pod the owners lead to the set, by UIDs alone."""
-    sets = {found.uid: found for one in RECORDED if (found := _statefulset(one)) is not None}
+def test_every_recorded_pod_has_its_place() -> None:
+    """Leaders and workers, as the controller makes them."""
     places = {}
     for pod in (one for one in RECORDED if one["kind"] == "Pod"):
         member = member_of(pod)
         assert member is not None
         places[pod["metadata"]["name"]] = (member.set_name, member.group, member.worker, member.size)
-        owner = sets[member.owner_uid].owner
-        if member.worker > 0:
-            assert owner == Owner(
-                api_version="v1", kind="Pod", name=member.leader_name, uid=f"uid-of-pod-{member.leader_name}"
-            )
-            leader = member_of(recorded("Pod", member.leader_name))
-            assert leader is not None
-            owner = sets[leader.owner_uid].owner
-        assert owner == Owner(
-            api_version="leaderworkerset.x-k8s.io/v1", kind="LeaderWorkerSet", name="serve", uid="uid-of-lws-serve"
-        )
     assert places == {
         "serve-0": ("serve", 0, 0, 2),
         "serve-0-1": ("serve", 0, 1, 2),
         "serve-1": ("serve", 1, 0, 2),
         "serve-1-1": ("serve", 1, 1, 2),
     }
-
-
-def _statefulset(raw: dict[str, Any]) -> Any:
-    return parse_statefulset(raw) if raw["kind"] == "StatefulSet" else None
 
 
 @pytest.mark.parametrize(
@@ -166,7 +148,7 @@ def test_the_place_of_a_pod(raw: dict[str, Any], want: tuple[str, int, int] | No
 def test_the_size_of_a_pods_group(size: str, want: int | None) -> None:
     """It is the pod's own: a rolling update may give groups of one set different sizes."""
     raw = raw_pod("a-0", owner="a", **{constants.LWS_SIZE: size})
-    assert member_of(raw) == Member(set_name="a", group=0, worker=0, owner_uid="uid-a", size=want)
+    assert member_of(raw) == Member(set_name="a", group=0, worker=0, size=want)
 
 
 @pytest.mark.parametrize(
@@ -243,18 +225,6 @@ def test_a_set_without_an_identity_is_malformed(key: str) -> None:
         parse_leaderworkerset(raw)
 
 
-def test_a_statefulset_that_lost_its_set_has_no_owner() -> None:
-    """A delete that orphans leaves StatefulSets and pods running; one of nobody's labels is not read at all."""
-    raw = recorded("StatefulSet", "serve")
-    del raw["metadata"]["ownerReferences"]
-    found = parse_statefulset(raw)
-    assert found is not None
-    assert found.owner is None
-    assert found.replicas == 2
-    del raw["metadata"]["labels"]
-    assert parse_statefulset(raw) is None
-
-
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -277,7 +247,6 @@ def test_whatever_stands_in_an_object_a_record_or_one_error_comes_out(raw: dict[
                 inner[path[-1]] = strange
             member_of(broken)
             assert len(_error(parse_leaderworkerset, broken)) < 2_000
-            assert len(_error(parse_statefulset, broken)) < 2_000
 
 
 def _error(parse: Callable[[object], object], raw: object) -> str:
