@@ -48,8 +48,6 @@ class LeaderWorkerSet:
     leader: Requirements
     #: What the workers ask for; the same as the leader where the set has one template.
     worker: Requirements
-    #: The label whose values are the places that groups do not share; workers come when their leader is bound.
-    exclusive_topology: str = ""
     #: Pods of a subgroup, 0 for none: a group of several subgroups may be several slices.
     subgroup_size: int = 0
     #: deletionTimestamp is set.
@@ -60,11 +58,6 @@ class LeaderWorkerSet:
     #: Which bound is exceeded, so that it is not served; empty for none.
     problem: str = ""
     created_at: datetime = fields.UNKNOWN_TIME
-
-    @property
-    def worker_count(self) -> int:
-        """Workers of each group."""
-        return max(self.size - 1, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +107,6 @@ def parse_leaderworkerset(raw: object) -> LeaderWorkerSet:
         size=size,
         leader=leader,
         worker=worker,
-        exclusive_topology=fields.name(own.get(constants.LWS_EXCLUSIVE_TOPOLOGY)),
         subgroup_size=fields.count(subgroups.get("subGroupSize"), default=0),
         deleting=metadata.get("deletionTimestamp") is not None,
         labels=labels,

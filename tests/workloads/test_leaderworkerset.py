@@ -73,15 +73,14 @@ def raw_pod(
 
 
 def test_what_the_controller_makes_is_read_whole() -> None:
-    """Replicas, size, chips, selectors and the exclusive topology; both templates are one here."""
+    """Replicas, size, chips, and selectors; both templates are one here."""
     found = parse_leaderworkerset(recorded("LeaderWorkerSet", "serve"))
     assert (found.namespace, found.name, found.uid) == ("serving", "serve", "uid-of-lws-serve")
     assert (found.replicas, found.surge) == (2, 0)
-    assert (found.size, found.worker_count) == (2, 1)
+    assert found.size == 2
     assert found.leader == found.worker
     assert found.leader.chips == 4
     assert found.leader.node_selector[constants.TPU_TOPOLOGY] == "2x4"
-    assert found.exclusive_topology == constants.NODE_POOL
     assert not found.deleting
     assert found.problem == ""
 
