@@ -45,3 +45,7 @@ sbom: $(SETUP) ## Write dist/sbom.cdx.json: the image's locked dependencies, as 
 .PHONY: chart
 chart: $(SETUP) ## Generate the chart's values.schema.json, README and dashboard, and the alerts, from the code.
 	@$(BIN)/python -m deploy.chart
+
+.PHONY: crds
+crds: $(SETUP) ## Generate the CustomResourceDefinitions of the node groups from the code.
+	@$(BIN)/python -m deploy.crds

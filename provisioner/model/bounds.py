@@ -46,6 +46,21 @@ PARALLELISM = 65_536
 #: Characters of all that is kept of a JobSet, its templates included.
 JOBSET = 262_144
 
+# --- a TPUNodeGroup and its children ---
+#: Machines: the largest slice has 2,304 hosts.
+GROUP_NODES = 2304
+#: Entries of metadata, and characters of one: Compute Engine takes 262,144 of one, and 512 KB of all.
+METADATA_ENTRIES = 256
+METADATA_VALUE = 262_144
+#: Network tags: Compute Engine takes 64. Scopes of a service account: Google has a few hundred, and one is for all.
+NETWORK_TAGS = 64
+SCOPES = 64
+#: Addresses of resources; those of Compute Engine have about 200 characters.
+RESOURCE_ADDRESS = 1024
+#: Conditions of one object, and moments at which a slice was made anew.
+CONDITIONS = 16
+RECREATIONS = 16
+
 # --- the TPU environment of one pod ---
 #: Workers of a slice, each of which is told the host names of all: the largest slice has 9,216 chips.
 SLICE_WORKERS = 9216

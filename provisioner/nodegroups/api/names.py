@@ -23,9 +23,9 @@ _SUFFIXES = {
 }
 _HASH_DIGITS = 8
 #: Longest name of a resource in Compute Engine.
-_RESOURCE_NAME = 63
+RESOURCE_NAME = 63
 #: Longest name of a group: what the longest name of a child, `<group>-template-<8 digits>`, leaves of it.
-NAME_BUDGET = _RESOURCE_NAME - max(len(f"-{suffix}-") for suffix in _SUFFIXES.values()) - _HASH_DIGITS
+NAME_BUDGET = RESOURCE_NAME - max(len(f"-{suffix}-") for suffix in _SUFFIXES.values()) - _HASH_DIGITS
 _RESOURCE_FORM = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 
 # --- finalizers ---
@@ -93,10 +93,10 @@ def group_name_problem(name: str) -> str:
 
 def resource_name_problem(name: str) -> str:
     """Say why a resource of Compute Engine, and so a child, cannot have this name; empty where it can."""
-    if len(name) <= _RESOURCE_NAME and _RESOURCE_FORM.fullmatch(name):
+    if len(name) <= RESOURCE_NAME and _RESOURCE_FORM.fullmatch(name):
         return ""
     return (
-        f"name {bounds.quoted(name)} is none for Compute Engine, which takes at most {_RESOURCE_NAME} lower-case "
+        f"name {bounds.quoted(name)} is none for Compute Engine, which takes at most {RESOURCE_NAME} lower-case "
         f"letters, digits and hyphens, a letter first and no hyphen last; make the object anew with another name"
     )
 

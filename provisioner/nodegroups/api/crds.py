@@ -1,0 +1,162 @@
+"""CustomResourceDefinitions of the four kinds, from their one definition in `schema`.
+
+They need Kubernetes 1.30 or newer: some rules are asked only when an object is made, so that one which is there already
+and breaks them can still be deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.forms import Json, openapi
+from provisioner.nodegroups.api.schema import SPECS
+from provisioner.nodegroups.api.statuses import STATUSES
+from provisioner.nodegroups.api.types import GROUP, VERSION, Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """What `kubectl get` shows of an object."""
+
+    name: str
+    path: str
+    about: str
+    type: str = "string"
+    #: Shown with `-o wide` only.
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """How a kind is called and shown."""
+
+    about: str
+    short_name: str
+    columns: tuple[_Column, ...]
+
+
+_READY = '.status.conditions[?(@.type=="Ready")]'
+_STATE = (
+    _Column(name="Ready", path=f"{_READY}.status", about="Whether it is there and works."),
+    _Column(name="Reason", path=f"{_READY}.reason", about="Why, in one word."),
+    _Column(name="Age", path=".metadata.creationTimestamp", about="Since when it is wanted.", type="date"),
+    _Column(name="Message", path=f"{_READY}.message", about="Why, in words.", wide=True),
+)
+
+_SHOWN: Mapping[Kind, _Shown] = MappingProxyType(
+    {
+        Kind.TPU_NODE_GROUP: _Shown(
+            about="TPU machines on Compute Engine that are nodes of this cluster: a slice, or machines that are alike.",
+            short_name="tng",
+            columns=(
+                _Column(name="Topology", path=".status.topology", about="Chips along each axis of a slice."),
+                _Column(name="Nodes", path=".status.nodes", about="Nodes that are ready, of those that are wanted."),
+                *_STATE[:3],
+                _Column(name="Zone", path=".spec.nodeLocation", about="Where the machines are.", wide=True),
+                _STATE[3],
+            ),
+        ),
+        Kind.WORKLOAD_POLICY: _Shown(
+            about="A workload policy of Compute Engine: how machines are wired. A TPUNodeGroup makes its own.",
+            short_name="tpol",
+            columns=(
+                _Column(name="Topology", path=".spec.acceleratorTopology", about="Chips along each axis of a slice."),
+                *_STATE,
+            ),
+        ),
+        Kind.INSTANCE_TEMPLATE: _Shown(
+            about="An instance template of Compute Engine: what each machine is. A TPUNodeGroup makes its own.",
+            short_name="ttmpl",
+            columns=(
+                _Column(name="Machine-Type", path=".spec.machineType", about="Compute Engine's machine type."),
+                *_STATE,
+            ),
+        ),
+        Kind.MANAGED_INSTANCE_GROUP: _Shown(
+            about="A managed instance group of Compute Engine: the machines. A TPUNodeGroup makes its own.",
+            short_name="tmig",
+            columns=(
+                _Column(name="Size", path=".spec.targetSize", about="Machines that are wanted.", type="integer"),
+                *_STATE,
+            ),
+        ),
+    }
+)
+
+
+def crd(kind: Kind) -> Json:
+    """Return the CustomResourceDefinition of a kind."""
+    shown = _SHOWN[kind]
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": [_column(column) for column in shown.columns],
+        "schema": {"openAPIV3Schema": _object(kind, shown.about)},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": kind.value,
+                "listKind": f"{kind.value}List",
+                "plural": kind.plural,
+                "singular": kind.value.lower(),
+                "shortNames": [shown.short_name],
+                "categories": ["tpu"],
+            },
+            "versions": [version],
+        },
+    }
+
+
+def _object(kind: Kind, about: str) -> Json:
+    return {
+        "description": about,
+        "type": "object",
+        "properties": {
+            "apiVersion": {"type": "string", "description": "Group and version of the API."},
+            "kind": {"type": "string", "description": "The kind of the object."},
+            "metadata": {"type": "object"},
+            "spec": openapi(SPECS[kind]),
+            "status": openapi(STATUSES[kind]),
+        },
+        "x-kubernetes-validations": [
+            {
+                "rule": "oldSelf.hasValue() || has(self.spec)",
+                "optionalOldSelf": True,
+                "message": "spec is missing",
+                "reason": "FieldValueRequired",
+                "fieldPath": ".spec",
+            },
+            {
+                "rule": "oldSelf.hasValue() || self.metadata.name.matches("
+                f"'^[a-z]([-a-z0-9]{{0,{_longest_name(kind) - 2}}}[a-z0-9])?$')",
+                "optionalOldSelf": True,
+                "message": f"a name has at most {_longest_name(kind)} lower-case letters, digits and hyphens, a letter "
+                "first and no hyphen last: Compute Engine takes no other",
+            },
+        ],
+    }
+
+
+def _longest_name(kind: Kind) -> int:
+    return names.NAME_BUDGET if kind is Kind.TPU_NODE_GROUP else names.RESOURCE_NAME
+
+
+def _column(column: _Column) -> Json:
+    return {
+        "name": column.name,
+        "type": column.type,
+        "jsonPath": column.path,
+        "description": column.about,
+        **({"priority": 1} if column.wide else {}),
+    }

@@ -1,0 +1,113 @@
+"""Raw JSON of the kinds of tpu.google.com as users and the API server write it, and strategies by its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from hypothesis import strategies as st
+
+from provisioner.kube.quantities import format_time
+from provisioner.nodegroups.api.forms import Array, Flag, Form, Map, Moment, Struct, Text, Whole
+from provisioner.nodegroups.api.types import API_VERSION, Kind
+
+Json = dict[str, Any]
+
+UID = "0b5c9f0e-6f63-4c2b-9b6e-6d7f9a3d1c11"
+CLUSTER_UID = "9d2e7c66-0f0a-4b0e-8f0f-0a4c6c1b2d3e"
+IMAGE = "projects/ubuntu-os-accelerator-images/global/images/ubuntu-accel-2404-amd64-tpu-tpu7x"
+_COMPUTE = "https://www.googleapis.com/compute/v1/projects/research-project"
+
+#: As manifests for gke-labs/tpu-operator have it: every field that its instanceConfig knows.
+INSTANCE_CONFIG: Mapping[str, Any] = {
+    "machineType": "tpu7x-standard-4t",
+    "image": IMAGE,
+    "bootDiskSizeGB": 250,
+    "diskType": "hyperdisk-balanced",
+    "subnetwork": "regions/us-central1/subnetworks/default",
+    "provisioningModel": "RESERVATION_BOUND",
+    "reservation": "research-reservation",
+    "metadata": {"team": "research"},
+    "networkTags": ["research", "tpu"],
+    "serviceAccounts": [{"email": "default", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}],
+}
+#: One object of each kind, with every field that gke-labs/tpu-operator knows.
+SPECS: Mapping[Kind, Mapping[str, Any]] = {
+    Kind.TPU_NODE_GROUP: {
+        "project": "research-project",
+        "nodeLocation": "us-central1-c",
+        "nodeCount": 2,
+        "minNodeCount": 0,
+        "acceleratorConnectionMode": "STATIC",
+        "topology": "2x2x2",
+        "targetSizePolicyMode": "BULK",
+        "bootstrapKubernetes": {"version": "1.31", "controlPlaneIP": "10.128.0.2"},
+        "instanceConfig": INSTANCE_CONFIG,
+    },
+    Kind.WORKLOAD_POLICY: {
+        "project": "research-project",
+        "region": "us-central1",
+        "acceleratorTopology": "2x2x2",
+        "type": "HIGH_THROUGHPUT",
+    },
+    Kind.INSTANCE_TEMPLATE: {
+        "project": "research-project",
+        **INSTANCE_CONFIG,
+        "maintenancePolicy": "TERMINATE",
+        "bootDisk": {"autoDelete": True},
+    },
+    Kind.MANAGED_INSTANCE_GROUP: {
+        "project": "research-project",
+        "location": "us-central1-c",
+        "instanceTemplate": f"{_COMPUTE}/global/instanceTemplates/slice-template-4d7d1bc1",
+        "targetSize": 2,
+        "workloadPolicy": f"{_COMPUTE}/regions/us-central1/resourcePolicies/slice-policy-4d7d1bc1",
+        "targetSizePolicyMode": "BULK",
+        "defaultActionOnFailure": "DO_NOTHING",
+    },
+}
+
+
+def raw_object(kind: Kind, spec: object, *, name: str = "slice", **parts: Any) -> Json:
+    """Return an object as the API server gives it; `metadata` adds to its metadata."""
+    metadata = {"namespace": "research", "name": name, "uid": UID, **parts.pop("metadata", {})}
+    return {"apiVersion": API_VERSION, "kind": kind.value, "metadata": metadata, "spec": spec, **parts}
+
+
+def without(spec: Mapping[str, Any], *names: str, **changes: Any) -> Json:
+    """Return a spec with some fields taken out and others changed."""
+    return {key: value for key, value in {**spec, **changes}.items() if key not in names}
+
+
+_MOMENTS = st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1), timezones=st.just(UTC)).map(  # noqa: DTZ001
+    lambda moment: moment.replace(microsecond=0)
+)
+
+
+def valid(form: Form) -> st.SearchStrategy[Any]:
+    """Return a strategy for raw values that a form takes; rules between fields are not looked at."""
+    match form:
+        case Text(choices=choices) if choices:
+            return st.sampled_from(choices)
+        case Text():
+            most = min(form.most, 40)
+            if form.pattern:
+                return st.from_regex(form.pattern, fullmatch=True).filter(lambda text: len(text) <= form.most)
+            return st.text(st.characters(codec="utf-8"), min_size=form.least, max_size=most)
+        case Whole():
+            return st.integers(form.least, form.most)
+        case Flag():
+            return st.booleans()
+        case Moment():
+            return _MOMENTS.map(format_time)
+        case Array():
+            unique = (lambda entry: entry[form.key]) if form.key else None
+            return st.lists(valid(form.items), max_size=min(form.most, 3), unique_by=unique)
+        case Map():
+            return st.dictionaries(st.from_regex("[A-Za-z0-9_-]{1,20}", fullmatch=True), valid(form.values), max_size=3)
+        case Struct():
+            return st.fixed_dictionaries(
+                {name: valid(form.fields[name]) for name in form.required},
+                optional={name: valid(each) for name, each in form.fields.items() if name not in form.required},
+            )
