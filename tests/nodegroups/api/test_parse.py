@@ -1,0 +1,468 @@
+"""Objects become records: by example, and anything at all by property; what is written is read back as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.kube.fields import MalformedObject
+from provisioner.nodegroups.api import names, write
+from provisioner.nodegroups.api.checking import Checker
+from provisioner.nodegroups.api.forms import Struct
+from provisioner.nodegroups.api.parse import parse, parse_group, parse_manager, parse_policy, parse_template
+from provisioner.nodegroups.api.schema import SPECS
+from provisioner.nodegroups.api.statuses import STATUSES
+from provisioner.nodegroups.api.types import (
+    BootstrapConfig,
+    Condition,
+    ConditionStatus,
+    FailureAction,
+    InstanceConfig,
+    InstanceTemplateSpec,
+    Kind,
+    Machine,
+    ManagedInstanceGroupSpec,
+    NodeSummary,
+    ObjectMeta,
+    OperationRef,
+    OperationType,
+    Owner,
+    ProvisioningModel,
+    Reason,
+    ResourceStatus,
+    ServiceAccount,
+    SizePolicyMode,
+    TpuNodeGroupSpec,
+    TpuNodeGroupStatus,
+    WorkloadPolicySpec,
+)
+from tests.support.nodegroups import IMAGE, UID, raw_object, valid, without
+from tests.support.nodegroups import SPECS as EXAMPLES
+
+GROUP = EXAMPLES[Kind.TPU_NODE_GROUP]
+THEN = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+CONFIG = InstanceConfig(
+    machine_type="tpu7x-standard-4t",
+    provisioning_model=ProvisioningModel.RESERVATION_BOUND,
+    reservation="research-reservation",
+    image=IMAGE,
+    boot_disk_size_gb=250,
+    disk_type="hyperdisk-balanced",
+    subnetwork="regions/us-central1/subnetworks/default",
+    service_accounts=(ServiceAccount(email="default", scopes=("https://www.googleapis.com/auth/cloud-platform",)),),
+    network_tags=("research", "tpu"),
+    metadata={"team": "research"},
+)
+
+
+def test_a_group_is_read_in_full() -> None:
+    group = parse_group(raw_object(Kind.TPU_NODE_GROUP, GROUP))
+    assert group.problem == ""
+    assert group.meta == ObjectMeta(namespace="research", name="slice", uid=UID)
+    assert group.status == TpuNodeGroupStatus()
+    assert group.spec == TpuNodeGroupSpec(
+        project="research-project",
+        node_location="us-central1-c",
+        instance_config=CONFIG,
+        node_count=2,
+        topology="2x2x2",
+        bootstrap_kubernetes=BootstrapConfig(version="1.31", control_plane_ip="10.128.0.2"),
+        target_size_policy_mode=SizePolicyMode.BULK,
+    )
+
+
+def test_children_are_read_in_full() -> None:
+    assert parse_policy(raw_object(Kind.WORKLOAD_POLICY, EXAMPLES[Kind.WORKLOAD_POLICY])).spec == WorkloadPolicySpec(
+        project="research-project", region="us-central1", accelerator_topology="2x2x2"
+    )
+    assert parse_template(
+        raw_object(Kind.INSTANCE_TEMPLATE, EXAMPLES[Kind.INSTANCE_TEMPLATE])
+    ).spec == InstanceTemplateSpec(project="research-project", config=CONFIG)
+    manager = EXAMPLES[Kind.MANAGED_INSTANCE_GROUP]
+    assert parse_manager(raw_object(Kind.MANAGED_INSTANCE_GROUP, manager)).spec == ManagedInstanceGroupSpec(
+        project="research-project",
+        location="us-central1-c",
+        instance_template=manager["instanceTemplate"],
+        target_size=2,
+        workload_policy=manager["workloadPolicy"],
+        target_size_policy_mode=SizePolicyMode.BULK,
+        default_action_on_failure=FailureAction.DO_NOTHING,
+    )
+
+
+def test_metadata_is_read() -> None:
+    raw = raw_object(
+        Kind.MANAGED_INSTANCE_GROUP,
+        EXAMPLES[Kind.MANAGED_INSTANCE_GROUP],
+        metadata={
+            "generation": 3,
+            "resourceVersion": "12345",
+            "creationTimestamp": "2026-01-01T12:00:00Z",
+            "deletionTimestamp": "2026-01-01T12:00:00Z",
+            "finalizers": ["tpu.google.com/managedinstancegroup-cleanup", "example.com/other"],
+            "labels": {"team": "research", "broken": 5},
+            "annotations": {"tpu-provisioner.cloud.google.com/adopt": "true", "example.com/note": "left out"},
+            "ownerReferences": [
+                {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "1"},
+                {
+                    "apiVersion": "tpu.google.com/v1alpha1",
+                    "kind": "TPUNodeGroup",
+                    "name": "slice",
+                    "uid": UID,
+                    "controller": True,
+                },
+            ],
+        },
+    )
+    assert parse_manager(raw).meta == ObjectMeta(
+        namespace="research",
+        name="slice",
+        uid=UID,
+        generation=3,
+        resource_version="12345",
+        created_at=THEN,
+        deleted_at=THEN,
+        finalizers=("tpu.google.com/managedinstancegroup-cleanup", "example.com/other"),
+        labels={"team": "research"},
+        annotations={names.ADOPT: "true"},
+        owner=Owner(kind="TPUNodeGroup", name="slice", uid=UID),
+    )
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        pytest.param({"apiVersion": "apps/v1", "kind": "TPUNodeGroup", "name": "slice", "uid": UID}, id="another API"),
+        pytest.param(
+            {"apiVersion": "tpu.google.com/v1alpha1", "kind": "TPUNodeGroup", "name": "s uid x", "uid": UID},
+            id="a name that would be read as more in a mark",
+        ),
+        pytest.param({"apiVersion": "tpu.google.com/v1alpha1", "kind": "TPUNodeGroup"}, id="no name"),
+    ],
+)
+def test_an_owner_that_is_none(reference: dict[str, Any]) -> None:
+    raw = raw_object(Kind.WORKLOAD_POLICY, {}, metadata={"ownerReferences": [{**reference, "controller": True}]})
+    assert parse_policy(raw).meta.owner is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "want"),
+    [
+        pytest.param(None, "namespace, name or uid is missing", id="nothing"),
+        pytest.param({"metadata": {"namespace": "n", "name": "s"}}, "uid is missing", id="no uid"),
+        pytest.param(
+            {"metadata": {"namespace": "n", "name": "s\nuid 5", "uid": UID}},
+            "namespace, name or uid is none that the API server gives",
+            id="a name that no API server takes",
+        ),
+        pytest.param(
+            {"metadata": {"namespace": "n", "name": "s", "uid": UID, "deletionTimestamp": "soon"}},
+            "TPUNodeGroup n/s: deletionTimestamp 'soon' is not an RFC 3339 time",
+            id="a deletion at no time",
+        ),
+    ],
+)
+def test_objects_that_nothing_can_be_done_for(raw: object, want: str) -> None:
+    with pytest.raises(MalformedObject, match=want):
+        parse_group(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "want"),
+    [
+        pytest.param(
+            raw_object(Kind.TPU_NODE_GROUP, without(GROUP, nodeLocation="us-central1")),
+            "spec.nodeLocation 'us-central1' is not a zone such as us-central1-c",
+            id="a region for a zone",
+        ),
+        pytest.param(
+            raw_object(Kind.TPU_NODE_GROUP, without(GROUP, nodeCount=0)),
+            "spec.nodeCount 0 is not in 1 to 2304",
+            id="no machines",
+        ),
+        pytest.param(
+            raw_object(Kind.TPU_NODE_GROUP, without(GROUP, topology="4X4")),
+            "spec.topology '4X4' is not a topology such as 4x4 or 2x2x2",
+            id="a topology in capitals",
+        ),
+        pytest.param(raw_object(Kind.TPU_NODE_GROUP, None), "spec.project is missing", id="no spec"),
+        pytest.param(
+            raw_object(Kind.TPU_NODE_GROUP, GROUP, name="a" * 46), "has 46 characters", id="a name beyond the budget"
+        ),
+        pytest.param(
+            raw_object(Kind.TPU_NODE_GROUP, GROUP, name="my.slice"), "is none for Compute Engine", id="a dot in a name"
+        ),
+        pytest.param(
+            raw_object(Kind.WORKLOAD_POLICY, EXAMPLES[Kind.WORKLOAD_POLICY], name="a" * 64),
+            "is none for Compute Engine",
+            id="a child's name that is too long",
+        ),
+    ],
+)
+def test_what_cannot_be_served_is_said(raw: dict[str, Any], want: str) -> None:
+    assert want in parse(Kind(raw["kind"]), raw).problem
+
+
+def test_a_name_of_a_child_may_be_longer_than_that_of_a_group() -> None:
+    for kind in (Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE, Kind.MANAGED_INSTANCE_GROUP):
+        assert parse(kind, raw_object(kind, EXAMPLES[kind], name="a" * 63)).problem == ""
+
+
+STATUS = {
+    "conditions": [
+        {
+            "type": "Ready",
+            "status": "False",
+            "reason": "AwaitingNodeJoin",
+            "message": "1 of 2 nodes are ready",
+            "lastTransitionTime": "2026-01-01T12:00:00Z",
+            "observedGeneration": 1,
+        }
+    ],
+    "observedGeneration": 1,
+    "nodeSummary": {"ready": 1, "reconciling": 1, "failed": 0},
+    "nodes": "1/2",
+    "topology": "2x2x2",
+    "nodeCount": 2,
+    "targetSizePolicyMode": "BULK",
+    "machines": [
+        {"name": "m-0", "state": "RUNNING", "node": "m-0", "ready": True, "since": "2026-01-01T12:00:00Z"},
+        {"name": "m-1", "state": "STAGING", "ready": False},
+    ],
+    "recreations": ["2026-01-01T12:00:00Z"],
+}
+GROUP_STATUS = TpuNodeGroupStatus(
+    conditions=(
+        Condition(
+            type="Ready",
+            status=ConditionStatus.FALSE,
+            reason=Reason.AWAITING_NODE_JOIN,
+            message="1 of 2 nodes are ready",
+            last_transition_time=THEN,
+            observed_generation=1,
+        ),
+    ),
+    observed_generation=1,
+    node_summary=NodeSummary(ready=1, reconciling=1),
+    topology="2x2x2",
+    node_count=2,
+    target_size_policy_mode=SizePolicyMode.BULK,
+    machines=(
+        Machine(name="m-0", state="RUNNING", node="m-0", ready=True, since=THEN),
+        Machine(name="m-1", state="STAGING"),
+    ),
+    recreated_at=(THEN,),
+)
+RESOURCE_STATUS = ResourceStatus(
+    url="projects/p/global/instanceTemplates/t",
+    operation=OperationRef(name="operation-1", type=OperationType.CREATE, attempt=2),
+    attempts=2,
+)
+
+
+def test_the_status_of_a_group_is_read_and_written() -> None:
+    assert parse_group(raw_object(Kind.TPU_NODE_GROUP, GROUP, status=STATUS)).status == GROUP_STATUS
+    assert write.status_document(Kind.TPU_NODE_GROUP, GROUP_STATUS) == STATUS
+
+
+@pytest.mark.parametrize(
+    ("kind", "address"),
+    [(Kind.WORKLOAD_POLICY, "uri"), (Kind.INSTANCE_TEMPLATE, "uri"), (Kind.MANAGED_INSTANCE_GROUP, "url")],
+)
+def test_the_status_of_a_child_is_read_and_written(kind: Kind, address: str) -> None:
+    status = {
+        address: "projects/p/global/instanceTemplates/t",
+        "operationName": "operation-1",
+        "operationType": "CREATE",
+        "operationAttempt": 2,
+    }
+    assert parse(kind, raw_object(kind, EXAMPLES[kind], status=status)).status == RESOURCE_STATUS
+    assert write.status_document(kind, RESOURCE_STATUS) == status
+
+
+def test_a_status_that_the_operator_of_before_wrote() -> None:
+    """It has no attempts and no generations, and an operation whose type it did not always write."""
+    status = {"operationName": "operation-1", "operationType": "DELETE"}
+    read = parse_policy(raw_object(Kind.WORKLOAD_POLICY, EXAMPLES[Kind.WORKLOAD_POLICY], status=status)).status
+    assert read.operation == OperationRef(name="operation-1", type=OperationType.DELETE, attempt=0)
+    assert read.next_attempt == 1
+    del status["operationType"]
+    read = parse_policy(raw_object(Kind.WORKLOAD_POLICY, EXAMPLES[Kind.WORKLOAD_POLICY], status=status)).status
+    assert read.operation is None
+
+
+def test_a_status_that_nobody_can_have_written_says_nothing_and_harms_nothing() -> None:
+    status = {"conditions": [{"type": "Ready"}, 5], "machines": [{"state": "RUNNING"}], "nodeCount": "two"}
+    group = parse_group(raw_object(Kind.TPU_NODE_GROUP, GROUP, status=status))
+    assert group.status == TpuNodeGroupStatus()
+    assert group.problem == ""
+
+
+# --- totality ---
+
+_LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10) | st.just("2026-01-01T00:00:00Z")
+)
+_WORDS = sorted(
+    {"metadata", "spec", "status", "name", "namespace", "uid", "ownerReferences", "controller", "apiVersion"}
+    | {name for form in (*SPECS.values(), *STATUSES.values()) for name in form.fields}
+)
+_JSON = st.recursive(
+    _LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_WORDS) | st.text(max_size=3), inner),
+    max_leaves=20,
+)
+
+
+@given(st.sampled_from(Kind), _JSON)
+def test_any_json_becomes_a_record_or_a_malformed_object(kind: Kind, raw: object) -> None:
+    with contextlib.suppress(MalformedObject):
+        parse(kind, raw)
+
+
+@given(st.sampled_from(Kind), st.data())
+def test_any_value_in_any_field_becomes_a_record_that_can_be_written(kind: Kind, data: st.DataObject) -> None:
+    part = data.draw(st.sampled_from(["spec", "status"]))
+    raw = raw_object(kind, dict(EXAMPLES[kind]), status={})
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[part][data.draw(st.sampled_from(sorted((SPECS if part == "spec" else STATUSES)[kind].fields)))] = data.draw(
+            _JSON
+        )
+    record = parse(kind, raw)
+    json.dumps(write.spec_document(record.spec))
+    json.dumps(write.status_document(kind, record.status))
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_what_is_kept_of_an_object_is_bounded(kind: Kind) -> None:
+    """An object of the largest size that etcd takes, all of it in one field, is not kept."""
+    for name, big in itertools.product(
+        SPECS[kind].fields, ("x" * 1_000_000, ["x" * 100] * 10_000, {f"k{index}": "x" * 100 for index in range(10_000)})
+    ):
+        record = parse(kind, raw_object(kind, without(EXAMPLES[kind], **{name: big})))
+        # Of an object, unknown fields are left out without a word, as the API server does.
+        assert record.problem or isinstance(big, dict)
+        assert len(record.problem) < 1000
+        assert len(json.dumps(write.spec_document(record.spec))) < 5_000
+
+
+# --- round trips ---
+
+
+def _normal(form: Struct, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a spec with defaults and without what is empty, which is the same as absent."""
+    return _without_empty(Checker().checked(form, spec, "spec"))
+
+
+def _without_empty(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    kept = {key: _without_empty(each) for key, each in value.items()}
+    return {key: each for key, each in kept.items() if key == "bootstrapKubernetes" or each not in ("", [], {})}
+
+
+@given(st.sampled_from(Kind), st.data())
+def test_every_field_of_a_spec_is_read_and_written(kind: Kind, data: st.DataObject) -> None:
+    spec = data.draw(valid(SPECS[kind]))
+    record = parse(kind, raw_object(kind, spec))
+    assert _without_empty(write.spec_document(record.spec)) == _normal(SPECS[kind], spec)
+    again = parse(kind, raw_object(kind, write.spec_document(record.spec)))
+    assert again.spec == record.spec
+
+
+@given(st.sampled_from(Kind), st.data())
+def test_every_field_of_a_status_is_read_and_written(kind: Kind, data: st.DataObject) -> None:
+    raw = data.draw(valid(STATUSES[kind]))
+    status = parse(kind, raw_object(kind, EXAMPLES[kind], status=raw)).status
+    written = write.status_document(kind, status)
+    assert parse(kind, raw_object(kind, EXAMPLES[kind], status=written)).status == status
+    # `nodes` follows from others; an operation has a name and a type, or is none.
+    loose = {"nodes", "operationName", "operationType"}
+    lost = {key for key in raw if key not in written and key not in loose and raw[key] not in ("", [], 0)}
+    assert lost == set()
+
+
+@given(st.sampled_from(Kind), st.data())
+def test_a_patch_of_status_makes_one_status_the_other(kind: Kind, data: st.DataObject) -> None:
+    statuses = valid(STATUSES[kind]).map(lambda raw: parse(kind, raw_object(kind, {}, status=raw)).status)
+    old, new = data.draw(statuses), data.draw(statuses)
+    patch = write.status_patch(kind, old, new)
+    document = write.status_document(kind, old)
+    for key, value in patch["status"].items() if patch is not None else ():
+        assert value != document.get(key)
+        document = without(document, key) if value is None else {**document, key: value}
+    assert parse(kind, raw_object(kind, {}, status=document)).status == new
+    assert (patch is None) is (old == new)
+    assert write.status_patch(kind, new, new) is None
+
+
+def test_a_patch_has_what_changed_alone() -> None:
+    new = replace(GROUP_STATUS, node_summary=NodeSummary(ready=2), recreated_at=())
+    assert write.status_patch(Kind.TPU_NODE_GROUP, GROUP_STATUS, new) == {
+        "status": {"nodeSummary": {"ready": 2, "reconciling": 0, "failed": 0}, "nodes": "2/2", "recreations": None}
+    }
+
+
+# --- children ---
+
+PARENT = ObjectMeta(
+    namespace="research",
+    name="slice",
+    uid=UID,
+    resource_version="7",
+    annotations={names.ADOPT: "true", names.FORCE: "true"},
+)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(
+            WorkloadPolicySpec(project="research-project", region="us-central1", accelerator_topology="2x2x2"),
+            id="a workload policy",
+        ),
+        pytest.param(
+            InstanceTemplateSpec(project="research-project", config=InstanceConfig(machine_type="tpu7x-standard-4t")),
+            id="a template that says as little as can be",
+        ),
+        pytest.param(InstanceTemplateSpec(project="research-project", config=CONFIG), id="a template that says all"),
+        pytest.param(
+            ManagedInstanceGroupSpec(
+                project="research-project", location="us-central1-c", instance_template="t", target_size=2
+            ),
+            id="a managed instance group",
+        ),
+    ],
+)
+def test_a_child_that_the_api_server_took_reads_as_what_was_wanted(spec: write.ChildSpec) -> None:
+    """Otherwise it would be patched in every pass, with nothing."""
+    kind = write.kind_of(spec)
+    raw = write.child(PARENT, spec)
+    assert raw["metadata"]["name"] == names.child_name(PARENT, kind)
+    assert raw["metadata"]["annotations"] == {names.ADOPT: "true"}
+    # The API server adds its defaults, and nothing else.
+    taken = {**raw, "spec": Checker().checked(SPECS[kind], raw["spec"], "spec")}
+    taken["metadata"] = {**raw["metadata"], "uid": "6f3b8d55-7a0b-4f61-8a5e-2f9d0c7b6a54"}
+    assert taken["spec"] == raw["spec"]
+    record = parse(kind, taken)
+    assert record.problem == ""
+    assert record.spec == spec
+    assert record.meta.owner == Owner(kind="TPUNodeGroup", name="slice", uid=UID)
+    assert record.meta.finalizers == (names.CHILD_FINALIZERS[kind],)
+    assert record.meta.labels == names.group_labels(PARENT)
+    assert raw["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] is True
+
+
+def test_finalizers_are_patched_only_on_what_was_read() -> None:
+    assert write.finalizers_patch(PARENT, ("a.example/b",)) == {
+        "metadata": {"resourceVersion": "7", "finalizers": ["a.example/b"]}
+    }
