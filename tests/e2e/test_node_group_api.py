@@ -1,0 +1,611 @@
+"""The definitions of the node groups on a real API server: every rule, bound and default, and manifests as they are.
+
+What the API server says is compared with what the reader of objects says (`nodegroups.api.checking`): both follow one
+definition, and neither may take what the other refuses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+
+from deploy import crds
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.nodegroups.api import names, write
+from provisioner.nodegroups.api.checking import Checker
+from provisioner.nodegroups.api.crds import crd
+from provisioner.nodegroups.api.forms import Array, Flag, Form, Map, Moment, Struct, Text, Whole
+from provisioner.nodegroups.api.parse import parse, parse_group
+from provisioner.nodegroups.api.schema import SPECS
+from provisioner.nodegroups.api.types import (
+    Condition,
+    ConditionStatus,
+    InstanceConfig,
+    InstanceTemplateSpec,
+    Kind,
+    Machine,
+    ManagedInstanceGroupSpec,
+    NodeSummary,
+    OperationRef,
+    OperationType,
+    Reason,
+    ResourceStatus,
+    SizePolicyMode,
+    TpuNodeGroupStatus,
+    WorkloadPolicySpec,
+    with_condition,
+)
+from provisioner.rehearsal import Rehearsal
+from tests.support.clock import NOW
+from tests.support.localcluster import Kube
+from tests.support.nodegroups import SPECS as EXAMPLES
+from tests.support.nodegroups import without
+from tests.support.waiting import wait_for
+
+_NAMESPACE = "node-groups"
+_ROOT = "/apis/tpu.google.com/v1alpha1"
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_MANIFESTS = Path(__file__).parents[2] / "examples" / "nodegroups"
+
+GROUP = EXAMPLES[Kind.TPU_NODE_GROUP]
+CONFIG = GROUP["instanceConfig"]
+TEMPLATE = EXAMPLES[Kind.INSTANCE_TEMPLATE]
+OWN_TEMPLATE = "projects/research-project/global/instanceTemplates/mine"
+_OWN = without(GROUP, "instanceConfig", "bootstrapKubernetes", instanceTemplateURI=OWN_TEMPLATE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """The API server with the definitions."""
+
+    kube: Kube
+
+    def create(self, kind: Kind, spec: object, *, name: str = "tried", dry: bool = True) -> requests.Response:
+        """Create an object, or only try to."""
+        body = {"apiVersion": "tpu.google.com/v1alpha1", "kind": kind.value, "metadata": {"name": name}, "spec": spec}
+        path = collection_path(kind.plural, namespace=_NAMESPACE, root=_ROOT)
+        return self.kube.call("POST", f"{path}?fieldValidation=Ignore{'&dryRun=All' if dry else ''}", body)
+
+    def path(self, kind: Kind, name: str) -> str:
+        """Return the address of an object."""
+        return object_path(kind.plural, name, namespace=_NAMESPACE, root=_ROOT)
+
+
+@pytest.fixture(scope="module")
+def server(rehearsal: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Give the API server, with what objects of before left behind: they were made when nothing was checked."""
+    kube = Kube(rehearsal.cluster.kubeconfig, tmp_path_factory.mktemp("credentials"))
+    rehearsal.create_namespace(_NAMESPACE)
+    server = Server(kube=kube)
+    for kind in Kind:
+        definition = crd(kind)
+        definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = {
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": True,
+        }
+        kube.create(_DEFINITIONS, definition)
+    for kind in Kind:
+        wait_for(lambda kind=kind: server.create(kind, {}).status_code == 201, what="the kinds are served")
+    for name, spec in _OF_BEFORE.items():
+        body = {
+            "apiVersion": "tpu.google.com/v1alpha1",
+            "kind": "TPUNodeGroup",
+            "metadata": {"name": name, "finalizers": ["tpu.google.com/cleanup-mig"]},
+            **({"spec": spec} if spec is not None else {}),
+        }
+        kube.create(collection_path("tpunodegroups", namespace=_NAMESPACE, root=_ROOT), body)
+    rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(crds.FOLDER))
+    for kind in Kind:
+        wait_for(lambda kind=kind: server.create(kind, {}).status_code == 422, what="the definitions are asked")
+    yield server
+    for kind in Kind:
+        kube.call("DELETE", f"{_DEFINITIONS}/{kind.plural}.tpu.google.com")
+
+
+#: Objects that could be made before, and that nobody could serve.
+_OF_BEFORE: Mapping[str, dict[str, Any] | None] = {
+    "a" * 60: dict(GROUP),
+    "no.resource": dict(GROUP),
+    "no-machines": without(GROUP, nodeCount=0, targetSizePolicyMode="INDIVIDUAL"),
+    "no-zone": without(GROUP, nodeLocation="us-central1"),
+    "no-template": without(GROUP, "instanceConfig"),
+    "nothing": None,
+}
+
+
+# --- rules ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A spec that breaks one rule, the rule's words, and the nearest spec that keeps it."""
+
+    kind: Kind = Kind.TPU_NODE_GROUP
+    broken: Mapping[str, Any]
+    kept: Mapping[str, Any]
+    message: str
+
+
+def _config_cases(kind: Kind) -> Iterator[Case]:
+    """Rules of instanceConfig, which hold in a group and in a template."""
+
+    def spec(*gone: str, **changes: Any) -> dict[str, Any]:
+        if kind is Kind.INSTANCE_TEMPLATE:
+            return without(TEMPLATE, *gone, **changes)
+        return without(GROUP, instanceConfig=without(CONFIG, *gone, **changes))
+
+    yield Case(
+        kind=kind,
+        broken=spec(machineType="ct5p-hightpu-4t"),
+        kept=spec(machineType="ct6e-standard-4t"),
+        message="Only v6 and v7 TPU machine types are supported",
+    )
+    yield Case(
+        kind=kind,
+        broken=spec("reservation"),
+        kept=spec("reservation", "provisioningModel"),
+        message="Reservation is required when provisioningModel is RESERVATION_BOUND",
+    )
+    yield Case(
+        kind=kind,
+        broken=spec(reservation=""),
+        kept=spec("provisioningModel", reservation=""),
+        message="Reservation is required when provisioningModel is RESERVATION_BOUND",
+    )
+    yield Case(
+        kind=kind,
+        broken=spec(provisioningModel="SPOT"),
+        kept=spec("provisioningModel"),
+        message="ProvisioningModel must be RESERVATION_BOUND when reservation is specified",
+    )
+    yield Case(
+        kind=kind,
+        broken=spec("reservation", provisioningModel="FLEX_START"),
+        kept=spec("reservation", provisioningModel="FLEX_START", maxRunDurationSeconds=600),
+        message="maxRunDurationSeconds must be given with provisioningModel FLEX_START, and only then",
+    )
+    yield Case(
+        kind=kind,
+        broken=spec("reservation", provisioningModel="STANDARD", maxRunDurationSeconds=600),
+        kept=spec("reservation", provisioningModel="STANDARD"),
+        message="maxRunDurationSeconds must be given with provisioningModel FLEX_START, and only then",
+    )
+    yield Case(
+        kind=kind,
+        broken=spec(metadata={"k" * 129: "x"}),
+        kept=spec(metadata={"k" * 128: "x"}),
+        message="keys of metadata have 1 to 128 letters, digits, hyphens and underscores",
+    )
+    yield Case(
+        kind=kind,
+        broken=spec(metadata={"good": "x", "a key": "x"}),
+        kept=spec(metadata={"good": "x", "a_key-2": "x"}),
+        message="keys of metadata have 1 to 128 letters, digits, hyphens and underscores",
+    )
+
+
+CASES = (
+    Case(
+        broken=without(GROUP, nodeCount=1),
+        kept=without(GROUP, nodeCount=1, targetSizePolicyMode="INDIVIDUAL"),
+        message="targetSizePolicyMode must be INDIVIDUAL when nodeCount is 1 or less",
+    ),
+    Case(
+        broken=without(GROUP, nodeCount=1),
+        kept=without(GROUP, "targetSizePolicyMode", nodeCount=1),
+        message="targetSizePolicyMode must be INDIVIDUAL when nodeCount is 1 or less",
+    ),
+    Case(
+        broken=without(GROUP, "instanceConfig"),
+        kept=GROUP,
+        message="Either InstanceConfig or InstanceTemplateURI must be specified",
+    ),
+    Case(
+        broken=without(_OWN, instanceConfig=CONFIG),
+        kept=_OWN,
+        message="InstanceConfig and InstanceTemplateURI cannot be specified together",
+    ),
+    Case(
+        broken=without(_OWN, bootstrapKubernetes={}),
+        kept=_OWN,
+        message="Bootstrapping is not supported when bringing your own instance template",
+    ),
+    *(
+        Case(
+            broken=without(_OWN, instanceTemplateURI=OWN_TEMPLATE.replace(*change)),
+            kept=without(_OWN, instanceTemplateURI=OWN_TEMPLATE.replace("global", "regions/us-central1")),
+            message="InstanceTemplateURI must belong to the same project as specified in spec.project",
+        )
+        for change in (
+            ("research-project", "other-project"),
+            ("global", "zones/us-central1-c"),
+            ("instanceTemplates", "images"),
+            ("mine", "mine/yours"),
+            ("projects/", "https://example.com/projects/"),
+        )
+    ),
+    Case(
+        broken=without(GROUP, bootstrapKubernetes={"controlPlanePort": 443}),
+        kept=without(GROUP, bootstrapKubernetes={"controlPlanePort": 443, "controlPlaneIP": "10.0.0.1"}),
+        message="controlPlanePort must be given with controlPlaneIP only",
+    ),
+    *_config_cases(Kind.TPU_NODE_GROUP),
+    *_config_cases(Kind.INSTANCE_TEMPLATE),
+)
+
+#: Changes of a group: what is there, what it is to become, and the words of the rule against that.
+CHANGES = (
+    *(
+        (GROUP, without(GROUP, **{name: value}), f"{name} cannot be changed; make the object anew")
+        for name, value in {
+            "project": "another-project",
+            "nodeLocation": "us-central1-a",
+            "instanceConfig": without(CONFIG, bootDiskSizeGB=100),
+            "nodeCount": 3,
+            "minNodeCount": 1,
+            "acceleratorConnectionMode": "static",
+            "topology": "2x2x4",
+            "bootstrapKubernetes": {},
+            "targetSizePolicyMode": "INDIVIDUAL",
+        }.items()
+    ),
+    (
+        _OWN,
+        without(_OWN, instanceTemplateURI=f"{OWN_TEMPLATE}-2"),
+        "instanceTemplateURI cannot be changed; make the object anew",
+    ),
+    *(
+        (old, new, "can be neither added nor taken away; make the object anew")
+        for old, new in (
+            (GROUP, without(GROUP, "nodeCount")),
+            (without(GROUP, "topology"), GROUP),
+            (GROUP, without(GROUP, "bootstrapKubernetes")),
+            (GROUP, without(GROUP, "targetSizePolicyMode")),
+            (_OWN, without(_OWN, "instanceTemplateURI", instanceConfig=CONFIG)),
+        )
+    ),
+)
+CHILD_CHANGES = {
+    Kind.WORKLOAD_POLICY: {"acceleratorTopology": "2x2x4"},
+    Kind.INSTANCE_TEMPLATE: {"metadata": {"team": "another"}},
+    Kind.MANAGED_INSTANCE_GROUP: {"targetSize": 4},
+}
+
+
+def _rules(schema: Mapping[str, Any]) -> Iterator[str]:
+    yield from (rule["message"] for rule in schema.get("x-kubernetes-validations", ()))
+    for part in (*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")):
+        if isinstance(part, dict):
+            yield from _rules(part)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_no_rule_is_left_out(kind: Kind) -> None:
+    """Every rule of every kind is tried below, and every rule that is tried is there."""
+    schema = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    tried = {case.message for case in CASES if case.kind is kind} | {"spec is missing", "Compute Engine takes no other"}
+    tried |= {words for _, _, words in CHANGES} if kind is Kind.TPU_NODE_GROUP else {"spec cannot be changed; make"}
+    rules = list(_rules(schema))
+    assert [message for message in rules if not any(words in message for words in tried)] == []
+    assert [words for words in tried if not any(words in message for message in rules)] == []
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.kind.value}-{index}" for index, case in enumerate(CASES)])
+def test_a_rule(case: Case, server: Server) -> None:
+    """The broken spec is refused with the rule's words, and for nothing else; the kept one is taken."""
+    answer = server.create(case.kind, case.broken)
+    assert answer.status_code == 422, answer.text
+    assert [case.message in cause["message"] for cause in answer.json()["details"]["causes"]] == [True]
+    answer = server.create(case.kind, case.kept)
+    assert answer.status_code == 201, answer.text
+    # The reader of objects agrees.
+    assert case.message in _problem(case.kind, case.broken)
+    assert _problem(case.kind, case.kept) == ""
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", Kind)
+def test_an_object_without_a_spec(kind: Kind, server: Server) -> None:
+    """It says nothing, so it is refused."""
+    answer = server.create(kind, None)
+    assert answer.status_code == 422
+    assert "spec is missing" in answer.text
+
+
+def _problem(kind: Kind, spec: object) -> str:
+    checker = Checker()
+    checker.checked(SPECS[kind], spec, "spec")
+    return checker.problem
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("name", "kind", "good"),
+    [
+        pytest.param("a" * 45, Kind.TPU_NODE_GROUP, True, id="as long as its children's names allow"),
+        pytest.param("a" * 46, Kind.TPU_NODE_GROUP, False, id="one character more"),
+        pytest.param("my.slice", Kind.TPU_NODE_GROUP, False, id="a dot"),
+        pytest.param("1-slice", Kind.TPU_NODE_GROUP, False, id="a digit first"),
+        pytest.param("a", Kind.TPU_NODE_GROUP, True, id="one letter"),
+        pytest.param("a" * 63, Kind.WORKLOAD_POLICY, True, id="as long as Compute Engine takes it"),
+        pytest.param("a" * 64, Kind.WORKLOAD_POLICY, False, id="a policy's with one more"),
+        pytest.param("a" * 64, Kind.INSTANCE_TEMPLATE, False, id="a template's with one more"),
+        pytest.param("a" * 64, Kind.MANAGED_INSTANCE_GROUP, False, id="a managed instance group's with one more"),
+    ],
+)
+def test_names(name: str, kind: Kind, good: bool, server: Server) -> None:
+    """A name is taken if the resources that follow from it can have theirs."""
+    answer = server.create(kind, EXAMPLES[kind], name=name)
+    assert answer.status_code == (201 if good else 422), answer.text
+    assert ("Compute Engine takes no other" in answer.text) is not good
+    problem = names.group_name_problem if kind is Kind.TPU_NODE_GROUP else names.resource_name_problem
+    assert (problem(name) == "") is good
+
+
+@pytest.mark.e2e
+def test_nothing_of_a_group_changes(server: Server) -> None:
+    """Each field stays as it is, and absent where it is absent; what is no change is taken."""
+    for index, (old, new, words) in enumerate(CHANGES):
+        name = f"change-{index}"
+        made = server.create(Kind.TPU_NODE_GROUP, old, name=name, dry=False)
+        assert made.status_code == 201, made.text
+        path = f"{server.path(Kind.TPU_NODE_GROUP, name)}?dryRun=All"
+        answer = server.kube.call("PUT", path, {**made.json(), "spec": new})
+        assert answer.status_code == 422, (new, answer.text)
+        assert [words in cause["message"] for cause in answer.json()["details"]["causes"]] == [True]
+        answer = server.kube.call("PUT", path, {**made.json(), "spec": old})
+        assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", CHILD_CHANGES)
+def test_nothing_of_a_child_changes(kind: Kind, server: Server) -> None:
+    """Compute Engine changes none of these resources, so a change would say what is not so."""
+    made = server.create(kind, EXAMPLES[kind], name="fixed", dry=False)
+    assert made.status_code == 201, made.text
+    path = f"{server.path(kind, 'fixed')}?dryRun=All"
+    answer = server.kube.call("PUT", path, {**made.json(), "spec": {**EXAMPLES[kind], **CHILD_CHANGES[kind]}})
+    assert answer.status_code == 422, answer.text
+    assert "spec cannot be changed; make the object anew" in answer.text
+    labelled = {**made.json(), "metadata": {**made.json()["metadata"], "labels": {"team": "research"}}}
+    assert server.kube.call("PUT", path, labelled).status_code == 200
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", _OF_BEFORE)
+def test_an_object_that_no_one_could_make_now_can_still_go(name: str, server: Server) -> None:
+    """It gets its status, and loses its finalizers: otherwise neither it nor its namespace would ever go."""
+    path = server.path(Kind.TPU_NODE_GROUP, name)
+    group = parse_group(server.kube.get(path))
+    assert group.problem
+    why = Condition(type="Ready", status=ConditionStatus.FALSE, reason=Reason.INVALID_SPEC, message=group.problem)
+    status = TpuNodeGroupStatus(conditions=with_condition((), why, NOW))
+    patch = write.status_patch(Kind.TPU_NODE_GROUP, group.status, status)
+    assert patch is not None
+    server.kube.merge(f"{path}/status", patch)
+    after = parse_group(server.kube.get(path))
+    assert after.status == status
+    assert server.kube.call("DELETE", path).status_code == 200
+    server.kube.merge(path, write.finalizers_patch(parse_group(server.kube.get(path)).meta, ()))
+    assert server.kube.call("GET", path).status_code == 404
+
+
+# --- bounds and forms ---
+
+
+def _values(form: Form) -> Iterator[object]:
+    """Give values in and beyond the bounds of a form, and values of other forms."""
+    yield from (5, True, 1.5, "", "x", "A b", "x\n", [], {}, ["x"], {"a": "b"})
+    match form:
+        case Text():
+            yield from (*form.choices, "4x4", "2x2x2", "us-central1-c", "us-central1", "research-project", "1.31")
+            yield from ("x" * form.most, "x" * (form.most + 1), "$(reboot)", "a;b", "\N{SNOWMAN}")
+        case Whole():
+            yield from (form.least - 1, form.least, form.most, form.most + 1)
+        case Array():
+            yield from (["x"] * form.most, ["x"] * (form.most + 1), [{"email": "default", "scopes": []}] * form.most)
+            yield [{"email": "default"}] * form.most
+        case Map():
+            for count in (form.most, form.most + 1):
+                yield {f"k{index}": "x" for index in range(count)}
+            yield {"a": 5}
+        case Flag() | Moment() | Struct():
+            yield from (True, False)
+
+
+def _trials(kind: Kind) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, form in SPECS[kind].fields.items():
+        yield from ((f"{name} {str(value)[:40]!r}", {**EXAMPLES[kind], name: value}) for value in _values(form))
+        if isinstance(form, Struct):
+            base = EXAMPLES[kind].get(name, {})
+            for inner, part in form.fields.items():
+                for value in _values(part):
+                    yield f"{name}.{inner} {str(value)[:40]!r}", {**EXAMPLES[kind], name: {**base, inner: value}}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", Kind)
+def test_the_api_server_and_the_reader_of_objects_agree(kind: Kind, server: Server) -> None:
+    """Each field in turn gets values in its bounds, beyond them, and of other types."""
+    taken = 0
+    for what, spec in _trials(kind):
+        answer = server.create(kind, spec)
+        assert answer.status_code in (201, 422), answer.text
+        problem = _problem(kind, spec)
+        assert (answer.status_code == 201) is (problem == ""), (what, problem, answer.text)
+        taken += answer.status_code == 201
+    assert taken >= len(SPECS[kind].fields)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("kind", "spec", "added"),
+    [
+        pytest.param(
+            Kind.TPU_NODE_GROUP,
+            {
+                "project": "research-project",
+                "nodeLocation": "us-central1-c",
+                "instanceConfig": {"machineType": "tpu7x-standard-4t"},
+            },
+            {
+                "minNodeCount": 0,
+                "acceleratorConnectionMode": "STATIC",
+                "instanceConfig": {"machineType": "tpu7x-standard-4t", "subnetwork": "default"},
+            },
+            id="of a group",
+        ),
+        pytest.param(
+            Kind.WORKLOAD_POLICY,
+            without(EXAMPLES[Kind.WORKLOAD_POLICY], "type"),
+            {"type": "HIGH_THROUGHPUT"},
+            id="of a policy",
+        ),
+        pytest.param(
+            Kind.INSTANCE_TEMPLATE,
+            {"project": "research-project", "machineType": "tpu7x-standard-4t"},
+            {"subnetwork": "default", "maintenancePolicy": "TERMINATE", "bootDisk": {"autoDelete": True}},
+            id="of a template",
+        ),
+        pytest.param(
+            Kind.INSTANCE_TEMPLATE,
+            {"project": "research-project", "machineType": "tpu7x-standard-4t", "bootDisk": {}},
+            {"subnetwork": "default", "maintenancePolicy": "TERMINATE", "bootDisk": {"autoDelete": True}},
+            id="of a template's boot disk",
+        ),
+        pytest.param(
+            Kind.MANAGED_INSTANCE_GROUP,
+            without(EXAMPLES[Kind.MANAGED_INSTANCE_GROUP], "defaultActionOnFailure", "targetSizePolicyMode"),
+            {"defaultActionOnFailure": "DO_NOTHING"},
+            id="of a managed instance group",
+        ),
+    ],
+)
+def test_defaults(kind: Kind, spec: dict[str, Any], added: dict[str, Any], server: Server) -> None:
+    """The API server adds these, and the reader of objects counts on the same."""
+    answer = server.create(kind, spec)
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["spec"] == {**spec, **added}
+    assert Checker().checked(SPECS[kind], spec, "spec") == {**spec, **added}
+
+
+# --- objects as they are made ---
+
+
+@pytest.mark.e2e
+def test_manifests_for_the_operator_of_before_apply(rehearsal: Rehearsal, server: Server) -> None:
+    """They have all of its fields, and a second time nothing changes."""
+    manifests = yaml.safe_dump_all(
+        {
+            "apiVersion": "tpu.google.com/v1alpha1",
+            "kind": kind.value,
+            "metadata": {"name": "as-before", "namespace": _NAMESPACE},
+            "spec": json.loads(json.dumps(EXAMPLES[kind])),
+        }
+        for kind in Kind
+    )
+    assert rehearsal.kubectl("apply", "-f", "-", stdin=manifests).count("created") == len(Kind)
+    assert rehearsal.kubectl("apply", "-f", "-", stdin=manifests).count("unchanged") == len(Kind)
+    for kind in Kind:
+        read = parse(kind, server.kube.get(server.path(kind, "as-before")))
+        assert read.problem == ""
+        assert write.spec_document(read.spec) == EXAMPLES[kind]
+
+
+@pytest.mark.e2e
+def test_the_examples_apply(rehearsal: Rehearsal, server: Server) -> None:
+    """Strictly: a field that the definitions do not know would fail."""
+    said = rehearsal.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(_MANIFESTS))
+    assert said.count("created") == len(list(_MANIFESTS.iterdir()))
+
+
+@pytest.mark.e2e
+def test_a_child_reads_as_what_it_was_made_from(server: Server) -> None:
+    """The API server adds nothing that would look like a difference, so nothing is patched again and again."""
+    made = server.create(Kind.TPU_NODE_GROUP, GROUP, name="parent", dry=False)
+    group = parse_group(made.json())
+    for spec in (
+        WorkloadPolicySpec(project="research-project", region="us-central1", accelerator_topology="2x2x2"),
+        InstanceTemplateSpec(project="research-project", config=InstanceConfig(machine_type="tpu7x-standard-4t")),
+        ManagedInstanceGroupSpec(
+            project="research-project", location="us-central1-c", instance_template="t", target_size=2
+        ),
+    ):
+        kind = write.kind_of(spec)
+        wanted = write.child(group.meta, spec)
+        child = server.kube.create(collection_path(kind.plural, namespace=_NAMESPACE, root=_ROOT), wanted)
+        assert child["spec"] == wanted["spec"]
+        read = parse(kind, child)
+        assert read.problem == ""
+        assert read.spec == spec
+        assert read.meta.owner is not None
+        assert read.meta.owner.uid == group.meta.uid
+
+
+@pytest.mark.e2e
+def test_what_people_see_of_a_group(rehearsal: Rehearsal, server: Server) -> None:
+    """A status that is written shows in the columns, by the short name, and among all kinds of TPUs."""
+    made = server.create(Kind.TPU_NODE_GROUP, GROUP, name="seen", dry=False)
+    group = parse_group(made.json())
+    waiting = Condition(
+        type="Ready", status=ConditionStatus.FALSE, reason=Reason.AWAITING_NODE_JOIN, message="1 of 2 nodes are ready"
+    )
+    status = TpuNodeGroupStatus(
+        conditions=with_condition((), waiting, NOW),
+        observed_generation=group.meta.generation,
+        node_summary=NodeSummary(ready=1, reconciling=1),
+        topology="2x2x2",
+        node_count=2,
+        target_size_policy_mode=SizePolicyMode.BULK,
+        machines=(
+            Machine(name="seen-0", state="RUNNING", node="seen-0", ready=True, since=NOW),
+            Machine(name="seen-1", state="STAGING"),
+        ),
+        recreated_at=(NOW,),
+    )
+    patch = write.status_patch(Kind.TPU_NODE_GROUP, group.status, status)
+    assert patch is not None
+    server.kube.merge(f"{server.path(Kind.TPU_NODE_GROUP, 'seen')}/status", patch)
+    head, row = rehearsal.kubectl("get", "tng", "seen", "-n", _NAMESPACE).splitlines()
+    assert head.split() == ["NAME", "TOPOLOGY", "NODES", "READY", "REASON", "AGE"]
+    assert row.split()[:5] == ["seen", "2x2x2", "1/2", "False", "AwaitingNodeJoin"]
+    assert "tpunodegroup.tpu.google.com/seen" in rehearsal.kubectl("get", "tpu", "-n", _NAMESPACE, "-o", "name")
+    assert parse_group(server.kube.get(server.path(Kind.TPU_NODE_GROUP, "seen"))).status == status
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", CHILD_CHANGES)
+def test_the_status_of_a_child_is_kept(kind: Kind, server: Server) -> None:
+    """All of it, and what is taken out of it goes."""
+    assert server.create(kind, EXAMPLES[kind], name="status", dry=False).status_code == 201
+    created = Condition(type="Ready", status=ConditionStatus.TRUE, reason=Reason.CREATED)
+    begun = ResourceStatus(observed_generation=1).with_operation(
+        OperationRef(name="operation-1", type=OperationType.CREATE, attempt=1)
+    )
+    ended = replace(begun.without_operation(), url="a", conditions=with_condition((), created, NOW))
+    before = ResourceStatus()
+    for after in (begun, ended):
+        patch = write.status_patch(kind, before, after)
+        assert patch is not None
+        server.kube.merge(f"{server.path(kind, 'status')}/status", patch)
+        assert parse(kind, server.kube.get(server.path(kind, "status"))).status == after
+        before = after
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", Kind)
+def test_kubectl_explains_every_field(kind: Kind, rehearsal: Rehearsal, server: Server) -> None:
+    """Each with a sentence."""
+    assert server.create(kind, EXAMPLES[kind]).status_code == 201
+    said = rehearsal.kubectl("explain", f"{kind.plural}.tpu.google.com.spec")
+    for name, form in SPECS[kind].fields.items():
+        assert name in said
+        assert form.about[:40] in " ".join(said.split())
