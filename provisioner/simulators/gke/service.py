@@ -37,7 +37,7 @@ class GkeService:
         """Return the body of the answer."""
         return self._api.handle(_own(found), request)
 
-    def look_again_seconds(self, found: Route, body: dict[str, Any], waited_seconds: float) -> None:
+    def newer(self, found: Route, body: dict[str, Any], waited_seconds: float) -> None:
         """Answer at once: GKE has no call that waits."""
 
     def admin(self, request: Request) -> dict[str, Any]:

@@ -31,6 +31,7 @@ _log = structlog.get_logger(__name__)
 ADMIN_PREFIX = "/simulator/v1/"
 _MAX_BODY_BYTES = 4 * 1024 * 1024
 _STOP_LOOK_SECONDS = 0.05
+_LOOK_AGAIN_SECONDS = 0.02
 _ADMIN_METHOD = "simulator"
 
 
@@ -60,8 +61,8 @@ class Service(Protocol):
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
         """Return the body of the answer."""
 
-    def look_again_seconds(self, found: Route, body: dict[str, Any], waited_seconds: float) -> float | None:
-        """Return when to handle a call that waits for something once more; None answers with this body."""
+    def newer(self, found: Route, body: dict[str, Any], waited_seconds: float) -> dict[str, Any] | None:
+        """Return another body for a call that waits for something; None answers with this one."""
 
     def fault_of(self, found: Route, request: Request) -> BaseFault | None:
         """Return what is to happen to a call, and count it."""
@@ -253,9 +254,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _handled(self, found: Route, request: Request) -> dict[str, Any]:
         service, began = self.server.service, time.monotonic()
         body = service.handle(found, request)
-        while (pause := service.look_again_seconds(found, body, time.monotonic() - began)) is not None:
-            self._wait(pause)
-            body = service.handle(found, request)
+        while (newer := service.newer(found, body, time.monotonic() - began)) is not None:
+            self._wait(_LOOK_AGAIN_SECONDS)
+            body = newer
         return body
 
     def _strike(self, fault: BaseFault) -> None:

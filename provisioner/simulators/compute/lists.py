@@ -1,0 +1,128 @@
+"""Lists as Compute Engine gives them: pages, filters, orders; and the part of an answer that a client asks for.
+
+Reference of every list: at most 500 a page, names in alphabetical order or the newest first, filters with = != and : of
+AIP 160 or with eq and ne, of which the values are regular expressions. Comparisons by size, OR, and parentheses inside
+parentheses are not played. Partial answers: "Partial response", parameter `fields`.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from provisioner.simulators.compute import errors
+
+_MOST = 500
+_TERM = re.compile(r"\s*([A-Za-z][\w.-]*)\s*(!=|=|:|\beq\b|\bne\b)\s*(\"[^\"]*\"|'[^']*'|[^\s()\"']+)\s*")
+_FIELD_NAMES = re.compile(r"[A-Za-z0-9_/*$-]+|[(),]")
+
+
+def page_of(items: Sequence[dict[str, Any]], query: Mapping[str, str], *, key: str = "items") -> dict[str, Any]:
+    """Return the page of a list that is asked for, with the token of the next."""
+    selected = ordered([item for item in items if matches(item, query.get("filter", ""))], query.get("orderBy", ""))
+    size, start = _size(query.get("maxResults", str(_MOST))), _start(query.get("pageToken", ""))
+    page = {key: selected[start : start + size]} if selected[start : start + size] else {}
+    if start + size < len(selected):
+        return {**page, "nextPageToken": base64.urlsafe_b64encode(str(start + size).encode()).decode()}
+    return page
+
+
+def ordered(items: Sequence[dict[str, Any]], order: str) -> list[dict[str, Any]]:
+    """Return bodies in the order that is asked for."""
+    if order in ("", "name", "name asc"):
+        return sorted(items, key=lambda item: str(item["name"]))
+    if order == "creationTimestamp desc":
+        return sorted(items, key=lambda item: str(item.get("creationTimestamp") or item["insertTime"]), reverse=True)
+    raise errors.invalid("orderBy", order, "Only name and creationTimestamp desc are supported.")
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or int(text) > _MOST:
+        raise errors.invalid("maxResults", text, f"Must be from 0 to {_MOST}.")
+    return int(text) or _MOST
+
+
+def _start(token: str) -> int:
+    try:
+        return int(base64.urlsafe_b64decode(token.encode()).decode() or "0")
+    except ValueError as error:
+        raise errors.invalid("pageToken", token, "Not a token of a list.") from error
+
+
+def matches(item: Mapping[str, Any], text: str) -> bool:
+    """Tell whether a body passes a filter."""
+    return all(_holds(item, *term) for term in _terms(text))
+
+
+def _terms(text: str) -> list[tuple[str, str, str]]:
+    terms = []
+    for part in re.split(r"\)\s*(?:AND\s*)?\(|\s+AND\s+", text.strip().removeprefix("(").removesuffix(")")):
+        match = _TERM.fullmatch(part)
+        if match is None and part.strip():
+            raise errors.invalid("filter", text, "Invalid list filter expression.")
+        if match is not None:
+            terms.append((match[1], match[2], match[3].strip("\"'")))
+    return terms
+
+
+def _holds(item: Mapping[str, Any], field: str, operator: str, value: str) -> bool:
+    found: Any = item
+    for name in field.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    if operator == ":" and value == "*":
+        return found is not None
+    shown = str(found).lower() if isinstance(found, bool) else "" if found is None else str(found)
+    match operator:
+        case "=":
+            return shown == value
+        case "!=":
+            return shown != value
+        case ":":
+            return value.rstrip("*") in shown
+        case _:
+            return (re.fullmatch(value, shown) is not None) == (operator == "eq")
+
+
+def partial(body: dict[str, Any], fields: str) -> dict[str, Any]:
+    """Return the part of a body that `fields` names, such as items(name,status),nextPageToken."""
+    if not fields or fields == "*":
+        return body
+    tokens = _FIELD_NAMES.findall(fields)
+    if "".join(tokens) != fields.replace(" ", ""):
+        raise errors.invalid("fields", fields, "Invalid field selection.")
+    mask, rest = _mask(tokens)
+    if rest:
+        raise errors.invalid("fields", fields, "Invalid field selection.")
+    found: dict[str, Any] = _part(body, mask)
+    return found
+
+
+_Mask = dict[str, Any]
+
+
+def _mask(tokens: Sequence[str]) -> tuple[_Mask, list[str]]:
+    mask: _Mask = {}
+    left, inner = list(tokens), mask
+    while left and left[0] != ")":
+        part = left.pop(0)
+        if part == "(":
+            below, left = _mask(left)
+            inner.update(below)
+            left = left[1:]
+        elif part != ",":
+            inner = mask
+            for name in part.split("/"):
+                inner = inner.setdefault(name, {})
+    return mask, left
+
+
+def _part(body: Any, mask: _Mask) -> Any:
+    if not mask or "*" in mask:
+        return body
+    if isinstance(body, list):
+        return [_part(item, mask) for item in body]
+    if isinstance(body, dict):
+        return {name: _part(body[name], below) for name, below in mask.items() if name in body}
+    return body

@@ -1,0 +1,146 @@
+"""Names, links, numbers and times as Compute Engine forms them.
+
+Names: 1 to 63 characters by RFC 1035 (reference of instanceTemplates, field `name`); a base instance name has at most
+58, for a hyphen and four random characters follow it (instanceGroupManagers, field `baseInstanceName`).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import random
+import re
+import zlib
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+COMPUTE_API = "https://www.googleapis.com/compute/v1"
+NAME_PATTERN = "(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)"
+BASE_NAME_LENGTH = 58
+GLOBAL = "global"
+ZONES = "zones"
+REGIONS = "regions"
+
+_NAME = re.compile(NAME_PATTERN)
+_ZONE = re.compile(r"[a-z]+-[a-z]+\d+-[a-z][a-z0-9]*")
+_REGION = re.compile(r"[a-z]+-[a-z]+\d+")
+_SERVICE = re.compile(r"https?://[^/]+/compute/(?:v1|beta)/")
+_SUFFIX_ALPHABET = "0123456789bcdfghjklmnpqrstvwxz"
+# Compute Engine tells times in Google's own time zone.
+_OFFSET = timezone(timedelta(hours=-7))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Scope:
+    """Where a resource lives: a zone, a region, or the whole project, for which `location` is empty."""
+
+    project: str
+    kind: str
+    location: str = ""
+
+    @property
+    def path(self) -> str:
+        """The scope as texts of errors give it."""
+        return f"projects/{self.project}/{GLOBAL}" if not self.location else self._located
+
+    @property
+    def _located(self) -> str:
+        return f"projects/{self.project}/{self.kind}/{self.location}"
+
+    @property
+    def link(self) -> str:
+        """The link of the zone or region itself."""
+        return f"{COMPUTE_API}/{self.path}"
+
+    @property
+    def region(self) -> str:
+        """The region of a zone or region; empty for the whole project."""
+        return self.location.rpartition("-")[0] if self.kind == ZONES else self.location
+
+    @property
+    def regional(self) -> Scope:
+        """The region that a zone is in."""
+        return Scope(self.project, REGIONS, self.region)
+
+    def resource(self, collection: str, name: str) -> str:
+        """Return the full name of a resource."""
+        return f"{self.path}/{collection}/{name}"
+
+
+def is_name(text: str) -> bool:
+    """Tell whether a text can be a resource's name."""
+    return _NAME.fullmatch(text) is not None
+
+
+def is_zone(text: str) -> bool:
+    """Tell whether a text has the form of a zone, such as us-east5-a or us-central1-ai1a."""
+    return _ZONE.fullmatch(text) is not None
+
+
+def is_region(text: str) -> bool:
+    """Tell whether a text has the form of a region."""
+    return _REGION.fullmatch(text) is not None
+
+
+def read_reference(text: str, collection: str, within: Scope) -> tuple[Scope, str] | None:
+    """Return the scope and name of a resource that a full or partial link names, None where it names none of these.
+
+    Partial links are read within a scope's project: projects/P/zones/Z/..., zones/Z/..., global/....
+    """
+    path = _SERVICE.sub("", text)
+    if "://" in path:
+        return None
+    parts = path.split("/")
+    project = within.project
+    if parts[0] == "projects" and len(parts) > 2:
+        project, parts = parts[1], parts[2:]
+    if parts[0] == GLOBAL and len(parts) == 3 and parts[1] == collection:
+        return Scope(project, GLOBAL), parts[2]
+    if parts[0] in (ZONES, REGIONS) and len(parts) == 4 and parts[2] == collection:
+        return Scope(project, parts[0], parts[1]), parts[3]
+    return None
+
+
+def project_number(project: str) -> str:
+    """Return a stable twelve-digit number for a project."""
+    return str(100_000_000_000 + zlib.crc32(project.encode()) * 181 % 900_000_000_000)
+
+
+def numbered(path: str, project: str) -> str:
+    """Return a path with the project's number in place of its name, as VMs are told of what made them."""
+    return path.replace(f"projects/{project}/", f"projects/{project_number(project)}/", 1)
+
+
+def default_account(project: str) -> str:
+    """Return Compute Engine's default service account of a project."""
+    return f"{project_number(project)}-compute@developer.gserviceaccount.com"
+
+
+def number_of(text: str) -> int:
+    """Return a stable nineteen-digit number, as ids of resources are."""
+    return 10**18 + int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+
+
+def operation_name(now: datetime, rng: random.Random) -> str:
+    """Return a fresh name for an operation."""
+    return (
+        f"operation-{int(now.timestamp() * 1000)}-{rng.getrandbits(52):013x}-"
+        f"{rng.getrandbits(32):08x}-{rng.getrandbits(32):08x}"
+    )
+
+
+def instance_name(base: str, rng: random.Random) -> str:
+    """Return a name for a managed instance."""
+    return f"{base}-{''.join(rng.choices(_SUFFIX_ALPHABET, k=4))}"
+
+
+def fingerprint(content: object, revision: int) -> str:
+    """Return a fingerprint, which changes with every change, even one back to an earlier content."""
+    text = json.dumps([content, revision], sort_keys=True, default=str)
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()
+
+
+def timestamp(moment: datetime) -> str:
+    """Return a time as Compute Engine writes it, with milliseconds and an offset."""
+    return moment.astimezone(_OFFSET).isoformat(timespec="milliseconds")

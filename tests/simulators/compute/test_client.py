@@ -1,0 +1,260 @@
+"""Google's own client against the simulator: every method that is played, over HTTP, and every answer read back.
+
+It reads an answer into message types and fails on a value that does not fit; a field that it does not know would be
+dropped, so each answer is also compared with what the simulator sent.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+from google.api_core import exceptions
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import compute_v1
+
+from provisioner.simulators.compute import ComputeSettings, ComputeSimulator, Fault, FaultKind
+from tests.support.compute import MARK, group, policy, template
+from tests.support.waiting import wait_for
+
+#: The library takes seconds to be imported.
+pytestmark = pytest.mark.timeout(60)
+
+ZONE = {"project": "proj", "zone": "us-east5-a"}
+GROUP = {**ZONE, "instance_group_manager": "group"}
+REGION = {"project": "proj", "region": "us-east5"}
+DONE = compute_v1.Operation.Status.DONE
+
+
+class Google:
+    """Google's clients of a simulator, made when they are needed."""
+
+    def __init__(self, compute: ComputeSimulator) -> None:
+        self.compute = compute
+
+    def __call__(self, kind: Any) -> Any:
+        """Return a client."""
+        transport = kind.get_transport_class("rest")(
+            host=self.compute.url.removeprefix("http://"), url_scheme="http", credentials=AnonymousCredentials()
+        )
+        return kind(transport=transport)
+
+    def done(self, operation: Any) -> Any:
+        """Wait for an operation; the library's own way to wait asks Google, whatever the address of the client."""
+        if operation.zone:
+            kind, place = compute_v1.ZoneOperationsClient, ZONE
+        elif operation.region:
+            kind, place = compute_v1.RegionOperationsClient, REGION
+        else:
+            kind, place = compute_v1.GlobalOperationsClient, {"project": "proj"}
+        ended = self(kind).wait(**place, operation=operation.name)
+        assert (ended.status, ended.error.errors) == (DONE, [])
+        return ended
+
+    def slice(self, model: str = "STANDARD") -> None:
+        """Make policy, template and group of a slice."""
+        resource = read(compute_v1.ResourcePolicy, policy())
+        self.done(self(compute_v1.ResourcePoliciesClient).insert_unary(**REGION, resource_policy_resource=resource))
+        body = read(compute_v1.InstanceTemplate, template(model=model))
+        inserted = self(compute_v1.InstanceTemplatesClient).insert_unary(
+            project="proj", instance_template_resource=body
+        )
+        self.done(inserted)
+        manager = read(compute_v1.InstanceGroupManager, group())
+        groups = self(compute_v1.InstanceGroupManagersClient)
+        self.done(groups.insert_unary(**ZONE, instance_group_manager_resource=manager))
+
+    def assert_read_whole(self, message: Any) -> None:
+        """Check that the library has read every field that was sent."""
+        path = message.self_link.removeprefix("https://www.googleapis.com")
+        sent = requests.get(f"{self.compute.url}{path}", timeout=10).json()
+        seen = json.loads(type(message).to_json(message, always_print_fields_with_no_presence=False))
+        assert paths(sent) - paths(seen) == set()
+
+
+def read(kind: Any, body: dict[str, Any]) -> Any:
+    """Return a body as a message of the library."""
+    return kind.from_json(json.dumps(body))
+
+
+def paths(body: Any, prefix: str = "") -> set[str]:
+    """Return the paths of all fields of a body that are neither empty nor false."""
+    if isinstance(body, dict):
+        named = [(f"{prefix}.{key.lower().replace('_', '')}", value) for key, value in body.items()]
+        return {path for name, value in named for path in paths(value, name)}
+    if isinstance(body, list):
+        return {path for value in body for path in paths(value, prefix)}
+    return {prefix} if body and body != "0" else set()
+
+
+@pytest.fixture
+def google() -> Iterator[Google]:
+    """Google's clients of a fast simulator with a reservation."""
+    settings = ComputeSettings(
+        operation_seconds=0.05,
+        metadata_seconds=0.05,
+        provisioning_seconds=0.05,
+        staging_seconds=0.05,
+        stopping_seconds=0.05,
+        retry_seconds=0.05,
+        reservations={"us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}},
+    )
+    with ComputeSimulator(settings) as simulator:
+        yield Google(simulator)
+
+
+def test_resources_are_read_whole(google: Google) -> None:
+    """Policy, template, group, reservation: got, listed, and read without a loss."""
+    google.slice(model="RESERVATION_BOUND")
+    policies, templates = google(compute_v1.ResourcePoliciesClient), google(compute_v1.InstanceTemplatesClient)
+    groups = google(compute_v1.InstanceGroupManagersClient)
+    found = policies.get(**REGION, resource_policy="policy")
+    assert (found.workload_policy.accelerator_topology, found.status, found.description) == ("4x4", "READY", MARK)
+    google.assert_read_whole(found)
+    assert [item.name for item in policies.list(**REGION)] == ["policy"]
+    made = templates.get(project="proj", instance_template="template")
+    assert made.properties.scheduling.provisioning_model == "RESERVATION_BOUND"
+    google.assert_read_whole(made)
+    assert [item.name for item in templates.list(project="proj")] == ["template"]
+    wait_for(lambda: groups.get(**GROUP).status.is_stable)
+    manager = groups.get(**GROUP)
+    assert (manager.target_size, manager.target_size_policy.mode) == (4, "BULK")
+    assert manager.status.applied_accelerator_topologies[0].state == "ACTIVE"
+    assert manager.status.current_instance_statuses.running == 4
+    google.assert_read_whole(manager)
+    assert [item.name for item in groups.list(**ZONE)] == ["group"]
+    reservation = google(compute_v1.ReservationsClient).get(**ZONE, reservation="res")
+    assert (reservation.specific_reservation.in_use_count, reservation.status) == (4, "READY")
+    google.assert_read_whole(reservation)
+
+
+def test_regional_templates(google: Google) -> None:
+    """A template of a region is made, got, listed and deleted by a client of its own."""
+    templates = google(compute_v1.RegionInstanceTemplatesClient)
+    body = read(compute_v1.InstanceTemplate, template())
+    google.done(templates.insert_unary(**REGION, instance_template_resource=body))
+    google.assert_read_whole(templates.get(**REGION, instance_template="template"))
+    assert [item.name for item in templates.list(**REGION)] == ["template"]
+    google.done(templates.delete_unary(**REGION, instance_template="template"))
+    assert list(templates.list(**REGION)) == []
+
+
+def test_machines_and_their_metadata(google: Google) -> None:
+    """Managed instances, VMs, and metadata, which only who has read it last may replace."""
+    google.slice()
+    groups, instances = google(compute_v1.InstanceGroupManagersClient), google(compute_v1.InstancesClient)
+    wait_for(lambda: groups.get(**GROUP).status.is_stable)
+    members = list(groups.list_managed_instances(**GROUP))
+    assert [member.instance_status for member in members] == ["RUNNING"] * 4
+    machine = instances.get(**ZONE, instance=members[0].name)
+    assert (machine.id, machine.status) == (members[0].id, "RUNNING")
+    google.assert_read_whole(machine)
+    metadata = machine.metadata
+    metadata.items.append(compute_v1.Items(key="token", value="x"))
+    google.done(instances.set_metadata_unary(**ZONE, instance=machine.name, metadata_resource=metadata))
+    keys = {item.key for item in instances.get(**ZONE, instance=machine.name).metadata.items}
+    assert keys == {"startup-script", "token", "created-by", "instance-template"}
+    with pytest.raises(exceptions.PreconditionFailed, match="Supplied fingerprint does not match"):
+        instances.set_metadata_unary(**ZONE, instance=machine.name, metadata_resource=metadata)
+    assert len(list(instances.list(**ZONE))) == 4
+
+
+def test_a_slice_is_recreated_emptied_filled_and_deleted(google: Google) -> None:
+    """All that can be done to a group, down to nothing left."""
+    google.slice()
+    groups = google(compute_v1.InstanceGroupManagersClient)
+    wait_for(lambda: groups.get(**GROUP).status.is_stable)
+    names = [member.name for member in groups.list_managed_instances(**GROUP)]
+    again = compute_v1.InstanceGroupManagersRecreateInstancesRequest(instances=names)
+    google.done(
+        groups.recreate_instances_unary(**GROUP, instance_group_managers_recreate_instances_request_resource=again)
+    )
+    wait_for(lambda: groups.get(**GROUP).status.is_stable)
+    away = compute_v1.InstanceGroupManagersDeleteInstancesRequest(instances=names)
+    google.done(groups.delete_instances_unary(**GROUP, instance_group_managers_delete_instances_request_resource=away))
+    google.done(groups.resize_unary(**GROUP, size=4))
+    google.done(groups.delete_unary(**GROUP))
+    templates = google(compute_v1.InstanceTemplatesClient)
+    google.done(templates.delete_unary(project="proj", instance_template="template"))
+    policies = google(compute_v1.ResourcePoliciesClient)
+    google.done(policies.delete_unary(**REGION, resource_policy="policy"))
+    with pytest.raises(exceptions.NotFound):
+        policies.get(**REGION, resource_policy="policy")
+    assert google.compute.world.resources() == ()
+
+
+def test_operations_in_their_scopes(google: Google) -> None:
+    """Operations are listed, read and waited for in zone, region and project; request ids repeat them."""
+    templates = google(compute_v1.InstanceTemplatesClient)
+    body = read(compute_v1.InstanceTemplate, template())
+    request = compute_v1.InsertInstanceTemplateRequest(
+        project="proj", instance_template_resource=body, request_id=str(uuid.uuid4())
+    )
+    first, second = templates.insert_unary(request), templates.insert_unary(request)
+    assert (first.name, first.client_operation_id) == (second.name, request.request_id)
+    google.done(first)
+    everywhere = google(compute_v1.GlobalOperationsClient)
+    done = everywhere.get(project="proj", operation=first.name)
+    assert (done.operation_type, done.progress) == ("insert", 100)
+    google.assert_read_whole(done)
+    assert [item.name for item in everywhere.list(project="proj")] == [first.name]
+
+    resource = read(compute_v1.ResourcePolicy, policy())
+    made = google(compute_v1.ResourcePoliciesClient).insert_unary(**REGION, resource_policy_resource=resource)
+    google.done(made)
+    regional = google(compute_v1.RegionOperationsClient)
+    assert regional.get(**REGION, operation=made.name).status == DONE
+    assert [item.name for item in regional.list(**REGION)] == [made.name]
+
+    google.compute.inject(
+        Fault(kind=FaultKind.OPERATION_ERROR, method="instanceGroupManagers.insert", error_code="BROKEN")
+    )
+    manager = read(compute_v1.InstanceGroupManager, group())
+    groups, zonal = google(compute_v1.InstanceGroupManagersClient), google(compute_v1.ZoneOperationsClient)
+    failing = groups.insert_unary(**ZONE, instance_group_manager_resource=manager)
+    failed = zonal.wait(**ZONE, operation=failing.name)
+    assert (failed.error.errors[0].code, failed.http_error_status_code) == ("BROKEN", 503)
+    assert zonal.get(**ZONE, operation=failing.name).http_error_message == "SERVICE UNAVAILABLE"
+    assert [item.name for item in zonal.list(**ZONE)] == [failing.name]
+    with pytest.raises(exceptions.NotFound):
+        zonal.get(**ZONE, operation=first.name)
+
+
+def test_a_slice_that_waits(google: Google) -> None:
+    """Placeholders have neither id nor status, and the group tells what Compute Engine says."""
+    google.compute.inject(Fault(kind=FaultKind.STOCKOUT))
+    google.slice()
+    groups = google(compute_v1.InstanceGroupManagersClient)
+    members = list(groups.list_managed_instances(**GROUP))
+    shown = [(member.id, member.instance_status, member.current_action) for member in members]
+    assert shown == [(0, "", "CREATING")] * 4
+    found = groups.get(**GROUP)
+    check = found.status.bulk_instance_operation.last_progress_check
+    assert check.error.errors[0].code.startswith("ZONE_RESOURCE_POOL_EXHAUSTED")
+    assert check.error.errors[0].error_details[1].error_info.reason == "resource_availability"
+    google.assert_read_whole(found)
+    with pytest.raises(exceptions.NotFound, match="instances/group-"):
+        google(compute_v1.InstancesClient).get(**ZONE, instance=members[0].name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"denied_permissions": ["compute.instances.list"]}, exceptions.Forbidden, "Required 'compute.instances.list'"),
+        ({"reads_per_minute": 1, "rate_limit_code": 429}, exceptions.TooManyRequests, "Quota exceeded for quota"),
+        ({"reads_per_minute": 1}, exceptions.Forbidden, "Read requests per minute"),
+    ],
+)
+def test_refusals_are_understood(google: Google, changes: dict[str, Any], error: type[Exception], text: str) -> None:
+    """The library makes its own exceptions of refusals, with their texts."""
+    instances = google(compute_v1.InstancesClient)
+    list(instances.list(**ZONE))
+    google.compute.set(**changes)
+    if "reads_per_minute" in changes:
+        list(instances.list(**ZONE))
+    with pytest.raises(error, match=text):
+        list(instances.list(**ZONE))

@@ -1,0 +1,412 @@
+"""Managed instance groups: what is refused, bulk mode and its placeholders, single VMs, deletes, recreation, sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from provisioner.simulators.compute.accounting import broken_invariants
+from provisioner.simulators.compute.faults import Fault, FaultKind
+from tests.support.compute import (
+    GROUPS,
+    INSTANCES,
+    POLICIES,
+    PROJECT,
+    TEMPLATES,
+    Compute,
+    affinity,
+    group,
+    policy,
+    template,
+)
+
+MakeCompute = Callable[..., Compute]
+RESERVED = {"us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}}
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "text"),
+    [
+        pytest.param(group(instanceTemplate=None), 400, "instanceTemplate' not specified", id="no template"),
+        pytest.param(group(instanceTemplate="x"), 400, "URL is malformed", id="no link"),
+        pytest.param(group(instanceTemplate="global/instanceTemplates/x"), 404, "was not found", id="a missing one"),
+        pytest.param(group(policy="x"), 404, "resourcePolicies/x' was not found", id="a missing policy"),
+        pytest.param(group(targetSize=None), 400, "targetSize' not specified", id="no size"),
+        pytest.param(group(size=-1), 400, "Must be from 0 to 1000", id="a negative size"),
+        pytest.param(group(size=3), 400, "in the gang mode of size '4'. Should be equal", id="half a slice"),
+        pytest.param(group(policy="odd"), 400, "Accelerator topology 3x3 is not supported", id="no such slice"),
+        pytest.param(group(policy="far"), 400, "Is of another region", id="a policy of another region"),
+        pytest.param(group(baseInstanceName="b" * 59), 400, "at most 58 characters", id="a long base name"),
+        pytest.param(group(mode="ALL"), 400, "Must be one of BULK", id="no such mode"),
+        pytest.param(group(autoHealingPolicies=[]), 501, "does not play autoHealingPolicies", id="health checks"),
+        pytest.param(
+            group(instanceTemplate="global/instanceTemplates/plain", policy=None), 400, "machine type e2", id="no chips"
+        ),
+        pytest.param(
+            group(instanceTemplate="global/instanceTemplates/flex", instanceLifecyclePolicy={}),
+            400,
+            "Must be DO_NOTHING",
+            id="flex-start that repairs",
+        ),
+        pytest.param(
+            group(instanceTemplate="regions/europe-west4/instanceTemplates/far"),
+            400,
+            "Is of another region",
+            id="a template of another region",
+        ),
+    ],
+)
+def test_a_group_is_refused(compute: Compute, body: Any, code: int, text: str) -> None:
+    """What is wrong is told at once, and nothing is made."""
+    compute.do("POST", POLICIES, policy())
+    compute.do("POST", POLICIES, policy("odd", "3x3"))
+    compute.do("POST", TEMPLATES, template())
+    compute.do("POST", TEMPLATES, template("plain", "e2-medium"))
+    compute.do("POST", TEMPLATES, template("flex", model="FLEX_START"))
+    compute.do("POST", f"{PROJECT}/regions/europe-west4/instanceTemplates", template("far"))
+    compute.do("POST", f"{PROJECT}/regions/europe-west4/resourcePolicies", policy("far"))
+    if body.get("resourcePolicies", {}).get("workloadPolicy", "").endswith("/far"):
+        body["resourcePolicies"]["workloadPolicy"] = "regions/europe-west4/resourcePolicies/far"
+    status, answer = compute("POST", GROUPS, body)
+    assert status == code
+    assert text in answer["error"]["message"]
+    assert "items" not in compute.get(GROUPS)
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        "global/instanceTemplates/template",
+        "projects/proj/global/instanceTemplates/template",
+        "https://www.googleapis.com/compute/v1/projects/proj/global/instanceTemplates/template",
+        "https://compute.googleapis.com/compute/v1/projects/proj/global/instanceTemplates/template",
+    ],
+)
+def test_links_in_all_forms(compute: Compute, link: str) -> None:
+    """Full and partial links name the same template, and the full link is what is shown."""
+    compute.do("POST", TEMPLATES, template())
+    compute.do("POST", GROUPS, group(instanceTemplate=link, policy=None))
+    assert compute.get(f"{GROUPS}/group")["instanceTemplate"].startswith("https://www.googleapis.com/compute/v1/")
+
+
+def test_older_rules_of_bulk_mode(make_compute: MakeCompute) -> None:
+    """With bulk_needs_assured_capacity, bulk mode is for reservation-bound and flex-start VMs alone."""
+    compute = make_compute(bulk_needs_assured_capacity=True)
+    compute.do("POST", POLICIES, policy())
+    compute.do("POST", TEMPLATES, template())
+    compute.do("POST", TEMPLATES, template("bound", model="RESERVATION_BOUND"))
+    assert "provisioning model STANDARD" in str(compute("POST", GROUPS, group()))
+    compute.do("POST", GROUPS, group(instanceTemplate="global/instanceTemplates/bound"))
+
+
+def test_a_slice_runs(compute: Compute) -> None:
+    """The insert is done before the VMs run; then the group is stable, its topology active."""
+    compute.slice()
+    assert compute.statuses() == ["PROVISIONING"] * 4
+    status = compute.status()
+    assert (status["isStable"], status["bulkInstanceOperation"]["inProgress"]) == (False, True)
+    compute.pass_seconds(2)
+    assert compute.statuses() == ["STAGING"] * 4
+    compute.pass_seconds(3)
+    assert compute.statuses() == ["RUNNING"] * 4
+    status = compute.status()
+    assert (status["isStable"], status["bulkInstanceOperation"]) == (True, {"inProgress": False})
+    assert status["appliedAcceleratorTopologies"] == [{"acceleratorTopology": "4x4", "state": "ACTIVE"}]
+    assert status["currentInstanceStatuses"] == {"running": 4}
+    assert {member["currentAction"] for member in compute.members()} == {"NONE"}
+    names = [member["name"] for member in compute.members()]
+    assert len({*names}) == 4
+    assert all(name.startswith("group-") and len(name) == 10 for name in names)
+    assert compute.get(f"{GROUPS}/group")["currentActions"]["none"] == 4
+
+
+@pytest.mark.parametrize(
+    ("fault", "codes"),
+    [
+        (FaultKind.STOCKOUT, {"ZONE_RESOURCE_POOL_EXHAUSTED", "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"}),
+        (FaultKind.QUOTA_EXCEEDED, {"QUOTA_EXCEEDED"}),
+    ],
+)
+def test_bulk_mode_waits_with_placeholders(compute: Compute, fault: FaultKind, codes: set[str]) -> None:
+    """While there is no room, managed instances are there without VMs, and the group tells since when and why."""
+    compute.world.faults.add(Fault(kind=fault))
+    compute.slice()
+    compute.pass_seconds(600)
+    members = compute.members()
+    assert [(member["currentAction"], "id" in member, "instanceStatus" in member) for member in members] == [
+        ("CREATING", False, False)
+    ] * 4
+    assert all(member["instance"].endswith(f"/instances/{member['name']}") for member in members)
+    assert compute("GET", f"{INSTANCES}/{members[0]['name']}")[0] == 404
+    status = compute.status()
+    check = status["bulkInstanceOperation"]["lastProgressCheck"]
+    assert (status["isStable"], status["bulkInstanceOperation"]["inProgress"]) == (False, True)
+    assert check["error"]["errors"][0]["code"] in codes
+    assert status["appliedAcceleratorTopologies"][0]["state"] == "INCOMPLETE"
+    compute.pass_seconds(5)
+    later = compute.status()["bulkInstanceOperation"]["lastProgressCheck"]["timestamp"]
+    assert later > check["timestamp"]
+    compute.world.faults.clear()
+    compute.pass_seconds(5)
+    assert compute.statuses() == ["PROVISIONING"] * 4
+    assert "error" not in compute.status()["bulkInstanceOperation"]["lastProgressCheck"]
+    compute.pass_seconds(10)
+    assert compute.status()["isStable"]
+    assert [member["name"] for member in compute.members()] == [member["name"] for member in members]
+
+
+def test_bulk_mode_takes_all_or_nothing(make_compute: MakeCompute) -> None:
+    """With room for three of four, a slice in bulk mode gets none and single VMs are made as far as there is room."""
+    compute = make_compute(capacity={"us-east5-a/ct6e-standard-4t": 3})
+    compute.slice()
+    compute.pass_seconds(20)
+    assert compute.statuses() == [""] * 4
+    compute.do("POST", GROUPS, group("single", mode="INDIVIDUAL", policy=None))
+    compute.pass_seconds(20)
+    assert sorted(compute.statuses("single")) == ["", "RUNNING", "RUNNING", "RUNNING"]
+    [waiting] = [member for member in compute.members("single") if "instanceStatus" not in member]
+    [error] = waiting["lastAttempt"]["errors"]["errors"]
+    assert error["code"].startswith("ZONE_RESOURCE_POOL_EXHAUSTED")
+    assert error["errorDetails"][1]["errorInfo"]["domain"] == "compute.googleapis.com"
+    assert not compute.status("single")["isStable"]
+    assert "bulkInstanceOperation" not in compute.status("single")
+    compute.world.change_settings({"capacity": {"us-east5-a/ct6e-standard-4t": 8}})
+    compute.pass_seconds(20)
+    assert compute.statuses() == ["RUNNING"] * 4
+    assert compute.statuses("single") == ["RUNNING"] * 4
+    assert all("lastAttempt" not in member for member in compute.members("single"))
+
+
+def test_a_machine_type_that_is_not_there_shows_late(compute: Compute) -> None:
+    """The template is accepted, and the attempt to make VMs tells."""
+    compute.do("POST", TEMPLATES, template(machine_type="ct9z-huge-4t"))
+    compute.do("POST", GROUPS, group(size=1, mode="INDIVIDUAL", policy=None))
+    [member] = compute.members()
+    assert member["lastAttempt"]["errors"]["errors"][0]["code"] == "RESOURCE_NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    ("reservations", "code", "text"),
+    [
+        pytest.param({}, "RESOURCE_NOT_FOUND", "reservations/res' was not found", id="a missing one"),
+        pytest.param(
+            {"us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 3}},
+            "ZONE_",
+            "not have",
+            id="full",
+        ),
+        pytest.param(
+            {"us-east5-a/res": {"machine_type": "ct6e-standard-8t", "count": 9}},
+            "INVALID_USAGE",
+            "match",
+            id="other VMs",
+        ),
+        pytest.param(
+            {"proj/us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 9, "status": "CREATING"}},
+            "RESOURCE_NOT_READY",
+            "READY state",
+            id="one that is being made",
+        ),
+    ],
+)
+def test_a_reservation_that_gives_nothing(make_compute: MakeCompute, reservations: Any, code: str, text: str) -> None:
+    """A reservation-bound slice waits, and the group tells why."""
+    compute = make_compute(reservations=reservations)
+    compute.slice(model="RESERVATION_BOUND")
+    compute.pass_seconds(20)
+    [error] = compute.status()["bulkInstanceOperation"]["lastProgressCheck"]["error"]["errors"]
+    assert error["code"].startswith(code)
+    assert text in error["message"]
+
+
+def test_a_reservation_is_used_and_given_back(make_compute: MakeCompute) -> None:
+    """The count of VMs in use follows the slice; a second one waits for the first to go."""
+    compute = make_compute(reservations=RESERVED)
+    path = f"{PROJECT}/zones/us-east5-a/reservations/res"
+    compute.slice(model="RESERVATION_BOUND")
+    compute.do("POST", GROUPS, group("second"))
+    compute.pass_seconds(20)
+    assert compute.get(path)["specificReservation"]["inUseCount"] == "4"
+    assert (compute.statuses(), compute.statuses("second")) == (["RUNNING"] * 4, [""] * 4)
+    compute.do("DELETE", f"{GROUPS}/group")
+    compute.pass_seconds(20)
+    assert compute.statuses("second") == ["RUNNING"] * 4
+    assert compute("GET", f"{PROJECT}/zones/us-east5-b/reservations/res")[0] == 404
+
+
+def test_a_shared_reservation_is_of_another_project(make_compute: MakeCompute) -> None:
+    """A template can name the reservation of another project."""
+    compute = make_compute(reservations={"other/us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}})
+    shared = affinity("projects/other/reservations/res")
+    compute.do("POST", TEMPLATES, template(model="RESERVATION_BOUND", reservationAffinity=shared))
+    compute.do("POST", GROUPS, group(policy=None))
+    compute.pass_seconds(20)
+    assert compute.statuses() == ["RUNNING"] * 4
+
+
+@pytest.mark.parametrize("model", ["STANDARD", "SPOT"])
+def test_quotas_of_chips(make_compute: MakeCompute, model: str) -> None:
+    """A slice of sixteen chips waits where the region's quota has fifteen; each model has its own."""
+    metric = {"STANDARD": "TPUS", "SPOT": "PREEMPTIBLE_TPUS"}[model]
+    compute = make_compute(quotas={metric: 15})
+    compute.slice(model=model)
+    compute.pass_seconds(20)
+    [error] = compute.status()["bulkInstanceOperation"]["lastProgressCheck"]["error"]["errors"]
+    assert (error["code"], error["errorDetails"][0]["quotaInfo"]["limitName"]) == ("QUOTA_EXCEEDED", metric)
+    compute.world.change_settings({"quotas": {metric: 16}})
+    compute.pass_seconds(20)
+    assert compute.status()["isStable"]
+
+
+def test_a_delete_ends_when_all_vms_are_gone(compute: Compute) -> None:
+    """VMs stop first; group and operation are there as long as VMs are."""
+    compute.slice()
+    compute.pass_seconds(10)
+    operation = compute.do("DELETE", f"{GROUPS}/group")
+    assert compute.statuses() == ["STOPPING"] * 4
+    assert {member["currentAction"] for member in compute.members()} == {"DELETING"}
+    assert compute("DELETE", f"{GROUPS}/group")[1]["error"]["errors"][0]["reason"] == "resourceNotReady"
+    assert compute.get(operation["selfLink"].removeprefix("https://www.googleapis.com"))["status"] == "RUNNING"
+    compute.pass_seconds(3)
+    assert compute("GET", f"{GROUPS}/group")[0] == 404
+    assert compute.get(operation["selfLink"].removeprefix("https://www.googleapis.com"))["status"] == "DONE"
+    assert compute.world.machines() == ()
+
+
+def test_a_group_that_waits_is_deleted(compute: Compute) -> None:
+    """Placeholders go at once, and nothing comes afterwards."""
+    compute.world.faults.add(Fault(kind=FaultKind.STOCKOUT))
+    compute.slice()
+    compute.do("DELETE", f"{GROUPS}/group")
+    compute.world.faults.clear()
+    compute.pass_seconds(60)
+    assert compute("GET", f"{GROUPS}/group")[0] == 404
+    assert compute.world.machines() == ()
+
+
+def test_all_instances_are_deleted_and_the_slice_comes_again(compute: Compute) -> None:
+    """DeleteInstances of all leaves a group of size 0; a resize fills it again, with other names."""
+    compute.slice()
+    compute.pass_seconds(10)
+    before = [member["name"] for member in compute.members()]
+    compute.do(
+        "POST", f"{GROUPS}/group/deleteInstances", {"instances": [f"zones/us-east5-a/instances/{n}" for n in before]}
+    )
+    assert compute.get(f"{GROUPS}/group")["targetSize"] == 0
+    compute.pass_seconds(10)
+    assert (compute.members(), compute.status()["isStable"]) == ([], True)
+    compute.do("POST", f"{GROUPS}/group/resize?size=4")
+    compute.pass_seconds(10)
+    assert compute.statuses() == ["RUNNING"] * 4
+    assert not {*before} & {member["name"] for member in compute.members()}
+
+
+def test_queued_instances_are_deleted_by_name(compute: Compute) -> None:
+    """Placeholders can be deleted all together, which ends the wait."""
+    compute.world.faults.add(Fault(kind=FaultKind.STOCKOUT))
+    compute.slice()
+    compute.do("POST", f"{GROUPS}/group/deleteInstances", {"instances": [m["name"] for m in compute.members()]})
+    assert (compute.members(), compute.status()["bulkInstanceOperation"]) == ([], {"inProgress": False})
+
+
+@pytest.mark.parametrize(
+    ("verb", "wait_seconds", "chosen", "text"),
+    [
+        pytest.param("deleteInstances", 10, 1, "Should be equal to the gang size", id="delete one of a slice"),
+        pytest.param("deleteInstances", 0, 1, "bulk instance operation is in progress", id="delete while it comes"),
+        pytest.param("recreateInstances", 10, 1, "only together", id="recreate one of a slice"),
+        pytest.param("recreateInstances", 0, 4, "bulk instance operation is in progress", id="recreate while it comes"),
+        pytest.param("deleteInstances", 10, 0, "'instances' not specified", id="delete nothing"),
+        pytest.param("deleteInstances", 10, -1, "is not a member", id="delete another's"),
+    ],
+)
+def test_slices_do_not_come_apart(compute: Compute, verb: str, wait_seconds: float, chosen: int, text: str) -> None:
+    """What would leave a part of a slice is refused."""
+    compute.slice()
+    compute.pass_seconds(wait_seconds)
+    names = [member["name"] for member in compute.members()][:chosen] if chosen >= 0 else ["somebody"]
+    status, answer = compute("POST", f"{GROUPS}/group/{verb}", {"instances": names})
+    assert status == 400
+    assert text in answer["error"]["message"]
+    assert compute.get(f"{GROUPS}/group")["targetSize"] == 4
+
+
+def test_strangers_can_be_left_out(compute: Compute) -> None:
+    """With skipInstancesOnValidationError, instances that are not of the group are passed over; bad links are not."""
+    compute.slice()
+    compute.pass_seconds(10)
+    names = [member["name"] for member in compute.members()]
+    body = {"instances": [*names, "somebody"], "skipInstancesOnValidationError": True}
+    compute.do("POST", f"{GROUPS}/group/deleteInstances", body)
+    assert compute.get(f"{GROUPS}/group")["targetSize"] == 0
+    bad = {"instances": ["zones/us-east5-b/instances/x"], "skipInstancesOnValidationError": True}
+    assert "malformed" in str(compute("POST", f"{GROUPS}/group/deleteInstances", bad))
+
+
+def test_a_slice_is_recreated_under_the_same_names(compute: Compute) -> None:
+    """All VMs stop and go, and then all come again."""
+    compute.slice()
+    compute.pass_seconds(10)
+    before = compute.members()
+    compute.do("POST", f"{GROUPS}/group/recreateInstances", {"instances": [member["name"] for member in before]})
+    assert {member["currentAction"] for member in compute.members()} == {"RECREATING"}
+    assert compute.status()["bulkInstanceOperation"]["inProgress"]
+    compute.world.faults.add(Fault(kind=FaultKind.STOCKOUT))
+    compute.pass_seconds(20)
+    assert compute.statuses() == [""] * 4
+    compute.world.faults.clear()
+    compute.pass_seconds(20)
+    after = compute.members()
+    assert compute.statuses() == ["RUNNING"] * 4
+    assert [member["name"] for member in after] == [member["name"] for member in before]
+    assert not {member["id"] for member in after} & {member["id"] for member in before}
+
+
+@pytest.mark.parametrize(
+    ("size", "mode", "text"),
+    [
+        pytest.param("2", "BULK", "gang mode of size '4'", id="half a slice"),
+        pytest.param("8", "BULK", "can be added only to a group without any", id="more of a slice"),
+        pytest.param("-1", "BULK", "Must be a number", id="a negative size"),
+        pytest.param("", "BULK", "'size' not specified", id="no size"),
+        pytest.param("1001", "INDIVIDUAL", "Must be from 0 to 1000", id="too many"),
+    ],
+)
+def test_sizes_that_are_refused(compute: Compute, size: str, mode: str, text: str) -> None:
+    """A group gets only to sizes that its mode and slice allow."""
+    compute.slice(mode=mode, policy="policy" if mode == "BULK" else None)
+    compute.pass_seconds(10)
+    status, answer = compute("POST", f"{GROUPS}/group/resize?size={size}")
+    assert status == 400
+    assert text in answer["error"]["message"]
+
+
+def test_single_vms_come_and_go(compute: Compute) -> None:
+    """Without bulk mode and policy a group grows and shrinks by any number."""
+    compute.slice(mode="INDIVIDUAL", policy=None)
+    compute.pass_seconds(10)
+    compute.do("POST", f"{GROUPS}/group/resize?size=6")
+    compute.pass_seconds(10)
+    assert compute.statuses() == ["RUNNING"] * 6
+    one = compute.members()[2]["name"]
+    compute.do("POST", f"{GROUPS}/group/deleteInstances", {"instances": [one]})
+    compute.do("POST", f"{GROUPS}/group/recreateInstances", {"instances": [compute.members()[0]["name"]]})
+    compute.pass_seconds(20)
+    assert compute.statuses() == ["RUNNING"] * 5
+    assert one not in [member["name"] for member in compute.members()]
+
+
+def test_invariants_hold_at_every_moment(make_compute: MakeCompute) -> None:
+    """Whatever second one looks at: nothing used is missing, no name is there twice, no bulk is half made."""
+    compute = make_compute(capacity={"us-east5-a/ct6e-standard-4t": 6}, machine_jitter_seconds=5)
+    compute.slice()
+    compute.do("POST", GROUPS, group("single", mode="INDIVIDUAL", policy=None))
+    compute.do("POST", GROUPS, group("second"))
+    for second in range(120):
+        if second == 40:
+            compute.do("DELETE", f"{GROUPS}/group")
+        compute.pass_seconds(1)
+        assert broken_invariants(compute.world) == []
+    assert compute.statuses("second") == [""] * 4 or compute.statuses("second") == ["RUNNING"] * 4

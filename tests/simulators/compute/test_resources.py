@@ -1,0 +1,229 @@
+"""Policies and templates: what is refused of them, what is answered, who uses whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.compute import GROUPS, MARK, POLICIES, PROJECT, TEMPLATES, Compute, affinity, group, policy, template
+
+REGIONAL = f"{PROJECT}/regions/us-east5/instanceTemplates"
+
+
+def test_a_policy_is_made_and_deleted(compute: Compute) -> None:
+    """A policy is CREATING, then READY, and gone after its delete."""
+    status, operation = compute("POST", POLICIES, policy())
+    assert (status, operation["status"], operation["operationType"]) == (200, "RUNNING", "insert")
+    assert operation["region"].endswith("/projects/proj/regions/us-east5")
+    assert compute.get(f"{POLICIES}/policy")["status"] == "CREATING"
+    compute.pass_seconds(1)
+    found = compute.get(f"{POLICIES}/policy")
+    assert (found["status"], found["description"]) == ("READY", MARK)
+    assert found["workloadPolicy"] == {
+        "type": "HIGH_THROUGHPUT",
+        "acceleratorTopology": "4x4",
+        "acceleratorTopologyMode": "AUTO_CONNECT",
+    }
+    compute("DELETE", f"{POLICIES}/policy")
+    assert compute.get(f"{POLICIES}/policy")["status"] == "DELETING"
+    compute.pass_seconds(1)
+    assert compute("GET", f"{POLICIES}/policy")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        pytest.param({"workloadPolicy": {"type": "HIGH_THROUGHPUT"}}, "Required field 'resource.name'", id="no name"),
+        pytest.param(policy("Policy"), "Must be a match of regex", id="a capital letter"),
+        pytest.param(policy("p" * 64), "Must be a match of regex", id="a long name"),
+        pytest.param(policy("p-"), "Must be a match of regex", id="a hyphen at the end"),
+        pytest.param({"name": "p"}, "Exactly one type of policy", id="no kind of policy"),
+        pytest.param({"name": "p", "workloadPolicy": {}}, "workloadPolicy.type' not specified", id="no type"),
+        pytest.param(policy(type="FAST"), "Must be one of HIGH_AVAILABILITY", id="no such type"),
+        pytest.param(policy(topology="big"), "Must be a topology such as 4x4x4", id="no topology"),
+        pytest.param(policy(type="HIGH_AVAILABILITY"), "only with type HIGH_THROUGHPUT", id="a topology spread out"),
+        pytest.param(policy(maxTopologyDistance="BLOCK"), "together with maxTopologyDistance", id="both"),
+        pytest.param(
+            policy(topology=None, acceleratorTopologyMode="AUTO_CONNECT"),
+            "acceleratorTopology' not specified",
+            id="a mode alone",
+        ),
+        pytest.param({**policy(), "colour": "red"}, 'Unknown name "colour": Cannot find field', id="an unknown field"),
+        pytest.param({**policy(), "description": "x" * 2049}, "At most 2048", id="a long description"),
+        pytest.param([], "Expected an object", id="a list"),
+        pytest.param({**policy(), "name": 1}, "Invalid value at 'name': 1", id="a number for a name"),
+    ],
+)
+def test_a_policy_is_refused(compute: Compute, body: Any, text: str) -> None:
+    """What is wrong is told with 400, and nothing is made."""
+    status, answer = compute("POST", POLICIES, body)
+
+    assert status == 400
+    assert text in answer["error"]["message"]
+    assert "items" not in compute.get(POLICIES)
+
+
+def test_what_is_not_played_says_so(compute: Compute) -> None:
+    """A field or method that Compute Engine has and the simulator has not is answered with 501."""
+    status, answer = compute("POST", POLICIES, {"name": "p", "groupPlacementPolicy": {}})
+    assert (status, answer["error"]["errors"][0]["reason"]) == (501, "notImplemented")
+    assert compute("PATCH", f"{TEMPLATES}/template", {})[0] == 501
+    assert compute("GET", "/compute/v2/projects/proj")[0] == 404
+
+
+def test_a_template_is_made_and_cannot_be_changed(compute: Compute) -> None:
+    """A template shows what was sent and what Compute Engine fills in."""
+    compute.do("POST", TEMPLATES, template(model="FLEX_START"))
+    found = compute.get(f"{TEMPLATES}/template")
+    assert found["properties"]["scheduling"] == {
+        "automaticRestart": False,
+        "onHostMaintenance": "TERMINATE",
+        "preemptible": False,
+        "provisioningModel": "FLEX_START",
+        "instanceTerminationAction": "DELETE",
+        "maxRunDuration": {"seconds": "3600"},
+    }
+    assert found["properties"]["metadata"]["items"] == [{"key": "startup-script", "value": "#!/bin/sh"}]
+    assert "zone" not in found
+    assert "region" not in found
+    for method in ("PATCH", "PUT"):
+        assert compute(method, f"{TEMPLATES}/template", template())[0] == 501
+
+
+def test_a_regional_template_is_another_one(compute: Compute) -> None:
+    """The same name can be there globally and in a region."""
+    compute.do("POST", REGIONAL, template())
+    assert compute("GET", f"{TEMPLATES}/template")[0] == 404
+    compute.do("POST", TEMPLATES, template())
+    assert compute.get(f"{REGIONAL}/template")["region"].endswith("/regions/us-east5")
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        pytest.param({"machine_type": ""}, "properties.machineType' not specified", id="no machine type"),
+        pytest.param({"machine_type": "zones/z/machineTypes/m"}, "Must be the name of a machine type", id="a link"),
+        pytest.param({"disks": []}, "Exactly one boot disk", id="no disk"),
+        pytest.param({"disks": [{"boot": True}]}, "must have a source image", id="an empty disk"),
+        pytest.param({"networkInterfaces": []}, "At least one network interface", id="no network"),
+        pytest.param({"tags": {"items": ["A b"]}}, "properties.tags.items", id="a bad tag"),
+        pytest.param({"labels": {"A": "b"}}, "Not a label", id="a bad label"),
+        pytest.param({"serviceAccounts": [{}, {}]}, "At most one service account", id="two service accounts"),
+        pytest.param({"metadata": {"items": [{"key": "a b"}]}}, "[a-zA-Z0-9-_]{1,127}", id="a bad key"),
+        pytest.param({"metadata": {"items": [{"key": "a"}, {"key": "a"}]}}, "duplicate keys", id="a key twice"),
+        pytest.param(
+            {"metadata": {"items": [{"key": "a", "value": "x" * 262_145}]}}, "At most 262144 bytes", id="a long value"
+        ),
+        pytest.param(
+            {"metadata": {"items": [{"key": key, "value": "x" * 262_144} for key in "ab"]}},
+            "must be less than 524288",
+            id="much metadata",
+        ),
+        pytest.param({"scheduling": {"onHostMaintenance": "MIGRATE"}}, "Must be TERMINATE", id="chips that migrate"),
+        pytest.param({"scheduling": {"instanceTerminationAction": "STOP"}}, "standard VMs", id="an action for nothing"),
+        pytest.param({"model": "CHEAP"}, "Must be one of STANDARD, SPOT", id="no such model"),
+        pytest.param({"model": "SPOT", "scheduling": {"automaticRestart": True}}, "Must be false", id="spot restarts"),
+        pytest.param({"model": "SPOT", "reservationAffinity": affinity("r")}, "Can't consume", id="spot reserved"),
+        pytest.param(
+            {"model": "RESERVATION_BOUND", "scheduling": {"instanceTerminationAction": "STOP"}},
+            "Must be DELETE",
+            id="a stopped reservation",
+        ),
+        pytest.param(
+            {"model": "RESERVATION_BOUND", "reservationAffinity": {}}, "specific reservation", id="bound to nothing"
+        ),
+        pytest.param(
+            {"model": "FLEX_START", "scheduling": {"maxRunDuration": {"seconds": 1}}}, "from 600 to", id="a short run"
+        ),
+        pytest.param({"model": "FLEX_START", "scheduling": {"maxRunDuration": None}}, "Required", id="an endless run"),
+        pytest.param({"scheduling": {"maxRunDuration": {"seconds": 60}}}, "Required with a run", id="no action"),
+        pytest.param(
+            {"reservationAffinity": {"consumeReservationType": "ANY_RESERVATION"}},
+            "Not supported",
+            id="any",
+        ),
+        pytest.param({"reservationAffinity": {**affinity("r"), "key": "k"}}, "Must be compute.", id="another key"),
+        pytest.param({"reservationAffinity": {**affinity("r"), "values": ["a", "b"]}}, "Exactly one", id="two of them"),
+        pytest.param({"reservationAffinity": affinity("a/b")}, "Not the name of a reservation", id="a bad reservation"),
+        pytest.param({"reservationAffinity": {"key": "k"}}, "SPECIFIC_RESERVATION only", id="a key alone"),
+    ],
+)
+def test_a_template_is_refused(compute: Compute, changes: dict[str, Any], text: str) -> None:
+    """What is wrong is told with 400, and nothing is made."""
+    status, answer = compute("POST", TEMPLATES, template(**changes))
+
+    assert status == 400
+    assert text in answer["error"]["message"]
+    assert "items" not in compute.get(TEMPLATES)
+
+
+@pytest.mark.parametrize("path", [f"{POLICIES}/policy", f"{TEMPLATES}/template"])
+def test_what_a_group_uses_is_not_deleted(compute: Compute, path: str) -> None:
+    """Template and policy go only once the group is gone, also while it is being deleted."""
+    compute.slice()
+    status, answer = compute("DELETE", path)
+    assert (status, answer["error"]["errors"][0]["reason"]) == (400, "resourceInUseByAnotherResource")
+    assert "is already being used by 'projects/proj/zones/us-east5-a/instanceGroupManagers/group'" in str(answer)
+    compute("DELETE", f"{GROUPS}/group")
+    assert compute("DELETE", path)[0] == 400
+    compute.pass_seconds(10)
+    assert compute("DELETE", path)[0] == 200
+
+
+def test_names_are_taken_once(compute: Compute) -> None:
+    """A name is taken from its insert until its delete is done; then it can be had again, with another id."""
+    compute("POST", TEMPLATES, template())
+    for _ in range(2):
+        status, answer = compute("POST", TEMPLATES, template())
+        assert (status, answer["error"]["errors"][0]["reason"]) == (409, "alreadyExists")
+        compute.pass_seconds(1)
+    before = compute.get(f"{TEMPLATES}/template")["id"]
+    compute("DELETE", f"{TEMPLATES}/template")
+    assert compute("POST", TEMPLATES, template())[0] == 409
+    compute.pass_seconds(1)
+    compute.do("POST", TEMPLATES, template())
+    assert compute.get(f"{TEMPLATES}/template")["id"] != before
+
+
+def test_nothing_is_used_before_it_is_ready(compute: Compute) -> None:
+    """What is being made or deleted can't be deleted, and no group can use it."""
+    compute("POST", TEMPLATES, template())
+    compute("POST", POLICIES, policy())
+    for path in (f"{TEMPLATES}/template", f"{POLICIES}/policy"):
+        status, answer = compute("DELETE", path)
+        assert (status, answer["error"]["errors"][0]["reason"]) == (400, "resourceNotReady")
+    status, answer = compute("POST", GROUPS, group())
+    assert (status, answer["error"]["errors"][0]["reason"]) == (400, "resourceNotReady")
+    compute.pass_seconds(1)
+    compute("DELETE", f"{POLICIES}/policy")
+    assert compute("DELETE", f"{POLICIES}/policy")[0] == 400
+    assert compute("POST", GROUPS, group())[0] == 400
+
+
+def test_what_is_being_made_can_be_hidden(make_compute: Callable[..., Compute]) -> None:
+    """With visible_while_inserted off, a get and a list find only what is done, and the name is taken all the same."""
+    compute = make_compute(visible_while_inserted=False)
+    compute("POST", TEMPLATES, template())
+    assert compute("GET", f"{TEMPLATES}/template")[0] == 404
+    assert "items" not in compute.get(TEMPLATES)
+    assert compute("POST", TEMPLATES, template())[0] == 409
+    compute.pass_seconds(1)
+    assert len(compute.get(TEMPLATES)["items"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "path", "body", "where"),
+    [
+        ("INSTANCE_TEMPLATES", TEMPLATES, template, "Limit: 1.0 globally"),
+        ("RESOURCE_POLICIES", POLICIES, policy, "Limit: 1.0 in region us-east5"),
+    ],
+)
+def test_quotas_of_numbers(make_compute: Callable[..., Compute], metric: str, path: str, body: Any, where: str) -> None:
+    """One resource more than the quota is refused with 403 quotaExceeded."""
+    compute = make_compute(quotas={metric: 1})
+    compute.do("POST", path, body("a"))
+    status, answer = compute("POST", path, body("b"))
+    assert (status, answer["error"]["errors"][0]["reason"]) == (403, "quotaExceeded")
+    assert f"Quota '{metric}' exceeded.  {where}." == answer["error"]["message"]

@@ -1,0 +1,140 @@
+"""What to ask a simulated Compute Engine for, and ways to ask it in memory."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from provisioner.simulators.compute.api import Api, route
+from provisioner.simulators.compute.model import World
+from provisioner.simulators.compute.names import GLOBAL, REGIONS, ZONES, Scope
+from provisioner.simulators.http.exchange import RefusalError, Request
+from tests.support.clock import FakeClock
+
+PROJECT = "/compute/v1/projects/proj"
+POLICIES = f"{PROJECT}/regions/us-east5/resourcePolicies"
+TEMPLATES = f"{PROJECT}/global/instanceTemplates"
+GROUPS = f"{PROJECT}/zones/us-east5-a/instanceGroupManagers"
+INSTANCES = f"{PROJECT}/zones/us-east5-a/instances"
+OPERATIONS = f"{PROJECT}/zones/us-east5-a/operations"
+ZONE = Scope("proj", ZONES, "us-east5-a")
+REGION = Scope("proj", REGIONS, "us-east5")
+EVERYWHERE = Scope("proj", GLOBAL)
+MARK = "made by the tests"
+
+
+def policy(name: str = "policy", topology: str | None = "4x4", **changes: Any) -> dict[str, Any]:
+    """Return a workload policy of a slice."""
+    shape = {"acceleratorTopology": topology} if topology else {}
+    workload = {"type": "HIGH_THROUGHPUT", **shape, **changes}
+    return {"name": name, "description": MARK, "workloadPolicy": workload}
+
+
+def template(
+    name: str = "template", machine_type: str = "ct6e-standard-4t", model: str = "STANDARD", **changes: Any
+) -> dict[str, Any]:
+    """Return an instance template; `scheduling` is added to that of the model, other changes replace properties."""
+    scheduling: dict[str, Any] = {"onHostMaintenance": "TERMINATE", "provisioningModel": model}
+    properties: dict[str, Any] = {
+        "machineType": machine_type,
+        "metadata": {"items": [{"key": "startup-script", "value": "#!/bin/sh"}]},
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": "global/images/image"}}],
+        "networkInterfaces": [{"subnetwork": "default"}],
+    }
+    if model == "SPOT":
+        scheduling["instanceTerminationAction"] = "STOP"
+    if model == "RESERVATION_BOUND":
+        scheduling["instanceTerminationAction"] = "DELETE"
+        properties["reservationAffinity"] = affinity("res")
+    if model == "FLEX_START":
+        scheduling |= {"instanceTerminationAction": "DELETE", "maxRunDuration": {"seconds": "3600"}}
+    scheduling |= changes.pop("scheduling", {})
+    return {"name": name, "description": MARK, "properties": {**properties, "scheduling": scheduling, **changes}}
+
+
+def affinity(reservation: str) -> dict[str, Any]:
+    """Return what a template says of a reservation."""
+    key = "compute.googleapis.com/reservation-name"
+    return {"consumeReservationType": "SPECIFIC_RESERVATION", "key": key, "values": [reservation]}
+
+
+def group(name: str = "group", size: int = 4, mode: str = "BULK", policy: str | None = "policy", **changes: Any) -> Any:
+    """Return a managed instance group that is one slice."""
+    body: dict[str, Any] = {
+        "name": name,
+        "description": MARK,
+        "instanceTemplate": "projects/proj/global/instanceTemplates/template",
+        "targetSize": size,
+        "targetSizePolicy": {"mode": mode},
+        "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
+    }
+    if policy is not None:
+        body["resourcePolicies"] = {"workloadPolicy": f"projects/proj/regions/us-east5/resourcePolicies/{policy}"}
+    return {**body, **changes}
+
+
+class Compute:
+    """A world in memory with its API, and a clock that stands still until it is told."""
+
+    def __init__(self, world: World, clock: FakeClock) -> None:
+        self.world = world
+        self.clock = clock
+        self.api = Api(world)
+
+    def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Call, and return HTTP status and body."""
+        address = urlsplit(path)
+        try:
+            request = Request(
+                http_method=method, path=address.path, query=dict(parse_qsl(address.query)), headers={}, body=body
+            )
+            answer = self.api.handle(route(method, address.path), request)
+        except RefusalError as error:
+            return error.code, error.body(request_id="1")
+        return 200, json.loads(json.dumps(answer))
+
+    def get(self, path: str) -> Any:
+        """Return the body of what must be there."""
+        status, body = self("GET", path)
+        assert status == 200, body
+        return body
+
+    def do(self, method: str, path: str, body: Any = None) -> Any:
+        """Make a change that must be accepted, let its operation end, and return the operation as it was."""
+        status, operation = self(method, path, body)
+        assert status == 200, operation
+        self.pass_seconds(1)
+        return operation
+
+    def pass_seconds(self, seconds: float) -> None:
+        """Let time pass, step by step as the world has something to do."""
+        end = self.clock.seconds + seconds
+        while (due := self.world.advance()) is not None and (wait := (due - self.clock.now()).total_seconds()) >= 0:
+            if self.clock.seconds + wait > end:
+                break
+            self.clock.advance(wait + 1e-6)
+        self.clock.advance(max(end - self.clock.seconds, 0))
+        self.world.advance()
+
+    def slice(self, *, model: str = "STANDARD", **changes: Any) -> None:
+        """Make policy, template and group of a v6e 4x4 slice; its VMs have not begun to run."""
+        self.do("POST", POLICIES, policy())
+        self.do("POST", TEMPLATES, template(model=model))
+        self.do("POST", GROUPS, group(**changes))
+
+    def members(self, name: str = "group") -> list[dict[str, Any]]:
+        """Return the managed instances of a group."""
+        status, body = self("POST", f"{GROUPS}/{name}/listManagedInstances")
+        assert status == 200, body
+        found: list[dict[str, Any]] = body.get("managedInstances", [])
+        return found
+
+    def statuses(self, name: str = "group") -> list[str]:
+        """Return the statuses of a group's VMs, "" where there is none."""
+        return [member.get("instanceStatus", "") for member in self.members(name)]
+
+    def status(self, name: str = "group") -> dict[str, Any]:
+        """Return the status of a group."""
+        found: dict[str, Any] = self.get(f"{GROUPS}/{name}")["status"]
+        return found
