@@ -5,20 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
+from typing import NoReturn, Protocol
 
 import structlog
 
 from provisioner.admission.review import (
     Answer,
     Deferred,
+    Judgement,
     NotAReview,
     Request,
     encode_answer,
     encode_rejection,
     parse_review,
 )
-from provisioner.runtime.endpoints import Endpoint, Later
+from provisioner.runtime.endpoints import Endpoint, Later, Work
 from provisioner.runtime.pages import Content
 
 _log = structlog.get_logger(__name__)
@@ -34,54 +36,63 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hook:
-    """What answers the reviews of one path; called in threads."""
+    """What answers the reviews of one path."""
 
     name: str
     path: str
     answer: Callable[[Request], Answer | Deferred]
     #: What is answered where that fails.
     strict: bool = False
+    #: As of `Endpoint`: it takes no longer than reading the review does.
+    quick: bool = False
 
 
 def endpoint_of(hook: Hook, observer: Observer, *, clock: Callable[[], float] = time.perf_counter) -> Endpoint:
     """Return the endpoint of a webhook: any body gets a valid answer."""
 
-    def begin(body: bytes) -> Content | Later:
-        began = clock()
+    def begin(body: bytes, since: float) -> Content | Later:
         try:
             request = parse_review(body)
         except NotAReview as error:
-            observer.reviewed(hook.name, "malformed", clock() - began)
+            observer.reviewed(hook.name, "malformed", clock() - since)
             return Content(body=encode_rejection(str(error)), media_type=_JSON, status=400)
         # The objects need not wait along.
         head = replace(request, object={}, old_object={})
 
-        def go_on(judge: Callable[[], Answer | Deferred]) -> Content | Later:
-            found = _answered(hook, head, judge)
-            if callable(found):
-                return Later(answer=lambda: go_on(found))
-            outcome, encoded = found
-            observer.reviewed(hook.name, outcome, clock() - began)
+        def end(judge: Callable[[], Answer]) -> Content:
+            try:
+                outcome, given = _judged(judge(), head)
+                encoded = encode_answer(head, given)
+            except Exception:  # noqa: BLE001 - the edge of the process: whatever fails, the API server gets an answer
+                outcome, encoded = "failed", encode_answer(head, _failed(hook, head))
+            observer.reviewed(hook.name, outcome, clock() - since)
             return Content(body=encoded, media_type=_JSON)
 
-        return go_on(lambda: hook.answer(request))
+        async def wait(deferred: Deferred) -> Work:
+            try:
+                found = await deferred()
+            except Exception as error:  # noqa: BLE001 - as above
+                found = Judgement(judge=partial(_raise, error))
+            return Work(answer=partial(end, found.judge), quick=found.quick)
 
-    return Endpoint(path=hook.path, begin=begin)
+        try:
+            given = hook.answer(request)
+        except Exception as error:  # noqa: BLE001 - as above
+            return end(partial(_raise, error))
+        return Later(wait=partial(wait, given)) if callable(given) else end(lambda: given)
+
+    return Endpoint(path=hook.path, begin=begin, quick=hook.quick)
 
 
-def _answered(hook: Hook, request: Request, judge: Callable[[], Answer | Deferred]) -> tuple[str, bytes] | Deferred:
-    """Return what becomes of an object and the answer that says so, or the rest of the judgement."""
-    try:
-        given = judge()
-        if callable(given):
-            return given
-        outcome, given = _judged(given, request)
-        return outcome, encode_answer(request, given)
-    except Exception:  # noqa: BLE001 - the edge of the process: whatever fails, the API server gets an answer
-        _log.exception("webhook.failed", hook=hook.name, kind=request.kind, namespace=request.namespace)
-        text = f"tpu-provisioner: the webhook {hook.name} failed, see its log"
-        failed = Answer(denied=text) if hook.strict else Answer(warnings=(f"{text}; nothing was changed",))
-        return "failed", encode_answer(request, failed)
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+def _failed(hook: Hook, request: Request) -> Answer:
+    """Log what is being handled; return what is answered then."""
+    _log.exception("webhook.failed", hook=hook.name, kind=request.kind, namespace=request.namespace)
+    text = f"tpu-provisioner: the webhook {hook.name} failed, see its log"
+    return Answer(denied=text) if hook.strict else Answer(warnings=(f"{text}; nothing was changed",))
 
 
 def _judged(given: Answer, request: Request) -> tuple[str, Answer]:

@@ -7,7 +7,7 @@ Kubernetes 1.19. Both are sent in both versions; an API server ignores what it d
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -69,8 +69,17 @@ class Answer:
     patch: tuple[Operation, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What there is to do once everything is known."""
+
+    judge: Callable[[], Answer]
+    #: It takes a millisecond or two at most, with what the answer is encoded in.
+    quick: bool = True
+
+
 #: The rest of a judgement, which has to wait for somebody else, such as the API server.
-Deferred = Callable[[], Answer]
+Deferred = Callable[[], Awaitable[Judgement]]
 
 
 def parse_review(body: bytes) -> Request:

@@ -90,6 +90,22 @@ def needs_owner(pod: TpuPod) -> bool:
     return owner_to_read(pod) is not None and not (one_host and not _slices_together(pod))
 
 
+def host_names_to_write(pod: TpuPod, owner: Mapping[str, Any]) -> int:
+    """Return about how many host names the variables of all containers have: nearly all of what it takes to tell them.
+
+    `owner` is that of `inject`.
+    """
+    layout = _layout(pod)
+    if layout is not None:
+        pods = layout.pods
+    else:
+        try:
+            pods = numbering_of(pod, owner).pods
+        except NumberingError:
+            return 0
+    return pods * len(pod.containers) ** 2
+
+
 def inject(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Injected:
     """Return the patch that gives a pod its variables; `owner` is the raw object that `owner_to_read` names."""
     problems: list[str] = []

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
-from provisioner.admission.review import Answer, Deferred, Request
-from provisioner.environment.inject import Injection, Settings, Wrong, inject, needs_owner, owner_is_asked, wanted
+from provisioner.admission.review import Answer, Request
+from provisioner.environment.inject import (
+    Injection,
+    Settings,
+    Wrong,
+    host_names_to_write,
+    inject,
+    needs_owner,
+    owner_is_asked,
+    wanted,
+)
 from provisioner.environment.numbering import OwnerKey, owner_to_read
 from provisioner.environment.pods import TpuPod, read_pod, wish_of
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
+
+#: So many are written in a fraction of a millisecond.
+_MANY_HOST_NAMES = 1000
 
 #: Reads an owner as it is at this moment; None where there is none. Raises OwnerError.
 ReadOwner = Callable[[OwnerKey], Mapping[str, Any] | None]
@@ -21,14 +33,45 @@ class OwnerError(Exception):
     """An owner could not be read; the text says why."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """What there is still to do for a pod."""
+
+    pod: TpuPod
+    settings: Settings
+    #: What has to be read before; None: nothing.
+    key: OwnerKey | None
+
+    def judge(self, owner: Mapping[str, Any] | None) -> Answer:
+        """Answer with what was read; None where there is nothing of that name."""
+        if owner is None:
+            return self.without("it does not exist")
+        return _judged(self.pod, owner, self.settings)
+
+    def without(self, why: str) -> Answer:
+        """Answer although it could not be read."""
+        title = self.key.title if self.key is not None else ""
+        told = f"{self.pod.title}: {title} could not be read ({why}), so that its TPU variables cannot be told"
+        return _told(told, self.settings)
+
+    def is_long(self, owner: Mapping[str, Any] | None) -> bool:
+        """Whether the answer has so many host names that it takes its time."""
+        return host_names_to_write(self.pod, owner or {}) > _MANY_HOST_NAMES
+
+
 def review_pod(request: Request, read_owner: ReadOwner, settings: Settings) -> Answer:
     """Answer the review of a pod; objects of other kinds, and pods without chips, are admitted as they are."""
-    answer = judge_pod(request, read_owner, settings)
-    return answer() if callable(answer) else answer
+    found = judge_pod(request, settings)
+    if isinstance(found, Answer):
+        return found
+    try:
+        return found.judge({} if found.key is None else read_owner(found.key))
+    except OwnerError as error:
+        return found.without(str(error))
 
 
-def judge_pod(request: Request, read_owner: ReadOwner, settings: Settings) -> Answer | Deferred:
-    """Answer as `review_pod` does; where the owner has to be read, return what reads it and answers."""
+def judge_pod(request: Request, settings: Settings) -> Answer | Rest:
+    """Answer as `review_pod` does; where the owner has to be read, or the answer takes its time, return the rest."""
     if request.kind != "Pod" or request.operation != "CREATE" or settings.injection is Injection.OFF:
         return Answer()
     try:
@@ -43,18 +86,8 @@ def judge_pod(request: Request, read_owner: ReadOwner, settings: Settings) -> An
     asked = owner_is_asked(pod, settings)
     if not asked and not wanted(pod, {}, settings):
         return Answer()
-    key = owner_to_read(pod) if asked or needs_owner(pod) else None
-    return _judged(pod, {}, settings) if key is None else partial(_with_owner, pod, key, read_owner, settings)
-
-
-def _with_owner(pod: TpuPod, key: OwnerKey, read_owner: ReadOwner, settings: Settings) -> Answer:
-    try:
-        owner = read_owner(key)
-    except OwnerError as error:
-        return _told(_unread(pod, key, str(error)), settings)
-    if owner is None:
-        return _told(_unread(pod, key, "it does not exist"), settings)
-    return _judged(pod, owner, settings)
+    rest = Rest(pod=pod, settings=settings, key=owner_to_read(pod) if asked or needs_owner(pod) else None)
+    return rest if rest.key is not None or rest.is_long({}) else rest.judge({})
 
 
 def _judged(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Answer:
@@ -65,10 +98,6 @@ def _judged(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Answer
     if problems and settings.wrong is Wrong.DENY:
         return Answer(denied=" ".join(problems))
     return Answer(patch=injected.patch, warnings=problems)
-
-
-def _unread(pod: TpuPod, key: OwnerKey, why: str) -> str:
-    return f"{pod.title}: {key.title} could not be read ({why}), so that its TPU variables cannot be told"
 
 
 def _told(problem: str, settings: Settings) -> Answer:

@@ -30,6 +30,7 @@ from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
 from provisioner import __version__
 from provisioner.kube import errors
 from provisioner.kube.protocol import ANSWER_BYTES, DEFAULT_TIMEOUTS, PAGE_BYTES, PAGE_SIZE, JsonObject, Page, Timeouts
+from provisioner.kube.route import Route, find_route
 from provisioner.kube.wire import (
     CHUNK_BYTES,
     TRANSPORT_ERRORS,
@@ -41,6 +42,7 @@ from provisioner.kube.wire import (
 )
 
 _JSON = "application/json"
+_IN_CLUSTER = "in-cluster"
 #: What cannot be had so comes whole, which does no harm.
 _LIST_OF_METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
 _METADATA = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_JSON}"
@@ -99,6 +101,16 @@ class KubeApi:
         None where it trusts the public roots, or verifies nothing (plain http, insecure-skip-tls-verify).
         """
         return self._ca_pem
+
+    def route(self) -> Route | None:
+        """Return the way to the server for who speaks HTTP alone; None where that takes what only urllib3 knows."""
+        in_cluster = self._context_name == _IN_CLUSTER
+        return find_route(self._configuration, self._pool, self._headers_of_get, in_cluster=in_cluster)
+
+    def _headers_of_get(self, path: str) -> Mapping[str, str]:
+        headers = {"accept": _JSON, "user-agent": USER_AGENT}
+        self._authorize("GET", path, headers=headers, parameters=[])
+        return headers
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -285,7 +297,7 @@ def _connect_in_cluster(configuration: Configuration, environment: Mapping[str, 
             f"the pod's service account can't be used: {_wrong_with(error)}. Mount the service account token in the "
             "pod, or specify a kubeconfig."
         ) from error
-    return KubeApi(ApiClient(configuration), context_name="in-cluster", ca_pem=ca_pem)
+    return KubeApi(ApiClient(configuration), context_name=_IN_CLUSTER, ca_pem=ca_pem)
 
 
 def _connect_by_kubeconfig(configuration: Configuration, kubeconfig: str, context: str | None) -> KubeApi:

@@ -1,8 +1,9 @@
 """Endpoints that take a JSON body and answer at once: what callers wait for, such as an API server for a webhook.
 
-Bodies are answered in three lanes, each with its own threads, so that none waits for what is slower than itself: small
-bodies; large ones, one at a time; and answers that wait for somebody else (`Later`). When all threads of a lane work,
-its requests wait for their turn, up to a limit; more are answered 503 at once, so that a caller learns it in time.
+What is quick is answered in the event loop, because a thread costs as much as a whole answer. The rest has lanes, so
+that nothing waits for what is slower than itself: small bodies in threads; large ones, one at a time; and answers that
+wait for somebody else (`Later`). When all places of a lane are taken, its requests wait for their turn, up to a limit;
+more are answered 503 at once, so that a caller learns it in time.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -22,81 +25,86 @@ from provisioner.runtime.connections import Limits
 from provisioner.runtime.http import Address, HttpServer
 from provisioner.runtime.pages import Content
 
+_T = TypeVar("_T")
+
 _JSON = "application/json"
 #: Larger bodies take their time and memory: a decoded one needs up to thirty times its size.
 _LARGE_BYTES = 128 * 1024
+#: So many bytes, objects and lists are decoded and read in a millisecond or two, whatever they say.
+_QUICK_BYTES = 64 * 1024
+_QUICK_PARTS = 1000
 #: A request that has waited for so long for its turn is not begun: its caller would have gone when it is answered.
 _PATIENCE_SECONDS = 4.0
 _BUSY = "too many requests at once\n"
+#: More threads would not be faster: Python computes in one at a time.
+_SMALL_AT_ONCE, _LARGE_AT_ONCE = 4, 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What makes an answer."""
+
+    answer: Callable[[], Content]
+    #: It takes a millisecond or two at most, and is done in the event loop; otherwise in a thread.
+    quick: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Later:
-    """The rest of an answer, which has to wait for somebody else."""
+    """The rest of an answer, which has to wait for somebody else; awaited in the event loop."""
 
-    answer: Callable[[], Content | Later]
+    wait: Callable[[], Awaitable[Work]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """A path, and how a body that is posted there is answered; called in a thread."""
+    """A path, and how a body that is posted there is answered."""
 
     path: str
-    begin: Callable[[bytes], Content | Later]
-
-    def answer(self, body: bytes) -> Content:
-        """Return the whole answer, and wait for it."""
-        content = self.begin(body)
-        while isinstance(content, Later):
-            content = content.answer()
-        return content
+    #: Takes the body, and since when it is there (of `time.perf_counter`).
+    begin: Callable[[bytes, float], Content | Later]
+    #: It takes no longer than reading the body does: small ones are begun in the event loop, all others in threads.
+    quick: bool = False
 
 
 class _Busy(Exception):  # noqa: N818 - it names what the server is
-    """There is no thread for a request now, nor soon."""
+    """There is no place for a request now, nor soon."""
 
 
 class _Lane:
-    """Some threads, and a bounded queue for them; used from one event loop."""
+    """Some places, and a bounded queue for them; used from one event loop."""
 
     def __init__(
         self,
-        name: str,
         *,
-        threads: int,
+        places: int,
         waiting: int,
         most_bytes: int | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"endpoint-{name}")
-        self._free = threads + waiting
+        self._places = asyncio.Semaphore(places)
+        self._free = places + waiting
         self._most_bytes = most_bytes
         self._bytes = 0
         self._monotonic = monotonic
 
-    async def run(self, work: Callable[[], Content | Later], size_bytes: int = 0) -> Content | Later:
-        """Return what `work` returns in a thread; raise _Busy where it is not begun."""
+    @asynccontextmanager
+    async def place(self, size_bytes: int = 0) -> AsyncIterator[None]:
+        """Wait for a place, and give it back in the end; raise _Busy where there is none in time."""
         full = self._most_bytes is not None and self._bytes and self._bytes + size_bytes > self._most_bytes
         if not self._free or full:
             raise _Busy
         latest = self._monotonic() + _PATIENCE_SECONDS
-
-        def begin() -> Content | Later | None:
-            return None if self._monotonic() > latest else work()
-
-        future = asyncio.get_running_loop().run_in_executor(self._threads, begin)
-        # Until it ends, also where the client has gone meanwhile.
         self._free -= 1
         self._bytes += size_bytes
-        future.add_done_callback(lambda _: self._leave(size_bytes))
-        content = await future
-        if content is None:
-            raise _Busy
-        return content
-
-    def _leave(self, size_bytes: int) -> None:
-        self._free += 1
-        self._bytes -= size_bytes
+        try:
+            async with self._places:
+                if self._monotonic() > latest:
+                    raise _Busy
+                yield
+        finally:
+            self._free += 1
+            self._bytes -= size_bytes
 
 
 class _App:
@@ -105,10 +113,10 @@ class _App:
     def __init__(self, name: str, endpoints: Sequence[Endpoint]) -> None:
         self._greeting = f"{name}\n"
         self._endpoints = {each.path: each for each in endpoints}
-        # More threads would not be faster: Python computes in one at a time.
-        self._small = _Lane("small", threads=4, waiting=256)
-        self._large = _Lane("large", threads=1, waiting=64, most_bytes=24 * 1024 * 1024)
-        self._later = _Lane("later", threads=64, waiting=256)
+        self._threads = ThreadPoolExecutor(_SMALL_AT_ONCE + _LARGE_AT_ONCE, thread_name_prefix="endpoint")
+        self._small = _Lane(places=_SMALL_AT_ONCE, waiting=256)
+        self._large = _Lane(places=_LARGE_AT_ONCE, waiting=64, most_bytes=24 * 1024 * 1024)
+        self._later = _Lane(places=64, waiting=256)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -116,7 +124,7 @@ class _App:
         await response(scope, receive, send)
 
     async def _respond(self, request: Request) -> Response:
-        path = request.url.path
+        path = request.scope["path"]
         if path == "/" and request.method in ("GET", "HEAD"):
             return PlainTextResponse(self._greeting)
         endpoint = self._endpoints.get(path)
@@ -128,20 +136,38 @@ class _App:
             return PlainTextResponse(f"the content type must be {_JSON}\n", 415)
         body = await request.body()
         try:
-            content = await self._answer(endpoint, body)
+            content = await self._answer(endpoint, body, time.perf_counter())
         except _Busy:
             return PlainTextResponse(_BUSY, 503, {"Retry-After": "1"})
         return Response(content.body, content.status, dict(content.headers), content.media_type)
 
-    async def _answer(self, endpoint: Endpoint, body: bytes) -> Content:
+    async def _answer(self, endpoint: Endpoint, body: bytes, since: float) -> Content:
         if len(body) > _LARGE_BYTES:
-            # Its rest is answered here, too: nobody keeps many of them while they wait.
-            content = await self._large.run(lambda: endpoint.answer(body), len(body))
+            async with self._large.place(len(body)):
+                # Its rest is answered here, too: nobody keeps many of them while they wait.
+                content = await self._in_thread(lambda: endpoint.begin(body, since))
+                return await self._in_thread((await content.wait()).answer) if isinstance(content, Later) else content
+        if endpoint.quick and _is_quick(body):
+            content = endpoint.begin(body, since)
         else:
-            content = await self._small.run(lambda: endpoint.begin(body))
-        while isinstance(content, Later):
-            content = await self._later.run(content.answer)
-        return content
+            async with self._small.place():
+                content = await self._in_thread(lambda: endpoint.begin(body, since))
+        return await self._finish(content) if isinstance(content, Later) else content
+
+    async def _finish(self, later: Later) -> Content:
+        async with self._later.place():
+            work = await later.wait()
+        if work.quick:
+            return work.answer()
+        async with self._small.place():
+            return await self._in_thread(work.answer)
+
+    async def _in_thread(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _is_quick(body: bytes) -> bool:
+    return len(body) <= _QUICK_BYTES and body.count(b"{") + body.count(b"[") <= _QUICK_PARTS
 
 
 def make_endpoint_server(
@@ -151,7 +177,11 @@ def make_endpoint_server(
     *,
     limits: Limits,
     tls: ssl.SSLContext | None = None,
+    at_end: Callable[[], None] = lambda: None,
 ) -> HttpServer:
-    """Return a server of endpoints; at / it tells its name, as probes of what it replaces ask there."""
+    """Return a server of endpoints; at / it tells its name, as probes of what it replaces ask there.
+
+    `at_end` is called in the event loop when it ends.
+    """
     app: ASGIApp = _App(name, endpoints)
-    return HttpServer({address: app}, name=name, limits=limits, tls=tls)
+    return HttpServer({address: app}, name=name, limits=limits, tls=tls, at_end=at_end)

@@ -65,13 +65,18 @@ class HttpServer:
         limits: Limits = _LIMITS,
         tls: ssl.SSLContext | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        at_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """`name` is sent in the Server header; without `tls` connections are not encrypted."""
+        """`name` is sent in the Server header; without `tls` connections are not encrypted.
+
+        `at_end` is called in the event loop when it ends.
+        """
         self._apps = apps
         self._name = name
         self._limits = limits
         self._tls = tls
         self._monotonic = monotonic
+        self._at_end = at_end
         self._sockets: list[socket.socket] = []
         self._servers: list[uvicorn.Server] = []
         self._thread: threading.Thread | None = None
@@ -141,6 +146,7 @@ class HttpServer:
             looking.cancel()
             for connection in self._connections():
                 connection.cut()
+            self._at_end()
             # Connections are closed in the next turn of the loop.
             await asyncio.sleep(0)
 

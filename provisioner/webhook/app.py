@@ -17,10 +17,12 @@ import provisioner
 from provisioner.admission.files import CertificateFiles
 from provisioner.admission.hooks import Hook, endpoint_of
 from provisioner.admission.keeper import Keeper, Registration
+from provisioner.admission.review import Answer, Deferred, Request
 from provisioner.environment import Injection, Wrong
 from provisioner.environment import Settings as EnvironmentSettings
 from provisioner.environment.review import judge_pod
 from provisioner.kube.protocol import Api
+from provisioner.kube.reader import Reader, reader_of
 from provisioner.runtime import garbage, signals
 from provisioner.runtime.connections import Limits
 from provisioner.runtime.endpoints import make_endpoint_server
@@ -153,11 +155,17 @@ def build(
     address = parse_address(addresses.webhooks)
     if address is None:
         raise ServerError("the address of the webhooks cannot be disabled")
-    hooks = make_hooks(settings, api, variables or {})
+    reader = reader_of(api)
+    hooks = make_hooks(settings, reader, variables or {})
     for each in hooks:
         metrics.know(each.name)
     server = make_endpoint_server(
-        NAME, address, [endpoint_of(each, metrics) for each in hooks], limits=_LIMITS, tls=context
+        NAME,
+        address,
+        [endpoint_of(each, metrics) for each in hooks],
+        limits=_LIMITS,
+        tls=context,
+        at_end=reader.close,
     )
     webhook: WebhookServer
     status = make_status_server(
@@ -176,12 +184,17 @@ def build(
     return webhook
 
 
-def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]) -> list[Hook]:
+def make_hooks(settings: WebhookSettings, reader: Reader, variables: Mapping[str, str]) -> list[Hook]:
     """Return the webhooks of all products. Raises SettingsError where the provisioner's settings are invalid."""
     environment = EnvironmentSettings(
         injection=Injection(settings.injection), topology=settings.topology, wrong=Wrong(settings.wrong)
     )
-    owners = Owners(api)
+    owners = Owners(reader)
+
+    def environment_of(request: Request) -> Answer | Deferred:
+        found = judge_pod(request, environment)
+        return found if isinstance(found, Answer) else partial(owners.finish, found)
+
     changes = JobChanges(
         job_key=settings.job_key_selector,
         location_hint=settings.location_hint,
@@ -193,10 +206,11 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
             name="environment",
             # The path of gke-tpu-env-injector.
             path="/mutate",
-            answer=partial(judge_pod, read_owner=owners.read, settings=environment),
+            answer=environment_of,
             strict=environment.wrong is Wrong.DENY,
+            quick=True,
         ),
-        Hook(name="jobs", path="/mutate/jobs", answer=partial(review_job, changes=changes)),
+        Hook(name="jobs", path="/mutate/jobs", answer=partial(review_job, changes=changes), quick=True),
         # Namespaces choose a path by their label, so that the server need not read them. None is strict: a failure of
         # the server is no mistake of the workload.
         *(

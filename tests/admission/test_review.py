@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from typing import Any
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from provisioner.admission.hooks import Hook, endpoint_of
 from provisioner.admission.patch import Operation, PatchError, apply_patch, pointer
-from provisioner.admission.review import Answer, Deferred, Request, encode_answer, parse_review
-from provisioner.runtime.endpoints import Later
+from provisioner.admission.review import Answer, Deferred, Judgement, Request, encode_answer, parse_review
+from provisioner.runtime.endpoints import Later, Work
+from tests.support.endpoints import answer_of
 
 VERSIONS = ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]
 
@@ -49,10 +51,7 @@ def post(
         return answer
 
     endpoint = endpoint_of(Hook(name="pods", path="/mutate", answer=respond, strict=strict), counted)
-    content = endpoint.begin(body if isinstance(body, bytes) else json.dumps(body).encode())
-    while isinstance(content, Later):
-        assert not counted.outcomes
-        content = content.answer()
+    content = answer_of(endpoint, body if isinstance(body, bytes) else json.dumps(body).encode())
     return content.status, json.loads(content.body), counted.outcomes
 
 
@@ -104,17 +103,57 @@ def test_what_a_terminal_would_obey_is_not_shown(answer: Answer):
 
 
 def test_a_judgement_that_waits_for_somebody_else_is_made_later():
-    def later() -> Answer:
-        return Answer(warnings=("at last",))
+    async def later() -> Judgement:
+        return Judgement(judge=lambda: Answer(warnings=("at last",)))
 
     status, answer, outcomes = post(review(), later)
     assert (status, outcomes) == (200, ["warned"])
     assert answer["response"]["warnings"] == ["at last"]
 
-    def fails() -> Answer:
+    async def fails() -> Judgement:
         raise ValueError("boom")
 
-    assert post(review(), fails)[2] == ["failed"]
+    def boom() -> Answer:
+        raise ValueError("boom")
+
+    async def fails_later() -> Judgement:
+        return Judgement(judge=boom)
+
+    for each in (fails, fails_later):
+        _, answer, outcomes = post(review(), each)
+        assert outcomes == ["failed"]
+        assert answer["response"]["warnings"] == [
+            "tpu-provisioner: the webhook pods failed, see its log; nothing was changed"
+        ]
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_what_waits_says_what_takes_its_time(quick: bool):
+    async def later() -> Judgement:
+        return Judgement(judge=Answer, quick=quick)
+
+    endpoint = endpoint_of(Hook(name="pods", path="/mutate", answer=lambda _: later), Counted())
+    begun = endpoint.begin(json.dumps(review()).encode(), 0.0)
+    assert isinstance(begun, Later)
+    assert asyncio.run(_awaited(begun)).quick == quick
+
+
+async def _awaited(later: Later) -> Work:
+    return await later.wait()
+
+
+def test_the_time_of_a_review_begins_when_its_body_is_there():
+    """Also where it has to wait for its turn."""
+    seen = []
+
+    class Timed:
+        def reviewed(self, hook: str, outcome: str, seconds: float) -> None:
+            seen.append(seconds)
+
+    endpoint = endpoint_of(Hook(name="pods", path="/mutate", answer=lambda _: Answer()), Timed(), clock=lambda: 12.0)
+    endpoint.begin(json.dumps(review()).encode(), 9.5)
+    endpoint.begin(b"[]", 9.0)
+    assert seen == [2.5, 3.0]
 
 
 def test_a_body_of_more_parts_than_any_object_has_is_not_decoded():

@@ -1,75 +1,253 @@
-"""Lanes of endpoints: what is slow or large has bounds of its own, and what waited for too long is not begun."""
+"""Endpoints: what is quick waits for no thread; what is slow, large or waits for others has bounds of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from provisioner.runtime.endpoints import Later, _Busy, _Lane
+from provisioner.runtime import endpoints
+from provisioner.runtime.endpoints import Endpoint, Later, Work, _App, _Busy, _Lane
 from provisioner.runtime.pages import Content
 
 DONE = Content(body=b"done", media_type="text/plain")
+#: The machine may be busy.
+pytestmark = pytest.mark.timeout(30)
 
 
-async def begun(lane: _Lane, work: Callable[[], Content | Later], size_bytes: int = 0) -> asyncio.Task[Content | Later]:
-    task = asyncio.ensure_future(lane.run(work, size_bytes))
-    await asyncio.sleep(0)
+async def settle() -> None:
+    """Let everything that can go on do so."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def held(lane: _Lane, go_on: asyncio.Event, size_bytes: int = 0) -> asyncio.Task[None]:
+    """Take a place until somebody says so."""
+
+    async def hold() -> None:
+        async with lane.place(size_bytes):
+            await go_on.wait()
+
+    task = asyncio.ensure_future(hold())
+    await settle()
     return task
 
 
 def test_a_full_lane_refuses_and_has_room_again():
     async def play() -> None:
-        lane, go_on = _Lane("test", threads=1, waiting=1), threading.Event()
-
-        def wait() -> Content:
-            go_on.wait(10)
-            return DONE
-
-        first, second = await begun(lane, wait), await begun(lane, wait)
+        lane, go_on = _Lane(places=1, waiting=1), asyncio.Event()
+        tasks = [await held(lane, go_on) for _ in range(2)]
         with pytest.raises(_Busy):
-            await lane.run(lambda: DONE)
+            async with lane.place():
+                pass
         go_on.set()
-        assert await asyncio.gather(first, second) == [DONE, DONE]
-        assert await lane.run(lambda: DONE) == DONE
+        await asyncio.gather(*tasks)
+        async with lane.place():
+            pass
 
     asyncio.run(play())
 
 
 def test_large_bodies_wait_within_their_bytes_and_one_of_any_size_is_taken():
     async def play() -> None:
-        lane, go_on = _Lane("test", threads=1, waiting=9, most_bytes=100), threading.Event()
-
-        def wait() -> Content:
-            go_on.wait(10)
-            return DONE
-
-        tasks = [await begun(lane, wait, 60), await begun(lane, wait, 40)]
+        lane, go_on = _Lane(places=1, waiting=9, most_bytes=100), asyncio.Event()
+        tasks = [await held(lane, go_on, size) for size in (60, 40)]
         with pytest.raises(_Busy):
-            await lane.run(lambda: DONE, 1)
+            async with lane.place(1):
+                pass
         go_on.set()
-        assert await asyncio.gather(*tasks) == [DONE, DONE]
-        assert await lane.run(lambda: DONE, 1000) == DONE
+        await asyncio.gather(*tasks)
+        async with lane.place(1000):
+            pass
 
     asyncio.run(play())
 
 
 def test_what_waited_for_too_long_is_not_begun():
     async def play() -> None:
-        now, go_on = {"now": 0.0}, threading.Event()
-        lane = _Lane("test", threads=1, waiting=9, monotonic=lambda: now["now"])
-
-        def wait() -> Content:
-            go_on.wait(10)
-            return DONE
-
-        first, late = await begun(lane, wait), await begun(lane, lambda: pytest.fail("it was begun"))
+        now, go_on = {"now": 0.0}, asyncio.Event()
+        lane = _Lane(places=1, waiting=9, monotonic=lambda: now["now"])
+        first, late = await held(lane, go_on), await held(lane, go_on)
         now["now"] = 5.0
         go_on.set()
-        assert await first == DONE
+        await first
         with pytest.raises(_Busy):
             await late
+        async with lane.place():
+            pass
 
     asyncio.run(play())
+
+
+def test_who_leaves_while_waiting_gives_the_place_back():
+    async def play() -> None:
+        lane, go_on = _Lane(places=1, waiting=1), asyncio.Event()
+        first, second = await held(lane, go_on), await held(lane, go_on)
+        second.cancel()
+        first.cancel()
+        await asyncio.wait([first, second])
+        tasks = [await held(lane, go_on) for _ in range(2)]
+        go_on.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(play())
+
+
+Respond = Callable[..., Awaitable[tuple[int, bytes]]]
+
+
+@asynccontextmanager
+async def serving(*each: Endpoint) -> AsyncIterator[Respond]:
+    """Give what posts a body to an app and returns status and body of the answer."""
+    app = _App("a-server", each)
+
+    async def respond(path: str, body: bytes = b"{}") -> tuple[int, bytes]:
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
+        await app(scope, receive, send)
+        return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+    yield respond
+    app._threads.shutdown()
+
+
+LARGE = b" " * 200_000
+
+
+@pytest.mark.parametrize(
+    ("quick", "body", "in_loop"),
+    [
+        pytest.param(True, b"{}", True, id="a small body, read quickly"),
+        pytest.param(False, b"{}", False, id="a small body that takes its time"),
+        pytest.param(True, b" " * 64 * 1024, True, id="64 KiB"),
+        pytest.param(True, b" " * (64 * 1024 + 1), False, id="more"),
+        pytest.param(True, b"[{}," * 500, True, id="a thousand objects and lists"),
+        pytest.param(True, b"[{}," * 500 + b"{", False, id="one more"),
+        pytest.param(True, LARGE, False, id="a large body"),
+    ],
+)
+@pytest.mark.parametrize("later", [None, True, False], ids=["at once", "later, quick", "later, slow"])
+def test_what_the_event_loop_does_itself(*, quick: bool, body: bytes, in_loop: bool, later: bool | None):
+    """Nothing that could hold up the others; and the rest of what is large takes no other place."""
+    threads: list[bool] = []
+
+    def note() -> Content:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return DONE
+
+    async def wait() -> Work:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return Work(answer=note, quick=bool(later))
+
+    def begin(got: bytes, _since: float) -> Content | Later:
+        assert got == body
+        return note() if later is None else (note(), Later(wait=wait))[1]
+
+    async def play() -> None:
+        async with serving(Endpoint(path="/", begin=begin, quick=quick)) as respond:
+            assert await respond("/", body) == (200, b"done")
+
+    asyncio.run(play())
+    assert threads == [in_loop] + ([] if later is None else [True, later and len(body) < len(LARGE)])
+
+
+def test_the_time_is_that_of_the_whole_body():
+    """Waiting for a turn counts."""
+    since = []
+
+    def begin(_body: bytes, at: float) -> Content:
+        since.append(time.perf_counter() - at)
+        return DONE
+
+    async def play() -> None:
+        go_on = threading.Event()
+        slow = Endpoint(path="/slow", begin=lambda _body, _at: (go_on.wait(10), DONE)[1])
+        async with serving(slow, Endpoint(path="/", begin=begin)) as respond:
+            waiting = [asyncio.ensure_future(respond("/slow")) for _ in range(4)]
+            await settle()
+            late = asyncio.ensure_future(respond("/"))
+            await asyncio.sleep(0.05)
+            go_on.set()
+            await asyncio.gather(*waiting, late)
+
+    asyncio.run(play())
+    assert since[0] >= 0.05
+
+
+def test_nobody_waits_for_what_is_slower(monkeypatch: pytest.MonkeyPatch):
+    """While all places for slow, large and waiting answers are taken, quick ones are given, and more are refused."""
+    monkeypatch.setattr(endpoints, "_SMALL_AT_ONCE", 2)
+    go_on, hang_on = threading.Event(), asyncio.Event()
+
+    def slow(_body: bytes, _since: float) -> Content:
+        go_on.wait(20)
+        return DONE
+
+    async def hang() -> Work:
+        await hang_on.wait()
+        return Work(answer=lambda: DONE, quick=True)
+
+    paths = [
+        Endpoint(path="/slow", begin=slow),
+        Endpoint(path="/later", begin=lambda _body, _since: Later(wait=hang), quick=True),
+        Endpoint(path="/quick", begin=lambda _body, _since: DONE, quick=True),
+    ]
+
+    async def play() -> None:
+        async with serving(*paths) as respond:
+            many = [asyncio.ensure_future(respond("/slow")) for _ in range(300)]
+            many += [asyncio.ensure_future(respond("/slow", LARGE)) for _ in range(100)]
+            many += [asyncio.ensure_future(respond("/later")) for _ in range(400)]
+            await settle()
+            refused = [each.result()[0] for each in many if each.done()]
+            # 2 and 256 of the slow, 1 and 64 of the large, 64 and 256 of those that wait are kept.
+            assert refused == [503] * (800 - 258 - 65 - 320)
+            assert await respond("/quick") == (200, b"done")
+            go_on.set()
+            hang_on.set()
+            assert sorted(status for status, _ in await asyncio.gather(*many)) == [200] * 643 + [503] * 157
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/", [], 200),
+        ("POST", "/", [], 404),
+        ("GET", "/here", [], 405),
+        ("POST", "/here", [], 415),
+        ("POST", "/here", [(b"content-type", b"text/plain")], 415),
+        ("POST", "/here", [(b"content-type", b"Application/JSON; charset=utf-8")], 200),
+        ("POST", "/there", [(b"content-type", b"application/json")], 404),
+    ],
+)
+def test_what_is_asked_for(method: str, path: str, headers: list[tuple[bytes, bytes]], status: int):
+    async def play() -> int:
+        app = _App("a-server", [Endpoint(path="/here", begin=lambda _body, _since: DONE, quick=True)])
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"{}", "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": b""}
+        await app(scope, receive, send)
+        return int(sent[0]["status"])
+
+    assert asyncio.run(play()) == status

@@ -18,6 +18,7 @@ from provisioner.admission.hooks import endpoint_of
 from provisioner.admission.patch import Operation, apply_patch
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.webhook.app import make_hooks
+from tests.support.endpoints import Reads, answer_of
 from tests.support.kube import FakeKube
 
 CASES = sorted(Path("tests/data/admission").glob("*.json"))
@@ -36,8 +37,10 @@ def answer_to(case: dict[str, Any], review: dict[str, Any]) -> dict[str, Any]:
     kube = FakeKube()
     for path, owner in case["owners"].items():
         kube.put_object(path, owner)
-    [hook] = [each for each in make_hooks(WebhookSettings(**case["settings"]), kube, {}) if each.path == "/mutate"]
-    content = endpoint_of(hook, Unwatched()).answer(json.dumps(review).encode())
+    [hook] = [
+        each for each in make_hooks(WebhookSettings(**case["settings"]), Reads(kube), {}) if each.path == "/mutate"
+    ]
+    content = answer_of(endpoint_of(hook, Unwatched()), json.dumps(review).encode())
     assert content.status == 200
     answer: dict[str, Any] = json.loads(content.body)
     if "patch" in answer["response"]:

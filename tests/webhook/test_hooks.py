@@ -12,6 +12,7 @@ from provisioner.admission.hooks import endpoint_of
 from provisioner.settings import SettingsError
 from provisioner.settings.webhook import read_webhook_settings
 from provisioner.webhook.app import make_hooks
+from tests.support.endpoints import Reads, answer_of
 from tests.support.kube import FakeKube
 from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset
 
@@ -44,11 +45,11 @@ class Observed:
 def answered(path: str, raw: Json, outcome: str, **variables: str) -> Json:
     """Post a review of an object that is created; return the response."""
     settings = read_webhook_settings(variables)
-    (hook,) = [each for each in make_hooks(settings, FakeKube(), variables) if each.path == path]
+    (hook,) = [each for each in make_hooks(settings, Reads(FakeKube()), variables) if each.path == path]
     seen = Observed()
     request = {"uid": "7", "kind": {"kind": raw["kind"]}, "operation": "CREATE", "namespace": "ml", "object": raw}
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    content = endpoint_of(hook, seen).answer(json.dumps(review).encode())
+    content = answer_of(endpoint_of(hook, seen), json.dumps(review).encode())
     assert seen.outcomes == [(hook.name, outcome)]
     found: dict[str, Any] = json.loads(content.body)
     assert (found["apiVersion"], found["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
@@ -93,7 +94,7 @@ def test_the_provisioners_settings_count_where_they_are_set() -> None:
 
 def test_settings_that_the_provisioner_rejects_are_rejected() -> None:
     with pytest.raises(SettingsError, match="MAX_CHIPS='many'"):
-        make_hooks(read_webhook_settings({}), FakeKube(), {"MAX_CHIPS": "many"})
+        make_hooks(read_webhook_settings({}), Reads(FakeKube()), {"MAX_CHIPS": "many"})
 
 
 def test_a_child_job_gets_its_selectors() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,70 +11,223 @@ import pytest
 from provisioner.environment import OwnerKey
 from provisioner.environment.review import OwnerError
 from provisioner.kube import errors
+from provisioner.kube.protocol import Timeouts
+from provisioner.kube.reader import Read
+from provisioner.webhook import owners as module
 from provisioner.webhook.owners import Owners
-from tests.support.kube import FakeKube
-from tests.support.waiting import wait_for
 
 KEY = OwnerKey("StatefulSet", "/apis/apps/v1", "statefulsets", "ml", "train", "u")
-PATH = "/apis/apps/v1/namespaces/ml/statefulsets/train"
+OTHER = KEY._replace(name="other")
 
 
-class Slow(FakeKube):
-    """Answers when it is told to, with what was there when the call began."""
+class World:
+    """Answers reads when it is told to, with what was there when they began."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.gates: list[threading.Event] = []
+        self.replicas = 0
+        #: Reads under way, in their order.
+        self.reads: list[tuple[str, asyncio.Future[Read]]] = []
+        self.owners = Owners(self)
 
-    def get(self, path: str, query: Mapping[str, str] | None = None, **options: Any) -> dict[str, Any]:
-        found = super().get(path, query, **options)
-        gate = threading.Event()
-        self.gates.append(gate)
-        gate.wait(10)
+    async def read(self, path: str, timeouts: Timeouts) -> Read:
+        found = Read({"replicas": self.replicas}, small=True)
+        future: asyncio.Future[Read] = asyncio.get_running_loop().create_future()
+        self.reads.append((path, future))
+        await future
         return found
 
+    def close(self) -> None:
+        """Nothing is held."""
 
-def put(kube: FakeKube, replicas: int) -> None:
-    kube.put_object(PATH, {"metadata": {"name": "train"}, "spec": {"replicas": replicas}})
+    def answer(self, number: int = 0, error: Exception | None = None) -> None:
+        """End a read."""
+        future = self.reads[number][1]
+        if error is None:
+            future.set_result(Read({}, small=True))
+        else:
+            future.set_exception(error)
+
+    def ask(self, key: OwnerKey = KEY) -> asyncio.Task[Read | None]:
+        return asyncio.ensure_future(self.owners.read(key))
+
+
+async def settle() -> None:
+    """Let everything that can go on do so."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def play(scene: Callable[[World], Awaitable[None]]) -> None:
+    async def run() -> None:
+        world = World()
+        await scene(world)
+        await settle()
+        assert not world.owners._running
+        assert not world.owners._following
+
+    asyncio.run(run())
+
+
+def replicas(read: Read | None) -> int:
+    assert read is not None
+    return int(read.object["replicas"])
 
 
 def test_who_asks_together_shares_a_read_and_who_comes_later_gets_a_later_one():
-    kube = Slow()
-    put(kube, 4)
-    owners = Owners(kube)
-    with ThreadPoolExecutor(20) as threads:
-        first = threads.submit(owners.read, KEY)
-        wait_for(lambda: len(kube.gates) == 1)
-        put(kube, 8)
-        later = [threads.submit(owners.read, KEY) for _ in range(12)]
-        wait_for(lambda: KEY in owners._following)
-        kube.gates[0].set()
-        wait_for(lambda: len(kube.gates) == 2)
-        kube.gates[1].set()
-        found = first.result(10)
-        assert found is not None
-        assert found["spec"]["replicas"] == 4
-        # All of them asked after the change.
-        assert {each.result(10)["spec"]["replicas"] for each in later} == {8}  # type: ignore[index]
-    assert len([each for each in kube.calls if each.method == "GET"]) <= 4
-    assert not owners._running
-    assert not owners._following
+    async def scene(world: World) -> None:
+        world.replicas = 4
+        first = world.ask()
+        await settle()
+        world.replicas = 8
+        later = [world.ask() for _ in range(12)]
+        await settle()
+        # One under way, and one next.
+        assert len(world.reads) == 1
+        world.answer()
+        await settle()
+        assert len(world.reads) == 2
+        world.replicas = 16
+        last = world.ask()
+        await settle()
+        world.answer(1)
+        await settle()
+        world.answer(2)
+        assert replicas(await first) == 4
+        assert [replicas(each) for each in await asyncio.gather(*later)] == [8] * 12
+        assert replicas(await last) == 16
+        assert len(world.reads) == 3
+
+    play(scene)
+
+
+def test_nobody_is_given_a_read_that_began_before_whatever_the_order():
+    """Askers, changes and answers in a thousand orders: each sees at least what was there when it asked."""
+
+    async def scene(world: World) -> None:
+        asked: list[tuple[int, asyncio.Task[Read | None]]] = []
+        state, answered = 7, 0
+        for _ in range(1000):
+            # Any sequence that does not repeat for long.
+            state = state * 1103515245 + 12345 & 0x7FFFFFFF
+            action = (state >> 16) % 4
+            if action == 0:
+                world.replicas += 1
+            elif action == 1:
+                asked.append((world.replicas, world.ask()))
+            elif action == 2 and answered < len(world.reads):
+                world.answer(answered)
+                answered += 1
+            elif action == 3:
+                await asyncio.sleep(0)
+            assert len(world.reads) - answered <= 1
+        while not all(each.done() for _, each in asked):
+            await settle()
+            if answered < len(world.reads):
+                world.answer(answered)
+                answered += 1
+        assert len(asked) > 100
+        assert len(world.reads) < len(asked)
+        for before, each in asked:
+            assert replicas(each.result()) >= before
+
+    play(scene)
+
+
+def test_owners_do_not_wait_for_each_other():
+    async def scene(world: World) -> None:
+        hanging, other = world.ask(), world.ask(OTHER)
+        await settle()
+        world.answer(1)
+        assert await other is not None
+        assert not hanging.done()
+        world.answer()
+        await hanging
+
+    play(scene)
+
+
+def test_a_failure_is_told_to_all_who_waited_for_it_and_to_nobody_else():
+    async def scene(world: World) -> None:
+        first = world.ask()
+        await settle()
+        later = [world.ask(), world.ask()]
+        await settle()
+        world.answer(error=errors.Unavailable("away"))
+        await settle()
+        world.answer(1, errors.Forbidden("no right"))
+        await settle()
+        told: list[Any] = await asyncio.gather(first, *later, return_exceptions=True)
+        assert [str(each) for each in told] == ["away", "no right", "no right"]
+        assert all(type(each) is OwnerError for each in told)
+        assert len(set(map(id, told))) == 3
+        after = world.ask()
+        await settle()
+        world.answer(2)
+        assert await after is not None
+
+    play(scene)
+
+
+def test_a_mistake_of_ours_is_raised_as_it_is():
+    async def scene(world: World) -> None:
+        asked = world.ask()
+        await settle()
+        world.answer(error=KeyError("x"))
+        with pytest.raises(KeyError):
+            await asked
+
+    play(scene)
 
 
 def test_an_owner_that_is_not_there():
-    assert Owners(FakeKube()).read(KEY) is None
+    async def scene(world: World) -> None:
+        asked = world.ask()
+        await settle()
+        world.answer(error=errors.NotFound("gone"))
+        assert await asked is None
+
+    play(scene)
 
 
-def test_an_api_server_that_is_away_is_told_to_all_who_wait():
-    kube = FakeKube()
-    owners = Owners(kube)
-    kube.fail("GET", ".*", errors.Unavailable("away"), times=2)
-    for _ in range(2):
-        with pytest.raises(OwnerError, match="away"):
-            owners.read(KEY)
-    assert owners.read(KEY) is None
+def test_who_waits_for_too_long_is_told_so_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch):
+    async def scene(world: World) -> None:
+        monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.02)
+        hasty, next_ = world.ask(), world.ask()
+        # A task looks at the time when it begins.
+        await settle()
+        monkeypatch.setattr(module, "_PATIENCE_SECONDS", 30)
+        patient = world.ask()
+        for each in (hasty, next_):
+            with pytest.raises(OwnerError, match="does not answer in time"):
+                await each
+        world.answer()
+        await settle()
+        world.answer(1)
+        assert replicas(await patient) == 0
+
+    play(scene)
+
+
+def test_who_leaves_takes_nobody_along():
+    async def scene(world: World) -> None:
+        first, second = world.ask(), world.ask()
+        await settle()
+        third = world.ask()
+        await settle()
+        first.cancel()
+        second.cancel()
+        await settle()
+        world.answer()
+        await settle()
+        world.answer(1)
+        assert await third is not None
+
+    play(scene)
 
 
 def test_a_name_that_is_none_is_told():
-    with pytest.raises(OwnerError, match="is not the name of an object"):
-        Owners(FakeKube()).read(KEY._replace(name=".."))
+    async def scene(world: World) -> None:
+        with pytest.raises(OwnerError, match="is not the name of an object"):
+            await world.owners.read(KEY._replace(name=".."))
+
+    play(scene)

@@ -1,0 +1,82 @@
+"""What is judged at once, what first needs its owner, and what takes its time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provisioner.admission.review import Answer, Request
+from provisioner.environment import Injection, Settings, Wrong
+from provisioner.environment.review import OwnerError, Rest, judge_pod, review_pod
+
+ALL = Settings(injection=Injection.ALL)
+V5E_4X4 = {
+    "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+    "cloud.google.com/gke-tpu-topology": "4x4",
+}
+LWS = "leaderworkerset.sigs.k8s.io"
+
+
+def pod(containers: int = 1, *, selector: dict[str, str] | None = None, size: int = 0) -> dict[str, Any]:
+    """Return a pod of a StatefulSet, or of a group of a LeaderWorkerSet of that size."""
+    reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "u", "controller": True}
+    metadata: dict[str, Any] = {"name": "train-3", "ownerReferences": [reference]}
+    if size:
+        metadata["labels"] = {f"{LWS}/name": "train", f"{LWS}/worker-index": "3", f"{LWS}/group-index": "0"}
+        metadata["annotations"] = {f"{LWS}/size": str(size)}
+    each = {"resources": {"limits": {"google.com/tpu": "4"}}}
+    spec = {"nodeSelector": selector or {}, "subdomain": "train", "containers": [each] * containers}
+    return {"metadata": metadata, "spec": spec}
+
+
+def request(raw: dict[str, Any]) -> Request:
+    return Request(operation="CREATE", kind="Pod", namespace="ml", object=raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "replicas", "is_long"),
+    [
+        pytest.param(pod(), 1000, False, id="a thousand names"),
+        pytest.param(pod(), 1001, True, id="more than a thousand"),
+        pytest.param(pod(2), 250, False, id="two containers, each of which has the names of both"),
+        pytest.param(pod(2), 251, True, id="two containers, and more than a thousand names"),
+        pytest.param(pod(64), 144, True, id="the most containers"),
+        pytest.param(pod(selector=V5E_4X4), 9000, False, id="many slices of four pods each"),
+        pytest.param(pod(), 10**9, True, id="more than any slice has"),
+    ],
+)
+def test_what_takes_its_time_with_an_owner(raw: dict[str, Any], replicas: int, *, is_long: bool) -> None:
+    rest = judge_pod(request(raw), ALL)
+    assert isinstance(rest, Rest)
+    assert rest.key is not None
+    owner = {"metadata": {"uid": "u"}, "spec": {"replicas": replicas, "serviceName": "s"}}
+    assert rest.is_long(owner) == is_long
+    # What cannot be told is said at once.
+    assert not rest.is_long({})
+    assert not rest.is_long(None)
+
+
+@pytest.mark.parametrize(("size", "is_long"), [(1001, False), (1002, True)])
+def test_a_pod_that_tells_all_itself_may_take_its_time(size: int, *, is_long: bool) -> None:
+    found = judge_pod(request(pod(size=size)), ALL)
+    assert isinstance(found, Rest) == is_long
+    answer = found if isinstance(found, Answer) else found.judge({})
+    assert answer.patch
+    assert answer == review_pod(request(pod(size=size)), lambda _: pytest.fail("nothing has to be read"), ALL)
+
+
+@pytest.mark.parametrize("wrong", [Wrong.WARN, Wrong.DENY])
+def test_an_owner_that_cannot_be_read(wrong: Wrong) -> None:
+    settings = Settings(injection=Injection.ALL, wrong=wrong)
+
+    def read(_: object) -> None:
+        raise OwnerError("away")
+
+    for reads, why in ((read, "away"), (lambda _: None, "it does not exist")):
+        answer = review_pod(request(pod()), reads, settings)
+        told = answer.denied if wrong is Wrong.DENY else answer.warnings[0]
+        assert told == (
+            f"Pod ml/train-3: StatefulSet ml/train could not be read ({why}), so that its TPU variables cannot be told"
+        )
+        assert not answer.patch
