@@ -7,8 +7,6 @@ small pool of threads; the loop's thread never waits for any of them.
 from __future__ import annotations
 
 import functools
-import queue
-import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ import structlog
 
 from provisioner import kube
 from provisioner.model.capacity import Failure, FailureKind, PoolName
+from provisioner.runtime.calls import Calls
 from provisioner.slices.gate import Gate, KeptError, NeededError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.plan import Create, Delete, LookUp, LookUpKind, Plan
@@ -49,16 +48,14 @@ class Actor:
     #: Where those run that are for Kubernetes too, deletes with their gate and changes of nodes: a pool of thousands of
     #: nodes takes its time, and no create waits for it.
     slow_executor: Executor
-    answers: queue.SimpleQueue[Answer] = field(default_factory=queue.SimpleQueue)
-    _idle: threading.Condition = field(default_factory=threading.Condition)
-    _calls_under_way: int = 0
-    _closing: bool = False
-    #: Calls that were submitted and have not begun.
-    _waiting: set[object] = field(default_factory=set)
-    #: Of creates and deletes: submitted, and the answer not taken.
-    _live: set[PoolName] = field(default_factory=set)
+    #: Of creates and deletes the key is the pool's name.
+    calls: Calls[Answer] = field(init=False)
     #: Nodes that are being changed, so that no two threads change one.
     _changing: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Begin with no call."""
+        self.calls = Calls(self.on_answer)
 
     def carry_out(self, plan: Plan) -> None:
         """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
@@ -72,7 +69,7 @@ class Actor:
             self._submit_answered(name, functools.partial(self._create, create), self.executor, _not_created)
         for look_up in plan.look_ups:
             # One that was not submitted is decided on again.
-            self._submit(functools.partial(self._look_up, look_up), self.executor)
+            self.calls.submit(functools.partial(self._look_up, look_up), self.executor)
         changes = (
             (kube.cordon_open_node, plan.cordons),
             (kube.uncordon, plan.uncordons),
@@ -82,30 +79,21 @@ class Actor:
             for node in nodes:
                 if node not in self._changing:
                     self._changing.add(node)
-                    if not self._submit(functools.partial(self._change_node, change, node), self.slow_executor):
+                    if not self.calls.submit(functools.partial(self._change_node, change, node), self.slow_executor):
                         self._changing.discard(node)
 
     def live_calls(self) -> frozenset[PoolName]:
         """Name the pools whose create or delete is submitted, and whose answer nobody has taken yet."""
-        with self._idle:
-            return frozenset(self._live)
+        return frozenset(map(PoolName, self.calls.live()))
 
     def take_answer(self) -> Answer | None:
         """Return the next answer, None where there is none; its call is not live any more."""
-        try:
-            answer = self.answers.get_nowait()
-        except queue.Empty:
-            return None
-        if not isinstance(answer, LookUpAnswer):
-            with self._idle:
-                self._live.discard(answer.name)
-        return answer
+        return self.calls.take()
 
     def drain(self, *, timeout_seconds: float) -> bool:
         """Drop what has not begun, wait until no call is under way; False when the time is up."""
-        with self._idle:
-            self._closing = True
-            return self._idle.wait_for(lambda: self._calls_under_way == 0, timeout=timeout_seconds)
+        self.calls.close()
+        return self.calls.wait_until_idle(timeout_seconds=timeout_seconds)
 
     def _submit_answered(
         self,
@@ -115,58 +103,7 @@ class Actor:
         not_sent: Callable[[PoolName, datetime, str], Answer],
     ) -> None:
         """Submit a create or delete: one that cannot be submitted is answered, too."""
-        with self._idle:
-            self._live.add(name)
-        if not self._submit(call, executor, name):
-            self.answers.put(not_sent(name, self.clock(), "Not sent: the process could not start a thread for it."))
-            self.on_answer()
-
-    def _submit(self, call: Callable[[], Answer | None], executor: Executor, name: PoolName | None = None) -> bool:
-        """Hand a call to its threads; False where that failed, and then it will never run."""
-        ticket = object()
-        with self._idle:
-            self._waiting.add(ticket)
-            self._calls_under_way += 1
-        try:
-            executor.submit(self._run, ticket, call, name)
-        except Exception:  # noqa: BLE001 - whatever it was, the others have their turn
-            # A pool of threads that cannot start one more has queued the call all the same, and may come to it.
-            if not self._begin(ticket):
-                return True
-            _log.exception("call.not_submitted")
-            self._end()
-            return False
-        return True
-
-    def _begin(self, ticket: object) -> bool:
-        """Whether the call is to be made, or given up, by who asks: only the first is told so."""
-        with self._idle:
-            waits = ticket in self._waiting
-            self._waiting.discard(ticket)
-            return waits
-
-    def _end(self) -> None:
-        with self._idle:
-            self._calls_under_way -= 1
-            self._idle.notify_all()
-
-    def _run(self, ticket: object, call: Callable[[], Answer | None], name: PoolName | None) -> None:
-        if not self._begin(ticket):
-            return
-        answer: Answer | None = None
-        try:
-            answer = None if self._closing else call()
-            if answer is not None:
-                self.answers.put(answer)
-                self.on_answer()
-        except Exception:  # noqa: BLE001 - a thread's boundary
-            # It has no answer, so it is not live, and its outcome counts as unknown after a minute.
-            _log.exception("call.crashed")
-        finally:
-            if answer is None and name is not None:
-                with self._idle:
-                    self._live.discard(name)
-            self._end()
+        self.calls.submit(call, executor, key=name, not_sent=lambda why: not_sent(name, self.clock(), why))
 
     def _create(self, create: Create) -> Answer:
         name = create.request.name

@@ -279,14 +279,14 @@ class Process:
             return
         self.note("is asked to end")
         self._stopping = True
-        self.actor._closing = True
+        self.actor.calls.close()
         deadline = self.stage.agenda.now + _DRAIN_SECONDS
 
         def look() -> None:
             if self._in_round:
                 self.stage.agenda.after(0.2, lambda: self.enter(look))
                 return
-            drained = self.actor._calls_under_way == 0
+            drained = self.actor.calls.under_way == 0
             if not drained and self.stage.agenda.now < deadline:
                 self.stage.agenda.after(0.2, lambda: self.enter(look))
                 return

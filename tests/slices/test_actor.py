@@ -51,8 +51,8 @@ def carry_out(world: World, **plan: Any) -> list[Answer]:
     world.actor.carry_out(Plan(memory=Memory(), **plan))
     world.settle()
     answers = []
-    while not world.actor.answers.empty():
-        answers.append(world.actor.answers.get_nowait())
+    while (answer := world.actor.take_answer()) is not None:
+        answers.append(answer)
     return answers
 
 
@@ -336,7 +336,7 @@ def test_a_call_that_cannot_be_submitted_is_answered_and_costs_no_other_its_turn
     assert (failure.kind, "could not start a thread" in failure.message) == (FailureKind.UNAVAILABLE, True)
     for late in exhausted.queued:
         late()
-    assert world.actor.answers.empty()
+    assert world.actor.take_answer() is None
     assert world.gke.names_of("delete_node_pool") == []
     assert world.gke.names_of("create_node_pool") == [CREATE.request.name]
     assert world.actor.drain(timeout_seconds=0)

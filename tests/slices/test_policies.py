@@ -61,7 +61,7 @@ def send(world: World, request: NodePoolRequest = REQUEST, **changes: Any) -> Cr
     )
     world.actor.carry_out(Plan(memory=Memory(), creates=(create,)))
     world.settle()
-    answer = world.actor.answers.get_nowait()
+    answer = world.actor.take_answer()
     assert isinstance(answer, CreateAnswer)
     return answer
 

@@ -163,7 +163,7 @@ def test_an_answer_from_before_the_clock_was_set_back_is_of_now() -> None:
     world.round()
     (name,) = world.gke.pools
     before = world.time()
-    world.loop.actor.answers.put(CreateAnswer(name=name, at=before + timedelta(hours=2), failure=_STOCKOUT))
+    world.loop.actor.calls.put(CreateAnswer(name=name, at=before + timedelta(hours=2), failure=_STOCKOUT))
     world.round(after_seconds=1)
     (backoff,) = world.loop.memory.backoffs.values()
     assert before < backoff.until < before + timedelta(minutes=10)

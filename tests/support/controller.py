@@ -189,8 +189,7 @@ class World:
 
     def settle(self) -> None:
         """Wait until no call is under way."""
-        with self.actor._idle:
-            assert self.actor._idle.wait_for(lambda: self.actor._calls_under_way == 0, timeout=_SETTLE_SECONDS)
+        assert self.actor.calls.wait_until_idle(timeout_seconds=_SETTLE_SECONDS)
 
     # --- What there is ---
 

@@ -1,0 +1,103 @@
+"""Calls on threads: each is answered once or logged, none is waited for, and keys tell which are live."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import cast
+
+import pytest
+
+from provisioner.runtime.calls import Calls
+
+
+@pytest.fixture
+def thread() -> Iterator[ThreadPoolExecutor]:
+    """One thread: what is submitted later waits."""
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        yield executor
+
+
+class Full:
+    """Threads that take no call, or take it and say that they did not."""
+
+    def __init__(self, *, queues: bool) -> None:
+        self._queues = queues
+        self.queued: list[Callable[[], None]] = []
+
+    def submit(self, call: Callable[..., None], *arguments: object) -> None:
+        """Raise what a pool of threads raises."""
+        if self._queues:
+            self.queued.append(lambda: call(*arguments))
+        raise RuntimeError("can't start new thread")
+
+
+def test_a_key_is_live_until_its_answer_is_taken(thread: ThreadPoolExecutor) -> None:
+    """Waiting, being made, answered and not yet read; whoever waits for answers is woken."""
+    woken = threading.Event()
+    calls: Calls[str] = Calls(woken.set)
+    assert calls.submit(lambda: "done", thread, key="a")
+    assert calls.wait_until_idle(timeout_seconds=10)
+    assert (calls.live(), woken.is_set()) == ({"a"}, True)
+    assert (calls.take(), calls.take(), calls.live()) == ("done", None, frozenset())
+
+
+def test_a_call_that_crashes_is_not_live_and_ends_no_other(thread: ThreadPoolExecutor) -> None:
+    """Nobody will tell of it; the next one is made."""
+    calls: Calls[str] = Calls(lambda: None)
+
+    def crash() -> str:
+        raise ValueError("a mistake")
+
+    calls.submit(crash, thread, key="a")
+    calls.submit(lambda: "done", thread, key="b")
+    assert calls.wait_until_idle(timeout_seconds=10)
+    assert (calls.live(), calls.take(), calls.take()) == ({"b"}, "done", None)
+
+
+def test_a_listener_that_crashes_loses_no_answer(thread: ThreadPoolExecutor) -> None:
+    """The answer is there before anybody is told."""
+
+    def crash() -> None:
+        raise ValueError("a mistake")
+
+    calls: Calls[str] = Calls(crash)
+    calls.submit(lambda: "done", thread, key="a")
+    assert calls.wait_until_idle(timeout_seconds=10)
+    assert (calls.live(), calls.take()) == ({"a"}, "done")
+
+
+@pytest.mark.parametrize("queues", [False, True], ids=["it is not queued", "it is queued all the same"])
+def test_a_call_that_cannot_be_submitted_is_answered_and_never_made(*, queues: bool) -> None:
+    """Also where a pool of threads comes to it later."""
+    calls: Calls[str] = Calls(lambda: None)
+    full = Full(queues=queues)
+    assert not calls.submit(lambda: "made", cast(Executor, full), key="a", not_sent=lambda why: why)
+    for late in full.queued:
+        late()
+    assert calls.wait_until_idle(timeout_seconds=0)
+    assert calls.live() == {"a"}
+    assert calls.take() == "Not sent: the process could not start a thread for it."
+    assert (calls.take(), calls.live()) == (None, frozenset())
+
+
+def test_what_has_not_begun_when_calls_are_closed_is_dropped(thread: ThreadPoolExecutor) -> None:
+    """The call under way is waited for, and answered."""
+    entered, release = threading.Event(), threading.Event()
+    calls: Calls[str] = Calls(lambda: None)
+
+    def wait() -> str:
+        entered.set()
+        assert release.wait(10)
+        return "first"
+
+    calls.submit(wait, thread, key="a")
+    calls.submit(lambda: "second", thread, key="b")
+    assert entered.wait(10)
+    calls.close()
+    assert not calls.wait_until_idle(timeout_seconds=0.01)
+    assert calls.under_way == 2
+    release.set()
+    assert calls.wait_until_idle(timeout_seconds=10)
+    assert (calls.take(), calls.take(), calls.live()) == ("first", None, frozenset())
