@@ -8,6 +8,7 @@ from datetime import datetime
 
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups.api.types import InstanceTemplate, ManagedInstanceGroup, TpuNodeGroup, WorkloadPolicy
+from provisioner.nodegroups.bootstrap import tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,21 +48,8 @@ class Pod:
     bound_to_node: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
-    """A Secret in kube-system with which one machine may join."""
-
-    name: str
-    uid: str
-    group_namespace: str
-    group_name: str
-    #: Name and number (`ManagedInstance.id`) of the machine that it was made for.
-    machine: str
-    machine_id: str
-    #: As "abcdef.0123456789abcdef", for the machine's metadata; empty where the Secret cannot be used.
-    value: str = field(default="", repr=False)
-    #: None: it says none, and so it is never used, only deleted.
-    expires_at: datetime | None = None
+#: As the bootstrap makes and reads them.
+Token = tokens.Token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,207 @@
+#!/bin/bash
+# Makes this machine a node of a Kubernetes cluster. Compute Engine runs it as root at every boot.
+#
+# What the cluster is, and the token to join it, come by the machine's metadata, which may be written long after the boot
+# and changes while the machine has not joined. So each try reads it anew, and nothing here ever gives up. Every step may
+# be repeated; a machine that has joined only starts its kubelet again.
+set -u
+
+REPOSITORY=@REPOSITORY@
+# Empty on a machine; a folder in tests.
+ROOT=${ROOT:-}
+METADATA=http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1
+WORK=$ROOT/run/tpu-provisioner
+KEYRING=$ROOT/etc/apt/keyrings/kubernetes-apt-keyring.asc
+SOURCES=$ROOT/etc/apt/sources.list.d/kubernetes.list
+FIRST_WAIT_SECONDS=2
+LONGEST_WAIT_SECONDS=60
+# kubeadm has limits of its own, of minutes; this one is for a kubeadm that hangs.
+JOIN_SECONDS=900
+export DEBIAN_FRONTEND=noninteractive
+
+# Not among what functions print for their callers.
+log() {
+  echo "tpu-provisioner: $*" >&2
+}
+
+# Repeats a step until it succeeds.
+persist() {
+  local wait=$FIRST_WAIT_SECONDS
+  until "$@"; do
+    log "$* did not succeed; again in $wait s"
+    sleep "$wait"
+    wait=$((wait * 2))
+    [ "$wait" -le "$LONGEST_WAIT_SECONDS" ] || wait=$LONGEST_WAIT_SECONDS
+  done
+}
+
+metadata() {
+  curl --silent --fail --noproxy '*' --max-time 10 --header 'Metadata-Flavor: Google' "$METADATA/$1"
+}
+
+# Reads a key that the cluster writes; nothing but what matches goes on from here.
+attribute() {
+  local value
+  value=$(metadata "instance/attributes/$1") || {
+    log "there is no $1 in the metadata yet"
+    return 1
+  }
+  [[ $value =~ ^($2)$ ]] || {
+    log "$1 in the metadata cannot be read"
+    return 1
+  }
+  printf '%s' "$value"
+}
+
+# Writes a file as a whole or not at all, over what is there; fails where its content cannot be had.
+write() {
+  local path=$1
+  shift
+  mkdir -p "${path%/*}" && "$@" > "$path.new" && [ -s "$path.new" ] && mv -f "$path.new" "$path"
+}
+
+has_joined() {
+  [ -s "$ROOT/etc/kubernetes/kubelet.conf" ]
+}
+
+prepare_kernel() {
+  swapoff -a || return 1
+  write "$ROOT/etc/modules-load.d/tpu-provisioner.conf" printf '%s\n' overlay br_netfilter || return 1
+  modprobe overlay && modprobe br_netfilter || return 1
+  write "$ROOT/etc/sysctl.d/90-tpu-provisioner.conf" printf '%s = 1\n' \
+    net.bridge.bridge-nf-call-iptables net.bridge.bridge-nf-call-ip6tables net.ipv4.ip_forward || return 1
+  sysctl -q -p "$ROOT/etc/sysctl.d/90-tpu-provisioner.conf"
+}
+
+# Another apt may hold a lock, or have been interrupted by a reboot: the caller repeats.
+apt_get() {
+  apt-get --quiet --option DPkg::Lock::Timeout=120 --option Dpkg::Options::=--force-confold "$@"
+}
+
+install_runtime() {
+  if ! { command -v containerd && command -v conntrack && command -v curl; } > /dev/null; then
+    dpkg --configure -a
+    apt_get update && apt_get install --yes --no-install-recommends ca-certificates conntrack containerd curl ||
+      return 1
+  fi
+}
+
+systemd_cgroups() {
+  containerd config default | sed 's/SystemdCgroup = false/SystemdCgroup = true/'
+}
+
+configure_runtime() {
+  local config=$ROOT/etc/containerd/config.toml
+  if ! grep -qs 'SystemdCgroup = true' "$config"; then
+    write "$config" systemd_cgroups && systemctl restart containerd || return 1
+  fi
+  systemctl enable --now containerd
+}
+
+# The packages of one minor version; those that the image brings will do.
+install_kubernetes() {
+  local version
+  version=$(attribute kubeadm-kubernetes-version '1\.[0-9]{1,3}') || return 1
+  if command -v kubelet > /dev/null && [[ $(kubeadm version --output short 2> /dev/null) == "v$version."* ]]; then
+    return 0
+  fi
+  local packages=$REPOSITORY/core:/stable:/v$version/deb
+  write "$KEYRING" curl --silent --show-error --fail --location --max-time 60 "$packages/Release.key" || return 1
+  write "$SOURCES" echo "deb [signed-by=${KEYRING#"$ROOT"}] $packages/ /" || return 1
+  dpkg --configure -a
+  apt_get update || return 1
+  apt_get install --yes --allow-change-held-packages --allow-downgrades kubelet kubeadm kubectl || return 1
+  apt-mark hold kubelet kubeadm kubectl
+}
+
+# The kubelet refuses to start with labels of these domains that are not its own.
+allowed_labels() {
+  local label kept=()
+  local IFS=,
+  for label in $1; do
+    case ${label%%=*} in
+      kubelet.kubernetes.io/* | node.kubernetes.io/*) kept+=("$label") ;;
+      *kubernetes.io/* | *k8s.io/*) log "the label $label is not for a kubelet to set" ;;
+      *) kept+=("$label") ;;
+    esac
+  done
+  echo "${kept[*]}"
+}
+
+# Prints the configuration of the join, in the version of its form that kubeadm of this minor version has.
+join_configuration() {
+  local minor=$1 endpoint=$2 token=$3 hashes=$4 name=$5 provider_id=$6 labels=$7
+  local form=v1beta4 hash argument
+  [ "$minor" -ge 31 ] || form=v1beta3
+  cat << CONFIGURATION
+apiVersion: kubeadm.k8s.io/$form
+kind: JoinConfiguration
+discovery:
+  bootstrapToken:
+    token: "$token"
+    apiServerEndpoint: "$endpoint"
+    caCertHashes:
+CONFIGURATION
+  for hash in ${hashes//,/ }; do
+    echo "    - \"$hash\""
+  done
+  cat << CONFIGURATION
+nodeRegistration:
+  name: "$name"
+  criSocket: unix:///run/containerd/containerd.sock
+  kubeletExtraArgs:
+CONFIGURATION
+  for argument in ${labels:+"node-labels=$labels"} "provider-id=$provider_id" \
+    "register-with-taints=google.com/tpu=present:NoSchedule"; do
+    if [ "$form" = v1beta4 ]; then
+      echo "  - name: ${argument%%=*}"
+      echo "    value: \"${argument#*=}\""
+    else
+      echo "    ${argument%%=*}: \"${argument#*=}\""
+    fi
+  done
+}
+
+join() {
+  local project zone name version address port token hashes labels
+  has_joined && return 0
+  project=$(metadata project/project-id) || return 1
+  zone=$(metadata instance/zone) || return 1
+  name=$(metadata instance/name) || return 1
+  version=$(attribute kubeadm-kubernetes-version '1\.[0-9]{1,3}') || return 1
+  address=$(attribute kubeadm-control-plane-ip '[][A-Za-z0-9.:-]+') || return 1
+  port=$(metadata instance/attributes/kubeadm-control-plane-port) || port=6443
+  [[ $port =~ ^[0-9]{1,5}$ ]] || return 1
+  hashes=$(attribute kubeadm-ca-hash 'sha256:[0-9a-f]{64}(,sha256:[0-9a-f]{64})*') || return 1
+  # Come with the token, where there are any.
+  labels=$(attribute kube-labels '[A-Za-z0-9./_=,-]*') || labels=
+  labels=$(allowed_labels "$labels")
+  token=$(attribute kubeadm-join-token '[a-z0-9]{6}\.[a-z0-9]{16}') || return 1
+  # In memory, and for root alone: the token is never written to a disk.
+  write "$WORK/join.yaml" join_configuration "${version#1.}" "$address:$port" "$token" "$hashes" "$name" \
+    "gce://$project/${zone##*/}/$name" "$labels" || return 1
+  if timeout "$JOIN_SECONDS" kubeadm join --config "$WORK/join.yaml"; then
+    rm -f "$WORK/join.yaml"
+    return 0
+  fi
+  rm -f "$WORK/join.yaml"
+  # It may have joined all the same, and been stopped by the limit.
+  has_joined && return 0
+  kubeadm reset --force
+  return 1
+}
+
+mkdir -p "$WORK" && chmod 700 "$WORK"
+exec 9> "$WORK/lock"
+# Started by hand while it runs already.
+flock --nonblock 9 || exit 0
+
+persist prepare_kernel
+if ! has_joined; then
+  persist install_runtime
+  persist configure_runtime
+  persist install_kubernetes
+  persist join
+fi
+persist systemctl enable --now kubelet
+log "this machine has joined the cluster"

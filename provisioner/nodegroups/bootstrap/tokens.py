@@ -1,0 +1,155 @@
+"""Bootstrap tokens: one for each machine, as Secrets of kube-system, until the machine has joined. Pure.
+
+A token lives for 30 minutes. While its machine has not joined, another one is made before it expires, and takes its
+place in the machine's metadata; the old one ends by itself, so that a join which is under way is not cut off.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from provisioner.kube import fields
+from provisioner.kube.quantities import format_time, parse_timestamp
+from provisioner.nodegroups.api import names
+
+NAMESPACE = "kube-system"
+LIFE = timedelta(minutes=30)
+#: A token with less than this left is not enough for a machine that has yet to join.
+LEAST_LEFT = timedelta(minutes=10)
+
+SECRET_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
+_NAME_PREFIX = "bootstrap-token-"
+#: The group that kubeadm's roles for joining nodes are bound to.
+_EXTRA_GROUP = "system:bootstrappers:kubeadm:default-node-token"
+#: Labels of the Secret beside the two of its group: name and number of the machine.
+MACHINE = "tpu-provisioner.cloud.google.com/machine"
+MACHINE_ID = "tpu-provisioner.cloud.google.com/machine-id"
+
+_TOKEN = re.compile(r"[a-z0-9]{6}\.[a-z0-9]{16}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """A Secret in kube-system with which one machine may join."""
+
+    name: str
+    uid: str
+    group_namespace: str
+    group_name: str
+    #: Name and number (`ManagedInstance.id`) of the machine that it was made for.
+    machine: str
+    machine_id: str
+    #: As "abcdef.0123456789abcdef", for the machine's metadata; empty where the Secret cannot be used.
+    value: str = field(default="", repr=False)
+    #: None: it says none, and so it is never used, only deleted.
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoiningMachine:
+    """A machine of a group that is there, other than a placeholder."""
+
+    name: str
+    #: Google's own number: another one under the same name is another machine, with a token of its own.
+    id: str
+    #: Its node is there.
+    joined: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPlan:
+    """What is to be done about the tokens of one group."""
+
+    #: The token for the metadata of each machine that has not joined, by the machine's name.
+    current: Mapping[str, Token] = field(default_factory=dict)
+    #: Machines that need a new one.
+    create: tuple[JoiningMachine, ...] = ()
+    delete: tuple[Token, ...] = ()
+
+
+def plan_tokens(tokens: Sequence[Token], machines: Sequence[JoiningMachine], now: datetime) -> TokenPlan:
+    """Decide on the tokens of one group; `machines` are all of its machines that are there.
+
+    A machine that has not joined gets a new token when its best one has less than ten minutes left. A token goes when
+    its machine has joined or is gone, or when it has expired.
+    """
+    joining = {(machine.name, machine.id): machine for machine in machines if not machine.joined}
+    best: dict[tuple[str, str], tuple[datetime, Token]] = {}
+    delete = []
+    for token in tokens:
+        key = (token.machine, token.machine_id)
+        if key not in joining or not token.value or token.expires_at is None or token.expires_at <= now:
+            delete.append(token)
+        elif key not in best or (token.expires_at, token.name) > (best[key][0], best[key][1].name):
+            best[key] = (token.expires_at, token)
+    create = (machine for key, machine in joining.items() if key not in best or best[key][0] - now < LEAST_LEFT)
+    return TokenPlan(
+        current={name: token for (name, _), (_, token) in sorted(best.items())},
+        create=tuple(sorted(create, key=lambda machine: machine.name)),
+        delete=tuple(sorted(delete, key=lambda token: token.name)),
+    )
+
+
+def secret_of(
+    token: str, *, group: Mapping[str, str], machine: str, machine_id: str, expires_at: datetime
+) -> dict[str, Any]:
+    """Return the Secret of a token (`drawing.draw_token`) for one machine; `group` are `names.group_labels`."""
+    token_id, _, token_secret = token.partition(".")
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": f"{_NAME_PREFIX}{token_id}",
+            "namespace": NAMESPACE,
+            "labels": {**group, MACHINE: machine, MACHINE_ID: machine_id},
+        },
+        "type": SECRET_TYPE,
+        "stringData": {
+            "token-id": token_id,
+            "token-secret": token_secret,
+            "expiration": format_time(expires_at.astimezone(UTC)),
+            "usage-bootstrap-authentication": "true",
+            "usage-bootstrap-signing": "true",
+            "auth-extra-groups": _EXTRA_GROUP,
+            "description": f"Lets the machine {machine} join the cluster. Made by tpu-provisioner.",
+        },
+    }
+
+
+def parse_secret(raw: object) -> Token | None:
+    """Read a Secret with the labels of a group; None for any that is no bootstrap token of ours. Never raises."""
+    body = fields.mapping(raw)
+    metadata = fields.mapping(body.get("metadata"))
+    labels = fields.mapping(metadata.get("labels"))
+    name, uid = fields.name(metadata.get("name")), fields.name(metadata.get("uid"))
+    group_namespace, group_name = (fields.name(labels.get(key)) for key in (names.GROUP_NAMESPACE, names.GROUP_NAME))
+    ours = group_namespace and group_name and body.get("type") == SECRET_TYPE
+    if not (ours and name.startswith(_NAME_PREFIX) and uid and metadata.get("namespace") == NAMESPACE):
+        return None
+    data = fields.mapping(body.get("data"))
+    value = f"{_decoded(data.get('token-id'))}.{_decoded(data.get('token-secret'))}"
+    return Token(
+        name=name,
+        uid=uid,
+        group_namespace=group_namespace,
+        group_name=group_name,
+        machine=fields.name(labels.get(MACHINE)),
+        machine_id=fields.name(labels.get(MACHINE_ID)),
+        value=value if _TOKEN.fullmatch(value) else "",
+        expires_at=parse_timestamp(_decoded(data.get("expiration"))),
+    )
+
+
+def _decoded(raw: object) -> str:
+    if not isinstance(raw, str):
+        return ""
+    try:
+        return base64.b64decode(raw, validate=True).decode()
+    except (binascii.Error, ValueError):
+        return ""

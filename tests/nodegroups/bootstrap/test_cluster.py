@@ -1,0 +1,136 @@
+"""What a cluster says of itself to machines that want to join."""
+
+import datetime as dt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.nodegroups.bootstrap.cluster import api_server, api_server_of, ca_hash_of, kubernetes_version_of
+from provisioner.runtime.authority import Authority
+
+#: Of openssl, and the hash that it makes in the way that kubeadm's documentation tells.
+PEM = """\
+-----BEGIN CERTIFICATE-----
+MIIBgTCCASegAwIBAgIUTP3m+cInvj5issegNoLrF7/u1mQwCgYIKoZIzj0EAwIw
+FTETMBEGA1UEAwwKa3ViZXJuZXRlczAgFw0yNjExMjMwMjM2MjJaGA8yMTI2MTAz
+MDAyMzYyMlowFTETMBEGA1UEAwwKa3ViZXJuZXRlczBZMBMGByqGSM49AgEGCCqG
+SM49AwEHA0IABAgk5Gy+HHpU7koQvP4/DbyYkpM4+JRjmknF+QKiscvJcuBACxtw
+8MnR7a0N6eKYFDYrZYFqDT3EqI+hPwo/DuqjUzBRMB0GA1UdDgQWBBRF6FKEy6ZD
+qEPuyBeghRYy2VvITDAfBgNVHSMEGDAWgBRF6FKEy6ZDqEPuyBeghRYy2VvITDAP
+BgNVHRMBAf8EBTADAQH/MAoGCCqGSM49BAMCA0gAMEUCIQCdvq+Kq59BGbpXWHd6
+LTy/d/9gTyHgwaaWx2z3Ctwn1wIgKHjOC/JCFiGs4WQza6Y5PzOYgGvvtA9iqGKF
+iKDuvhU=
+-----END CERTIFICATE-----
+"""
+HASH = "sha256:41c13bd1f40ba28e07edc7efe3836bc625ec5542ef70d13efd4cbe0baa513e7a"
+
+
+def authority() -> str:
+    """Return another authority's certificate."""
+    made = Authority("other", now=dt.datetime(2026, 11, 23, tzinfo=dt.UTC), valid=dt.timedelta(days=1))
+    return made.certificate_pem.decode()
+
+
+def root_ca(text: object) -> dict[str, object]:
+    return {"kind": "ConfigMap", "data": {"ca.crt": text}}
+
+
+def test_the_hash_is_that_of_kubeadms_documentation() -> None:
+    assert ca_hash_of(root_ca(PEM)) == HASH
+
+
+def test_both_authorities_of_a_rotation_are_told() -> None:
+    other = authority()
+
+    assert ca_hash_of(root_ca(PEM + other + PEM)) == f"{HASH},{ca_hash_of(root_ca(other))}"
+
+
+@pytest.mark.parametrize("text", ["", "no PEM", None, 7, PEM.replace("M", "N"), "ü"])
+def test_without_a_certificate_there_is_no_hash(text: object) -> None:
+    assert ca_hash_of(root_ca(text)) == ""
+
+
+def info(server: object) -> dict[str, object]:
+    return {"data": {"kubeconfig": f"apiVersion: v1\nclusters:\n- cluster:\n    server: {server}\n  name: ''\n"}}
+
+
+@pytest.mark.parametrize(
+    ("server", "want"),
+    [
+        ("https://10.0.0.2:6443", "10.0.0.2:6443"),
+        ("https://api.example.com", "api.example.com:443"),
+        ("https://[fd00::2]:8443", "[fd00::2]:8443"),
+        ("http://10.0.0.2:6443", ""),
+        ("https://10.0.0.2:99999", ""),
+        ("https://[fd00", ""),
+        ("https://", ""),
+        ("[1, 2]", ""),
+        ("", ""),
+    ],
+)
+def test_the_address_is_that_of_cluster_info(server: str, want: str) -> None:
+    assert api_server_of(info(server)) == want
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a: [", "- 1", "clusters: 7", "clusters: [7]", "clusters:\n- cluster: 7", "[" * 9999]
+)
+def test_without_a_kubeconfig_there_is_no_address(text: str) -> None:
+    assert api_server_of({"data": {"kubeconfig": text}}) == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "want"),
+    [
+        ("10.0.0.2", None, "10.0.0.2:6443"),
+        ("10.0.0.2", 443, "10.0.0.2:443"),
+        ("api.example.com", 8443, "api.example.com:8443"),
+        ("fd00::2", None, "[fd00::2]:6443"),
+        ("[fd00::2]", 443, "[fd00::2]:443"),
+        ("", None, ""),
+        ("a b", None, ""),
+        ('10.0.0.2"; reboot', None, ""),
+        ("10.0.0.2:443", None, ""),
+        ("fe80::1%eth0", None, ""),
+    ],
+)
+def test_the_address_that_a_user_gives(host: str, port: int | None, want: str) -> None:
+    assert api_server(host, port) == want
+
+
+@pytest.mark.parametrize(
+    ("version", "want"),
+    [
+        ({"major": "1", "minor": "31", "gitVersion": "v1.31.4"}, "1.31"),
+        ({"major": "1", "minor": "34+", "gitVersion": "v1.34.1-gke.1829000"}, "1.34"),
+        ({"major": "1", "minor": "34+"}, "1.34"),
+        ({"major": "2", "minor": "0", "gitVersion": "v2.0.0"}, ""),
+        ({"gitVersion": 7}, ""),
+        ({}, ""),
+        (None, ""),
+    ],
+)
+def test_the_version_is_the_api_servers(version: object, want: str) -> None:
+    assert kubernetes_version_of(version) == want
+
+
+_JSON = st.recursive(
+    st.none() | st.text() | st.integers(),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["data", "ca.crt", "kubeconfig", "gitVersion", "minor", "major"]), inner)
+    ),
+)
+
+
+@given(_JSON)
+def test_whatever_json_comes_it_is_read(raw: object) -> None:
+    for read in (ca_hash_of, api_server_of, kubernetes_version_of):
+        assert isinstance(read(raw), str)
+    assert api_server_of({"data": {"kubeconfig": str(raw)}}) == ""
+
+
+@given(st.text(alphabet="htps:/[]0123456789abc.@?#%", max_size=30))
+def test_whatever_address_comes_it_is_read(server: str) -> None:
+    assert isinstance(api_server_of(info(repr(server))), str)

@@ -1,0 +1,339 @@
+"""The startup script, run in bash against commands that pretend."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from provisioner.nodegroups.bootstrap import metadata
+from provisioner.nodegroups.bootstrap.metadata import Join, changed_items
+from provisioner.nodegroups.bootstrap.script import startup_script
+from tests.support.machine import Machine
+
+TOKEN, OTHER = "abcdef.0123456789abcdef", "ghijkl.0123456789abcdef"
+HASH = "sha256:" + "0a" * 32
+LABELS = {"cloud.google.com/gke-tpu-accelerator": "tpu7x", "cloud.google.com/gke-tpu-topology": "2x2x2"}
+
+
+def items(
+    token: str = TOKEN, api_server: str = "10.0.0.2:6443", ca_hash: str = HASH, version: str = "1.34"
+) -> dict[str, str]:
+    """Return the metadata that the provisioner writes."""
+    join = Join(token=token, api_server=api_server, ca_hash=ca_hash, kubernetes_version=version)
+    return changed_items({}, labels=LABELS, join=join, joined=False) or {}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(tmp_path, startup_script())
+    made.tokens(TOKEN)
+    made.attributes(items())
+    return made
+
+
+def test_it_passes_shellcheck(tmp_path: Path) -> None:
+    shellcheck = shutil.which("shellcheck")
+    if shellcheck is None:
+        missing = "shellcheck is needed: apt-get install shellcheck"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(missing)
+    script = tmp_path / "startup.sh"
+    script.write_text(startup_script("https://mirror.example.com/it's"))
+
+    done = subprocess.run([shellcheck, script], capture_output=True, text=True, check=False)
+
+    assert (done.stdout, done.returncode) == ("", 0)
+
+
+def test_it_fits_into_the_metadata_of_a_template() -> None:
+    assert len(startup_script().encode()) < 256 * 1024
+
+
+def test_the_first_boot_installs_configures_and_joins(machine: Machine) -> None:
+    machine.boot()
+
+    assert machine.has_joined
+    assert machine.slept_seconds == []
+    assert machine.joins == [
+        {
+            "apiVersion": "kubeadm.k8s.io/v1beta4",
+            "kind": "JoinConfiguration",
+            "discovery": {
+                "bootstrapToken": {
+                    "token": TOKEN,
+                    "apiServerEndpoint": "10.0.0.2:6443",
+                    "caCertHashes": [HASH],
+                }
+            },
+            "nodeRegistration": {
+                "name": "g-mig-x1b2",
+                "criSocket": "unix:///run/containerd/containerd.sock",
+                "kubeletExtraArgs": [
+                    {
+                        "name": "node-labels",
+                        "value": "cloud.google.com/gke-tpu-accelerator=tpu7x,cloud.google.com/gke-tpu-topology=2x2x2",
+                    },
+                    {"name": "provider-id", "value": "gce://p/us-central1-a/g-mig-x1b2"},
+                    {"name": "register-with-taints", "value": "google.com/tpu=present:NoSchedule"},
+                ],
+            },
+        }
+    ]
+    files = {
+        path: (machine.root / path).read_text()
+        for path in (
+            "etc/containerd/config.toml",
+            "etc/apt/keyrings/kubernetes-apt-keyring.asc",
+            "etc/apt/sources.list.d/kubernetes.list",
+            "etc/modules-load.d/tpu-provisioner.conf",
+            "etc/sysctl.d/90-tpu-provisioner.conf",
+        )
+    }
+    assert files == {
+        "etc/containerd/config.toml": "[runc]\n  SystemdCgroup = true\n",
+        "etc/apt/keyrings/kubernetes-apt-keyring.asc": (
+            "key of https://pkgs.k8s.io/core:/stable:/v1.34/deb/Release.key\n"
+        ),
+        "etc/apt/sources.list.d/kubernetes.list": (
+            "deb [signed-by=/etc/apt/keyrings/kubernetes-apt-keyring.asc] "
+            "https://pkgs.k8s.io/core:/stable:/v1.34/deb/ /\n"
+        ),
+        "etc/modules-load.d/tpu-provisioner.conf": "overlay\nbr_netfilter\n",
+        "etc/sysctl.d/90-tpu-provisioner.conf": (
+            "net.bridge.bridge-nf-call-iptables = 1\nnet.bridge.bridge-nf-call-ip6tables = 1\nnet.ipv4.ip_forward = 1\n"
+        ),
+    }
+    assert machine.calls[-1] == "systemctl enable --now kubelet"
+
+
+def test_kubeadm_before_1_31_gets_the_form_that_it_has(machine: Machine) -> None:
+    machine.attributes(items(version="1.30"))
+
+    machine.boot()
+
+    (join,) = machine.joins
+    assert join["apiVersion"] == "kubeadm.k8s.io/v1beta3"
+    assert join["nodeRegistration"]["kubeletExtraArgs"] == {
+        "node-labels": "cloud.google.com/gke-tpu-accelerator=tpu7x,cloud.google.com/gke-tpu-topology=2x2x2",
+        "provider-id": "gce://p/us-central1-a/g-mig-x1b2",
+        "register-with-taints": "google.com/tpu=present:NoSchedule",
+    }
+
+
+@pytest.mark.parametrize("api_server", ["api.example.com:443", "[fd00::2]:6443", "10.0.0.2:8443"])
+def test_the_address_that_the_user_gives_is_joined(machine: Machine, api_server: str) -> None:
+    machine.attributes(items(api_server=api_server))
+
+    machine.boot()
+
+    (join,) = machine.joins
+    assert join["discovery"]["bootstrapToken"]["apiServerEndpoint"] == api_server
+
+
+def test_both_authorities_of_a_cluster_that_changes_them_are_taken(machine: Machine) -> None:
+    other = "sha256:" + "0b" * 32
+    machine.attributes(items(ca_hash=f"{HASH},{other}"))
+
+    machine.boot()
+
+    (join,) = machine.joins
+    assert join["discovery"]["bootstrapToken"]["caCertHashes"] == [HASH, other]
+
+
+def test_packages_come_from_the_mirror_that_is_given(machine: Machine) -> None:
+    machine.script = startup_script("https://mirror.example.com/it's/")
+
+    machine.boot()
+
+    sources = (machine.root / "etc/apt/sources.list.d/kubernetes.list").read_text()
+    assert sources.endswith(" https://mirror.example.com/it's/core:/stable:/v1.34/deb/ /\n")
+
+
+def test_an_image_that_brings_everything_installs_nothing(machine: Machine) -> None:
+    machine.installed("1.34")
+
+    machine.boot()
+
+    assert machine.has_joined
+    assert not [call for call in machine.calls if call.startswith("apt")]
+
+
+def test_an_image_with_another_version_of_kubernetes_gets_the_clusters(machine: Machine) -> None:
+    machine.installed("1.33")
+
+    machine.boot()
+
+    installs = [call for call in machine.calls if call.startswith("apt-get") and " install " in call]
+    assert [call.partition(" install ")[2].split()[-3:] for call in installs] == [["kubelet", "kubeadm", "kubectl"]]
+    assert machine.has_joined
+
+
+def test_labels_that_a_kubelet_may_not_set_are_left_out(machine: Machine) -> None:
+    labels = "a=b,app.kubernetes.io/name=x,node.kubernetes.io/instance-type=y,x.k8s.io/z=1"
+    machine.attributes({**items(), metadata.LABELS: labels})
+
+    said = machine.boot()
+
+    (join,) = machine.joins
+    assert join["nodeRegistration"]["kubeletExtraArgs"][0] == {
+        "name": "node-labels",
+        "value": "a=b,node.kubernetes.io/instance-type=y",
+    }
+    assert "app.kubernetes.io/name=x is not for a kubelet" in said
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [pytest.param(None, id="none"), pytest.param('a="b": c', id="none that could be labels")],
+)
+def test_without_labels_it_joins_all_the_same(machine: Machine, labels: str | None) -> None:
+    given = {key: value for key, value in items().items() if key != metadata.LABELS}
+    machine.attributes(given if labels is None else {**given, metadata.LABELS: labels})
+
+    machine.boot()
+
+    (join,) = machine.joins
+    arguments = join["nodeRegistration"]["kubeletExtraArgs"]
+    assert [each["name"] for each in arguments] == ["provider-id", "register-with-taints"]
+
+
+def test_a_reboot_after_the_join_only_starts_the_kubelet_again(machine: Machine) -> None:
+    machine.boot()
+    machine.attributes({key: value for key, value in items().items() if key != metadata.TOKEN})
+
+    machine.boot()
+
+    assert len(machine.joins) == 1
+    assert machine.slept_seconds == []
+    assert {call.split()[0] for call in machine.calls} == {"swapoff", "modprobe", "sysctl", "systemctl"}
+    assert machine.calls[-1] == "systemctl enable --now kubelet"
+
+
+@pytest.mark.parametrize("key", [metadata.TOKEN, metadata.ADDRESS, metadata.CA_HASH, metadata.VERSION])
+def test_fault_7_what_comes_later_than_150_seconds_is_waited_for(machine: Machine, key: str) -> None:
+    machine.attributes({name: value for name, value in items().items() if name != key})
+    machine.at_sleep(9, f"echo '{items()[key]}' > \"$FAKE/metadata/instance/attributes/{key}\"")
+
+    machine.boot()
+
+    assert machine.has_joined
+    assert machine.slept_seconds == [2, 4, 8, 16, 32, 60, 60, 60, 60]
+    assert len(machine.joins) == 1
+
+
+def test_fault_7_a_token_that_expired_is_replaced_and_the_new_one_used(machine: Machine) -> None:
+    machine.tokens(OTHER)
+    machine.at_sleep(3, f'echo {OTHER} > "$FAKE/metadata/instance/attributes/{metadata.TOKEN}"')
+
+    machine.boot()
+
+    assert machine.has_joined
+    tokens = [join["discovery"]["bootstrapToken"]["token"] for join in machine.joins]
+    assert tokens == [TOKEN, TOKEN, TOKEN, OTHER]
+
+
+def test_fault_7_a_reboot_before_the_join_begins_anew(machine: Machine) -> None:
+    """A keyring, sources and the files of a join that was cut off are there; nothing of them is in the way."""
+    for path, content in {
+        "etc/apt/keyrings/kubernetes-apt-keyring.asc": "half a k",
+        "etc/apt/sources.list.d/kubernetes.list": "deb of another version",
+        "etc/kubernetes/bootstrap-kubelet.conf": "of the join that was cut off",
+    }.items():
+        (machine.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (machine.root / path).write_text(content)
+
+    machine.boot()
+
+    assert machine.has_joined
+    assert (machine.root / "etc/apt/keyrings/kubernetes-apt-keyring.asc").read_text().startswith("key of https://")
+    assert len(machine.joins) == 2
+
+
+def test_a_join_that_fails_twice_is_tried_a_third_time(machine: Machine) -> None:
+    machine.fail_joins(2)
+
+    machine.boot()
+
+    assert machine.has_joined
+    assert machine.slept_seconds == [2, 4]
+    assert [call for call in machine.calls if call.startswith("kubeadm reset")] == ["kubeadm reset --force"] * 2
+
+
+def test_a_join_is_tried_without_end(machine: Machine) -> None:
+    machine.fail_joins(12)
+
+    machine.boot()
+
+    assert machine.has_joined
+    assert machine.slept_seconds[:8] == [2, 4, 8, 16, 32, 60, 60, 60]
+    assert len(machine.slept_seconds) == 12
+
+
+def test_a_lock_that_apt_has_is_waited_for(machine: Machine) -> None:
+    machine.lock_apt(5)
+
+    machine.boot()
+
+    assert machine.has_joined
+    assert machine.slept_seconds == [2, 4, 8, 16, 32]
+
+
+def test_a_repository_that_does_not_answer_leaves_the_keyring_as_it_is(machine: Machine) -> None:
+    keyring = machine.root / "etc/apt/keyrings/kubernetes-apt-keyring.asc"
+    keyring.parent.mkdir(parents=True)
+    keyring.write_text("a good one")
+    machine.at_sleep(1, f'cp "{keyring}" "$FAKE/keyring-then"; mv "$FAKE/curl" "$FAKE/bin/curl"')
+    good = machine.path / "bin/curl"
+    shutil.copy(good, machine.path / "curl")
+    good.write_text(good.read_text().replace("*/Release.key)", "*/Release.key) echo '<html>'; exit 22;;\n  nothing)"))
+
+    machine.boot()
+
+    assert (machine.path / "keyring-then").read_text() == "a good one"
+    assert machine.has_joined
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (metadata.TOKEN, 'x"\n    evil: "y'),
+        (metadata.ADDRESS, '10.0.0.2"; reboot; "'),
+        (metadata.CA_HASH, "md5:00"),
+        (metadata.VERSION, "1.34/../../x"),
+    ],
+)
+def test_what_is_not_of_its_form_goes_nowhere(machine: Machine, key: str, value: str) -> None:
+    machine.attributes({**items(), key: value})
+    machine.at_sleep(2, f"echo '{items()[key]}' > \"$FAKE/metadata/instance/attributes/{key}\"")
+
+    said = machine.boot()
+
+    assert f"{key} in the metadata cannot be read" in said
+    assert machine.slept_seconds == [2, 4]
+    assert len(machine.joins) == 1
+
+
+def test_the_token_is_left_on_no_disk_and_said_nowhere(machine: Machine) -> None:
+    machine.fail_joins(1)
+
+    said = machine.boot()
+
+    secret = TOKEN.partition(".")[2]
+    assert secret not in said
+    assert secret not in "\n".join(machine.calls)
+    kept = [path for path in machine.root.rglob("*") if path.is_file() and secret in path.read_text()]
+    assert kept == []
+    assert (machine.root / "run/tpu-provisioner").stat().st_mode & 0o077 == 0
+
+
+def test_a_second_run_beside_the_first_does_nothing(machine: Machine) -> None:
+    work = machine.root / "run/tpu-provisioner"
+    work.mkdir(parents=True)
+    with (work / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        machine.boot()
+
+    assert machine.calls == []
+    assert not machine.has_joined

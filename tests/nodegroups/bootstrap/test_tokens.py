@@ -1,0 +1,282 @@
+"""Who has a token, who gets one, and which ones go."""
+
+import base64
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.types import ObjectMeta
+from provisioner.nodegroups.bootstrap import drawing, tokens
+from provisioner.nodegroups.bootstrap.tokens import JoiningMachine, Token, TokenPlan, parse_secret, plan_tokens
+
+NOW = datetime(2026, 11, 23, 10, 0, tzinfo=UTC)
+GROUP = names.group_labels(ObjectMeta(namespace="ns", name="g", uid="1"))
+
+
+def token(machine: str = "a", left_minutes: float | None = 30, **given: str) -> Token:
+    expires_at = None if left_minutes is None else NOW + timedelta(minutes=left_minutes)
+    return Token(
+        name=given.get("name", f"bootstrap-token-{machine}{left_minutes}"),
+        uid="1",
+        group_namespace="ns",
+        group_name="g",
+        machine=machine,
+        machine_id=given.get("machine_id", "7"),
+        value=given.get("value", "abcdef.0123456789abcdef"),
+        expires_at=expires_at,
+    )
+
+
+def machine(name: str = "a", *, joined: bool = False, number: str = "7") -> JoiningMachine:
+    return JoiningMachine(name=name, id=number, joined=joined)
+
+
+@pytest.mark.parametrize(
+    ("have", "machines", "want"),
+    [
+        pytest.param([], [], TokenPlan(), id="no machines need no tokens"),
+        pytest.param([], [machine()], TokenPlan(create=(machine(),)), id="a machine that has none gets one"),
+        pytest.param(
+            [],
+            [machine("b"), machine("a")],
+            TokenPlan(create=(machine("a"), machine("b"))),
+            id="fault 8: each machine gets its own",
+        ),
+        pytest.param([token()], [machine()], TokenPlan(current={"a": token()}), id="one that has one keeps it"),
+        pytest.param(
+            [token(left_minutes=10)],
+            [machine()],
+            TokenPlan(current={"a": token(left_minutes=10)}),
+            id="ten minutes are enough",
+        ),
+        pytest.param(
+            [token(left_minutes=9.9)],
+            [machine()],
+            TokenPlan(current={"a": token(left_minutes=9.9)}, create=(machine(),)),
+            id="fault 7: with less a new one is made, while the old one still counts",
+        ),
+        pytest.param(
+            [token(left_minutes=5), token(left_minutes=30)],
+            [machine()],
+            TokenPlan(current={"a": token(left_minutes=30)}),
+            id="of two the later one counts, and the other ends by itself",
+        ),
+        pytest.param(
+            [token(left_minutes=0)],
+            [machine()],
+            TokenPlan(create=(machine(),), delete=(token(left_minutes=0),)),
+            id="fault 7: one that has expired goes, and another one is made",
+        ),
+        pytest.param(
+            [token()],
+            [machine(joined=True)],
+            TokenPlan(delete=(token(),)),
+            id="fault 8: it goes when its machine has joined",
+        ),
+        pytest.param([token()], [], TokenPlan(delete=(token(),)), id="it goes when its machine is gone"),
+        pytest.param(
+            [token()],
+            [machine(number="8")],
+            TokenPlan(create=(machine(number="8"),), delete=(token(),)),
+            id="another machine under the same name gets another one",
+        ),
+        pytest.param(
+            [token(left_minutes=None)],
+            [machine()],
+            TokenPlan(create=(machine(),), delete=(token(left_minutes=None),)),
+            id="one that never expires is not used",
+        ),
+        pytest.param(
+            [token(value="")],
+            [machine()],
+            TokenPlan(create=(machine(),), delete=(token(value=""),)),
+            id="one that cannot be read is not used",
+        ),
+    ],
+)
+def test_tokens_of_a_group(have: list[Token], machines: list[JoiningMachine], want: TokenPlan) -> None:
+    assert plan_tokens(have, machines, NOW) == want
+
+
+_MACHINES = st.lists(
+    st.builds(JoiningMachine, name=st.sampled_from("abc"), id=st.sampled_from("12"), joined=st.booleans()),
+    max_size=3,
+    unique_by=lambda each: each.name,
+)
+_TOKENS = st.lists(
+    st.builds(
+        Token,
+        name=st.text(max_size=3),
+        uid=st.just("1"),
+        group_namespace=st.just("ns"),
+        group_name=st.just("g"),
+        machine=st.sampled_from("abcd"),
+        machine_id=st.sampled_from("12"),
+        value=st.sampled_from(["", "abcdef.0123456789abcdef"]),
+        expires_at=st.none() | st.integers(-5, 35).map(lambda minutes: NOW + timedelta(minutes=minutes)),
+    ),
+    max_size=6,
+)
+
+
+@given(_TOKENS, _MACHINES)
+def test_every_machine_that_has_not_joined_has_a_token_that_lasts_or_gets_one(
+    have: list[Token], machines: list[JoiningMachine]
+) -> None:
+    plan = plan_tokens(have, machines, NOW)
+
+    for each in machines:
+        held = plan.current.get(each.name)
+        lasts = held is not None and held.expires_at is not None and held.expires_at - NOW >= tokens.LEAST_LEFT
+        assert (each in plan.create) == (not each.joined and not lasts)
+        assert held is None or (held.machine_id == each.id and not each.joined)
+    assert not set(plan.delete) & set(plan.current.values())
+
+
+@given(_TOKENS, _MACHINES)
+def test_what_was_decided_settles(have: list[Token], machines: list[JoiningMachine]) -> None:
+    plan = plan_tokens(have, machines, NOW)
+    made = [token(each.name, 30, machine_id=each.id, name=f"new-{each.name}") for each in plan.create]
+    left = [each for each in have if each not in plan.delete]
+
+    again = plan_tokens([*left, *made], machines, NOW)
+
+    assert (again.create, again.delete) == ((), ())
+
+
+def test_fault_8_tokens_are_drawn_from_the_source_for_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+
+    def choice(symbols: str) -> str:
+        drawn.append(symbols)
+        return symbols[0]
+
+    monkeypatch.setattr("secrets.choice", choice)
+
+    assert drawing.draw_token() == "aaaaaa.aaaaaaaaaaaaaaaa"
+    assert set(drawn) == {"abcdefghijklmnopqrstuvwxyz0123456789"}
+
+
+def test_fault_8_no_two_tokens_are_alike() -> None:
+    assert len({drawing.draw_token() for _ in range(1000)}) == 1000
+
+
+def test_the_secret_is_what_kubernetes_takes_for_a_token() -> None:
+    secret = tokens.secret_of(
+        "abcdef.0123456789abcdef", group=GROUP, machine="g-mig-x1b2", machine_id="7", expires_at=NOW + tokens.LIFE
+    )
+
+    assert secret == {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": "bootstrap-token-abcdef",
+            "namespace": "kube-system",
+            "labels": {
+                "cloud.google.com/tpu-node-group-namespace": "ns",
+                "cloud.google.com/tpu-node-group-name": "g",
+                "tpu-provisioner.cloud.google.com/machine": "g-mig-x1b2",
+                "tpu-provisioner.cloud.google.com/machine-id": "7",
+            },
+        },
+        "type": "bootstrap.kubernetes.io/token",
+        "stringData": {
+            "token-id": "abcdef",
+            "token-secret": "0123456789abcdef",
+            "expiration": "2026-11-23T10:30:00Z",
+            "usage-bootstrap-authentication": "true",
+            "usage-bootstrap-signing": "true",
+            "auth-extra-groups": "system:bootstrappers:kubeadm:default-node-token",
+            "description": "Lets the machine g-mig-x1b2 join the cluster. Made by tpu-provisioner.",
+        },
+    }
+
+
+def test_fault_9_groups_whose_joined_names_are_alike_have_labels_that_are_not() -> None:
+    first = names.group_labels(ObjectMeta(namespace="a-b", name="c", uid="1"))
+    second = names.group_labels(ObjectMeta(namespace="a", name="b-c", uid="2"))
+
+    made = [
+        tokens.secret_of(drawing.draw_token(), group=group, machine="m", machine_id="7", expires_at=NOW)
+        for group in (first, second)
+    ]
+
+    labels = [each["metadata"]["labels"] for each in made]
+    assert [parse_secret(stored(each)).group_namespace for each in made] == ["a-b", "a"]
+    assert labels[0] != labels[1]
+
+
+def test_fault_9_labels_of_the_longest_names_fit() -> None:
+    group = names.group_labels(ObjectMeta(namespace="n" * 63, name="g" * names.NAME_BUDGET, uid="1"))
+    secret = tokens.secret_of(drawing.draw_token(), group=group, machine="m" * 63, machine_id="9" * 20, expires_at=NOW)
+
+    assert max(map(len, secret["metadata"]["labels"].values())) == 63
+
+
+def stored(secret: dict[str, object], **metadata: str) -> dict[str, object]:
+    """Return a Secret as the API server has it."""
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in secret["stringData"].items()}
+    rest = {key: value for key, value in secret.items() if key != "stringData"}
+    return {**rest, "metadata": {**secret["metadata"], "uid": "u-1", **metadata}, "data": data}
+
+
+def test_a_token_that_was_made_is_read_back() -> None:
+    made = tokens.secret_of("abcdef.0123456789abcdef", group=GROUP, machine="m", machine_id="7", expires_at=NOW)
+
+    assert parse_secret(stored(made)) == Token(
+        name="bootstrap-token-abcdef",
+        uid="u-1",
+        group_namespace="ns",
+        group_name="g",
+        machine="m",
+        machine_id="7",
+        value="abcdef.0123456789abcdef",
+        expires_at=NOW,
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"type": "Opaque"}, id="of another type"),
+        pytest.param({"metadata": {"name": "bootstrap-token-x", "namespace": "kube-system"}}, id="of nobody"),
+    ],
+)
+def test_a_secret_that_is_none_of_ours_is_none(change: dict[str, object]) -> None:
+    made = tokens.secret_of("abcdef.0123456789abcdef", group=GROUP, machine="m", machine_id="7", expires_at=NOW)
+
+    assert parse_secret({**stored(made), **change}) is None
+    assert parse_secret(stored(made, namespace="default")) is None
+    assert parse_secret(stored(made, name="other")) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param({}, id="nothing in it"),
+        pytest.param({"token-id": "YWJjZGVm", "token-secret": "?"}, id="no base64"),
+        pytest.param({"token-id": "YWJjZGVm", "token-secret": "gICA"}, id="no text"),
+        pytest.param({"token-id": "YWJjZGVm", "token-secret": "c2hvcnQ="}, id="a secret that is too short"),
+        pytest.param({"token-id": 7, "expiration": None}, id="other types"),
+    ],
+)
+def test_a_secret_that_cannot_be_used_is_known_for_its_deletion(data: dict[str, object]) -> None:
+    made = tokens.secret_of("abcdef.0123456789abcdef", group=GROUP, machine="m", machine_id="7", expires_at=NOW)
+
+    found = parse_secret({**stored(made), "data": data})
+
+    assert found is not None
+    assert (found.value, found.expires_at) == ("", None)
+
+
+@given(st.recursive(st.none() | st.text() | st.integers(), lambda inner: st.dictionaries(st.text(), inner)))
+def test_whatever_json_comes_it_is_read(raw: object) -> None:
+    assert parse_secret(raw) is None
+    assert parse_secret({"metadata": raw, "data": raw, "type": tokens.SECRET_TYPE}) is None
+
+
+def test_a_token_shows_no_secret() -> None:
+    assert "0123456789abcdef" not in repr(token())

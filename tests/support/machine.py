@@ -1,0 +1,201 @@
+"""A machine whose startup script is run for real, in bash, against commands that only pretend.
+
+The programs that the script finds are those of `tools` (of this computer, none of which changes it) and `bin`: fakes
+that write down how they were called. Nothing waits: `sleep` returns at once, and what is to happen meanwhile happens
+then (`at_sleep`). The machine's files are below `root`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+#: Programs without effects outside of the files that they are given.
+_TOOLS = ("bash", "sh", "cat", "cp", "chmod", "flock", "grep", "mkdir", "mv", "rm", "sed", "timeout", "touch")
+#: Commands that are only written down.
+_SILENT = ("swapoff", "modprobe", "sysctl", "dpkg", "systemctl", "apt-mark")
+_LOG = 'echo "${0##*/} $*" >> "$FAKE/calls"\n'
+
+_FAKES = {
+    **dict.fromkeys(_SILENT, ""),
+    # The clock: the n-th sleep does what was planned for it.
+    "sleep": """
+n=$(cat "$FAKE/sleeps"); n=$((n + 1)); echo $n > "$FAKE/sleeps"
+[ $n -lt 80 ] || { touch "$FAKE/endless"; kill $PPID; }
+[ ! -e "$FAKE/at-sleep-$n" ] || . "$FAKE/at-sleep-$n"
+""",
+    # The metadata server, where `--header` says so, and the repository of packages.
+    "curl": """
+for url; do :; done
+case $url in
+  http://metadata.google.internal/computeMetadata/v1/*)
+    case "$*" in *"--header Metadata-Flavor: Google"*) ;; *) exit 22 ;; esac
+    exec cat "$FAKE/metadata/${url#*/computeMetadata/v1/}" 2> /dev/null ;;
+  */Release.key) echo "key of $url" ;;
+  *) exit 6 ;;
+esac
+""",
+    "apt-get": """
+n=$(cat "$FAKE/apt-locked")
+[ $n -le 0 ] || {
+  echo $((n - 1)) > "$FAKE/apt-locked"
+  echo "E: Could not get lock /var/lib/dpkg/lock-frontend" >&2
+  exit 100
+}
+case " $* " in
+  *" install "*)
+    for package; do
+      [ ! -e "$FAKE/packages/$package" ] || cp "$FAKE/packages/$package" "$FAKE/bin/$package"
+    done
+    list=$ROOT/etc/apt/sources.list.d/kubernetes.list
+    case " $* " in *" kubeadm "*) sed -n 's,.*/v\\(1[.0-9]*\\)/deb.*,\\1,p' "$list" > "$FAKE/version" ;; esac ;;
+esac
+""",
+}
+_PACKAGES = {
+    "containerd": "echo '[runc]'; echo '  SystemdCgroup = false'\n",
+    "conntrack": "",
+    "kubelet": "",
+    "kubectl": "",
+    # As kubeadm does, it refuses to join where an earlier try left its files.
+    "kubeadm": """
+conf=$ROOT/etc/kubernetes
+case $1 in
+  version) echo "v$(cat "$FAKE/version").4" ;;
+  reset) rm -rf "$conf" ;;
+  join)
+    n=$(cat "$FAKE/joins"); n=$((n + 1)); echo $n > "$FAKE/joins"
+    cp "$3" "$FAKE/join-$n.yaml"
+    [ ! -e "$conf/bootstrap-kubelet.conf" ] || { echo "bootstrap-kubelet.conf already exists" >&2; exit 1; }
+    mkdir -p "$conf"; touch "$conf/bootstrap-kubelet.conf"
+    f=$(cat "$FAKE/join-failures")
+    [ $f -le 0 ] || { echo $((f - 1)) > "$FAKE/join-failures"; exit 1; }
+    grep -qf "$FAKE/good-tokens" "$3" || { echo "could not find a JWS signature" >&2; exit 1; }
+    rm "$conf/bootstrap-kubelet.conf"; echo conf > "$conf/kubelet.conf" ;;
+esac
+""",
+}
+
+
+@dataclass(slots=True)
+class Machine:
+    """One machine, over all its boots."""
+
+    path: Path
+    script: str
+
+    def __post_init__(self) -> None:
+        for folder in ("bin", "tools", "packages", "root", "metadata/instance/attributes", "metadata/project"):
+            (self.path / folder).mkdir(parents=True)
+        for tool in _TOOLS:
+            found = shutil.which(tool)
+            assert found is not None, f"{tool} is needed"
+            (self.path / "tools" / tool).symlink_to(found)
+        for name, body in _FAKES.items():
+            self._program("bin", name, body)
+        for name, body in _PACKAGES.items():
+            self._program("packages", name, body)
+        for counter in ("sleeps", "joins", "apt-locked", "join-failures"):
+            self._set(counter, "0")
+        self._set("calls", "")
+        self._set("good-tokens", "")
+        self.metadata("instance/name", "g-mig-x1b2")
+        self.metadata("instance/zone", "projects/12345/zones/us-central1-a")
+        self.metadata("project/project-id", "p")
+
+    @property
+    def root(self) -> Path:
+        """The machine's files."""
+        return self.path / "root"
+
+    def metadata(self, path: str, value: str) -> None:
+        """Set a value of the metadata server."""
+        (self.path / "metadata" / path).write_text(value)
+
+    def attributes(self, items: Mapping[str, str]) -> None:
+        """Set all items of the machine's own metadata."""
+        folder = self.path / "metadata/instance/attributes"
+        for old in folder.iterdir():
+            old.unlink()
+        for key, value in items.items():
+            (folder / key).write_text(value)
+
+    def at_sleep(self, number: int, command: str) -> None:
+        """Run a line of shell when the machine sleeps for the n-th time; "$FAKE" is the folder of this machine."""
+        with (self.path / f"at-sleep-{number}").open("a") as file:
+            file.write(f"{command}\n")
+
+    def tokens(self, *good: str) -> None:
+        """Let the cluster take these tokens and no others."""
+        self._set("good-tokens", "".join(f"{token}\n" for token in good))
+
+    def lock_apt(self, times: int) -> None:
+        """Let somebody else hold apt's lock for so many calls."""
+        self._set("apt-locked", str(times))
+
+    def fail_joins(self, times: int) -> None:
+        """Let so many joins fail for no reason of the machine's."""
+        self._set("join-failures", str(times))
+
+    def installed(self, version: str) -> None:
+        """Let the image bring everything, Kubernetes in this minor version."""
+        for name in _PACKAGES:
+            shutil.copy(self.path / "packages" / name, self.path / "bin" / name)
+        self._set("version", version)
+
+    def boot(self) -> str:
+        """Run the script from its beginning to its end, which has to be a good one; return what it said."""
+        self._set("sleeps", "0")
+        self._set("calls", "")
+        done = subprocess.run(
+            [self.path / "tools/bash", "-c", self.script],
+            env={
+                "PATH": f"{self.path}/bin:{self.path}/tools",
+                "FAKE": str(self.path),
+                "ROOT": str(self.root),
+            },
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        said = done.stdout + done.stderr
+        assert not (self.path / "endless").exists(), f"it slept without end:\n{said[-2000:]}"
+        assert done.returncode == 0, said
+        return said
+
+    @property
+    def calls(self) -> list[str]:
+        """The calls of the last boot, but for reads of metadata."""
+        lines = (self.path / "calls").read_text().splitlines()
+        return [line for line in lines if "computeMetadata" not in line]
+
+    @property
+    def slept_seconds(self) -> list[int]:
+        """How long the last boot slept, each time."""
+        return [int(line.split()[1]) for line in self.calls if line.startswith("sleep ")]
+
+    @property
+    def joins(self) -> list[Any]:
+        """The configurations of all joins that were tried, over all boots."""
+        count = int((self.path / "joins").read_text())
+        return [yaml.safe_load((self.path / f"join-{n}.yaml").read_text()) for n in range(1, count + 1)]
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether it has the credentials of a node."""
+        return (self.root / "etc/kubernetes/kubelet.conf").exists()
+
+    def _set(self, name: str, value: str) -> None:
+        (self.path / name).write_text(value)
+
+    def _program(self, folder: str, name: str, body: str) -> None:
+        program = self.path / folder / name
+        program.write_text(f"#!{self.path}/tools/sh\n{_LOG}{body}")
+        program.chmod(0o755)
