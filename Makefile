@@ -103,10 +103,11 @@ bench: setup ## Measure the figures of docs/performance.md.
 	@$(BIN)/python -m benchmarks
 
 .PHONY: docs
-docs: $(SETUP) ## Generate docs/settings.md, docs/metrics.md and docs/api.md from the code, and the pictures of docs/*.txt.
+docs: $(SETUP) ## Generate docs/settings.md, metrics.md, api.md and node-group-fields.md from the code, and the pictures of docs/*.txt.
 	@$(BIN)/python docs/settings_table.py > docs/settings.md
 	@$(BIN)/python docs/metrics_table.py > docs/metrics.md
 	@$(BIN)/python docs/api_table.py > docs/api.md
+	@$(BIN)/python docs/node_group_table.py > docs/node-group-fields.md
 	@$(BIN)/python docs/diagram.py
 
 .PHONY: site

@@ -78,16 +78,18 @@ _VERBS = {
     "cordon": {"selector"},
     "uncordon": {"selector"},
     "taint": {"selector", "overwrite"},
+    "explain": {"recursive"},
 }
 #: Verbs whose first words name objects.
 _ON_OBJECTS = ("get", "describe", "delete", "scale", "wait", "label", "annotate", "patch", "rollout", "taint", "top")
 #: Kinds that are in any cluster, and those that this one has or uses: singular or plural, short names left out.
 _KINDS = frozenset(
-    {"all", "clusterrole", "clusterrolebinding", "configmap", "customresourcedefinition", "deployment", "event", "job",
-     "jobset", "leaderworkerset", "lease", "mutatingwebhookconfiguration", "namespace", "node", "pod", "podmonitor",
-     "podmonitoring", "priorityclass", "replicaset", "resourcequota", "role", "rolebinding", "secret", "service",
-     "serviceaccount", "statefulset", "validatingadmissionpolicy", "validatingadmissionpolicybinding",
-     "validatingwebhookconfiguration", "workloads.kueue.x-k8s.io"}
+    {"all", "clusterrole", "clusterrolebinding", "configmap", "customresourcedefinition", "deployment", "event",
+     "instancetemplate", "job", "jobset", "leaderworkerset", "lease", "managedinstancegroup",
+     "mutatingwebhookconfiguration", "namespace", "node", "pod", "podmonitor", "podmonitoring", "priorityclass",
+     "replicaset", "resourcequota", "role", "rolebinding", "secret", "service", "serviceaccount", "statefulset",
+     "tpu", "tpunodegroup", "validatingadmissionpolicy", "validatingadmissionpolicybinding",
+     "validatingwebhookconfiguration", "workloadpolicy", "workloads.kueue.x-k8s.io"}
 )  # fmt: skip
 
 

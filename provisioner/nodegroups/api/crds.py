@@ -86,6 +86,10 @@ _SHOWN: Mapping[Kind, _Shown] = MappingProxyType(
     }
 )
 
+#: What a kind is, in a sentence, and how kubectl knows it for short.
+ABOUT: Mapping[Kind, str] = {kind: shown.about for kind, shown in _SHOWN.items()}
+SHORT_NAMES: Mapping[Kind, str] = {kind: shown.short_name for kind, shown in _SHOWN.items()}
+
 
 def crd(kind: Kind) -> Json:
     """Return the CustomResourceDefinition of a kind."""
