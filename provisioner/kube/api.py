@@ -164,6 +164,21 @@ class KubeApi:
             _Request("PATCH", path, body=body, content_type=content_type, accept=_METADATA, timeouts=timeouts)
         )
 
+    def apply(self, path: str, body: JsonObject, *, manager: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
+        """Create an object, or make the fields in `body` those of a manager; return its metadata."""
+        return self._exchange(
+            _Request(
+                "PATCH",
+                path,
+                query={"fieldManager": manager, "force": "true"},
+                body=body,
+                # JSON is YAML.
+                content_type="application/apply-patch+yaml",
+                accept=_METADATA,
+                timeouts=timeouts,
+            )
+        )
+
     def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Delete an object, only the one with this uid where given."""
         body: JsonObject | None = None

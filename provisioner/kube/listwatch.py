@@ -26,7 +26,7 @@ _LIST_SECONDS = 30.0
 
 
 class ListWatch(Reflector[T]):
-    """A Reflector that a thread of its own feeds; see there for `parse` and `on_change`."""
+    """A Reflector that a thread of its own feeds; see there for `parse`, `quiet` and `on_change`."""
 
     def __init__(
         self,
@@ -35,10 +35,11 @@ class ListWatch(Reflector[T]):
         *,
         parse: Callable[[JsonObject], T | None],
         on_change: Callable[[], None],
+        quiet: Callable[[T, T], bool] | None = None,
         options: WatchOptions = WATCH_DEFAULTS,
         wait: Callable[[float], object] | None = None,
     ) -> None:
-        super().__init__(collection, parse=parse, on_change=on_change, options=options)
+        super().__init__(collection, parse=parse, on_change=on_change, quiet=quiet, options=options)
         self._api = api
         self._stopping = threading.Event()
         self._wait = wait or self._stopping.wait

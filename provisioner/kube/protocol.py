@@ -104,6 +104,13 @@ class Api(Protocol):
     ) -> JsonObject:
         """Change an object by a JSON merge patch, or a strategic one; return its metadata, and not always more."""
 
+    def apply(self, path: str, body: JsonObject, *, manager: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
+        """Create an object, or make the fields in `body` those of a manager, on the server's side; return its metadata.
+
+        Fields that the manager applied before and that are not in `body` go; those of others stay, except that fields
+        in `body` are taken from whoever has them.
+        """
+
     def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Delete an object, only the one with this uid where given."""
 

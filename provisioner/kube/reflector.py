@@ -133,8 +133,8 @@ class _Watching:
 class Reflector(Generic[T]):
     """The records of one collection, kept current by what it is fed.
 
-    For `parse` see `Store`. `on_change` is called by whoever feeds it, after every change of the records or of
-    `synced`; it must not block.
+    For `parse` and `quiet` see `Store`. `on_change` is called by whoever feeds it, after every change of the records
+    that is told, and of `synced`; it must not block.
 
     The one that feeds it sends what `next_request` returns and hands over what comes of it: each page to `take_page`,
     each line to `take_line`, the clean end of a watch to `watch_ended`, and whatever failed, these methods included, to
@@ -147,12 +147,13 @@ class Reflector(Generic[T]):
         *,
         parse: Callable[[JsonObject], T | None],
         on_change: Callable[[], None],
+        quiet: Callable[[T, T], bool] | None = None,
         options: WatchOptions = WATCH_DEFAULTS,
     ) -> None:
         self.name = collection.full_name
         self.path = collection.path
         self._collection = collection
-        self._store = Store(collection.full_name, parse)
+        self._store = Store(collection.full_name, parse, quiet=quiet)
         self._on_change = on_change
         self._options = options
         self._clock = options.clock

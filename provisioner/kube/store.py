@@ -40,12 +40,16 @@ class Store(Generic[T]):
     """What is known of one collection. One thread writes, any thread may read.
 
     `parse` returns None for objects that are not wanted, and raises MalformedObject for those that can't be read:
-    these are logged once, under `name`, and keep the last record that could be read.
+    these are logged once, under `name`, and keep the last record that could be read. A change from one record to
+    another is not told where `quiet` says that it is nothing to act on.
     """
 
-    def __init__(self, name: str, parse: Callable[[JsonObject], T | None]) -> None:
+    def __init__(
+        self, name: str, parse: Callable[[JsonObject], T | None], *, quiet: Callable[[T, T], bool] | None = None
+    ) -> None:
         self._name = name
         self._parse = parse
+        self._quiet = quiet
         self._lock = threading.Lock()
         self._records: dict[Key, T] = {}
         #: The uid of every record, for late DELETED events of a namesake.
@@ -84,18 +88,27 @@ class Store(Generic[T]):
             listing.uids[key] = uid
 
     def replace(self, listing: Listing[T]) -> bool:
-        """Go by a complete list from now on; tell whether it changed any record."""
+        """Go by a complete list from now on; tell whether it changed any record, other than quietly."""
         with self._lock:
             changed = listing.records != self._records
+            loud = changed and self._is_loud(listing.records)
             if changed:
                 self._records = listing.records
                 self._snapshot = None
             self._uids = listing.uids
             self._malformed = {key: text for key, text in self._malformed.items() if key in listing.seen}
-        return changed
+        return loud
+
+    def _is_loud(self, records: Mapping[Key, T]) -> bool:
+        if self._quiet is None or records.keys() != self._records.keys():
+            return True
+        return any(
+            record is not self._records[key] and not self._quiet(self._records[key], record)
+            for key, record in records.items()
+        )
 
     def apply(self, raw: JsonObject) -> bool:
-        """Take an object that was added or modified; tell whether that changed its record."""
+        """Take an object that was added or modified; tell whether that changed its record, other than quietly."""
         key, uid = _identity(raw)
         record = self._read(key, uid, raw)
         with self._lock:
@@ -111,7 +124,7 @@ class Store(Generic[T]):
                     return False
                 self._records[key] = record
             self._snapshot = None
-        return True
+        return record is None or before is None or self._quiet is None or not self._quiet(before, record)
 
     def remove(self, raw: JsonObject) -> bool:
         """Take note that an object was deleted; tell whether it had a record."""

@@ -66,6 +66,9 @@ def test_a_request_carries_credentials_and_a_name(server: WireServer, api: KubeA
             "application/strategic-merge-patch+json",
             id="strategic patch",
         ),
+        pytest.param(
+            lambda api: api.apply("/p", {"x": 1}, manager="m"), "PATCH", "application/apply-patch+yaml", id="apply"
+        ),
     ],
 )
 def test_a_write_sends_its_body_with_the_right_type(
@@ -76,6 +79,13 @@ def test_a_write_sends_its_body_with_the_right_type(
     assert call(api) == {"ok": True}
     (request,) = server.requests
     assert (request.body, request.headers["content-type"]) == ({"x": 1}, content_type)
+
+
+def test_an_apply_takes_fields_from_whoever_has_them(server: WireServer, api: KubeApi) -> None:
+    """Else an object that somebody edited would be refused for ever."""
+    server.answer("PATCH /p", as_json({}))
+    api.apply("/p", {"x": 1}, manager="m")
+    assert server.requests[0].query == {"fieldManager": "m", "force": "true"}
 
 
 def test_a_delete_can_be_bound_to_a_uid(server: WireServer, api: KubeApi) -> None:

@@ -68,7 +68,13 @@ def bookmark(version: str) -> dict[str, Any]:
 class Harness:
     """A ListWatch of things on a FakeKube, driven step by step."""
 
-    def __init__(self, *, page_size: int = PAGE_SIZE, wait: Callable[[float], None] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        page_size: int = PAGE_SIZE,
+        wait: Callable[[float], None] | None = None,
+        quiet: Callable[[int, int], bool] | None = None,
+    ) -> None:
         self.kube = FakeKube()
         self.clock = FakeClock()
         self.changes = 0
@@ -77,6 +83,7 @@ class Harness:
             Collection(name="things", resource="things", query={"labelSelector": ""}),
             parse=parse_thing,
             on_change=self._changed,
+            quiet=quiet,
             options=WatchOptions(clock=self.clock, rng=random.Random(1), page_size=page_size),
             wait=wait,
         )
@@ -141,6 +148,59 @@ def test_a_list_in_pages_becomes_one_change() -> None:
     harness.watch.step()
     assert harness.values() == {f"t{number}": number for number in range(5)}
     assert (harness.watch.synced, harness.changes, len(harness.kube.calls)) == (True, 1, 3)
+
+
+def _same_tens(before: int, after: int) -> bool:
+    return before // 10 == after // 10
+
+
+@pytest.mark.parametrize(
+    ("lines", "changes", "values"),
+    [
+        pytest.param([event("MODIFIED", thing("a", 2))], 0, {"a": 2, "b": 20}, id="a change of nothing to act on"),
+        pytest.param([event("MODIFIED", thing("a", 11))], 1, {"a": 11, "b": 20}, id="a change of more"),
+        pytest.param(
+            [event("MODIFIED", thing("a", 2)), event("DELETED", thing("b", 20))], 1, {"a": 2}, id="one that is gone"
+        ),
+        pytest.param([event("ADDED", thing("c", 1))], 1, {"a": 1, "b": 20, "c": 1}, id="one that is new"),
+        pytest.param([event("MODIFIED", thing("a", -1))], 1, {"b": 20}, id="one that is not wanted any more"),
+    ],
+)
+def test_a_quiet_change_is_kept_and_not_told(lines: list[Any], changes: int, values: dict[str, int]) -> None:
+    """Readers see the newest record; nobody is woken for it."""
+    harness = Harness(quiet=_same_tens)
+    harness.put(thing("a", 1), thing("b", 20))
+    harness.watch.step()
+    harness.changes = 0
+    before = harness.values()
+    assert before == {"a": 1, "b": 20}
+    harness.play(*lines)
+    assert (harness.changes, harness.values()) == (changes, values)
+
+
+@pytest.mark.parametrize(
+    ("things", "changes"),
+    [
+        pytest.param([thing("a", 2), thing("b", 20)], 0, id="nothing to act on"),
+        pytest.param([thing("a", 2), thing("b", 30)], 1, id="more"),
+        pytest.param([thing("a", 2)], 1, id="one that is gone"),
+        pytest.param([thing("a", 2), thing("b", 20), thing("c", 1)], 1, id="one that is new"),
+    ],
+)
+def test_a_list_after_a_gap_tells_what_is_not_quiet(things: list[dict[str, Any]], changes: int) -> None:
+    """As events would have."""
+    harness = Harness(quiet=_same_tens)
+    harness.put(thing("a", 1), thing("b", 20))
+    harness.watch.step()
+    harness.changes = 0
+    for name in ("a", "b"):
+        harness.kube.remove_object(f"{THINGS}/{name}")
+    harness.put(*things)
+    harness.kube.fail("WATCH", THINGS, errors.Gone("too old"))
+    harness.watch.step()
+    harness.watch.step()
+    assert harness.changes == changes
+    assert harness.values() == {raw["metadata"]["name"]: raw["value"] for raw in things}
 
 
 def test_a_list_that_expires_between_pages_starts_again() -> None:

@@ -211,6 +211,13 @@ class FakeKube:
             after = merged(current, body, strategic=strategic)
             return {"metadata": copy.deepcopy(self._store(path, after)["metadata"])}
 
+    def apply(self, path: str, body: JsonObject, *, manager: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
+        """Create an object or merge into it; fields that were applied before and are not any more stay."""
+        with self._call("APPLY", path, {"fieldManager": manager}, body=body):
+            current = self._objects.get(path)
+            after = body if current is None else merged(current, body, strategic=False)
+            return {"metadata": copy.deepcopy(self._store(path, after)["metadata"])}
+
     def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Delete an object."""
         with self._call("DELETE", path):
