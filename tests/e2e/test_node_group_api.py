@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import requests
 import yaml
+from hypothesis import given, settings
 
 from deploy import crds
 from provisioner.kube.protocol import collection_path, object_path
@@ -24,21 +25,28 @@ from provisioner.nodegroups.api.crds import crd
 from provisioner.nodegroups.api.forms import Array, Flag, Form, Map, Moment, Struct, Text, Whole
 from provisioner.nodegroups.api.parse import parse, parse_group
 from provisioner.nodegroups.api.schema import SPECS
+from provisioner.nodegroups.api.statuses import STATUSES
 from provisioner.nodegroups.api.types import (
+    Child,
     Condition,
     ConditionStatus,
     InstanceConfig,
+    InstanceTemplate,
     InstanceTemplateSpec,
     Kind,
     Machine,
+    ManagedInstanceGroup,
     ManagedInstanceGroupSpec,
     NodeSummary,
+    ObjectMeta,
     OperationRef,
     OperationType,
+    Owner,
     Reason,
     ResourceStatus,
     SizePolicyMode,
     TpuNodeGroupStatus,
+    WorkloadPolicy,
     WorkloadPolicySpec,
     with_condition,
 )
@@ -46,7 +54,7 @@ from provisioner.rehearsal import Rehearsal
 from tests.support.clock import NOW
 from tests.support.localcluster import Kube
 from tests.support.nodegroups import SPECS as EXAMPLES
-from tests.support.nodegroups import without
+from tests.support.nodegroups import valid, without
 from tests.support.waiting import wait_for
 
 _NAMESPACE = "node-groups"
@@ -388,7 +396,7 @@ def test_an_object_that_no_one_could_make_now_can_still_go(name: str, server: Se
     assert group.problem
     why = Condition(type="Ready", status=ConditionStatus.FALSE, reason=Reason.INVALID_SPEC, message=group.problem)
     status = TpuNodeGroupStatus(conditions=with_condition((), why, NOW))
-    patch = write.status_patch(Kind.TPU_NODE_GROUP, group.status, status)
+    patch = write.status_patch(Kind.TPU_NODE_GROUP, group.meta, group.status, status)
     assert patch is not None
     server.kube.merge(f"{path}/status", patch)
     after = parse_group(server.kube.get(path))
@@ -443,6 +451,25 @@ def test_the_api_server_and_the_reader_of_objects_agree(kind: Kind, server: Serv
         assert (answer.status_code == 201) is (problem == ""), (what, problem, answer.text)
         taken += answer.status_code == 201
     assert taken >= len(SPECS[kind].fields)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", Kind)
+def test_they_agree_on_anything_of_the_right_form(kind: Kind, server: Server) -> None:
+    """Fields that are valid each, and together break the rules or keep them."""
+    path = server.path(kind, "drawn")
+    assert server.create(kind, EXAMPLES[kind], name="drawn", dry=False).status_code == 201
+
+    @settings(max_examples=50, database=None)
+    @given(valid(SPECS[kind]), valid(STATUSES[kind]))
+    def agree(spec: dict[str, Any], status: dict[str, Any]) -> None:
+        answer = server.create(kind, spec)
+        assert (answer.status_code == 201) is (_problem(kind, spec) == ""), answer.text
+        if answer.status_code == 201:
+            assert answer.json()["spec"] == Checker().checked(SPECS[kind], spec, "spec")
+        server.kube.merge(f"{path}/status?dryRun=All", {"status": status})
+
+    agree()
 
 
 @pytest.mark.e2e
@@ -529,25 +556,69 @@ def test_the_examples_apply(rehearsal: Rehearsal, server: Server) -> None:
 
 @pytest.mark.e2e
 def test_a_child_reads_as_what_it_was_made_from(server: Server) -> None:
-    """The API server adds nothing that would look like a difference, so nothing is patched again and again."""
+    """The API server adds nothing that would look like a difference: it would be made anew again and again."""
     made = server.create(Kind.TPU_NODE_GROUP, GROUP, name="parent", dry=False)
-    group = parse_group(made.json())
-    for spec in (
-        WorkloadPolicySpec(project="research-project", region="us-central1", accelerator_topology="2x2x2"),
-        InstanceTemplateSpec(project="research-project", config=InstanceConfig(machine_type="tpu7x-standard-4t")),
-        ManagedInstanceGroupSpec(
-            project="research-project", location="us-central1-c", instance_template="t", target_size=2
-        ),
-    ):
-        kind = write.kind_of(spec)
-        wanted = write.child(group.meta, spec)
-        child = server.kube.create(collection_path(kind.plural, namespace=_NAMESPACE, root=_ROOT), wanted)
-        assert child["spec"] == wanted["spec"]
+    group = parse_group(made.json()).meta
+    for wanted in _children(group):
+        kind = write.kind_of(wanted.spec)
+        raw = write.child(wanted)
+        child = server.kube.create(collection_path(kind.plural, namespace=_NAMESPACE, root=_ROOT), raw)
+        assert child["spec"] == raw["spec"]
         read = parse(kind, child)
         assert read.problem == ""
-        assert read.spec == spec
-        assert read.meta.owner is not None
-        assert read.meta.owner.uid == group.meta.uid
+        assert read.spec == wanted.spec
+        assert read.meta.owner == wanted.meta.owner
+        assert read.meta.finalizers == (names.CHILD_FINALIZERS[kind],)
+
+
+def _children(group: ObjectMeta) -> Iterator[Child]:
+    def meta(kind: Kind) -> ObjectMeta:
+        owner = Owner(kind="TPUNodeGroup", name=group.name, uid=group.uid)
+        return ObjectMeta(
+            namespace=group.namespace,
+            name=names.child_name(group, kind),
+            uid="",
+            labels=names.group_labels(group),
+            owner=owner,
+        )
+
+    yield WorkloadPolicy(
+        meta=meta(Kind.WORKLOAD_POLICY),
+        spec=WorkloadPolicySpec(project="research-project", region="us-central1", accelerator_topology="2x2x2"),
+    )
+    yield InstanceTemplate(
+        meta=meta(Kind.INSTANCE_TEMPLATE),
+        spec=InstanceTemplateSpec(
+            project="research-project",
+            config=InstanceConfig(machine_type="tpu7x-standard-4t", metadata={"b": "", "a": "x"}),
+        ),
+    )
+    yield ManagedInstanceGroup(
+        meta=meta(Kind.MANAGED_INSTANCE_GROUP),
+        spec=ManagedInstanceGroupSpec(
+            project="research-project", location="us-central1-c", instance_template="t", target_size=2
+        ),
+    )
+
+
+@pytest.mark.e2e
+def test_a_patch_of_what_was_read_long_ago_is_a_conflict(server: Server) -> None:
+    """Of an object that has changed meanwhile, and of another one under the same name."""
+    path = server.path(Kind.TPU_NODE_GROUP, "patched")
+
+    def make() -> ObjectMeta:
+        return parse_group(server.create(Kind.TPU_NODE_GROUP, GROUP, name="patched", dry=False).json()).meta
+
+    first = make()
+    server.kube.merge(path, write.finalizers_patch(first, ("a.example/b",)))
+    with pytest.raises(AssertionError, match='"code":409'):
+        server.kube.merge(path, write.finalizers_patch(first, ()))
+    second = parse_group(server.kube.get(path)).meta
+    server.kube.merge(path, write.finalizers_patch(second, ()))
+    assert server.kube.call("DELETE", path).status_code == 200
+    make()
+    with pytest.raises(AssertionError, match='"code":409'):
+        server.kube.merge(path, write.finalizers_patch(second, ("a.example/b",)))
 
 
 @pytest.mark.e2e
@@ -571,7 +642,7 @@ def test_what_people_see_of_a_group(rehearsal: Rehearsal, server: Server) -> Non
         ),
         recreated_at=(NOW,),
     )
-    patch = write.status_patch(Kind.TPU_NODE_GROUP, group.status, status)
+    patch = write.status_patch(Kind.TPU_NODE_GROUP, group.meta, group.status, status)
     assert patch is not None
     server.kube.merge(f"{server.path(Kind.TPU_NODE_GROUP, 'seen')}/status", patch)
     head, row = rehearsal.kubectl("get", "tng", "seen", "-n", _NAMESPACE).splitlines()
@@ -591,13 +662,12 @@ def test_the_status_of_a_child_is_kept(kind: Kind, server: Server) -> None:
         OperationRef(name="operation-1", type=OperationType.CREATE, attempt=1)
     )
     ended = replace(begun.without_operation(), url="a", conditions=with_condition((), created, NOW))
-    before = ResourceStatus()
-    for after in (begun, ended):
-        patch = write.status_patch(kind, before, after)
+    for status in (begun, ended):
+        read = parse(kind, server.kube.get(server.path(kind, "status")))
+        patch = write.status_patch(kind, read.meta, read.status, status)
         assert patch is not None
         server.kube.merge(f"{server.path(kind, 'status')}/status", patch)
-        assert parse(kind, server.kube.get(server.path(kind, "status"))).status == after
-        before = after
+        assert parse(kind, server.kube.get(server.path(kind, "status"))).status == status
 
 
 @pytest.mark.e2e

@@ -14,6 +14,7 @@ from provisioner.nodegroups.api.forms import Json
 from provisioner.nodegroups.api.types import (
     API_VERSION,
     BootstrapConfig,
+    Child,
     Condition,
     InstanceConfig,
     InstanceTemplateSpec,
@@ -28,8 +29,7 @@ from provisioner.nodegroups.api.types import (
     WorkloadPolicySpec,
 )
 
-ChildSpec = WorkloadPolicySpec | InstanceTemplateSpec | ManagedInstanceGroupSpec
-Spec = TpuNodeGroupSpec | ChildSpec
+Spec = TpuNodeGroupSpec | WorkloadPolicySpec | InstanceTemplateSpec | ManagedInstanceGroupSpec
 Status = TpuNodeGroupStatus | ResourceStatus
 
 
@@ -46,42 +46,36 @@ def kind_of(spec: Spec) -> Kind:
             return Kind.MANAGED_INSTANCE_GROUP
 
 
-def child(group: ObjectMeta, spec: ChildSpec) -> Json:
-    """Return a child of a group as it is created: it goes with the group, and only after its resource has gone."""
-    kind = kind_of(spec)
-    owner = {
-        "apiVersion": API_VERSION,
-        "kind": Kind.TPU_NODE_GROUP.value,
-        "name": group.name,
-        "uid": group.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
+def child(wanted: Child) -> Json:
+    """Return a child as it is created: it has its finalizer from the start, and goes with its owner."""
+    kind = kind_of(wanted.spec)
+    meta = wanted.meta
+    metadata: Json = {
+        "namespace": meta.namespace,
+        "name": meta.name,
+        **_filled(labels=dict(meta.labels), annotations=dict(meta.annotations)),
+        "finalizers": [names.CHILD_FINALIZERS[kind]],
     }
-    return {
-        "apiVersion": API_VERSION,
-        "kind": kind.value,
-        "metadata": {
-            "namespace": group.namespace,
-            "name": names.child_name(group, kind),
-            "labels": names.group_labels(group),
-            "annotations": {key: group.annotations[key] for key in (names.ADOPT,) if key in group.annotations},
-            "finalizers": [names.CHILD_FINALIZERS[kind]],
-            "ownerReferences": [owner],
-        },
-        "spec": spec_document(spec),
-    }
+    if meta.owner is not None:
+        # Without blockOwnerDeletion, which would need a right to the owner's finalizers: the owner has its own.
+        owner = {"kind": meta.owner.kind, "name": meta.owner.name, "uid": meta.owner.uid, "controller": True}
+        metadata["ownerReferences"] = [{"apiVersion": API_VERSION, **owner}]
+    return {"apiVersion": API_VERSION, "kind": kind.value, "metadata": metadata, "spec": spec_document(wanted.spec)}
 
 
 def finalizers_patch(meta: ObjectMeta, finalizers: tuple[str, ...]) -> Json:
-    """Return the merge patch that makes these an object's finalizers; it conflicts where the object has changed."""
-    return {"metadata": {"resourceVersion": meta.resource_version, "finalizers": list(finalizers)}}
+    """Return the merge patch that makes these an object's finalizers; a conflict where it is not as it was read."""
+    return {"metadata": {**_as_read(meta), "finalizers": list(finalizers)}}
 
 
-def status_patch(kind: Kind, old: Status, new: Status) -> Json | None:
-    """Return the merge patch from one status of a kind to another, with what differs alone; None where nothing does."""
+def status_patch(kind: Kind, meta: ObjectMeta, old: Status, new: Status) -> Json | None:
+    """Return the merge patch from one status of an object to another, with what differs alone.
+
+    None where nothing does. A conflict comes of it where the object is not as it was read.
+    """
     before, after = status_document(kind, old), status_document(kind, new)
     changed = {key: after.get(key) for key in before | after if before.get(key) != after.get(key)}
-    return {"status": changed} if changed else None
+    return {"metadata": _as_read(meta), "status": changed} if changed else None
 
 
 def spec_document(spec: Spec) -> Json:
@@ -138,6 +132,11 @@ def status_document(kind: Kind, status: Status) -> Json:
         operationType=operation.type if operation is not None else None,
         operationAttempt=status.attempts,
     )
+
+
+def _as_read(meta: ObjectMeta) -> Json:
+    # No other object has it, under the same name or another. A UID beside it would be refused as a change, with 422.
+    return {"resourceVersion": meta.resource_version}
 
 
 def _group_spec(spec: TpuNodeGroupSpec) -> Json:

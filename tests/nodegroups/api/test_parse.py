@@ -23,13 +23,16 @@ from provisioner.nodegroups.api.schema import SPECS
 from provisioner.nodegroups.api.statuses import STATUSES
 from provisioner.nodegroups.api.types import (
     BootstrapConfig,
+    Child,
     Condition,
     ConditionStatus,
     FailureAction,
     InstanceConfig,
+    InstanceTemplate,
     InstanceTemplateSpec,
     Kind,
     Machine,
+    ManagedInstanceGroup,
     ManagedInstanceGroupSpec,
     NodeSummary,
     ObjectMeta,
@@ -43,6 +46,7 @@ from provisioner.nodegroups.api.types import (
     SizePolicyMode,
     TpuNodeGroupSpec,
     TpuNodeGroupStatus,
+    WorkloadPolicy,
     WorkloadPolicySpec,
 )
 from tests.support.nodegroups import IMAGE, UID, raw_object, valid, without
@@ -357,6 +361,8 @@ def test_what_is_kept_of_an_object_is_bounded(kind: Kind) -> None:
 
 # --- round trips ---
 
+PARENT = ObjectMeta(namespace="research", name="slice", uid=UID, resource_version="7")
+
 
 def _normal(form: Struct, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a spec with defaults and without what is empty, which is the same as absent."""
@@ -395,71 +401,92 @@ def test_every_field_of_a_status_is_read_and_written(kind: Kind, data: st.DataOb
 def test_a_patch_of_status_makes_one_status_the_other(kind: Kind, data: st.DataObject) -> None:
     statuses = valid(STATUSES[kind]).map(lambda raw: parse(kind, raw_object(kind, {}, status=raw)).status)
     old, new = data.draw(statuses), data.draw(statuses)
-    patch = write.status_patch(kind, old, new)
+    patch = write.status_patch(kind, PARENT, old, new)
     document = write.status_document(kind, old)
     for key, value in patch["status"].items() if patch is not None else ():
         assert value != document.get(key)
         document = without(document, key) if value is None else {**document, key: value}
     assert parse(kind, raw_object(kind, {}, status=document)).status == new
     assert (patch is None) is (old == new)
-    assert write.status_patch(kind, new, new) is None
+    assert write.status_patch(kind, PARENT, new, new) is None
 
 
 def test_a_patch_has_what_changed_alone() -> None:
     new = replace(GROUP_STATUS, node_summary=NodeSummary(ready=2), recreated_at=())
-    assert write.status_patch(Kind.TPU_NODE_GROUP, GROUP_STATUS, new) == {
-        "status": {"nodeSummary": {"ready": 2, "reconciling": 0, "failed": 0}, "nodes": "2/2", "recreations": None}
+    assert write.status_patch(Kind.TPU_NODE_GROUP, PARENT, GROUP_STATUS, new) == {
+        "metadata": {"resourceVersion": "7"},
+        "status": {"nodeSummary": {"ready": 2, "reconciling": 0, "failed": 0}, "nodes": "2/2", "recreations": None},
     }
 
 
 # --- children ---
 
-PARENT = ObjectMeta(
-    namespace="research",
-    name="slice",
-    uid=UID,
-    resource_version="7",
-    annotations={names.ADOPT: "true", names.FORCE: "true"},
-)
+
+def _meta(kind: Kind, **changes: Any) -> ObjectMeta:
+    owner = Owner(kind="TPUNodeGroup", name="slice", uid=UID)
+    labels = names.group_labels(PARENT)
+    return ObjectMeta(
+        namespace="research", name=names.child_name(PARENT, kind), uid="", labels=labels, owner=owner, **changes
+    )
 
 
 @pytest.mark.parametrize(
-    "spec",
+    "wanted",
     [
         pytest.param(
-            WorkloadPolicySpec(project="research-project", region="us-central1", accelerator_topology="2x2x2"),
+            WorkloadPolicy(
+                meta=_meta(Kind.WORKLOAD_POLICY, annotations={names.ADOPT: "true"}),
+                spec=WorkloadPolicySpec(project="research-project", region="us-central1", accelerator_topology="2x2x2"),
+            ),
             id="a workload policy",
         ),
         pytest.param(
-            InstanceTemplateSpec(project="research-project", config=InstanceConfig(machine_type="tpu7x-standard-4t")),
+            InstanceTemplate(
+                meta=_meta(Kind.INSTANCE_TEMPLATE),
+                spec=InstanceTemplateSpec(
+                    project="research-project", config=InstanceConfig(machine_type="tpu7x-standard-4t")
+                ),
+            ),
             id="a template that says as little as can be",
         ),
-        pytest.param(InstanceTemplateSpec(project="research-project", config=CONFIG), id="a template that says all"),
         pytest.param(
-            ManagedInstanceGroupSpec(
-                project="research-project", location="us-central1-c", instance_template="t", target_size=2
+            InstanceTemplate(
+                meta=_meta(Kind.INSTANCE_TEMPLATE),
+                spec=InstanceTemplateSpec(project="research-project", config=CONFIG),
+            ),
+            id="a template that says all",
+        ),
+        pytest.param(
+            ManagedInstanceGroup(
+                meta=_meta(Kind.MANAGED_INSTANCE_GROUP),
+                spec=ManagedInstanceGroupSpec(
+                    project="research-project", location="us-central1-c", instance_template="t", target_size=2
+                ),
             ),
             id="a managed instance group",
         ),
     ],
 )
-def test_a_child_that_the_api_server_took_reads_as_what_was_wanted(spec: write.ChildSpec) -> None:
-    """Otherwise it would be patched in every pass, with nothing."""
-    kind = write.kind_of(spec)
-    raw = write.child(PARENT, spec)
-    assert raw["metadata"]["name"] == names.child_name(PARENT, kind)
-    assert raw["metadata"]["annotations"] == {names.ADOPT: "true"}
+def test_a_child_that_the_api_server_took_reads_as_what_was_wanted(wanted: Child) -> None:
+    """Otherwise it would be taken for one that is out of date, again and again."""
+    kind = write.kind_of(wanted.spec)
+    raw = write.child(wanted)
     # The API server adds its defaults, and nothing else.
-    taken = {**raw, "spec": Checker().checked(SPECS[kind], raw["spec"], "spec")}
-    taken["metadata"] = {**raw["metadata"], "uid": "6f3b8d55-7a0b-4f61-8a5e-2f9d0c7b6a54"}
-    assert taken["spec"] == raw["spec"]
-    record = parse(kind, taken)
-    assert record.problem == ""
-    assert record.spec == spec
-    assert record.meta.owner == Owner(kind="TPUNodeGroup", name="slice", uid=UID)
-    assert record.meta.finalizers == (names.CHILD_FINALIZERS[kind],)
-    assert record.meta.labels == names.group_labels(PARENT)
-    assert raw["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] is True
+    assert Checker().checked(SPECS[kind], raw["spec"], "spec") == raw["spec"]
+    uid = "6f3b8d55-7a0b-4f61-8a5e-2f9d0c7b6a54"
+    record = parse(kind, {**raw, "metadata": {**raw["metadata"], "uid": uid}})
+    meta = replace(wanted.meta, uid=uid, finalizers=(names.CHILD_FINALIZERS[kind],))
+    assert record == replace(wanted, meta=meta)
+
+
+def test_a_child_without_owner_has_none() -> None:
+    spec = WorkloadPolicySpec(project="research-project", region="us-central1", accelerator_topology="2x2x2")
+    raw = write.child(WorkloadPolicy(meta=ObjectMeta(namespace="n", name="p", uid=""), spec=spec))
+    assert raw["metadata"] == {
+        "namespace": "n",
+        "name": "p",
+        "finalizers": ["tpu.google.com/workloadpolicy-cleanup"],
+    }
 
 
 def test_finalizers_are_patched_only_on_what_was_read() -> None:
