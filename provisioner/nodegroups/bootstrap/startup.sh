@@ -13,6 +13,8 @@ METADATA=http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v
 WORK=$ROOT/run/tpu-provisioner
 KEYRING=$ROOT/etc/apt/keyrings/kubernetes-apt-keyring.asc
 SOURCES=$ROOT/etc/apt/sources.list.d/kubernetes.list
+# An image may have other runtimes beside it.
+RUNTIME=unix:///run/containerd/containerd.sock
 FIRST_WAIT_SECONDS=2
 LONGEST_WAIT_SECONDS=60
 # kubeadm has limits of its own, of minutes; this one is for a kubeadm that hangs.
@@ -80,7 +82,7 @@ apt_get() {
 
 install_runtime() {
   if ! { command -v containerd && command -v conntrack && command -v curl; } > /dev/null; then
-    dpkg --configure -a
+    dpkg --force-confold --configure -a
     apt_get update && apt_get install --yes --no-install-recommends ca-certificates conntrack containerd curl ||
       return 1
   fi
@@ -108,7 +110,7 @@ install_kubernetes() {
   local packages=$REPOSITORY/core:/stable:/v$version/deb
   write "$KEYRING" curl --silent --show-error --fail --location --max-time 60 "$packages/Release.key" || return 1
   write "$SOURCES" echo "deb [signed-by=${KEYRING#"$ROOT"}] $packages/ /" || return 1
-  dpkg --configure -a
+  dpkg --force-confold --configure -a
   apt_get update || return 1
   apt_get install --yes --allow-change-held-packages --allow-downgrades kubelet kubeadm kubectl || return 1
   apt-mark hold kubelet kubeadm kubectl
@@ -148,7 +150,7 @@ CONFIGURATION
   cat << CONFIGURATION
 nodeRegistration:
   name: "$name"
-  criSocket: unix:///run/containerd/containerd.sock
+  criSocket: $RUNTIME
   kubeletExtraArgs:
 CONFIGURATION
   for argument in ${labels:+"node-labels=$labels"} "provider-id=$provider_id" \
@@ -187,7 +189,7 @@ join() {
   rm -f "$WORK/join.yaml"
   # It may have joined all the same, and been stopped by the limit.
   has_joined && return 0
-  kubeadm reset --force
+  kubeadm reset --force --cri-socket "$RUNTIME"
   return 1
 }
 

@@ -258,7 +258,8 @@ def test_a_join_that_fails_twice_is_tried_a_third_time(machine: Machine) -> None
 
     assert machine.has_joined
     assert machine.slept_seconds == [2, 4]
-    assert [call for call in machine.calls if call.startswith("kubeadm reset")] == ["kubeadm reset --force"] * 2
+    resets = [call for call in machine.calls if call.startswith("kubeadm reset")]
+    assert resets == ["kubeadm reset --force --cri-socket unix:///run/containerd/containerd.sock"] * 2
 
 
 def test_a_join_is_tried_without_end(machine: Machine) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 import google.auth
 import pytest
 from google.auth import exceptions as auth_exceptions
+from google.oauth2.credentials import Credentials
 
 from provisioner.model.capacity import Failure, FailureKind, OperationName
 from provisioner.nodegroups.compute import resources
@@ -333,6 +334,15 @@ def test_many_threads_share_one_client(server: RecordingServer, client: ComputeC
 
     assert found == ["a"] * 64
     assert server.connections <= 32
+
+
+def test_calls_carry_the_token_of_the_credentials(server: RecordingServer) -> None:
+    client = ComputeClient(endpoint=server.url, credentials=Credentials(token="t-1"))
+
+    client.get_manager(ZONE, "a")
+
+    assert server.requests[0].headers["authorization"] == "Bearer t-1"
+    client.close()
 
 
 def test_without_credentials_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,6 +168,12 @@ def test_a_users_template_that_says_nothing_of_scheduling_is_known_for_that() ->
     assert not resources.template_of({"name": "t", "properties": {"machineType": "m"}}).has_scheduling
 
 
+def test_a_disk_that_is_not_booted_from_is_no_boot_disk() -> None:
+    disks = [{"initializeParams": {"diskSizeGb": "10"}}, {"boot": "yes"}]
+
+    assert resources.template_of({"name": "t", "properties": {"disks": disks}}).boot_disk is None
+
+
 def test_a_group_that_waits_for_capacity_tells_what_google_says() -> None:
     found = resources.manager_of(
         {

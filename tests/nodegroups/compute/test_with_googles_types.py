@@ -1,0 +1,133 @@
+"""What is sent, and asked for by field masks, is what Google's own library knows by these names."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from google.cloud import compute_v1
+
+from provisioner.nodegroups.compute import records, resources
+from provisioner.nodegroups.compute.records import (
+    BULK,
+    DELETE,
+    DO_NOTHING,
+    FLEX_START,
+    TERMINATE,
+    BootDisk,
+    Manager,
+    ResourcePolicy,
+    ServiceAccount,
+    Template,
+)
+
+#: The library takes seconds to be imported.
+pytestmark = pytest.mark.timeout(60)
+
+TEMPLATE = Template(
+    name="g-template",
+    description="mark",
+    machine_type="ct6e-standard-4t",
+    provisioning_model=FLEX_START,
+    on_host_maintenance=TERMINATE,
+    termination_action=DELETE,
+    max_run_seconds=3600,
+    reservation="r",
+    metadata={"a": "1"},
+    boot_disk=BootDisk(image="i", size_gb=100, type="hyperdisk-balanced"),
+    subnetwork="default",
+    tags=("t",),
+    service_accounts=(ServiceAccount(email="e", scopes=("s",)),),
+)
+MANAGER = Manager(
+    name="g-mig",
+    description="mark",
+    template="t",
+    target_size=4,
+    mode=BULK,
+    policy="p",
+    action_on_failure=DO_NOTHING,
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        pytest.param(
+            resources.policy_body(ResourcePolicy(name="g-policy", description="mark", topology="2x2x4")),
+            compute_v1.ResourcePolicy,
+            id="a policy",
+        ),
+        pytest.param(resources.template_body(TEMPLATE), compute_v1.InstanceTemplate, id="a template"),
+        pytest.param(resources.manager_body(MANAGER), compute_v1.InstanceGroupManager, id="a manager"),
+        pytest.param(resources.metadata_body({"a": "1"}, "f"), compute_v1.Metadata, id="metadata"),
+    ],
+)
+def test_google_knows_every_field_that_is_sent(body: dict[str, Any], kind: Any) -> None:
+    """The library refuses a field or a choice that it does not know, and gives back what it has read."""
+    read = kind.from_json(json.dumps(body))
+
+    assert json.loads(kind.to_json(read, always_print_fields_with_no_presence=False)) == body
+
+
+@pytest.mark.parametrize(
+    ("mask", "kind"),
+    [
+        (resources.POLICY_FIELDS, compute_v1.ResourcePolicy),
+        (resources.TEMPLATE_FIELDS, compute_v1.InstanceTemplate),
+        (resources.MANAGER_FIELDS, compute_v1.InstanceGroupManager),
+        (resources.MANAGED_INSTANCES_FIELDS, compute_v1.InstanceGroupManagersListManagedInstancesResponse),
+        (resources.INSTANCE_FIELDS, compute_v1.Instance),
+        (resources.OPERATION_FIELDS, compute_v1.Operation),
+    ],
+)
+def test_google_knows_every_field_that_is_asked_for(mask: str, kind: Any) -> None:
+    for path in mask.split(","):
+        descriptor = kind.pb().DESCRIPTOR
+        for name in path.split("/"):
+            field = descriptor.fields_by_camelcase_name.get(name)
+            assert field is not None, f"{path}: {descriptor.name} has no {name}"
+            descriptor = field.message_type
+
+
+@pytest.mark.parametrize(
+    ("words", "choices"),
+    [
+        pytest.param(
+            {records.BULK, records.INDIVIDUAL}, compute_v1.InstanceGroupManagerTargetSizePolicy.Mode, id="modes"
+        ),
+        pytest.param(
+            {records.STANDARD, records.SPOT, records.RESERVATION_BOUND, records.FLEX_START},
+            compute_v1.Scheduling.ProvisioningModel,
+            id="provisioning models",
+        ),
+        pytest.param(
+            {records.STOP, records.DELETE}, compute_v1.Scheduling.InstanceTerminationAction, id="termination actions"
+        ),
+        pytest.param({records.TERMINATE}, compute_v1.Scheduling.OnHostMaintenance, id="maintenance"),
+        pytest.param(
+            {records.DO_NOTHING, records.REPAIR},
+            compute_v1.InstanceGroupManagerInstanceLifecyclePolicy.DefaultActionOnFailure,
+            id="actions on failure",
+        ),
+        pytest.param({records.READY}, compute_v1.ResourcePolicy.Status, id="statuses of policies"),
+        pytest.param(
+            records.STARTING_OR_RUNNING, compute_v1.ManagedInstance.InstanceStatus, id="statuses of managed instances"
+        ),
+        pytest.param(records.STARTING_OR_RUNNING, compute_v1.Instance.Status, id="statuses of machines"),
+        pytest.param({records.NO_ACTION}, compute_v1.ManagedInstance.CurrentAction, id="actions"),
+        pytest.param({"DONE"}, compute_v1.Operation.Status, id="statuses of operations"),
+    ],
+)
+def test_google_knows_every_word_that_decides(words: set[str], choices: Any) -> None:
+    assert words <= {member.name for member in choices}
+
+
+def test_actions_are_counted_under_the_names_that_managed_instances_have() -> None:
+    counted = compute_v1.InstanceGroupManagerActionsSummary.pb().DESCRIPTOR.fields_by_camelcase_name
+    found = resources.manager_of({"currentActions": dict.fromkeys(counted, 1)}).actions
+
+    # STOPPING and SUSPENDING are counted, but no managed instance shows them.
+    known = {member.name for member in compute_v1.ManagedInstance.CurrentAction}
+    assert set(found) - known == {"STOPPING", "SUSPENDING"}
