@@ -8,7 +8,7 @@ from provisioner.nodegroups.api.crds import ABOUT, SHORT_NAMES
 from provisioner.nodegroups.api.forms import Array, Flag, Form, Map, Moment, Struct, Text, Whole
 from provisioner.nodegroups.api.schema import SPECS
 from provisioner.nodegroups.api.statuses import STATUSES
-from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.api.types import Kind, Reason
 
 _HEAD = f"""# Fields of TPUNodeGroup and its children
 
@@ -40,10 +40,71 @@ _ANNOTATIONS = {
     "against the limit",
 }
 
+_CONDITIONS = """
+## Conditions
+
+Each object has the condition `Ready`. A TPUNodeGroup also has `InstanceTemplateReady`, `ManagedInstanceGroupReady`
+and, if its machines make one slice, `WorkloadPolicyReady`. `lastTransitionTime` is when the status changed, whatever
+became of reason and message since. No failure is for ever: each is tried again, less and less often, and its condition
+goes when its cause does.
+
+| reason | meaning | what to do |
+|---|---|---|
+"""
+_REASONS = {
+    Reason.READY: ("all nodes are ready and show their chips, or the child is there", ""),
+    Reason.AWAITING_NODE_JOIN: (
+        "machines are there, and not all of their nodes are ready",
+        "after a quarter of an hour, look at the serial console of a machine without a node",
+    ),
+    Reason.RECONCILE_ERROR: ("Google or the API server could not be reached, or gave no usable answer", "wait"),
+    Reason.DELETING_MIG: ("the group is being deleted: its managed instance group first", ""),
+    Reason.DELETING_TEMPLATE: ("then its instance template", ""),
+    Reason.DELETING_POLICY: ("then its workload policy", ""),
+    Reason.DELETING_NODES: ("then the nodes of its machines, and what is left of their tokens", ""),
+    Reason.DELETING_DEVICE_PLUGIN: ("last of all, with the last group, the device plugin", ""),
+    Reason.PROVISIONING: ("the child, or its resource, is being made or waits for another", ""),
+    Reason.INVALID_TEMPLATE: (
+        "the template of instanceTemplateURI is not there, or is none for TPU machines",
+        "the message says what is wrong; correct it, or make the group anew",
+    ),
+    Reason.EXTERNAL_TEMPLATE: ("the template of instanceTemplateURI is used", ""),
+    Reason.CREATED: ("the resource is there", ""),
+    Reason.UNSTABLE: ("the managed instance group is still making its machines", ""),
+    Reason.REQUEST_REJECTED: (
+        "Google refuses the request, or another owner has a resource of that name",
+        "the message has Google's words; for a resource of another owner it says which annotation adopts it",
+    ),
+    Reason.OPERATION_FAILED: ("Google took the request, and could not carry it out", "the message has Google's words"),
+    Reason.INSTANCES_CREATION_FAILED: (
+        "there is no capacity or no quota for the machines now",
+        "wait, or make the group anew in another zone or on other terms",
+    ),
+    Reason.INVALID_SPEC: (
+        "topology, machine type, count and mode do not go together, or the name is too long",
+        "the message has the nearest valid values; make the group anew with them",
+    ),
+    Reason.NOT_ALLOWED: (
+        "the project or the namespace is not on the list of those that are served",
+        "ask whoever runs the controller",
+    ),
+    Reason.NODE_LOST: (
+        "a machine, its node or a chip is gone or not ready, after all had been",
+        "wait: machines that do not come back are made anew, all of a slice at once",
+    ),
+    Reason.RECREATING: ("all machines of the slice are being made anew", ""),
+    Reason.DRAINING_NODES: (
+        "nodes are cordoned, and pods are on them",
+        "wait until the pods have ended or left, or end them",
+    ),
+}
+
 
 def main() -> None:
     """Print the page."""
     parts = [_HEAD, *(f"| `{name}` | {_ANNOTATIONS[name]} |\n" for name in names.READ_ANNOTATIONS)]
+    parts.append(_CONDITIONS)
+    parts.extend(f"| `{reason}` | {_REASONS[reason][0]} | {_REASONS[reason][1]} |\n" for reason in Reason)
     for kind in Kind:
         parts.append(f"\n## {kind}\n\n{ABOUT[kind]} Short name: `{SHORT_NAMES[kind]}`.\n")
         parts.append("\n| field of spec | value | default | meaning |\n|---|---|---|---|\n")
