@@ -96,7 +96,7 @@ class Lifecycle:
             self._ask_again(group, now)
 
     def _attempt_all(self, group: Group, waiting: Sequence[Member], now: datetime) -> None:
-        if any(member.action is Action.RECREATING and member.machine is not None for member in group.members):
+        if any(machine.is_replaced for machine in group.machines):
             return
         group.checked, group.check_failure = now, self._market.refusal(group, len(waiting))
         if group.check_failure is None:
@@ -119,6 +119,7 @@ class Lifecycle:
         for member in members:
             member.action, member.errors = Action.RECREATING, ()
             if member.machine is not None:
+                member.machine.is_replaced = True
                 self._stop(member.machine, now, self._gone)
         self.attempt(group, now)
 
@@ -248,7 +249,7 @@ class Lifecycle:
         if member.action is Action.DELETING:
             group.members.remove(member)
             self._settle(group)
-        elif member.action is Action.RECREATING:
+        elif machine.is_replaced:
             self.attempt(group, when)
         else:
             self._lost(group, member, when)

@@ -46,7 +46,7 @@ def _size(text: str) -> int:
 
 def _start(token: str) -> int:
     try:
-        return int(base64.urlsafe_b64decode(token.encode()).decode() or "0")
+        return int(base64.b64decode(token, altchars=b"-_", validate=True).decode() or "0")
     except ValueError as error:
         raise errors.invalid("pageToken", token, "Not a token of a list.") from error
 

@@ -7,7 +7,7 @@ resize when the action is scheduled; whether VMs are there or gone is told by th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from threading import RLock
@@ -136,8 +136,9 @@ class Managers:
             groups.check_removal(group, len(members))
 
             def begin(when: datetime) -> None:
-                group.size -= len(members)
-                self._parts.life.remove(group, members, when)
+                leaving = _staying(group, members)
+                group.size -= len(leaving)
+                self._parts.life.remove(group, leaving, when)
 
             return self._act(group, asked, begin)
 
@@ -147,7 +148,11 @@ class Managers:
             group = self._usable(scope, name)
             members = groups.find_members(group, instances, skip=False)
             groups.check_recreation(group, members)
-            return self._act(group, asked, lambda when: self._parts.life.recreate(group, members, when))
+
+            def begin(when: datetime) -> None:
+                self._parts.life.recreate(group, _staying(group, members), when)
+
+            return self._act(group, asked, begin)
 
     def resize(self, scope: Scope, name: str, size: int, asked: Asked) -> Operation:
         """Begin to give a group another size."""
@@ -156,9 +161,8 @@ class Managers:
             groups.check_size(group, size)
 
             def begin(when: datetime) -> None:
-                staying = [member for member in group.members if member.action is not Action.DELETING]
                 group.size = size
-                self._parts.life.remove(group, staying[size:], when)
+                self._parts.life.remove(group, _staying(group, group.members)[size:], when)
                 self._parts.life.fill(group, when)
 
             return self._act(group, asked, begin)
@@ -182,6 +186,11 @@ class Managers:
 
         self._parts.ledger.finish_later(operation, self._parts.settings().operation_seconds, effect=effect)
         return operation
+
+
+def _staying(group: Group, members: Sequence[Member]) -> list[Member]:
+    """Return those that are still of a group: an operation that hung finds others than when it began."""
+    return [member for member in members if member in group.members and member.action is not Action.DELETING]
 
 
 def _check_account(template: Template, settings: ComputeSettings) -> None:

@@ -199,6 +199,8 @@ class Machine:
     step: int = 0
     """Which of its steps is the next: whatever was planned for an earlier one no longer applies."""
     stuck_by: str | None = None
+    is_replaced: bool = False
+    """It goes for another one to come under its name."""
 
     @property
     def path(self) -> str:
@@ -222,8 +224,8 @@ class Machine:
 
     @property
     def holds_capacity(self) -> bool:
-        """Tell whether it takes room: a VM that is TERMINATED has given it back."""
-        return self.status is not MachineStatus.TERMINATED
+        """Tell whether it takes room: one that was TERMINATED has given it back, also while it is being deleted."""
+        return self.stopped is None
 
     @property
     def restarts(self) -> bool:

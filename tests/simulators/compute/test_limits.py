@@ -1,0 +1,178 @@
+"""What stands in the way of calls: permissions, rates, organisation policies, places, service accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from provisioner.simulators.compute.permissions import PERMISSIONS
+from provisioner.simulators.compute.settings import ComputeSettings
+from provisioner.simulators.http.settings import SettingsError
+from tests.support.compute import (
+    GROUPS,
+    INSTANCES,
+    OPERATIONS,
+    POLICIES,
+    PROJECT,
+    TEMPLATES,
+    Compute,
+    group,
+    policy,
+    template,
+)
+
+MakeCompute = Callable[..., Compute]
+
+
+@pytest.mark.parametrize("permission", sorted({item for needed in PERMISSIONS.values() for item in needed}))
+def test_each_permission_is_needed_by_its_calls(make_compute: MakeCompute, permission: str) -> None:
+    """Without one permission exactly the calls that need it are refused, with 403 and its name."""
+    compute = make_compute()
+    compute.slice()
+    compute.pass_seconds(10)
+    name = compute.members()[0]["name"]
+    body = compute.get(f"{INSTANCES}/{name}")["metadata"]
+    compute.world.change_settings({"denied_permissions": [permission]})
+    refused = set()
+    for method, (verb, path, sent) in calls(name, body).items():
+        status, answer = compute(verb, path, sent)
+        if status == 403:
+            assert answer["error"]["errors"][0]["reason"] == "forbidden"
+            assert f"Required '{permission}' permission for 'projects/proj" in answer["error"]["message"]
+            refused.add(method)
+    assert refused == {method for method, needed in PERMISSIONS.items() if permission in needed}
+
+
+def calls(instance: str, metadata: Any) -> dict[str, tuple[str, str, Any]]:
+    """Return a request for every method."""
+    everywhere = {
+        "zoneOperations": OPERATIONS,
+        "regionOperations": f"{PROJECT}/regions/us-east5/operations",
+        "globalOperations": f"{PROJECT}/global/operations",
+    }
+    operations: dict[str, tuple[str, str, Any]] = {}
+    for title, path in everywhere.items():
+        operations[f"{title}.list"] = ("GET", path, None)
+        operations[f"{title}.get"] = ("GET", f"{path}/x", None)
+        operations[f"{title}.wait"] = ("POST", f"{path}/x/wait", None)
+    return {
+        **operations,
+        "resourcePolicies.insert": ("POST", POLICIES, policy("other")),
+        "resourcePolicies.get": ("GET", f"{POLICIES}/policy", None),
+        "resourcePolicies.list": ("GET", POLICIES, None),
+        "resourcePolicies.delete": ("DELETE", f"{POLICIES}/other", None),
+        "instanceTemplates.insert": ("POST", TEMPLATES, template("other")),
+        "instanceTemplates.get": ("GET", f"{TEMPLATES}/template", None),
+        "instanceTemplates.list": ("GET", TEMPLATES, None),
+        "instanceTemplates.delete": ("DELETE", f"{TEMPLATES}/other", None),
+        "instanceGroupManagers.insert": ("POST", GROUPS, group("other")),
+        "instanceGroupManagers.get": ("GET", f"{GROUPS}/group", None),
+        "instanceGroupManagers.list": ("GET", GROUPS, None),
+        "instanceGroupManagers.delete": ("DELETE", f"{GROUPS}/other", None),
+        "instanceGroupManagers.listManagedInstances": ("POST", f"{GROUPS}/group/listManagedInstances", None),
+        "instanceGroupManagers.deleteInstances": ("POST", f"{GROUPS}/group/deleteInstances", {}),
+        "instanceGroupManagers.recreateInstances": ("POST", f"{GROUPS}/group/recreateInstances", {}),
+        "instanceGroupManagers.resize": ("POST", f"{GROUPS}/group/resize?size=4", None),
+        "instances.get": ("GET", f"{INSTANCES}/{instance}", None),
+        "instances.list": ("GET", INSTANCES, None),
+        "instances.setMetadata": ("POST", f"{INSTANCES}/{instance}/setMetadata", metadata),
+        "reservations.get": ("GET", f"{PROJECT}/zones/us-east5-a/reservations/res", None),
+    }
+
+
+def test_every_method_has_permissions() -> None:
+    """The requests above are all methods that there are."""
+    assert calls("x", None).keys() == PERMISSIONS.keys()
+
+
+@pytest.mark.parametrize("code", [403, 429])
+def test_rates_are_limited(make_compute: MakeCompute, code: int) -> None:
+    """Reads and changes have limits of their own, each project too, and a minute later there is room again."""
+    compute = make_compute(reads_per_minute=3, changes_per_minute=1, rate_limit_code=code)
+    for _ in range(3):
+        compute.get(TEMPLATES)
+        compute.clock.advance(1)
+    status, answer = compute("GET", TEMPLATES)
+    assert (status, answer["error"]["errors"][0]) == (
+        code,
+        {"message": answer["error"]["message"], "domain": "usageLimits", "reason": "rateLimitExceeded"},
+    )
+    assert answer["error"]["details"][0]["reason"] == "RATE_LIMIT_EXCEEDED"
+    assert compute("POST", TEMPLATES, template())[0] == 200
+    assert compute("POST", POLICIES, policy())[0] == code
+    assert compute("GET", TEMPLATES.replace("/proj/", "/other/"))[0] == 200
+    compute.clock.advance(57)
+    assert compute("GET", TEMPLATES)[0] == 200
+    assert compute("GET", TEMPLATES)[0] == code
+
+
+def test_organisation_policies(make_compute: MakeCompute) -> None:
+    """A call that one forbids is refused with 412; VMs that one forbids are not made, and the group tells."""
+    images, addresses = "constraints/compute.trustedImageProjects", "constraints/compute.vmExternalIpAccess"
+    compute = make_compute(violated_constraints={"instanceTemplates.insert": images})
+    status, answer = compute("POST", TEMPLATES, template())
+    assert (status, answer["error"]["errors"][0]["reason"]) == (412, "conditionNotMet")
+    assert f"{images} violated for project projects/proj" in answer["error"]["message"]
+    compute.world.change_settings({"violated_constraints": {"instances.insert": addresses}})
+    compute.slice()
+    [error] = compute.status()["bulkInstanceOperation"]["lastProgressCheck"]["error"]["errors"]
+    assert error["code"] == "CONDITION_NOT_MET"
+
+
+@pytest.mark.parametrize(
+    ("account", "code", "text"),
+    [
+        pytest.param("forbidden@x", 400, "does not have access to service account", id="one that is not ours"),
+        pytest.param("missing@x", 400, "does not exist", id="one that is not there"),
+        pytest.param("default", 400, "does not have access to service account", id="the default one"),
+        pytest.param("fine@x", 200, "", id="one that can be used"),
+    ],
+)
+def test_service_accounts(make_compute: MakeCompute, account: str, code: int, text: str) -> None:
+    """A group whose VMs could not have their service account is refused."""
+    default = "349152590288-compute@developer.gserviceaccount.com"
+    compute = make_compute(service_accounts={"forbidden@x": "forbidden", "missing@x": "missing", default: "forbidden"})
+    compute.do("POST", POLICIES, policy())
+    compute.do("POST", TEMPLATES, template(serviceAccounts=[{"email": account, "scopes": ["s"]}]))
+    status, answer = compute("POST", GROUPS, group())
+    assert status == code
+    assert text in str(answer)
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "text"),
+    [
+        (f"{PROJECT}/zones/us-east5/instances", 400, "Unknown zone"),
+        (f"{PROJECT}/zones/us-east5-b/instances", 400, "Unknown zone"),
+        (f"{PROJECT}/zones/us-east5-a/instances", 200, ""),
+        (f"{PROJECT}/regions/mars/resourcePolicies", 400, "Unknown region"),
+        ("/compute/v1/projects/other/zones/us-east5-a/instances", 404, "projects/other"),
+    ],
+)
+def test_places_that_there_are(make_compute: MakeCompute, path: str, code: int, text: str) -> None:
+    """Other projects, zones and regions are refused."""
+    status, answer = make_compute(project="proj", zones=["us-east5-a"])("GET", path)
+    assert status == code
+    assert text in str(answer)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"quotas": {"CPUS": 1}}, "quotas: 'CPUS' is not one of"),
+        ({"reads_per_minute": 0}, "reads_per_minute: 0 is less than 1"),
+        ({"rate_limit_code": 500}, "rate_limit_code: 500 is neither"),
+        ({"reservations": {"r": {"machine_type": "m", "count": 1}}}, "'r' is neither ZONE/NAME"),
+        ({"reservations": {"z/r": {"count": 1}}}, '"machine_type" and a "count"'),
+        ({"capacity": {"z": 1}}, "'z' is not ZONE/MACHINE_TYPE"),
+        ({"service_accounts": {"a": "odd"}}, "'odd', which is neither"),
+        ({"operation_seconds": -1}, "operation_seconds: -1 is not a number"),
+        ({"calls_kept": 0}, "calls_kept: 0 is less than 1"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, Any], text: str) -> None:
+    """Each mistake is named."""
+    with pytest.raises(SettingsError, match=text):
+        ComputeSettings(**settings)

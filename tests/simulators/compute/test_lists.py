@@ -1,0 +1,117 @@
+"""Pages, orders, filters and parts of answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provisioner.simulators.compute import lists
+from provisioner.simulators.compute.errors import ApiError
+from tests.support.compute import GROUPS, TEMPLATES, Compute, group, template
+
+ITEMS: list[dict[str, Any]] = [
+    {"name": name, "creationTimestamp": f"2026-01-0{day}", "size": day, "status": {"isStable": day == 2}}
+    for day, name in enumerate(("c", "a", "b"), start=1)
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", "abc"),
+        ("name = a", "a"),
+        ('name="a"', "a"),
+        ("name != a", "bc"),
+        ("(name != a) (name != b)", "c"),
+        ("(name != a) AND (name != b)", "c"),
+        ("name != a AND size = 1", "c"),
+        ("name eq 'a|b'", "ab"),
+        ("name ne a.*", "bc"),
+        ("status.isStable = true", "a"),
+        ("status.isStable:*", "abc"),
+        ("status.other:*", ""),
+        ("name:b*", "b"),
+        ("other = x", ""),
+        ("other != x", "abc"),
+    ],
+)
+def test_filters(text: str, names: str) -> None:
+    """Values are compared as texts, nested fields with dots, expressions all together."""
+    page = lists.page_of(ITEMS, {"filter": text})
+
+    assert "".join(item["name"] for item in page.get("items", [])) == names
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{"filter": "name"}, {"filter": "name > a"}, {"orderBy": "size"}, {"maxResults": "501"}, {"pageToken": "!"}],
+)
+def test_queries_that_are_refused(query: dict[str, str]) -> None:
+    """What is not understood is refused and not ignored."""
+    with pytest.raises(ApiError, match="400 invalid"):
+        lists.page_of(ITEMS, query)
+
+
+def test_pages() -> None:
+    """Each page has the token of the next."""
+    seen, query = "", {"maxResults": "1"}
+    while True:
+        page = lists.page_of(ITEMS, query)
+        seen += "".join(item["name"] for item in page["items"])
+        if "nextPageToken" not in page:
+            break
+        query["pageToken"] = page["nextPageToken"]
+    assert seen == "abc"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ("", {"items": [{"name": "a", "x": {"y": 1, "z": 2}}], "kind": "k"}),
+        ("kind", {"kind": "k"}),
+        ("items/name", {"items": [{"name": "a"}]}),
+        ("items(name,x/y),kind", {"items": [{"name": "a", "x": {"y": 1}}], "kind": "k"}),
+        ("items(x(z))", {"items": [{"x": {"z": 2}}]}),
+        ("items/*", {"items": [{"name": "a", "x": {"y": 1, "z": 2}}]}),
+        ("other", {}),
+    ],
+)
+def test_parts_of_answers(fields: str, expected: dict[str, Any]) -> None:
+    """Only what `fields` names is answered."""
+    body = {"items": [{"name": "a", "x": {"y": 1, "z": 2}}], "kind": "k"}
+
+    assert lists.partial(body, fields) == expected
+
+
+@pytest.mark.parametrize("fields", ["a)", "a;b"])
+def test_parts_that_are_refused(fields: str) -> None:
+    """A selection that is not understood is refused."""
+    with pytest.raises(ApiError, match="Invalid field selection"):
+        lists.partial({}, fields)
+
+
+def test_lists_over_the_api(compute: Compute) -> None:
+    """Lists of resources take pages, filters and fields."""
+    for name in ("b", "a"):
+        compute.do("POST", TEMPLATES, template(name))
+    assert compute.get(f"{TEMPLATES}?fields=items/name") == {"items": [{"name": "a"}, {"name": "b"}]}
+    page = compute.get(f"{TEMPLATES}?maxResults=1")
+    assert (page["items"][0]["name"], page["kind"]) == ("a", "compute#instanceTemplateList")
+    assert compute.get(f"{TEMPLATES}?maxResults=1&pageToken={page['nextPageToken']}")["items"][0]["name"] == "b"
+
+
+def test_managed_instances_come_in_pages_only_where_the_group_says_so(compute: Compute) -> None:
+    """Without PAGINATED the whole list is answered, whatever is asked for."""
+    compute.slice()
+    compute.do("POST", GROUPS, group("paged", listManagedInstancesResults="PAGINATED"))
+    _, whole = compute("POST", f"{GROUPS}/group/listManagedInstances?maxResults=1")
+    assert (len(whole["managedInstances"]), "nextPageToken" in whole) == (4, False)
+    _, page = compute("POST", f"{GROUPS}/paged/listManagedInstances?maxResults=3")
+    assert (len(page["managedInstances"]), "nextPageToken" in page) == (3, True)
+    _, rest = compute("POST", f"{GROUPS}/paged/listManagedInstances?maxResults=3&pageToken={page['nextPageToken']}")
+    assert len(rest["managedInstances"]) == 1
+    compute.pass_seconds(10)
+    _, chosen = compute("POST", f"{GROUPS}/group/listManagedInstances?filter=instanceStatus+%3D+STAGING")
+    assert chosen == {}
+    assert compute("POST", f"{GROUPS}/group/listManagedInstances?orderBy=name")[0] == 400

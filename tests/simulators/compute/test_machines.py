@@ -1,0 +1,249 @@
+"""VMs: their states and metadata, how they are lost and come again, what observers are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from provisioner.simulators.compute.errors import ApiError
+from provisioner.simulators.compute.faults import Fault, FaultKind
+from provisioner.simulators.compute.records import Loss, MachineView
+from tests.support.compute import GROUPS, INSTANCES, MARK, ZONE, Compute, group
+
+MakeCompute = Callable[..., Compute]
+REPAIRS = {"instanceLifecyclePolicy": {"defaultActionOnFailure": "REPAIR"}}
+
+
+class Watcher:
+    """Takes note of what happens to VMs."""
+
+    def __init__(self) -> None:
+        self.seen: list[MachineView] = []
+
+    def changed(self, machine: MachineView) -> None:
+        self.seen.append(machine)
+
+
+def first(compute: Compute) -> str:
+    """Return the name of a group's first instance."""
+    return str(compute.members()[0]["name"])
+
+
+def test_an_observer_is_told_of_every_change(compute: Compute) -> None:
+    """Each status of each VM, its metadata, its boots, and that it is gone."""
+    watcher = Watcher()
+    compute.world.attach(watcher)
+    compute.slice(size=4)
+    compute.pass_seconds(10)
+    name = first(compute)
+    mine = [view for view in watcher.seen if view.name == name]
+    assert [view.status for view in mine] == ["PROVISIONING", "STAGING", "RUNNING"]
+    assert [view.boots for view in mine] == [0, 0, 1]
+    assert {(view.group, view.mark, view.machine_type, view.chips) for view in mine} == {
+        ("group", MARK, "ct6e-standard-4t", 4)
+    }
+    assert mine[0].metadata["startup-script"] == "#!/bin/sh"
+    found = compute.get(f"{INSTANCES}/{name}")["metadata"]
+    compute.do("POST", f"{INSTANCES}/{name}/setMetadata", {**found, "items": [{"key": "k", "value": "v"}]})
+    assert watcher.seen[-1].metadata == {"k": "v"}
+    compute.do("DELETE", f"{GROUPS}/group")
+    compute.pass_seconds(10)
+    assert [view.status for view in watcher.seen if view.name == name][-2:] == ["STOPPING", ""]
+
+
+def test_metadata_is_what_a_vm_reads(compute: Compute) -> None:
+    """What the template gave, and then what setMetadata made of it, once its operation has taken effect."""
+    compute.slice()
+    name = first(compute)
+    assert compute.world.instances.metadata(ZONE, name)["startup-script"] == "#!/bin/sh"
+    found = compute.get(f"{INSTANCES}/{name}")["metadata"]
+    assert {item["key"] for item in found["items"]} == {"startup-script", "created-by", "instance-template"}
+    compute("POST", f"{INSTANCES}/{name}/setMetadata", {**found, "items": [{"key": "k", "value": "v"}]})
+    assert "k" not in compute.world.instances.metadata(ZONE, name)
+    compute.pass_seconds(1)
+    assert compute.world.instances.metadata(ZONE, name) == {"k": "v"}
+    with pytest.raises(ApiError, match="instances/nobody' was not found"):
+        compute.world.instances.metadata(ZONE, "nobody")
+
+
+@pytest.mark.parametrize("fingerprint", [None, "", "stale"])
+def test_a_stale_fingerprint_is_refused(compute: Compute, fingerprint: str | None) -> None:
+    """412 conditionNotMet, and nothing changes; a change and back again is a change."""
+    compute.slice()
+    name = first(compute)
+    found = compute.get(f"{INSTANCES}/{name}")["metadata"]
+    body: dict[str, Any] = {"items": [], "fingerprint": fingerprint}
+    if fingerprint == "stale":
+        compute.do("POST", f"{INSTANCES}/{name}/setMetadata", found)
+        body["fingerprint"] = found["fingerprint"]
+    status, answer = compute("POST", f"{INSTANCES}/{name}/setMetadata", body)
+    assert (status, answer["error"]["errors"][0]["reason"]) == (412, "conditionNotMet")
+    assert len(compute.get(f"{INSTANCES}/{name}")["metadata"]["items"]) == 3
+
+
+def test_metadata_of_what_is_not_there(compute: Compute) -> None:
+    """A VM that is gone is not found, one that stops takes no change, and an effect that comes too late fails."""
+    compute.slice()
+    compute.pass_seconds(10)
+    name, other = (member["name"] for member in compute.members()[:2])
+    found = compute.get(f"{INSTANCES}/{name}")["metadata"]
+    assert compute("POST", f"{INSTANCES}/nobody/setMetadata", found)[0] == 404
+    compute.world.lose(other, Loss.DELETED)
+    body = compute.get(f"{INSTANCES}/{other}")["metadata"]
+    assert compute("POST", f"{INSTANCES}/{other}/setMetadata", body)[1]["error"]["errors"][0]["reason"] == (
+        "resourceNotReady"
+    )
+    compute.world.change_settings({"metadata_seconds": 30.0})
+    _, operation = compute("POST", f"{INSTANCES}/{name}/setMetadata", found)
+    compute.world.lose(name, Loss.DELETED)
+    compute.pass_seconds(40)
+    done = compute.get(operation["selfLink"].removeprefix("https://www.googleapis.com"))
+    assert (done["error"]["errors"][0]["code"], done["httpErrorStatusCode"]) == ("RESOURCE_NOT_FOUND", 404)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "status"),
+    [
+        pytest.param("SPOT", Loss.PREEMPTED, "TERMINATED", id="a spot VM is stopped"),
+        pytest.param("RESERVATION_BOUND", Loss.PREEMPTED, "", id="one that is deleted at its end"),
+        pytest.param("STANDARD", Loss.DELETED, "", id="somebody deletes it"),
+        pytest.param("SPOT", Loss.HOST_ERROR, "TERMINATED", id="a host error of a spot VM"),
+        pytest.param("SPOT", Loss.MAINTENANCE, "TERMINATED", id="maintenance of a spot VM"),
+    ],
+)
+def test_a_lost_vm_stays_lost(make_compute: MakeCompute, model: str, loss: Loss, status: str) -> None:
+    """A group that does nothing is stable without the VM, and its topology is incomplete."""
+    compute = make_compute(reservations={"us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}})
+    compute.slice(model=model)
+    compute.pass_seconds(10)
+    name = first(compute)
+    assert compute.world.lose(name, loss)
+    compute.pass_seconds(600)
+    assert compute.statuses() == [status, "RUNNING", "RUNNING", "RUNNING"]
+    found = compute.status()
+    assert (found["isStable"], found["appliedAcceleratorTopologies"][0]["state"]) == (True, "INCOMPLETE")
+    assert compute.members()[0]["currentAction"] == "NONE"
+    assert compute("GET", f"{INSTANCES}/{name}")[0] == (200 if status else 404)
+    assert compute.get(f"{GROUPS}/group")["targetSize"] == 4
+
+
+def test_a_vm_is_lost_once(compute: Compute) -> None:
+    """One that is going, or is not there, can't be taken away again."""
+    compute.slice(model="SPOT")
+    name = first(compute)
+    assert compute.world.lose(name, Loss.PREEMPTED)
+    assert not compute.world.lose(name, Loss.PREEMPTED)
+    assert not compute.world.lose("nobody", Loss.PREEMPTED)
+
+
+@pytest.mark.parametrize(("loss", "way"), [(Loss.HOST_ERROR, "REPAIRING"), (Loss.MAINTENANCE, "STOPPING")])
+def test_a_slice_restarts_after_a_host_error(compute: Compute, loss: Loss, way: str) -> None:
+    """All VMs of a slice start again, with the same ids and metadata, one boot more."""
+    compute.slice()
+    compute.pass_seconds(10)
+    before = [member["id"] for member in compute.members()]
+    compute.world.lose(first(compute), loss)
+    assert compute.statuses() == [way] * 4
+    compute.pass_seconds(20)
+    assert compute.statuses() == ["RUNNING"] * 4
+    assert [member["id"] for member in compute.members()] == before
+    assert {view.boots for view in compute.world.machines()} == {2}
+
+
+def test_a_single_vm_restarts_alone(compute: Compute) -> None:
+    """Without a slice the others are left alone."""
+    compute.slice(mode="INDIVIDUAL", policy=None)
+    compute.pass_seconds(10)
+    compute.world.lose(first(compute), Loss.HOST_ERROR)
+    compute.pass_seconds(20)
+    assert sorted(view.boots for view in compute.world.machines()) == [1, 1, 1, 2]
+
+
+def test_a_slice_that_repairs_is_made_again_as_a_whole(compute: Compute) -> None:
+    """After a preemption all VMs go, and come again under the same names once there is room for all."""
+    compute.slice(model="SPOT", **REPAIRS)
+    compute.pass_seconds(10)
+    before = compute.members()
+    compute.world.lose(first(compute), Loss.PREEMPTED)
+    compute.world.faults.add(Fault(kind=FaultKind.STOCKOUT, model="SPOT"))
+    compute.pass_seconds(30)
+    assert compute.statuses() == [""] * 4
+    assert {member["currentAction"] for member in compute.members()} == {"RECREATING"}
+    compute.world.faults.clear()
+    compute.pass_seconds(30)
+    after = compute.members()
+    assert compute.statuses() == ["RUNNING"] * 4
+    assert [member["name"] for member in after] == [member["name"] for member in before]
+    assert not {member["id"] for member in after} & {member["id"] for member in before}
+
+
+def test_a_group_of_single_vms_repairs_one(compute: Compute) -> None:
+    """Only the VM that was lost is made again."""
+    compute.slice(mode="INDIVIDUAL", policy=None, **REPAIRS)
+    compute.pass_seconds(10)
+    before = [member["id"] for member in compute.members()]
+    compute.world.lose(first(compute), Loss.DELETED)
+    compute.pass_seconds(30)
+    after = [member["id"] for member in compute.members()]
+    assert (after[0] != before[0], after[1:]) == (True, before[1:])
+    assert compute.statuses() == ["RUNNING"] * 4
+
+
+def test_flex_start_vms_have_an_end(compute: Compute) -> None:
+    """It can be read while they run; then they are deleted, and the group does nothing."""
+    compute.slice(model="FLEX_START")
+    compute.pass_seconds(10)
+    assert all("terminationTimestamp" in member["scheduling"] for member in compute.members())
+    compute.pass_seconds(3590)
+    assert compute.statuses() == ["RUNNING"] * 4
+    compute.pass_seconds(20)
+    assert compute.statuses() == [""] * 4
+    assert compute.status()["isStable"]
+
+
+def test_a_vm_that_gets_stuck(compute: Compute) -> None:
+    """It stays PROVISIONING, and the bulk operation goes on, until the fault is cleared."""
+    compute.world.faults.add(Fault(kind=FaultKind.MACHINE_STUCK, count=1, machine_type="ct6e-standard-4t"))
+    compute.slice()
+    compute.pass_seconds(600)
+    assert compute.statuses() == ["PROVISIONING", "RUNNING", "RUNNING", "RUNNING"]
+    found = compute.status()
+    assert (found["isStable"], found["bulkInstanceOperation"]["inProgress"]) == (False, True)
+    compute.world.release()
+    compute.pass_seconds(10)
+    assert compute.statuses()[0] == "PROVISIONING"
+    compute.world.faults.clear()
+    compute.world.release()
+    compute.pass_seconds(10)
+    assert compute.statuses() == ["RUNNING"] * 4
+
+
+def test_a_terminated_vm_gives_its_room_back(make_compute: MakeCompute) -> None:
+    """Another slice gets the room of one that was preempted whole, though its VMs are still there."""
+    compute = make_compute(capacity={"us-east5-a/ct6e-standard-4t": 4})
+    compute.slice(model="SPOT")
+    compute.do("POST", GROUPS, group("second"))
+    compute.pass_seconds(10)
+    for member in compute.members():
+        compute.world.lose(member["name"], Loss.PREEMPTED)
+    compute.pass_seconds(30)
+    assert compute.statuses() == ["TERMINATED"] * 4
+    assert compute.statuses("second") == ["RUNNING"] * 4
+
+
+def test_vms_are_staggered_by_chance(make_compute: MakeCompute) -> None:
+    """With a jitter the VMs of a slice do not all begin to run at once, and the same seed gives the same times."""
+    runs = []
+    for _ in range(2):
+        compute = make_compute(machine_jitter_seconds=10)
+        compute.slice()
+        seen = []
+        for _second in range(20):
+            compute.pass_seconds(1)
+            seen.append(compute.statuses().count("RUNNING"))
+        runs.append(seen)
+    assert runs[0] == runs[1]
+    assert len({*runs[0]}) > 2
+    assert runs[0][-1] == 4

@@ -1,0 +1,228 @@
+"""Operations: their scopes and ends, request ids, faults, how long they are remembered."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from provisioner.simulators.compute.faults import Fault, FaultKind
+from tests.support.compute import (
+    GROUPS,
+    INSTANCES,
+    OPERATIONS,
+    POLICIES,
+    PROJECT,
+    TEMPLATES,
+    Compute,
+    group,
+    policy,
+    template,
+)
+
+MakeCompute = Callable[..., Compute]
+GLOBAL_OPERATIONS = f"{PROJECT}/global/operations"
+ID = str(uuid.UUID(int=7))
+
+
+def path_of(operation: dict[str, Any]) -> str:
+    """Return the path of an operation."""
+    return str(operation["selfLink"].removeprefix("https://www.googleapis.com"))
+
+
+def test_an_operation_goes_on_and_ends(make_compute: MakeCompute) -> None:
+    """PENDING, RUNNING, DONE, with the times of each; the wait answers at once where nobody serves it."""
+    compute = make_compute(pending_seconds=0.4, operation_seconds=1)
+    _, operation = compute("POST", TEMPLATES, template())
+    assert (operation["status"], operation["progress"], "startTime" in operation) == ("PENDING", 0, False)
+    compute.pass_seconds(0.5)
+    running = compute.get(path_of(operation))
+    assert (running["status"], "endTime" in running) == ("RUNNING", False)
+    assert compute("POST", f"{path_of(operation)}/wait")[1] == running
+    compute.pass_seconds(1)
+    done = compute.get(path_of(operation))
+    assert (done["status"], done["progress"], "error" in done) == ("DONE", 100, False)
+    assert done["insertTime"] < done["startTime"] < done["endTime"]
+    assert done["targetId"] == compute.get(f"{TEMPLATES}/template")["id"]
+    assert done["insertTime"].endswith("-07:00")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "place"),
+    [
+        (TEMPLATES, template(), "global"),
+        (POLICIES, policy(), "regions/us-east5"),
+        (GROUPS, group(policy=None), "zones/us-east5-a"),
+    ],
+)
+def test_an_operation_is_found_in_its_own_scope_only(compute: Compute, path: str, body: Any, place: str) -> None:
+    """An operation is where its target is, and nowhere else."""
+    if path == GROUPS:
+        compute.do("POST", TEMPLATES, template())
+    _, operation = compute("POST", path, body)
+    for other in ("global", "regions/us-east5", "zones/us-east5-a", "zones/us-east5-b"):
+        expected = 200 if other == place else 404
+        assert compute("GET", f"{PROJECT}/{other}/operations/{operation['name']}")[0] == expected
+    assert operation["name"] in [item["name"] for item in compute.get(f"{PROJECT}/{place}/operations")["items"]]
+
+
+def test_operations_are_forgotten(make_compute: MakeCompute) -> None:
+    """Some time after its end, an operation is not found any more; one that runs is never forgotten."""
+    compute = make_compute(operations_kept_seconds=60)
+    compute.world.faults.add(Fault(kind=FaultKind.OPERATION_NEVER_ENDS, name="stuck"))
+    operation = compute.do("POST", TEMPLATES, template())
+    _, stuck = compute("POST", TEMPLATES, template("stuck"))
+    compute.pass_seconds(59)
+    assert compute.get(path_of(operation))["status"] == "DONE"
+    compute.pass_seconds(2)
+    assert compute("GET", path_of(operation))[0] == 404
+    assert compute("POST", f"{path_of(operation)}/wait")[0] == 404
+    assert compute.get(path_of(stuck))["status"] == "RUNNING"
+
+
+def test_the_same_request_gives_the_same_operation(compute: Compute) -> None:
+    """Sent twice with one request id, an insert is done once; also after it is done, and after its target is gone."""
+    _, first = compute("POST", f"{TEMPLATES}?requestId={ID}", template())
+    _, second = compute("POST", f"{TEMPLATES}?requestId={ID}", template())
+    assert (first["name"], first["clientOperationId"]) == (second["name"], ID)
+    compute.pass_seconds(2)
+    assert compute("POST", f"{TEMPLATES}?requestId={ID}", template())[1]["status"] == "DONE"
+    compute.do("DELETE", f"{TEMPLATES}/template")
+    assert compute("POST", f"{TEMPLATES}?requestId={ID}", template())[1]["name"] == first["name"]
+    assert compute("GET", f"{TEMPLATES}/template")[0] == 404
+
+
+def test_a_request_id_is_forgotten(make_compute: MakeCompute) -> None:
+    """After its time a request with the same id is a new one."""
+    compute = make_compute(request_id_seconds=600)
+    compute.do("POST", f"{TEMPLATES}?requestId={ID}", template())
+    compute.pass_seconds(600)
+    assert compute("POST", f"{TEMPLATES}?requestId={ID}", template())[0] == 409
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        pytest.param("POST", TEMPLATES, template("other"), id="another body"),
+        pytest.param("POST", POLICIES, policy(), id="another place"),
+        pytest.param("DELETE", f"{TEMPLATES}/template", None, id="another method"),
+    ],
+)
+def test_a_request_id_is_for_one_request(compute: Compute, method: str, path: str, body: Any) -> None:
+    """Another request with a request id that was used is refused, and does nothing."""
+    compute.do("POST", f"{TEMPLATES}?requestId={ID}", template())
+    status, answer = compute(method, f"{path}?requestId={ID}", body)
+    assert (status, answer["error"]["errors"][0]["reason"]) == (400, "invalid")
+    assert "was used by another request" in answer["error"]["message"]
+    assert [item["name"] for item in compute.get(TEMPLATES)["items"]] == ["template"]
+
+
+@pytest.mark.parametrize("text", ["x", "00000000-0000-0000-0000-000000000000"])
+def test_request_ids_are_uuids(compute: Compute, text: str) -> None:
+    """What is no UUID, and the zero UUID, is refused."""
+    assert "Must be a valid UUID" in str(compute("POST", f"{TEMPLATES}?requestId={text}", template()))
+
+
+def test_a_refused_request_does_not_use_its_id_up(compute: Compute) -> None:
+    """After a refusal the same request with the same id can succeed."""
+    assert compute("POST", f"{GROUPS}?requestId={ID}", group(policy=None))[0] == 404
+    compute.do("POST", TEMPLATES, template())
+    assert compute("POST", f"{GROUPS}?requestId={ID}", group(policy=None))[0] == 200
+
+
+def test_an_insert_that_fails_leaves_nothing(compute: Compute) -> None:
+    """The resource is there until the operation ends badly, and the name is free then."""
+    compute.world.faults.add(
+        Fault(kind=FaultKind.OPERATION_ERROR, error_code="RESOURCE_POOL", message="no", code=409, count=1)
+    )
+    _, operation = compute("POST", TEMPLATES, template())
+    assert compute.get(f"{TEMPLATES}/template")["name"] == "template"
+    compute.pass_seconds(1)
+    done = compute.get(path_of(operation))
+    assert done["error"] == {"errors": [{"code": "RESOURCE_POOL", "message": "no"}]}
+    assert (done["httpErrorStatusCode"], done["httpErrorMessage"]) == (409, "CONFLICT")
+    assert compute("GET", f"{TEMPLATES}/template")[0] == 404
+    compute.do("POST", TEMPLATES, template())
+    assert compute.get(f"{TEMPLATES}/template")["name"] == "template"
+
+
+def test_a_delete_that_fails_changes_nothing(compute: Compute) -> None:
+    """A group goes on as before, its VMs untouched, and can be deleted again."""
+    compute.slice()
+    compute.pass_seconds(10)
+    compute.world.faults.add(
+        Fault(kind=FaultKind.OPERATION_ERROR, method="instanceGroupManagers.delete", count=1, after_seconds=30)
+    )
+    operation = compute.do("DELETE", f"{GROUPS}/group")
+    compute.pass_seconds(20)
+    assert compute.get(path_of(operation))["status"] == "RUNNING"
+    compute.pass_seconds(20)
+    assert compute.get(path_of(operation))["error"]["errors"][0]["code"] == "INTERNAL_ERROR"
+    assert (compute.statuses(), compute.status()["isStable"]) == (["RUNNING"] * 4, True)
+    compute.do("DELETE", f"{GROUPS}/group")
+    compute.pass_seconds(10)
+    assert compute("GET", f"{GROUPS}/group")[0] == 404
+
+
+@pytest.mark.parametrize("method", ["instanceGroupManagers.insert", "instanceGroupManagers.delete"])
+def test_an_operation_that_hangs_goes_on_when_the_fault_is_cleared(compute: Compute, method: str) -> None:
+    """Without effect until then, though its time is long over."""
+    compute.world.faults.add(Fault(kind=FaultKind.OPERATION_NEVER_ENDS, method=method))
+    compute.slice()
+    if method.endswith("delete"):
+        compute.pass_seconds(10)
+        compute.do("DELETE", f"{GROUPS}/group")
+    compute.pass_seconds(10_000)
+    [operation] = [item for item in compute.get(OPERATIONS)["items"] if item["status"] == "RUNNING"]
+    assert compute.statuses() == ([] if method.endswith("insert") else ["RUNNING"] * 4)
+    compute.world.faults.clear()
+    compute.world.release()
+    compute.pass_seconds(20)
+    assert compute.get(path_of(operation))["status"] == "DONE"
+    if method.endswith("insert"):
+        assert compute.statuses() == ["RUNNING"] * 4
+    else:
+        assert compute("GET", f"{GROUPS}/group")[0] == 404
+
+
+@pytest.mark.parametrize("kind", [FaultKind.OPERATION_NEVER_ENDS, FaultKind.OPERATION_ERROR])
+def test_actions_on_groups_can_hang_or_fail(compute: Compute, kind: FaultKind) -> None:
+    """DeleteInstances has no effect under either fault; one that hung has it when the fault is cleared."""
+    compute.slice()
+    compute.pass_seconds(10)
+    compute.world.faults.add(Fault(kind=kind, method="instanceGroupManagers.deleteInstances"))
+    names = [member["name"] for member in compute.members()]
+    compute.do("POST", f"{GROUPS}/group/deleteInstances", {"instances": names})
+    compute.pass_seconds(60)
+    assert (compute.statuses(), compute.get(f"{GROUPS}/group")["targetSize"]) == (["RUNNING"] * 4, 4)
+    compute.world.faults.clear()
+    compute.world.release()
+    compute.pass_seconds(60)
+    assert len(compute.members()) == (0 if kind is FaultKind.OPERATION_NEVER_ENDS else 4)
+
+
+def test_metadata_can_change_under_an_operation(compute: Compute) -> None:
+    """Two changes with the same fingerprint are accepted, and the operation of the second fails."""
+    compute.slice()
+    name = compute.members()[0]["name"]
+    found = compute.get(f"{INSTANCES}/{name}")["metadata"]
+    _, first = compute("POST", f"{INSTANCES}/{name}/setMetadata", found)
+    _, second = compute("POST", f"{INSTANCES}/{name}/setMetadata", found)
+    compute.pass_seconds(1)
+    assert "error" not in compute.get(path_of(first))
+    failed = compute.get(path_of(second))
+    assert (failed["error"]["errors"][0]["code"], failed["httpErrorStatusCode"]) == ("CONDITION_NOT_MET", 412)
+    assert compute.get(f"{INSTANCES}/{name}")["metadata"]["fingerprint"] != found["fingerprint"]
+
+
+def test_operations_are_listed_newest_first(compute: Compute) -> None:
+    """With orderBy and a filter, the last one that failed is found."""
+    compute.do("POST", TEMPLATES, template("a"))
+    compute.do("POST", TEMPLATES, template("b"))
+    compute.do("DELETE", f"{TEMPLATES}/a")
+    listed = compute.get(f"{GLOBAL_OPERATIONS}?orderBy=creationTimestamp+desc")["items"]
+    assert [item["operationType"] for item in listed] == ["delete", "insert", "insert"]
+    chosen = compute.get(f"{GLOBAL_OPERATIONS}?filter=operationType+%3D+delete")["items"]
+    assert [item["targetLink"].rpartition("/")[2] for item in chosen] == ["a"]

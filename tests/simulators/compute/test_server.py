@@ -1,0 +1,160 @@
+"""The API over a socket: faults of calls, waits, and the simulator's own API."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from provisioner.simulators.compute import ComputeSettings, ComputeSimulator, Fault, FaultKind, Loss
+from tests.support.compute import GROUPS, INSTANCES, MARK, POLICIES, PROJECT, TEMPLATES, group, policy, template
+from tests.support.simulator import Client
+from tests.support.waiting import wait_for
+
+
+@pytest.fixture
+def compute() -> Iterator[ComputeSimulator]:
+    """A fast simulator."""
+    settings = ComputeSettings(
+        operation_seconds=0.05, provisioning_seconds=0.05, staging_seconds=0.05, stopping_seconds=0.05
+    )
+    with ComputeSimulator(settings) as simulator:
+        yield simulator
+
+
+@pytest.fixture
+def call(compute: ComputeSimulator) -> Iterator[Client]:
+    """A client of it."""
+    client = Client(compute.port)
+    yield client
+    client.close()
+
+
+def make(call: Client, path: str, body: Any) -> None:
+    """Make a resource and wait for it."""
+    status, operation = call("POST", path, body)
+    assert status == 200, operation
+    link = operation["selfLink"].removeprefix("https://www.googleapis.com")
+    assert call("POST", f"{link}/wait")[1]["status"] == "DONE"
+
+
+def make_slice(call: Client) -> None:
+    """Make a slice and all that it needs."""
+    make(call, POLICIES, policy())
+    make(call, TEMPLATES, template())
+    make(call, GROUPS, group())
+
+
+def test_a_slice_over_http(compute: ComputeSimulator, call: Client) -> None:
+    """Inserts, waits and reads; the log has every call."""
+    make_slice(call)
+    wait_for(lambda: call("GET", f"{GROUPS}/group")[1]["status"]["isStable"])
+    assert {view.status for view in compute.machines} == {"RUNNING"}
+    assert len(call("GET", INSTANCES)[1]["items"]) == 4
+    assert compute.count("instanceGroupManagers.insert") == 1
+    assert compute.calls[-1].method == "instances.list"
+
+
+def test_errors_in_computes_form(call: Client) -> None:
+    """A refusal has code, message, and reasons; what is no JSON, too."""
+    status, body = call("GET", f"{TEMPLATES}/x")
+    text = "The resource 'projects/proj/global/instanceTemplates/x' was not found"
+    entry = {"message": text, "domain": "global", "reason": "notFound"}
+    assert (status, body) == (404, {"error": {"code": 404, "message": text, "errors": [entry]}})
+    status, body = call("POST", TEMPLATES, b"{")
+    assert (status, body["error"]["errors"][0]["reason"]) == (400, "badRequest")
+
+
+def test_a_wait_ends_with_its_operation_or_its_time(compute: ComputeSimulator, call: Client) -> None:
+    """A wait answers as soon as the operation is done, and after a time with what is."""
+    compute.set(operation_seconds=0.3)
+    _, operation = call("POST", TEMPLATES, template())
+    path = f"{PROJECT}/global/operations/{operation['name']}"
+    began = time.monotonic()
+    assert call("POST", f"{path}/wait")[1]["status"] == "DONE"
+    assert time.monotonic() - began >= 0.2
+    compute.inject(Fault(kind=FaultKind.OPERATION_NEVER_ENDS))
+    compute.set(wait_seconds=0.1)
+    _, operation = call("POST", TEMPLATES, template("other"))
+    assert call("POST", f"{PROJECT}/global/operations/{operation['name']}/wait")[1]["status"] == "RUNNING"
+
+
+def test_a_wait_is_cut_when_the_simulator_stops(compute: ComputeSimulator) -> None:
+    """Nobody waits for an operation when the simulator ends."""
+    compute.inject(Fault(kind=FaultKind.OPERATION_NEVER_ENDS))
+    client, ended = Client(compute.port), threading.Event()
+    _, operation = client("POST", TEMPLATES, template())
+
+    def wait() -> None:
+        with pytest.raises((http.client.HTTPException, ConnectionError)):
+            client("POST", f"{PROJECT}/global/operations/{operation['name']}/wait")
+        ended.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_for(lambda: compute._running._connections != set())
+    compute.stop()
+    assert ended.wait(5)
+    thread.join()
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "reason"),
+    [
+        ({"code": 503}, 503, "backendError"),
+        ({"code": 429, "message": "slow down"}, 429, "rateLimitExceeded"),
+        ({"code": 500, "name": "template"}, 500, "backendError"),
+        ({"code": 500, "name": "other"}, 200, ""),
+        ({"code": 500, "location": "us-east5"}, 200, ""),
+    ],
+)
+def test_broken_answers(compute: ComputeSimulator, call: Client, fault: Any, code: int, reason: str) -> None:
+    """A call is answered with the fault's code, before it has any effect."""
+    compute.inject(Fault(kind=FaultKind.HTTP_ERROR, method="instanceTemplates.insert", **fault))
+    status, body = call("POST", TEMPLATES, template())
+    assert status == code
+    if code != 200:
+        assert body["error"]["errors"][0]["reason"] == reason
+        assert call("GET", f"{TEMPLATES}/template")[0] == 404
+
+
+def test_an_answer_is_lost_after_its_effect(compute: ComputeSimulator, call: Client) -> None:
+    """The connection is dropped, and the template is there."""
+    compute.inject(Fault(kind=FaultKind.HTTP_ERROR, code=0, before_effect=False, count=1))
+    with pytest.raises((http.client.BadStatusLine, ConnectionError)):
+        call("POST", TEMPLATES, template())
+    other = Client(compute.port)
+    assert other("GET", f"{TEMPLATES}/template")[0] == 200
+    other.close()
+    assert [item.status for item in compute.calls] == [0, 200]
+
+
+def test_the_simulators_own_api(compute: ComputeSimulator, call: Client) -> None:
+    """State, marks, losses, and what every simulator has."""
+    make_slice(call)
+    wait_for(lambda: call("GET", f"{GROUPS}/group")[1]["status"]["isStable"])
+    state = call("GET", "/simulator/v1/state")[1]
+    assert (len(state["resources"]), len(state["operations"])) == (7, 3)
+    assert call("GET", "/simulator/v1/marks")[1]["marks"][MARK]["instances"] == 4
+    name = compute.machines[0].name
+    assert call("POST", f"/simulator/v1/instances/{name}:lose", {"loss": "deleted"}) == (200, {})
+    wait_for(lambda: len(compute.machines) == 3)
+    assert call("POST", f"/simulator/v1/instances/{name}:lose", {"loss": "deleted"})[0] == 404
+    assert call("POST", f"/simulator/v1/instances/{name}:lose", {"loss": "odd"})[0] == 400
+    assert not compute.lose(name, Loss.PREEMPTED)
+    assert call("PUT", "/simulator/v1/settings", {"retry_seconds": 1.5})[1]["retry_seconds"] == 1.5
+    assert compute.settings.retry_seconds == 1.5
+    status, fault = call("POST", "/simulator/v1/faults", {"kind": "stockout", "model": "SPOT"})
+    assert (status, fault["model"]) == (200, "SPOT")
+    assert call("POST", "/simulator/v1/faults", {"kind": "stockout", "model": "CHEAP"})[0] == 400
+    assert call("POST", "/simulator/v1/faults", {"kind": "stockout", "name": "("})[0] == 400
+    compute.clear(fault["fault_id"])
+    assert call("GET", "/simulator/v1/faults")[1] == {"faults": []}
+    assert call("GET", "/simulator/v1/nothing")[0] == 404
+    compute.reset_calls()
+    assert compute.call_counts() == {}
