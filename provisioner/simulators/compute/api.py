@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from provisioner.simulators.compute import errors, lists, names, permissions, schema, wire
@@ -105,24 +105,24 @@ class Api:
         self._reads: dict[str, _Handler] = {
             "resourcePolicies.get": lambda scope, name, _: wire.policy_body(world.policy(scope, name)),
             "resourcePolicies.list": lambda scope, _, request: self._page(
-                "resourcePolicies.list", scope, POLICIES, map(wire.policy_body, world.policies(scope)), request
+                "resourcePolicies.list", scope, world.policies(scope), wire.policy_body, request
             ),
             "instanceTemplates.get": lambda scope, name, _: wire.template_body(world.template(scope, name)),
             "instanceTemplates.list": lambda scope, _, request: self._page(
-                "instanceTemplates.list", scope, TEMPLATES, map(wire.template_body, world.templates(scope)), request
+                "instanceTemplates.list", scope, world.templates(scope), wire.template_body, request
             ),
             "instanceGroupManagers.get": self._get_group,
             "instanceGroupManagers.list": self._list_groups,
             "instanceGroupManagers.listManagedInstances": self._list_managed,
             "instances.get": lambda scope, name, _: wire.machine_body(world.instances.get(scope, name)),
             "instances.list": lambda scope, _, request: self._page(
-                "instances.list", scope, INSTANCES, map(wire.machine_body, world.instances.in_zone(scope)), request
+                "instances.list", scope, world.instances.in_zone(scope), wire.machine_body, request
             ),
             "reservations.get": lambda scope, name, _: world.reservation(scope, name),
             "operations.get": self.operation,
             "operations.wait": self.operation,
             "operations.list": lambda scope, _, request: self._page(
-                "operations.list", scope, OPERATIONS, map(wire.operation_body, world.operations(scope)), request
+                "operations.list", scope, world.operations(scope), wire.operation_body, request
             ),
         }
         self._changes: dict[str, Callable[[Scope, str, Request, Asked], Any]] = {
@@ -184,9 +184,12 @@ class Api:
         """Return the body of an operation."""
         return wire.operation_body(self._world.operation(scope, name))
 
-    def _page(self, method: str, scope: Scope, collection: str, bodies: Any, request: Request) -> dict[str, Any]:
-        path = f"{scope.path}/{collection}"
-        shown = lists.page_of(list(bodies), request.query)
+    def _page(
+        self, method: str, scope: Scope, items: Sequence[Any], render: Callable[[Any], dict[str, Any]], request: Request
+    ) -> dict[str, Any]:
+        title = method.partition(".")[0]
+        path = f"{scope.path}/{title}"
+        shown = lists.page_of(items, request.query, render)
         kind = _LIST_KINDS.get(method, "operationList")
         return {"kind": f"compute#{kind}", "id": path, "selfLink": f"{COMPUTE_API}/{path}", **shown}
 
@@ -197,16 +200,21 @@ class Api:
 
     def _list_groups(self, scope: Scope, _name: str, request: Request) -> dict[str, Any]:
         now = self._world.now()
-        bodies = [wire.group_body(group, now) for group in self._world.groups.in_zone(scope)]
-        return self._page("instanceGroupManagers.list", scope, GROUPS, bodies, request)
+        found = self._world.groups.in_zone(scope)
+        return self._page(
+            "instanceGroupManagers.list", scope, found, lambda group: wire.group_body(group, now), request
+        )
 
     def _list_managed(self, scope: Scope, name: str, request: Request) -> dict[str, Any]:
         group = self._world.groups.get(scope, name)
         if "orderBy" in request.query:
             raise errors.invalid("orderBy", request.query["orderBy"], "Not supported by listManagedInstances.")
-        bodies = [wire.member_body(group, member) for member in self._world.groups.members(scope, name)]
+        members = self._world.groups.members(scope, name)
         if group.body.get("listManagedInstancesResults") == "PAGINATED":
-            return lists.page_of(bodies, request.query, key="managedInstances")
+            return lists.page_of(
+                members, request.query, lambda member: wire.member_body(group, member), key="managedInstances"
+            )
+        bodies = [wire.member_body(group, member) for member in members]
         chosen = [body for body in bodies if lists.matches(body, request.query.get("filter", ""))]
         return {"managedInstances": chosen} if chosen else {}
 

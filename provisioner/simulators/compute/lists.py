@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from provisioner.simulators.compute import errors
 
@@ -19,14 +19,29 @@ _TERM = re.compile(r"\s*([A-Za-z][\w.-]*)\s*(!=|=|:|\beq\b|\bne\b)\s*(\"[^\"]*\"
 _FIELD_NAMES = re.compile(r"[A-Za-z0-9_/*$-]+|[(),]")
 
 
-def page_of(items: Sequence[dict[str, Any]], query: Mapping[str, str], *, key: str = "items") -> dict[str, Any]:
-    """Return the page of a list that is asked for, with the token of the next."""
-    selected = ordered([item for item in items if matches(item, query.get("filter", ""))], query.get("orderBy", ""))
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Item = TypeVar("_Item", bound=_Named)
+
+
+def page_of(
+    items: Sequence[_Item], query: Mapping[str, str], render: Callable[[_Item], dict[str, Any]], *, key: str = "items"
+) -> dict[str, Any]:
+    """Return the page of a list that is asked for, with the token of the next; only what has to be is rendered."""
     size, start = _size(query.get("maxResults", str(_MOST))), _start(query.get("pageToken", ""))
-    page = {key: selected[start : start + size]} if selected[start : start + size] else {}
-    if start + size < len(selected):
-        return {**page, "nextPageToken": base64.urlsafe_b64encode(str(start + size).encode()).decode()}
-    return page
+    if query.get("filter") or query.get("orderBy"):
+        bodies = [body for body in map(render, items) if matches(body, query.get("filter", ""))]
+        total, page = len(bodies), ordered(bodies, query.get("orderBy", ""))[start : start + size]
+    else:
+        chosen = sorted(items, key=lambda item: item.name)[start : start + size]
+        total, page = len(items), [render(item) for item in chosen]
+    shown = {key: page} if page else {}
+    if start + size < total:
+        return {**shown, "nextPageToken": base64.urlsafe_b64encode(str(start + size).encode()).decode()}
+    return shown
 
 
 def ordered(items: Sequence[dict[str, Any]], order: str) -> list[dict[str, Any]]:

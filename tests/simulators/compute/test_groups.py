@@ -39,6 +39,9 @@ RESERVED = {"us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}}
         pytest.param(group(policy="odd"), 400, "Accelerator topology 3x3 is not supported", id="no such slice"),
         pytest.param(group(policy="far"), 400, "Is of another region", id="a policy of another region"),
         pytest.param(group(baseInstanceName="b" * 59), 400, "at most 58 characters", id="a long base name"),
+        pytest.param(group(baseInstanceName="vm-##"), 501, "numbered names", id="numbered names"),
+        pytest.param(group(instanceTemplate="https://x/y"), 400, "URL is malformed", id="a link to elsewhere"),
+        pytest.param(group(targetSize="many"), 400, "Invalid value at 'targetSize'", id="no number"),
         pytest.param(group(mode="ALL"), 400, "Must be one of BULK", id="no such mode"),
         pytest.param(group(autoHealingPolicies=[]), 501, "does not play autoHealingPolicies", id="health checks"),
         pytest.param(
@@ -89,6 +92,23 @@ def test_links_in_all_forms(compute: Compute, link: str) -> None:
     compute.do("POST", TEMPLATES, template())
     compute.do("POST", GROUPS, group(instanceTemplate=link, policy=None))
     assert compute.get(f"{GROUPS}/group")["instanceTemplate"].startswith("https://www.googleapis.com/compute/v1/")
+
+
+@pytest.mark.parametrize(
+    ("sent", "base"),
+    [
+        pytest.param({}, "n" * 58, id="the group's name, cut"),
+        pytest.param({"baseInstanceName": "vm"}, "vm", id="what is sent"),
+    ],
+)
+def test_base_names(compute: Compute, sent: dict[str, Any], base: str) -> None:
+    """Names of instances begin with the base name and are names themselves."""
+    compute.do("POST", TEMPLATES, template())
+    compute.do("POST", GROUPS, group("n" * 63, policy=None, **sent))
+    assert compute.get(f"{GROUPS}/{'n' * 63}")["baseInstanceName"] == base
+    assert {(member["name"][:-4], len(member["name"])) for member in compute.members("n" * 63)} == {
+        (f"{base}-", len(base) + 5)
+    }
 
 
 def test_older_rules_of_bulk_mode(make_compute: MakeCompute) -> None:
@@ -267,6 +287,7 @@ def test_a_delete_ends_when_all_vms_are_gone(compute: Compute) -> None:
     operation = compute.do("DELETE", f"{GROUPS}/group")
     assert compute.statuses() == ["STOPPING"] * 4
     assert {member["currentAction"] for member in compute.members()} == {"DELETING"}
+    assert compute.status()["appliedAcceleratorTopologies"][0]["state"] == "DEACTIVATING"
     assert compute("DELETE", f"{GROUPS}/group")[1]["error"]["errors"][0]["reason"] == "resourceNotReady"
     assert compute.get(operation["selfLink"].removeprefix("https://www.googleapis.com"))["status"] == "RUNNING"
     compute.pass_seconds(3)

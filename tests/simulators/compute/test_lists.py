@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,10 +11,26 @@ from provisioner.simulators.compute import lists
 from provisioner.simulators.compute.errors import ApiError
 from tests.support.compute import GROUPS, TEMPLATES, Compute, group, template
 
-ITEMS: list[dict[str, Any]] = [
-    {"name": name, "creationTimestamp": f"2026-01-0{day}", "size": day, "status": {"isStable": day == 2}}
-    for day, name in enumerate(("c", "a", "b"), start=1)
-]
+
+@dataclass(frozen=True)
+class Thing:
+    """Something with a name."""
+
+    name: str
+    day: int
+
+    def body(self) -> dict[str, Any]:
+        """Return it as it is shown."""
+        shown = {"creationTimestamp": f"2026-01-0{self.day}", "size": self.day, "status": {"isStable": self.day == 2}}
+        return {"name": self.name, **shown}
+
+
+THINGS = [Thing(name, day) for day, name in enumerate(("c", "a", "b"), start=1)]
+
+
+def page_of(**query: str) -> dict[str, Any]:
+    """Return a page of the things."""
+    return lists.page_of(THINGS, query, Thing.body)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +55,7 @@ ITEMS: list[dict[str, Any]] = [
 )
 def test_filters(text: str, names: str) -> None:
     """Values are compared as texts, nested fields with dots, expressions all together."""
-    page = lists.page_of(ITEMS, {"filter": text})
+    page = page_of(filter=text)
 
     assert "".join(item["name"] for item in page.get("items", [])) == names
 
@@ -50,19 +67,25 @@ def test_filters(text: str, names: str) -> None:
 def test_queries_that_are_refused(query: dict[str, str]) -> None:
     """What is not understood is refused and not ignored."""
     with pytest.raises(ApiError, match="400 invalid"):
-        lists.page_of(ITEMS, query)
+        page_of(**query)
 
 
 def test_pages() -> None:
     """Each page has the token of the next."""
     seen, query = "", {"maxResults": "1"}
     while True:
-        page = lists.page_of(ITEMS, query)
+        page = page_of(**query)
         seen += "".join(item["name"] for item in page["items"])
         if "nextPageToken" not in page:
             break
         query["pageToken"] = page["nextPageToken"]
     assert seen == "abc"
+
+
+@pytest.mark.parametrize(("order", "names"), [("", "abc"), ("name", "abc"), ("creationTimestamp desc", "bac")])
+def test_orders(order: str, names: str) -> None:
+    """By name, or the newest first."""
+    assert "".join(item["name"] for item in page_of(orderBy=order)["items"]) == names
 
 
 @pytest.mark.parametrize(
