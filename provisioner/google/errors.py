@@ -216,15 +216,17 @@ class Table:
         if not answer.from_google and answer.code < 500:
             # A proxy or a wrong address spoke; above all, its 404 says nothing about what was asked for.
             return FailureKind.PERMISSION if answer.code in (401, 403, 407) else FailureKind.UNAVAILABLE
-        known = next((self.reasons[reason] for reason in sorted(answer.reasons) if reason in self.reasons), None)
-        if known is not None and answer.code < 500:
+        # What a 5xx says does not bind it, its reasons neither.
+        reasons = answer.reasons if answer.code < 500 else frozenset()
+        known = next((self.reasons[reason] for reason in sorted(reasons) if reason in self.reasons), None)
+        if known is not None:
             return known
         kind = self.kind_of_text(answer.message) if answer.code in _TEXT_DECIDES else None
         if kind in SURER_THAN_REASONS:
             return kind
-        if answer.reasons & _RATE_REASONS:
+        if reasons & _RATE_REASONS:
             return FailureKind.UNAVAILABLE
-        if answer.reasons & _QUOTA_REASONS:
+        if reasons & _QUOTA_REASONS:
             return FailureKind.QUOTA
         if kind is not None:
             return kind

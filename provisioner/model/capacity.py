@@ -50,7 +50,7 @@ class FailureKind(Enum):
 
     STOCKOUT = "stockout"
     QUOTA = "quota"
-    #: Another operation on the cluster excludes this one for now.
+    #: Something else is under way that excludes this for now, or still uses what this would delete.
     OPERATION_IN_THE_WAY = "operation_in_the_way"
     TOO_MANY_OPERATIONS = "too_many_operations"
     #: The call may or may not have had its effect.
@@ -59,13 +59,13 @@ class FailureKind(Enum):
     PERMISSION = "permission"
     NOT_FOUND = "not_found"
     ALREADY_EXISTS = "already_exists"
-    #: GKE or the way to it failed before the call had any effect.
+    #: Google or the way to it failed before the call had any effect.
     UNAVAILABLE = "unavailable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One failure with GKE's own words."""
+    """One failure with Google's own words."""
 
     kind: FailureKind
     message: str

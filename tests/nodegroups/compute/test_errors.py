@@ -1,6 +1,8 @@
 """What each failure of Compute Engine means."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from provisioner.google.errors import Answer, Call
 from provisioner.model.capacity import FailureKind
@@ -204,3 +206,42 @@ def test_a_refused_permission_says_what_to_grant(message: str, advice: str) -> N
 
 def test_a_long_message_is_cut() -> None:
     assert len(failure_of_work([WorkError("INTERNAL_ERROR", "x" * 100_000)], CREATE).message) == 2000
+
+
+_WORDS = st.text(max_size=30) | st.sampled_from(
+    ["notFound", "rateLimitExceeded", "quotaExceeded", "resourceNotReady", "Quota 'X' exceeded.", "is not ready"]
+)
+_ANSWERS = st.builds(
+    Answer,
+    code=st.integers(300, 599),
+    message=_WORDS,
+    status=st.sampled_from(["", "ABORTED", "FAILED_PRECONDITION"]),
+    reasons=st.frozensets(_WORDS, max_size=2),
+    retry_after_seconds=st.none(),
+    from_google=st.booleans(),
+)
+
+
+@given(_ANSWERS, st.sampled_from(Call), st.lists(_WORDS, max_size=2))
+def test_what_no_answer_can_mean(given_answer: Answer, call: Call, values: list[str]) -> None:
+    """A read changes nothing, so its outcome is never open; that of a change is, once the server broke."""
+    kind = kind_of_answer(given_answer, call, values)
+
+    assert not (call is READ and kind is K.UNKNOWN_OUTCOME)
+    if given_answer.code >= 500 and given_answer.code != 501 and call is not READ:
+        assert kind is K.UNKNOWN_OUTCOME
+    if not given_answer.from_google and given_answer.code < 500:
+        # A proxy: it knows nothing of what is there.
+        assert kind in (K.PERMISSION, K.UNAVAILABLE)
+
+
+@given(
+    st.lists(st.builds(WorkError, _WORDS, _WORDS), max_size=3),
+    st.sampled_from(Call),
+    st.integers(0, 599),
+)
+def test_work_that_failed_always_says_something(errors: list[WorkError], call: Call, http_code: int) -> None:
+    found = failure_of_work(errors, call, http_code=http_code)
+
+    assert found.kind is not K.UNKNOWN_OUTCOME
+    assert 0 < len(found.message) <= 2000
