@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from provisioner.simulators.compute import names
 from provisioner.simulators.compute.model import World
 from provisioner.simulators.compute.records import INSTANCES, Group, MachineStatus
 
@@ -65,10 +66,11 @@ def counts_by_mark(world: World) -> dict[str, Counter[str]]:
 
 
 def touches(world: World) -> tuple[Touch, ...]:
-    """Return the changes whose operations are remembered, oldest first."""
+    """Return the changes that clients asked for and whose operations are remembered, oldest first."""
     return tuple(
         Touch(method=operation.method, path=operation.target, mark=operation.mark)
         for operation in world.all_operations()
+        if operation.user != names.service_agent(operation.scope.project)
     )
 
 
@@ -91,8 +93,8 @@ def broken_invariants(world: World) -> list[str]:
 
 
 def _broken_group(group: Group) -> list[str]:
-    names = [member.name for member in group.members]
-    problems = [f"{group.path} has {name} twice" for name, number in Counter(names).items() if number > 1]
+    counts = Counter(member.name for member in group.members)
+    problems = [f"{group.path} has {name} twice" for name, number in counts.items() if number > 1]
     coming = [machine for machine in group.machines if machine.status is MachineStatus.PROVISIONING]
     if group.is_bulk and coming and any(member.wants_machine for member in group.members):
         problems.append(f"{group.path} makes some of its VMs while others wait")

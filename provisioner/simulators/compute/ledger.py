@@ -2,8 +2,9 @@
 
 Operations live in the scope of their target and are found nowhere else (reference of zoneOperations, regionOperations,
 globalOperations), and have a limited retention period. The same request id gives the same operation: AIP 155, and the
-reference of every change. What another request with the same id meets is not documented; here it is refused.
-Not thread-safe: the model locks.
+reference of every change. What another request with the same id meets is not documented; here it is refused. VMs of
+groups are made by operations, too, which belong to Google's service agent (fontbakery-dashboard 81). Not thread-safe:
+the model locks.
 """
 
 from __future__ import annotations
@@ -148,6 +149,26 @@ class Ledger:
         self._decide(operation, subject)
         return operation
 
+    def note(self, method: str, subject: Subject, now: datetime, failure: Failure | None) -> None:
+        """Remember what Compute Engine itself has done for a group, well or badly; nobody waits for it."""
+        operation = Operation(
+            name=names.operation_name(now, self._rng),
+            scope=subject.scope,
+            method=method,
+            target=subject.path,
+            target_number=subject.number,
+            mark=subject.mark,
+            user=names.service_agent(subject.scope.project),
+            request_id="",
+            inserted=now,
+            started=now,
+            ended=now,
+            status=OperationStatus.DONE,
+            failure=failure,
+        )
+        self._operations[operation.name] = operation
+        self._forget_later(operation, now)
+
     def _remember(self, asked: Asked, operation: Operation, now: datetime) -> None:
         key = operation.scope.project, asked.request_id
         until = now + timedelta(seconds=self._settings().request_id_seconds)
@@ -197,11 +218,13 @@ class Ledger:
             plan.undo()
         operation.started = operation.started or when
         operation.status, operation.ended, operation.failure = OperationStatus.DONE, when, failure
-        gone = when + timedelta(seconds=self._settings().operations_kept_seconds)
-        self._timeline.at(gone, lambda _: self._forget(operation))
+        self._forget_later(operation, when)
 
-    def _forget(self, operation: Operation) -> None:
-        del self._operations[operation.name]
+    def _forget_later(self, operation: Operation, ended: datetime) -> None:
+        def forget(_when: datetime) -> None:
+            del self._operations[operation.name]
+
+        self._timeline.at(ended + timedelta(seconds=self._settings().operations_kept_seconds), forget)
 
     def release(self, now: datetime) -> None:
         """Let operations go on whose fault is no longer in force."""

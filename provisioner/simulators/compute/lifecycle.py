@@ -19,6 +19,7 @@ from typing import Protocol
 from provisioner.simulators.compute import names
 from provisioner.simulators.compute.capacity import Market
 from provisioner.simulators.compute.faults import Fault, FaultKind, Target
+from provisioner.simulators.compute.ledger import Ledger
 from provisioner.simulators.compute.records import (
     Action,
     Group,
@@ -27,6 +28,7 @@ from provisioner.simulators.compute.records import (
     MachineStatus,
     MachineView,
     Member,
+    Place,
     view_of,
 )
 from provisioner.simulators.compute.settings import ComputeSettings
@@ -52,6 +54,7 @@ class Lifecycle:
         *,
         settings: Callable[[], ComputeSettings],
         market: Market,
+        ledger: Ledger,
         timeline: Timeline,
         faults: FaultBook[Fault],
         rng: random.Random,
@@ -59,6 +62,7 @@ class Lifecycle:
         self.observer: MachineObserver | None = None
         self._settings = settings
         self._market = market
+        self._ledger = ledger
         self._timeline = timeline
         self._faults = faults
         self._rng = rng
@@ -89,19 +93,25 @@ class Lifecycle:
         else:
             for member in waiting:
                 failure = self._market.refusal(group, 1)
-                member.errors = (failure,) if failure is not None else ()
                 if failure is None:
                     self._create(group, member, now)
+                elif failure not in member.errors:
+                    # Each attempt is an operation in reality; the first of those that fail alike is enough here.
+                    self._ledger.note("instances.insert", Place(group, member.name), now, failure)
+                member.errors = (failure,) if failure is not None else ()
         if any(member.wants_machine for member in group.members):
             self._ask_again(group, now)
 
     def _attempt_all(self, group: Group, waiting: Sequence[Member], now: datetime) -> None:
         if any(machine.is_replaced for machine in group.machines):
             return
-        group.checked, group.check_failure = now, self._market.refusal(group, len(waiting))
-        if group.check_failure is None:
+        before, failure = group.check_failure, self._market.refusal(group, len(waiting))
+        group.checked, group.check_failure = now, failure
+        if failure is None:
             for member in waiting:
                 self._create(group, member, now)
+        elif failure != before:
+            self._ledger.note("instances.bulkInsert", group, now, failure)
 
     def _ask_again(self, group: Group, now: datetime) -> None:
         due = now + timedelta(seconds=self._settings().retry_seconds)
@@ -172,6 +182,7 @@ class Lifecycle:
         )
         fault = self._faults.take((FaultKind.MACHINE_STUCK,), target)
         machine.stuck_by = fault.fault_id if fault is not None else None
+        self._ledger.note("instances.insert", machine, now, None)
         self._tell(machine)
         jitter = self._rng.random() * settings.machine_jitter_seconds
         self._after(machine, settings.provisioning_seconds + jitter, now, self._stage)

@@ -52,7 +52,9 @@ class World:
         self._ledger = Ledger(settings=now, timeline=self.timeline, faults=self.faults, rng=rng)
         self._store = Store(settings=now, ledger=self._ledger)
         self._market = Market(settings=now, faults=self.faults, machines=self._store.machines)
-        self._life = Lifecycle(settings=now, market=self._market, timeline=self.timeline, faults=self.faults, rng=rng)
+        self._life = Lifecycle(
+            settings=now, market=self._market, ledger=self._ledger, timeline=self.timeline, faults=self.faults, rng=rng
+        )
         parts = Parts(
             lock=self._lock, settings=now, now=self.now, store=self._store, ledger=self._ledger, life=self._life
         )

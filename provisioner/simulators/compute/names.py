@@ -117,6 +117,11 @@ def default_account(project: str) -> str:
     return f"{project_number(project)}-compute@developer.gserviceaccount.com"
 
 
+def service_agent(project: str) -> str:
+    """Return the account in whose name groups act."""
+    return f"{project_number(project)}@cloudservices.gserviceaccount.com"
+
+
 def number_of(text: str) -> int:
     """Return a stable nineteen-digit number, as ids of resources are."""
     return 10**18 + int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")

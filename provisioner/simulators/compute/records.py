@@ -298,6 +298,34 @@ class Group(Resource):
         return [member.machine for member in self.members if member.machine is not None]
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a VM of a group would be; it has the group's mark."""
+
+    group: Group
+    name: str
+
+    @property
+    def scope(self) -> Scope:
+        """The group's scope."""
+        return self.group.scope
+
+    @property
+    def path(self) -> str:
+        """The full name that the VM would have."""
+        return self.scope.resource(INSTANCES, self.name)
+
+    @property
+    def number(self) -> int:
+        """An id of nothing."""
+        return names.number_of(self.path)
+
+    @property
+    def mark(self) -> str:
+        """The group's mark."""
+        return self.group.mark
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineView:
     """What observers see of a VM. `status` is empty once the VM is gone; `metadata` is what it can read of itself."""

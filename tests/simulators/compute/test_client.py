@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -17,8 +18,8 @@ from google.api_core import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
-from provisioner.simulators.compute import ComputeSettings, ComputeSimulator, Fault, FaultKind
-from tests.support.compute import MARK, group, policy, template
+from provisioner.simulators.compute import ComputeSettings, ComputeSimulator, Fault, FaultKind, faults, records, schema
+from tests.support.compute import GROUPS, MARK, group, policy, template
 from tests.support.waiting import wait_for
 
 #: The library takes seconds to be imported.
@@ -72,13 +73,22 @@ class Google:
         """Check that the library has read every field that was sent."""
         path = message.self_link.removeprefix("https://www.googleapis.com")
         sent = requests.get(f"{self.compute.url}{path}", timeout=10).json()
-        seen = json.loads(type(message).to_json(message, always_print_fields_with_no_presence=False))
-        assert paths(sent) - paths(seen) == set()
+        assert paths(sent) - paths(shown(message)) == set()
+
+    def assert_members_read_whole(self, messages: list[Any]) -> None:
+        """Check that the library has read every field of a group's managed instances."""
+        sent = requests.post(f"{self.compute.url}{GROUPS}/group/listManagedInstances", timeout=10).json()
+        assert paths(sent["managedInstances"]) - paths([shown(message) for message in messages]) == set()
 
 
 def read(kind: Any, body: dict[str, Any]) -> Any:
     """Return a body as a message of the library."""
     return kind.from_json(json.dumps(body))
+
+
+def shown(message: Any) -> Any:
+    """Return what the library has read of a message."""
+    return json.loads(type(message).to_json(message, always_print_fields_with_no_presence=False))
 
 
 def paths(body: Any, prefix: str = "") -> set[str]:
@@ -150,6 +160,7 @@ def test_machines_and_their_metadata(google: Google) -> None:
     wait_for(lambda: groups.get(**GROUP).status.is_stable)
     members = list(groups.list_managed_instances(**GROUP))
     assert [member.instance_status for member in members] == ["RUNNING"] * 4
+    google.assert_members_read_whole(members)
     machine = instances.get(**ZONE, instance=members[0].name)
     assert (machine.id, machine.status) == (members[0].id, "RUNNING")
     google.assert_read_whole(machine)
@@ -218,7 +229,8 @@ def test_operations_in_their_scopes(google: Google) -> None:
     failing = groups.insert_unary(**ZONE, instance_group_manager_resource=manager)
     failed = zonal.wait(**ZONE, operation=failing.name)
     assert (failed.error.errors[0].code, failed.http_error_status_code) == ("BROKEN", 503)
-    assert zonal.get(**ZONE, operation=failing.name).http_error_message == "SERVICE UNAVAILABLE"
+    assert failed.http_error_message == "SERVICE UNAVAILABLE"
+    google.assert_read_whole(zonal.get(**ZONE, operation=failing.name))
     assert [item.name for item in zonal.list(**ZONE)] == [failing.name]
     with pytest.raises(exceptions.NotFound):
         zonal.get(**ZONE, operation=first.name)
@@ -230,8 +242,8 @@ def test_a_slice_that_waits(google: Google) -> None:
     google.slice()
     groups = google(compute_v1.InstanceGroupManagersClient)
     members = list(groups.list_managed_instances(**GROUP))
-    shown = [(member.id, member.instance_status, member.current_action) for member in members]
-    assert shown == [(0, "", "CREATING")] * 4
+    told = [(member.id, member.instance_status, member.current_action) for member in members]
+    assert told == [(0, "", "CREATING")] * 4
     found = groups.get(**GROUP)
     check = found.status.bulk_instance_operation.last_progress_check
     assert check.error.errors[0].code.startswith("ZONE_RESOURCE_POOL_EXHAUSTED")
@@ -258,3 +270,72 @@ def test_refusals_are_understood(google: Google, changes: dict[str, Any], error:
         list(instances.list(**ZONE))
     with pytest.raises(error, match=text):
         list(instances.list(**ZONE))
+
+
+def test_single_vms_that_wait_tell_why(google: Google) -> None:
+    """The errors of the last attempt are read whole."""
+    google.compute.inject(Fault(kind=FaultKind.QUOTA_EXCEEDED))
+    body = read(compute_v1.InstanceTemplate, template())
+    templates = google(compute_v1.InstanceTemplatesClient)
+    google.done(templates.insert_unary(project="proj", instance_template_resource=body))
+    groups = google(compute_v1.InstanceGroupManagersClient)
+    manager = read(compute_v1.InstanceGroupManager, group(size=1, mode="INDIVIDUAL", policy=None))
+    google.done(groups.insert_unary(**ZONE, instance_group_manager_resource=manager))
+    members = list(groups.list_managed_instances(**GROUP))
+    [error] = members[0].last_attempt.errors.errors
+    assert (error.code, error.error_details[0].quota_info.limit_name) == ("QUOTA_EXCEEDED", "TPUS")
+    google.assert_members_read_whole(members)
+
+
+T = compute_v1.types
+
+
+@pytest.mark.parametrize(
+    ("values", "known"),
+    [
+        (records.MachineStatus, T.Instance.Status),
+        (records.MachineStatus, T.ManagedInstance.InstanceStatus),
+        (records.Action, T.ManagedInstance.CurrentAction),
+        (records.OperationStatus, T.Operation.Status),
+        (faults.PROVISIONING_MODELS, T.Scheduling.ProvisioningModel),
+        (("CREATING", "READY", "DELETING"), T.ResourcePolicy.Status),
+        (
+            ("ACTIVE", "ACTIVATING", "INCOMPLETE", "DEACTIVATING"),
+            T.InstanceGroupManagerStatusAcceleratorTopology.State,
+        ),
+    ],
+)
+def test_states_are_googles(values: Iterable[str], known: type[Enum]) -> None:
+    """Every state that the simulator tells is one that Google's library knows."""
+    assert {str(value) for value in values} <= {item.name for item in known}
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        (schema.RESOURCE_POLICY, T.ResourcePolicy),
+        (schema.INSTANCE_TEMPLATE, T.InstanceTemplate),
+        (schema.INSTANCE_GROUP_MANAGER, T.InstanceGroupManager),
+        (schema.METADATA, T.Metadata),
+        (schema.DELETE_INSTANCES, T.InstanceGroupManagersDeleteInstancesRequest),
+        (schema.RECREATE_INSTANCES, T.InstanceGroupManagersRecreateInstancesRequest),
+    ],
+)
+def test_fields_are_googles(fields: Mapping[str, Any], kind: Any) -> None:
+    """Every field that the simulator knows is one of Google's messages, and of top-level ones it knows all."""
+    descriptor = kind.pb(kind()).DESCRIPTOR
+    assert_fields(fields, descriptor, kind.__name__)
+    assert {field.json_name for field in descriptor.fields} - fields.keys() <= {"satisfiesPzi", "satisfiesPzs"}
+
+
+def assert_fields(fields: Mapping[str, Any], descriptor: Any, path: str) -> None:
+    """Check the fields of a message and of those inside it."""
+    known = {field.json_name: field for field in descriptor.fields}
+    for name, value in fields.items():
+        assert name in known, f"{path}.{name}"
+        inner = value[0] if isinstance(value, list) else value
+        if isinstance(inner, dict):
+            assert_fields(inner, known[name].message_type, f"{path}.{name}")
+        if isinstance(inner, schema.Choice):
+            enums = [item for item in descriptor.enum_types if item.name.lower() == name.lower()]
+            assert not enums or {*inner.values} <= {item.name for item in enums[0].values}, f"{path}.{name}"

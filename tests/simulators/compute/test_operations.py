@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from provisioner.simulators.compute.accounting import touches
 from provisioner.simulators.compute.faults import Fault, FaultKind
 from tests.support.compute import (
     GROUPS,
@@ -226,3 +227,22 @@ def test_operations_are_listed_newest_first(compute: Compute) -> None:
     assert [item["operationType"] for item in listed] == ["delete", "insert", "insert"]
     chosen = compute.get(f"{GLOBAL_OPERATIONS}?filter=operationType+%3D+delete")["items"]
     assert [item["targetLink"].rpartition("/")[2] for item in chosen] == ["a"]
+
+
+def test_what_groups_do_is_listed_with_what_clients_do(make_compute: MakeCompute) -> None:
+    """Operations of Google's service agent make VMs; those that fail say why, once for each reason."""
+    compute = make_compute(capacity={"us-east5-a/ct6e-standard-4t": 1})
+    compute.slice()
+    compute.do("POST", GROUPS, group("single", 2, "INDIVIDUAL", None))
+    compute.pass_seconds(60)
+    listed = compute.get(OPERATIONS)["items"]
+    agents = [item for item in listed if item["user"].endswith("@cloudservices.gserviceaccount.com")]
+    shown = sorted((item["operationType"], item.get("httpErrorStatusCode", 200)) for item in agents)
+    assert shown == [("bulkInsert", 503), ("insert", 200), ("insert", 503)]
+    codes = {error["code"] for item in agents for error in item.get("error", {"errors": []})["errors"]}
+    assert all(code.startswith("ZONE_RESOURCE_POOL_EXHAUSTED") for code in codes)
+    assert [touch.method for touch in touches(compute.world)] == [
+        "resourcePolicies.insert",
+        "instanceTemplates.insert",
+        *["instanceGroupManagers.insert"] * 2,
+    ]

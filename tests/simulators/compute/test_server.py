@@ -139,7 +139,7 @@ def test_the_simulators_own_api(compute: ComputeSimulator, call: Client) -> None
     make_slice(call)
     wait_for(lambda: call("GET", f"{GROUPS}/group")[1]["status"]["isStable"])
     state = call("GET", "/simulator/v1/state")[1]
-    assert (len(state["resources"]), len(state["operations"])) == (7, 3)
+    assert (len(state["resources"]), len(state["operations"])) == (7, 7)
     assert call("GET", "/simulator/v1/marks")[1]["marks"][MARK]["instances"] == 4
     name = compute.machines[0].name
     assert call("POST", f"/simulator/v1/instances/{name}:lose", {"loss": "deleted"}) == (200, {})
