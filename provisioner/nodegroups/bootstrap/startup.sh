@@ -20,6 +20,8 @@ LONGEST_WAIT_SECONDS=60
 # kubeadm has limits of its own, of minutes; this one is for a kubeadm that hangs.
 JOIN_SECONDS=900
 export DEBIAN_FRONTEND=noninteractive
+# Ranges of letters mean the same on every image.
+export LC_ALL=C
 
 # Not among what functions print for their callers.
 log() {
@@ -116,16 +118,27 @@ install_kubernetes() {
   apt-mark hold kubelet kubeadm kubectl
 }
 
-# The kubelet refuses to start with labels of these domains that are not its own.
+# The kubelet does not start with a label that is none, nor with one of Kubernetes' own domains that is not for it.
 allowed_labels() {
   local label kept=()
+  local name='[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?'
+  local form="^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?$name=($name)?$"
   local IFS=,
   for label in $1; do
+    [[ $label =~ $form ]] || {
+      log "$label is no label"
+      continue
+    }
     case ${label%%=*} in
-      kubelet.kubernetes.io/* | node.kubernetes.io/*) kept+=("$label") ;;
-      *kubernetes.io/* | *k8s.io/*) log "the label $label is not for a kubelet to set" ;;
-      *) kept+=("$label") ;;
+      kubelet.kubernetes.io/* | *.kubelet.kubernetes.io/* | node.kubernetes.io/* | *.node.kubernetes.io/*) ;;
+      kubernetes.io/hostname | kubernetes.io/os | kubernetes.io/arch | topology.kubernetes.io/zone) ;;
+      topology.kubernetes.io/region) ;;
+      kubernetes.io/* | *.kubernetes.io/* | k8s.io/* | *.k8s.io/*)
+        log "the label $label is not for a kubelet to set"
+        continue
+        ;;
     esac
+    kept+=("$label")
   done
   echo "${kept[*]}"
 }

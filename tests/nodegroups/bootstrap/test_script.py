@@ -170,18 +170,32 @@ def test_an_image_with_another_version_of_kubernetes_gets_the_clusters(machine: 
     assert machine.has_joined
 
 
-def test_labels_that_a_kubelet_may_not_set_are_left_out(machine: Machine) -> None:
-    labels = "a=b,app.kubernetes.io/name=x,node.kubernetes.io/instance-type=y,x.k8s.io/z=1"
-    machine.attributes({**items(), metadata.LABELS: labels})
+def test_labels_that_a_kubelet_would_not_start_with_are_left_out(machine: Machine) -> None:
+    good = (
+        "a=b",
+        "example.com/a.b_c=",
+        "kubernetes.io/os=linux",
+        "mykubernetes.io/mine=1",
+        "node.kubernetes.io/instance-type=y",
+        "topology.kubernetes.io/zone=z",
+    )
+    bad = (
+        "app.kubernetes.io/name=x",
+        "x.k8s.io/z=1",
+        "kubernetes.io/role=x",
+        "a",
+        "a=b=c",
+        "-a=b",
+        f"a={'b' * 64}",
+        "/=",
+    )
+    machine.attributes({**items(), metadata.LABELS: ",".join((*good, *bad))})
 
     said = machine.boot()
 
     (join,) = machine.joins
-    assert join["nodeRegistration"]["kubeletExtraArgs"][0] == {
-        "name": "node-labels",
-        "value": "a=b,node.kubernetes.io/instance-type=y",
-    }
-    assert "app.kubernetes.io/name=x is not for a kubelet" in said
+    assert join["nodeRegistration"]["kubeletExtraArgs"][0] == {"name": "node-labels", "value": ",".join(good)}
+    assert [label for label in bad if f" {label} is no" not in said] == []
 
 
 @pytest.mark.parametrize(
