@@ -160,6 +160,12 @@ CONFIGURATION
   for hash in ${hashes//,/ }; do
     echo "    - \"$hash\""
   done
+  # Once it is over, the token is read anew; kubeadm's default is 5 minutes.
+  if [ "$form" = v1beta4 ]; then
+    printf 'timeouts:\n  discovery: 2m0s\n'
+  else
+    echo '  timeout: 2m0s'
+  fi
   cat << CONFIGURATION
 nodeRegistration:
   name: "$name"

@@ -67,6 +67,7 @@ def test_the_first_boot_installs_configures_and_joins(machine: Machine) -> None:
                     "caCertHashes": [HASH],
                 }
             },
+            "timeouts": {"discovery": "2m0s"},
             "nodeRegistration": {
                 "name": "g-mig-x1b2",
                 "criSocket": "unix:///run/containerd/containerd.sock",
@@ -115,6 +116,8 @@ def test_kubeadm_before_1_31_gets_the_form_that_it_has(machine: Machine) -> None
 
     (join,) = machine.joins
     assert join["apiVersion"] == "kubeadm.k8s.io/v1beta3"
+    assert join["discovery"]["timeout"] == "2m0s"
+    assert "timeouts" not in join
     assert join["nodeRegistration"]["kubeletExtraArgs"] == {
         "node-labels": "cloud.google.com/gke-tpu-accelerator=tpu7x,cloud.google.com/gke-tpu-topology=2x2x2",
         "provider-id": "gce://p/us-central1-a/g-mig-x1b2",
