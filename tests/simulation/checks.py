@@ -352,9 +352,12 @@ class Checker:
         """Whether pods are on a pool, and none of the workload that it was made for."""
         uid = owner_of(pool.body["config"]["labels"])[0]
         pods = [pod for pod in self.simulation.cluster.pods_on_pool(pool.name) if not pod.finished]
-        if pods:
-            return all(pod.workload is None or pod.workload.uid != uid for pod in pods)
-        # They may have left since the create was decided.
+        own = [pod for pod in pods if pod.workload is not None and pod.workload.uid == uid]
+        # Its own may have come, and the others left, since the create was decided.
+        if any(self.stage.agenda.now - pod.bound_at >= STALE_SECONDS for pod in own):
+            return False
+        if len(pods) > len(own):
+            return True
         user, left_at = self.simulation.cluster.left_by.get(pool.name, (uid, 0.0))
         return user != uid and self.stage.agenda.now - left_at < STALE_SECONDS
 
@@ -405,10 +408,9 @@ class Checker:
             if job not in workload.ended_jobs and not self._served(workload, job):
                 found.append((SERVE, f"slice {workload.group_name(job)} ({workload.uid}) neither runs nor is told why"))
         needed = self._needed_pools()
+        kept = self._pools_kept(needed)
         for pool in self.simulation.cloud.pools.values():
-            if not is_ours(pool):
-                continue
-            if pool.status is PoolStatus.RUNNING and pool.name not in needed and self._is_kept(pool):
+            if not is_ours(pool) or pool.name in kept:
                 continue
             if pool.status is PoolStatus.STOPPING or pool.name not in needed:
                 found.append((LEAK, f"node pool {pool.name} ({pool.status.value}) is there, and nothing needs it"))
@@ -462,15 +464,24 @@ class Checker:
                     needed.add(pool.name)
         return needed
 
-    def _is_kept(self, pool: Pool) -> bool:
-        """Whether the setting keeps a pool for a suspended JobSet."""
-        uid, _ = owner_of(pool.body["config"]["labels"])
-        return self.simulation.keeps_suspended and any(
-            workload.suspended
-            and not (workload.gone or workload.deleting or workload.terminal)
-            and (workload.uid == uid or pool.name in workload.last_pool.values())
-            for workload in self.simulation.cluster.workloads.values()
-        )
+    def _pools_kept(self, needed: set[str]) -> set[str]:
+        """List the pools, beside those needed, that the setting may keep for suspended workloads: one a slice."""
+        kept: set[str] = set()
+        for workload in self.simulation.cluster.workloads.values() if self.simulation.keeps_suspended else ():
+            if not workload.suspended or workload.gone or workload.deleting or workload.terminal:
+                continue
+            # Where its slices ran last, or before that: nobody may have led meanwhile.
+            its = {
+                pool.name
+                for pool in self.simulation.cloud.pools.values()
+                if is_ours(pool)
+                and pool.status is PoolStatus.RUNNING
+                and pool.name not in needed
+                and (pool.name in workload.pools or owner_of(pool.body["config"]["labels"])[0] == workload.uid)
+            }
+            if len(its) <= len(workload.slots()):
+                kept |= its
+        return kept
 
     def _slices(self) -> list[tuple[WorkloadRun, int]]:
         return [

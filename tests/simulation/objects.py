@@ -131,6 +131,8 @@ class WorkloadRun(abc.ABC):
     changed: dict[int, float] = field(default_factory=dict)
     #: The pool that each slice's pods were last bound to.
     last_pool: dict[int, str] = field(default_factory=dict)
+    #: All that pods of it were ever bound to.
+    pools: set[str] = field(default_factory=set)
     sync_due: bool = False
     #: What its slices have ever looked like, and how many there have been at most.
     shapes: set[Shape] = field(default_factory=set)

@@ -341,6 +341,7 @@ class Cluster:
         self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
         if pod.workload is not None:
             pod.workload.last_pool[pod.job] = pod.pool
+            pod.workload.pools.add(pod.pool)
             self.kick(pod.workload)
             if isinstance(pod.workload, JobRun):
                 self.jobs.bound(pod.workload, pod)

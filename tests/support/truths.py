@@ -22,6 +22,8 @@ _WAITS = frozenset(
         constants.LIMIT_REACHED,
     }
 )
+#: Of a slice whose leader has no place on the pool that its other pods are on.
+_WAITS_FOR_THE_NEXT = frozenset({State.WAITING, State.CREATING, State.JOINING, State.READY})
 _ABOUT_TO_BE_SENT = "The create of its node pool is about to be sent."
 
 
@@ -103,7 +105,8 @@ def _untrue_of_slice(each: SliceView, plan: Plan, view: View, bound: _Bound) -> 
     at_home = bound.pools.get(each.id, set())
     if each.state in (State.RUNNING, State.DRAINING) and each.pool not in at_home:
         yield f"it is shown on {each.pool}, its pods are on {at_home or 'none'}"
-    if bound.staying.get(each.id) and each.pool not in at_home and each.unschedulable_since is None:
+    is_next = each.unschedulable_since is not None and each.state in _WAITS_FOR_THE_NEXT
+    if bound.staying.get(each.id) and each.pool not in at_home and not is_next:
         yield f"its pods are on {at_home}, it is shown on {each.pool or 'none'}"
     if pool is not None and pool.state is not each.state:
         yield f"its pool {pool.name} is {pool.state}"

@@ -191,6 +191,7 @@ def _remember(
         refusals={digest: each for digest, each in memory.refusals.items() if each.slice_id in slices},
         created_at=limits.remembered(memory.created_at, started, round_.settings, now),
         unneeded_since=unneeded.since,
+        held_for_pods_since=unneeded.held_for_pods_since,
         braked_delete_at=unneeded.braked_delete_at,
         last_held=last_held,
         reservations=launches.reservations,

@@ -67,6 +67,7 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         failed=frozenset(broken),
         given_up=give_up(round_, matching),
         unready_since={name: each.unready_since for name, each in supply.items() if each.unready_since is not None},
+        late_since={name: each.late_since for name, each in supply.items() if each.late_since is not None},
     )
 
 

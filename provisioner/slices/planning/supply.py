@@ -52,6 +52,8 @@ class Supply:
     unready_since: datetime | None = None
     #: How long that has lasted.
     unready_seconds: float = 0.0
+    #: Since when it is up without nodes, and waits for capacity that comes late; None: it is not so.
+    late_since: datetime | None = None
     #: It was unready for too long and is given up: to be replaced.
     lost: bool = False
     #: It was made for a workload of a namespace, or a kind, that is not watched: it looks idle whether that lives or
@@ -70,7 +72,8 @@ class Supply:
     @property
     def calm(self) -> bool:
         """Whether nothing that it is depends on the time, or on a delete."""
-        return self.unready_since is None and not self.leaving and not self.half_deleted
+        since = self.unready_since or self.late_since
+        return since is None and not self.leaving and not self.half_deleted
 
     @property
     def ready(self) -> bool:
@@ -145,8 +148,10 @@ def find_supply(
         ready_nodes = 0
         for node in here:
             ready_nodes += _is_ready(node, chips)
-        unready_since = None
-        if pool.status in _UP and ready_nodes < max(1, pool.hosts) and not (pool.capacity in LATE and not here):
+        unready_since = late_since = None
+        if pool.status in _UP and pool.capacity in LATE and not here:
+            late_since = min(now, memory.late_since.get(pool.name, now))
+        elif pool.status in _UP and ready_nodes < max(1, pool.hosts):
             unready_since = min(now, memory.unready_since.get(pool.name, now))
         supply[pool.name] = Supply(
             name=pool.name,
@@ -161,6 +166,7 @@ def find_supply(
             ready_nodes=ready_nodes,
             unready_since=unready_since,
             unready_seconds=(now - unready_since).total_seconds() if unready_since is not None else 0.0,
+            late_since=late_since,
             lost=pool.name in memory.given_up and unready_since is not None,
             unwatched=_is_unwatched(ownership, snapshot, settings),
         )

@@ -145,11 +145,12 @@ def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice
     return states
 
 
-def _rank(pool: PoolState, slice_id: SliceId, leader: Pod | None) -> tuple[bool, int]:
+def _rank(pool: PoolState, slice_id: SliceId, leader: Pod | None) -> tuple[bool, int, bool]:
     """Order the pools of a slice: the first tells its state."""
+    is_next = pool.phase.before_create or (pool.claimant == slice_id and pool.phase not in _TOLD_OF_THE_LAST)
     # While its last pods end on a pool that serves it no more, such as one of another shape, the next one counts.
-    left = leader is not None and not leader.node_name and not pool.phase.before_create and pool.claimant != slice_id
-    return left, _BEST.index(state_of(pool))
+    left = leader is not None and not leader.node_name and not is_next
+    return left, _BEST.index(state_of(pool)), slice_id not in pool.holders
 
 
 def _users(pool: PoolState) -> tuple[SliceId, ...]:

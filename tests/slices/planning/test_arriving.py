@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from provisioner.model.capacity import PoolStatus
+from provisioner.slices.planning.memory.state import Memory
 from tests.support.clock import after
 from tests.support.counting import counted
 from tests.support.models import make_jobset, make_node, make_pod, make_pool, make_requirements
@@ -108,6 +110,21 @@ def test_leaders_that_never_come_do_not_hold_a_pool_for_ever(created: Callable[[
         plan = world.look()
         assert len(plan.deletes) == (1 if seconds == 600 else 0)
         world.pass_time(30)
+
+
+def test_a_pool_that_was_to_go_long_ago_is_held_as_any() -> None:
+    """GKE was away, or nobody led, or an earlier leader's clock was slow: nothing was held meanwhile."""
+    world = idle_world()
+    pool = make_pool(make_jobset("gone"))
+    world.memory = Memory(unneeded_since={pool.name: world.now - timedelta(hours=2)})
+    workload = make_jobset(template=make_requirements(tolerations=()))
+    world.workloads[workload.uid] = workload
+    world.put(make_pod(workload, unschedulable=False, created_at=world.now))
+    assert world.look().deletes == ()
+    world.pass_time(59)
+    assert world.look().deletes == ()
+    world.pass_time(1)
+    assert [delete.name for delete in world.look().deletes] == [pool.name]
 
 
 def test_pods_that_ask_for_different_amounts_cost_little_for_each_idle_pool() -> None:

@@ -396,6 +396,23 @@ def test_flex_start_pools_without_nodes_are_waited_for_however_long() -> None:
     assert (world.bound(workload), world.deleted) == (2, [])
 
 
+def test_a_flex_start_pool_has_its_time_however_long_gke_took_to_create_it() -> None:
+    """The first slice has been ready for longer than that when the other's pool is up: its nodes come after that."""
+    template = make_requirements(accelerator="tpu-v5p-slice", tolerations=())
+    workload = gang(template=template)
+    world = world_of(workload, capacity=parse_choices("flex-start"))
+    world.run(2)
+    first, second = world.created
+    world.put(replace(world.pools[first], status=PoolStatus.RUNNING))
+    world.bring_nodes(first)
+    world.run(40, seconds=60)
+    world.put(replace(world.pools[second], status=PoolStatus.RUNNING))
+    world.run(19, seconds=60)
+    assert world.deleted == []
+    world.run(3, seconds=60)
+    assert set(reasons(world)) == {DeleteReason.GIVEN_BACK}
+
+
 # --- Turns ---
 
 

@@ -16,7 +16,7 @@ from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.view import PoolView, SliceView, State, View, build_view
 from provisioner.slices.view.explain import explain
 from tests.support.board import view_of
-from tests.support.models import CHIP_TOLERATION, go_pool, make_jobset, make_pod, make_requirements
+from tests.support.models import CHIP_TOLERATION, go_pool, make_jobset, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
 
@@ -115,6 +115,20 @@ def test_a_slice_that_is_updated_to_another_shape_waits_while_its_old_pods_end()
     world.step()
     world.run(2)
     assert slice_of(view_of(world), "train-slice-0").state is State.CREATING
+
+
+def test_a_slice_is_shown_on_the_pool_that_its_pods_are_on_when_all_its_pools_go() -> None:
+    """Somebody deletes the pool that was made for it too, which no pod is on; the leader has ended already."""
+    workload, other = make_jobset("train"), make_jobset("xl")
+    world = World(workload)
+    made = world.put_pool(make_pool(workload, status=PoolStatus.STOPPING))
+    used = world.put_pool(make_pool(other, status=PoolStatus.STOPPING))
+    world.pods.clear()
+    node = max(each.name for each in world.nodes.values() if each.pool_name == used.name)
+    world.put(make_pod(workload, index=1, node=node))
+    found = slice_of(view_of(world), "train-slice-0")
+    assert (found.state, found.pool) == (State.DELETING, used.name)
+    assert made.name != used.name
 
 
 def test_a_slice_that_runs_on_foreign_nodes_has_not_ended() -> None:

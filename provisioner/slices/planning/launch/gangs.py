@@ -136,7 +136,7 @@ def progress_of(round_: Round, turns: Turns, matching: Matching) -> Progress:
         since = before.since if before.since is not None and there <= before.there else now
         there = max(there, before.there)
         # What is being made is waited for, however long GKE takes: it may be there in a moment.
-        if since + hold > now or any(_is_coming(each, now) for each in waiting):
+        if since + hold > now or any(_is_coming(each, now, hold) for each in waiting):
             gangs[uid] = replace(before, there=there, since=since)
             wake_at += [since + hold] if since + hold > now else []
         else:
@@ -198,10 +198,13 @@ def _is_there(
     return name is not None and supply[name].ready
 
 
-def _is_coming(each: Supply, now: datetime) -> bool:
+def _is_coming(each: Supply, now: datetime, hold: timedelta) -> bool:
     """Whether a pool is being made, or has just been: its nodes get ready a little after GKE calls it up."""
     if each.pool.status is PoolStatus.PROVISIONING:
         return True
+    if each.late_since is not None:
+        # Its time to come begins now, however long others have been ready by then.
+        return now - each.late_since < max(hold, _BOOT)
     young = all(now - node.created_at < _BOOT for node in each.nodes)
     return each.unready_since is not None and now - each.unready_since < _BOOT and young
 

@@ -185,12 +185,16 @@ class Memory:
     failed: frozenset[PoolName] = frozenset()
     #: Since when GKE says that a pool is up although not all its nodes are ready.
     unready_since: Mapping[PoolName, datetime] = field(default_factory=dict)
+    #: Since when pools are up without nodes, and wait for capacity that comes late.
+    late_since: Mapping[PoolName, datetime] = field(default_factory=dict)
     #: Pools that were unready for too long and are being replaced.
     given_up: frozenset[PoolName] = frozenset()
     #: When the last pool went whose workload had vanished without a trace, while that happened to many.
     braked_delete_at: datetime | None = None
     #: Since when nothing needs the pool.
     unneeded_since: Mapping[PoolName, datetime] = field(default_factory=dict)
+    #: Since when pods that may be on their way there have held a pool that is to go.
+    held_for_pods_since: Mapping[PoolName, datetime] = field(default_factory=dict)
     #: The pool that a slice's pods were last bound to: where a restart will find its place again.
     last_held: Mapping[SliceId, PoolName] = field(default_factory=dict)
     phases: Mapping[PoolName, PhaseEntry] = field(default_factory=dict)

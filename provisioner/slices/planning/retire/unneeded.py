@@ -50,6 +50,8 @@ class Unneeded:
     due: Mapping[PoolName, Due]
     #: Since when nothing needs each pool that nothing needs.
     since: Mapping[PoolName, datetime]
+    #: For `Memory.held_for_pods_since`.
+    held_for_pods_since: Mapping[PoolName, datetime]
     #: Nodes that we cordoned and whose pool stays after all.
     uncordons: tuple[str, ...]
     #: Moments at which the next pools are due.
@@ -78,6 +80,7 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
     memory, now = round_.memory, round_.now
     deletes: list[Delete] = []
     since: dict[PoolName, datetime] = {}
+    held_since: dict[PoolName, datetime] = {}
     uncordons: list[str] = []
     due_of: dict[PoolName, Due] = {}
     for each in round_.supply.values():
@@ -103,8 +106,12 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
         back = owner is not None and owner.workload_uid in exceptions.giving_back and owner in round_.slices
         at_once = failed or stuck is not None or back or each.name in exceptions.evicted
         due = _due(each, since[each.name], round_, at_once=at_once)
-        if not failed:
-            due = max(due, min(exceptions.arriving.get(each.name, due), due + _HELD_AT_MOST))
+        hold = exceptions.arriving.get(each.name)
+        if hold is not None and hold > due and not failed:
+            # Not from the moment at which it was due: nobody may have decided since, or by another clock.
+            first = max(due, min(now, memory.held_for_pods_since.get(each.name, now)))
+            held_since[each.name] = first
+            due = min(hold, first + _HELD_AT_MOST)
         delete = _delete(each, stuck, round_, matching)
         if back and delete.reason is DeleteReason.NOT_NEEDED:
             delete = replace(delete, reason=DeleteReason.GIVEN_BACK)
@@ -120,6 +127,7 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
         deletes=braked.deletes,
         due=due_of,
         since=since,
+        held_for_pods_since=held_since,
         uncordons=tuple(uncordons),
         due_at=(*(each.at for each in due_of.values() if each.at > now), *braked.due_at),
         alerts=(*_held_up(memory.deletes, since.keys(), unwatched, now), *braked.alerts),
