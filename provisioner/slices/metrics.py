@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from provisioner.model.capacity import FailureKind
-from provisioner.runtime.metrics import Described, Registry
+from provisioner.runtime.metrics import Described, LoopMetrics, Registry
 from provisioner.slices.planning.launch.limit_use import LimitUse
 from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.startups import Stage
@@ -22,13 +22,10 @@ from provisioner.slices.usage import Account, Amount
 PREFIX = "tpu_provisioner_"
 #: States of chips, from asked for to going away.
 CHIP_STATES = ("wanted", "provisioning", "ready", "in_use", "idle", "deleting")
-#: Results of rounds, and the phases that slices are timed to.
-ROUND_RESULTS = ("ok", "crashed")
+#: The phases that slices are timed to.
 TIMED_PHASES = ("provisioning", "ready", "in_use")
 
 _CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
-_ROUND_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_DECIDE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 #: From a pool that is there already to the hours that a stockout takes.
 _STARTUP_BUCKETS = (15, 30, 60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800, 2700, 3600, 7200, 14400, 28800)
 #: A pool that failed without a word from GKE: given up because its nodes do not get ready.
@@ -38,11 +35,12 @@ _USAGE_LABELS = ("workload_namespace", "accelerator", "capacity", "use")
 _PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
 
 
-class Metrics:
+class Metrics(LoopMetrics):
     """The metrics of one process; setters may be called from any thread."""
 
     def __init__(self, *, version: str) -> None:
-        registry = self.registry = Registry(PREFIX, version=version)
+        registry = Registry(PREFIX, version=version)
+        super().__init__(registry)
         self._gke_seconds = registry.histogram(
             "gke_request_duration_seconds", "Duration of calls to GKE.", _CALL_BUCKETS, "method"
         )
@@ -64,19 +62,6 @@ class Metrics:
             "How many operations GKE takes at once, as learned from its answers; 0 until it has rejected one.",
         )
 
-        self._rounds = registry.counter("rounds", "Rounds of observe, decide, act, by result.", "result")
-        self._round_seconds = registry.histogram("round_duration_seconds", "Duration of a round.", _ROUND_BUCKETS)
-        self._decide_seconds = registry.histogram(
-            "decide_duration_seconds", "Duration of the decision in a round.", _DECIDE_BUCKETS
-        )
-        self._last_round = registry.gauge(
-            "loop_last_round_timestamp_seconds", "When the last round ended, in seconds since 1970."
-        )
-        self._loop_lag = registry.histogram(
-            "loop_lag_seconds",
-            "Time from the first event or answer that asked for a round to the beginning of that round.",
-            _ROUND_BUCKETS,
-        )
         self._list_age = registry.gauge(
             "pool_list_age_seconds", "How old the list of node pools is that the last decision was made on."
         )
@@ -161,18 +146,8 @@ class Metrics:
         )
         self._unpriced = registry.gauge("unpriced_chips", "Chips for which CHIP_HOUR_PRICES has no price.")
 
-        self._watch_synced = registry.gauge("watch_synced", "1 while a list-watch has a complete picture.", "resource")
-        self._watch_age = registry.gauge(
-            "watch_last_contact_age_seconds", "Time since a list-watch last heard from the API server.", "resource"
-        )
-        #: Those that have a state.
-        self._watches: set[str] = set()
-        self._leader = registry.gauge("leader", "1 while this process is the leader.")
         self._proven = registry.gauge(
             "cluster_proven", "1 when kubeconfig and GKE settings are proven to be of one cluster."
-        )
-        self._events_dropped = registry.counter(
-            "events_dropped", "Kubernetes Events that were not written: too many, or rejected."
         )
         self._begin_at_zero()
 
@@ -182,8 +157,6 @@ class Metrics:
             self._creates.labels(result)
         for reason in DeleteReason:
             self._deletes.labels(reason.value, "ok")
-        for result in ROUND_RESULTS:
-            self._rounds.labels(result)
         for phase in TIMED_PHASES:
             self._phase_seconds.labels(phase)
         for stage in Stage:
@@ -201,20 +174,6 @@ class Metrics:
             self._gke_errors.labels(method, error_kind).inc()
 
     # --- The loop ---
-
-    def observe_round(self, *, seconds: float, result: str, ended_at_seconds: float) -> None:
-        """Take note of the end of a round; `ended_at_seconds` since 1970."""
-        self._rounds.labels(result).inc()
-        self._round_seconds.observe(seconds)
-        self._last_round.set(ended_at_seconds)
-
-    def observe_decide(self, *, seconds: float) -> None:
-        """Take note of how long the decision took."""
-        self._decide_seconds.observe(seconds)
-
-    def observe_loop_lag(self, *, seconds: float) -> None:
-        """Take note of how long the events of a round had to wait for it."""
-        self._loop_lag.observe(seconds)
 
     def set_pool_list_age(self, *, seconds: float) -> None:
         """Set how old the list of pools is that was decided on."""
@@ -309,36 +268,11 @@ class Metrics:
         """Take note of how long a slice took from wanted to a phase (provisioning, ready, in_use)."""
         self._phase_seconds.labels(phase).observe(seconds)
 
-    def count_events_dropped(self, events: int) -> None:
-        """Count Events that were not written."""
-        self._events_dropped.inc(events)
-
     # --- The process ---
-
-    def set_watch(self, resource: str, *, synced: bool, last_contact_age_seconds: float) -> None:
-        """Set the state of one list-watch."""
-        self._watch_synced.labels(resource).set(synced)
-        self._watch_age.labels(resource).set(last_contact_age_seconds)
-        self._watches.add(resource)
-
-    def forget_watch(self, resource: str) -> None:
-        """Show no state of a list-watch for which there is nothing to watch."""
-        if resource in self._watches:
-            self._watches.discard(resource)
-            self._watch_synced.remove(resource)
-            self._watch_age.remove(resource)
-
-    def set_leader(self, *, leading: bool) -> None:
-        """Set whether this process leads."""
-        self._leader.set(leading)
 
     def set_cluster_proven(self, *, proven: bool) -> None:
         """Set whether the two clients are proven to be of one cluster."""
         self._proven.set(proven)
-
-    def exposition(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        return self.registry.exposition()
 
 
 class _Usage(Collector):

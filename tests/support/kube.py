@@ -204,6 +204,7 @@ class FakeKube:
     ) -> JsonObject:
         """Merge into an object; return its metadata."""
         with self._call("PATCH", path, body=body):
+            path = path.removesuffix("/status")
             current = self._existing(path)
             version = body.get("metadata", {}).get("resourceVersion")
             if version is not None and version != current["metadata"]["resourceVersion"]:

@@ -33,7 +33,7 @@ def _selected(label_selector: str, field_selector: str) -> Callable[[JsonObject]
     def selects(raw: JsonObject) -> bool:
         marks = raw.get("metadata", {}).get("labels") or {}
         return all(_holds(marks.get(key), sign, value) for key, sign, value in labels) and all(
-            _holds(_field(raw, key), sign, value) for key, sign, value in fields
+            _holds(_field(raw, key) or "", sign, value) for key, sign, value in fields
         )
 
     return selects

@@ -78,8 +78,9 @@ class Insert:
 class Proof:
     """What has to be read live, right before a managed instance group is deleted with its machines.
 
-    The child is there with this UID and is being deleted; every node of these machines, and every node that carries the
-    group's labels, is unschedulable; no pod on them that asks for chips is unfinished and within its grace.
+    The child is there with this UID and is being deleted; every node of these machines, and every ready node that
+    carries the group's labels, is unschedulable; no pod on them that asks for chips is unfinished and within its grace.
+    Nodes of machines that have stopped do not count.
     """
 
     namespace: str
@@ -87,8 +88,9 @@ class Proof:
     uid: str
     #: The labels of its nodes; empty for a managed instance group that belongs to no TPUNodeGroup.
     group_labels: Mapping[str, str] = field(default_factory=dict)
-    #: Of all machines that are known: their nodes may lack the labels.
+    #: Of all machines that may run: their nodes may lack the labels.
     provider_ids: frozenset[str] = frozenset()
+    stopped: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,257 @@
+"""Acting: sends what was decided, and hands the answers back to the loop.
+
+Nothing here waits for an operation: a call is submitted, and later rounds see how it went. Calls to Compute Engine,
+deletes of machines with all that is read before them, and writes to Kubernetes have threads of their own each, so that
+none waits for what is slower; the loop's thread never waits for any of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import structlog
+
+from provisioner import kube
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.compute.protocol import Compute, ComputeError
+from provisioner.nodegroups.compute.records import Manager, ResourcePolicy, Template
+from provisioner.nodegroups.gate import Gate, KeptError
+from provisioner.nodegroups.metrics import Metrics
+from provisioner.nodegroups.planning.calls import (
+    Call,
+    CallAnswer,
+    Delete,
+    Insert,
+    ListMachines,
+    Poll,
+    Read,
+    ReadMachine,
+    Result,
+    SetMetadata,
+)
+from provisioner.nodegroups.planning.plan import Plan
+from provisioner.nodegroups.planning.writes import EvictPod, Write, WriteAnswer, WriteFailure
+from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
+from provisioner.runtime.calls import Calls
+
+_log = structlog.get_logger(__name__)
+
+Answer = CallAnswer | WriteAnswer
+
+#: Longest that one changing call takes (the client's time-out): with less lease left, none is made.
+CALL_SECONDS = 10.0
+_NO_LEASE = "Not sent: too little time is left on the provisioner's leader lease."
+_CHANGES = (Insert, Delete, SetMetadata)
+#: Of a create NotFound is no answer but a failure: what the request refers to is not there.
+_MAY_BE_ABSENT = (Read, ListMachines, Delete, Poll, ReadMachine, SetMetadata)
+
+
+@dataclass(slots=True, kw_only=True)
+class Actor:
+    """Carries plans out. The key of a call is that of its `Call` or `Write`."""
+
+    compute: Compute
+    writer: Writer
+    gate: Gate
+    clock: Callable[[], datetime]
+    #: Seconds for which this process surely leads; infinite where there is no election.
+    lease_seconds: Callable[[], float]
+    #: Called whenever an answer has come.
+    on_answer: Callable[[], None]
+    #: Where calls to Compute Engine run.
+    executor: Executor
+    #: Where deletes run before which Kubernetes is read: a group of thousands of nodes takes its time.
+    gate_executor: Executor
+    #: Where writes to Kubernetes run.
+    write_executor: Executor
+    metrics: Metrics
+    monotonic: Callable[[], float] = time.monotonic
+    calls: Calls[Answer] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with no call."""
+        self.calls = Calls(self.on_answer)
+
+    def carry_out(self, plan: Plan) -> None:
+        """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
+        for write in plan.writes:
+            self.calls.submit(
+                functools.partial(self._write, write),
+                self.write_executor,
+                key=write.key,
+                not_sent=functools.partial(self._not_written, write),
+            )
+        for call in plan.calls:
+            gated = isinstance(call, Delete) and call.proof is not None
+            self.calls.submit(
+                functools.partial(self._call, call),
+                self.gate_executor if gated else self.executor,
+                key=call.key,
+                not_sent=functools.partial(self._not_called, call),
+            )
+
+    def live(self) -> frozenset[str]:
+        """Return the keys of calls and writes that are submitted, and whose answer nobody has taken yet."""
+        return self.calls.live()
+
+    def take_answer(self) -> Answer | None:
+        """Return the next answer, None where there is none; its call is not live any more."""
+        return self.calls.take()
+
+    def drain(self, *, timeout_seconds: float) -> bool:
+        """Drop what has not begun, wait until no call is under way; False when the time is up."""
+        self.calls.close()
+        return self.calls.wait_until_idle(timeout_seconds=timeout_seconds)
+
+    # --- Compute Engine ---
+
+    def _call(self, call: Call) -> CallAnswer:
+        if isinstance(call, _CHANGES) and self.lease_seconds() <= CALL_SECONDS:
+            return self._not_called(call, _NO_LEASE)
+        try:
+            if isinstance(call, Delete) and call.proof is not None:
+                self.gate.pass_through(call.proof)
+                # Again: the gate may have taken long.
+                if self.lease_seconds() <= CALL_SECONDS:
+                    return self._not_called(call, _NO_LEASE)
+        except KeptError as error:
+            return self._kept(call, str(error))
+        except kube.ClusterError as error:
+            return self._kept(call, f"Kubernetes does not allow the check: {error}")
+        except Exception as error:  # noqa: BLE001 - the answer must not be lost
+            _log.exception("gate.crashed", call=call.key)
+            return self._kept(call, f"the check failed: {error!r}")
+        return self._send(call)
+
+    def _send(self, call: Call) -> CallAnswer:
+        asked_at, started = self.clock(), self.monotonic()
+        failure, retry_after, code, result = None, None, 200, None
+        method = "none"
+        try:
+            method, send = _exchange(self.compute, call)
+            result = send()
+        except ComputeError as error:
+            failure, retry_after, code = error.failure, error.retry_after_seconds, error.code
+        except Exception as error:  # noqa: BLE001 - the answer must not be lost
+            # Whatever it was, the request may have reached Compute Engine.
+            _log.exception("call.crashed", call=call.key)
+            failure, code = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error)), 0
+        kind = failure.kind if failure is not None else None
+        self.metrics.observe_call(method, seconds=self.monotonic() - started, failure=kind, code=code)
+        if kind is FailureKind.NOT_FOUND and isinstance(call, _MAY_BE_ABSENT):
+            failure = None
+        return CallAnswer(
+            call=call,
+            asked_at=asked_at,
+            at=self.clock(),
+            result=result,
+            failure=failure,
+            retry_after_seconds=retry_after,
+        )
+
+    def _kept(self, call: Call, why: str) -> CallAnswer:
+        return CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), kept=why)
+
+    def _not_called(self, call: Call, why: str) -> CallAnswer:
+        failure = Failure(kind=FailureKind.UNAVAILABLE, message=why)
+        return CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
+
+    # --- Kubernetes ---
+
+    def _write(self, write: Write) -> WriteAnswer:
+        failure, message = None, ""
+        if self.lease_seconds() <= WRITE_SECONDS:
+            return self._not_written(write, _NO_LEASE)
+        try:
+            self.writer.write(write)
+        except kube.ClusterError as error:
+            failure, message = failure_of(write, error), str(error)
+        except Exception as error:  # noqa: BLE001 - the answer must not be lost
+            _log.exception("write.crashed", write=write.key)
+            failure, message = WriteFailure.UNAVAILABLE, repr(error)
+        return WriteAnswer(write=write, at=self.clock(), failure=failure, message=message)
+
+    def _not_written(self, write: Write, why: str) -> WriteAnswer:
+        return WriteAnswer(write=write, at=self.clock(), failure=WriteFailure.UNAVAILABLE, message=why)
+
+
+def failure_of(write: Write, error: kube.ClusterError) -> WriteFailure:
+    """Return what a failed write means."""
+    match error:
+        case kube.Conflict() | kube.NotFound():
+            # An object that is gone is another one than was decided on, too.
+            return WriteFailure.CONFLICT
+        case kube.TooManyRequests() if isinstance(write, EvictPod):
+            return WriteFailure.NOT_NOW
+        case kube.Forbidden() | kube.Invalid():
+            return WriteFailure.REFUSED
+        case _:
+            return WriteFailure.UNAVAILABLE
+
+
+def _exchange(compute: Compute, call: Call) -> tuple[str, Callable[[], Result]]:
+    """Return the method of a call, as metrics name it, and how it is sent."""
+    scope, name = call.target.scope, call.target.name
+    match call:
+        case Read():
+            return _read(compute, call)
+        case ListMachines():
+            return "list_managed_instances", lambda: compute.list_managed_instances(scope, name)
+        case Insert():
+            return _insert(compute, call)
+        case Delete():
+            return _delete(compute, call)
+        case Poll():
+            return "get_operation", lambda: compute.get_operation(scope, call.operation)
+        case ReadMachine():
+            return "get_instance", lambda: compute.get_instance(call.machine.scope, call.machine.name)
+        case SetMetadata():
+            return "set_metadata", lambda: compute.set_metadata(
+                call.machine.scope,
+                call.machine.name,
+                call.items,
+                fingerprint=call.fingerprint,
+                request_id=call.request_id,
+            )
+
+
+def _read(compute: Compute, call: Read) -> tuple[str, Callable[[], Result]]:
+    scope, name = call.target.scope, call.target.name
+    match call.target.kind:
+        case Kind.WORKLOAD_POLICY:
+            return "get_policy", lambda: compute.get_policy(scope, name)
+        case Kind.MANAGED_INSTANCE_GROUP:
+            return "get_manager", lambda: compute.get_manager(scope, name)
+        case Kind.INSTANCE_TEMPLATE | Kind.TPU_NODE_GROUP:
+            # A group names a template of its user's.
+            return "get_template", lambda: compute.get_template(scope, name)
+
+
+def _insert(compute: Compute, call: Insert) -> tuple[str, Callable[[], Result]]:
+    scope, request_id = call.target.scope, call.request_id
+    match call.resource:
+        case ResourcePolicy() as policy:
+            return "insert_policy", lambda: compute.insert_policy(scope, policy, request_id=request_id)
+        case Template() as template:
+            return "insert_template", lambda: compute.insert_template(scope, template, request_id=request_id)
+        case Manager() as manager:
+            return "insert_manager", lambda: compute.insert_manager(scope, manager, request_id=request_id)
+
+
+def _delete(compute: Compute, call: Delete) -> tuple[str, Callable[[], Result]]:
+    scope, name, request_id = call.target.scope, call.target.name, call.request_id
+    match call.target.kind:
+        case Kind.WORKLOAD_POLICY:
+            return "delete_policy", lambda: compute.delete_policy(scope, name, request_id=request_id)
+        case Kind.INSTANCE_TEMPLATE:
+            return "delete_template", lambda: compute.delete_template(scope, name, request_id=request_id)
+        case Kind.MANAGED_INSTANCE_GROUP:
+            return "delete_manager", lambda: compute.delete_manager(scope, name, request_id=request_id)
+        case Kind.TPU_NODE_GROUP:
+            raise ValueError(f"the template of a user is not deleted: {call.target}")

@@ -1,0 +1,139 @@
+"""The way to the delete of a managed instance group: all that was decided on caches is read live, right before it.
+
+A group is deleted with its machines, and whatever runs on them ends. So its object has to be there and on its way out,
+its nodes have to be closed for new pods, and no pod that asks for chips may be unfinished on them. Between the last
+look and the delete no such pod can be bound: the nodes are closed, and a node that registers after that look has no
+chips before its device plugin runs, by which time the delete has reached Compute Engine.
+
+Nodes are found by what the API server can select, since it does not know providerIDs: those that carry the group's
+labels, and those with TPUs that carry no group's. A machine whose node has neither label yet is looked for under the
+machine's own name; it shows no chips, because the device plugin runs on nodes with the label of TPUs alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from provisioner import kube
+from provisioner.kube.live import list_all, read_one
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.kube.watches import UNFINISHED
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.parse import parse_manager
+from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.planning.calls import Proof
+from provisioner.nodegroups.planning.snapshot import Node, Pod
+from provisioner.nodegroups.reading import API_ROOT, parse_node, parse_pod
+from provisioner.runtime.parallel import ForEach, one_by_one
+
+#: Nodes with TPUs of which nobody has said yet whose they are.
+_OF_NOBODY = f"{names.ACCELERATOR},!{names.GROUP_NAME}"
+_OPEN = {"fieldSelector": "spec.unschedulable=false"}
+#: How many pods a message names.
+_NAMED_PODS = 3
+#: The last look is worth this long, from when it is asked for: a new node has no chips before its device plugin runs.
+_LAST_LOOK_SECONDS = 2.0
+#: A look that took longer, or a process that was frozen in it, looks again.
+_LAST_LOOKS = 3
+
+
+class KeptError(Exception):
+    """The managed instance group must not be deleted now; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """Lets a delete through, or raises KeptError. Raises ClusterError where Kubernetes does not answer."""
+
+    api: kube.Api
+    clock: Callable[[], datetime]
+    monotonic: Callable[[], float] = time.monotonic
+    #: How the nodes of a group are gone through: there may be thousands.
+    for_each: ForEach = one_by_one
+
+    def pass_through(self, proof: Proof) -> None:
+        """Prove all that a delete depends on."""
+        self._refuse_unless_deleted(proof)
+        nodes = self._nodes(proof)
+        for node in nodes:
+            if not node.unschedulable:
+                raise KeptError(f"node {node.name} is not cordoned")
+        self._refuse_if_used(node.name for node in nodes)
+        self._refuse_if_growing(proof)
+
+    def _refuse_unless_deleted(self, proof: Proof) -> None:
+        kind = Kind.MANAGED_INSTANCE_GROUP
+        path = object_path(kind.plural, proof.name, namespace=proof.namespace, root=API_ROOT)
+        try:
+            meta = read_one(self.api.get(path), parse_manager).meta
+        except kube.NotFound as error:
+            raise KeptError(f"there is no {kind} {proof.namespace}/{proof.name}") from error
+        if meta.uid != proof.uid:
+            raise KeptError(f"{kind} {meta} is another one by now")
+        if not meta.deleting:
+            raise KeptError(f"{kind} {meta} is not being deleted")
+
+    def _nodes(self, proof: Proof) -> list[Node]:
+        """List the nodes that have to be closed and empty."""
+        nodes = {node.name: node for node in self._selected(proof, {})}
+        missing = proof.provider_ids - {node.provider_id for node in nodes.values()}
+        for node in self.for_each(self._node_of_machine, sorted(missing)):
+            if node is not None:
+                nodes.setdefault(node.name, node)
+        return [node for _, node in sorted(nodes.items())]
+
+    def _selected(self, proof: Proof, query: dict[str, str]) -> list[Node]:
+        """List the nodes of the group that the API server can select."""
+        labelled = ",".join(f"{key}={value}" for key, value in sorted(proof.group_labels.items()))
+        found: list[Node] = []
+        for selector in filter(None, (labelled, _OF_NOBODY)):
+            found += list_all(self.api, collection_path("nodes"), {"labelSelector": selector, **query}, parse_node)
+        return [node for node in found if _counts(node, proof)]
+
+    def _node_of_machine(self, provider_id: str) -> Node | None:
+        """Read the node that has the name of a machine; None where there is none, or it is another machine's."""
+        try:
+            node = read_one(self.api.get(object_path("nodes", provider_id.rpartition("/")[2])), parse_node)
+        except kube.NotFound:
+            return None
+        return node if node.provider_id in ("", provider_id) else None
+
+    def _refuse_if_used(self, nodes: Iterable[str]) -> None:
+        blocking = [pod for pods in self.for_each(self._blocking_pods, list(nodes)) for pod in pods]
+        if blocking:
+            listed = ", ".join(f"{pod.namespace}/{pod.name} on {pod.node}" for pod in blocking[:_NAMED_PODS])
+            more = f" and {len(blocking) - _NAMED_PODS} more" if len(blocking) > _NAMED_PODS else ""
+            raise KeptError(f"unfinished pods with chips are on its machines: {listed}{more}")
+
+    def _blocking_pods(self, node: str) -> list[Pod]:
+        now = self.clock()
+        query = {"fieldSelector": f"spec.nodeName={node},{UNFINISHED}"}
+        return [
+            pod
+            for pod in list_all(self.api, collection_path("pods"), query, parse_pod)
+            if pod.chips > 0
+            and not pod.finished
+            and not pod.bound_to_node
+            and (pod.deletion_deadline is None or pod.deletion_deadline > now)
+        ]
+
+    def _refuse_if_growing(self, proof: Proof) -> None:
+        # All that went before may have taken long: a node may have come, or come again under its old name.
+        for _ in range(_LAST_LOOKS):
+            began = self.monotonic()
+            for node in self._selected(proof, _OPEN):
+                raise KeptError(f"node {node.name} has registered or was uncordoned meanwhile")
+            if self.monotonic() - began <= _LAST_LOOK_SECONDS:
+                return
+        raise KeptError("the API server takes too long to confirm that its nodes are cordoned")
+
+
+def _counts(node: Node, proof: Proof) -> bool:
+    """Whether a node that was selected is one of the group's on which something may be running."""
+    if node.provider_id in proof.provider_ids:
+        return True
+    labelled = bool(proof.group_labels) and proof.group_labels.items() <= node.labels.items()
+    return labelled and node.ready and node.provider_id not in proof.stopped

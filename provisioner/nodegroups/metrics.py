@@ -1,0 +1,107 @@
+"""Every metric of the controller of node groups: a definition, and the method that sets it.
+
+Labels are bounded: reasons, methods, kinds, never names of groups, machines or nodes. docs/metrics.md is made from the
+texts here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from provisioner.model.capacity import FailureKind
+from provisioner.nodegroups.api.types import Reason
+from provisioner.nodegroups.planning.writes import WriteFailure
+from provisioner.runtime.metrics import LoopMetrics, Registry
+
+PREFIX = "tpu_provisioner_nodegroups_"
+#: States of nodes, as `status.nodeSummary` has them.
+NODE_STATES = ("ready", "reconciling", "failed")
+#: A group of which nothing has been concluded yet, or whose condition has a reason that we did not give.
+UNKNOWN = "Unknown"
+DONE = "ok"
+WRITE_RESULTS = (DONE, *(failure.value for failure in WriteFailure))
+_CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
+_STATUSES = frozenset(map(int, HTTPStatus))
+_REASONS = frozenset(Reason)
+
+
+class Metrics(LoopMetrics):
+    """The metrics of one process; setters may be called from any thread."""
+
+    def __init__(self, *, version: str) -> None:
+        registry = Registry(PREFIX, version=version)
+        super().__init__(registry)
+        self._groups = registry.picture("groups", "TPUNodeGroups, by the reason of their condition Ready.", "reason")
+        self._nodes = registry.picture("nodes", "Nodes of all TPUNodeGroups, by state.", "state")
+        self._nodes.replace(dict.fromkeys(NODE_STATES, 0))
+        self._wanted = registry.gauge("nodes_wanted", "Nodes that all TPUNodeGroups together are to have.")
+        self._seconds = registry.histogram(
+            "compute_request_duration_seconds", "Duration of calls to Compute Engine.", _CALL_BUCKETS, "method"
+        )
+        self._errors = registry.counter(
+            "compute_request_errors", "Calls to Compute Engine that failed, by kind of failure.", "method", "kind"
+        )
+        self._requests = registry.counter(
+            "compute_requests",
+            "Calls to Compute Engine, by method and HTTP status; `none`: there was no answer, or none with a status.",
+            "method",
+            "code",
+        )
+        self._kept = registry.counter(
+            "deletes_kept", "Deletes of managed instance groups that were not sent, because of what runs on them."
+        )
+        self._writes = registry.counter(
+            "writes", "Writes to Kubernetes, by what is written and result.", "write", "result"
+        )
+        self._open = registry.picture("open", "Calls to Compute Engine and writes that are not answered.", "sort")
+        self._failing = registry.picture(
+            "failing",
+            "Resources of Compute Engine whose last read, create or delete failed, by kind of failure.",
+            "kind",
+        )
+        self._cluster_known = registry.gauge(
+            "cluster_known", "1 when all is known of the cluster that machines have to know to join it."
+        )
+
+    def observe_call(self, method: str, *, seconds: float, failure: FailureKind | None, code: int) -> None:
+        """Take note of one call to Compute Engine; the code is HTTP's, 0 where there was no answer."""
+        self._seconds.labels(method).observe(seconds)
+        # Whatever answers, only the statuses that there are become a label.
+        status = "none" if not code else str(code) if code in _STATUSES else "other"
+        self._requests.labels(method, status).inc()
+        if failure is not None:
+            self._errors.labels(method, failure.value).inc()
+
+    def count_kept(self) -> None:
+        """Count a delete that was not sent because its proof failed."""
+        self._kept.inc()
+
+    def count_write(self, write: str, *, result: str) -> None:
+        """Count a write that was answered; the result is one of `WRITE_RESULTS`."""
+        self._writes.labels(write, result).inc()
+
+    def set_groups(self, by_reason: Mapping[str, int]) -> None:
+        """Set how many groups have which reason; those that are none of ours count as `UNKNOWN`."""
+        known: dict[str, int] = {}
+        for reason, count in by_reason.items():
+            label = reason if reason in _REASONS else UNKNOWN
+            known[label] = known.get(label, 0) + count
+        self._groups.replace(known)
+
+    def set_nodes(self, by_state: Mapping[str, int], *, wanted: int) -> None:
+        """Set how many nodes are in each of `NODE_STATES`, and how many there are to be."""
+        self._nodes.replace(by_state)
+        self._wanted.set(wanted)
+
+    def set_open(self, *, calls: int, writes: int) -> None:
+        """Set how much is not answered."""
+        self._open.replace({"call": calls, "write": writes})
+
+    def set_failing(self, by_kind: Mapping[str, int]) -> None:
+        """Set how many resources fail; kinds that are not named become 0."""
+        self._failing.replace(by_kind)
+
+    def set_cluster_known(self, *, known: bool) -> None:
+        """Set whether all is known of the cluster."""
+        self._cluster_known.set(known)

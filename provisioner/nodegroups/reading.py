@@ -1,0 +1,123 @@
+"""Turn raw JSON of nodes, pods and the device plugin's DaemonSet into records, for caches and for live reads.
+
+Total: whatever JSON comes in, a record or MalformedObject comes out. A field of a wrong type counts as absent, except
+where a guess would be dangerous: an identity, a count of chips, a time of deletion.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from provisioner import constants
+from provisioner.kube import fields, podspec
+from provisioner.model import bounds
+from provisioner.model.capacity import Taint
+from provisioner.nodegroups import device_plugin
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.types import API_VERSION
+from provisioner.nodegroups.planning.snapshot import DevicePlugin, Node, Pod
+
+#: Where the four kinds, and DaemonSets, live.
+API_ROOT = f"/apis/{API_VERSION}"
+APPS_ROOT = "/apis/apps/v1"
+#: Labels of nodes that are read; each machine has some twenty more.
+_READ_LABELS = frozenset(
+    {
+        names.GROUP_NAMESPACE,
+        names.GROUP_NAME,
+        names.ACCELERATOR,
+        names.CHIP_COUNT,
+        names.TOPOLOGY,
+        names.WORKER_INDEX,
+    }
+)
+_MACHINE = "gce://"
+#: What a pod's last controller is where the pod ends with its node.
+_OF_NODE = frozenset({"DaemonSet", "Node"})
+_MIRROR = "kubernetes.io/config.mirror"
+
+
+def parse_node(raw: object) -> Node:
+    """Read a node."""
+    whole = fields.mapping(raw)
+    metadata, spec, status = (fields.mapping(whole.get(part)) for part in ("metadata", "spec", "status"))
+    name, uid = fields.name(metadata.get("name")), fields.name(metadata.get("uid"))
+    if not (name and uid):
+        raise fields.MalformedObject(f"node {name or '?'} with uid {uid or '?'}: name or uid is missing")
+    what = f"node {name}"
+    capacity, allocatable = (
+        int(podspec.quantity_of(what, role, constants.TPU_RESOURCE, fields.mapping(status.get(role))))
+        for role in ("capacity", "allocatable")
+    )
+    labels = fields.mapping(metadata.get("labels"))
+    return Node(
+        name=name,
+        uid=uid,
+        resource_version=fields.name(metadata.get("resourceVersion")),
+        provider_id=fields.name(spec.get("providerID")),
+        labels={key: fields.name(labels[key]) for key in sorted(_READ_LABELS & labels.keys())},
+        taints=tuple(
+            taint_of(taint) for taint in itertools.islice(fields.mappings(spec.get("taints")), bounds.NODE_TAINTS)
+        ),
+        unschedulable=spec.get("unschedulable") is True,
+        ready=any(
+            condition.get("type") == "Ready" and condition.get("status") == "True"
+            for condition in fields.mappings(status.get("conditions"))
+        ),
+        capacity_chips=capacity,
+        allocatable_chips=allocatable,
+    )
+
+
+def taint_of(raw: dict[str, Any]) -> Taint:
+    """Read one taint of a node, without the time at which it was set."""
+    key, value, effect = (fields.name(raw.get(part)) for part in ("key", "value", "effect"))
+    return Taint(key=key, value=value, effect=effect)
+
+
+def may_be_of_a_group(node: Node) -> bool:
+    """Whether a node may be a machine of a group: one of Compute Engine, or one that says so itself."""
+    return node.provider_id.startswith(_MACHINE) or names.GROUP_NAME in node.labels
+
+
+def parse_pod(raw: object) -> Pod:
+    """Read a pod, bound to a node or not."""
+    whole = fields.mapping(raw)
+    metadata, spec, status = (fields.mapping(whole.get(part)) for part in ("metadata", "spec", "status"))
+    namespace, name, uid = fields.identity("pod", metadata)
+    what = f"pod {namespace}/{name}"
+    return Pod(
+        namespace=namespace,
+        name=name,
+        uid=uid,
+        node=fields.name(spec.get("nodeName")),
+        chips=podspec.requested_chips(what, spec),
+        finished=status.get("phase") in ("Succeeded", "Failed"),
+        deletion_deadline=fields.deletion_deadline(what, metadata),
+        bound_to_node=_is_bound_to_node(metadata),
+    )
+
+
+def tolerates_tpu_nodes(raw: object) -> bool:
+    """Whether a pod can be scheduled to nodes with the taint of TPU nodes."""
+    spec = fields.mapping(fields.mapping(raw).get("spec"))
+    return any(
+        each.get("key") in (None, "", constants.TPU_RESOURCE) and each.get("effect") in (None, "", "NoSchedule")
+        for each in fields.mappings(spec.get("tolerations"))
+    )
+
+
+def parse_device_plugin(raw: object) -> DevicePlugin:
+    """Read the DaemonSet of the device plugin."""
+    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
+    _, _, uid = fields.identity("DaemonSet", metadata)
+    annotations = fields.mapping(metadata.get("annotations"))
+    return DevicePlugin(uid=uid, version=fields.name(annotations.get(device_plugin.VERSION)))
+
+
+def _is_bound_to_node(metadata: dict[str, Any]) -> bool:
+    if _MIRROR in fields.mapping(metadata.get("annotations")):
+        return True
+    owners = fields.mappings(metadata.get("ownerReferences"))
+    return any(owner.get("controller") is True and owner.get("kind") in _OF_NODE for owner in owners)

@@ -1,0 +1,165 @@
+"""Writes to Kubernetes, one exchange or two each, with what they presuppose. Raises ClusterError and nothing else.
+
+Each may be sent again: what is to go and is not there has gone, what is to be made and is there was made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from provisioner import constants, kube
+from provisioner.kube import fields
+from provisioner.kube.protocol import Api, Timeouts, collection_path, object_path
+from provisioner.model.capacity import Taint
+from provisioner.nodegroups import device_plugin
+from provisioner.nodegroups.api import names, write
+from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta
+from provisioner.nodegroups.bootstrap import drawing, tokens
+from provisioner.nodegroups.planning.writes import (
+    ApplyDevicePlugin,
+    CreateChild,
+    CreateToken,
+    DeleteChild,
+    DeleteDevicePlugin,
+    DeleteNode,
+    DeleteToken,
+    EvictPod,
+    PatchNode,
+    PatchStatus,
+    SetFinalizers,
+    Write,
+)
+from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT, taint_of
+
+#: A write takes no longer than this, and is not begun with less of the lease left.
+WRITE_SECONDS = 10.0
+_TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=WRITE_SECONDS - 3.0)
+#: Of each of two exchanges.
+_SHORT_TIMEOUTS = Timeouts(connect_seconds=1.5, read_seconds=WRITE_SECONDS / 2 - 1.5)
+#: An id that is taken already is as good as impossible; another one is drawn so often.
+_DRAWS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """Writes to one API server; may be called from many threads."""
+
+    api: Api
+    #: As `device_plugin.manifest` makes it; None: it is not our job.
+    device_plugin: Mapping[str, Any] | None = None
+    draw_token: Callable[[], str] = drawing.draw_token
+
+    def write(self, what: Write) -> None:
+        """Make one write."""
+        match what:
+            case CreateChild():
+                self._create_child(what.kind, what.child)
+            case DeleteChild():
+                self._delete(_path(what.kind, what.meta), what.meta.uid)
+            case SetFinalizers():
+                self._patch(_path(what.kind, what.meta), write.finalizers_patch(what.meta, what.finalizers))
+            case PatchStatus():
+                patch = write.status_patch(what.kind, what.meta, what.old, what.new)
+                if patch is not None:
+                    self._patch(f"{_path(what.kind, what.meta)}/status", patch)
+            case PatchNode():
+                self._patch_node(what)
+            case DeleteNode():
+                self._delete(object_path("nodes", what.name), what.uid)
+            case EvictPod():
+                self._evict(what)
+            case CreateToken():
+                self._create_token(what)
+            case DeleteToken():
+                self._delete(object_path("secrets", what.name, namespace=tokens.NAMESPACE), what.uid)
+            case ApplyDevicePlugin():
+                self._apply_device_plugin(what)
+            case DeleteDevicePlugin():
+                self._delete(_device_plugin_path(), what.uid)
+
+    def _create_child(self, kind: Kind, child: Child) -> None:
+        path = collection_path(kind.plural, namespace=child.meta.namespace, root=API_ROOT)
+        try:
+            self.api.post(path, write.child(child), timeouts=_TIMEOUTS)
+        except kube.Conflict as error:
+            if error.reason != "AlreadyExists":
+                raise
+
+    def _patch(self, path: str, patch: dict[str, Any]) -> None:
+        self.api.patch(path, patch, timeouts=_TIMEOUTS)
+
+    def _delete(self, path: str, uid: str) -> None:
+        with contextlib.suppress(kube.NotFound):
+            self.api.delete(path, uid=uid, timeouts=_TIMEOUTS)
+
+    def _patch_node(self, what: PatchNode) -> None:
+        path = object_path("nodes", what.name)
+        # No other node has it, under the same name or another.
+        patch: dict[str, Any] = {"metadata": {"resourceVersion": what.resource_version}}
+        if what.labels:
+            patch["metadata"]["labels"] = dict(what.labels)
+        spec: dict[str, Any] = {"unschedulable": True} if what.cordon else {}
+        if what.taints is not None:
+            spec["taints"] = _taints(self.api.get(path, timeouts=_SHORT_TIMEOUTS), what.taints)
+        if spec:
+            patch["spec"] = spec
+        # A merge patch: with a strategic one a taint that is to go would stay.
+        self.api.patch(path, patch, timeouts=_SHORT_TIMEOUTS)
+
+    def _evict(self, what: EvictPod) -> None:
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": what.name, "namespace": what.namespace},
+            "deleteOptions": {"preconditions": {"uid": what.uid}},
+        }
+        path = object_path("pods", what.name, namespace=what.namespace)
+        with contextlib.suppress(kube.NotFound):
+            self.api.post(f"{path}/eviction", body, timeouts=_TIMEOUTS)
+
+    def _create_token(self, what: CreateToken) -> None:
+        path = collection_path("secrets", namespace=tokens.NAMESPACE)
+        for draw in range(1, _DRAWS + 1):
+            secret = tokens.secret_of(
+                self.draw_token(),
+                group={names.GROUP_NAMESPACE: what.namespace, names.GROUP_NAME: what.name},
+                machine=what.machine,
+                machine_id=what.machine_id,
+                expires_at=what.expires_at,
+            )
+            try:
+                self.api.post(path, secret, timeouts=_TIMEOUTS)
+            except kube.Conflict:
+                # The token of another machine, or of somebody else: not ours to hand out.
+                if draw == _DRAWS:
+                    raise
+            else:
+                return
+
+    def _apply_device_plugin(self, what: ApplyDevicePlugin) -> None:
+        manifest = self.device_plugin
+        if manifest is None or device_plugin.version_of(manifest) != what.version:
+            raise ValueError(f"there is no manifest of the device plugin with version {what.version}")
+        self.api.apply(_device_plugin_path(), dict(manifest), manager=constants.MANAGER, timeouts=_TIMEOUTS)
+
+
+def _path(kind: Kind, meta: ObjectMeta) -> str:
+    return object_path(kind.plural, meta.name, namespace=meta.namespace, root=API_ROOT)
+
+
+def _device_plugin_path() -> str:
+    return object_path("daemonsets", device_plugin.NAME, namespace=device_plugin.NAMESPACE, root=APPS_ROOT)
+
+
+def _taints(node: Mapping[str, Any], wanted: tuple[Taint, ...]) -> list[dict[str, Any]]:
+    """Return the taints as they are to be; those that are there keep the time at which they were set."""
+    there = {taint_of(raw): raw for raw in fields.mappings(fields.mapping(node.get("spec")).get("taints"))}
+    return [there.get(taint) or _taint(taint) for taint in wanted]
+
+
+def _taint(taint: Taint) -> dict[str, Any]:
+    value = {"value": taint.value} if taint.value else {}
+    return {"key": taint.key, **value, "effect": taint.effect}

@@ -1,0 +1,424 @@
+"""Acting: every call and every write ends in one answer, and nothing is changed without enough of the lease."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from provisioner import kube
+from provisioner.kube.protocol import object_path
+from provisioner.model.capacity import FailureKind, OperationName
+from provisioner.nodegroups.act import CALL_SECONDS, Actor, Answer
+from provisioner.nodegroups.api.types import Kind, OperationType
+from provisioner.nodegroups.compute.records import Instance, Manager, Metadata, Operation, ResourcePolicy, Template
+from provisioner.nodegroups.gate import Gate
+from provisioner.nodegroups.metrics import Metrics
+from provisioner.nodegroups.planning.calls import (
+    Call,
+    CallAnswer,
+    Delete,
+    Insert,
+    ListMachines,
+    Poll,
+    Read,
+    ReadMachine,
+    SetMetadata,
+)
+from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning.plan import Plan
+from provisioner.nodegroups.planning.writes import DeleteNode, EvictPod, Write, WriteAnswer, WriteFailure
+from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
+from tests.support.clock import FakeClock
+from tests.support.kube import FakeKube
+from tests.support.nodegroup_world import (
+    DELETED,
+    MANAGER,
+    MANAGER_UID,
+    NAMESPACE,
+    FakeCompute,
+    a_machine,
+    a_proof,
+    kind_path,
+    raw_kind,
+    raw_machine_node,
+    raw_pod_on,
+    target,
+)
+
+POLICY, TEMPLATE, MIG = Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE, Kind.MANAGED_INSTANCE_GROUP
+RESOURCES = {
+    POLICY: ResourcePolicy(name="slice"),
+    TEMPLATE: Template(name="slice", machine_type="tpu7x-standard-4t"),
+    MIG: Manager(name="slice", template="t", target_size=2),
+}
+KINDS = list(RESOURCES)
+OPERATION = Operation(name=OperationName("operation-1"), scope=target(MIG).scope, done=False)
+
+
+class World:
+    """An actor between a Compute Engine in memory and an API server in memory."""
+
+    def __init__(self) -> None:
+        self.clock, self.kube, self.compute = FakeClock(), FakeKube(), FakeCompute()
+        self.lease_seconds = float("inf")
+        self.woken = threading.Event()
+        self.metrics = Metrics(version="test")
+        self.threads = [ThreadPoolExecutor(max_workers=1) for _ in range(3)]
+        self.actor = Actor(
+            compute=self.compute,
+            writer=Writer(api=self.kube),
+            gate=Gate(api=self.kube, clock=self.clock.now, monotonic=self.clock),
+            clock=self.clock.now,
+            lease_seconds=lambda: self.lease_seconds,
+            on_answer=self.woken.set,
+            executor=self.threads[0],
+            gate_executor=self.threads[1],
+            write_executor=self.threads[2],
+            metrics=self.metrics,
+            monotonic=self.clock,
+        )
+
+    def put_group(self) -> None:
+        """Put a managed instance group of one machine that may be deleted."""
+        raw = raw_kind(MIG, MANAGER, uid=MANAGER_UID, **DELETED)
+        self.kube.put_object(kind_path(MIG, MANAGER), raw)
+        self.kube.put_object("/api/v1/nodes/m-0", raw_machine_node("m-0"))
+        self.compute.insert_manager(
+            target(MIG).scope, Manager(name=MANAGER, template="t", target_size=1), request_id="1"
+        )
+        self.compute.calls.clear()
+
+    def answers(self, *calls: Call, writes: tuple[Write, ...] = ()) -> list[Answer]:
+        """Carry calls and writes out; return the answers."""
+        self.actor.carry_out(Plan(memory=Memory(), calls=calls, writes=writes))
+        assert self.actor.calls.wait_until_idle(timeout_seconds=10)
+        taken = []
+        while (answer := self.actor.take_answer()) is not None:
+            taken.append(answer)
+        return taken
+
+    def answer(self, call: Call) -> CallAnswer:
+        """Carry one call out; return its answer."""
+        (answer,) = self.answers(call)
+        assert isinstance(answer, CallAnswer)
+        return answer
+
+    def written(self, write: Write) -> WriteAnswer:
+        """Carry one write out; return its answer."""
+        (answer,) = self.answers(writes=(write,))
+        assert isinstance(answer, WriteAnswer)
+        return answer
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """Nothing but the fakes."""
+    world = World()
+    yield world
+    for threads in world.threads:
+        threads.shutdown()
+
+
+def insert(kind: Kind) -> Insert:
+    """Return a create."""
+    return Insert(target=target(kind), resource=RESOURCES[kind], attempt=1, request_id="r")
+
+
+def delete(kind: Kind, **changes: Any) -> Delete:
+    """Return a delete of which nothing has to be proven."""
+    return Delete(**{"target": target(kind), "attempt": 1, "request_id": "d", **changes})
+
+
+GATED = delete(MIG, target=target(MIG, MANAGER), proof=a_proof(["m-0"]))
+POLL = Poll(target=target(MIG), operation=OperationName("operation-1"), type=OperationType.CREATE)
+READ_MACHINE = ReadMachine(target=target(MIG), machine=a_machine())
+SET_METADATA = SetMetadata(target=target(MIG), machine=a_machine(), items={"a": "b"}, fingerprint="f", request_id="m")
+INSTANCE = Instance(name="m-0", status="RUNNING", id="id-of-m-0", metadata=Metadata(fingerprint="f"))
+ALL_CALLS = [
+    *(Read(target=target(kind)) for kind in (*KINDS, Kind.TPU_NODE_GROUP)),
+    *(insert(kind) for kind in KINDS),
+    *(delete(kind) for kind in KINDS),
+    ListMachines(target=target(MIG)),
+    POLL,
+    READ_MACHINE,
+    SET_METADATA,
+]
+CALL_IDS = [f"{type(call).__name__} {call.target.kind.value}" for call in ALL_CALLS]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=[kind.value for kind in KINDS])
+def test_a_resource_from_its_create_to_its_delete(world: World, kind: Kind) -> None:
+    """Create, read, delete and read again; the answers have what Compute Engine says."""
+    read = Read(target=target(kind))
+    created = world.answer(insert(kind))
+    assert isinstance(created.result, Operation)
+    assert world.answer(read).result == RESOURCES[kind]
+    poll = Poll(target=target(kind), operation=created.result.name, type=OperationType.CREATE)
+    ended = world.answer(poll).result
+    assert isinstance(ended, Operation)
+    assert ended.done
+    assert isinstance(world.answer(delete(kind)).result, Operation)
+    absent = world.answer(read)
+    assert (absent.result, absent.failure) == (None, None)
+
+
+def test_a_template_of_the_user_is_read_for_the_group(world: World) -> None:
+    """A group that names one has no child for it."""
+    world.answer(insert(TEMPLATE))
+    assert world.answer(Read(target=target(Kind.TPU_NODE_GROUP))).result == RESOURCES[TEMPLATE]
+
+
+def test_machines_are_listed_and_their_metadata_changed(world: World) -> None:
+    """Each by its own place and name."""
+    world.answer(insert(MIG))
+    world.compute.machines["slice"] = (a_machine(),)
+    world.compute.instances["m-0"] = INSTANCE
+    assert world.answer(ListMachines(target=target(MIG))).result == (a_machine(),)
+    assert world.answer(READ_MACHINE).result == INSTANCE
+    assert isinstance(world.answer(SET_METADATA).result, Operation)
+    assert world.compute.instances["m-0"].metadata.items == {"a": "b"}
+    again = world.answer(SET_METADATA).failure
+    assert again is not None
+    assert again.kind is FailureKind.OPERATION_IN_THE_WAY
+
+
+@pytest.mark.parametrize("call", ALL_CALLS, ids=CALL_IDS)
+@pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.NOT_FOUND])
+def test_a_failure_is_handed_on(world: World, call: Call, kind: FailureKind) -> None:
+    """With its kind, its words, and how long Google wants to be left alone."""
+    for method in METHODS:
+        world.compute.fail(method, kind, "not now", retry_after_seconds=7.0, code=503)
+    answer = world.answer(call)
+    assert answer.failure is not None
+    assert (answer.failure.kind, answer.failure.message, answer.retry_after_seconds) == (kind, "not now", 7.0)
+    assert answer.result is None
+
+
+METHODS = [name for name in dir(FakeCompute) if name.startswith(("get_", "insert_", "delete_", "list_", "set_"))]
+
+
+@pytest.mark.parametrize("call", ALL_CALLS, ids=CALL_IDS)
+def test_what_is_not_there_is_no_failure_unless_it_is_a_create(world: World, call: Call) -> None:
+    """A create that finds nothing refers to something that is not there."""
+    for method in METHODS:
+        world.compute.fail(method, FailureKind.NOT_FOUND)
+    answer = world.answer(call)
+    assert answer.result is None
+    assert (answer.failure is None) == (not isinstance(call, Insert))
+
+
+@pytest.mark.parametrize("call", ALL_CALLS, ids=CALL_IDS)
+def test_a_mistake_of_ours_leaves_the_outcome_unknown(world: World, call: Call) -> None:
+    """The request may have been sent; the answer is never lost."""
+    for method in METHODS:
+        world.compute.crash(method)
+    answer = world.answer(call)
+    assert answer.failure is not None
+    assert answer.failure.kind is FailureKind.UNKNOWN_OUTCOME
+
+
+def test_a_user_s_template_is_never_deleted(world: World) -> None:
+    """Whatever was decided."""
+    answer = world.answer(delete(Kind.TPU_NODE_GROUP))
+    assert answer.failure is not None
+    assert world.compute.calls == []
+
+
+def test_an_answer_says_when_it_was_asked_for(world: World) -> None:
+    """What the resource was like while the request was under way is not known."""
+    world.compute.on_call = lambda _: world.clock.advance(3)
+    before = world.clock.now()
+    answer = world.answer(Read(target=target(MIG)))
+    assert (answer.asked_at, answer.at) == (before, world.clock.now())
+
+
+def test_the_loop_is_woken_by_an_answer(world: World) -> None:
+    """Also by one that says no."""
+    world.answer(POLL)
+    assert world.woken.is_set()
+
+
+# --- the gate ---
+
+
+def test_a_delete_that_is_proven_is_sent(world: World) -> None:
+    """After all was read."""
+    world.put_group()
+    assert isinstance(world.answer(GATED).result, Operation)
+    assert world.compute.methods() == ["delete_manager"]
+
+
+def test_a_delete_that_is_not_proven_is_kept(world: World) -> None:
+    """The answer says by what, and nothing was sent."""
+    world.put_group()
+    world.kube.put_object(object_path("pods", "train-0", namespace=NAMESPACE), raw_pod_on("m-0"))
+    answer = world.answer(GATED)
+    assert "research/train-0 on m-0" in answer.kept
+    assert (answer.result, answer.failure, world.compute.calls) == (None, None, [])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [kube.Unavailable("no answer"), kube.Forbidden("no"), TypeError("a mistake")],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_delete_whose_proof_fails_is_kept(world: World, error: Exception) -> None:
+    """Without an answer from Kubernetes nothing is sent."""
+    world.put_group()
+    world.kube.fail("GET", "/pods", error)
+    answer = world.answer(GATED)
+    assert str(error) in answer.kept
+    assert world.compute.calls == []
+
+
+def test_a_delete_with_nothing_to_prove_asks_kubernetes_nothing(world: World) -> None:
+    """Such as one that somebody forces."""
+    world.answer(delete(MIG))
+    assert world.kube.calls == []
+
+
+# --- the lease ---
+
+
+@pytest.mark.parametrize(
+    "call", [insert(MIG), delete(POLICY), SET_METADATA, GATED], ids=["insert", "delete", "metadata", "gated"]
+)
+def test_without_enough_lease_nothing_is_changed(world: World, call: Call) -> None:
+    """A lease that may end during a call permits none; what only reads is read all the same."""
+    world.put_group()
+    world.lease_seconds = CALL_SECONDS
+    answer = world.answer(call)
+    assert answer.failure is not None
+    assert answer.failure.kind is FailureKind.UNAVAILABLE
+    assert world.compute.calls == []
+    assert world.kube.calls == []
+    assert world.answer(Read(target=target(MIG))).failure is None
+
+
+def test_a_lease_that_ends_at_the_gate_stops_the_delete(world: World) -> None:
+    """It is looked at again after the gate, which may take long."""
+    world.put_group()
+    left = iter([30.0, 5.0])
+    world.actor.lease_seconds = lambda: next(left)
+    answer = world.answer(GATED)
+    assert answer.failure is not None
+    assert (answer.kept, world.compute.calls) == ("", [])
+
+
+def test_without_enough_lease_nothing_is_written(world: World) -> None:
+    """Whoever leads now may have decided otherwise."""
+    world.lease_seconds = WRITE_SECONDS
+    answer = world.written(DeleteNode(name="m-0", uid="u"))
+    assert (answer.failure, world.kube.calls) == (WriteFailure.UNAVAILABLE, [])
+
+
+# --- writes ---
+
+EVICT = EvictPod(namespace=NAMESPACE, name="p", uid="u")
+REMOVE = DeleteNode(name="m-0", uid="u")
+
+
+@pytest.mark.parametrize(
+    ("write", "error", "want"),
+    [
+        pytest.param(REMOVE, kube.Conflict("changed"), WriteFailure.CONFLICT, id="an object that has changed"),
+        pytest.param(REMOVE, kube.Forbidden("RBAC"), WriteFailure.REFUSED, id="a right that lacks"),
+        pytest.param(REMOVE, kube.Invalid("what"), WriteFailure.REFUSED, id="a mistake"),
+        pytest.param(REMOVE, kube.Unavailable("no answer"), WriteFailure.UNAVAILABLE, id="no answer"),
+        pytest.param(REMOVE, kube.Unauthorized("who"), WriteFailure.UNAVAILABLE, id="credentials that are renewed"),
+        pytest.param(REMOVE, kube.Malformed("what"), WriteFailure.UNAVAILABLE, id="an answer that is none"),
+        pytest.param(REMOVE, kube.TooManyRequests("slowly"), WriteFailure.UNAVAILABLE, id="too many requests"),
+        pytest.param(REMOVE, TypeError("a mistake"), WriteFailure.UNAVAILABLE, id="a mistake of ours"),
+        pytest.param(EVICT, kube.TooManyRequests("budget"), WriteFailure.NOT_NOW, id="a disruption budget"),
+        pytest.param(EVICT, kube.Conflict("another pod"), WriteFailure.CONFLICT, id="another pod of that name"),
+        pytest.param(EVICT, kube.Unavailable("two budgets"), WriteFailure.UNAVAILABLE, id="two disruption budgets"),
+    ],
+)
+def test_a_write_that_fails(world: World, write: Write, error: Exception, want: WriteFailure) -> None:
+    """The answer says what it means, with the API server's words."""
+    world.kube.fail("*", ".", error)
+    answer = world.written(write)
+    assert answer.failure is want
+    assert str(error) in answer.message
+
+
+def test_a_write_that_is_done(world: World) -> None:
+    """The answer has no failure."""
+    assert world.written(REMOVE) == WriteAnswer(write=REMOVE, at=world.clock.now())
+
+
+# --- threads ---
+
+
+class Exhausted:
+    """Threads that cannot start one more."""
+
+    def submit(self, *_: object) -> None:
+        """Raise what a pool of threads raises."""
+        raise RuntimeError("can't start new thread")
+
+
+def test_what_cannot_be_submitted_is_answered_and_costs_no_other_its_turn(world: World) -> None:
+    """Calls go out though no write can, and the other way round."""
+    world.actor.write_executor = Exhausted()  # type: ignore[assignment]
+    written, read = world.answers(POLL, writes=(REMOVE,))
+    assert isinstance(written, WriteAnswer)
+    assert written.failure is WriteFailure.UNAVAILABLE
+    assert isinstance(read, CallAnswer)
+    assert read.failure is None
+    world.actor.executor = Exhausted()  # type: ignore[assignment]
+    failure = world.answer(POLL).failure
+    assert failure is not None
+    assert (failure.kind, "could not start a thread" in failure.message) == (FailureKind.UNAVAILABLE, True)
+
+
+def test_everything_is_live_until_its_answer_is_taken(world: World) -> None:
+    """By the keys that decisions know."""
+    world.actor.carry_out(Plan(memory=Memory(), calls=(POLL,), writes=(REMOVE,)))
+    assert world.actor.live() == {POLL.key, REMOVE.key}
+    assert world.actor.calls.wait_until_idle(timeout_seconds=10)
+    assert world.actor.live() == {POLL.key, REMOVE.key}
+    assert world.actor.take_answer() is not None
+    assert world.actor.take_answer() is not None
+    assert world.actor.live() == frozenset()
+
+
+def test_a_slow_compute_engine_keeps_no_write_waiting(world: World) -> None:
+    """Nor a delete that is being proven."""
+    entered, release = threading.Event(), threading.Event()
+
+    def wait(method: str) -> None:
+        if method == "get_operation":
+            entered.set()
+            assert release.wait(10)
+
+    world.put_group()
+    world.compute.on_call = wait
+    world.actor.carry_out(Plan(memory=Memory(), calls=(POLL, GATED), writes=(REMOVE,)))
+    assert entered.wait(10)
+    for threads in world.threads[1:]:
+        threads.submit(lambda: None).result(timeout=10)
+    first, second = world.actor.take_answer(), world.actor.take_answer()
+    assert {type(first), type(second)} == {WriteAnswer, CallAnswer}
+    assert not world.actor.drain(timeout_seconds=0.01)
+    release.set()
+    assert world.actor.drain(timeout_seconds=10)
+
+
+def test_calls_are_counted_by_method_and_status(world: World) -> None:
+    """Whatever answers, labels stay few."""
+    world.compute.fail("get_operation", FailureKind.UNAVAILABLE, code=503)
+    world.answers(POLL)
+    world.compute.fail("get_operation", FailureKind.UNAVAILABLE, code=999)
+    world.answers(POLL)
+    world.compute.crash("get_operation")
+    world.answers(POLL)
+    world.answers(POLL)
+    text = world.metrics.exposition().decode()
+    for code in ("503", "other", "none", "404"):
+        assert f'compute_requests_total{{code="{code}",method="get_operation"}} 1.0' in text
+    assert 'compute_request_errors_total{kind="unavailable",method="get_operation"} 2.0' in text

@@ -1,0 +1,64 @@
+"""The device plugin's DaemonSet: what it has, and that its version tells every change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provisioner.nodegroups import device_plugin
+from provisioner.nodegroups.device_plugin import Images, manifest, version_of
+
+ALL = Images(plugin="registry/plugin:1", agent="registry/agent:1", log="registry/bash:1")
+
+
+def containers(made: dict[str, Any]) -> dict[str, Any]:
+    """Return the containers by name."""
+    return {each["name"]: each for each in made["spec"]["template"]["spec"]["containers"]}
+
+
+def test_it_is_named_as_that_of_tpu_operator() -> None:
+    """So it takes the place of the one that is there, with the same ServiceAccount."""
+    made = manifest(ALL)
+    pod = made["spec"]["template"]["spec"]
+    assert (made["metadata"]["namespace"], made["metadata"]["name"]) == ("kube-system", "tpu-device-plugin")
+    assert pod["serviceAccountName"] == "tpu-device-plugin-sa"
+    assert made["spec"]["selector"]["matchLabels"] == made["spec"]["template"]["metadata"]["labels"]
+
+
+def test_the_images_are_those_that_are_given() -> None:
+    """One for each container."""
+    images = {name: each["image"] for name, each in containers(manifest(ALL)).items()}
+    assert images == {
+        "tpu-device-plugin": "registry/plugin:1",
+        "sidecar-log-collector": "registry/bash:1",
+        "vbar-control-agent": "registry/agent:1",
+    }
+
+
+def test_what_has_no_image_is_left_out() -> None:
+    """The plugin alone shows the chips."""
+    assert list(containers(manifest(Images(plugin="p")))) == ["tpu-device-plugin"]
+
+
+def test_every_mounted_volume_is_there() -> None:
+    """The API server would refuse it otherwise."""
+    pod = manifest(ALL)["spec"]["template"]["spec"]
+    volumes = {each["name"] for each in pod["volumes"]}
+    mounted = {mount["name"] for each in pod["containers"] for mount in each["volumeMounts"]}
+    assert mounted == volumes
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(Images(plugin="registry/plugin:2", agent=ALL.agent, log=ALL.log), id="another plugin"),
+        pytest.param(Images(plugin=ALL.plugin, agent="registry/agent:2", log=ALL.log), id="another agent"),
+        pytest.param(Images(plugin=ALL.plugin, agent=ALL.agent), id="no log"),
+    ],
+)
+def test_the_version_tells_manifests_apart(other: Images) -> None:
+    """What is the same has the same version, also in another process."""
+    assert version_of(manifest(ALL)) == version_of(manifest(ALL))
+    assert version_of(manifest(ALL)) != version_of(manifest(other))
+    assert manifest(ALL)["metadata"]["annotations"] == {device_plugin.VERSION: version_of(manifest(ALL))}

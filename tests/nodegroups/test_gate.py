@@ -1,0 +1,292 @@
+"""The gate before a managed instance group is deleted with its machines: everything it depends on is read live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner import kube
+from provisioner.kube.protocol import object_path
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.gate import Gate, KeptError
+from provisioner.runtime.parallel import Parallel
+from tests.support.clock import FakeClock
+from tests.support.kube import FakeKube
+from tests.support.nodegroup_world import (
+    DELETED,
+    LABELS,
+    MANAGER,
+    MANAGER_UID,
+    NAMESPACE,
+    a_proof,
+    kind_path,
+    provider_id,
+    raw_kind,
+    raw_machine_node,
+    raw_pod_on,
+)
+
+MIG = Kind.MANAGED_INSTANCE_GROUP
+ANOTHER = {**LABELS, names.GROUP_NAME: "another"}
+UNLABELLED: dict[str, str] = {}
+TPU_ALONE = {names.ACCELERATOR: "tpu7x"}
+
+
+class World:
+    """A group of two machines that is being deleted: its nodes are closed and empty."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.kube = FakeKube()
+        self.gate = Gate(api=self.kube, clock=self.clock.now, monotonic=self.clock)
+        self.put_manager()
+        for name in ("m-0", "m-1"):
+            self.put_node(name)
+
+    def put_manager(self, **metadata: Any) -> None:
+        """Put the group's object."""
+        raw = raw_kind(MIG, MANAGER, uid=MANAGER_UID, **(metadata or DELETED))
+        self.kube.put_object(kind_path(MIG, MANAGER), raw)
+
+    def put_node(self, name: str, **parts: Any) -> None:
+        """Put the node of a machine."""
+        self.kube.put_object(object_path("nodes", name), raw_machine_node(name, **parts))
+
+    def put_pod(self, node: str = "m-0", **parts: Any) -> None:
+        """Put a pod on a node."""
+        self.kube.put_object(object_path("pods", "train-0", namespace=NAMESPACE), raw_pod_on(node, **parts))
+
+
+@pytest.fixture
+def world() -> World:
+    """A group that may go."""
+    return World()
+
+
+def test_a_group_that_is_closed_and_empty_goes_through(world: World) -> None:
+    """And nothing is written."""
+    world.gate.pass_through(a_proof())
+    assert {call.method for call in world.kube.calls} == {"GET"}
+
+
+def test_nodes_are_gone_through_many_at_once(world: World) -> None:
+    """With the same outcome."""
+    with ThreadPoolExecutor(max_workers=4) as threads:
+        gate = replace(world.gate, for_each=Parallel(executor=threads, at_once=4))
+        gate.pass_through(a_proof())
+        world.put_pod("m-1")
+        with pytest.raises(KeptError, match="research/train-0 on m-1"):
+            gate.pass_through(a_proof())
+
+
+def _nothing(_: World) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("change", "proof"),
+    [
+        pytest.param(lambda world: world.put_pod(chips=0), {}, id="a pod without chips"),
+        pytest.param(lambda world: world.put_pod("elsewhere"), {}, id="a pod on another node"),
+        pytest.param(lambda world: world.put_pod(status={"phase": "Succeeded"}), {}, id="a pod that has ended"),
+        pytest.param(
+            lambda world: world.put_pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+            {},
+            id="a pod that has outlived its grace",
+        ),
+        pytest.param(
+            lambda world: world.put_pod(
+                metadata={"ownerReferences": [{"kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}]}
+            ),
+            {},
+            id="a pod that ends with its node",
+        ),
+        pytest.param(
+            lambda world: world.put_node("m-2", unschedulable=False, ready=False),
+            {},
+            id="a labelled node that is not ready and of no machine",
+        ),
+        pytest.param(
+            lambda world: world.put_node("m-2", unschedulable=False),
+            {"stopped": frozenset({provider_id("m-2")})},
+            id="a node whose machine has stopped",
+        ),
+        pytest.param(
+            lambda world: world.put_node("m-2", unschedulable=False, labels=ANOTHER), {}, id="a node of another group"
+        ),
+        pytest.param(
+            lambda world: world.put_node("m-2", unschedulable=False, labels=TPU_ALONE),
+            {},
+            id="a node with TPUs of another machine",
+        ),
+        pytest.param(lambda world: world.kube.remove_object("/api/v1/nodes/m-1"), {}, id="a machine without a node"),
+        pytest.param(
+            lambda world: world.put_node(
+                "m-1", unschedulable=False, labels=UNLABELLED, spec={"providerID": "gce://a/b/c"}
+            ),
+            {},
+            id="a namesake of a machine in another zone",
+        ),
+        pytest.param(_nothing, {"group_labels": {}}, id="a managed instance group that belongs to no group"),
+        pytest.param(_nothing, {"provider_ids": frozenset()}, id="a group without machines"),
+    ],
+)
+def test_what_keeps_no_group(world: World, change: Callable[[World], None], proof: dict[str, Any]) -> None:
+    """Nothing that somebody works with would end."""
+    change(world)
+    world.gate.pass_through(a_proof(**proof))
+
+
+@pytest.mark.parametrize(
+    ("change", "proof", "want"),
+    [
+        pytest.param(
+            lambda world: world.kube.remove_object(kind_path(MIG, MANAGER)), {}, "there is no", id="its object is gone"
+        ),
+        pytest.param(_nothing, {"uid": "other"}, "is another one by now", id="its object is another one"),
+        pytest.param(
+            lambda world: world.put_manager(labels={}), {}, "is not being deleted", id="its object is not being deleted"
+        ),
+        pytest.param(World.put_pod, {}, "research/train-0 on m-0", id="a pod with chips"),
+        pytest.param(
+            lambda world: world.put_pod(metadata={"deletionTimestamp": "2026-01-01T00:17:00Z"}),
+            {},
+            "train-0",
+            id="a pod within its grace",
+        ),
+        pytest.param(lambda world: world.put_pod(status={}), {}, "train-0", id="a pod that says nothing of its phase"),
+        pytest.param(
+            lambda world: world.put_node("m-1", unschedulable=False), {}, "m-1 is not cordoned", id="an open node"
+        ),
+        pytest.param(
+            lambda world: world.put_node("m-1", unschedulable=False, ready=False),
+            {},
+            "m-1 is not cordoned",
+            id="an open node of a machine, ready or not",
+        ),
+        pytest.param(
+            lambda world: world.put_node("m-2", unschedulable=False),
+            {},
+            "m-2 is not cordoned",
+            id="an open node that says it is of the group",
+        ),
+        pytest.param(
+            lambda world: world.put_node("m-1", unschedulable=False, labels=TPU_ALONE),
+            {},
+            "m-1 is not cordoned",
+            id="an open node that does not say so yet",
+        ),
+        pytest.param(
+            lambda world: world.put_node("m-1", unschedulable=False, labels=UNLABELLED),
+            {},
+            "m-1 is not cordoned",
+            id="an open node that says nothing at all",
+        ),
+        pytest.param(
+            lambda world: world.put_node("m-1", unschedulable=False, labels=UNLABELLED, spec={"providerID": ""}),
+            {},
+            "m-1 is not cordoned",
+            id="an open node that does not know its machine",
+        ),
+        pytest.param(
+            lambda world: world.put_node(
+                "n", unschedulable=False, labels=TPU_ALONE, spec={"providerID": provider_id("m-1")}
+            ),
+            {"group_labels": {}},
+            "n is not cordoned",
+            id="an open node of another name, of no group",
+        ),
+    ],
+)
+def test_what_keeps_a_group(world: World, change: Callable[[World], None], proof: dict[str, Any], want: str) -> None:
+    """The message says what it is."""
+    change(world)
+    with pytest.raises(KeptError, match=want):
+        world.gate.pass_through(a_proof(**proof))
+
+
+def test_of_many_pods_a_few_are_named(world: World) -> None:
+    """And the others counted."""
+    for number in range(5):
+        raw = raw_pod_on("m-0", f"train-{number}")
+        world.kube.put_object(object_path("pods", f"train-{number}", namespace=NAMESPACE), raw)
+    with pytest.raises(KeptError, match=r"train-0 on m-0, .*train-2 on m-0 and 2 more$"):
+        world.gate.pass_through(a_proof())
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        pytest.param(lambda world: world.put_node("m-1", unschedulable=False), id="is uncordoned"),
+        pytest.param(lambda world: world.put_node("m-9", unschedulable=False), id="registers with the group's labels"),
+        pytest.param(
+            lambda world: world.put_node("m-1", unschedulable=False, labels=TPU_ALONE), id="registers without them"
+        ),
+    ],
+)
+def test_a_node_that_opens_during_the_check_keeps_the_group(late: Callable[[World], None]) -> None:
+    """The nodes are looked at a last time, after their pods were."""
+
+    class Late(FakeKube):
+        def list_page(self, path: str, query: Any = None, **parts: Any) -> Any:
+            page = super().list_page(path, query, **parts)
+            if path.endswith("/pods") and "m-1" in query["fieldSelector"]:
+                late(world)
+            return page
+
+    world = World()
+    world.kube.__class__ = Late
+    with pytest.raises(KeptError, match="has registered or was uncordoned meanwhile"):
+        world.gate.pass_through(a_proof())
+
+
+def test_a_last_look_that_takes_too_long_counts_for_nothing() -> None:
+    """It is worth two seconds; a few are tried."""
+
+    class Slow(FakeKube):
+        def list_page(self, path: str, query: Any = None, **parts: Any) -> Any:
+            if "unschedulable" in query.get("fieldSelector", ""):
+                world.clock.advance(3)
+            return super().list_page(path, query, **parts)
+
+    world = World()
+    world.kube.__class__ = Slow
+    with pytest.raises(KeptError, match="takes too long"):
+        world.gate.pass_through(a_proof())
+
+
+@pytest.mark.parametrize("path", [f"/{MIG.plural}/", "/nodes$", "/pods$"])
+def test_without_an_answer_nothing_goes_through(world: World, path: str) -> None:
+    """The failure is told as what it is."""
+    world.kube.fail("GET", path, kube.Unavailable("no answer"))
+    with pytest.raises(kube.Unavailable):
+        world.gate.pass_through(a_proof())
+
+
+@pytest.mark.parametrize(
+    ("path", "raw"),
+    [
+        pytest.param(
+            object_path("pods", "odd", namespace=NAMESPACE),
+            {
+                "metadata": {"name": "odd", "namespace": NAMESPACE},
+                "spec": {"nodeName": "m-0", "overhead": {"google.com/tpu": []}},
+            },
+            id="a pod",
+        ),
+        pytest.param(
+            "/api/v1/nodes/odd",
+            {"metadata": {"labels": LABELS}, "status": {"capacity": {"google.com/tpu": "x"}}},
+            id="a node",
+        ),
+    ],
+)
+def test_what_cannot_be_read_keeps_the_group(world: World, path: str, raw: dict[str, Any]) -> None:
+    """A pod that nobody could count must stop a delete, not permit it."""
+    world.kube.put_object(path, raw)
+    with pytest.raises(kube.Malformed):
+        world.gate.pass_through(a_proof())

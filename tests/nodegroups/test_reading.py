@@ -1,0 +1,199 @@
+"""Nodes, pods and the device plugin as records: total, and exact where a guess would be dangerous."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner import constants
+from provisioner.kube.fields import MalformedObject
+from provisioner.model.capacity import Taint
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.device_plugin import Images, manifest, version_of
+from provisioner.nodegroups.planning.snapshot import DevicePlugin, Node
+from provisioner.nodegroups.reading import (
+    may_be_of_a_group,
+    parse_device_plugin,
+    parse_node,
+    parse_pod,
+    tolerates_tpu_nodes,
+)
+from tests.support.nodegroup_world import LABELS, TAINT, provider_id, raw_machine_node, raw_pod_on
+
+TPU = constants.TPU_RESOURCE
+
+
+def test_a_node_of_a_machine() -> None:
+    """Everything that decisions go by, and of the labels no more."""
+    raw = raw_machine_node("m-0", labels={**LABELS, names.WORKER_INDEX: "0", "kubernetes.io/hostname": "m-0"})
+    assert parse_node(raw) == Node(
+        name="m-0",
+        uid="uid-of-m-0",
+        resource_version="7",
+        provider_id=provider_id("m-0"),
+        labels={**LABELS, names.WORKER_INDEX: "0"},
+        taints=(Taint(**TAINT),),
+        unschedulable=True,
+        ready=True,
+        capacity_chips=4,
+        allocatable_chips=4,
+    )
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param({}, id="nothing"),
+        pytest.param({"conditions": [{"type": "Ready", "status": "Unknown"}]}, id="a kubelet that is silent"),
+        pytest.param({"conditions": "x", "capacity": []}, id="fields of a wrong type"),
+    ],
+)
+def test_a_node_that_shows_nothing_is_not_ready_and_has_no_chips(status: dict[str, Any]) -> None:
+    """As when it has just registered."""
+    node = parse_node(raw_machine_node("m-0", status=status))
+    assert (node.ready, node.capacity_chips, node.allocatable_chips) == (False, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("raw", "want"),
+    [
+        pytest.param(raw_machine_node("m-0", labels={}), True, id="a machine of Compute Engine"),
+        pytest.param(raw_machine_node("m-0", spec={"providerID": ""}), True, id="one that carries a group's labels"),
+        pytest.param(raw_machine_node("m-0", labels={}, spec={"providerID": "kind://x"}), False, id="any other"),
+    ],
+)
+def test_which_nodes_may_be_of_a_group(raw: dict[str, Any], want: bool) -> None:
+    """The others are not kept."""
+    assert may_be_of_a_group(parse_node(raw)) is want
+
+
+@pytest.mark.parametrize("metadata", [{"name": ""}, {"uid": None}], ids=["without a name", "without a uid"])
+def test_a_node_without_identity_is_malformed(metadata: dict[str, Any]) -> None:
+    """Nobody could tell which it is."""
+    with pytest.raises(MalformedObject, match="name or uid is missing"):
+        parse_node(raw_machine_node("m-0", metadata=metadata))
+
+
+def test_a_node_whose_chips_cannot_be_read_is_malformed() -> None:
+    """None or all would be a guess."""
+    with pytest.raises(MalformedObject, match=r"capacity google\.com/tpu is 'many'"):
+        parse_node(raw_machine_node("m-0", status={"capacity": {TPU: "many"}}))
+
+
+def owned(kind: str, **changes: Any) -> dict[str, Any]:
+    """Return metadata of an object that another one controls."""
+    return {"ownerReferences": [{"kind": kind, "name": "o", "uid": "u", "controller": True, **changes}]}
+
+
+@pytest.mark.parametrize(
+    ("parts", "changes"),
+    [
+        pytest.param({}, {}, id="one that runs"),
+        pytest.param({"chips": 0}, {"chips": 0}, id="one without chips"),
+        pytest.param({"status": {"phase": "Succeeded"}}, {"finished": True}, id="one that succeeded"),
+        pytest.param({"status": {"phase": "Failed"}}, {"finished": True}, id="one that failed"),
+        pytest.param({"status": {}}, {}, id="one that says nothing of its phase"),
+        pytest.param({"spec": {"nodeName": None}}, {"node": ""}, id="one that waits for a node"),
+        pytest.param(
+            {"metadata": {"deletionTimestamp": "2026-01-01T00:00:30Z"}},
+            {"deletion_deadline": datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC)},
+            id="one that is being deleted",
+        ),
+        pytest.param({"metadata": owned("DaemonSet")}, {"bound_to_node": True}, id="one of a DaemonSet"),
+        pytest.param({"metadata": owned("Node")}, {"bound_to_node": True}, id="one of a node"),
+        pytest.param(
+            {"metadata": owned("DaemonSet", controller=False)}, {}, id="one that a DaemonSet does not control"
+        ),
+        pytest.param({"metadata": owned("Job")}, {}, id="one of a Job"),
+        pytest.param(
+            {"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}},
+            {"bound_to_node": True},
+            id="the mirror of a static pod",
+        ),
+    ],
+)
+def test_a_pod(parts: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Everything that keeps or frees its node."""
+    pod = parse_pod(raw_pod_on("m-0", **parts))
+    want = {
+        "namespace": "research",
+        "name": "train-0",
+        "uid": "uid-of-train-0",
+        "node": "m-0",
+        "chips": 4,
+        "finished": False,
+        "deletion_deadline": None,
+        "bound_to_node": False,
+        **changes,
+    }
+    assert {key: getattr(pod, key) for key in want} == want
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param({"metadata": {"uid": ""}}, id="an identity"),
+        pytest.param({"metadata": {"deletionTimestamp": "soon"}}, id="a time of deletion"),
+        pytest.param({"spec": {"overhead": {TPU: "many"}}}, id="a count of chips"),
+    ],
+)
+def test_a_pod_of_which_something_would_be_a_guess_is_malformed(parts: dict[str, Any]) -> None:
+    """What keeps machines is never guessed."""
+    with pytest.raises(MalformedObject):
+        parse_pod(raw_pod_on("m-0", **parts))
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "want"),
+    [
+        pytest.param([{"key": TPU, "operator": "Exists"}], True, id="the taint of TPUs"),
+        pytest.param([{"key": TPU, "value": "present", "effect": "NoSchedule"}], True, id="its value and effect"),
+        pytest.param([{"operator": "Exists"}], True, id="every taint"),
+        pytest.param([{"operator": "Exists", "effect": "NoExecute"}], False, id="taints of another effect"),
+        pytest.param([{"key": "other", "operator": "Exists"}], False, id="another taint"),
+        pytest.param("x", False, id="what is no list"),
+        pytest.param(None, False, id="none"),
+    ],
+)
+def test_which_pods_are_let_on_nodes_with_tpus(tolerations: object, want: bool) -> None:
+    """By their tolerations."""
+    assert tolerates_tpu_nodes(raw_pod_on("m-0", spec={"tolerations": tolerations})) is want
+
+
+def test_the_device_plugin_says_what_it_was_applied_from() -> None:
+    """One that somebody else made says nothing."""
+    made = manifest(Images(plugin="p"))
+    raw = {**made, "metadata": {**made["metadata"], "uid": "u"}}
+    assert parse_device_plugin(raw) == DevicePlugin(uid="u", version=version_of(made))
+    del raw["metadata"]["annotations"]
+    assert parse_device_plugin(raw) == DevicePlugin(uid="u")
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+_PARTS = st.dictionaries(
+    st.sampled_from(
+        [
+            *("name", "uid", "namespace", "labels", "annotations", "ownerReferences", "taints", "capacity"),
+            *("conditions", "providerID", "containers", "phase", "tolerations", "deletionTimestamp", "overhead"),
+        ]
+    ),
+    _JSON | st.text(min_size=1, max_size=5),
+)
+
+
+@given(raw=st.fixed_dictionaries({"metadata": _PARTS, "spec": _PARTS, "status": _PARTS}) | _JSON)
+def test_whatever_json_comes_in(raw: object) -> None:
+    """A record or MalformedObject comes out."""
+    for parse in (parse_node, parse_pod, parse_device_plugin):
+        with contextlib.suppress(MalformedObject):
+            parse(raw)
+    tolerates_tpu_nodes(raw)

@@ -1,0 +1,290 @@
+"""Writes to Kubernetes: what is sent, what it presupposes, and that each may be sent again."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from provisioner import constants, kube
+from provisioner.kube.protocol import object_path
+from provisioner.model.capacity import Taint
+from provisioner.nodegroups import device_plugin
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.parse import parse, parse_group, parse_policy
+from provisioner.nodegroups.api.types import (
+    Condition,
+    ConditionStatus,
+    Kind,
+    ObjectMeta,
+    Owner,
+    ResourceStatus,
+    TpuNodeGroupStatus,
+    WorkloadPolicy,
+    WorkloadPolicySpec,
+)
+from provisioner.nodegroups.bootstrap.tokens import parse_secret
+from provisioner.nodegroups.device_plugin import Images, manifest, version_of
+from provisioner.nodegroups.planning.writes import (
+    ApplyDevicePlugin,
+    CreateChild,
+    CreateToken,
+    DeleteChild,
+    DeleteDevicePlugin,
+    DeleteNode,
+    DeleteToken,
+    EvictPod,
+    PatchNode,
+    PatchStatus,
+    SetFinalizers,
+    Write,
+)
+from provisioner.nodegroups.reading import parse_node
+from provisioner.nodegroups.writing import Writer
+from tests.support.kube import FakeKube
+from tests.support.nodegroup_world import (
+    GROUP,
+    LABELS,
+    NAMESPACE,
+    TAINT,
+    kind_path,
+    raw_kind,
+    raw_machine_node,
+    raw_pod_on,
+)
+
+GROUP_KIND, POLICY = Kind.TPU_NODE_GROUP, Kind.WORKLOAD_POLICY
+MANIFEST = manifest(Images(plugin="p"))
+PLUGIN = "/apis/apps/v1/namespaces/kube-system/daemonsets/tpu-device-plugin"
+EXPIRES = datetime(2026, 1, 1, 0, 30, tzinfo=UTC)
+NODE = "/api/v1/nodes/m-0"
+
+
+@pytest.fixture
+def api() -> FakeKube:
+    """Nothing but an API server."""
+    return FakeKube()
+
+
+def writer(api: FakeKube, **parts: Any) -> Writer:
+    """Return a writer to it."""
+    return Writer(**{"api": api, "device_plugin": MANIFEST, **parts})
+
+
+def put(api: FakeKube, kind: Kind = GROUP_KIND, name: str = GROUP, **metadata: Any) -> ObjectMeta:
+    """Put an object of one of the kinds; return its metadata as the caches show it."""
+    return parse(kind, api.put_object(kind_path(kind, name), raw_kind(kind, name, **metadata))).meta
+
+
+def a_child() -> WorkloadPolicy:
+    """Return a group's policy as it is to be made."""
+    group = ObjectMeta(namespace=NAMESPACE, name=GROUP, uid="u1", annotations={names.ADOPT: "true"})
+    return WorkloadPolicy(
+        meta=ObjectMeta(
+            namespace=NAMESPACE,
+            name=names.child_name(group, POLICY),
+            uid="",
+            labels=names.group_labels(group),
+            annotations=group.annotations,
+            owner=Owner(kind="TPUNodeGroup", name=GROUP, uid="u1"),
+        ),
+        spec=WorkloadPolicySpec(project="research-project", region="us-central1", accelerator_topology="2x2x2"),
+    )
+
+
+def test_a_child_is_made_as_it_was_decided(api: FakeKube) -> None:
+    """With owner, labels, and the finalizer that keeps it until its resource is gone."""
+    child = a_child()
+    write = CreateChild(kind=POLICY, child=child)
+    writer(api).write(write)
+    writer(api).write(write)
+    raw = api.object(kind_path(POLICY, child.meta.name))
+    made = parse_policy(raw)
+    assert (made.spec, made.meta.owner, made.meta.labels) == (child.spec, child.meta.owner, child.meta.labels)
+    assert made.meta.annotations == {names.ADOPT: "true"}
+    assert made.meta.finalizers == (names.CHILD_FINALIZERS[POLICY],)
+
+
+def test_a_conflict_other_than_a_taken_name_is_none_of_a_child_that_is_there(api: FakeKube) -> None:
+    """Such as a namespace that changes."""
+    api.fail("POST", "/workloadpolicies", kube.Conflict("try again", status=409, reason="Conflict"))
+    with pytest.raises(kube.Conflict):
+        writer(api).write(CreateChild(kind=POLICY, child=a_child()))
+
+
+def test_a_child_is_deleted_by_its_uid(api: FakeKube) -> None:
+    """What is gone has gone; a namesake stays."""
+    meta = put(api, POLICY)
+    writer(api).write(DeleteChild(kind=POLICY, meta=meta))
+    writer(api).write(DeleteChild(kind=POLICY, meta=meta))
+    assert api.object(kind_path(POLICY)) is None
+    put(api, POLICY, uid="another")
+    with pytest.raises(kube.Conflict):
+        writer(api).write(DeleteChild(kind=POLICY, meta=meta))
+
+
+def test_finalizers_are_replaced_on_what_was_seen(api: FakeKube) -> None:
+    """An object that has changed is decided on again."""
+    meta = put(api)
+    writer(api).write(SetFinalizers(kind=GROUP_KIND, meta=meta, finalizers=("a", "b")))
+    assert parse_group(api.object(kind_path(GROUP_KIND))).meta.finalizers == ("a", "b")
+    with pytest.raises(kube.Conflict):
+        writer(api).write(SetFinalizers(kind=GROUP_KIND, meta=meta, finalizers=()))
+    body = api.calls[-1].body
+    assert body is not None
+    assert body["metadata"] == {"resourceVersion": meta.resource_version, "finalizers": []}
+
+
+def test_of_a_status_only_what_changed_is_written(api: FakeKube) -> None:
+    """To the subresource, on what was seen; where nothing changed nothing is sent."""
+    meta = put(api, POLICY)
+    ready = Condition(type="Ready", status=ConditionStatus.TRUE, reason="Created", last_transition_time=EXPIRES)
+    old = ResourceStatus(conditions=(ready,))
+    new = ResourceStatus(conditions=(ready,), url="https://x")
+    writer(api).write(PatchStatus(kind=POLICY, meta=meta, old=old, new=new))
+    call = api.calls[-1]
+    assert call.path == f"{kind_path(POLICY)}/status"
+    assert call.body == {
+        "metadata": {"resourceVersion": meta.resource_version},
+        "status": {"uri": "https://x"},
+    }
+    before = len(api.calls)
+    writer(api).write(PatchStatus(kind=GROUP_KIND, meta=meta, old=TpuNodeGroupStatus(), new=TpuNodeGroupStatus()))
+    assert len(api.calls) == before
+
+
+def put_node(api: FakeKube, **parts: Any) -> dict[str, Any]:
+    """Put a node without the group's labels; return it as it is stored."""
+    return api.put_object(NODE, raw_machine_node("m-0", **{"labels": {"a": "b"}, "unschedulable": False} | parts))
+
+
+def patch_of(raw: dict[str, Any], **changes: Any) -> PatchNode:
+    """Return a change of a node as it was seen."""
+    metadata = raw["metadata"]
+    values = {"uid": metadata["uid"], "resource_version": metadata["resourceVersion"], "labels": {}, **changes}
+    return PatchNode(name=metadata["name"], **values)
+
+
+def test_labels_are_added_to_those_that_are_there(api: FakeKube) -> None:
+    """And nothing else is touched."""
+    raw = put_node(api)
+    writer(api).write(patch_of(raw, labels=LABELS))
+    after = api.object(NODE)
+    assert after is not None
+    assert after["metadata"]["labels"] == {"a": "b", **LABELS}
+    assert after["spec"] == raw["spec"]
+
+
+def test_taints_are_replaced_as_a_whole_and_keep_their_times(api: FakeKube) -> None:
+    """A taint that is there as it is to be stays as it is."""
+    since = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
+    raw = put_node(api, spec={"taints": [since, {"key": "old", "value": "x", "effect": "NoSchedule"}]})
+    kept = next(each for each in parse_node(raw).taints if each.key != "old")
+    writer(api).write(patch_of(raw, taints=(kept, Taint(**TAINT))))
+    after = api.object(NODE)
+    assert after is not None
+    assert after["spec"]["taints"] == [since, TAINT]
+
+
+def test_a_node_is_cordoned_on_what_was_seen(api: FakeKube) -> None:
+    """One that has changed meanwhile is decided on again; it is never opened."""
+    raw = put_node(api)
+    writer(api).write(patch_of(raw, cordon=True))
+    after = api.object(NODE)
+    assert after is not None
+    assert after["spec"]["unschedulable"] is True
+    for changes in ({"cordon": True}, {"taints": ()}, {"labels": LABELS}):
+        with pytest.raises(kube.Conflict):
+            writer(api).write(patch_of(raw, **changes))
+    assert api.object(NODE) == after
+
+
+@pytest.mark.parametrize(
+    ("path", "raw", "write"),
+    [
+        pytest.param(NODE, raw_machine_node("m-0"), DeleteNode(name="m-0", uid="uid-of-m-0"), id="a node"),
+        pytest.param(
+            "/api/v1/namespaces/kube-system/secrets/s",
+            {"metadata": {"name": "s", "uid": "u"}},
+            DeleteToken(name="s", uid="u"),
+            id="a token",
+        ),
+        pytest.param(
+            PLUGIN, {"metadata": {"name": "x", "uid": "u"}}, DeleteDevicePlugin(uid="u"), id="the device plugin"
+        ),
+    ],
+)
+def test_what_is_deleted_is_the_one_that_was_seen(api: FakeKube, path: str, raw: dict[str, Any], write: Write) -> None:
+    """Twice is as good as once; a namesake stays."""
+    api.put_object(path, raw)
+    writer(api).write(write)
+    writer(api).write(write)
+    assert api.object(path) is None
+    api.put_object(path, {**raw, "metadata": {**raw["metadata"], "uid": "another"}})
+    with pytest.raises(kube.Conflict):
+        writer(api).write(write)
+
+
+def test_a_pod_is_evicted_by_its_uid(api: FakeKube) -> None:
+    """Through the eviction API, which asks the disruption budgets; one that is gone has gone."""
+    path = object_path("pods", "train-0", namespace=NAMESPACE)
+    api.put_object(path, raw_pod_on("m-0"))
+    write = EvictPod(namespace=NAMESPACE, name="train-0", uid="uid-of-train-0")
+    writer(api).write(write)
+    call = api.calls[-1]
+    assert (call.method, call.path) == ("POST", f"{path}/eviction")
+    assert call.body is not None
+    assert call.body["deleteOptions"] == {"preconditions": {"uid": "uid-of-train-0"}}
+    api.fail("POST", "/eviction", kube.NotFound("gone", status=404, reason="NotFound"))
+    writer(api).write(write)
+
+
+TOKEN = CreateToken(namespace=NAMESPACE, name=GROUP, machine="m-0", machine_id="17", expires_at=EXPIRES)
+
+
+def stored(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return a Secret as the API server gives it."""
+    return {**raw, "data": {key: base64.b64encode(value.encode()).decode() for key, value in raw["stringData"].items()}}
+
+
+def test_a_token_is_drawn_for_one_machine(api: FakeKube) -> None:
+    """It is read back as the same."""
+    writer(api).write(TOKEN)
+    (raw,) = api.objects("/api/v1/namespaces/kube-system/secrets")
+    token = parse_secret(stored(raw))
+    assert token is not None
+    assert (token.group_namespace, token.group_name, token.machine, token.machine_id) == (NAMESPACE, GROUP, "m-0", "17")
+    assert (token.expires_at, len(token.value)) == (EXPIRES, 23)
+
+
+def test_a_token_that_somebody_else_has_is_not_handed_out(api: FakeKube) -> None:
+    """Another one is drawn; a source that draws the same again and again ends in a conflict."""
+    drawn = iter(["aaaaaa.aaaaaaaaaaaaaaaa", "aaaaaa.bbbbbbbbbbbbbbbb", "cccccc.cccccccccccccccc"])
+    both = writer(api, draw_token=lambda: next(drawn))
+    both.write(TOKEN)
+    both.write(TOKEN)
+    secrets = api.objects("/api/v1/namespaces/kube-system/secrets")
+    assert [raw["stringData"]["token-secret"] for raw in secrets] == ["a" * 16, "c" * 16]
+    with pytest.raises(kube.Conflict):
+        writer(api, draw_token=lambda: "aaaaaa.dddddddddddddddd").write(TOKEN)
+
+
+def test_the_device_plugin_is_applied_under_one_name(api: FakeKube) -> None:
+    """So that fields which a release drops go."""
+    write = ApplyDevicePlugin(version=version_of(MANIFEST))
+    writer(api).write(write)
+    writer(api).write(write)
+    assert api.calls[-1].query == {"fieldManager": constants.MANAGER}
+    raw = api.object(PLUGIN)
+    assert raw is not None
+    assert raw["metadata"]["annotations"] == {device_plugin.VERSION: write.version}
+
+
+@pytest.mark.parametrize("of", [None, manifest(Images(plugin="another"))], ids=["none", "another"])
+def test_a_device_plugin_of_another_version_is_not_applied(api: FakeKube, of: dict[str, Any] | None) -> None:
+    """What was decided is done, or nothing."""
+    with pytest.raises(ValueError, match="no manifest of the device plugin"):
+        writer(api, device_plugin=of).write(ApplyDevicePlugin(version=version_of(MANIFEST)))
+    assert api.calls == []

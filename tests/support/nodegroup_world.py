@@ -1,0 +1,280 @@
+"""What tests of the edges of node groups build and pretend: objects of a cluster, and a Compute Engine in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from provisioner import constants
+from provisioner.kube.protocol import object_path
+from provisioner.model.capacity import Failure, FailureKind, OperationName
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.types import Kind, ObjectMeta
+from provisioner.nodegroups.compute.protocol import ComputeError
+from provisioner.nodegroups.compute.records import (
+    Instance,
+    ManagedInstance,
+    Manager,
+    Metadata,
+    Operation,
+    ResourcePolicy,
+    Scope,
+    Template,
+)
+from provisioner.nodegroups.planning.calls import Proof, Target
+from provisioner.nodegroups.reading import API_ROOT
+from tests.support.nodegroups import SPECS, raw_object
+
+Json = dict[str, Any]
+
+NAMESPACE = "research"
+GROUP = "slice"
+PROJECT = "research-project"
+ZONE = Scope(project=PROJECT, zone="us-central1-c")
+REGION = Scope(project=PROJECT, region="us-central1")
+EVERYWHERE = Scope(project=PROJECT)
+LABELS = {names.GROUP_NAMESPACE: NAMESPACE, names.GROUP_NAME: GROUP}
+MANAGER = "slice-mig-4d7d1bc1"
+MANAGER_UID = "uid-of-manager"
+TAINT = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
+DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+
+
+def raw_kind(kind: Kind, name: str = GROUP, **metadata: Any) -> Json:
+    """Return an object of one of the four kinds with a spec that is valid."""
+    return raw_object(
+        kind, dict(SPECS[kind]), name=name, metadata={"resourceVersion": "7", "generation": 1, **metadata}
+    )
+
+
+def kind_path(kind: Kind, name: str = GROUP) -> str:
+    """Return the address of an object of one of the four kinds."""
+    return object_path(kind.plural, name, namespace=NAMESPACE, root=API_ROOT)
+
+
+def meta(name: str = GROUP, **changes: Any) -> ObjectMeta:
+    """Return metadata as the caches show it."""
+    return ObjectMeta(**{"namespace": NAMESPACE, "name": name, "uid": "u1", "resource_version": "7", **changes})
+
+
+def provider_id(machine: str) -> str:
+    """Return what the node of a machine has in spec.providerID."""
+    return f"gce://{PROJECT}/{ZONE.zone}/{machine}"
+
+
+def raw_machine_node(name: str, *, labels: Mapping[str, str] | None = None, **parts: Any) -> Json:
+    """Return a ready node of a machine, labelled as one of the group's, with its chips, and cordoned unless told."""
+    marks = {names.ACCELERATOR: "tpu7x", **LABELS} if labels is None else dict(labels)
+    spec = {
+        "providerID": provider_id(name),
+        "taints": [TAINT],
+        "unschedulable": parts.pop("unschedulable", True),
+        **parts.pop("spec", {}),
+    }
+    ready = "True" if parts.pop("ready", True) else "False"
+    chips = {constants.TPU_RESOURCE: "4"}
+    status = {"capacity": chips, "allocatable": chips, "conditions": [{"type": "Ready", "status": ready}]}
+    metadata = {"name": name, "uid": f"uid-of-{name}", "resourceVersion": "7", "labels": marks}
+    return {"metadata": {**metadata, **parts.pop("metadata", {})}, "spec": spec, "status": status, **parts}
+
+
+def raw_pod_on(node: str, name: str = "train-0", *, chips: int = 4, **parts: Any) -> Json:
+    """Return a running pod."""
+    requests = {constants.TPU_RESOURCE: str(chips)} if chips else {"cpu": "1"}
+    spec = {
+        "nodeName": node,
+        "containers": [{"name": "main", "resources": {"requests": requests}}],
+        **parts.pop("spec", {}),
+    }
+    metadata = {"namespace": NAMESPACE, "name": name, "uid": f"uid-of-{name}", **parts.pop("metadata", {})}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}, **parts}
+
+
+def target(kind: Kind, name: str = GROUP, uid: str = "u1") -> Target:
+    """Return a resource as calls name it."""
+    scopes = {Kind.WORKLOAD_POLICY: REGION, Kind.MANAGED_INSTANCE_GROUP: ZONE}
+    return Target(uid=uid, kind=kind, scope=scopes.get(kind, EVERYWHERE), name=name)
+
+
+def a_proof(machines: Iterable[str] = ("m-0", "m-1"), **changes: Any) -> Proof:
+    """Return what has to be proven before the group goes with these machines."""
+    values: Json = {
+        "namespace": NAMESPACE,
+        "name": MANAGER,
+        "uid": MANAGER_UID,
+        "group_labels": LABELS,
+        "provider_ids": frozenset(map(provider_id, machines)),
+    }
+    return Proof(**(values | changes))
+
+
+def a_machine(name: str = "m-0", **changes: Any) -> ManagedInstance:
+    """Return a machine that runs."""
+    return ManagedInstance(**{"name": name, "scope": ZONE, "status": "RUNNING", "id": f"id-of-{name}", **changes})
+
+
+@dataclass(slots=True)
+class FakeCompute:
+    """Compute Engine in memory: changes take effect when their operation is finished, at once unless told otherwise."""
+
+    #: Whether operations stay under way until `finish`.
+    slow: bool = False
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    #: By path of the scope and name.
+    resources: dict[tuple[str, str], ResourcePolicy | Template | Manager] = field(default_factory=dict)
+    machines: dict[str, tuple[ManagedInstance, ...]] = field(default_factory=dict)
+    instances: dict[str, Instance] = field(default_factory=dict)
+    operations: dict[str, Operation] = field(default_factory=dict)
+    by_request: dict[str, Operation] = field(default_factory=dict)
+    _effects: dict[str, Callable[[], object]] = field(default_factory=dict)
+    _faults: list[tuple[str, Exception, bool]] = field(default_factory=list)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    #: Called at the beginning of each call.
+    on_call: Callable[[str], object] = lambda _: None
+
+    def fail(
+        self, method: str, kind: FailureKind, message: str = "", *, after_effect: bool = False, **parts: Any
+    ) -> None:
+        """Make the next call of a method fail, after it had its effect where told so: a lost answer."""
+        failure = Failure(kind=kind, message=message or kind.value)
+        self._faults.append((method, ComputeError(failure, "a call", **parts), after_effect))
+
+    def crash(self, method: str) -> None:
+        """Make the next call of a method raise what is a mistake of ours."""
+        self._faults.append((method, TypeError("a mistake"), False))
+
+    def finish(self) -> None:
+        """End all operations."""
+        with self._lock:
+            for name, effect in list(self._effects.items()):
+                effect()
+                self.operations[name] = Operation(name=OperationName(name), scope=ZONE, done=True)
+            self._effects.clear()
+
+    def methods(self) -> list[str]:
+        """Return the methods that were called, in order."""
+        return [method for method, _ in self.calls]
+
+    def get_policy(self, scope: Scope, name: str) -> ResourcePolicy:
+        """Implement Compute.get_policy."""
+        return self._do("get_policy", name, lambda: self._existing(scope, name))
+
+    def insert_policy(self, scope: Scope, policy: ResourcePolicy, *, request_id: str) -> Operation:
+        """Implement Compute.insert_policy."""
+        return self._insert("insert_policy", scope, policy, request_id)
+
+    def delete_policy(self, scope: Scope, name: str, *, request_id: str) -> Operation:
+        """Implement Compute.delete_policy."""
+        return self._delete("delete_policy", scope, name, request_id)
+
+    def get_template(self, scope: Scope, name: str) -> Template:
+        """Implement Compute.get_template."""
+        return self._do("get_template", name, lambda: self._existing(scope, name))
+
+    def insert_template(self, scope: Scope, template: Template, *, request_id: str) -> Operation:
+        """Implement Compute.insert_template."""
+        return self._insert("insert_template", scope, template, request_id)
+
+    def delete_template(self, scope: Scope, name: str, *, request_id: str) -> Operation:
+        """Implement Compute.delete_template."""
+        return self._delete("delete_template", scope, name, request_id)
+
+    def get_manager(self, scope: Scope, name: str) -> Manager:
+        """Implement Compute.get_manager."""
+        return self._do("get_manager", name, lambda: self._existing(scope, name))
+
+    def insert_manager(self, scope: Scope, manager: Manager, *, request_id: str) -> Operation:
+        """Implement Compute.insert_manager."""
+        return self._insert("insert_manager", scope, manager, request_id)
+
+    def delete_manager(self, scope: Scope, name: str, *, request_id: str) -> Operation:
+        """Implement Compute.delete_manager."""
+        return self._delete("delete_manager", scope, name, request_id)
+
+    def list_managed_instances(self, scope: Scope, name: str) -> tuple[ManagedInstance, ...]:
+        """Implement Compute.list_managed_instances."""
+
+        def listed() -> tuple[ManagedInstance, ...]:
+            self._existing(scope, name)
+            return self.machines.get(name, ())
+
+        return self._do("list_managed_instances", name, listed)
+
+    def get_instance(self, scope: Scope, name: str) -> Instance:
+        """Implement Compute.get_instance."""
+        return self._do("get_instance", name, lambda: self._instance(name))
+
+    def set_metadata(
+        self, scope: Scope, name: str, items: Mapping[str, str], *, fingerprint: str, request_id: str
+    ) -> Operation:
+        """Implement Compute.set_metadata."""
+
+        def change() -> Operation:
+            known = self._instance(name)
+            if known.metadata.fingerprint != fingerprint:
+                raise ComputeError(Failure(kind=FailureKind.OPERATION_IN_THE_WAY, message="412"), name, code=412)
+            metadata = Metadata(items=dict(items), fingerprint=f"{fingerprint}+")
+            self.instances[name] = Instance(name=name, status=known.status, id=known.id, metadata=metadata)
+            return Operation(name=OperationName(f"set-metadata-{len(self.calls)}"), scope=ZONE, done=True)
+
+        return self._do("set_metadata", name, change)
+
+    def get_operation(self, scope: Scope, name: OperationName) -> Operation:
+        """Implement Compute.get_operation."""
+        return self._do("get_operation", name, lambda: self._found(self.operations, name))
+
+    def _do(self, method: str, name: str, effect: Callable[[], Any]) -> Any:
+        self.on_call(method)
+        with self._lock:
+            self.calls.append((method, name))
+            fault = next((each for each in self._faults if each[0] == method), None)
+            if fault is not None:
+                self._faults.remove(fault)
+                if fault[2]:
+                    effect()
+                raise fault[1]
+            return effect()
+
+    def _insert(self, method: str, scope: Scope, resource: Any, request_id: str) -> Operation:
+        key = (scope.path, resource.name)
+
+        def insert() -> Operation:
+            if request_id in self.by_request:
+                return self.by_request[request_id]
+            if key in self.resources:
+                raise ComputeError(Failure(kind=FailureKind.ALREADY_EXISTS, message="409"), resource.name, code=409)
+            return self._begin(request_id, lambda: self.resources.update({key: resource}))
+
+        return self._do(method, resource.name, insert)
+
+    def _delete(self, method: str, scope: Scope, name: str, request_id: str) -> Operation:
+        def delete() -> Operation:
+            if request_id in self.by_request:
+                return self.by_request[request_id]
+            self._existing(scope, name)
+            return self._begin(request_id, lambda: self.resources.pop((scope.path, name), None))
+
+        return self._do(method, name, delete)
+
+    def _begin(self, request_id: str, effect: Callable[[], object]) -> Operation:
+        name = f"operation-{len(self.by_request) + 1}"
+        operation = Operation(name=OperationName(name), scope=ZONE, done=False)
+        self.operations[name] = self.by_request[request_id] = operation
+        self._effects[name] = effect
+        if not self.slow:
+            self.finish()
+        return operation
+
+    def _existing(self, scope: Scope, name: str) -> Any:
+        return self._found(self.resources, (scope.path, name))
+
+    def _instance(self, name: str) -> Instance:
+        found: Instance = self._found(self.instances, name)
+        return found
+
+    def _found(self, where: Mapping[Any, Any], key: Any) -> Any:
+        if key not in where:
+            raise ComputeError(Failure(kind=FailureKind.NOT_FOUND, message=f"{key} is not there"), str(key), code=404)
+        return where[key]
