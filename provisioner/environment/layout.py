@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from provisioner import constants, tpu
 from provisioner.environment.pods import TpuPod
@@ -38,14 +39,21 @@ def layout_of(pod: TpuPod) -> Layout | None:
     """
     if not (pod.accelerator and pod.topology):
         return None
+    part = pod.marks.get(constants.SLICE_TOPOLOGY, "")
+    return _layout(pod.accelerator, pod.topology, pod.chips, pod.machine_type, part)
+
+
+# A review asks several times, and many pods ask for the same.
+@lru_cache(maxsize=256)
+def _layout(accelerator: str, topology: str, chips: int, machine_type: str, part: str) -> Layout:
     try:
-        shape = tpu.resolve(pod.accelerator, pod.topology, pod.chips, pod.machine_type)
+        shape = tpu.resolve(accelerator, topology, chips, machine_type)
     except tpu.ShapeError as error:
         raise LayoutError(str(error)) from error
-    topology = topology_in_use(shape.topology, pod.marks.get(constants.SLICE_TOPOLOGY, ""))
+    used = topology_in_use(shape.topology, part)
     return Layout(
-        accelerator=pod.accelerator,
-        topology=topology,
-        pods=max(1, topology.chips // pod.chips),
+        accelerator=accelerator,
+        topology=used,
+        pods=max(1, used.chips // chips),
         host_chips=shape.machine_type.chips,
     )

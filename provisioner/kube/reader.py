@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import httptools
 import msgspec
@@ -215,8 +215,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep it."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what create_connection makes
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         self._parser = httptools.HttpResponseParser(self)
 
     def data_received(self, data: bytes) -> None:

@@ -19,12 +19,12 @@ from typing import Any, cast
 import httptools
 import structlog
 import uvicorn
-from starlette.middleware.body_limit import RequestBodyLimitMiddleware
-from starlette.requests import ClientDisconnect
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.utils import get_remote_addr
+
+from provisioner.runtime.guarding import Guarded
+from provisioner.runtime.joining import JoinedWrites
 
 _log = structlog.get_logger(__name__)
 
@@ -78,7 +78,7 @@ class Config(uvicorn.Config):
         draining: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(
-            _Guarded(app, limits, draining),
+            Guarded(app, body_bytes=limits.body_bytes, draining=draining),
             loop="none",
             http=Connection,
             ws="none",
@@ -269,6 +269,7 @@ class Connection(HttpToolsProtocol):
             # The parser does not read such a body.
             raise ValueError
         super().on_headers_complete()
+        self.cycle.transport = cast(asyncio.Transport, JoinedWrites(self.transport, self.loop))
         self._awaited, self._body_left = _Awaited.BODY, None if chunks else size
         if chunks:
             # Its end is found by the parser alone.
@@ -402,42 +403,3 @@ def _largest(connections: Sequence[Connection]) -> Connection:
 
 def _host(connection: Connection) -> str:
     return connection.client[0] if connection.client is not None else ""
-
-
-class _Guarded:
-    """Limits what an app is sent; if the app fails, answers 500 and logs it."""
-
-    def __init__(self, app: ASGIApp, limits: Limits, draining: Callable[[], bool]) -> None:
-        self._draining = draining
-        self._app = RequestBodyLimitMiddleware(app, max_body_size=limits.body_bytes)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        names = {name for name, _ in scope["headers"]}
-        unread = bool(names & {b"content-length", b"transfer-encoding"})
-        started = False
-
-        async def receive_and_note() -> Message:
-            nonlocal unread
-            message = await receive()
-            unread = bool(message.get("more_body", False))
-            return message
-
-        async def send_and_close(message: Message) -> None:
-            nonlocal started
-            if message["type"] == "http.response.start":
-                started = True
-                if unread or self._draining():
-                    # Otherwise the rest of the body would still be read, however long.
-                    message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
-            await send(message)
-
-        try:
-            await self._app(scope, receive_and_note, send_and_close)
-        except ClientDisconnect:
-            # The app was reading the body.
-            return
-        except Exception:  # noqa: BLE001
-            # The edge of the process: whatever fails in an app, the client gets an answer.
-            _log.exception("http_request.failed", method=scope["method"], path=scope["path"])
-            if not started:
-                await PlainTextResponse("internal error; see the log\n", 500)(scope, receive, send_and_close)

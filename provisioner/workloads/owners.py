@@ -36,7 +36,8 @@ def marked(metadata: Mapping[str, Any], key: str) -> str:
 def marks(metadata: Mapping[str, Any], keys: Iterable[str]) -> dict[str, str]:
     """Return, of several keys, the labels that are there, or annotations where there is no such label."""
     labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
-    found = ((key, fields.name(labels.get(key)) or fields.name(annotations.get(key))) for key in keys)
+    there = (key for key in keys if key in labels or key in annotations)
+    found = ((key, fields.name(labels.get(key)) or fields.name(annotations.get(key))) for key in there)
     return {key: value for key, value in found if value}
 
 
