@@ -20,6 +20,7 @@ from provisioner.simulators.compute import names
 from provisioner.simulators.compute.capacity import Market
 from provisioner.simulators.compute.faults import Fault, FaultKind, Target
 from provisioner.simulators.compute.ledger import Ledger
+from provisioner.simulators.compute.names import Scope
 from provisioner.simulators.compute.records import (
     Action,
     Group,
@@ -53,6 +54,7 @@ class Lifecycle:
         self,
         *,
         settings: Callable[[], ComputeSettings],
+        taken_names: Callable[[Scope], set[str]],
         market: Market,
         ledger: Ledger,
         timeline: Timeline,
@@ -61,6 +63,7 @@ class Lifecycle:
     ) -> None:
         self.observer: MachineObserver | None = None
         self._settings = settings
+        self._taken_names = taken_names
         self._market = market
         self._ledger = ledger
         self._timeline = timeline
@@ -72,7 +75,7 @@ class Lifecycle:
     def fill(self, group: Group, now: datetime) -> None:
         """Add the managed instances that a group has too few of, and begin to make their VMs."""
         staying = [member for member in group.members if member.action is not Action.DELETING]
-        taken = {member.name for member in group.members}
+        taken = self._taken_names(group.scope)
         for _ in range(group.size - len(staying)):
             name = names.instance_name(group.base_name, self._rng)
             while name in taken:

@@ -53,7 +53,13 @@ class World:
         self._store = Store(settings=now, ledger=self._ledger)
         self._market = Market(settings=now, faults=self.faults, machines=self._store.machines)
         self._life = Lifecycle(
-            settings=now, market=self._market, ledger=self._ledger, timeline=self.timeline, faults=self.faults, rng=rng
+            settings=now,
+            taken_names=self._store.instance_names,
+            market=self._market,
+            ledger=self._ledger,
+            timeline=self.timeline,
+            faults=self.faults,
+            rng=rng,
         )
         parts = Parts(
             lock=self._lock, settings=now, now=self.now, store=self._store, ledger=self._ledger, life=self._life

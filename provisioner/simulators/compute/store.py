@@ -56,6 +56,10 @@ class Store:
         """Return the VMs of all groups."""
         return [machine for group in self.groups.values() for machine in group.machines]
 
+    def instance_names(self, scope: Scope) -> set[str]:
+        """Return the names of all managed instances of a zone."""
+        return {member.name for group in self.groups.values() if group.scope == scope for member in group.members}
+
     def get(self, shelf: dict[str, _Resource], path: str) -> _Resource:
         """Return a resource that clients can see."""
         found = shelf.get(path)

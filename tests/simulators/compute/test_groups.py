@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from provisioner.simulators.compute import names
 from provisioner.simulators.compute.accounting import broken_invariants
 from provisioner.simulators.compute.faults import Fault, FaultKind
 from tests.support.compute import (
@@ -111,6 +112,15 @@ def test_base_names(compute: Compute, sent: dict[str, Any], base: str) -> None:
     }
 
 
+def test_groups_with_one_base_name_share_no_instance_name(compute: Compute, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are taken once in a zone, though only sixteen are left to choose from."""
+    monkeypatch.setattr(names, "_SUFFIX_ALPHABET", "ab")
+    compute.do("POST", TEMPLATES, template())
+    for name in "xy":
+        compute.do("POST", GROUPS, group(name, 8, "INDIVIDUAL", None, baseInstanceName="vm"))
+    assert len({member["name"] for name in "xy" for member in compute.members(name)}) == 16
+
+
 def test_older_rules_of_bulk_mode(make_compute: MakeCompute) -> None:
     """With bulk_needs_assured_capacity, bulk mode is for reservation-bound and flex-start VMs alone."""
     compute = make_compute(bulk_needs_assured_capacity=True)
@@ -136,9 +146,9 @@ def test_a_slice_runs(compute: Compute) -> None:
     assert status["appliedAcceleratorTopologies"] == [{"acceleratorTopology": "4x4", "state": "ACTIVE"}]
     assert status["currentInstanceStatuses"] == {"running": 4}
     assert {member["currentAction"] for member in compute.members()} == {"NONE"}
-    names = [member["name"] for member in compute.members()]
-    assert len({*names}) == 4
-    assert all(name.startswith("group-") and len(name) == 10 for name in names)
+    given = [member["name"] for member in compute.members()]
+    assert len({*given}) == 4
+    assert all(name.startswith("group-") and len(name) == 10 for name in given)
     assert compute.get(f"{GROUPS}/group")["currentActions"]["none"] == 4
 
 
@@ -347,8 +357,8 @@ def test_slices_do_not_come_apart(compute: Compute, verb: str, wait_seconds: flo
     """What would leave a part of a slice is refused."""
     compute.slice()
     compute.pass_seconds(wait_seconds)
-    names = [member["name"] for member in compute.members()][:chosen] if chosen >= 0 else ["somebody"]
-    status, answer = compute("POST", f"{GROUPS}/group/{verb}", {"instances": names})
+    meant = [member["name"] for member in compute.members()][:chosen] if chosen >= 0 else ["somebody"]
+    status, answer = compute("POST", f"{GROUPS}/group/{verb}", {"instances": meant})
     assert status == 400
     assert text in answer["error"]["message"]
     assert compute.get(f"{GROUPS}/group")["targetSize"] == 4
@@ -358,8 +368,8 @@ def test_strangers_can_be_left_out(compute: Compute) -> None:
     """With skipInstancesOnValidationError, instances that are not of the group are passed over; bad links are not."""
     compute.slice()
     compute.pass_seconds(10)
-    names = [member["name"] for member in compute.members()]
-    body = {"instances": [*names, "somebody"], "skipInstancesOnValidationError": True}
+    mine = [member["name"] for member in compute.members()]
+    body = {"instances": [*mine, "somebody"], "skipInstancesOnValidationError": True}
     compute.do("POST", f"{GROUPS}/group/deleteInstances", body)
     assert compute.get(f"{GROUPS}/group")["targetSize"] == 0
     bad = {"instances": ["zones/us-east5-b/instances/x"], "skipInstancesOnValidationError": True}
