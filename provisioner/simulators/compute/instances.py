@@ -14,8 +14,8 @@ from typing import Any
 from provisioner.simulators.compute import errors
 from provisioner.simulators.compute.errors import Failure
 from provisioner.simulators.compute.ledger import Asked
-from provisioner.simulators.compute.managers import Parts
 from provisioner.simulators.compute.names import Scope
+from provisioner.simulators.compute.parts import Parts
 from provisioner.simulators.compute.records import INSTANCES, Machine, MachineStatus, Operation
 from provisioner.simulators.compute.templates import items_of
 

@@ -1,23 +1,21 @@
 """What may be asked of managed instance groups.
 
-"Handling": the operation of an insert ends when the group is there, those of deleteInstances, recreateInstances and
-resize when the action is scheduled; whether VMs are there or gone is told by the group and its managed instances
-(reference of instanceGroupManagers). The operation of a delete ends when all VMs are gone.
+The operation of an insert ends when the group is there, those of deleteInstances, recreateInstances and resize when the
+action is scheduled; whether VMs are there or gone is told by the group and its managed instances (reference of
+instanceGroupManagers). The operation of a delete ends when all VMs are gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from threading import RLock
 from typing import Any
 
-from provisioner.simulators.compute import errors, groups, names, templates
+from provisioner.simulators.compute import errors, groups, templates
 from provisioner.simulators.compute.errors import Failure
-from provisioner.simulators.compute.ledger import Asked, Ledger
-from provisioner.simulators.compute.lifecycle import Lifecycle
+from provisioner.simulators.compute.ledger import Asked
 from provisioner.simulators.compute.names import Scope
+from provisioner.simulators.compute.parts import Parts, check_name
 from provisioner.simulators.compute.records import (
     GROUPS,
     POLICIES,
@@ -29,28 +27,6 @@ from provisioner.simulators.compute.records import (
     Template,
 )
 from provisioner.simulators.compute.settings import ComputeSettings
-from provisioner.simulators.compute.store import Store
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What the parts of the world share."""
-
-    lock: RLock
-    settings: Callable[[], ComputeSettings]
-    now: Callable[[], datetime]
-    """Lets happen what is due and returns the time."""
-    store: Store
-    ledger: Ledger
-    life: Lifecycle
-
-
-def check_name(body: dict[str, Any]) -> None:
-    """Refuse a body without a name, or with a bad one."""
-    if "name" not in body:
-        raise errors.required("resource.name")
-    if not names.is_name(body["name"]):
-        raise errors.invalid("resource.name", body["name"], f"Must be a match of regex '{names.NAME_PATTERN}'")
 
 
 class Managers:

@@ -19,8 +19,9 @@ from provisioner.simulators.compute.faults import Fault
 from provisioner.simulators.compute.instances import Instances
 from provisioner.simulators.compute.ledger import Asked, Ledger
 from provisioner.simulators.compute.lifecycle import Lifecycle, MachineObserver
-from provisioner.simulators.compute.managers import Managers, Parts, check_name
+from provisioner.simulators.compute.managers import Managers
 from provisioner.simulators.compute.names import Scope
+from provisioner.simulators.compute.parts import Parts, check_name
 from provisioner.simulators.compute.records import (
     POLICIES,
     TEMPLATES,
