@@ -22,6 +22,7 @@ from provisioner.admission.review import (
 )
 from provisioner.runtime.endpoints import Endpoint, Later, Work
 from provisioner.runtime.pages import Content
+from provisioner.runtime.repeats import Repeats, place_of
 
 _log = structlog.get_logger(__name__)
 _JSON = "application/json"
@@ -49,6 +50,7 @@ class Hook:
 
 def endpoint_of(hook: Hook, observer: Observer, *, clock: Callable[[], float] = time.perf_counter) -> Endpoint:
     """Return the endpoint of a webhook: any body gets a valid answer."""
+    repeats = Repeats()
 
     def begin(body: bytes, since: float) -> Content | Later:
         try:
@@ -63,8 +65,8 @@ def endpoint_of(hook: Hook, observer: Observer, *, clock: Callable[[], float] = 
             try:
                 outcome, given = _judged(judge(), head)
                 encoded = encode_answer(head, given)
-            except Exception:  # noqa: BLE001 - the edge of the process: whatever fails, the API server gets an answer
-                outcome, encoded = "failed", encode_answer(head, _failed(hook, head))
+            except Exception as error:  # noqa: BLE001 - the edge of the process: the API server gets an answer
+                outcome, encoded = "failed", encode_answer(head, _failed(hook, head, error, repeats))
             observer.reviewed(hook.name, outcome, clock() - since)
             return Content(body=encoded, media_type=_JSON)
 
@@ -88,9 +90,12 @@ def _raise(error: Exception) -> NoReturn:
     raise error
 
 
-def _failed(hook: Hook, request: Request) -> Answer:
-    """Log what is being handled; return what is answered then."""
-    _log.exception("webhook.failed", hook=hook.name, kind=request.kind, namespace=request.namespace)
+def _failed(hook: Hook, request: Request, error: Exception, repeats: Repeats) -> Answer:
+    """Log a failure unless it repeats; return what is answered then."""
+    left_out = repeats.left_out(place_of(error))
+    if left_out is not None:
+        about = {"hook": hook.name, "kind": request.kind, "namespace": request.namespace}
+        _log.error("webhook.failed", **about, left_out=left_out, exc_info=error)
     text = f"tpu-provisioner: the webhook {hook.name} failed, see its log"
     return Answer(denied=text) if hook.strict else Answer(warnings=(f"{text}; nothing was changed",))
 

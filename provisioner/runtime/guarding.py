@@ -10,6 +10,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from provisioner.runtime.repeats import Repeats, place_of
+
 _log = structlog.get_logger(__name__)
 
 
@@ -19,6 +21,7 @@ class Guarded:
     def __init__(self, app: ASGIApp, *, body_bytes: int, draining: Callable[[], bool]) -> None:
         """While `draining`, each answer is the last of its connection."""
         self._draining = draining
+        self._repeats = Repeats()
         self._app = RequestBodyLimitMiddleware(app, max_body_size=body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -47,8 +50,11 @@ class Guarded:
         except ClientDisconnect:
             # The app was reading the body.
             return
-        except Exception:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001
             # The edge of the process: whatever fails in an app, the client gets an answer.
-            _log.exception("http_request.failed", method=scope["method"], path=scope["path"])
+            left_out = self._repeats.left_out(place_of(error))
+            if left_out is not None:
+                about = {"method": scope["method"], "path": scope["path"]}
+                _log.error("http_request.failed", **about, left_out=left_out, exc_info=error)
             if not started:
                 await PlainTextResponse("internal error; see the log\n", 500)(scope, receive, send_and_close)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from provisioner.admission.hooks import Hook, endpoint_of
 from provisioner.admission.patch import Operation, PatchError, apply_patch, pointer
@@ -289,3 +290,19 @@ def test_a_value_in_several_places_changes_in_one_alone():
     )
     assert after == {"a": {"env": [1, 2]}, "b": {"env": [1]}, "c": 3}
     assert before == {"a": {"env": [1]}, "b": {"env": [1]}}
+
+
+def test_a_flood_of_one_failure_is_one_line_of_the_log_and_each_review_is_answered():
+    def respond(request: Request) -> Answer:
+        raise KeyError(request.uid)
+
+    counted = Counted()
+    endpoint = endpoint_of(Hook(name="pods", path="/mutate", answer=respond), counted)
+    with capture_logs() as lines:
+        for number in range(200):
+            content = answer_of(endpoint, json.dumps(review(uid=str(number))).encode())
+            assert json.loads(content.body)["response"]["uid"] == str(number)
+    assert counted.outcomes == ["failed"] * 200
+    (line,) = lines
+    assert (line["event"], line["hook"], line["kind"], line["left_out"]) == ("webhook.failed", "pods", "Pod", 0)
+    assert isinstance(line["exc_info"], KeyError)

@@ -1,0 +1,52 @@
+"""Failures that repeat: which of them are worth a line of the log, so that a flood of one does not flood the log."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+_EVERY_SECONDS = 60.0
+#: Kinds of failures that are told apart; of more the one that was heard of first is forgotten.
+_MOST = 64
+
+
+@dataclass(slots=True)
+class _Told:
+    at: float
+    left_out: int = 0
+
+
+class Repeats:
+    """Counts failures by kind; used from any thread."""
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._told: dict[Hashable, _Told] = {}
+
+    def left_out(self, kind: Hashable) -> int | None:
+        """Count a failure: return how many of its kind were left out before this one; None: leave this one out, too.
+
+        The first of a kind is told, and then one a minute.
+        """
+        now = self._monotonic()
+        with self._lock:
+            told = self._told.get(kind)
+            if told is not None and now - told.at < _EVERY_SECONDS:
+                told.left_out += 1
+                return None
+            if told is None and len(self._told) >= _MOST:
+                del self._told[next(iter(self._told))]
+            self._told[kind] = _Told(now)
+            return told.left_out if told is not None else 0
+
+
+def place_of(error: BaseException) -> Hashable:
+    """Return the type of an exception and the line that raised it: equal for the repeats of one failure."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace is not None else None
+    return type(error), where
