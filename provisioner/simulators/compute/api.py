@@ -48,7 +48,7 @@ _ALL = (
         (ZONES,),
         (("GET", "", "list"), ("GET", "/NAME", "get"), ("POST", "/NAME/setMetadata", "setMetadata")),
     ),
-    (RESERVATIONS, RESERVATIONS, (ZONES,), (("GET", "/NAME", "get"),)),
+    (RESERVATIONS, RESERVATIONS, (ZONES,), (("GET", "", "list"), ("GET", "/NAME", "get"))),
     (OPERATIONS, "zoneOperations", (ZONES,), _OPERATION_CALLS),
     (OPERATIONS, "regionOperations", (REGIONS,), _OPERATION_CALLS),
     (OPERATIONS, "globalOperations", (GLOBAL,), _OPERATION_CALLS),
@@ -68,6 +68,7 @@ _LIST_KINDS = {
     "instanceTemplates.list": "instanceTemplateList",
     "instanceGroupManagers.list": "instanceGroupManagerList",
     "instances.list": "instanceList",
+    "reservations.list": "reservationList",
 }
 
 
@@ -118,7 +119,10 @@ class Api:
             "instances.list": lambda scope, _, request: self._page(
                 "instances.list", scope, world.instances.in_zone(scope), wire.machine_body, request
             ),
-            "reservations.get": lambda scope, name, _: world.reservation(scope, name),
+            "reservations.get": lambda scope, name, _: wire.reservation_body(world.reservation(scope, name)),
+            "reservations.list": lambda scope, _, request: self._page(
+                "reservations.list", scope, world.reservations(scope), wire.reservation_body, request
+            ),
             "operations.get": self.operation,
             "operations.wait": self.operation,
             "operations.list": lambda scope, _, request: self._page(

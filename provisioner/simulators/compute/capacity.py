@@ -16,7 +16,7 @@ from provisioner.simulators.compute import errors, names
 from provisioner.simulators.compute.errors import Failure
 from provisioner.simulators.compute.faults import CAPACITY_FAULTS, Fault, FaultKind, Target
 from provisioner.simulators.compute.names import Scope
-from provisioner.simulators.compute.records import RESERVATIONS, Group, Machine
+from provisioner.simulators.compute.records import RESERVATIONS, Group, Machine, Reservation
 from provisioner.simulators.compute.settings import ComputeSettings
 from provisioner.simulators.http.faults import FaultBook
 from provisioner.simulators.machines import find_machine
@@ -122,26 +122,25 @@ class Market:
         )
         return stockout(group.scope, terms.machine_type, salt=group.name) if taken + count > room else None
 
-    def reservation_body(self, scope: Scope, name: str) -> dict[str, Any]:
-        """Return the body of a reservation."""
-        path = scope.resource(RESERVATIONS, name)
+    def reservation(self, scope: Scope, name: str) -> Reservation:
+        """Return a reservation as it is now."""
         found = find_reservation(self._settings(), scope, name)
         if found is None:
-            raise errors.not_found(path)
-        return {
-            "kind": "compute#reservation",
-            "id": str(names.number_of(path)),
-            "selfLink": f"{names.COMPUTE_API}/{path}",
-            "zone": scope.link,
-            "name": name,
-            "status": found.get("status", "READY"),
-            "specificReservationRequired": True,
-            "specificReservation": {
-                "count": str(found["count"]),
-                "inUseCount": str(self.in_use(scope.location, f"{scope.project}/{name}")),
-                "instanceProperties": {"machineType": found["machine_type"]},
-            },
-        }
+            raise errors.not_found(scope.resource(RESERVATIONS, name))
+        return Reservation(
+            scope=scope,
+            name=name,
+            machine_type=str(found["machine_type"]),
+            count=int(found["count"]),
+            in_use=self.in_use(scope.location, f"{scope.project}/{name}"),
+            status=str(found.get("status", "READY")),
+        )
+
+    def reservations(self, scope: Scope) -> list[Reservation]:
+        """Return the reservations of a zone."""
+        places = {f"{scope.project}/{scope.location}", scope.location}
+        keys = (key.rpartition("/") for key in self._settings().reservations)
+        return [self.reservation(scope, name) for name in sorted({name for place, _, name in keys if place in places})]
 
 
 def find_reservation(settings: ComputeSettings, scope: Scope, name: str) -> dict[str, Any] | None:

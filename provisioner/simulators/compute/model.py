@@ -29,6 +29,7 @@ from provisioner.simulators.compute.records import (
     MachineView,
     Operation,
     Policy,
+    Reservation,
     Resource,
     Template,
     view_of,
@@ -167,11 +168,17 @@ class World:
 
     # -- reservations and operations -----------------------------------------------------------------------------
 
-    def reservation(self, scope: Scope, name: str) -> dict[str, Any]:
-        """Return the body of a reservation."""
+    def reservation(self, scope: Scope, name: str) -> Reservation:
+        """Return a reservation."""
         with self._lock:
             self.now()
-            return self._market.reservation_body(scope, name)
+            return self._market.reservation(scope, name)
+
+    def reservations(self, scope: Scope) -> list[Reservation]:
+        """Return the reservations of a zone."""
+        with self._lock:
+            self.now()
+            return self._market.reservations(scope)
 
     def operation(self, scope: Scope, name: str) -> Operation:
         """Return an operation of a scope."""

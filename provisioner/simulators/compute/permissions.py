@@ -41,6 +41,7 @@ PERMISSIONS = {
     "instances.list": ("compute.instances.list",),
     "instances.setMetadata": ("compute.instances.setMetadata", "iam.serviceAccounts.actAs"),
     "reservations.get": ("compute.reservations.get",),
+    "reservations.list": ("compute.reservations.list",),
     "zoneOperations.get": ("compute.zoneOperations.get",),
     "zoneOperations.list": ("compute.zoneOperations.list",),
     "zoneOperations.wait": ("compute.zoneOperations.get",),

@@ -158,6 +158,18 @@ class Terms:
         return self.model == FLEX_START
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """A reservation at a moment; `in_use` counts its VMs."""
+
+    scope: Scope
+    name: str
+    machine_type: str
+    count: int
+    in_use: int
+    status: str
+
+
 @dataclass(kw_only=True, eq=False)
 class Template(Resource):
     """An instance template."""

@@ -12,6 +12,7 @@ from provisioner.simulators.compute.names import COMPUTE_API, REGIONS, ZONES, Sc
 from provisioner.simulators.compute.records import (
     INSTANCES,
     OPERATIONS,
+    RESERVATIONS,
     Group,
     Machine,
     MachineStatus,
@@ -19,6 +20,7 @@ from provisioner.simulators.compute.records import (
     Operation,
     OperationStatus,
     Policy,
+    Reservation,
     Resource,
     Template,
 )
@@ -216,6 +218,25 @@ def machine_body(machine: Machine) -> dict[str, Any]:
         "fingerprint": names.fingerprint([machine.status, machine.revision, machine.boots], 0),
         **started,
         **stopped,
+    }
+
+
+def reservation_body(reservation: Reservation) -> dict[str, Any]:
+    """Return a Reservation."""
+    path = reservation.scope.resource(RESERVATIONS, reservation.name)
+    return {
+        "kind": "compute#reservation",
+        "id": str(names.number_of(path)),
+        "selfLink": link(path),
+        "name": reservation.name,
+        "status": reservation.status,
+        "specificReservationRequired": True,
+        "specificReservation": {
+            "count": str(reservation.count),
+            "inUseCount": str(reservation.in_use),
+            "instanceProperties": {"machineType": reservation.machine_type},
+        },
+        **_located(reservation.scope),
     }
 
 

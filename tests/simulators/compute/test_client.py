@@ -137,7 +137,9 @@ def test_resources_are_read_whole(google: Google) -> None:
     assert manager.status.current_instance_statuses.running == 4
     google.assert_read_whole(manager)
     assert [item.name for item in groups.list(**ZONE)] == ["group"]
-    reservation = google(compute_v1.ReservationsClient).get(**ZONE, reservation="res")
+    reservations = google(compute_v1.ReservationsClient)
+    assert [item.name for item in reservations.list(**ZONE)] == ["res"]
+    reservation = reservations.get(**ZONE, reservation="res")
     assert (reservation.specific_reservation.in_use_count, reservation.status) == (4, "READY")
     google.assert_read_whole(reservation)
 

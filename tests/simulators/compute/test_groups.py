@@ -264,6 +264,8 @@ def test_a_reservation_is_used_and_given_back(make_compute: MakeCompute) -> None
     compute.pass_seconds(20)
     assert compute.statuses("second") == ["RUNNING"] * 4
     assert compute("GET", f"{PROJECT}/zones/us-east5-b/reservations/res")[0] == 404
+    assert [item["name"] for item in compute.get(f"{PROJECT}/zones/us-east5-a/reservations")["items"]] == ["res"]
+    assert "items" not in compute.get(f"{PROJECT}/zones/us-east5-b/reservations")
 
 
 def test_a_shared_reservation_is_of_another_project(make_compute: MakeCompute) -> None:
@@ -340,6 +342,17 @@ def test_queued_instances_are_deleted_by_name(compute: Compute) -> None:
     compute.slice()
     compute.do("POST", f"{GROUPS}/group/deleteInstances", {"instances": [m["name"] for m in compute.members()]})
     assert (compute.members(), compute.status()["bulkInstanceOperation"]) == ([], {"inProgress": False})
+
+
+def test_a_wait_is_cancelled_by_size_0(compute: Compute) -> None:
+    """As "View or cancel bulk creation" has it: the placeholders go, and the group is stable and empty."""
+    compute.world.faults.add(Fault(kind=FaultKind.STOCKOUT))
+    compute.slice()
+    compute.do("POST", f"{GROUPS}/group/resize?size=0")
+    assert (compute.members(), compute.status()["isStable"]) == ([], True)
+    compute.world.faults.clear()
+    compute.pass_seconds(60)
+    assert compute.members() == []
 
 
 @pytest.mark.parametrize(

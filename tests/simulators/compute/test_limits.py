@@ -78,6 +78,7 @@ def calls(instance: str, metadata: Any) -> dict[str, tuple[str, str, Any]]:
         "instances.get": ("GET", f"{INSTANCES}/{instance}", None),
         "instances.list": ("GET", INSTANCES, None),
         "instances.setMetadata": ("POST", f"{INSTANCES}/{instance}/setMetadata", metadata),
+        "reservations.list": ("GET", f"{PROJECT}/zones/us-east5-a/reservations", None),
         "reservations.get": ("GET", f"{PROJECT}/zones/us-east5-a/reservations/res", None),
     }
 
