@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from provisioner import constants
+from provisioner.kube.watches import MAX_SILENCE_SECONDS
 from provisioner.model.capacity import FailureKind
 from provisioner.slices.metrics import PREFIX
-from provisioner.slices.observe import MAX_SILENCE_SECONDS
 
 _DEPLOY = Path(__file__).parent
 #: The chart can read no file outside of its own folder.

@@ -22,6 +22,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+#: API servers send a bookmark about every minute: a watch that is silent for longer than two is not to be trusted.
+MAX_SILENCE_SECONDS = 150.0
 
 
 class Watch(Protocol[T_co]):
@@ -122,6 +124,15 @@ class CombinedWatch(Generic[T]):
     def seen_deleted(self, uid: str) -> bool:
         """Whether any part saw an object being deleted, or wanted no more."""
         return any(part.seen_deleted(uid) for part in self.parts)
+
+
+def doubt_of(name: str, watch: Watch[object]) -> str:
+    """Say why nothing may be decided on what a watch shows; empty: it may. `name` is what it watches."""
+    if not watch.synced:
+        return watch.problem or f"the {name} are not listed yet"
+    if not watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):
+        return watch.problem or f"nothing was received about the {name} for {MAX_SILENCE_SECONDS:.0f} s"
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

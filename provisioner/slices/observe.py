@@ -10,6 +10,7 @@ from types import MappingProxyType
 import structlog
 
 from provisioner import kube
+from provisioner.kube.watches import MAX_SILENCE_SECONDS, doubt_of
 from provisioner.model.capacity import Node, NodePool, PoolName
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, Workload, WorkloadKind
@@ -21,8 +22,6 @@ from provisioner.workloads.watches import watch_pods, watch_workloads
 
 _log = structlog.get_logger(__name__)
 
-#: API servers send a bookmark about every minute: a watch that is silent for longer than two is not to be trusted.
-MAX_SILENCE_SECONDS = 150.0
 #: Watches without which everything else is served, by their names.
 _OPTIONAL = frozenset(kind.resource for kind in KINDS.values() if kind.optional)
 #: After a failed list the next is tried after this long, doubled by each further failure up to the cap.
@@ -137,15 +136,12 @@ def not_synced(watches: Watches) -> tuple[str, ...]:
     The first answer about each kind is waited for, even if it is only that there are none or that they may not be read:
     what an earlier process noted of their slices would be forgotten.
     """
-    reasons = []
-    for name, watch in watches.named().items():
-        if name in _OPTIONAL and (watch.synced or watch.problem):
-            continue
-        if not watch.synced:
-            reasons.append(watch.problem or f"the {name} are not listed yet")
-        elif not watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):
-            reasons.append(watch.problem or f"nothing was received about the {name} for {MAX_SILENCE_SECONDS:.0f} s")
-    return tuple(reasons)
+    doubts = (
+        doubt_of(name, watch)
+        for name, watch in watches.named().items()
+        if not (name in _OPTIONAL and (watch.synced or watch.problem))
+    )
+    return tuple(filter(None, doubts))
 
 
 def unknown_kinds(watches: Watches) -> frozenset[WorkloadKind]:

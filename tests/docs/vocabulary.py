@@ -19,14 +19,20 @@ _LEVELS = frozenset({"warning", "error", "exception", "critical"})
 _READINESS = {
     "runtime/status.py": ({"_text", "PlainTextResponse"}, {"stopped"}),
     "webhook/app.py": (set[str](), {"_STOPPED", "_DATED"}),
-    "slices/observe.py": ({"append"}, {"problem"}),
+    "nodegroups/observe.py": (set[str](), {"problem"}),
+    "slices/observe.py": (set[str](), {"problem"}),
     "kube/reflector.py": ({"_set_problem", "_absent", "_fruitless"}, {"problem"}),
     "kube/watches.py": (set[str](), {"problem"}),
     "slices/suppliers/gke/identity_check.py": ({"_set_problem"}, {"problem"}),
     "slices/suppliers/gke/identity.py": (set[str](), {"doubt"}),
 }
 #: Lines of a function that says what is wrong.
-_WORDED_BY = {"slices/suppliers/gke/identity_check.py": {"autopilot_refusal"}, "webhook/app.py": {"problems"}}
+_WORDED_BY = {
+    "kube/watches.py": {"doubt_of"},
+    "nodegroups/observe.py": {"doubt"},
+    "slices/suppliers/gke/identity_check.py": {"autopilot_refusal"},
+    "webhook/app.py": {"problems"},
+}
 #: What these answer is for pages that are not there.
 _NOT_OF_A_PROBE = frozenset({"reject", "fail"})
 #: In place of what is filled in.

@@ -12,9 +12,10 @@ import pytest
 
 from provisioner import constants, kube, localcluster
 from provisioner.kube.protocol import collection_path, object_path
+from provisioner.kube.watches import MAX_SILENCE_SECONDS
 from provisioner.localcluster import recipes
 from provisioner.rehearsal import ProvisionerProcess
-from provisioner.slices.observe import MAX_SILENCE_SECONDS, Watches, not_synced
+from provisioner.slices.observe import Watches, not_synced
 from provisioner.workloads import JOBSET
 from provisioner.workloads.watches import watch_pods, watch_workloads
 from tests.e2e.kit import Ground, await_round, foreign_pod, logged, metric, metrics, moment, ready

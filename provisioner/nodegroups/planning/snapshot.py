@@ -87,7 +87,7 @@ class Snapshot:
     templates: tuple[InstanceTemplate, ...] = ()
     managers: tuple[ManagedInstanceGroup, ...] = ()
     nodes: tuple[Node, ...] = ()
-    #: All pods on these nodes.
+    #: Those on these nodes that may need them: unfinished, and not such as end with their node.
     pods: tuple[Pod, ...] = ()
     #: All Secrets that carry the labels of a group.
     tokens: tuple[Token, ...] = ()

@@ -1,0 +1,269 @@
+"""Observing: the caches of Kubernetes and what is known of the cluster, put together into a snapshot.
+
+- Of Secrets, only bootstrap tokens that carry the labels of a group are asked for.
+- Nodes cannot be selected by their providerID: all are watched, and those that are no machines of Compute Engine and
+  carry no labels of ours are dropped as they come. A report of a kubelet that changes nothing wakes nobody.
+- Pods cannot be selected by many nodes. Asked for are those that are bound, unfinished and of no DaemonSet (which are
+  most pods of a cluster of many nodes); kept are those that ask for chips, are let on nodes with TPUs, or are on a node
+  of a group. So the memory depends on what may run on TPU nodes, not on the size of the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import structlog
+
+from provisioner import kube
+from provisioner.kube import fields
+from provisioner.kube.protocol import Timeouts, object_path
+from provisioner.kube.watches import UNFINISHED, doubt_of
+from provisioner.nodegroups import device_plugin
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.parse import parse_group, parse_manager, parse_policy, parse_template
+from provisioner.nodegroups.api.types import (
+    InstanceTemplate,
+    Kind,
+    ManagedInstanceGroup,
+    TpuNodeGroup,
+    WorkloadPolicy,
+)
+from provisioner.nodegroups.bootstrap import cluster as bootstrap_cluster
+from provisioner.nodegroups.bootstrap import tokens
+from provisioner.nodegroups.planning.snapshot import Cluster, DevicePlugin, Node, Pod, Snapshot, Token
+from provisioner.nodegroups.reading import (
+    API_ROOT,
+    APPS_ROOT,
+    may_be_of_a_group,
+    parse_device_plugin,
+    parse_node,
+    parse_pod,
+    tolerates_tpu_nodes,
+)
+
+_log = structlog.get_logger(__name__)
+
+_INSTALL_HINT = "install the definitions of node groups"
+#: Set by Kubernetes on pods of DaemonSets, and on no other.
+_OF_A_DAEMON_SET = "pod-template-generation"
+#: What is known of the cluster is read again so often; after a failure after a second, doubled by each further one.
+_REREAD_SECONDS = 600.0
+_RETRY_SECONDS = 1.0
+_RETRY_CAP_SECONDS = 60.0
+#: The loop waits for these reads.
+_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watches:
+    """The list-watches of one controller."""
+
+    groups: kube.Watch[TpuNodeGroup]
+    policies: kube.Watch[WorkloadPolicy]
+    templates: kube.Watch[InstanceTemplate]
+    managers: kube.Watch[ManagedInstanceGroup]
+    nodes: kube.Watch[Node]
+    pods: kube.Watch[Pod]
+    tokens: kube.Watch[Token]
+    device_plugin: kube.Watch[DevicePlugin]
+
+    def named(self) -> dict[str, kube.Watch[object]]:
+        """All of them, by the name of what they watch."""
+        return {
+            Kind.TPU_NODE_GROUP.plural: self.groups,
+            Kind.WORKLOAD_POLICY.plural: self.policies,
+            Kind.INSTANCE_TEMPLATE.plural: self.templates,
+            Kind.MANAGED_INSTANCE_GROUP.plural: self.managers,
+            "nodes": self.nodes,
+            "pods": self.pods,
+            "secrets": self.tokens,
+            "daemonsets": self.device_plugin,
+        }
+
+
+def make_watches(
+    api: kube.Api, on_change: Callable[[], None], *, options: kube.WatchOptions = kube.WATCH_DEFAULTS
+) -> Watches:
+    """Make the list-watches; they are not started yet."""
+
+    def of_kind(kind: Kind) -> kube.Collection:
+        return kube.Collection(name=kind.plural, resource=kind.plural, root=API_ROOT, install_hint=_INSTALL_HINT)
+
+    nodes: kube.Watch[Node] = kube.ListWatch(
+        api,
+        kube.Collection(name="nodes", resource="nodes"),
+        parse=_wanted_node,
+        quiet=_differ_by_version_alone,
+        on_change=on_change,
+        options=options,
+    )
+    return Watches(
+        groups=kube.ListWatch(
+            api, of_kind(Kind.TPU_NODE_GROUP), parse=parse_group, on_change=on_change, options=options
+        ),
+        policies=kube.ListWatch(
+            api, of_kind(Kind.WORKLOAD_POLICY), parse=parse_policy, on_change=on_change, options=options
+        ),
+        templates=kube.ListWatch(
+            api, of_kind(Kind.INSTANCE_TEMPLATE), parse=parse_template, on_change=on_change, options=options
+        ),
+        managers=kube.ListWatch(
+            api, of_kind(Kind.MANAGED_INSTANCE_GROUP), parse=parse_manager, on_change=on_change, options=options
+        ),
+        nodes=nodes,
+        pods=kube.ListWatch(
+            api,
+            kube.Collection(
+                name="pods",
+                resource="pods",
+                query={"labelSelector": f"!{_OF_A_DAEMON_SET}", "fieldSelector": f"spec.nodeName!=,{UNFINISHED}"},
+            ),
+            parse=lambda raw: _wanted_pod(raw, nodes),
+            on_change=on_change,
+            options=options,
+        ),
+        tokens=kube.ListWatch(
+            api,
+            kube.Collection(
+                name="secrets",
+                resource="secrets",
+                namespace=tokens.NAMESPACE,
+                query={
+                    "labelSelector": f"{names.GROUP_NAMESPACE},{names.GROUP_NAME}",
+                    "fieldSelector": f"type={tokens.SECRET_TYPE}",
+                },
+            ),
+            parse=tokens.parse_secret,
+            on_change=on_change,
+            options=options,
+        ),
+        device_plugin=kube.ListWatch(
+            api,
+            kube.Collection(
+                name="daemonsets",
+                resource="daemonsets",
+                root=APPS_ROOT,
+                namespace=device_plugin.NAMESPACE,
+                query={"fieldSelector": f"metadata.name={device_plugin.NAME}"},
+            ),
+            parse=parse_device_plugin,
+            on_change=on_change,
+            options=options,
+        ),
+    )
+
+
+def _wanted_node(raw: object) -> Node | None:
+    node = parse_node(raw)
+    return node if may_be_of_a_group(node) else None
+
+
+def _differ_by_version_alone(before: Node, after: Node) -> bool:
+    return replace(before, resource_version=after.resource_version) == after
+
+
+def _wanted_pod(raw: object, nodes: kube.Watch[Node]) -> Pod | None:
+    pod = parse_pod(raw)
+    if pod.bound_to_node or not pod.node:
+        return None
+    if pod.chips or tolerates_tpu_nodes(raw):
+        return pod
+    # It was there before the taint.
+    node = nodes.records().get(("", pod.node))
+    return pod if node is not None and names.GROUP_NAME in node.labels else None
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterReader:
+    """What machines have to know of the cluster, as last read. Used by the loop's thread alone."""
+
+    api: kube.Api
+    clock: Callable[[], datetime]
+    #: The project that the provisioner itself runs in.
+    project: str
+    #: What settings say instead of the cluster; empty where they do not.
+    api_server: str = ""
+    kubernetes_version: str = ""
+    #: None until the first success.
+    cluster: Cluster | None = None
+    #: Why the last attempt failed; empty when it did not.
+    problem: str = ""
+    failures: int = 0
+    tried_at: datetime = field(default=datetime.min.replace(tzinfo=UTC))
+
+    def due_in_seconds(self, now: datetime) -> float:
+        """Return in how many seconds it has to be read again; 0 or less: now."""
+        pause = _REREAD_SECONDS
+        if self.failures:
+            pause = min(_RETRY_CAP_SECONDS, _RETRY_SECONDS * 2.0 ** min(self.failures - 1, 10))
+        passed = (now - self.tried_at).total_seconds()
+        # Somebody may have set the clock back.
+        return pause - passed if passed >= 0 else 0.0
+
+    def read(self) -> None:
+        """Read all of it: four calls at most. Where one fails, what was known before stays."""
+        self.tried_at = self.clock()
+        try:
+            self.cluster = self._read()
+        except kube.ClusterError as error:
+            self.failures += 1
+            if not self.problem:
+                _log.warning("cluster.not_read", error=str(error))
+            self.problem = f"what machines have to know of the cluster cannot be read: {error}"
+        else:
+            if self.problem:
+                _log.info("cluster.read_again", failures=self.failures)
+            self.problem, self.failures = "", 0
+
+    def doubt(self) -> str:
+        """Say why nothing may be decided yet; empty: it may. What was read once is good for now."""
+        if self.cluster is not None:
+            return ""
+        return self.problem or "what machines have to know of the cluster is not read yet"
+
+    def _read(self) -> Cluster:
+        namespace = self.api.get(object_path("namespaces", tokens.NAMESPACE), timeouts=_TIMEOUTS)
+        uid = fields.name(fields.mapping(namespace.get("metadata")).get("uid"))
+        if not uid:
+            raise kube.Malformed(f"namespace {tokens.NAMESPACE} has no uid")
+        return Cluster(
+            uid=uid,
+            project=self.project,
+            ca_hash=bootstrap_cluster.ca_hash_of(self._config_map(bootstrap_cluster.ROOT_CA)),
+            api_server=self.api_server
+            or bootstrap_cluster.api_server_of(self._config_map(bootstrap_cluster.CLUSTER_INFO)),
+            kubernetes_version=self.kubernetes_version
+            or bootstrap_cluster.kubernetes_version_of(self.api.get("/version", timeouts=_TIMEOUTS)),
+        )
+
+    def _config_map(self, place: tuple[str, str]) -> object:
+        """Read a ConfigMap; one that is not there says nothing, as on a cluster that kubeadm did not make."""
+        namespace, name = place
+        try:
+            return self.api.get(object_path("configmaps", name, namespace=namespace), timeouts=_TIMEOUTS)
+        except kube.NotFound:
+            return {}
+
+
+def not_synced(watches: Watches) -> tuple[str, ...]:
+    """Say why the caches must not be decided on; empty: they may."""
+    return tuple(filter(None, (doubt_of(name, watch) for name, watch in watches.named().items())))
+
+
+def take_snapshot(watches: Watches, cluster: ClusterReader, live: frozenset[str] = frozenset()) -> Snapshot:
+    """Put together what one decision sees."""
+    return Snapshot(
+        cluster=cluster.cluster or Cluster(uid=""),
+        groups=tuple(watches.groups.records().values()),
+        policies=tuple(watches.policies.records().values()),
+        templates=tuple(watches.templates.records().values()),
+        managers=tuple(watches.managers.records().values()),
+        nodes=tuple(watches.nodes.records().values()),
+        pods=tuple(watches.pods.records().values()),
+        tokens=tuple(watches.tokens.records().values()),
+        device_plugin=next(iter(watches.device_plugin.records().values()), None),
+        live=live,
+        not_synced=tuple(filter(None, (*not_synced(watches), cluster.doubt()))),
+    )

@@ -1,0 +1,359 @@
+"""What one decision sees: narrow records of what concerns node groups, and nothing that is not to be trusted."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from provisioner import kube
+from provisioner.kube.protocol import object_path
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.bootstrap import tokens
+from provisioner.nodegroups.device_plugin import Images, manifest
+from provisioner.nodegroups.observe import ClusterReader, Watches, make_watches, not_synced, take_snapshot
+from provisioner.nodegroups.planning.snapshot import Cluster, Snapshot
+from provisioner.nodegroups.reading import API_ROOT
+from tests.support.clock import FakeClock
+from tests.support.kube import FakeKube
+from tests.support.nodegroup_world import (
+    GROUP,
+    LABELS,
+    NAMESPACE,
+    kind_path,
+    raw_kind,
+    raw_machine_node,
+    raw_pod_on,
+)
+
+TOLERATION = {"key": "google.com/tpu", "operator": "Exists"}
+SECRETS = "/api/v1/namespaces/kube-system/secrets"
+
+
+class World:
+    """Watches that are stepped by hand, and a reader of the cluster."""
+
+    def __init__(self) -> None:
+        self.kube, self.clock = FakeKube(), FakeClock()
+        self.changes = 0
+        options = kube.WatchOptions(clock=self.clock)
+        self.watches: Watches = make_watches(self.kube, self._changed, options=options)
+        self.reader = ClusterReader(api=self.kube, clock=self.clock.now, project="research-project")
+        self.kube.put_object(
+            "/api/v1/namespaces/kube-system", {"metadata": {"name": "kube-system", "uid": "cluster-uid"}}
+        )
+        self.kube.put_object("/version", {"major": "1", "minor": "31", "gitVersion": "v1.31.4"})
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def step(self, *only: str) -> None:
+        """Let the watches, or some of them, take their next step."""
+        for name, watch in self.watches.named().items():
+            if not only or name in only:
+                watch.step()  # type: ignore[attr-defined]
+
+    def play(self, name: str, *lines: dict[str, Any]) -> None:
+        """Let one watch be told these events."""
+        watch = self.watches.named()[name]
+        self.kube.script(watch.path, *lines)  # type: ignore[attr-defined]
+        watch.step()  # type: ignore[attr-defined]
+
+    def snapshot(self) -> Snapshot:
+        """Return what a decision sees."""
+        return take_snapshot(self.watches, self.reader, frozenset({"a call"}))
+
+    def put_node(self, name: str = "m-0", **parts: Any) -> dict[str, Any]:
+        """Put the node of a machine."""
+        return self.kube.put_object(object_path("nodes", name), raw_machine_node(name, **parts))
+
+    def put_pod(self, node: str = "m-0", name: str = "train-0", **parts: Any) -> None:
+        """Put a pod."""
+        self.kube.put_object(object_path("pods", name, namespace=NAMESPACE), raw_pod_on(node, name, **parts))
+
+    def put_secret(self, name: str = "bootstrap-token-abcdef", **changes: Any) -> None:
+        """Put a token of a machine as the API server gives it."""
+        raw = tokens.secret_of(
+            "abcdef.0123456789abcdef", group=LABELS, machine="m-0", machine_id="17", expires_at=self.clock.now()
+        )
+        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in raw.pop("stringData").items()}
+        metadata = {**raw["metadata"], "name": name, **changes.pop("metadata", {})}
+        self.kube.put_object(f"{SECRETS}/{name}", {**raw, "data": encoded, **changes, "metadata": metadata})
+
+
+@pytest.fixture
+def world() -> World:
+    """An empty cluster."""
+    return World()
+
+
+def event(kind: str, raw: dict[str, Any]) -> dict[str, Any]:
+    """Return a watch event."""
+    return {"type": kind, "object": raw}
+
+
+def test_everything_of_a_group_is_seen(world: World) -> None:
+    """The four kinds, nodes, pods, tokens, the device plugin, the cluster, and what is under way."""
+    for kind in Kind:
+        world.kube.put_object(kind_path(kind), raw_kind(kind))
+    world.put_node()
+    world.put_pod()
+    world.put_secret()
+    made = manifest(Images(plugin="p"))
+    world.kube.put_object("/apis/apps/v1/namespaces/kube-system/daemonsets/tpu-device-plugin", made)
+    world.step()
+    world.reader.read()
+    seen = world.snapshot()
+    assert seen.not_synced == ()
+    found = [*seen.groups, *seen.policies, *seen.templates, *seen.managers]
+    assert [each.meta.name for each in found] == [GROUP] * 4
+    assert [node.name for node in seen.nodes] == ["m-0"]
+    assert [pod.name for pod in seen.pods] == ["train-0"]
+    assert [token.value for token in seen.tokens] == ["abcdef.0123456789abcdef"]
+    assert seen.device_plugin is not None
+    assert (seen.cluster.uid, seen.live) == ("cluster-uid", {"a call"})
+
+
+def test_an_empty_cluster_is_seen_as_empty(world: World) -> None:
+    """And may be decided on."""
+    world.step()
+    world.reader.read()
+    assert world.snapshot() == Snapshot(
+        cluster=Cluster(uid="cluster-uid", project="research-project", kubernetes_version="1.31"),
+        live=frozenset({"a call"}),
+    )
+
+
+# --- what is asked for ---
+
+
+def test_secrets_of_others_are_never_asked_for(world: World) -> None:
+    """They would all be in the memory of this process, and any that is no bootstrap token of a group is dropped."""
+    world.put_secret()
+    world.put_secret("unlabelled", metadata={"labels": {}})
+    world.put_secret("half-labelled", metadata={"labels": {names.GROUP_NAME: GROUP}})
+    world.put_secret("bootstrap-token-ghijkl", type="Opaque")
+    world.step()
+    assert [key for _, key in world.watches.tokens.records()] == ["bootstrap-token-abcdef"]
+    (asked,) = [call for call in world.kube.calls if call.path.endswith("/secrets") and call.method == "GET"]
+    assert asked.path == SECRETS
+    assert asked.query["labelSelector"] == f"{names.GROUP_NAMESPACE},{names.GROUP_NAME}"
+    assert asked.query["fieldSelector"] == "type=bootstrap.kubernetes.io/token"
+
+
+@pytest.mark.parametrize(
+    ("parts", "kept"),
+    [
+        pytest.param({}, True, id="one with chips"),
+        pytest.param(
+            {"chips": 0, "spec": {"tolerations": [TOLERATION]}}, True, id="one that is let on nodes with TPUs"
+        ),
+        pytest.param({"chips": 0}, True, id="one that is on a node of a group all the same"),
+        pytest.param({"chips": 0, "node": "elsewhere"}, False, id="one on another node"),
+        pytest.param({"chips": 0, "node": "unlabelled"}, False, id="one on a machine of no group"),
+        pytest.param({"node": ""}, False, id="one that is not bound"),
+        pytest.param({"status": {"phase": "Succeeded"}}, False, id="one that has ended"),
+        pytest.param({"metadata": {"labels": {"pod-template-generation": "1"}}}, False, id="one of a DaemonSet"),
+        pytest.param(
+            {"metadata": {"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}},
+            False,
+            id="one of a DaemonSet without the label",
+        ),
+    ],
+)
+def test_which_pods_are_kept(world: World, parts: dict[str, Any], kept: bool) -> None:
+    """Those that may be on nodes with TPUs and do not end with them."""
+    world.put_node()
+    world.put_node("unlabelled", labels={})
+    world.put_pod(**{"node": "m-0", **parts})
+    world.step()
+    assert bool(world.watches.pods.records()) is kept
+
+
+def test_pods_of_daemon_sets_are_not_even_sent(world: World) -> None:
+    """They are most pods of a cluster of many nodes."""
+    world.step()
+    (asked,) = [call for call in world.kube.calls if call.path.endswith("/pods") and call.method == "GET"]
+    assert asked.query["labelSelector"] == "!pod-template-generation"
+    assert asked.query["fieldSelector"] == "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+
+
+def test_nodes_that_are_no_machines_are_dropped(world: World) -> None:
+    """A labelled one is kept whatever it is."""
+    world.put_node()
+    world.put_node("other", labels={}, spec={"providerID": "kind://x"})
+    world.put_node("labelled", spec={"providerID": ""})
+    world.step()
+    assert {name for _, name in world.watches.nodes.records()} == {"m-0", "labelled"}
+
+
+# --- events ---
+
+
+def test_a_report_of_a_kubelet_wakes_nobody_and_its_version_is_known(world: World) -> None:
+    """Thousands of nodes report every five minutes; a change on an old version would be refused."""
+    raw = world.put_node()
+    world.step()
+    world.changes = 0
+    later = {**raw, "metadata": {**raw["metadata"], "resourceVersion": "999"}}
+    world.play("nodes", event("MODIFIED", later))
+    (node,) = world.snapshot().nodes
+    assert (world.changes, node.resource_version) == (0, "999")
+    world.play("nodes", event("MODIFIED", {**later, "spec": {**later["spec"], "unschedulable": False}}))
+    (node,) = world.snapshot().nodes
+    assert (world.changes, node.unschedulable) == (1, False)
+
+
+def test_a_pod_that_ends_is_seen_to_end(world: World) -> None:
+    """The server says that it is selected no more."""
+    world.put_node()
+    world.put_pod()
+    world.step()
+    world.play("pods", event("DELETED", raw_pod_on("m-0", status={"phase": "Succeeded"})))
+    assert world.snapshot().pods == ()
+
+
+def test_an_object_that_cannot_be_read_costs_no_other_its_turn(world: World) -> None:
+    """Whatever a user wrote."""
+    world.kube.put_object(kind_path(Kind.TPU_NODE_GROUP), raw_kind(Kind.TPU_NODE_GROUP))
+    odd = raw_kind(Kind.TPU_NODE_GROUP, "odd", uid="u2", deletionTimestamp="soon")
+    world.kube.put_object(kind_path(Kind.TPU_NODE_GROUP, "odd"), odd)
+    world.step()
+    assert [group.meta.name for group in world.snapshot().groups] == [GROUP]
+
+
+# --- what is not to be trusted ---
+
+
+def test_nothing_is_decided_before_all_is_listed(world: World) -> None:
+    """Each kind says so by itself."""
+    assert len(not_synced(world.watches)) == 8
+    world.step("nodes", "pods", "secrets", "daemonsets")
+    assert not_synced(world.watches) == tuple(f"the {kind.plural} are not listed yet" for kind in Kind)
+
+
+def test_definitions_that_are_installed_later_are_found(world: World) -> None:
+    """Until then the line says what to do."""
+    world.kube.uninstall(API_ROOT)
+    world.step()
+    world.reader.read()
+    reasons = world.snapshot().not_synced
+    assert len(reasons) == 4
+    assert all("404" in each and "install the definitions of node groups" in each for each in reasons)
+    world.kube.install(API_ROOT)
+    world.step(*(kind.plural for kind in Kind))
+    assert world.snapshot().not_synced == ()
+
+
+def test_definitions_that_are_removed_make_nothing_of_the_groups(world: World) -> None:
+    """A 404 must not look like groups that nobody wants any more."""
+    world.kube.put_object(kind_path(Kind.TPU_NODE_GROUP), raw_kind(Kind.TPU_NODE_GROUP))
+    world.step()
+    world.reader.read()
+    world.kube.uninstall(API_ROOT)
+    world.step(Kind.TPU_NODE_GROUP.plural)
+    assert len(world.snapshot().not_synced) == 1
+
+
+@pytest.mark.parametrize("name", ["tpunodegroups", "managedinstancegroups", "nodes", "pods", "secrets", "daemonsets"])
+def test_a_watch_that_is_silent_is_not_trusted(world: World, name: str) -> None:
+    """After two and a half minutes."""
+    world.step()
+    world.reader.read()
+    world.clock.advance(151)
+    for other, watch in world.watches.named().items():
+        if other != name:
+            watch.take_event(event("BOOKMARK", {"metadata": {"resourceVersion": "500"}}))  # type: ignore[attr-defined]
+    assert world.snapshot().not_synced == (f"nothing was received about the {name} for 150 s",)
+
+
+# --- the cluster ---
+
+
+def put_config_maps(world: World, certificate: str) -> None:
+    """Put what kubeadm writes."""
+    root = object_path("configmaps", "kube-root-ca.crt", namespace="kube-system")
+    world.kube.put_object(root, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": certificate}})
+    kubeconfig = "clusters: [{cluster: {server: 'https://10.0.0.2:6443'}}]"
+    info = object_path("configmaps", "cluster-info", namespace="kube-public")
+    world.kube.put_object(info, {"metadata": {"name": "cluster-info"}, "data": {"kubeconfig": kubeconfig}})
+
+
+def test_what_machines_have_to_know_is_read_of_the_cluster(world: World) -> None:
+    """Of kubeadm's own objects."""
+    pem, digest = a_certificate()
+    put_config_maps(world, pem)
+    world.reader.read()
+    assert world.reader.cluster == Cluster(
+        uid="cluster-uid",
+        project="research-project",
+        ca_hash=f"sha256:{digest}",
+        api_server="10.0.0.2:6443",
+        kubernetes_version="1.31",
+    )
+
+
+def test_settings_say_what_the_cluster_does_not(world: World) -> None:
+    """Or says wrongly; what is set is not read."""
+    world.reader.api_server, world.reader.kubernetes_version = "lb.example.com:443", "1.30"
+    world.reader.read()
+    assert world.reader.cluster is not None
+    assert (world.reader.cluster.api_server, world.reader.cluster.kubernetes_version) == ("lb.example.com:443", "1.30")
+    assert not any("cluster-info" in call.path or call.path == "/version" for call in world.kube.calls)
+
+
+@pytest.mark.parametrize("path", ["/namespaces/kube-system$", "/kube-root-ca.crt", "/cluster-info", "/version"])
+def test_a_cluster_that_cannot_be_read_is_read_again_soon(world: World, path: str) -> None:
+    """After 1, 2, 4 seconds and so on, at most a minute; until then nothing is decided."""
+    world.step()
+    world.kube.fail("GET", path, kube.Unavailable("no answer"), times=8)
+    pauses = []
+    for _ in range(8):
+        world.reader.read()
+        pauses.append(world.reader.due_in_seconds(world.clock.now()))
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert world.snapshot().not_synced == ("what machines have to know of the cluster cannot be read: no answer",)
+    world.reader.read()
+    assert (world.snapshot().not_synced, world.reader.due_in_seconds(world.clock.now())) == ((), 600)
+
+
+def test_what_was_read_once_is_good_while_the_cluster_is_away(world: World) -> None:
+    """An upgrade shows some minutes later."""
+    world.reader.read()
+    before = world.reader.cluster
+    world.clock.advance(600)
+    assert world.reader.due_in_seconds(world.clock.now()) <= 0
+    world.kube.fail("GET", "/version", kube.Forbidden("no"))
+    world.reader.read()
+    assert (world.reader.cluster, world.reader.doubt()) == (before, "")
+    world.kube.put_object("/version", {"gitVersion": "v1.32.0"})
+    world.reader.read()
+    assert world.reader.cluster is not None
+    assert world.reader.cluster.kubernetes_version == "1.32"
+
+
+def test_a_clock_that_is_set_back_delays_no_read(world: World) -> None:
+    """Else it would be put off by as much."""
+    world.reader.read()
+    assert world.reader.due_in_seconds(world.clock.now() - timedelta(hours=2)) <= 0
+
+
+def a_certificate() -> tuple[str, str]:
+    """Return an authority, and the hash of its key that kubeadm asks for."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "kubernetes")])
+    now = FakeClock().now()
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1))
+    spki = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    pem = builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+    return pem, hashlib.sha256(spki).hexdigest()
