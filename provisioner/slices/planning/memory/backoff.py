@@ -8,12 +8,12 @@ failure up to a cap, spread by up to a fifth (from the key, so that nothing here
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.state import Backoff, OperationLimit, Pace, Refusal
@@ -74,9 +74,7 @@ def longest_wait_seconds(failure: Failure) -> float:
 
 def wait_seconds(delay: Delay, failures: int, key: str) -> float:
     """Return the wait after the given number of failures in a row."""
-    doubled = min(delay.cap_seconds, delay.first_seconds * 2.0 ** min(failures - 1, 30))
-    spread = zlib.crc32(f"{key}/{failures}".encode()) / 2**32
-    return float(doubled * (1 - 0.2 * spread))
+    return waits.doubled_seconds(delay.first_seconds, delay.cap_seconds, failures, key)
 
 
 def concerns_capacity(failure: Failure) -> bool:
