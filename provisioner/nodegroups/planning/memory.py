@@ -75,6 +75,8 @@ class ResourceMemory:
     operation: OperationRef | None = None
     #: When the operation was last asked for.
     polled_at: datetime | None = None
+    #: How often it was.
+    polls: int = 0
     attempts: int = 0
     reading: Reading | None = None
     listing: Listing | None = None
@@ -83,11 +85,10 @@ class ResourceMemory:
     #: When an insert may last have been sent of which nobody knows whether it arrives.
     unsure_at: datetime | None = None
     mishap: Mishap | None = None
-    #: By what is tried (`Call`'s class name).
+    #: By what was tried in vain (`answers.READ` and those below it).
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)
-    #: Why a delete was last kept from being sent, and not to be tried before; empty and None for nothing.
-    kept: str = ""
-    kept_until: datetime | None = None
+    #: The last delete was not sent: its proof failed.
+    kept: Backoff | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +100,9 @@ class MachineMemory:
     asked_at: datetime | None = None
     #: None: not read, or not there when it was.
     instance: Instance | None = None
-    #: Changes of metadata that were sent, for request ids.
-    attempts: int = 0
+    #: All items as they were last set, and when; None: not set, or nobody knows.
+    sent: Mapping[str, str] | None = field(default=None, repr=False)
+    sent_at: datetime | None = None
     backoff: Backoff | None = None
 
 
@@ -130,7 +132,7 @@ class OpenWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How many calls to Compute Engine may be made at once, and since when."""
+    """How many calls of one sort to Compute Engine may be made at once, and since when."""
 
     spare: float
     at: datetime
@@ -149,6 +151,9 @@ class Memory:
     #: By key.
     calls: Mapping[str, OpenCall] = field(default_factory=dict)
     writes: Mapping[str, OpenWrite] = field(default_factory=dict)
-    pace: Pace | None = None
+    #: By the sort of calls that Compute Engine counts together.
+    pace: Mapping[str, Pace] = field(default_factory=dict)
+    #: By the UID of the group: since when machines of it are lost.
+    lost_since: Mapping[str, datetime] = field(default_factory=dict)
     #: Compute Engine asked for a pause of all calls until then.
     paused_until: datetime | None = None

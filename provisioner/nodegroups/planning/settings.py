@@ -9,6 +9,8 @@ from dataclasses import dataclass
 class PlanningSettings:
     """Lists of what is allowed, times and limits."""
 
+    #: What machines that are to join the cluster run at each boot (`bootstrap.script`).
+    startup_script: str
     #: Projects in which resources may be made; none: the project that the provisioner runs in.
     projects: frozenset[str] = frozenset()
     #: Namespaces whose objects are served; none: all.
@@ -18,8 +20,13 @@ class PlanningSettings:
     #: A slice is made anew when a machine of it has been lost for so long, and so often within a day.
     repair_after_seconds: float = 300.0
     repairs_per_day: int = 3
+    #: A machine that runs has so long to become a node that is ready, before it counts as lost.
+    join_seconds: float = 1800.0
     #: So long pods without chips may keep the machines of a group that is deleted; those with chips always may.
     drain_seconds: float = 3600.0
-    #: Calls to Compute Engine per second, all together; as many seconds' worth of them may be made at once.
+    #: Calls to Compute Engine per second of each sort that it counts (changes, reads, lists, polls of operations), and
+    #: so many seconds' worth of them at once.
     calls_per_second: float = 20.0
-    burst_seconds: float = 5.0
+    burst_seconds: float = 2.0
+    #: Calls under way at once.
+    most_calls: int = 64

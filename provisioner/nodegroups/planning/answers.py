@@ -1,0 +1,229 @@
+"""What answers teach: folding them into the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.nodegroups.api.types import OperationRef, OperationType
+from provisioner.nodegroups.compute.records import Instance, Operation
+from provisioner.nodegroups.planning import backoff, pending
+from provisioner.nodegroups.planning.calls import (
+    Call,
+    CallAnswer,
+    Delete,
+    Insert,
+    ListMachines,
+    Poll,
+    Read,
+    ReadMachine,
+    SetMetadata,
+)
+from provisioner.nodegroups.planning.memory import (
+    Listing,
+    MachineMemory,
+    Memory,
+    Mishap,
+    Reading,
+    ResourceMemory,
+    Stage,
+)
+from provisioner.nodegroups.planning.writes import WriteAnswer
+
+#: What is tried, as `ResourceMemory.backoffs` calls it.
+READ = "read"
+LIST = "list"
+POLL = "poll"
+INSERT = OperationType.CREATE.value
+DELETE = OperationType.DELETE.value
+#: A call that nobody makes is given up so long after it was decided: then it is surely not about to be sent.
+LOST_SECONDS = 60.0
+
+_LOST = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="The call was lost inside the provisioner.")
+
+
+def fold(memory: Memory, answer: CallAnswer | WriteAnswer) -> Memory:
+    """Fold one answer into the memory."""
+    if isinstance(answer, WriteAnswer):
+        return _written(memory, answer)
+    call = answer.call
+    known = {key: each for key, each in memory.calls.items() if key != call.key}
+    memory = _paused(replace(memory, calls=known), answer)
+    if isinstance(call, ReadMachine | SetMetadata):
+        return _of_machine(memory, call, answer)
+    resource = memory.resources.get(call.target.uid)
+    if resource is None:
+        # The object is gone, and with it all that could be done.
+        return memory
+    return replace(memory, resources={**memory.resources, call.target.uid: _of_resource(resource, call, answer)})
+
+
+def give_up_lost_calls(memory: Memory, live: frozenset[str], now: datetime) -> Memory:
+    """Take calls that should be under way, and that nobody makes, for calls whose outcome nobody knows."""
+    limit = now - timedelta(seconds=LOST_SECONDS)
+    for key, each in sorted(memory.calls.items()):
+        if each.since <= limit and key not in live:
+            memory = fold(memory, CallAnswer(call=each.call, asked_at=each.since, at=now, failure=_LOST))
+    return memory
+
+
+def _written(memory: Memory, answer: WriteAnswer) -> Memory:
+    key = answer.write.key
+    write = memory.writes.get(key)
+    if write is None:
+        return memory
+    return replace(memory, writes={**memory.writes, key: pending.answered(write, answer)})
+
+
+def _paused(memory: Memory, answer: CallAnswer) -> Memory:
+    """Pause all calls where Compute Engine wants a pause: it counts the calls of a whole project."""
+    if answer.failure is None or not answer.retry_after_seconds:
+        return memory
+    seconds = min(max(answer.retry_after_seconds, 0.0), backoff.LONGEST_WISH_SECONDS)
+    until = answer.at + timedelta(seconds=seconds)
+    if memory.paused_until is not None and memory.paused_until > until:
+        return memory
+    return replace(memory, paused_until=until)
+
+
+def _of_resource(known: ResourceMemory, call: Call, answer: CallAnswer) -> ResourceMemory:
+    match call:
+        case Read():
+            return _read(known, answer)
+        case ListMachines():
+            return _listed(known, answer)
+        case Insert():
+            return _inserted(known, call, answer)
+        case Delete():
+            return _deleted(known, call, answer)
+        case Poll():
+            return _polled(known, call, answer)
+    return known
+
+
+def _failing(known: ResourceMemory, what: str, failure: Failure, answer: CallAnswer) -> ResourceMemory:
+    backoffs = backoff.with_failure(
+        known.backoffs, what, failure, answer.call.key, answer.at, wish_seconds=answer.retry_after_seconds
+    )
+    return replace(known, backoffs=backoffs)
+
+
+def _read(known: ResourceMemory, answer: CallAnswer) -> ResourceMemory:
+    if answer.failure is not None:
+        return _failing(known, READ, answer.failure, answer)
+    resource = answer.result
+    if isinstance(resource, tuple | Instance | Operation):
+        return known
+    known = replace(known, backoffs=backoff.without(known.backoffs, READ))
+    if known.reading is not None and known.reading.asked_at > answer.asked_at:
+        return known
+    return replace(known, reading=Reading(asked_at=answer.asked_at, resource=resource))
+
+
+def _listed(known: ResourceMemory, answer: CallAnswer) -> ResourceMemory:
+    if answer.failure is not None:
+        return _failing(known, LIST, answer.failure, answer)
+    machines = answer.result if isinstance(answer.result, tuple) else ()
+    known = replace(known, backoffs=backoff.without(known.backoffs, LIST))
+    if known.listing is not None and known.listing.asked_at > answer.asked_at:
+        return known
+    ordered = tuple(sorted(machines, key=lambda machine: (machine.name, machine.provider_id)))
+    return replace(known, listing=Listing(asked_at=answer.asked_at, machines=ordered))
+
+
+def _inserted(known: ResourceMemory, call: Insert, answer: CallAnswer) -> ResourceMemory:
+    if isinstance(answer.result, Operation):
+        return _taken(known, OperationType.CREATE, call.attempt, answer.result, answer)
+    failure = answer.failure or Failure(kind=FailureKind.INVALID, message="What the request refers to is not there.")
+    known = _failing(known, INSERT, failure, answer)
+    if failure.kind is FailureKind.UNKNOWN_OUTCOME:
+        return replace(known, unsure_at=answer.at, changed_at=answer.at)
+    if failure.kind is FailureKind.ALREADY_EXISTS:
+        # Whose it is, a reading tells.
+        return replace(known, changed_at=answer.at)
+    return replace(known, mishap=Mishap(type=OperationType.CREATE, stage=Stage.REQUEST, failure=failure))
+
+
+def _deleted(known: ResourceMemory, call: Delete, answer: CallAnswer) -> ResourceMemory:
+    if answer.kept:
+        return replace(known, kept=backoff.kept(known.kept, answer.kept, call.key, answer.at))
+    known = replace(known, kept=None)
+    if isinstance(answer.result, Operation):
+        return _taken(known, OperationType.DELETE, call.attempt, answer.result, answer)
+    failure = answer.failure
+    if failure is None or failure.kind is FailureKind.NOT_FOUND:
+        # It is not there, as a reading would say.
+        return replace(known, reading=Reading(asked_at=answer.asked_at, resource=None), changed_at=answer.asked_at)
+    known = _failing(known, DELETE, failure, answer)
+    if failure.kind is FailureKind.UNKNOWN_OUTCOME:
+        return replace(known, changed_at=answer.at)
+    return replace(known, mishap=Mishap(type=OperationType.DELETE, stage=Stage.REQUEST, failure=failure))
+
+
+def _taken(
+    known: ResourceMemory, kind: OperationType, attempt: int, operation: Operation, answer: CallAnswer
+) -> ResourceMemory:
+    """Take note of an operation that has begun, or of one that had when the request was first sent."""
+    known = replace(
+        known,
+        operation=OperationRef(name=operation.name, type=kind, attempt=attempt),
+        attempts=max(known.attempts, attempt),
+        polled_at=answer.at,
+        polls=0,
+        changed_at=answer.at,
+    )
+    return _ended(known, kind, operation.failure, answer) if operation.done else known
+
+
+def _polled(known: ResourceMemory, call: Poll, answer: CallAnswer) -> ResourceMemory:
+    if known.operation is None or known.operation.name != call.operation:
+        return known
+    known = replace(known, polled_at=answer.at, polls=known.polls + 1)
+    failure = answer.failure
+    if failure is not None and failure.kind is not FailureKind.NOT_FOUND:
+        return _failing(known, POLL, failure, answer)
+    known = replace(known, backoffs=backoff.without(known.backoffs, POLL))
+    operation = answer.result
+    if not isinstance(operation, Operation):
+        # Forgotten, which says nothing about how it ended: the resource is read instead.
+        return replace(known, operation=None, changed_at=answer.at)
+    return _ended(known, call.type, operation.failure, answer) if operation.done else known
+
+
+def _ended(known: ResourceMemory, kind: OperationType, failure: Failure | None, answer: CallAnswer) -> ResourceMemory:
+    """Take note of an operation's end. What there is now, a reading tells."""
+    known = replace(known, operation=None, changed_at=answer.at)
+    gone = kind is OperationType.DELETE and failure is not None and failure.kind is FailureKind.NOT_FOUND
+    if failure is None or gone:
+        return replace(known, mishap=None, backoffs=backoff.without(known.backoffs, kind.value))
+    known = _failing(known, kind.value, failure, answer)
+    if failure.kind is FailureKind.ALREADY_EXISTS:
+        return known
+    return replace(known, mishap=Mishap(type=kind, stage=Stage.OPERATION, failure=failure))
+
+
+def _of_machine(memory: Memory, call: ReadMachine | SetMetadata, answer: CallAnswer) -> Memory:
+    place = call.machine.provider_id
+    known = memory.machines.get(place)
+    if known is None or known.id != call.machine.id:
+        return memory
+    return replace(memory, machines={**memory.machines, place: _of_metadata(known, call, answer)})
+
+
+def _of_metadata(known: MachineMemory, call: ReadMachine | SetMetadata, answer: CallAnswer) -> MachineMemory:
+    if isinstance(call, SetMetadata):
+        # Whether it counted or not, the metadata is another one now or will be: it is read before it is set again.
+        known = replace(known, asked_at=None, instance=None, sent=_sent(call, answer), sent_at=answer.at)
+    if answer.failure is not None:
+        wait = backoff.failed(known.backoff, answer.failure, call.key, answer.at, answer.retry_after_seconds)
+        return replace(known, backoff=wait)
+    if isinstance(call, SetMetadata):
+        return replace(known, backoff=None)
+    instance = answer.result if isinstance(answer.result, Instance) else None
+    return replace(known, asked_at=answer.asked_at, instance=instance, backoff=None)
+
+
+def _sent(call: SetMetadata, answer: CallAnswer) -> Mapping[str, str] | None:
+    return dict(call.items) if answer.failure is None and answer.result is not None else None

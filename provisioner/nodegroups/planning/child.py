@@ -1,0 +1,377 @@
+"""What the three kinds of children have in common: each stands for one resource of Compute Engine.
+
+It is made, looked at from time to time, and deleted before the object goes. What is to be done is concluded from three
+things alone: whether somebody deletes the object, whether an operation is open, and what was last read. Nothing is
+latched: a failure delays the next try, and is forgotten when one succeeds or a reading shows that none is needed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Generic, TypeVar
+
+from provisioner.model import bounds, waits
+from provisioner.model.capacity import FailureKind, OperationName
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.types import (
+    Child,
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Kind,
+    OperationType,
+    Reason,
+    ResourceStatus,
+    condition_of,
+    with_condition,
+)
+from provisioner.nodegroups.planning import answers, backoff, events
+from provisioner.nodegroups.planning.calls import Call, Delete, Insert, Poll, Proof, Read, Resource, Target
+from provisioner.nodegroups.planning.memory import LONG_AGO, Mishap, ResourceMemory, Stage
+from provisioner.nodegroups.planning.refusal import Refusal, invalid
+from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, Wanted
+from provisioner.nodegroups.planning.writes import PatchStatus, SetFinalizers
+
+C = TypeVar("C", bound=Child)
+
+#: An insert that an earlier process sent, or whose answer was lost, shows within this time, or never.
+_ARRIVED_SECONDS = 60.0
+#: Operations are asked for this often at first, and at last.
+_FIRST_POLL_SECONDS = 2.0
+_LAST_POLL_SECONDS = 10.0
+_POLL_GROWTH = 1.5
+_MOST_POLLS_COUNTED = 10
+#: A resource that is somebody else's is looked at again: they may delete it.
+_FOREIGN_SECONDS = 600.0
+#: A resource that is there and cannot be used yet.
+_UNUSABLE_SECONDS = 5.0
+#: What says nothing about the request: it is on its way all the same.
+_PASSING = frozenset({FailureKind.UNAVAILABLE, FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Why a delete has to wait; what is done meanwhile; what is proven live once it need not."""
+
+    #: Empty: it need not.
+    message: str = ""
+    reason: Reason = Reason.PROVISIONING
+    step: Step = NOTHING
+    proof: Proof | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What there is to say and to do about a resource that is there and is ours."""
+
+    condition: Condition
+    #: It is read again after this.
+    again_seconds: float
+    step: Step = NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case(Generic[C]):
+    """One child in one round."""
+
+    child: C
+    known: ResourceMemory
+    round: Round
+
+
+class Rules(ABC, Generic[C]):
+    """What one kind of children has of its own."""
+
+    kind: Kind
+    #: In words.
+    what: str
+    #: One that is as it should be is read again after this.
+    settled_seconds: float
+
+    @abstractmethod
+    def target(self, child: C) -> Target:
+        """Return its resource."""
+
+    @abstractmethod
+    def refusal(self, child: C, round_: Round) -> Refusal | None:
+        """Say why it is not served; None where it is."""
+
+    @abstractmethod
+    def body(self, child: C, mark: str) -> Resource:
+        """Return what Compute Engine is asked for."""
+
+    @abstractmethod
+    def difference(self, child: C, resource: Resource) -> str:
+        """Say in what the resource is not what the object asks for; empty where it is."""
+
+    @abstractmethod
+    def not_usable(self, resource: Resource) -> str:
+        """Say why the resource cannot be used as it is; empty where it can."""
+
+    @abstractmethod
+    def hold(self, case: Case[C]) -> Hold:
+        """Say what its delete has to wait for."""
+
+    def sight(self, case: Case[C], resource: Resource) -> Sight:
+        """Say what there is to say of a resource that is ours."""
+        problem = self.not_usable(resource)
+        if problem:
+            return Sight(condition=not_ready(Reason.PROVISIONING, problem), again_seconds=_UNUSABLE_SECONDS)
+        return Sight(condition=created(self.difference(case.child, resource)), again_seconds=self.settled_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a child comes to in one round."""
+
+    known: ResourceMemory
+    step: Step = NOTHING
+    #: None: as it was.
+    condition: Condition | None = None
+    url: str | None = None
+    #: The last finalizer may go.
+    done: bool = False
+
+
+def created(note: str = "") -> Condition:
+    """Return the condition of a resource that is there."""
+    return Condition(type=ConditionType.READY, status=ConditionStatus.TRUE, reason=Reason.CREATED, message=note)
+
+
+def not_ready(reason: Reason, message: str) -> Condition:
+    """Return the condition of a resource that is not."""
+    return Condition(type=ConditionType.READY, status=ConditionStatus.FALSE, reason=reason, message=message)
+
+
+def step_of(rules: Rules[C], child: C, round_: Round) -> tuple[ResourceMemory, Step]:
+    """Decide about one child; return what is remembered of its resource, and what is to be done."""
+    meta, status = child.meta, child.status
+    finalizer = names.CHILD_FINALIZERS[rules.kind]
+    known = round_.remembered(meta.uid) or ResourceMemory(operation=status.operation, attempts=status.attempts)
+    if finalizer not in meta.finalizers and meta.deleting:
+        return known, NOTHING
+    refusal = invalid(child.problem) if child.problem else rules.refusal(child, round_)
+    if refusal is not None:
+        outcome = _refused(child, known, refusal)
+    elif finalizer not in meta.finalizers:
+        finalizers = (*meta.finalizers, finalizer)
+        return known, Step(writes=(_of_object(SetFinalizers(kind=rules.kind, meta=meta, finalizers=finalizers)),))
+    else:
+        outcome = _look(rules, child, known, round_)
+    if outcome.done and finalizer in meta.finalizers:
+        others = tuple(each for each in meta.finalizers if each != finalizer)
+        write = SetFinalizers(kind=rules.kind, meta=meta, finalizers=others)
+        return outcome.known, Step(writes=(_of_object(write),))
+    return outcome.known, outcome.step + _status(rules.kind, child, outcome, round_.now)
+
+
+def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, round_: Round) -> Step:
+    """Ask for a call that is due, unless it is under way or has to wait after a failure."""
+    if any(each.key == call.key for each in round_.calls.get(call.target.uid, ())):
+        return NOTHING
+    wait = known.backoffs.get(what)
+    if wait is not None and wait.until > due_at:
+        due_at = wait.until
+    if due_at > round_.now:
+        return Step(moments=(due_at,))
+    return Step(calls=(Wanted(call=call, due_at=due_at),))
+
+
+def later(moment: datetime, seconds: float, key: str) -> datetime:
+    """Return a moment some time later, by up to a tenth sooner: what was read together is not all read again at once.
+
+    Which tenth follows from the key.
+    """
+    return moment + timedelta(seconds=seconds * (1 - 0.1 * waits.share_of(key)))
+
+
+def is_ours(child: Child, kind: Kind, resource: Resource, round_: Round) -> bool:
+    """Whether a resource was made for this object, or may be taken for it because its user says so."""
+    own = names.mark_of(child.meta, kind, round_.snapshot.cluster.uid)
+    mark = names.parse_mark(resource.description)
+    if mark == own:
+        return True
+    group = round_.group_of(child.meta)
+    metas = (child.meta,) if group is None else (child.meta, group.meta)
+    if all(meta.annotations.get(names.ADOPT) != "true" for meta in metas):
+        return False
+    # What carries the mark of something else is never taken; an earlier object of the same name is gone.
+    return mark is None or replace(mark, uid=own.uid) == own
+
+
+def _of_object(write: SetFinalizers | PatchStatus) -> Proposed:
+    return Proposed(write=write, seen=write.meta.resource_version)
+
+
+def _refused(child: Child, known: ResourceMemory, refusal: Refusal) -> Outcome:
+    condition = not_ready(refusal.reason, refusal.message)
+    if not child.meta.deleting:
+        return Outcome(known=known, condition=condition)
+    untouched = not (child.status.url or known.attempts or known.operation or known.reading)
+    if untouched:
+        return Outcome(known=known, done=True)
+    note = f"{refusal.message}. Its resource in Compute Engine stays, and so does this object until that changes"
+    return Outcome(known=known, condition=replace(condition, message=note))
+
+
+def _look(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> Outcome:
+    uid = child.meta.uid
+    if round_.calling(uid, Insert, Delete):
+        # Its answer comes first: a reading that crosses it says nothing.
+        return Outcome(known=known)
+    if known.operation is not None:
+        return _poll(rules, child, known, round_)
+    reading = known.reading
+    if reading is None or reading.asked_at < known.changed_at:
+        due_at = max(known.changed_at, round_.memory.began_at or LONG_AGO)
+        step = want(known, answers.READ, Read(target=rules.target(child)), due_at, round_)
+        return Outcome(known=known, step=step, condition=_unread(rules, child, known))
+    if reading.resource is None:
+        return _absent(rules, child, known, round_)
+    if not is_ours(child, rules.kind, reading.resource, round_):
+        return _foreign(rules, child, known, reading.resource, round_)
+    return _ours(rules, child, known, reading.resource, round_)
+
+
+def _poll(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> Outcome:
+    operation = known.operation
+    if operation is None:
+        return Outcome(known=known)
+    polls = min(known.polls, _MOST_POLLS_COUNTED)
+    seconds = min(_LAST_POLL_SECONDS, _FIRST_POLL_SECONDS * _POLL_GROWTH**polls)
+    due_at = round_.now if known.polled_at is None else later(known.polled_at, seconds, child.meta.uid)
+    call = Poll(target=rules.target(child), operation=OperationName(operation.name), type=operation.type)
+    condition = None
+    if operation.type is OperationType.CREATE and known.mishap is None:
+        condition = _being_made(rules)
+    return Outcome(known=known, step=want(known, answers.POLL, call, due_at, round_), condition=condition)
+
+
+def _unread(rules: Rules[C], child: C, known: ResourceMemory) -> Condition | None:
+    """Say that the resource cannot be read, where nothing is known of it."""
+    wait = known.backoffs.get(answers.READ)
+    if condition_of(child.status.conditions, ConditionType.READY) is not None and known.reading is None:
+        # An earlier process knew more.
+        return None
+    if wait is None or wait.failure.kind in _PASSING:
+        return None
+    return not_ready(Reason.REQUEST_REJECTED, f"the {rules.what} cannot be read: {wait.failure.message}")
+
+
+def _absent(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> Outcome:
+    target = rules.target(child)
+    if child.meta.deleting:
+        sure_at = max(known.unsure_at or LONG_AGO, round_.memory.began_at or LONG_AGO)
+        sure_at += timedelta(seconds=_ARRIVED_SECONDS)
+        if known.reading is not None and known.reading.asked_at >= sure_at:
+            return Outcome(known=known, done=True)
+        return Outcome(known=known, step=want(known, answers.READ, Read(target=target), sure_at, round_))
+    attempt = known.attempts + 1
+    mark = names.mark_of(child.meta, rules.kind, round_.snapshot.cluster.uid)
+    call = Insert(
+        target=target,
+        resource=rules.body(child, str(mark)),
+        attempt=attempt,
+        request_id=names.request_id(child.meta.uid, OperationType.CREATE, attempt),
+    )
+    condition = _of_mishap(rules, known.mishap, OperationType.CREATE)
+    if condition is None:
+        wait = known.backoffs.get(answers.INSERT)
+        condition = _being_made(rules, wait.failure.message if wait is not None else "")
+    wanted = want(known, answers.INSERT, call, known.changed_at, round_)
+    if not wanted.calls:
+        return Outcome(known=known, step=wanted, condition=condition, url="")
+    reading = known.reading
+    if reading is not None and (round_.now - reading.asked_at).total_seconds() > _ARRIVED_SECONDS:
+        # Somebody may have made one of this name since.
+        wanted = want(known, answers.READ, Read(target=target), round_.now, round_)
+    return Outcome(known=known, step=wanted, condition=condition, url="")
+
+
+def _foreign(rules: Rules[C], child: C, known: ResourceMemory, resource: Resource, round_: Round) -> Outcome:
+    if child.meta.deleting:
+        # Not ours to delete.
+        return Outcome(known=known, done=True)
+    reading = known.reading
+    due_at = later(reading.asked_at, _FOREIGN_SECONDS, child.meta.uid) if reading is not None else round_.now
+    words = f"its description is {bounds.quoted(resource.description)}" if resource.description else "it has no mark"
+    message = (
+        f"a {rules.what} {resource.name} is there that was not made for this object: {words}. Delete it, or set the "
+        f'annotation {names.ADOPT}: "true" to take one that gke-labs/tpu-operator made'
+    )
+    step = want(known, answers.READ, Read(target=rules.target(child)), due_at, round_)
+    return Outcome(known=known, step=step, condition=not_ready(Reason.REQUEST_REJECTED, message), url="")
+
+
+def _ours(rules: Rules[C], child: C, known: ResourceMemory, resource: Resource, round_: Round) -> Outcome:
+    if known.mishap is not None and known.mishap.type is OperationType.CREATE:
+        known = replace(known, mishap=None, backoffs=backoff.without(known.backoffs, answers.INSERT))
+    if child.meta.deleting:
+        return _delete(rules, child, known, round_)
+    sight = rules.sight(Case(child=child, known=known, round=round_), resource)
+    asked_at = known.reading.asked_at if known.reading is not None else round_.now
+    due_at = later(asked_at, sight.again_seconds, child.meta.uid)
+    step = sight.step + want(known, answers.READ, Read(target=rules.target(child)), due_at, round_)
+    usable = not rules.not_usable(resource)
+    return Outcome(known=known, step=step, condition=sight.condition, url=resource.url if usable else "")
+
+
+def _delete(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> Outcome:
+    hold = rules.hold(Case(child=child, known=known, round=round_))
+    if hold.message:
+        return Outcome(known=known, step=hold.step, condition=not_ready(hold.reason, hold.message))
+    attempt = known.attempts + 1
+    call = Delete(
+        target=rules.target(child),
+        attempt=attempt,
+        request_id=names.request_id(child.meta.uid, OperationType.DELETE, attempt),
+        proof=hold.proof,
+    )
+    condition = _of_mishap(rules, known.mishap, OperationType.DELETE)
+    due_at = known.changed_at
+    if known.kept is not None:
+        due_at = known.kept.until
+        condition = not_ready(Reason.DRAINING_NODES, known.kept.failure.message)
+    return Outcome(known=known, step=hold.step + want(known, answers.DELETE, call, due_at, round_), condition=condition)
+
+
+def _being_made(rules: Rules[C], words: str = "") -> Condition:
+    return not_ready(Reason.PROVISIONING, f"the {rules.what} is being made{': ' if words else ''}{words}")
+
+
+def _of_mishap(rules: Rules[C], mishap: Mishap | None, doing: OperationType) -> Condition | None:
+    """Say what is in the way of a create or a delete; None for nothing."""
+    if mishap is None or mishap.type is not doing:
+        return None
+    verb = "made" if doing is OperationType.CREATE else "deleted"
+    if mishap.failure.kind in _PASSING:
+        return not_ready(Reason.PROVISIONING, f"the {rules.what} is not {verb} yet: {mishap.failure.message}")
+    reason = Reason.REQUEST_REJECTED if mishap.stage is Stage.REQUEST else Reason.OPERATION_FAILED
+    return not_ready(reason, f"the {rules.what} is not {verb}, and is tried again: {mishap.failure.message}")
+
+
+def _status(kind: Kind, child: Child, outcome: Outcome, now: datetime) -> Step:
+    """Propose the status, where it is not as it is already."""
+    old, known = child.status, outcome.known
+    condition = outcome.condition
+    conditions = old.conditions
+    if condition is not None:
+        condition = replace(condition, observed_generation=child.meta.generation)
+        conditions = with_condition(conditions, condition, now)
+    new = ResourceStatus(
+        conditions=conditions,
+        # Nothing concluded yet is nothing to write.
+        observed_generation=child.meta.generation if condition is not None else old.observed_generation,
+        url=old.url if outcome.url is None else outcome.url,
+        operation=known.operation,
+        attempts=known.attempts,
+    )
+    if new == old:
+        return NOTHING
+    write = PatchStatus(kind=kind, meta=child.meta, old=old, new=new)
+    proposed = Proposed(
+        write=write, seen=child.meta.resource_version, events=events.of_child(kind, child.meta, old, new)
+    )
+    return Step(writes=(proposed,))

@@ -1,0 +1,249 @@
+"""What a group's status says: conditions and reasons as upstream's tables have them, counts, the list of machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from provisioner.nodegroups.api.shape import GroupShape
+from provisioner.nodegroups.api.types import (
+    Child,
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Kind,
+    Machine,
+    NodeSummary,
+    Reason,
+    TpuNodeGroup,
+    TpuNodeGroupStatus,
+    condition_of,
+    with_condition,
+)
+from provisioner.nodegroups.planning import events, repair
+from provisioner.nodegroups.planning.fleet import Fleet, Member
+from provisioner.nodegroups.planning.nodes import left_over
+from provisioner.nodegroups.planning.refusal import Refusal
+from provisioner.nodegroups.planning.repair import Loss
+from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step
+from provisioner.nodegroups.planning.writes import PatchStatus
+
+#: Reasons of children that a group has as its own.
+_FAILURES = frozenset(
+    {
+        Reason.REQUEST_REJECTED,
+        Reason.OPERATION_FAILED,
+        Reason.INSTANCES_CREATION_FAILED,
+        Reason.INVALID_SPEC,
+        Reason.NOT_ALLOWED,
+    }
+)
+_TYPES = {
+    Kind.WORKLOAD_POLICY: ConditionType.WORKLOAD_POLICY_READY,
+    Kind.INSTANCE_TEMPLATE: ConditionType.INSTANCE_TEMPLATE_READY,
+    Kind.MANAGED_INSTANCE_GROUP: ConditionType.MANAGED_INSTANCE_GROUP_READY,
+}
+#: How many machines a message names.
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sightings:
+    """What there is of a group."""
+
+    group: TpuNodeGroup
+    #: None: not known yet.
+    shape: GroupShape | None = None
+    children: Mapping[Kind, Child] = field(default_factory=dict)
+    needed: tuple[Kind, ...] = ()
+    #: Of a template that its user names.
+    external_url: str = ""
+    problem_of_template: str = ""
+    #: What cannot be got over.
+    problem: str = ""
+    notes: tuple[str, ...] = ()
+    #: None: not known.
+    fleet: Fleet | None = None
+    loss: Loss | None = None
+
+    @property
+    def manager(self) -> Child | None:
+        """The child that stands for the machines."""
+        return self.children.get(Kind.MANAGED_INSTANCE_GROUP)
+
+
+def report(sightings: Sightings, round_: Round) -> Step:
+    """Propose the status of a group that nobody deletes, where it is not as it should be."""
+    group, now = sightings.group, round_.now
+    ready, status = _ready(sightings, round_)
+    resolved = sightings.shape
+    if resolved is not None:
+        status = replace(
+            status,
+            topology=resolved.topology,
+            node_count=resolved.node_count,
+            target_size_policy_mode=resolved.mode,
+        )
+    step = _propose(group, status, (*_of_children(sightings), ready), now)
+    loss, fleet = sightings.loss, sightings.fleet
+    moments = [loss.due_at] if loss is not None else []
+    moments += [repair.joins_until(group, member, round_) for member in (fleet.members if fleet is not None else ())]
+    return step + Step(moments=tuple(moment for moment in moments if moment is not None and moment > now))
+
+
+def refused(group: TpuNodeGroup, refusal: Refusal, now: datetime) -> Step:
+    """Propose to say why a group is not served."""
+    return _propose(group, group.status, (_false(refusal.reason, refusal.message),), now)
+
+
+def deleting(group: TpuNodeGroup, reason: Reason, message: str, now: datetime) -> Step:
+    """Propose to say how far the deletion of a group is."""
+    return _propose(group, group.status, (_false(reason, message),), now)
+
+
+def _propose(group: TpuNodeGroup, status: TpuNodeGroupStatus, conditions: tuple[Condition, ...], now: datetime) -> Step:
+    generation, all_conditions = group.meta.generation, status.conditions
+    for condition in conditions:
+        all_conditions = with_condition(all_conditions, replace(condition, observed_generation=generation), now)
+    new = replace(status, conditions=all_conditions, observed_generation=generation)
+    if new == group.status:
+        return NOTHING
+    write = PatchStatus(kind=Kind.TPU_NODE_GROUP, meta=group.meta, old=group.status, new=new)
+    told = events.of_group(group.meta, group.status, new)
+    return Step(writes=(Proposed(write=write, seen=group.meta.resource_version, events=told),))
+
+
+def _of_children(sightings: Sightings) -> tuple[Condition, ...]:
+    conditions = [_of_child(kind, sightings.children.get(kind)) for kind in sightings.needed]
+    if Kind.INSTANCE_TEMPLATE in sightings.needed:
+        return tuple(conditions)
+    kind = ConditionType.INSTANCE_TEMPLATE_READY
+    if sightings.problem_of_template:
+        template = _false(Reason.INVALID_TEMPLATE, sightings.problem_of_template, kind)
+    elif sightings.external_url:
+        template = Condition(type=kind, status=ConditionStatus.TRUE, reason=Reason.EXTERNAL_TEMPLATE)
+    else:
+        template = _false(Reason.PROVISIONING, "the template is being read", kind)
+    return (template, *conditions)
+
+
+def _of_child(kind: Kind, child: Child | None) -> Condition:
+    condition_type = _TYPES[kind]
+    if child is None:
+        return _false(Reason.PROVISIONING, f"{kind} is not there yet", condition_type)
+    own = condition_of(child.status.conditions, ConditionType.READY)
+    if own is not None and own.status is ConditionStatus.TRUE and child.status.url:
+        return Condition(type=condition_type, status=ConditionStatus.TRUE, reason=Reason.READY, message=own.message)
+    return _false(Reason.PROVISIONING, own.message if own is not None else "", condition_type)
+
+
+def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroupStatus]:
+    """Return the condition Ready, and the status with what goes with it."""
+    group, fleet, resolved = sightings.group, sightings.fleet, sightings.shape
+    status, now = group.status, round_.now
+    before = condition_of(status.conditions, ConditionType.READY)
+    if sightings.problem:
+        return _false(Reason.RECONCILE_ERROR, sightings.problem), status
+    if repair.recreating(group):
+        return _recreating(sightings, round_)
+    if fleet is None or resolved is None:
+        there = sightings.manager is not None and sightings.manager.status.url
+        if there and before is not None:
+            # Another process knew the machines, and this one has not listed them yet.
+            return before, status
+        return _waiting(sightings), replace(status, machines=(), node_summary=_summary(resolved, None, None))
+    status = replace(
+        status, machines=_machines(status, fleet, now), node_summary=_summary(resolved, fleet, sightings.loss)
+    )
+    loss = sightings.loss
+    if loss is not None:
+        if loss.due_at is not None and loss.due_at <= now:
+            at = now.astimezone(UTC).replace(microsecond=0)
+            counted = tuple(
+                moment for moment in status.recreated_at if (now - moment).total_seconds() < repair.DAY_SECONDS
+            )
+            message = f"all machines are made anew: {loss.message}"
+            return _false(Reason.RECREATING, message), replace(status, recreated_at=(*counted, at))
+        return _false(Reason.NODE_LOST, loss.message), status
+    if fleet.ready == len(fleet.members) == resolved.node_count:
+        message = ". ".join(filter(None, (resolved.warning, *sightings.notes)))
+        ready = Condition(type=ConditionType.READY, status=ConditionStatus.TRUE, reason=Reason.READY, message=message)
+        return ready, status
+    return _waiting(sightings), status
+
+
+def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroupStatus]:
+    group, manager = sightings.group, sightings.manager
+    if manager is None and not left_over(group, None, round_):
+        status = replace(group.status, machines=(), node_summary=_summary(sightings.shape, None, None))
+        return _false(Reason.AWAITING_NODE_JOIN, "all machines are made anew"), status
+    before = condition_of(group.status.conditions, ConditionType.READY)
+    message = before.message if before is not None else ""
+    if manager is not None and manager.meta.deleting:
+        own = condition_of(manager.status.conditions, ConditionType.READY)
+        if own is not None and own.status is not ConditionStatus.TRUE and own.message:
+            message = f"all machines are made anew: {own.message}"
+    return _false(Reason.RECREATING, message), group.status
+
+
+def _waiting(sightings: Sightings) -> Condition:
+    """Say what a group waits for that is not ready."""
+    if sightings.problem_of_template:
+        return _false(Reason.REQUEST_REJECTED, f"instanceTemplateURI: {sightings.problem_of_template}")
+    for kind, child in sightings.children.items():
+        own = condition_of(child.status.conditions, ConditionType.READY)
+        if own is not None and own.status is not ConditionStatus.TRUE and own.reason in _FAILURES:
+            return _false(Reason(own.reason), f"{kind} {child.meta.name}: {own.message}")
+    for kind in sightings.needed:
+        needed = sightings.children.get(kind)
+        if needed is None or not needed.status.url or needed.meta.deleting:
+            words = "is being deleted and made anew" if needed is not None and needed.meta.deleting else "is being made"
+            return _false(Reason.AWAITING_NODE_JOIN, ". ".join((f"{kind} {words}", *sightings.notes)))
+    resolved, fleet = sightings.shape, sightings.fleet
+    if resolved is None or fleet is None:
+        return _false(Reason.AWAITING_NODE_JOIN, "the machines are not known yet")
+    awaited = [_awaited(member) for member in fleet.members if not member.ready]
+    more = f" and {len(awaited) - _NAMED} more" if len(awaited) > _NAMED else ""
+    words = f"{fleet.ready} of {resolved.node_count} nodes are ready"
+    if awaited:
+        words = f"{words}: {'; '.join(awaited[:_NAMED])}{more}"
+    return _false(Reason.AWAITING_NODE_JOIN, ". ".join((words, *sightings.notes)))
+
+
+def _awaited(member: Member) -> str:
+    if member.lacks:
+        return member.lacks
+    name, machine = member.machine.name, member.machine
+    return f"machine {name} is {machine.status} and has not joined" if machine.has_machine else f"machine {name} waits"
+
+
+def _machines(status: TpuNodeGroupStatus, fleet: Fleet, now: datetime) -> tuple[Machine, ...]:
+    """List the machines; each keeps the moment since when it is as it is."""
+    before = {machine.name: machine for machine in status.machines}
+    at = now.astimezone(UTC).replace(microsecond=0)
+    machines = []
+    for member in fleet.members:
+        machine = member.machine
+        new = Machine(
+            name=machine.name,
+            state=machine.status or machine.action,
+            node=member.node.name if member.node is not None else "",
+            ready=member.ready,
+            since=at,
+        )
+        old = before.get(machine.name)
+        machines.append(old if old is not None and replace(new, since=old.since) == old else new)
+    return tuple(machines)
+
+
+def _summary(resolved: GroupShape | None, fleet: Fleet | None, loss: Loss | None) -> NodeSummary | None:
+    if resolved is None:
+        return None
+    ready = fleet.ready if fleet is not None else 0
+    failed = loss.machines if loss is not None else 0
+    return NodeSummary(ready=ready, reconciling=max(0, resolved.node_count - ready - failed), failed=failed)
+
+
+def _false(reason: Reason, message: str, condition_type: ConditionType = ConditionType.READY) -> Condition:
+    return Condition(type=condition_type, status=ConditionStatus.FALSE, reason=reason, message=message)

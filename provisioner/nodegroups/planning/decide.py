@@ -1,0 +1,117 @@
+"""The decision: from one snapshot of the world, and what was read of Compute Engine, to a plan. Pure.
+
+Level-triggered: it can be repeated, skipped or cut short anywhere, and the next one still does the right thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from provisioner.nodegroups.planning import answers, group, pacing, pending, plugin, teardown
+from provisioner.nodegroups.planning.child import step_of
+from provisioner.nodegroups.planning.manager import ManagerRules
+from provisioner.nodegroups.planning.memory import MachineMemory, Memory, OpenWrite, ResourceMemory
+from provisioner.nodegroups.planning.plan import Plan
+from provisioner.nodegroups.planning.policy import PolicyRules
+from provisioner.nodegroups.planning.round import Proposed, Round, Step, begin_round, merged
+from provisioner.nodegroups.planning.settings import PlanningSettings
+from provisioner.nodegroups.planning.snapshot import Snapshot
+from provisioner.nodegroups.planning.template import TemplateRules
+
+_POLICIES = PolicyRules()
+_TEMPLATES = TemplateRules()
+_MANAGERS = ManagerRules()
+
+
+def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Plan:
+    """Decide what to do. Where the snapshot is not to be trusted, nothing is decided and nothing is forgotten."""
+    if snapshot.not_synced:
+        return Plan(memory=memory)
+    memory = replace(memory, began_at=memory.began_at or now)
+    memory = answers.give_up_lost_calls(memory, snapshot.live, now)
+    memory = replace(memory, writes=pending.still_open(memory.writes, snapshot.live, now))
+    round_ = begin_round(snapshot, memory, settings, now)
+    resources: dict[str, ResourceMemory] = {}
+    lost_since: dict[str, datetime] = {}
+    step = merged(
+        (plugin.step_of(round_), *_groups(round_, resources, lost_since), *_children(round_, resources)),
+    )
+    proposed, later = _choose(step.writes, memory, now)
+    memory = replace(
+        memory,
+        resources=resources,
+        machines=_machines_of(resources.values(), memory),
+        lost_since=lost_since,
+        writes={**memory.writes, **{each.write.key: _opened(each, memory, now) for each in proposed}},
+    )
+    paced = pacing.pace(step.calls, memory, settings, now)
+    moments = (*step.moments, *later, *((paced.wake_at,) if paced.wake_at is not None else ()))
+    return Plan(
+        memory=paced.memory,
+        calls=paced.calls,
+        writes=tuple(each.write for each in proposed),
+        events=tuple(event for each in proposed for event in each.events),
+        wake_at=min((moment for moment in moments if moment > now), default=None),
+    )
+
+
+def _children(round_: Round, resources: dict[str, ResourceMemory]) -> Iterable[Step]:
+    """Decide about the children, and take down what is remembered of their resources."""
+    snapshot = round_.snapshot
+    for policy in snapshot.policies:
+        resources[policy.meta.uid], step = step_of(_POLICIES, policy, round_)
+        yield step
+    for template in snapshot.templates:
+        resources[template.meta.uid], step = step_of(_TEMPLATES, template, round_)
+        yield step
+    for manager in snapshot.managers:
+        resources[manager.meta.uid], step = step_of(_MANAGERS, manager, round_)
+        yield step
+
+
+def _groups(round_: Round, resources: dict[str, ResourceMemory], lost_since: dict[str, datetime]) -> Iterable[Step]:
+    for each in round_.groups.values():
+        if each.meta.deleting:
+            yield teardown.step_of(each, round_)
+            continue
+        outcome = group.step_of(each, round_)
+        if outcome.external is not None:
+            resources[each.meta.uid] = outcome.external
+        if outcome.lost_since is not None:
+            lost_since[each.meta.uid] = outcome.lost_since
+        yield outcome.step
+
+
+def _choose(proposals: Iterable[Proposed], memory: Memory, now: datetime) -> tuple[list[Proposed], list[datetime]]:
+    """Choose one write of each object that may be written now; return when the others may."""
+    chosen: dict[str, Proposed] = {}
+    later = []
+    for each in proposals:
+        key = each.write.key
+        if key in chosen:
+            continue
+        until = pending.blocked_until(memory.writes.get(key), each.seen, now)
+        if until is None:
+            chosen[key] = each
+        else:
+            later.append(until)
+    return list(chosen.values()), later
+
+
+def _opened(proposed: Proposed, memory: Memory, now: datetime) -> OpenWrite:
+    before = memory.writes.get(proposed.write.key)
+    failures = before.failures if before is not None and before.failure is not None else 0
+    return OpenWrite(write=proposed.write, seen=proposed.seen, since=now, failures=failures)
+
+
+def _machines_of(resources: Iterable[ResourceMemory], memory: Memory) -> dict[str, MachineMemory]:
+    """Return what is remembered of machines that are still there."""
+    listed = {
+        machine.provider_id
+        for resource in resources
+        if resource.listing is not None
+        for machine in resource.listing.machines
+    }
+    return {place: machine for place, machine in memory.machines.items() if place in listed}

@@ -1,0 +1,97 @@
+"""What people are told when it happens: Events, found where a status changes. The first reasons are upstream's."""
+
+from __future__ import annotations
+
+from provisioner.model.workloads import ObjectRef
+from provisioner.nodegroups.api.types import (
+    API_VERSION,
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Kind,
+    ObjectMeta,
+    OperationType,
+    Reason,
+    ResourceStatus,
+    TpuNodeGroupStatus,
+    condition_of,
+)
+from provisioner.nodegroups.planning.plan import Event
+
+PROVISIONING = "Provisioning"
+PROVISIONED = "Provisioned"
+CLEANUP = "Cleanup"
+CHILD_RESOURCES_PROVISIONED = "ChildResourcesProvisioned"
+NODES_JOINING = "NodesJoining"
+
+#: What is wrong, so that somebody may have to do something; the Event has the condition's reason and its message.
+_WARNED_OF = frozenset(
+    {
+        Reason.RECONCILE_ERROR,
+        Reason.REQUEST_REJECTED,
+        Reason.OPERATION_FAILED,
+        Reason.INSTANCES_CREATION_FAILED,
+        Reason.INVALID_TEMPLATE,
+        Reason.INVALID_SPEC,
+        Reason.NOT_ALLOWED,
+        Reason.NODE_LOST,
+        Reason.RECREATING,
+    }
+)
+_CLEANING_UP = frozenset({Reason.DELETING_MIG, Reason.DRAINING_NODES})
+
+
+def reference(kind: Kind, meta: ObjectMeta) -> ObjectRef:
+    """Return what an Event points to."""
+    return ObjectRef(kind=kind.value, api_version=API_VERSION, namespace=meta.namespace, name=meta.name, uid=meta.uid)
+
+
+def of_child(kind: Kind, meta: ObjectMeta, old: ResourceStatus, new: ResourceStatus) -> tuple[Event, ...]:
+    """Return what is told of a child when its status changes."""
+    target, events = reference(kind, meta), []
+    if new.operation is not None and new.operation != old.operation:
+        making = new.operation.type is OperationType.CREATE
+        words = "begun to make" if making else "begun to delete"
+        reason = PROVISIONING if making else CLEANUP
+        events.append(Event(object=target, reason=reason, message=f"Compute Engine has {words} {meta.name}"))
+    before, after = _ready(old.conditions), _ready(new.conditions)
+    if after is not None and _is_true(after) and not _is_true(before):
+        events.append(Event(object=target, reason=PROVISIONED, message=f"{meta.name} is there: {new.url}"))
+    return (*events, *_warning(target, before, after))
+
+
+def of_group(meta: ObjectMeta, old: TpuNodeGroupStatus, new: TpuNodeGroupStatus) -> tuple[Event, ...]:
+    """Return what is told of a group when its status changes."""
+    target, events = reference(Kind.TPU_NODE_GROUP, meta), []
+    manager = ConditionType.MANAGED_INSTANCE_GROUP_READY
+    if _is_true(condition_of(new.conditions, manager)) and not _is_true(condition_of(old.conditions, manager)):
+        message = "the resources in Compute Engine are there"
+        events.append(Event(object=target, reason=CHILD_RESOURCES_PROVISIONED, message=message))
+    before, after = _ready(old.conditions), _ready(new.conditions)
+    joined = new.node_summary.ready if new.node_summary is not None else 0
+    if joined > (old.node_summary.ready if old.node_summary is not None else 0) and not _is_true(after):
+        events.append(Event(object=target, reason=NODES_JOINING, message=f"{new.nodes} nodes are ready"))
+    if after is not None and _is_true(after) and not _is_true(before):
+        events.append(Event(object=target, reason=PROVISIONED, message=after.message or f"{new.nodes} nodes are ready"))
+    if after is not None and after.reason in _CLEANING_UP and (before is None or before.reason not in _CLEANING_UP):
+        events.append(Event(object=target, reason=CLEANUP, message=after.message))
+    template = ConditionType.INSTANCE_TEMPLATE_READY
+    return (
+        *events,
+        *_warning(target, condition_of(old.conditions, template), condition_of(new.conditions, template)),
+        *_warning(target, before, after),
+    )
+
+
+def _warning(target: ObjectRef, before: Condition | None, after: Condition | None) -> tuple[Event, ...]:
+    if after is None or after.reason not in _WARNED_OF or (before is not None and before.reason == after.reason):
+        return ()
+    return (Event(object=target, reason=after.reason, message=after.message, warning=True),)
+
+
+def _ready(conditions: tuple[Condition, ...]) -> Condition | None:
+    return condition_of(conditions, ConditionType.READY)
+
+
+def _is_true(condition: Condition | None) -> bool:
+    return condition is not None and condition.status is ConditionStatus.TRUE

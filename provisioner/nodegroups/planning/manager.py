@@ -1,0 +1,159 @@
+"""Managed instance groups: the machines. Zonal.
+
+A group that is BULK gets all its machines at once or none: while there is no capacity it waits, for as long as it
+takes, and Compute Engine says at each check what it lacked. That is told, and is no failure.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from provisioner.kube.quantities import format_time
+from provisioner.model import bounds
+from provisioner.model.capacity import Failure
+from provisioner.model.choices import ZONE
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.types import Condition, Kind, ManagedInstanceGroup, Reason
+from provisioner.nodegroups.compute.links import same_resource
+from provisioner.nodegroups.compute.records import INDIVIDUAL, Manager, Scope
+from provisioner.nodegroups.planning import answers
+from provisioner.nodegroups.planning.calls import ListMachines, Resource, Target
+from provisioner.nodegroups.planning.child import Case, Hold, Rules, Sight, created, later, not_ready, want
+from provisioner.nodegroups.planning.drain import drain
+from provisioner.nodegroups.planning.fleet import Fleet, fleet_of
+from provisioner.nodegroups.planning.refusal import Refusal, invalid, not_allowed
+from provisioner.nodegroups.planning.round import Round
+
+#: Machines that are being made, or whose nodes are awaited, are looked at again after a part of their group's age.
+_SHARE_OF_AGE = 0.05
+_SOONEST_SECONDS = 10.0
+_LATEST_SECONDS = 60.0
+#: The same where what is missing has been for more than an hour: nodes that join or change are seen at once anyway.
+_LONG_SECONDS = 3600.0
+_LATEST_AFTER_LONG_SECONDS = 300.0
+#: A group that waits for capacity has no machines to list.
+_LIST_PLACEHOLDERS_SECONDS = 30.0
+#: How many of Google's words a message has.
+_MOST_FAILURES = 2
+
+
+class ManagerRules(Rules[ManagedInstanceGroup]):
+    """What is particular to managed instance groups."""
+
+    kind = Kind.MANAGED_INSTANCE_GROUP
+    what = "managed instance group"
+    settled_seconds = 900.0
+
+    def target(self, child: ManagedInstanceGroup) -> Target:
+        """Return its resource, in the zone."""
+        scope = Scope(project=child.spec.project, zone=child.spec.location)
+        return Target(uid=child.meta.uid, kind=self.kind, scope=scope, name=child.meta.name)
+
+    def refusal(self, child: ManagedInstanceGroup, round_: Round) -> Refusal | None:
+        """Say why it is not served."""
+        problem = names.resource_name_problem(child.meta.name)
+        if not problem and not ZONE.fullmatch(child.spec.location):
+            problem = f"location {bounds.quoted(child.spec.location)} is not a zone such as us-east5-b"
+        return invalid(problem) if problem else not_allowed(child.meta, child.spec.project, round_)
+
+    def body(self, child: ManagedInstanceGroup, mark: str) -> Resource:
+        """Return what Compute Engine is asked for."""
+        spec = child.spec
+        return Manager(
+            name=child.meta.name,
+            description=mark,
+            template=spec.instance_template,
+            target_size=spec.target_size,
+            mode=spec.effective_mode.value,
+            policy=spec.workload_policy,
+            action_on_failure=spec.default_action_on_failure.value,
+        )
+
+    def difference(self, child: ManagedInstanceGroup, resource: Resource) -> str:
+        """Say in what the resource is another one."""
+        if not isinstance(resource, Manager):
+            return "it is no managed instance group"
+        spec = child.spec
+        differ = [
+            name
+            for name, same in (
+                ("template", same_resource(spec.instance_template, resource.template)),
+                ("target size", spec.target_size == resource.target_size),
+                ("mode", spec.effective_mode.value == (resource.mode or INDIVIDUAL)),
+                ("workload policy", same_resource(spec.workload_policy, resource.policy)),
+            )
+            if not same
+        ]
+        if not differ:
+            return ""
+        return f"it has another {' and another '.join(differ)}; delete this object to have it made anew"
+
+    def not_usable(self, resource: Resource) -> str:
+        """Say why the group cannot be used: it can as soon as it is there."""
+        return "" if isinstance(resource, Manager) else "it is no managed instance group"
+
+    def hold(self, case: Case[ManagedInstanceGroup]) -> Hold:
+        """Wait for pods to leave its nodes."""
+        return drain(case.child, case.known, self.target(case.child), case.round)
+
+    def sight(self, case: Case[ManagedInstanceGroup], resource: Resource) -> Sight:
+        """Say how far its machines are, and list them when they may have changed."""
+        if not isinstance(resource, Manager):
+            return super().sight(case, resource)
+        child, known, round_ = case.child, case.known, case.round
+        fleet = fleet_of(child, round_)
+        again = _again_seconds(self.settled_seconds, resource, fleet, round_.now)
+        key = child.meta.uid
+        if fleet is None:
+            due_at = known.changed_at
+        elif _only_waits(resource, fleet):
+            due_at = later(fleet.asked_at, max(again, _LIST_PLACEHOLDERS_SECONDS), key)
+        else:
+            due_at = later(fleet.asked_at, again, key)
+        return Sight(
+            condition=self._condition(child, resource, fleet),
+            again_seconds=again,
+            step=want(known, answers.LIST, ListMachines(target=self.target(child)), due_at, round_),
+        )
+
+    def _condition(self, child: ManagedInstanceGroup, resource: Manager, fleet: Fleet | None) -> Condition:
+        failures = tuple(
+            (member.machine.name, failure)
+            for member in (fleet.members if fleet is not None else ())
+            if not member.machine.has_machine
+            for failure in member.machine.failures
+        )
+        bulk, since = resource.bulk, _since(resource.created_at)
+        if bulk is not None and bulk.failures and (bulk.in_progress or not resource.is_stable):
+            return not_ready(
+                Reason.INSTANCES_CREATION_FAILED, f"waiting for capacity{since}, Google says: {_words(bulk.failures)}"
+            )
+        if failures:
+            name, failure = failures[0]
+            return not_ready(Reason.INSTANCES_CREATION_FAILED, f"machine {name} is not made: {failure.message}")
+        if not resource.is_stable or (bulk is not None and bulk.in_progress):
+            return not_ready(Reason.UNSTABLE, f"Compute Engine is making {resource.target_size} machines{since}")
+        return created(self.difference(child, resource))
+
+
+def _again_seconds(settled_seconds: float, resource: Manager, fleet: Fleet | None, now: datetime) -> float:
+    whole = fleet is not None and len(fleet.members) == resource.target_size and fleet.settled
+    if whole and resource.is_stable:
+        return settled_seconds
+    age = (now - resource.created_at).total_seconds() if resource.created_at is not None else 0.0
+    if age > _LONG_SECONDS and resource.is_stable:
+        return _LATEST_AFTER_LONG_SECONDS
+    return min(_LATEST_SECONDS, max(_SOONEST_SECONDS, age * _SHARE_OF_AGE))
+
+
+def _only_waits(resource: Manager, fleet: Fleet) -> bool:
+    making = resource.bulk is not None and resource.bulk.in_progress
+    return making and not any(member.machine.has_machine for member in fleet.members)
+
+
+def _since(moment: datetime | None) -> str:
+    return "" if moment is None else f" since {format_time(moment)}"
+
+
+def _words(failures: tuple[Failure, ...]) -> str:
+    return "; ".join(dict.fromkeys(failure.message for failure in failures[:_MOST_FAILURES]))

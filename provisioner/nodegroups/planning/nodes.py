@@ -1,0 +1,126 @@
+"""What the nodes of a group carry, and which of them are left over from machines that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from provisioner.constants import TPU_RESOURCE
+from provisioner.model.capacity import Taint
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.shape import GroupShape
+from provisioner.nodegroups.api.types import TpuNodeGroup
+from provisioner.nodegroups.planning.fleet import Fleet
+from provisioner.nodegroups.planning.round import Proposed, Round, Step
+from provisioner.nodegroups.planning.snapshot import Node
+from provisioner.nodegroups.planning.writes import DeleteNode, PatchNode
+
+#: Keeps pods without chips off the nodes; GKE's nodes with TPUs have the same.
+TPU_TAINT = Taint(key=TPU_RESOURCE, value="present", effect="NoSchedule")
+
+
+def labels_of(group: TpuNodeGroup, shape: GroupShape) -> dict[str, str]:
+    """Return the labels that all nodes of a group have."""
+    return {
+        names.ACCELERATOR: shape.accelerator,
+        names.CHIP_COUNT: str(shape.chips_per_machine),
+        names.TOPOLOGY: shape.topology,
+        **names.group_labels(group.meta),
+    }
+
+
+def mark_nodes(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet) -> Step:
+    """Propose labels and taint for nodes that lack them."""
+    shared, indices = labels_of(group, shape), worker_indices(shape, fleet)
+    writes = []
+    for member in fleet.members:
+        node = member.node
+        if node is None:
+            continue
+        wanted = dict(shared)
+        if node.name in indices:
+            wanted[names.WORKER_INDEX] = str(indices[node.name])
+        missing = {key: value for key, value in wanted.items() if node.labels.get(key) != value}
+        tainted = any((taint.key, taint.effect) == (TPU_TAINT.key, TPU_TAINT.effect) for taint in node.taints)
+        if missing or not tainted:
+            write = PatchNode(
+                name=node.name,
+                uid=node.uid,
+                resource_version=node.resource_version,
+                labels=missing,
+                taints=None if tainted else (*node.taints, TPU_TAINT),
+            )
+            writes.append(Proposed(write=write, seen=node.resource_version))
+    return Step(writes=tuple(writes))
+
+
+def provider_id(group: TpuNodeGroup, machine: str) -> str:
+    """Return what the node of a group's machine has in spec.providerID."""
+    return f"gce://{group.spec.project}/{group.spec.node_location}/{machine}"
+
+
+def is_marked(group: TpuNodeGroup, node: Node) -> bool:
+    """Whether a node carries the labels by which it is known as the group's."""
+    return all(node.labels.get(key) == value for key, value in names.group_labels(group.meta).items())
+
+
+def worker_indices(shape: GroupShape, fleet: Fleet) -> Mapping[str, int]:
+    """Number the machines of one slice, by the names of their nodes; none before all machines are known.
+
+    A number that a node has stays its own: pods go by it. Others are given in the order of the machines' names.
+    """
+    present = [(member.machine.name, member.node) for member in fleet.members]
+    if not shape.one_slice:
+        return {node.name: 0 for _, node in present if node is not None}
+    if len(present) != shape.node_count:
+        return {}
+    taken: dict[int, str] = {}
+    for machine, node in present:
+        index = _index(node, shape.node_count)
+        if index is not None:
+            taken.setdefault(index, machine)
+    free = iter([index for index in range(shape.node_count) if index not in taken])
+    keepers = set(taken.values())
+    numbered = {machine: index for index, machine in taken.items()}
+    numbered |= {machine: next(free) for machine, _ in present if machine not in keepers}
+    return {node.name: numbered[machine] for machine, node in present if node is not None}
+
+
+def _index(node: Node | None, count: int) -> int | None:
+    text = node.labels.get(names.WORKER_INDEX, "") if node is not None else ""
+    # Of at most as many digits as Python turns into a number without effort, and in its one spelling.
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(count)) or text != str(int(text)):
+        return None
+    return int(text) if int(text) < count else None
+
+
+def left_over(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> tuple[Node, ...]:
+    """List the nodes of a group whose machines are gone.
+
+    They are known by their labels; until they have got these, by the tokens with which they joined, which stay as long,
+    and by the machines in the group's status.
+    `fleet` None stands for a group without a managed instance group: all its machines are gone. Else a node that is
+    ready may be that of a machine which is not listed yet.
+    """
+    place = provider_id(group, "")
+    known = frozenset[str]() if fleet is None else fleet.provider_ids
+    key = (group.meta.namespace, group.meta.name)
+    found = {node.name: node for node in round_.labelled.get(key, ())}
+    machines = {machine.name for machine in group.status.machines}
+    for machine in machines | {token.machine for token in round_.tokens.get(key, ())}:
+        node = round_.nodes.get(provider_id(group, machine))
+        if node is not None:
+            found[node.name] = node
+    return tuple(
+        node
+        for _, node in sorted(found.items())
+        if node.provider_id.startswith(place) and node.provider_id not in known and (fleet is None or not node.ready)
+    )
+
+
+def remove(nodes: tuple[Node, ...]) -> Step:
+    """Propose to delete nodes."""
+    return Step(
+        writes=tuple(
+            Proposed(write=DeleteNode(name=node.name, uid=node.uid), seen=node.resource_version) for node in nodes
+        )
+    )

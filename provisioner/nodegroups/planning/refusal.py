@@ -1,0 +1,40 @@
+"""Why an object is not served at all: nothing is asked of Compute Engine for it then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from provisioner.model import bounds
+from provisioner.model.choices import PROJECT
+from provisioner.nodegroups.api.types import ObjectMeta, Reason
+from provisioner.nodegroups.planning.round import Round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Reason and words."""
+
+    reason: Reason
+    message: str
+
+
+def not_allowed(meta: ObjectMeta, project: str, round_: Round) -> Refusal | None:
+    """Say why nothing may be made in a project for an object of this namespace; None where it may."""
+    namespaces, projects = round_.settings.namespaces, round_.projects
+    if namespaces and meta.namespace not in namespaces:
+        message = f"namespace {meta.namespace} is not among those that are served; see the setting NAMESPACES"
+        return Refusal(reason=Reason.NOT_ALLOWED, message=message)
+    if not PROJECT.fullmatch(project):
+        return invalid(f"project {bounds.quoted(project)} is not a project id")
+    if project not in projects:
+        message = (
+            f"project {bounds.quoted(project)} is not among those in which resources may be made; "
+            "see the setting PROJECTS"
+        )
+        return Refusal(reason=Reason.NOT_ALLOWED, message=message)
+    return None
+
+
+def invalid(problem: str) -> Refusal:
+    """Return the refusal of an object that cannot be served as it is written."""
+    return Refusal(reason=Reason.INVALID_SPEC, message=problem)

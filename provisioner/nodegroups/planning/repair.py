@@ -1,0 +1,179 @@
+"""When a slice is made anew: a machine of it is lost for too long, and the others can do nothing without it.
+
+All machines are made anew together, by deleting the managed instance group and making another of the same name. The
+group's status says so before anything is deleted (reason Recreating), and says otherwise before anything is made again:
+so a managed instance group that is there while the status says Recreating is always the old one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from provisioner.kube.quantities import format_time, parse_timestamp
+from provisioner.model import waits
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.shape import GroupShape
+from provisioner.nodegroups.api.types import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Reason,
+    TpuNodeGroup,
+    condition_of,
+)
+from provisioner.nodegroups.compute.records import Manager
+from provisioner.nodegroups.planning.drain import keeps
+from provisioner.nodegroups.planning.fleet import Fleet, Member
+from provisioner.nodegroups.planning.round import Round
+
+#: What the limit on slices that are made anew counts.
+DAY_SECONDS = 86_400.0
+#: How many machines a message names.
+_NAMED = 3
+_WORK_GOES_ON = ". The slice is made anew when the pods with chips on it have ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Machines that are lost."""
+
+    #: In words, each with its name; never empty.
+    words: tuple[str, ...]
+    machines: int
+    since: datetime
+    #: When the slice is made anew; None: never by us.
+    due_at: datetime | None = None
+    #: What else there is to say.
+    note: str = ""
+
+    @property
+    def message(self) -> str:
+        """The whole of it."""
+        more = f" and {len(self.words) - _NAMED} more" if len(self.words) > _NAMED else ""
+        return f"{'; '.join(self.words[:_NAMED])}{more}{self.note}"
+
+
+def find_loss(
+    group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Manager | None, round_: Round
+) -> Loss | None:
+    """Say which machines a group has lost; None for none. `manager` is as last read."""
+    lost = _lost(group, fleet, round_)
+    words = tuple(text for _, text in lost)
+    missing = max(0, shape.node_count - len(fleet.members)) if manager is not None and _makes_no_more(manager) else 0
+    if missing:
+        words = (*words, f"{missing} of {shape.node_count} machines are gone")
+    if not words:
+        return None
+    since = round_.memory.lost_since.get(group.meta.uid)
+    if since is None:
+        since = _since(group, {member.machine.name for member, _ in lost}, round_.now)
+    loss = Loss(words=words, machines=len(lost) + missing, since=since)
+    if not (shape.one_slice or shape.node_count == 1):
+        return loss
+    if not missing and all(_only_chips(member) for member, _ in lost) and _works(fleet, round_):
+        return replace(loss, note=_WORK_GOES_ON)
+    return _with_limit(group, loss, round_)
+
+
+def _with_limit(group: TpuNodeGroup, loss: Loss, round_: Round) -> Loss:
+    """Say when a slice is made anew."""
+    settings, counted = round_.settings, recreations(group, round_.now)
+    if settings.repairs_per_day <= 0:
+        return loss
+    due_at = waits.after(loss.since, settings.repair_after_seconds)
+    if len(counted) < settings.repairs_per_day:
+        return replace(loss, due_at=due_at)
+    free_at = waits.after(counted[-settings.repairs_per_day], DAY_SECONDS)
+    times = f"{len(counted)} times within a day"
+    note = f". The slice was made anew {times}, and is not again before {format_time(free_at)}"
+    return replace(loss, due_at=max(due_at, free_at), note=note)
+
+
+def recreations(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
+    """Return when the slice was made anew, as far as it counts against the limit."""
+    reset = parse_timestamp(group.meta.annotations.get(names.RECREATIONS_RESET))
+    return tuple(moment for moment in of_last_day(group, now) if reset is None or moment > reset)
+
+
+def of_last_day(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
+    """Return when the slice was made anew within a day, earliest first."""
+    moments = sorted(group.status.recreated_at)
+    return tuple(moment for moment in moments if (now - moment).total_seconds() < DAY_SECONDS)
+
+
+def recreating(group: TpuNodeGroup) -> bool:
+    """Whether the status says that the slice is being made anew."""
+    ready = condition_of(group.status.conditions, ConditionType.READY)
+    return ready is not None and ready.reason == Reason.RECREATING
+
+
+def was_whole(condition: Condition | None) -> bool:
+    """Whether all nodes have been ready: else one that is not may never have been."""
+    return condition is not None and (
+        condition.status is ConditionStatus.TRUE or condition.reason in (Reason.NODE_LOST, Reason.RECREATING)
+    )
+
+
+def joins_until(group: TpuNodeGroup, member: Member, round_: Round) -> datetime | None:
+    """Return until when a machine that runs is waited for, to become a node that is ready; None: not known yet."""
+    for machine in group.status.machines:
+        if machine.name == member.machine.name and machine.since is not None and not machine.ready:
+            return waits.after(machine.since, round_.settings.join_seconds)
+    return None
+
+
+def _lost(group: TpuNodeGroup, fleet: Fleet, round_: Round) -> list[tuple[Member, str]]:
+    whole = was_whole(condition_of(group.status.conditions, ConditionType.READY))
+    lost = []
+    for member in fleet.members:
+        words = _why_lost(group, member, round_, whole=whole)
+        if words:
+            lost.append((member, words))
+    return lost
+
+
+def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool) -> str:
+    """Say why a machine counts as lost; empty where it does not.
+
+    Without all nodes having been ready, one that is not is on its way, for a long while.
+    """
+    name = member.machine.name
+    if member.stopped:
+        return f"machine {name} is {member.machine.status}"
+    if member.ready or not member.machine.has_machine:
+        return ""
+    if not whole:
+        until = joins_until(group, member, round_)
+        if until is None or until > round_.now:
+            return ""
+    if member.node is not None:
+        return member.lacks
+    joined = {machine.name: machine.node for machine in group.status.machines}
+    node = joined.get(name)
+    return f"node {node} of machine {name} is gone" if node else f"machine {name} has not joined"
+
+
+def _only_chips(member: Member) -> bool:
+    return not member.stopped and member.node is not None and member.node.ready
+
+
+def _works(fleet: Fleet, round_: Round) -> bool:
+    """Whether pods with chips run on the machines: they may go on with the chips that they have."""
+    return any(
+        pod.chips > 0 and keeps(pod, round_.now) for node in fleet.nodes for pod in round_.pods.get(node.name, ())
+    )
+
+
+def _makes_no_more(manager: Manager) -> bool:
+    return manager.is_stable and not (manager.bulk is not None and manager.bulk.in_progress)
+
+
+def _since(group: TpuNodeGroup, lost: set[str], now: datetime) -> datetime:
+    """Return since when a machine is as it is, where the status knows: the process that saw it may be another one."""
+    known = [
+        machine.since
+        for machine in group.status.machines
+        if machine.since is not None and not machine.ready and machine.name in lost
+    ]
+    return min((moment for moment in known if moment <= now), default=now)

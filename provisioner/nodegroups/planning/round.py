@@ -1,0 +1,160 @@
+"""What one decision goes by, put together once: the world as it is seen, sorted by what it belongs to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta, TpuNodeGroup
+from provisioner.nodegroups.bootstrap.tokens import Token
+from provisioner.nodegroups.planning.calls import Call
+from provisioner.nodegroups.planning.memory import Memory, ResourceMemory
+from provisioner.nodegroups.planning.plan import Event
+from provisioner.nodegroups.planning.settings import PlanningSettings
+from provisioner.nodegroups.planning.snapshot import Node, Pod, Snapshot
+from provisioner.nodegroups.planning.writes import Write
+
+#: Namespace and name of a group.
+GroupKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A call that a step wants made; the longer it has been due the sooner its turn comes."""
+
+    call: Call
+    due_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposed:
+    """A write that a step proposes."""
+
+    write: Write
+    #: How the object looks that is written, as far as it tells whether a write has been seen.
+    seen: str
+    #: What people are told if it is written.
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one step comes to. Of several writes to one object the first is made, and the others in later rounds."""
+
+    calls: tuple[Wanted, ...] = ()
+    writes: tuple[Proposed, ...] = ()
+    #: When it has to be looked at again.
+    moments: tuple[datetime, ...] = ()
+
+    def __add__(self, other: Step) -> Step:
+        return Step(
+            calls=self.calls + other.calls, writes=self.writes + other.writes, moments=self.moments + other.moments
+        )
+
+
+NOTHING = Step()
+
+
+def merged(steps: Iterable[Step]) -> Step:
+    """Put steps together, in their order."""
+    every = tuple(steps)
+    return Step(
+        calls=tuple(call for step in every for call in step.calls),
+        writes=tuple(write for step in every for write in step.writes),
+        moments=tuple(moment for step in every for moment in step.moments),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One round."""
+
+    snapshot: Snapshot
+    settings: PlanningSettings
+    now: datetime
+    memory: Memory
+    #: By UID.
+    groups: Mapping[str, TpuNodeGroup]
+    #: By kind, namespace and name.
+    children: Mapping[tuple[Kind, str, str], Child]
+    #: By provider id; of several nodes with one, that which is ready.
+    nodes: Mapping[str, Node]
+    #: Those that carry the labels of a group.
+    labelled: Mapping[GroupKey, Sequence[Node]]
+    #: By the name of their node.
+    pods: Mapping[str, Sequence[Pod]]
+    tokens: Mapping[GroupKey, Sequence[Token]]
+    #: By the UID of the object: calls that are not answered.
+    calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
+
+    def group_of(self, child: ObjectMeta) -> TpuNodeGroup | None:
+        """Return the group that a child belongs to; None for a child of nobody, and where the group is not seen."""
+        owner = child.owner
+        if owner is None or owner.kind != Kind.TPU_NODE_GROUP:
+            return None
+        return self.groups.get(owner.uid)
+
+    def child_of(self, group: TpuNodeGroup, kind: Kind) -> Child | None:
+        """Return the object that has the name of a group's child, whoever made it; None where there is none."""
+        return self.children.get((kind, group.meta.namespace, names.child_name(group.meta, kind)))
+
+    def remembered(self, uid: str) -> ResourceMemory | None:
+        """Return what is remembered of a resource."""
+        return self.memory.resources.get(uid)
+
+    def calling(self, uid: str, *kinds: type[Call]) -> bool:
+        """Whether a call of one of these kinds is under way for an object."""
+        return any(isinstance(call, kinds) for call in self.calls.get(uid, ()))
+
+    @property
+    def projects(self) -> frozenset[str]:
+        """The projects in which resources may be made."""
+        return self.settings.projects or frozenset(filter(None, (self.snapshot.cluster.project,)))
+
+
+def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Round:
+    """Sort what there is by what it belongs to."""
+    nodes: dict[str, Node] = {}
+    for node in sorted(snapshot.nodes, key=lambda each: (each.ready, each.name)):
+        if node.provider_id:
+            nodes[node.provider_id] = node
+    labelled: defaultdict[GroupKey, list[Node]] = defaultdict(list)
+    for node in sorted(snapshot.nodes, key=lambda each: each.name):
+        key = (node.labels.get(names.GROUP_NAMESPACE, ""), node.labels.get(names.GROUP_NAME, ""))
+        if all(key):
+            labelled[key].append(node)
+    pods: defaultdict[str, list[Pod]] = defaultdict(list)
+    for pod in snapshot.pods:
+        pods[pod.node].append(pod)
+    tokens: defaultdict[GroupKey, list[Token]] = defaultdict(list)
+    for token in sorted(snapshot.tokens, key=lambda each: each.name):
+        tokens[token.group_namespace, token.group_name].append(token)
+    calls: defaultdict[str, list[Call]] = defaultdict(list)
+    for each in memory.calls.values():
+        calls[each.call.target.uid].append(each.call)
+    return Round(
+        snapshot=snapshot,
+        settings=settings,
+        now=now,
+        memory=memory,
+        groups={group.meta.uid: group for group in snapshot.groups},
+        children={(kind, child.meta.namespace, child.meta.name): child for kind, child in all_children(snapshot)},
+        nodes=nodes,
+        labelled=labelled,
+        pods=pods,
+        tokens=tokens,
+        calls=calls,
+    )
+
+
+def all_children(snapshot: Snapshot) -> Iterable[tuple[Kind, Child]]:
+    """Return all children with their kinds."""
+    for policy in snapshot.policies:
+        yield Kind.WORKLOAD_POLICY, policy
+    for template in snapshot.templates:
+        yield Kind.INSTANCE_TEMPLATE, template
+    for manager in snapshot.managers:
+        yield Kind.MANAGED_INSTANCE_GROUP, manager

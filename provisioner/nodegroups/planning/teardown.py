@@ -1,0 +1,78 @@
+"""How a group goes: machines, template, policy, nodes and tokens, device plugin, in this order.
+
+Each round looks at what is left and takes the next step; a finalizer is removed when nothing of its step is left. So it
+goes on after a crash at any line, and ends where everything is gone already.
+"""
+
+from __future__ import annotations
+
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.types import ConditionType, Kind, Reason, TpuNodeGroup, condition_of
+from provisioner.nodegroups.planning import conditions, desired, nodes
+from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step
+from provisioner.nodegroups.planning.writes import DeleteChild, DeleteDevicePlugin, DeleteToken, SetFinalizers
+
+_CHILDREN = {
+    names.CLEANUP_MIG: (Kind.MANAGED_INSTANCE_GROUP, Reason.DELETING_MIG),
+    names.CLEANUP_TEMPLATE: (Kind.INSTANCE_TEMPLATE, Reason.DELETING_TEMPLATE),
+    names.CLEANUP_POLICY: (Kind.WORKLOAD_POLICY, Reason.DELETING_POLICY),
+}
+
+
+def step_of(group: TpuNodeGroup, round_: Round) -> Step:
+    """Take the next step of a group that is being deleted."""
+    finalizer = next((each for each in names.GROUP_FINALIZERS if each in group.meta.finalizers), None)
+    if finalizer is None:
+        return NOTHING
+    if finalizer in _CHILDREN:
+        step = _delete_child(group, *_CHILDREN[finalizer], round_)
+    elif finalizer == names.CLEANUP_NODES:
+        step = _delete_nodes(group, round_)
+    else:
+        step = _delete_device_plugin(group, round_)
+    if step is not None:
+        return step
+    others = tuple(each for each in group.meta.finalizers if each != finalizer)
+    write = SetFinalizers(kind=Kind.TPU_NODE_GROUP, meta=group.meta, finalizers=others)
+    return Step(writes=(Proposed(write=write, seen=group.meta.resource_version),))
+
+
+def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round) -> Step | None:
+    """Delete a child; None: it is gone, or is somebody else's."""
+    child = round_.child_of(group, kind)
+    if child is None or not desired.belongs_to(child, group):
+        return None
+    step = NOTHING
+    message = f"{kind} {child.meta.name} is being deleted"
+    if not child.meta.deleting:
+        step = Step(writes=(Proposed(write=DeleteChild(kind=kind, meta=child.meta), seen=child.meta.resource_version),))
+    else:
+        own = condition_of(child.status.conditions, ConditionType.READY)
+        if own is not None and own.reason == Reason.DRAINING_NODES:
+            reason = Reason.DRAINING_NODES
+        if own is not None and own.status.value != "True" and own.message:
+            message = f"{message}: {own.message}"
+    return step + conditions.deleting(group, reason, message, round_.now)
+
+
+def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
+    left = nodes.left_over(group, None, round_)
+    tokens = round_.tokens.get((group.meta.namespace, group.meta.name), ())
+    if not left and not tokens:
+        return None
+    message = "nodes and tokens are being deleted"
+    deletes = tuple(Proposed(write=DeleteToken(name=token.name, uid=token.uid), seen=token.uid) for token in tokens)
+    told = conditions.deleting(group, Reason.DELETING_NODES, message, round_.now)
+    # Tokens tell of nodes that have no labels.
+    return (nodes.remove(left) if left else Step(writes=deletes)) + told
+
+
+def _delete_device_plugin(group: TpuNodeGroup, round_: Round) -> Step | None:
+    """Delete the DaemonSet with the last group; one that we did not make stays."""
+    plugin = round_.snapshot.device_plugin
+    others = any(not other.meta.deleting for uid, other in round_.groups.items() if uid != group.meta.uid)
+    if plugin is None or others or not plugin.version or not round_.settings.device_plugin_version:
+        return None
+    delete = Proposed(write=DeleteDevicePlugin(uid=plugin.uid), seen=plugin.uid)
+    told = conditions.deleting(group, Reason.DELETING_DEVICE_PLUGIN, "the device plugin is being deleted", round_.now)
+    return Step(writes=(delete,)) + told
