@@ -1,0 +1,313 @@
+"""The faults of gke-labs/tpu-operator that planning could have, one test each, named as the fact sheet numbers them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.types import ConditionType, Kind, Reason, condition_of
+from provisioner.nodegroups.bootstrap import metadata
+from provisioner.nodegroups.compute.records import ResourcePolicy, Scope
+from provisioner.nodegroups.planning import desired
+from provisioner.nodegroups.planning.calls import Insert, Target
+from provisioner.nodegroups.planning.nodes import left_over
+from provisioner.nodegroups.planning.round import begin_round
+from tests.nodegroups.simulation.world import SETTINGS, World, make_group
+
+_DENIED = Failure(kind=FailureKind.PERMISSION, message="Required 'compute.instanceGroupManagers.create'.")
+_STOCKOUT = Failure(kind=FailureKind.STOCKOUT, message="There are not enough TPUs.")
+
+
+def _ready_world(name: str = "train", **spec: str) -> World:
+    world = World()
+    world.kube.create_group(make_group(name, **spec))
+    world.wait_until(lambda: world.is_ready(name))
+    world.wait(60.0)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [(_DENIED, Reason.OPERATION_FAILED), (_STOCKOUT, Reason.OPERATION_FAILED)],
+    ids=["a denied permission", "a stockout"],
+)
+def test_1_a_failure_that_clears_leaves_nothing_behind(failure: Failure, reason: Reason) -> None:
+    """A create of machines that failed is tried again, and the group becomes ready when the cause is gone."""
+    world = World()
+    world.cloud.failing[Kind.MANAGED_INSTANCE_GROUP] = failure
+    world.kube.create_group(make_group("train"))
+    world.wait_until(lambda: world.reason("train") == reason)
+    assert failure.message in world.message("train")
+    world.wait(1800.0)
+    world.cloud.failing.clear()
+    world.wait_until(lambda: world.is_ready("train"), within_seconds=900.0)
+
+
+def test_2_waiting_for_capacity_is_told_and_no_machine_is_called_that_is_not_there() -> None:
+    """Placeholders without a machine get no call and no token; the message has Google's words and since when."""
+    world = World()
+    world.cloud.capacity = 0
+    world.kube.create_group(make_group("train"))
+    world.wait_until(lambda: world.reason("train") == Reason.INSTANCES_CREATION_FAILED)
+    message = world.message("train")
+    assert "waiting for capacity since 2026-01-01T00:" in message
+    assert "There are not enough TPUs in this zone." in message
+    world.wait(1800.0)
+    assert world.process.calls["ReadMachine"] == 0
+    assert world.process.writes["CreateToken"] == 0
+    assert world.message("train") == message
+    world.cloud.capacity = 100
+    world.wait_until(lambda: world.is_ready("train"))
+
+
+def test_3_metadata_is_written_for_the_join_and_after_it_and_never_else() -> None:
+    """Each of four machines gets its metadata once, and loses its token once."""
+    world = _ready_world()
+    assert world.process.calls["SetMetadata"] == 8
+    world.wait(7200.0)
+    assert world.process.calls["SetMetadata"] == 8
+
+
+def test_4_nodes_are_cordoned_by_what_no_controller_takes_back() -> None:
+    """A group that goes sets spec.unschedulable on its nodes, before pods are asked to leave."""
+    world = _ready_world()
+    world.kube.protected.update(world.run_pods("train"))
+    world.delete_group("train")
+    world.wait(30.0)
+    assert [node.unschedulable for node in world.kube.all("Node")] == [True] * 4
+    assert world.reason("train") == Reason.DRAINING_NODES
+
+
+@pytest.mark.parametrize("what", ["preempt", "lose"])
+def test_5_ready_drops_when_a_machine_goes_and_the_slice_is_made_anew(what: str) -> None:
+    """Ready says which machine is lost; five minutes later all are made anew, and the group is ready again."""
+    world = _ready_world()
+    before = {vm.name for vm in world.vms("train")}
+    victim = world.vms("train")[0]
+    getattr(world.cloud, what)(victim)
+    took = world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST)
+    assert took < 120
+    assert victim.name in world.message("train") or "1 of 4 machines" in world.message("train")
+    took = world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
+    assert 240 < took < 320
+    world.wait_until(lambda: world.is_ready("train"))
+    assert before.isdisjoint(vm.name for vm in world.vms("train"))
+    group = world.kube.group("train")
+    assert group is not None
+    assert len(group.status.recreated_at) == 1
+    world.wait(120.0)
+    assert {node.name for node in world.kube.all("Node")} == {vm.name for vm in world.vms("train")}
+
+
+def test_6_machines_in_the_making_are_looked_at_within_a_minute_and_are_no_error() -> None:
+    """A group that waits is read at a pace that follows its age, at most once a minute and not less often."""
+    world = World()
+    world.cloud.capacity = 0
+    world.kube.create_group(make_group("train"))
+    world.wait(3000.0)
+    before = Counter(world.process.calls)
+    world.wait(600.0)
+    made = world.process.calls - before
+    assert 9 <= made["Read"] <= 12
+    assert Reason.RECONCILE_ERROR not in {event.reason for event in world.process.events}
+
+
+def test_7_a_machine_that_boots_late_finds_a_token_that_is_good() -> None:
+    """Tokens are renewed while a machine has not joined, for as long as it takes."""
+    world = World(settings=replace(SETTINGS, join_seconds=1e6))
+    booted = []
+    world.cloud.on_running = booted.append
+    world.kube.create_group(make_group("train"))
+    world.wait(3 * 3600.0)
+    assert len(booted) == 4
+    now = world.stage.wall()
+    tokens = {token.value: token for token in world.kube.all("Secret")}
+    for vm in booted:
+        expires_at = tokens[vm.items[metadata.TOKEN]].expires_at
+        assert expires_at is not None
+        assert expires_at > now + timedelta(minutes=8)
+        world.kube.join(vm)
+    world.wait_until(lambda: world.is_ready("train"))
+
+
+def test_8_each_machine_has_a_token_of_its_own_and_none_is_left() -> None:
+    """Four machines join with four tokens; afterwards neither Secrets nor metadata have any."""
+    world = World()
+    world.kube.create_group(make_group("train"))
+    seen: set[str] = set()
+
+    def joined() -> bool:
+        seen.update(token.value for token in world.kube.all("Secret"))
+        return world.is_ready("train")
+
+    world.wait_until(joined)
+    world.wait(60.0)
+    assert len(seen) == 4
+    world.check_tokens_gone()
+
+
+def test_9_groups_whose_names_run_together_have_nodes_of_their_own() -> None:
+    """The nodes of namespace a, group b-c are not those of namespace a-b, group c."""
+    world = _ready_world("c")
+    group = world.kube.group("c")
+    assert group is not None
+    other = replace(group, meta=replace(group.meta, namespace="a", name="b-c", uid="another"))
+    other = replace(other, status=replace(other.status, machines=()))
+    round_ = begin_round(world.kube.snapshot(frozenset()), world.process.memory, SETTINGS, world.stage.wall())
+    assert left_over(other, None, round_) == ()
+    assert len(left_over(group, None, round_)) == 4
+
+
+def test_10_what_carries_our_mark_is_adopted() -> None:
+    """A crash between a create and its record ends in the same resource, whose operation Google has forgotten."""
+    world = World(3)
+    world.cloud.forgets_seconds = 0.1
+    inserted = []
+
+    def crash(call: object) -> None:
+        if isinstance(call, Insert) and call.target.kind not in inserted:
+            inserted.append(call.target.kind)
+            world.stage.after(0.0, world.restart)
+        world.process.on_call = crash
+
+    world.process.on_call = crash
+    world.kube.create_group(make_group("train"))
+    world.wait_until(lambda: world.is_ready("train"))
+    assert len(inserted) == 3
+    assert len(world.cloud.held) == 3
+
+
+def _with_foreign_policy() -> tuple[World, Target]:
+    world = World()
+    world.kube.create_group(make_group("train"))
+    group = world.kube.group("train")
+    assert group is not None
+    name = names.child_name(group.meta, Kind.WORKLOAD_POLICY)
+    target = Target(
+        uid="", kind=Kind.WORKLOAD_POLICY, scope=Scope(project="project-1", region="us-central1"), name=name
+    )
+    world.cloud.hold(target, ResourcePolicy(name=name, topology="4x4", url=f"https://c/{target.scope.path}/x/{name}"))
+    return world, target
+
+
+def test_10_what_does_not_carry_it_is_refused_and_never_deleted() -> None:
+    """A resource of somebody else's keeps the group from being made, with words that say what to do."""
+    world, target = _with_foreign_policy()
+    world.wait_until(lambda: world.reason("train") == Reason.REQUEST_REJECTED)
+    assert names.ADOPT in world.message("train")
+    world.delete_group("train")
+    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
+    assert list(world.cloud.held) == [(target.kind, target.scope, target.name)]
+
+
+def test_10_what_upstream_made_is_taken_where_the_user_says_so() -> None:
+    """The annotation adopts a resource without a mark, and it goes with the group."""
+    world, _ = _with_foreign_policy()
+    world.kube.annotate("train", names.ADOPT, "true")
+    world.wait_until(lambda: world.is_ready("train"))
+    world.delete_group("train")
+    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
+    assert not world.cloud.held
+
+
+def test_11_an_operation_that_google_has_forgotten_ends_in_a_reading() -> None:
+    """Operations that expire at once delay nothing."""
+    world = World(1)
+    world.cloud.forgets_seconds = 0.0
+    world.kube.create_group(make_group("train"))
+    world.wait_until(lambda: world.is_ready("train"), within_seconds=300.0)
+    world.delete_group("train")
+    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP), within_seconds=600.0)
+    assert not world.cloud.held
+
+
+def test_12_children_with_defaults_filled_in_are_as_they_should_be() -> None:
+    """A child that the API server has completed differs in nothing from what is wanted."""
+    world = _ready_world()
+    group = world.kube.group("train")
+    assert group is not None
+    assert group.spec.instance_config is not None
+    template = desired.instance_template(group, group.spec.instance_config, SETTINGS.startup_script)
+    found = replace(template, spec=replace(template.spec, config=replace(template.spec.config)))
+    without = replace(
+        template, spec=replace(template.spec, config=replace(template.spec.config, provisioning_model=None))
+    )
+    assert not desired.differs(found, template)
+    assert not desired.differs(without, template)
+    assert desired.differs(found, desired.instance_template(group, group.spec.instance_config, "#!/bin/sh"))
+
+
+def test_13_a_new_startup_script_is_told_and_comes_with_the_next_slice() -> None:
+    """An upgrade rolls nothing under work; the template is made anew when the slice is."""
+    world = _ready_world()
+    world.settings = replace(SETTINGS, startup_script="#!/bin/bash\necho new")
+    world.restart()
+    world.wait(120.0)
+    assert world.is_ready("train")
+    assert "is made anew with the slice" in world.message("train")
+    assert world.process.writes["DeleteChild"] == 0
+    world.cloud.preempt(world.vms("train")[0])
+    world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
+    world.wait_until(lambda: world.is_ready("train"))
+    assert {vm.items["startup-script"] for vm in world.vms("train")} == {"#!/bin/bash\necho new"}
+    assert world.message("train") == ""
+
+
+def test_14_a_settled_group_is_silent() -> None:
+    """Hours pass without a write, with at most 12 readings an hour, and transitions keep their times."""
+    world = _ready_world()
+    calls, writes = Counter(world.process.calls), Counter(world.process.writes)
+    before = world.kube.group("train")
+    assert before is not None
+    world.wait(6 * 3600.0)
+    assert world.process.writes == writes
+    made = world.process.calls - calls
+    assert set(made) <= {"Read", "ListMachines"}
+    assert sum(made.values()) <= 6 * 12
+    after = world.kube.group("train")
+    assert after is not None
+    for kind in ConditionType:
+        assert condition_of(after.status.conditions, kind) == condition_of(before.status.conditions, kind)
+
+
+def test_15_the_device_plugin_is_applied_once_for_all_groups_and_goes_with_the_last() -> None:
+    """Two groups need one DaemonSet; it is applied again when its manifest changes."""
+    world = _ready_world("one")
+    world.kube.create_group(make_group("two"))
+    world.wait_until(lambda: world.is_ready("two"))
+    assert world.process.writes["ApplyDevicePlugin"] == 1
+    world.settings = replace(SETTINGS, device_plugin_version="v2")
+    world.restart()
+    world.wait(60.0)
+    assert [plugin.version for plugin in world.kube.all("DaemonSet")] == ["v2"]
+    world.delete_group("one")
+    world.wait_until(lambda: world.kube.group("one") is None)
+    assert world.kube.all("DaemonSet")
+    world.delete_group("two")
+    world.wait_until(lambda: world.kube.group("two") is None)
+    assert not world.kube.all("DaemonSet")
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (replace(SETTINGS, projects=frozenset({"project-2"})), "project"),
+        (replace(SETTINGS, namespaces=frozenset({"team-a"})), "namespace"),
+    ],
+    ids=["a project", "a namespace"],
+)
+def test_17_what_is_not_on_the_list_gets_no_call(settings: object, named: str) -> None:
+    """Neither project nor namespace that is not allowed costs anything, and the condition says so."""
+    world = World(settings=settings)  # type: ignore[arg-type]
+    world.kube.create_group(make_group("train"))
+    world.wait_until(lambda: world.reason("train") == Reason.NOT_ALLOWED)
+    world.wait(600.0)
+    assert named in world.message("train")
+    assert not world.process.calls
+    world.delete_group("train")
+    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))

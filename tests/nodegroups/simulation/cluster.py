@@ -1,0 +1,349 @@
+"""A small Kubernetes in memory: objects with resource versions and finalizers, nodes, pods, and caches that lag."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta, TpuNodeGroup
+from provisioner.nodegroups.bootstrap import metadata
+from provisioner.nodegroups.bootstrap.tokens import Token
+from provisioner.nodegroups.planning.snapshot import Cluster, DevicePlugin, Node, Pod, Snapshot
+from provisioner.nodegroups.planning.writes import (
+    ApplyDevicePlugin,
+    CreateChild,
+    CreateToken,
+    DeleteChild,
+    DeleteDevicePlugin,
+    DeleteNode,
+    DeleteToken,
+    EvictPod,
+    PatchNode,
+    PatchStatus,
+    SetFinalizers,
+    Write,
+    WriteFailure,
+)
+from tests.nodegroups.simulation.cloud import Vm
+from tests.nodegroups.simulation.stage import Stage
+
+FACTS = Cluster(
+    uid="cluster-uid",
+    project="project-1",
+    ca_hash="sha256:0123",
+    api_server="10.0.0.2:6443",
+    kubernetes_version="1.34",
+)
+_NOT_READY_SECONDS = 40.0
+_RECORDS = (Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE, Kind.MANAGED_INSTANCE_GROUP)
+Key = tuple[str, str, str]
+
+
+class Declined(Exception):  # noqa: N818 - what an answer says
+    """A write that the API server declines."""
+
+    def __init__(self, failure: WriteFailure) -> None:
+        super().__init__(failure.value)
+        self.failure = failure
+
+
+@dataclass(slots=True)
+class Kube:
+    """The API server, the controllers that come with it, and caches of it."""
+
+    stage: Stage
+    #: What there is, by kind, namespace and name.
+    objects: dict[Key, Any] = field(default_factory=dict)
+    #: The same as the controller's caches have it.
+    cached: dict[Key, Any] = field(default_factory=dict)
+    #: Caches lag by up to this.
+    lag_seconds: float = 0.05
+    #: Whether a machine of a name runs.
+    runs: Callable[[str], bool] = lambda _name: False
+    on_change: Callable[[], None] = lambda: None
+    #: Pods whose eviction a disruption budget forbids.
+    protected: set[str] = field(default_factory=set)
+    #: How often each object was written.
+    writes: int = 0
+    _numbers: Any = field(default_factory=lambda: itertools.count(1))
+
+    # --- reading
+
+    def snapshot(self, live: frozenset[str]) -> Snapshot:
+        """Return what the caches show."""
+
+        def of(kind: str) -> tuple[Any, ...]:
+            return tuple(each for key, each in sorted(self.cached.items()) if key[0] == kind)
+
+        plugin = of("DaemonSet")
+        return Snapshot(
+            cluster=FACTS,
+            groups=of(Kind.TPU_NODE_GROUP),
+            policies=of(Kind.WORKLOAD_POLICY),
+            templates=of(Kind.INSTANCE_TEMPLATE),
+            managers=of(Kind.MANAGED_INSTANCE_GROUP),
+            nodes=of("Node"),
+            pods=of("Pod"),
+            tokens=of("Secret"),
+            device_plugin=plugin[0] if plugin else None,
+            live=live,
+        )
+
+    def all(self, kind: str) -> list[Any]:
+        """List the objects of a kind as they are."""
+        return [each for key, each in sorted(self.objects.items()) if key[0] == kind]
+
+    def group(self, name: str) -> TpuNodeGroup | None:
+        """Return a group as it is."""
+        found: TpuNodeGroup | None = self.objects.get((Kind.TPU_NODE_GROUP, "default", name))
+        return found
+
+    def recache(self) -> None:
+        """Read everything anew, as a process does that starts."""
+        self.cached = dict(self.objects)
+
+    # --- people
+
+    def create_group(self, group: TpuNodeGroup) -> None:
+        """Create a group."""
+        self._put(
+            (Kind.TPU_NODE_GROUP, group.meta.namespace, group.meta.name),
+            replace(group, meta=replace(group.meta, uid=f"uid-{next(self._numbers)}", generation=1)),
+        )
+
+    def annotate(self, name: str, key: str, value: str) -> None:
+        """Set an annotation of a group."""
+        group = self.group(name)
+        if group is not None:
+            meta = replace(group.meta, annotations={**group.meta.annotations, key: value})
+            self._put((Kind.TPU_NODE_GROUP, "default", name), replace(group, meta=meta))
+
+    def delete(self, key: Key) -> None:
+        """Ask for the deletion of an object of ours."""
+        found = self.objects.get(key)
+        if found is None or found.meta.deleting:
+            return
+        self._put(key, replace(found, meta=replace(found.meta, deleted_at=self.stage.wall())))
+        self._collect(key)
+
+    def add_pod(self, pod: Pod) -> None:
+        """Bind a pod to a node, unless that is cordoned or gone."""
+        node = self.objects.get(("Node", "", pod.node))
+        if node is not None and not node.unschedulable and node.ready:
+            self._put(("Pod", pod.namespace, pod.name), pod)
+
+    def finish_pod(self, name: str) -> None:
+        """Let a pod end."""
+        self._drop(("Pod", "default", name))
+
+    # --- nodes
+
+    def join(self, vm: Vm) -> None:
+        """Register the node of a machine that runs, once it has a token that is good."""
+        if vm.status != "RUNNING":
+            return
+        value = vm.items.get(metadata.TOKEN, "")
+        good = any(
+            token.value == value and token.expires_at is not None and token.expires_at > self.stage.wall()
+            for token in self.all("Secret")
+        )
+        key = ("Node", "", vm.name)
+        if key in self.objects:
+            # A machine of the same name takes its node over.
+            self._put(key, replace(self.objects[key], ready=True, capacity_chips=4, allocatable_chips=4))
+            return
+        if not good or metadata.ADDRESS not in vm.items:
+            self.stage.after(5.0, lambda: self.join(vm))
+            return
+        self.stage.note("node", "%s joins", vm.name)
+        self._put(key, Node(name=vm.name, uid=f"uid-{next(self._numbers)}", provider_id=vm.provider_id))
+        self.stage.after(self.stage.rng.uniform(1.0, 10.0), lambda: self._ready(key))
+
+    def stop(self, vm: Vm) -> None:
+        """Notice after a while that a machine does not run any more."""
+        self.stage.after(_NOT_READY_SECONDS, lambda: self._not_ready(("Node", "", vm.name), vm))
+
+    def change_node(self, name: str, **changes: Any) -> None:
+        """Change a node, as whatever runs on it does."""
+        key = ("Node", "", name)
+        if key in self.objects:
+            self._put(key, replace(self.objects[key], **changes))
+
+    def drop_node(self, name: str) -> None:
+        """Let somebody delete a node."""
+        self._drop(("Node", "", name))
+
+    def expire_tokens(self) -> None:
+        """Delete expired tokens, as the token cleaner does."""
+        for token in self.all("Secret"):
+            if token.expires_at is not None and token.expires_at <= self.stage.wall():
+                self._drop(("Secret", "kube-system", token.name))
+
+    # --- writes of the controller
+
+    def write(self, write: Write) -> None:
+        """Carry a write out, or decline it."""
+        self.writes += 1
+        self.stage.note("kube", "%s", _told(write))
+        match write:
+            case CreateChild():
+                self._create_child(write)
+            case DeleteChild():
+                key = (write.kind, write.meta.namespace, write.meta.name)
+                found = self.objects.get(key)
+                if found is not None and found.meta.uid != write.meta.uid:
+                    raise Declined(WriteFailure.CONFLICT)
+                self.delete(key)
+            case SetFinalizers():
+                key, found = self._checked(write.kind, write.meta)
+                self._put(key, replace(found, meta=replace(found.meta, finalizers=write.finalizers)))
+                self._collect(key)
+            case PatchStatus():
+                key, found = self._checked(write.kind, write.meta)
+                self._put(key, replace(found, status=write.new))
+            case PatchNode():
+                self._patch_node(write)
+            case DeleteNode():
+                self._delete_if(("Node", "", write.name), write.uid)
+            case EvictPod():
+                self._evict(write)
+            case CreateToken():
+                self._create_token(write)
+            case DeleteToken():
+                self._delete_if(("Secret", "kube-system", write.name), write.uid)
+            case ApplyDevicePlugin():
+                self._put(("DaemonSet", "", "plugin"), DevicePlugin(uid="plugin", version=write.version))
+            case DeleteDevicePlugin():
+                self._drop(("DaemonSet", "", "plugin"))
+
+    def _checked(self, kind: Kind, meta: ObjectMeta) -> tuple[Key, Any]:
+        key = (kind, meta.namespace, meta.name)
+        found = self.objects.get(key)
+        if found is None or (found.meta.uid, found.meta.resource_version) != (meta.uid, meta.resource_version):
+            raise Declined(WriteFailure.CONFLICT)
+        return key, found
+
+    def _create_child(self, write: CreateChild) -> None:
+        key = (write.kind, write.child.meta.namespace, write.child.meta.name)
+        if key not in self.objects:
+            meta = replace(write.child.meta, uid=f"uid-{next(self._numbers)}", generation=1)
+            self._put(key, replace(write.child, meta=meta))
+
+    def _patch_node(self, write: PatchNode) -> None:
+        key = ("Node", "", write.name)
+        node = self.objects.get(key)
+        if node is None or (node.uid, node.resource_version) != (write.uid, write.resource_version):
+            raise Declined(WriteFailure.CONFLICT)
+        self._put(
+            key,
+            replace(
+                node,
+                labels={**node.labels, **write.labels},
+                taints=node.taints if write.taints is None else write.taints,
+                unschedulable=node.unschedulable or write.cordon,
+            ),
+        )
+
+    def _delete_if(self, key: Key, uid: str) -> None:
+        found = self.objects.get(key)
+        if found is not None and found.uid != uid:
+            raise Declined(WriteFailure.CONFLICT)
+        self._drop(key)
+        if key[0] == "Node":
+            for pod in self.all("Pod"):
+                if pod.node == key[2]:
+                    self._drop(("Pod", pod.namespace, pod.name))
+
+    def _evict(self, write: EvictPod) -> None:
+        key = ("Pod", write.namespace, write.name)
+        pod = self.objects.get(key)
+        if pod is None or pod.uid != write.uid:
+            return
+        if pod.name in self.protected:
+            raise Declined(WriteFailure.NOT_NOW)
+        if pod.deletion_deadline is None:
+            self._put(key, replace(pod, deletion_deadline=self.stage.wall() + timedelta(seconds=30)))
+            self.stage.after(self.stage.rng.uniform(1.0, 30.0), lambda: self._end_pod(key))
+
+    def _end_pod(self, key: Key) -> None:
+        pod = self.objects.get(key)
+        node = self.objects.get(("Node", "", pod.node)) if pod is not None else None
+        if pod is not None and (node is None or node.ready):
+            self._drop(key)
+
+    def _create_token(self, write: CreateToken) -> None:
+        number = next(self._numbers)
+        name = f"bootstrap-token-{number:06d}"
+        token = Token(
+            name=name,
+            uid=f"uid-{number}",
+            group_namespace=write.namespace,
+            group_name=write.name,
+            machine=write.machine,
+            machine_id=write.machine_id,
+            value=f"{number:06d}.0123456789abcdef",
+            expires_at=write.expires_at,
+        )
+        self._put(("Secret", "kube-system", name), token)
+
+    # --- inside
+
+    def _ready(self, key: Key) -> None:
+        if key in self.objects:
+            self._put(key, replace(self.objects[key], ready=True, capacity_chips=4, allocatable_chips=4))
+
+    def _not_ready(self, key: Key, vm: Vm) -> None:
+        if key in self.objects and vm.status != "RUNNING" and not self.runs(key[2]):
+            self._put(key, replace(self.objects[key], ready=False))
+
+    def _put(self, key: Key, value: Any) -> None:
+        version = str(next(self._numbers))
+        if hasattr(value, "meta"):
+            value = replace(value, meta=replace(value.meta, resource_version=version))
+        elif isinstance(value, Node):
+            value = replace(value, resource_version=version)
+        self.objects[key] = value
+        self._show(key, value)
+
+    def _drop(self, key: Key) -> None:
+        if self.objects.pop(key, None) is not None:
+            self._show(key, None)
+
+    def _show(self, key: Key, value: Any) -> None:
+        """Tell the caches, each kind in order."""
+        lag = self.stage.rng.uniform(0.001, self.lag_seconds)
+
+        def shown() -> None:
+            # The latest counts: events of one object do not overtake each other.
+            latest = self.objects.get(key)
+            if latest is None:
+                self.cached.pop(key, None)
+            elif latest is value:
+                self.cached[key] = value
+            self.on_change()
+
+        self.stage.after(lag, shown)
+
+    def _collect(self, key: Key) -> None:
+        """Remove what is deleted and has no finalizers, and ask for the deletion of what it owned."""
+        found = self.objects.get(key)
+        if found is None or not found.meta.deleting or found.meta.finalizers:
+            return
+        self._drop(key)
+        for kind in _RECORDS:
+            for child in self.all(kind):
+                if child.meta.owner is not None and child.meta.owner.uid == found.meta.uid:
+                    self.stage.after(1.0, lambda child=child, kind=kind: self._collect_orphan(kind, child))
+
+    def _collect_orphan(self, kind: Kind, child: Child) -> None:
+        self.delete((kind, child.meta.namespace, child.meta.name))
+
+
+def _told(write: Write) -> str:
+    if isinstance(write, PatchStatus):
+        ready = [f"{each.type}={each.status} {each.reason}: {each.message}" for each in write.new.conditions]
+        return f"status of {write.key}: {'; '.join(ready)}"
+    return f"{type(write).__name__} {write.key}"

@@ -1,0 +1,225 @@
+"""One controller process: the loop around `decide`, its calls and writes, and what befalls them on their way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.nodegroups.planning import answers
+from provisioner.nodegroups.planning import decide as deciding
+from provisioner.nodegroups.planning.calls import (
+    Call,
+    CallAnswer,
+    Delete,
+    Insert,
+    ListMachines,
+    Poll,
+    Proof,
+    Read,
+    ReadMachine,
+    SetMetadata,
+)
+from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning.plan import Event, Plan
+from provisioner.nodegroups.planning.settings import PlanningSettings
+from provisioner.nodegroups.planning.writes import Write, WriteAnswer, WriteFailure
+from tests.nodegroups.simulation.cloud import Cloud, Refused
+from tests.nodegroups.simulation.cluster import Declined, Kube
+from tests.nodegroups.simulation.stage import Stage
+
+#: Without any event, a round at least this often.
+_LONGEST_PAUSE_SECONDS = 15.0
+_ROUND_GAP_SECONDS = 0.05
+_BAD_ANSWERS = (
+    FailureKind.UNAVAILABLE,
+    FailureKind.PERMISSION,
+    FailureKind.QUOTA,
+    FailureKind.INVALID,
+    FailureKind.OPERATION_IN_THE_WAY,
+    FailureKind.TOO_MANY_OPERATIONS,
+)
+
+
+class Process:
+    """Runs until it is killed; another one takes over with nothing in its memory."""
+
+    def __init__(self, stage: Stage, kube: Kube, cloud: Cloud, settings: PlanningSettings) -> None:
+        self.stage, self.kube, self.cloud, self.settings = stage, kube, cloud, settings
+        self.memory = Memory()
+        self.alive = True
+        self.answers: list[CallAnswer | WriteAnswer] = []
+        self.live: set[str] = set()
+        self.calls: Counter[str] = Counter()
+        self.writes: Counter[str] = Counter()
+        self.events: list[Event] = []
+        self.last_plan: Plan | None = None
+        self.on_call: Callable[[Call], None] = lambda _call: None
+        self._next_round = float("inf")
+        self.fault_chance = 0.0
+        self.loss_chance = 0.0
+        kube.recache()
+        self.wake()
+
+    def kill(self) -> None:
+        """End at once: what was sent takes effect, and what was remembered is lost."""
+        self.alive = False
+
+    def wake(self) -> None:
+        """Ask for a round soon."""
+        self._plan_round(_ROUND_GAP_SECONDS)
+
+    def _plan_round(self, seconds: float) -> None:
+        due = self.stage.agenda.now + seconds
+        if not self.alive or due >= self._next_round:
+            return
+        self._next_round = due
+        self.stage.after(seconds, lambda: self._round(due))
+
+    def _round(self, due: float) -> None:
+        if not self.alive or due != self._next_round:
+            return
+        self._next_round = float("inf")
+        while self.answers:
+            answer = self.answers.pop(0)
+            key = answer.call.key if isinstance(answer, CallAnswer) else answer.write.key
+            self.live.discard(key)
+            self.memory = answers.fold(self.memory, answer)
+        now = self.stage.wall()
+        plan = deciding.decide(self.kube.snapshot(frozenset(self.live)), self.memory, self.settings, now)
+        self.memory, self.last_plan = plan.memory, plan
+        self.events.extend(plan.events)
+        for event in plan.events:
+            self.stage.note("event", "%s %s: %s", event.object.name, event.reason, event.message)
+        for call in plan.calls:
+            self._begin(call.key, lambda call=call: self._call(call))
+        for write in plan.writes:
+            self._begin(write.key, lambda write=write: self._write(write))
+        pause = _LONGEST_PAUSE_SECONDS
+        if plan.wake_at is not None:
+            pause = min(pause, max(_ROUND_GAP_SECONDS, (plan.wake_at - now).total_seconds()))
+        self._plan_round(pause)
+
+    def _begin(self, key: str, run: Callable[[], None]) -> None:
+        if self.stage.stormy and self.stage.chance(self.loss_chance):
+            # Something breaks inside the process: nobody makes it, and nobody answers.
+            self.stage.fault("call lost inside", key)
+            return
+        self.live.add(key)
+        self.stage.after(self.stage.rng.uniform(0.001, 0.1), lambda: run() if self.alive else None)
+
+    def _latency(self) -> float:
+        slow = self.stage.stormy and self.stage.chance(self.fault_chance)
+        return self.stage.rng.uniform(1.0, 10.0) if slow else self.stage.rng.uniform(0.01, 0.3)
+
+    # --- calls
+
+    def _call(self, call: Call) -> None:
+        sent_at, fate = self.stage.wall(), ""
+        if self.stage.stormy and self.stage.chance(self.fault_chance):
+            fate = self.stage.rng.choice(("before", "after", "bad"))
+        self.calls[type(call).__name__] += 1
+        self.stage.note("call", "%s%s", call.key, f" ({fate})" if fate else "")
+        self.stage.after(self._latency(), lambda: self._arrive(call, sent_at, fate))
+
+    def _arrive(self, call: Call, sent_at: Any, fate: str) -> None:
+        """The request arrives, even where its process is dead by now."""
+        result, failure, kept = None, None, ""
+        if fate == "before":
+            failure = self._lost(call)
+        elif fate == "bad":
+            failure = Failure(kind=self.stage.rng.choice(_BAD_ANSWERS), message="Google has a bad day.")
+            self.stage.faults[f"answer {failure.kind.value}"] += 1
+        else:
+            self.on_call(call)
+            try:
+                if isinstance(call, Delete) and call.proof is not None:
+                    kept = self._prove(call.proof)
+                result = None if kept else self._carry_out(call)
+            except Refused as refused:
+                absent = refused.failure.kind is FailureKind.NOT_FOUND and not isinstance(call, Insert)
+                failure = None if absent else refused.failure
+            if fate == "after":
+                result, failure = None, self._lost(call)
+        answer = CallAnswer(
+            call=call, asked_at=sent_at, at=self.stage.wall(), result=result, failure=failure, kept=kept
+        )
+        self.stage.after(self._latency(), lambda: self._answer(answer))
+
+    def _lost(self, call: Call) -> Failure:
+        kind = FailureKind.UNAVAILABLE
+        if isinstance(call, Insert | Delete | SetMetadata):
+            kind = FailureKind.UNKNOWN_OUTCOME
+        self.stage.faults["answer lost"] += 1
+        return Failure(kind=kind, message="The connection broke.")
+
+    def _answer(self, answer: CallAnswer | WriteAnswer) -> None:
+        if self.alive:
+            self.answers.append(answer)
+            self.wake()
+
+    def _carry_out(self, call: Call) -> Any:
+        match call:
+            case Read():
+                return self.cloud.read(call.target)
+            case ListMachines():
+                return self.cloud.machines(call.target)
+            case Insert():
+                return self.cloud.insert(call)
+            case Delete():
+                return self.cloud.delete(call.target, call.request_id)
+            case Poll():
+                return self.cloud.operation(call.operation)
+            case ReadMachine():
+                return self.cloud.instance(call.machine)
+            case SetMetadata():
+                return self.cloud.set_metadata(call)
+
+    def _prove(self, proof: Proof) -> str:
+        """Say why a delete must not be sent, from what there is and not from caches."""
+        found = next((each for each in self.kube.all("ManagedInstanceGroup") if each.meta.uid == proof.uid), None)
+        if found is None or not found.meta.deleting:
+            return "it is not being deleted"
+        nodes = [
+            node
+            for node in self.kube.all("Node")
+            if node.provider_id not in proof.stopped
+            and (
+                node.provider_id in proof.provider_ids
+                or (
+                    proof.group_labels
+                    and node.ready
+                    and all(node.labels.get(key) == value for key, value in proof.group_labels.items())
+                )
+            )
+        ]
+        if any(not node.unschedulable for node in nodes):
+            return "a node is not cordoned"
+        on = {node.name for node in nodes}
+        now = self.stage.wall()
+        for pod in self.kube.all("Pod"):
+            over = pod.deletion_deadline is not None and pod.deletion_deadline <= now
+            if pod.node in on and pod.chips and not pod.finished and not pod.bound_to_node and not over:
+                return f"pod {pod.name} is on node {pod.node}"
+        return ""
+
+    # --- writes
+
+    def _write(self, write: Write) -> None:
+        fate = ""
+        if self.stage.stormy and self.stage.chance(self.fault_chance):
+            fate = self.stage.rng.choice(("before", "after"))
+        self.writes[type(write).__name__] += 1
+        failure = None
+        if fate == "before":
+            failure = WriteFailure.UNAVAILABLE
+        else:
+            try:
+                self.kube.write(write)
+            except Declined as declined:
+                failure = declined.failure
+            if fate == "after":
+                failure = WriteFailure.UNAVAILABLE
+        answer = WriteAnswer(write=write, at=self.stage.wall(), failure=failure, message="not today")
+        self.stage.after(self._latency(), lambda: self._answer(answer))

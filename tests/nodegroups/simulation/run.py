@@ -1,0 +1,197 @@
+"""One run: from a seed to a settled world, and to nothing left; or to a violation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.compute.records import ResourcePolicy, Scope
+from provisioner.nodegroups.planning.calls import Target
+from tests.nodegroups.simulation.stage import Violated
+from tests.nodegroups.simulation.world import World, make_group
+
+#: The stated bound: this long after the last fault every group is ready.
+READY_WITHIN_SECONDS = 4200.0
+GONE_WITHIN_SECONDS = 7200.0
+_HOUR = 3600.0
+_MOST_READS_PER_HOUR = 12
+_READS = ("Read", "ListMachines", "ReadMachine", "Poll")
+_FOREIGN = Target(uid="", kind=Kind.WORKLOAD_POLICY, scope=Scope(project="project-1", region="us-central1"), name="p")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of one run."""
+
+    seed: int
+    problem: str = ""
+    ready_after_seconds: float = 0.0
+    faults: Counter[str]
+    calls: Counter[str]
+    history: tuple[str, ...] = ()
+
+
+class Run:
+    """One world under a storm."""
+
+    def __init__(self, seed: int, *, recording: bool = False) -> None:
+        self.world = world = World(seed, recording=recording)
+        self.stage = world.stage
+        rng = world.stage.rng
+        world.stage.stormy = True
+        world.fault_chance = rng.choice((0.0, 0.03, 0.15))
+        world.loss_chance = rng.choice((0.0, 0.0, 0.02))
+        world.kube.lag_seconds = rng.choice((0.05, 0.5, 3.0))
+        world.process.fault_chance, world.process.loss_chance = world.fault_chance, world.loss_chance
+        self.restart_seconds = rng.choice((20.0, 90.0, 1e9))
+        self.storm_seconds = rng.uniform(60.0, 900.0)
+        self.wanted: set[str] = set()
+        self.count = 0
+        world.cloud.hold(_FOREIGN, ResourcePolicy(name="p", url="https://c/foreign"))
+
+    def run(self) -> float:
+        """Run; return how long after the storm all groups were ready. Raises Violated."""
+        world, stage = self.world, self.stage
+        self._often(self.storm_seconds / 6, self._somebody)
+        self._often(self.storm_seconds / 8, self._something)
+        self._often(self.restart_seconds, world.restart)
+        self._somebody()
+        stage.agenda.wait(self.storm_seconds)
+        stage.stormy = False
+        world.cloud.failing.clear()
+        world.cloud.capacity = 10_000
+        world.kube.protected.clear()
+        for pod in world.kube.all("Pod"):
+            world.kube.finish_pod(pod.name)
+        for name in self.wanted:
+            world.kube.annotate(name, names.RECREATIONS_RESET, world.stage.wall().isoformat().replace("+00:00", "Z"))
+        began = stage.agenda.now
+        # What happened last is noticed.
+        world.wait(120.0)
+        world.wait_until(self._all_ready, within_seconds=READY_WITHIN_SECONDS)
+        took = stage.agenda.now - began
+        world.wait(120.0)
+        world.check_tokens_gone()
+        self._check_silence()
+        for name in sorted(self.wanted):
+            world.run_pods(name)
+            world.delete_group(name)
+        world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP), within_seconds=GONE_WITHIN_SECONDS)
+        world.wait(300.0)
+        world.check_nothing_left(foreign=1)
+        return took
+
+    def _often(self, seconds: float, act: Callable[[], None]) -> None:
+        def once() -> None:
+            if self.stage.stormy:
+                act()
+                self._often(seconds, act)
+
+        self.stage.after(self.stage.rng.uniform(0.3, 1.7) * seconds, once)
+
+    def _all_ready(self) -> bool:
+        return all(self.world.is_ready(name) for name in self.wanted) and len(
+            self.world.kube.all(Kind.TPU_NODE_GROUP)
+        ) == len(self.wanted)
+
+    def _check_silence(self) -> None:
+        """Make sure that a settled world is one: few reads, and no write at all."""
+        process = self.world.process
+        calls, writes = Counter(process.calls), Counter(process.writes)
+        self.world.wait(_HOUR)
+        made = process.calls - calls
+        written = process.writes - writes
+        if written:
+            self.stage.violate(f"in an hour without events there were writes: {dict(written)}")
+        changes = {kind: count for kind, count in made.items() if kind not in _READS}
+        reads = sum(count for kind, count in made.items() if kind in _READS)
+        if changes or reads > _MOST_READS_PER_HOUR * max(1, len(self.wanted)):
+            self.stage.violate(f"in an hour without events {len(self.wanted)} groups were called {dict(made)}")
+
+    # --- who and what comes along
+
+    def _somebody(self) -> None:
+        rng = self.stage.rng
+        if self.wanted and rng.random() < 0.3:
+            name = rng.choice(sorted(self.wanted))
+            self.wanted.discard(name)
+            self.stage.note("user", "deletes %s", name)
+            if rng.random() < 0.2:
+                self.world.kube.annotate(name, names.FORCE, "true")
+            self.world.delete_group(name)
+            return
+        self.count += 1
+        name = f"g{self.count}"
+        topology = rng.choice(("2x2", "2x4", "4x4"))
+        self.stage.note("user", "creates %s of %s", name, topology)
+        self.world.kube.create_group(make_group(name, topology=topology))
+        self.wanted.add(name)
+
+    def _something(self) -> None:
+        rng, world = self.stage.rng, self.world
+        vms = [vm for vm in world.cloud.all_vms() if vm.status == "RUNNING"]
+        nodes = [node.name for node in world.kube.all("Node")]
+        pods = world.kube.all("Pod")
+        chosen = rng.randrange(10)
+        if chosen == 0 and vms:
+            world.cloud.preempt(rng.choice(vms))
+        elif chosen == 1 and vms:
+            world.cloud.lose(rng.choice(vms))
+        elif chosen == 2 and nodes:
+            name = rng.choice(nodes)
+            self.stage.fault("node not ready", name)
+            world.kube.change_node(name, ready=False)
+            if rng.random() < 0.6:
+                self.stage.after(rng.uniform(1.0, 400.0), lambda: self._recover(name))
+        elif chosen == 3 and nodes:
+            name = rng.choice(nodes)
+            self.stage.fault("chip gone", name)
+            world.kube.change_node(name, allocatable_chips=3)
+            self.stage.after(rng.uniform(1.0, 400.0), lambda: self._recover(name))
+        elif chosen == 4:
+            self.stage.fault("stockout", "")
+            world.cloud.capacity = rng.randrange(4)
+            self.stage.after(rng.uniform(10.0, 600.0), self._restock)
+        elif chosen == 5:
+            kind = rng.choice(list(Kind)[1:])
+            failure = rng.choice((FailureKind.QUOTA, FailureKind.STOCKOUT, FailureKind.INVALID))
+            self.stage.fault("operations fail", f"{kind} {failure.value}")
+            world.cloud.failing[kind] = Failure(kind=failure, message="Google will not have it.")
+            self.stage.after(rng.uniform(10.0, 200.0), lambda: world.cloud.failing.pop(kind, None))
+        elif chosen in (6, 7):
+            for name in sorted(self.wanted):
+                world.run_pods(name, chips=rng.choice((0, 4)))
+        elif chosen == 8 and pods:
+            pod = rng.choice(pods)
+            world.kube.finish_pod(pod.name)
+        elif chosen == 9 and pods:
+            world.kube.protected.add(rng.choice(pods).name)
+
+    def _recover(self, name: str) -> None:
+        if self.world.kube.runs(name):
+            self.world.kube.change_node(name, ready=True, capacity_chips=4, allocatable_chips=4)
+
+    def _restock(self) -> None:
+        self.world.cloud.capacity = 10_000
+
+
+def run_seed(seed: int, *, recording: bool = False) -> Outcome:
+    """Run one seed to its end, whatever that is."""
+    run = Run(seed, recording=recording)
+    took, problem = 0.0, ""
+    try:
+        took = run.run()
+    except Violated as violation:
+        problem = str(violation)
+    return Outcome(
+        seed=seed,
+        problem=problem,
+        ready_after_seconds=took,
+        faults=run.stage.faults,
+        calls=run.world.process.calls,
+        history=tuple(run.stage.history),
+    )

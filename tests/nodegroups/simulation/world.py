@@ -1,0 +1,194 @@
+"""A cluster, a cloud and a controller, played in virtual time; and what must hold in every such world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.types import (
+    BootstrapConfig,
+    ConditionStatus,
+    ConditionType,
+    InstanceConfig,
+    Kind,
+    ObjectMeta,
+    TpuNodeGroup,
+    TpuNodeGroupSpec,
+    condition_of,
+)
+from provisioner.nodegroups.bootstrap import metadata
+from provisioner.nodegroups.compute.records import Manager
+from provisioner.nodegroups.planning.calls import Call, Delete
+from provisioner.nodegroups.planning.settings import PlanningSettings
+from provisioner.nodegroups.planning.snapshot import Pod
+from tests.nodegroups.simulation.cloud import Cloud, Vm
+from tests.nodegroups.simulation.cluster import FACTS, Kube
+from tests.nodegroups.simulation.process import Process
+from tests.nodegroups.simulation.stage import Stage
+
+ZONE = "us-central1-b"
+SETTINGS = PlanningSettings(startup_script="#!/bin/bash", device_plugin_version="v1")
+READY = ConditionType.READY
+
+
+def make_group(name: str, *, topology: str = "4x4", machine_type: str = "ct6e-standard-4t") -> TpuNodeGroup:
+    """Return a group as its user writes it."""
+    return TpuNodeGroup(
+        meta=ObjectMeta(namespace="default", name=name, uid=""),
+        spec=TpuNodeGroupSpec(
+            project="project-1",
+            node_location=ZONE,
+            topology=topology,
+            instance_config=InstanceConfig(machine_type=machine_type),
+            bootstrap_kubernetes=BootstrapConfig(),
+        ),
+    )
+
+
+class World:
+    """One run's world."""
+
+    def __init__(self, seed: int = 0, *, settings: PlanningSettings = SETTINGS, recording: bool = False) -> None:
+        self.stage = Stage(seed, recording=recording)
+        self.stage.stormy = False
+        self.settings = settings
+        self.cloud = Cloud(self.stage)
+        self.kube = Kube(stage=self.stage)
+        self.kube.runs = self._runs
+        self.cloud.on_running = self._boot
+        self.cloud.on_stopped = self.kube.stop
+        self.fault_chance = self.loss_chance = 0.0
+        self.process = self._start()
+        self._expire_tokens()
+
+    # --- time
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.stage.agenda.wait(seconds)
+
+    def wait_until(self, condition: Callable[[], bool], *, within_seconds: float = 1800.0) -> float:
+        """Let time pass until a condition holds; return how long that took."""
+        began = self.stage.agenda.now
+        while not condition():
+            if self.stage.agenda.now - began > within_seconds:
+                self.stage.violate(f"waited for {within_seconds:.0f} s in vain")
+            self.wait(1.0)
+        return self.stage.agenda.now - began
+
+    # --- the process
+
+    def restart(self) -> None:
+        """Kill the process, and start another."""
+        self.stage.note("world", "restarts the process")
+        self.process.kill()
+        self.process = self._start()
+
+    def _start(self) -> Process:
+        process = Process(self.stage, self.kube, self.cloud, self.settings)
+        process.on_call = self._check_call
+        process.fault_chance, process.loss_chance = self.fault_chance, self.loss_chance
+        self.kube.on_change = process.wake
+        return process
+
+    # --- what there is
+
+    def is_ready(self, name: str) -> bool:
+        """Whether a group says that it is ready."""
+        group = self.kube.group(name)
+        ready = condition_of(group.status.conditions, READY) if group is not None else None
+        return ready is not None and ready.status is ConditionStatus.TRUE
+
+    def reason(self, name: str) -> str:
+        """Return the reason of a group's condition Ready."""
+        group = self.kube.group(name)
+        ready = condition_of(group.status.conditions, READY) if group is not None else None
+        return ready.reason if ready is not None else ""
+
+    def message(self, name: str) -> str:
+        """Return the message of a group's condition Ready."""
+        group = self.kube.group(name)
+        ready = condition_of(group.status.conditions, READY) if group is not None else None
+        return ready.message if ready is not None else ""
+
+    def vms(self, name: str) -> list[Vm]:
+        """List a group's machines."""
+        return [
+            vm
+            for (kind, _, resource), held in self.cloud.held.items()
+            if kind is Kind.MANAGED_INSTANCE_GROUP and resource.startswith(f"{name}-mig-")
+            for vm in held.vms.values()
+        ]
+
+    def run_pods(self, name: str, *, chips: int = 4) -> list[str]:
+        """Bind a pod to each node of a group; return their names."""
+        pods = []
+        for vm in self.vms(name):
+            pod = Pod(namespace="default", name=f"pod-{vm.name}", uid=f"pod-{vm.id}", node=vm.name, chips=chips)
+            self.kube.add_pod(pod)
+            pods.append(pod.name)
+        return pods
+
+    def delete_group(self, name: str) -> None:
+        """Ask for the deletion of a group."""
+        self.kube.delete((Kind.TPU_NODE_GROUP, "default", name))
+
+    # --- what must hold
+
+    def _check_call(self, call: Call) -> None:
+        if not isinstance(call, Delete):
+            return
+        held = self.cloud.held.get((call.target.kind, call.target.scope, call.target.name))
+        if held is None:
+            return
+        mark = names.parse_mark(held.resource.description)
+        adopts = any(group.meta.annotations.get(names.ADOPT) for group in self.kube.all(Kind.TPU_NODE_GROUP))
+        if (mark is None or mark.cluster_uid != FACTS.uid) and not adopts:
+            self.stage.violate(f"{call.target.name} is deleted, and it does not carry our mark")
+        if isinstance(held.resource, Manager):
+            self._check_work(call, held.vms)
+
+    def _check_work(self, call: Delete, vms: dict[str, Vm]) -> None:
+        if call.proof is None:
+            forced = any(
+                group.meta.annotations.get(names.FORCE) == "true" for group in self.kube.all(Kind.TPU_NODE_GROUP)
+            )
+            if not forced:
+                self.stage.violate(f"{call.target.name} is deleted without proof")
+
+    def check_deleted(self, vms: list[Vm]) -> None:
+        """Make sure that no work is on machines that are being deleted."""
+        names_of = {vm.name for vm in vms}
+        for pod in self.kube.all("Pod"):
+            if pod.node in names_of and pod.chips and not pod.finished and pod.deletion_deadline is None:
+                self.stage.violate(f"machine {pod.node} is deleted under pod {pod.name}")
+
+    def check_nothing_left(self, *, foreign: int = 0) -> None:
+        """Make sure that nothing is left of anything of ours, anywhere."""
+        left = [key[2] for key in self.cloud.held]
+        if len(left) != foreign:
+            self.stage.violate(f"left in Compute Engine: {left}")
+        kinds = ("TPUNodeGroup", "WorkloadPolicy", "InstanceTemplate", "ManagedInstanceGroup", "Secret", "Node")
+        for kind in kinds:
+            if self.kube.all(kind):
+                self.stage.violate(f"left in Kubernetes: {self.kube.all(kind)}")
+
+    def check_tokens_gone(self) -> None:
+        """Make sure that no machine that has joined has its token still, nor the cluster its Secret."""
+        for vm in self.cloud.all_vms():
+            if metadata.TOKEN in vm.items and ("Node", "", vm.name) in self.kube.objects:
+                self.stage.violate(f"machine {vm.name} has joined and keeps its token")
+        if self.kube.all("Secret"):
+            self.stage.violate("Secrets of tokens are left")
+
+    # --- inside
+
+    def _boot(self, vm: Vm) -> None:
+        self.stage.after(self.stage.rng.uniform(1.0, 20.0), lambda: self.kube.join(vm))
+
+    def _runs(self, name: str) -> bool:
+        return any(vm.name == name and vm.status == "RUNNING" for vm in self.cloud.all_vms())
+
+    def _expire_tokens(self) -> None:
+        self.kube.expire_tokens()
+        self.stage.after(60.0, self._expire_tokens)
