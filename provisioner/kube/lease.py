@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -46,7 +46,8 @@ def pod_of(holder: str) -> str:
 class LeaseElector:
     """Contends for leadership in a thread of its own, and watches in another that it has not lost it.
 
-    `identity` is made unique by a random suffix: two processes of one name must not take each other for themselves.
+    `identity` is made unique by a random suffix: two processes of one name must not take each other for themselves. The
+    first of `leases` is ours; another counts where it exists.
     `on_started` and `on_lost` are called from these threads and must not block. What is released is not lost.
     """
 
@@ -58,6 +59,7 @@ class LeaseElector:
         identity: str,
         on_started: Callable[[], None],
         on_lost: Callable[[], None],
+        leases: Sequence[str] = (constants.LEASE_NAME, constants.ORIGINAL_LEASE_NAME),
         clocks: LeaseClocks = _CLOCKS,
         rng: random.Random | None = None,
     ) -> None:
@@ -76,8 +78,9 @@ class LeaseElector:
                 api, name=name, namespace=namespace, identity=self.identity, must_exist=must_exist, clocks=clocks
             )
 
-        self._own = claim(constants.LEASE_NAME, must_exist=False)
-        self._original = claim(constants.ORIGINAL_LEASE_NAME, must_exist=True)
+        own, *others = leases
+        self._own = claim(own, must_exist=False)
+        self._leases = (self._own, *(claim(other, must_exist=True) for other in others))
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._guard = threading.Thread(target=self._watch_for_loss, name="lease-guard", daemon=True)
 
@@ -104,7 +107,7 @@ class LeaseElector:
 
         Where we hold ours and wait for the Go original, it is that one's.
         """
-        for lease in (self._own, self._original):
+        for lease in self._leases:
             if lease.holder not in ("", self.identity):
                 return pod_of(lease.holder)
         return pod_of(self._own.holder)
@@ -132,7 +135,7 @@ class LeaseElector:
             # A renewal is still under way and would be written over what we write; expiry does the rest.
             _log.warning("lease.release_skipped", identity=self.identity)
         else:
-            for lease in (self._original, self._own):
+            for lease in reversed(self._leases):
                 lease.release()
 
     # --- the threads
@@ -185,7 +188,7 @@ class LeaseElector:
             self._call(self._on_started)
 
     def _attempt(self) -> str | None:
-        for lease in (self._own, self._original):
+        for lease in self._leases:
             problem = lease.attempt(before_success=self._notice_loss)
             if problem:
                 return problem
@@ -203,7 +206,7 @@ class LeaseElector:
 
     def _seconds_to_deadline(self) -> float:
         """Return how long we may lead without another success; both leases count."""
-        confirmed = [lease.confirmed_at for lease in (self._own, self._original)]
+        confirmed = [lease.confirmed_at for lease in self._leases]
         known = [moment for moment in confirmed if moment is not None]
         if len(known) < len(confirmed):
             return 0.0

@@ -31,6 +31,7 @@ class Group(Enum):
     TUNING = "Tuning"
     ENVIRONMENT = "The provisioner's own environment"
     WEBHOOK = "The webhook server"
+    NODE_GROUPS = "The controller of node groups"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ ORIGINAL = f"{LEASES}/ecaf1259.google.com"
 class Candidate:
     """An elector and what it told its process."""
 
-    def __init__(self, kube: FakeKube, clock: FakeClock, identity: str = "pod-a") -> None:
+    def __init__(self, kube: FakeKube, clock: FakeClock, identity: str = "pod-a", **parts: Any) -> None:
         self.told: list[str] = []
         self.elector = LeaseElector(
             kube,
@@ -33,6 +33,7 @@ class Candidate:
             on_lost=lambda: self.told.append("lost"),
             clocks=LeaseClocks(boot=clock, now=clock.now),
             rng=random.Random(identity),
+            **parts,
         )
 
     @property
@@ -112,6 +113,18 @@ def test_two_processes_of_one_name_are_two(kube: FakeKube, clock: FakeClock) -> 
         ).identity
 
     assert identity() != identity()
+
+
+def test_controllers_of_other_things_have_leases_of_their_own(kube: FakeKube, clock: FakeClock) -> None:
+    """Neither waits for the other, and one alone looks at the Go original's."""
+    kube.put_object(ORIGINAL, held_by("go"))
+    other = Candidate(kube, clock, "pod-b", leases=("other",)).step()
+    assert other.leads
+    assert not Candidate(kube, clock).step().leads
+    assert spec(kube, f"{LEASES}/other")["holderIdentity"] == other.elector.identity
+    assert not Candidate(kube, clock, "pod-c", leases=("other",)).step().leads
+    other.elector.release()
+    assert Candidate(kube, clock, "pod-c", leases=("other",)).step().leads
 
 
 def test_remaining_time_counts_from_before_the_request(kube: FakeKube, clock: FakeClock) -> None:

@@ -1,0 +1,98 @@
+"""The options of the controller of node groups: defaults, forms, and all mistakes at once."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from provisioner.settings import SettingsError
+from provisioner.settings.nodegroups import OPTIONS, NodeGroupSettings, read_node_group_settings
+
+PROJECT = {"GCP_PROJECT_ID": "research-project"}
+
+
+def test_the_defaults() -> None:
+    """Whoever changes one changes what installations do."""
+    effective = read_node_group_settings(PROJECT)
+    images = (effective.device_plugin_image, effective.device_plugin_agent_image, effective.device_plugin_log_image)
+    assert [image.partition("@")[0] for image in images] == [
+        "gcr.io/gke-release/tpu-device-plugin:1.35.7-gke.0",
+        "gcr.io/gke-release/vbar_control_agent",
+        "gcr.io/gke-release/gke-distroless/bash",
+    ]
+    assert effective == NodeGroupSettings(
+        project_id="research-project",
+        device_plugin_image=images[0],
+        device_plugin_agent_image=images[1],
+        device_plugin_log_image=images[2],
+    )
+
+
+def test_every_field_has_its_option() -> None:
+    """And no option is read for nothing."""
+    assert {option.field for option in OPTIONS} == {each.name for each in fields(NodeGroupSettings)}
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "field", "want"),
+    [
+        ("ALLOWED_PROJECTS", "one-project, two-project", "projects", ("one-project", "two-project")),
+        ("SERVED_NAMESPACES", "a,b", "namespaces", ("a", "b")),
+        ("REPAIR_AFTER", "10m", "repair_after_seconds", 600.0),
+        ("REPAIRS_PER_DAY", "0", "repairs_per_day", 0),
+        ("DRAIN_TIMEOUT", "0", "drain_seconds", 0.0),
+        ("API_SERVER_ADDRESS", "10.128.0.2", "api_server", "10.128.0.2:6443"),
+        ("API_SERVER_ADDRESS", "api.example.com:443", "api_server", "api.example.com:443"),
+        ("API_SERVER_ADDRESS", "[fd00::1]", "api_server", "[fd00::1]:6443"),
+        ("KUBERNETES_VERSION", "1.31", "kubernetes_version", "1.31"),
+        ("KUBERNETES_PACKAGES", "https://mirror.example.com/k8s", "packages", "https://mirror.example.com/k8s"),
+        ("DEVICE_PLUGIN_IMAGE", "none", "device_plugin_image", ""),
+        (
+            "DEVICE_PLUGIN_IMAGE",
+            "registry.example.com/plugin:2",
+            "device_plugin_image",
+            "registry.example.com/plugin:2",
+        ),
+        ("GCE_ENDPOINT", "http://127.0.0.1:8086", "gce_endpoint", "http://127.0.0.1:8086"),
+        ("CONCURRENCY", "1000", "concurrency", 64),
+        ("DRY_RUN", "true", "dry_run", True),
+    ],
+)
+def test_a_value_that_is_set(variable: str, text: str, field: str, want: object) -> None:
+    """In the forms that the other options have."""
+    assert getattr(read_node_group_settings({**PROJECT, variable: text}), field) == want
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("GCP_PROJECT_ID", "No Project"),
+        ("ALLOWED_PROJECTS", "one-project,?"),
+        ("SERVED_NAMESPACES", "A"),
+        ("REPAIR_AFTER", "30s"),
+        ("REPAIRS_PER_DAY", "-1"),
+        ("DRAIN_TIMEOUT", "an hour"),
+        ("API_SERVER_ADDRESS", "https://10.128.0.2"),
+        ("API_SERVER_ADDRESS", "10.128.0.2:0"),
+        ("API_SERVER_ADDRESS", "10.128.0.2:70000"),
+        ("API_SERVER_ADDRESS", "fd00::1"),
+        ("KUBERNETES_VERSION", "1.31.4"),
+        ("KUBERNETES_PACKAGES", "pkgs.k8s.io"),
+        ("DEVICE_PLUGIN_IMAGE", "an image"),
+        ("GCE_CALLS_PER_SECOND", "0"),
+        ("DRY_RUN", "perhaps"),
+    ],
+)
+def test_a_value_that_is_wrong_is_named(variable: str, text: str) -> None:
+    """With what is wrong, and what it is for."""
+    with pytest.raises(SettingsError, match=f"{variable}="):
+        read_node_group_settings({**PROJECT, variable: text})
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    """A project that can be inferred is none."""
+    with pytest.raises(SettingsError) as raised:
+        read_node_group_settings({"REPAIR_AFTER": "soon", "DRY_RUN": "perhaps"})
+    assert len(raised.value.problems) == 3
+    assert read_node_group_settings({}, inferred=PROJECT).project_id == "research-project"
