@@ -18,6 +18,7 @@ from provisioner import constants
 from provisioner.kube.watches import MAX_SILENCE_SECONDS
 from provisioner.model.capacity import FailureKind
 from provisioner.slices.metrics import PREFIX
+from provisioner.webhook.metrics import PREFIX as WEBHOOK_PREFIX
 
 _DEPLOY = Path(__file__).parent
 #: The chart can read no file outside of its own folder.
@@ -209,6 +210,50 @@ RULES = (
         labels=("limit",),
         summary="<limit> has kept slices waiting for an hour.",
         description="An Event NodePoolLimitReached on the pod says how much is allowed and how much there is.",
+    ),
+    Rule(
+        name="TPUProvisionerWebhookAbsent",
+        slug="webhook-absent",
+        # It is optional: who has had none for a day has none on purpose.
+        query=f"count by ({_EACH}) (last_over_time({WEBHOOK_PREFIX}build_info[1d])) "
+        f"unless count by ({_EACH}) ({WEBHOOK_PREFIX}build_info)",
+        minutes=10,
+        severity=_CRITICAL,
+        summary="No webhook server of tpu-provisioner is scraped any more.",
+        description="Either no replica runs, or their metrics do not arrive. While none runs, pods are created without "
+        "TPU variables, or rejected where failurePolicy is Fail.",
+    ),
+    Rule(
+        name="TPUProvisionerWebhookCertificates",
+        slug="webhook-certificates",
+        query=f"max by ({_EACH}) ({WEBHOOK_PREFIX}certificates_problem) > 0",
+        minutes=30,
+        severity=_WARNING,
+        summary="The webhook server cannot renew its certificates, or have them trusted.",
+        description="The log (webhook_certificates.problem) says why. What is served stays, until it ends.",
+    ),
+    Rule(
+        name="TPUProvisionerWebhookFailing",
+        slug="webhook-failing",
+        query=f'sum by ({_EACH}, hook) (increase({WEBHOOK_PREFIX}reviews_total{{outcome="failed"}}[10m])) > 0',
+        minutes=1,
+        severity=_WARNING,
+        labels=("hook",),
+        summary="Reviews by the webhook <hook> fail.",
+        description="Their objects are admitted unchanged with a warning, or rejected where INJECT_PROBLEMS is deny. "
+        "The log (webhook.failed) has the traceback.",
+    ),
+    Rule(
+        name="TPUProvisionerWebhookSlow",
+        slug="webhook-slow",
+        query=f"histogram_quantile(0.99, sum by ({_EACH}, hook, le) "
+        f"(rate({WEBHOOK_PREFIX}review_duration_seconds_bucket[10m]))) > 1",
+        minutes=10,
+        severity=_WARNING,
+        labels=("hook",),
+        summary="One of a hundred reviews by the webhook <hook> takes more than a second.",
+        description="API servers wait for five or ten seconds, then create the pod without TPU variables, or reject it "
+        "where failurePolicy is Fail.",
     ),
 )
 

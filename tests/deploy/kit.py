@@ -112,11 +112,11 @@ def container_of(documents: list[dict[str, Any]], deployment: str = DEPLOYMENT) 
     return dict(container)
 
 
-def sources_of_scrapes(documents: list[dict[str, Any]]) -> list[Any]:
-    """Return which namespaces the NetworkPolicy lets scrape: by label, or by name."""
+def sources_of_scrapes(documents: list[dict[str, Any]], policy: str = "tpu-provisioner") -> list[Any]:
+    """Return which namespaces a NetworkPolicy lets scrape: by label, or by name."""
     selectors = [
         peer["namespaceSelector"]
-        for rule in only(documents, "NetworkPolicy", "tpu-provisioner")["spec"]["ingress"]
+        for rule in only(documents, "NetworkPolicy", policy)["spec"]["ingress"]
         if rule["ports"] == [{"protocol": "TCP", "port": "metrics"}]
         for peer in rule["from"]
     ]

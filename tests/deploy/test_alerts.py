@@ -15,6 +15,7 @@ import yaml
 
 from deploy import alerts, chart
 from provisioner.slices.metrics import PREFIX, Metrics
+from provisioner.webhook.metrics import Metrics as WebhookMetrics
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, only
 
@@ -46,7 +47,16 @@ _FOLLOWER = {
     'unneeded_overdue_seconds{pod="b"}': "0x90",
     'longest_wait_seconds{pod="b"}': "0x90",
 }
-_WELL = _LEADER | _FOLLOWER
+_WEBHOOK = {
+    'webhook_build_info{pod="w",version="1"}': "1x90",
+    'webhook_certificates_problem{pod="w"}': "0x90",
+    'webhook_reviews_total{pod="w",hook="environment",outcome="patched"}': "0+100x90",
+    'webhook_reviews_total{pod="w",hook="environment",outcome="failed"}': "0x90",
+    'webhook_review_duration_seconds_bucket{pod="w",hook="environment",le="1.0"}': "0+100x90",
+    'webhook_review_duration_seconds_bucket{pod="w",hook="environment",le="5.0"}': "0+100x90",
+    'webhook_review_duration_seconds_bucket{pod="w",hook="environment",le="+Inf"}': "0+100x90",
+}
+_WELL = _LEADER | _FOLLOWER | _WEBHOOK
 _MINUTES = 80
 
 
@@ -63,10 +73,10 @@ class _Case:
 
 _CASES = (
     _Case("a leader and a follower that are well", {}),
-    _Case("nothing is scraped", dict.fromkeys(_WELL, ""), {"TPUProvisionerAbsent": (10, _MINUTES)}),
+    _Case("nothing is scraped", dict.fromkeys(_LEADER | _FOLLOWER, ""), {"TPUProvisionerAbsent": (10, _MINUTES)}),
     _Case(
         "scraped for five minutes and then no more",
-        {series: values.replace("x90", "x5") for series, values in _WELL.items()},
+        {series: values.replace("x90", "x5") for series, values in (_LEADER | _FOLLOWER).items()},
         # A series counts for five minutes after its last sample.
         {"TPUProvisionerAbsent": (20, _MINUTES)},
     ),
@@ -147,6 +157,34 @@ _CASES = (
         {"TPUProvisionerLimitReached": (65, _MINUTES)},
         {"limit": "MAX_CHIPS"},
     ),
+    _Case(
+        "the webhook server goes at minute 5, and was there within a day",
+        {'webhook_build_info{pod="w",version="1"}': "1x5"},
+        {"TPUProvisionerWebhookAbsent": (20, _MINUTES)},
+    ),
+    _Case("no webhook server, ever", dict.fromkeys(_WEBHOOK, "")),
+    _Case(
+        "certificates with a problem for forty minutes",
+        {'webhook_certificates_problem{pod="w"}': "0x4 1x39 0x46"},
+        {"TPUProvisionerWebhookCertificates": (35, 45)},
+    ),
+    _Case(
+        "three reviews that failed within a minute",
+        {'webhook_reviews_total{pod="w",hook="environment",outcome="failed"}': "0x9 3x80"},
+        # Seen from minute 10 to 18, and that for a minute.
+        {"TPUProvisionerWebhookFailing": (11, 19)},
+        {"hook": "environment"},
+    ),
+    _Case(
+        "reviews of which one in fifty takes four seconds",
+        {
+            'webhook_review_duration_seconds_bucket{pod="w",hook="environment",le="1.0"}': "0+98x90",
+            'webhook_review_duration_seconds_bucket{pod="w",hook="environment",le="5.0"}': "0+100x90",
+            'webhook_review_duration_seconds_bucket{pod="w",hook="environment",le="+Inf"}': "0+100x90",
+        },
+        {"TPUProvisionerWebhookSlow": (11, _MINUTES)},
+        {"hook": "environment"},
+    ),
     _Case("a limit with a pause", {'limit_waiting_slices{pod="a",limit="MAX_CHIPS"}': "0x4 2x50 0x1 2x30"}),
 )
 
@@ -213,9 +251,10 @@ def test_every_alert_is_seen_to_fire() -> None:
 
 def test_a_query_names_what_is_exported() -> None:
     """A metric that is renamed would silence its alert."""
-    exported = {each.name: set(each.labels) for each in Metrics(version="test").registry.described}
+    registries = (Metrics(version="test").registry, WebhookMetrics(version="test").registry)
+    exported = {each.name: set(each.labels) for registry in registries for each in registry.described}
     for rule in alerts.RULES:
-        found = re.findall(rf"({PREFIX}\w+)(?:\{{(\w+)=)?", rule.query)
+        found = re.findall(rf"({PREFIX}\w+?)(?:_bucket)?\b(?:\{{(\w+)=)?", rule.query)
         assert found
         for name, label in found:
             assert name in exported

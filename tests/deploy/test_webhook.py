@@ -41,6 +41,7 @@ from tests.deploy.kit import (
     only,
     request_as,
     rights,
+    sources_of_scrapes,
 )
 from tests.deploy.mainjob import used_rights
 from tests.e2e.kit import PATIENCE_SECONDS, Ground
@@ -127,6 +128,20 @@ def test_the_parts_meet(component: _Documents) -> None:
             assert (service["name"], service["namespace"]) == (settings.service, NAMESPACE)
             assert hook["failurePolicy"] == "Ignore"
     assert asked == paths
+
+
+@pytest.mark.parametrize("monitor", ["pod-monitor", "pod-monitoring"])
+def test_its_metrics_are_scraped_along_with_the_controllers(component: _Documents, monitor: str) -> None:
+    """Both have the port by the same name, and the NetworkPolicy lets both kinds of Prometheus in."""
+    spec = yaml.safe_load((DEPLOY / "components" / monitor / f"{monitor}.yaml").read_text(encoding="utf-8"))["spec"]
+    endpoints = spec.get("podMetricsEndpoints") or spec["endpoints"]
+    assert [each["port"] for each in endpoints] == ["metrics"]
+    labels = only(component, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"].items() <= labels.items()
+    (chosen,) = spec["selector"]["matchExpressions"]
+    assert chosen["operator"] == "In"
+    assert {labels[chosen["key"]], "controller"} == set(chosen["values"])
+    assert sources_of_scrapes(component, _NAME) == [{"metrics": "enabled"}, ["gmp-system", "gke-gmp-system"]]
 
 
 def test_validation_looks_at_the_kinds_that_are_judged_and_at_each_namespace_once(component: _Documents) -> None:
