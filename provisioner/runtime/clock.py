@@ -1,13 +1,23 @@
-"""The time of day for the whole controller: one clock, which goes on steadily when somebody sets the machine's."""
+"""The time of day for the whole controller: one clock, which goes on steadily when somebody sets the machine's.
+
+What is remembered by the time of day is moved along then: only the time that has passed counts for a delay, a back-off
+or the age of a look-up. Without this, a clock that is set back by two hours would stop all of them for two hours, and
+one that is set forward would end them at once.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 #: The time of day and the monotonic clock part by less than this from look to look, or somebody set the clock.
 _SET_SECONDS = 1.0
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 def wall_clock() -> datetime:
@@ -40,3 +50,25 @@ class FollowedClock:
 
     def _offset(self) -> float:
         return self._wall().timestamp() - self._monotonic()
+
+
+def shifted(remembered: _T, by: timedelta) -> _T:
+    """Return a copy in which every moment, however deep inside mappings and dataclasses, is later by `by`.
+
+    A moment at the beginning of time stands for "never" and stays.
+    """
+    moved: Any = remembered
+    if isinstance(remembered, datetime):
+        moved = remembered if remembered == _NEVER else remembered + by
+    elif isinstance(remembered, Mapping):
+        moved = {key: shifted(value, by) for key, value in remembered.items()}
+    elif is_dataclass(remembered) and not isinstance(remembered, type):
+        changes = {}
+        for each in fields(remembered):
+            value = getattr(remembered, each.name)
+            new = shifted(value, by)
+            if new is not value:
+                changes[each.name] = new
+        moved = replace(remembered, **changes) if changes else remembered
+    result: _T = moved
+    return result

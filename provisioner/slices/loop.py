@@ -1,9 +1,8 @@
-"""The loop: a woken round starts at once; without events it runs when something is due."""
+"""The loop: observe, decide, act, and tell people."""
 
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,8 @@ import structlog
 
 from provisioner import kube
 from provisioner.model.snapshot import Snapshot
-from provisioner.runtime.clock import FollowedClock
+from provisioner.runtime.clock import shifted
+from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
 from provisioner.settings import Settings
 from provisioner.slices.act import Actor
 from provisioner.slices.board import Board
@@ -21,7 +21,6 @@ from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, Watches, absent, not_synced, take_snapshot
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers, checkpoint
-from provisioner.slices.planning.memory.clock_set import shifted
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.planning.round import Derived
@@ -34,25 +33,15 @@ _log = structlog.get_logger(__name__)
 
 #: A create may be decided on a list of pools this old; a delete needs one of the same round.
 _CREATE_LIST_AGE_SECONDS = 5.0
-#: Rounds are at least this far apart, so that a storm of events becomes a few rounds.
-_ROUND_GAP_SECONDS = 0.05
-#: Without any event, a round at least this often: the heartbeat, and a look at what only time changes.
-_LONGEST_PAUSE_SECONDS = 15.0
 #: Hints are written at most this often.
 _HINTS_GAP_SECONDS = 2.0
 #: When nothing can be decided for this long, owners of waiting slices are told; looked at so often.
 _STALLED_SECONDS = 60.0
 _STALLED_GAP_SECONDS = 30.0
-#: Without a round for this long the loop counts as dead; longer than all time-outs of one round together.
-DEAD_AFTER_SECONDS = 300.0
-
-
-def _never() -> float | None:
-    return None
 
 
 @dataclass(slots=True, kw_only=True)
-class Loop:
+class Loop(RoundLoop):
     """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
 
     settings: Settings
@@ -65,21 +54,12 @@ class Loop:
     board: Board
     store: kube.HintsStore
     is_leader: Callable[[], bool]
-    #: The one that all parts go by.
-    clock: FollowedClock
-    #: Set by every watch event and every answer.
-    wake: threading.Event
-    stopping: threading.Event
     #: None: nobody collects traces.
     tracing: Tracing | None = None
     #: None: nothing is measured but what the plan says.
     meter: Meter | None = None
-    #: How long ago somebody first asked for the next round; None: nobody did.
-    asked_seconds_ago: Callable[[], float | None] = _never
     memory: Memory = field(default_factory=Memory)
     last_plan: Plan | None = None
-    monotonic: Callable[[], float] = time.monotonic
-    _last_round_monotonic: float = 0.0
     _hints: dict[str, str] = field(default_factory=dict)
     _hints_loaded: bool = False
     _hints_saved_monotonic: float = float("-inf")
@@ -92,35 +72,10 @@ class Loop:
 
     def run(self) -> None:
         """Run rounds until `stopping` is set."""
-        self._last_round_monotonic = self.monotonic()
-        while not self.stopping.is_set():
-            lag_seconds = self.asked_seconds_ago()
-            if lag_seconds is not None:
-                self.metrics.observe_loop_lag(seconds=lag_seconds)
-            self.wake.clear()
-            started = self.monotonic()
-            try:
-                pause = self.round()
-                result = "ok"
-            except Exception:  # noqa: BLE001 - the loop's boundary
-                # Whatever it was, the next round starts from the world as it is.
-                _log.exception("round.crashed")
-                pause, result = 1.0, "crashed"
-            self._last_round_monotonic = self.monotonic()
-            self.metrics.observe_round(
-                seconds=self._last_round_monotonic - started,
-                result=result,
-                ended_at_seconds=self.clock().timestamp(),
-            )
-            self.stopping.wait(_ROUND_GAP_SECONDS)
-            self.wake.wait(max(0.0, pause - _ROUND_GAP_SECONDS))
+        RoundLoop.run(self)
         if self.is_leader():
             # Whoever leads now writes its own.
             self._save_hints(force=True)
-
-    def alive(self) -> bool:
-        """Whether rounds are made."""
-        return self.monotonic() - self._last_round_monotonic < DEAD_AFTER_SECONDS
 
     def problems(self) -> tuple[str, ...]:
         """Say what keeps the provisioner from doing its work; a follower that waits for the lease has no problem."""
@@ -143,16 +98,16 @@ class Loop:
             self._problems = ()
             self._stalled_since = None
             self.board.stand_by()
-            return _LONGEST_PAUSE_SECONDS
+            return LONGEST_PAUSE_SECONDS
         self._follow_clock()
         if not self._prepare():
             self.board.lead()
             self._tell_stalled(take_snapshot(self.watches, self.pools))
-            return min(_LONGEST_PAUSE_SECONDS, max(0.1, self.identity.due_in_seconds(self.clock())))
+            return min(LONGEST_PAUSE_SECONDS, max(0.1, self.identity.due_in_seconds(self.clock())))
         self._fold_answers()
         plan, snapshot = self._decide()
         self.memory, self.last_plan = plan.memory, plan
-        self._report(lambda: self.board.publish(snapshot, plan, self.identity.adapted(self.settings), self.clock()))
+        self.report(lambda: self.board.publish(snapshot, plan, self.identity.adapted(self.settings), self.clock()))
         if snapshot.not_synced:
             self._tell_stalled(snapshot)
         else:
@@ -160,11 +115,11 @@ class Loop:
             # First what is remembered as being under way. Should it fail as a whole, what is no live call of the actor
             # counts a minute later as a call whose outcome nobody knows.
             self.actor.carry_out(plan)
-            self._report(lambda: self.reporter.tell(plan))
+            self.report(lambda: self.reporter.tell(plan))
             if self.tracing is not None:
-                self._report(functools.partial(self.tracing.follow, plan.pools, self.clock()))
+                self.report(functools.partial(self.tracing.follow, plan.pools, self.clock()))
             if self.meter is not None:
-                self._report(functools.partial(self.meter.look, plan, snapshot, self.clock()))
+                self.report(functools.partial(self.meter.look, plan, snapshot, self.clock()))
             self._save_hints()
         return self._pause(plan)
 
@@ -181,7 +136,7 @@ class Loop:
             return
         self._told_stalled = now
         notices = notices_while_stalled(snapshot, self.settings, self._problems)
-        self._report(lambda: self.reporter.tell_notices(notices))
+        self.report(lambda: self.reporter.tell_notices(notices))
 
     def _follow_clock(self) -> None:
         """Notice that somebody set the clock, and go on as if it had always been so."""
@@ -218,14 +173,7 @@ class Loop:
             # A moment yet to come was read just before the clock was set back.
             answer = replace(taken, at=min(taken.at, self.clock()))
             self.memory = answers.fold(self.memory, answer, pools)
-            self._report(functools.partial(self.reporter.tell_answer, answer))
-
-    def _report(self, tell: Callable[[], None]) -> None:
-        """Tell people something; what cannot be told keeps nothing from being done."""
-        try:
-            tell()
-        except Exception:  # noqa: BLE001 - the reporter's boundary
-            _log.exception("report.crashed")
+            self.report(functools.partial(self.reporter.tell_answer, answer))
 
     def _decide(self) -> tuple[Plan, Snapshot]:
         every = self.last_plan.poll_seconds if self.last_plan is not None else 0.0
@@ -262,7 +210,7 @@ class Loop:
 
     def _pause(self, plan: Plan) -> float:
         now = self.clock()
-        moments = [_LONGEST_PAUSE_SECONDS, self.pools.due_in_seconds(now, every_seconds=plan.poll_seconds)]
+        moments = [LONGEST_PAUSE_SECONDS, self.pools.due_in_seconds(now, every_seconds=plan.poll_seconds)]
         if plan.wake_at is not None:
             moments.append((plan.wake_at - now).total_seconds())
         return max(0.0, min(moments))

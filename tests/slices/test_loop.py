@@ -10,7 +10,7 @@ import pytest
 from provisioner import constants, kube
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, PoolStatus
-from provisioner.slices import loop as loop_module
+from provisioner.runtime import rounds
 from tests.support.controller import World, jobset_path
 from tests.support.objects import raw_foreign_pod
 
@@ -282,7 +282,7 @@ def test_a_round_of_a_settled_world_waits_long(world: World) -> None:
 
 def test_a_crashing_round_does_not_end_the_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mistake in a round is logged and counted, and the next round starts from the world as it is."""
-    monkeypatch.setattr(loop_module, "_ROUND_GAP_SECONDS", 0.0)
+    monkeypatch.setattr(rounds, "GAP_SECONDS", 0.0)
     seen: list[int] = []
     original = world.loop.pools.fetch
 
@@ -305,7 +305,7 @@ def test_a_loop_without_rounds_is_dead(world: World) -> None:
     """The heartbeat stops five minutes after the last round."""
     world.loop._last_round_monotonic = world.clock()
     assert world.loop.alive()
-    world.clock.advance(loop_module.DEAD_AFTER_SECONDS + 1)
+    world.clock.advance(rounds.DEAD_AFTER_SECONDS + 1)
     assert not world.loop.alive()
 
 

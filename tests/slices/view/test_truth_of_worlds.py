@@ -18,11 +18,11 @@ from provisioner.cli.explain import lines
 from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.model.choices import parse_choices
 from provisioner.model.workloads import Workload
+from provisioner.runtime.clock import shifted
 from provisioner.settings import Settings
 from provisioner.slices.board import Board
 from provisioner.slices.planning.memory import checkpoint
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
-from provisioner.slices.planning.memory.clock_set import shifted
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.view import View
 from provisioner.slices.view.explain import explain

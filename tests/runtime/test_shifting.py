@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from provisioner.model.capacity import Failure, FailureKind, PoolName
-from provisioner.slices.planning.memory.clock_set import shifted
+from provisioner.runtime.clock import shifted
 from provisioner.slices.planning.memory.state import Backoff, CallState, DeleteCall, Memory
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -33,3 +33,9 @@ def test_there_and_back_is_nothing() -> None:
     """What moves forward and back by the same time is what it was."""
     before = Memory(unneeded_since={POOL: NOW})
     assert shifted(shifted(before, BACK), -BACK) == before
+
+
+def test_never_stays_never() -> None:
+    """Before the beginning of time there is none."""
+    never = datetime.min.replace(tzinfo=UTC)
+    assert shifted(Memory(unneeded_since={POOL: never}), BACK).unneeded_since == {POOL: never}

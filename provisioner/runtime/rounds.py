@@ -1,0 +1,84 @@
+"""A loop that works in rounds: a woken one starts at once; without events one is made when something is due."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from provisioner.runtime.clock import FollowedClock
+from provisioner.runtime.metrics import LoopMetrics
+
+_log = structlog.get_logger(__name__)
+
+#: Rounds are at least this far apart, so that a storm of events becomes a few rounds.
+GAP_SECONDS = 0.05
+#: Without any event, a round at least this often: the heartbeat, and a look at what only time changes.
+LONGEST_PAUSE_SECONDS = 15.0
+#: Without a round for this long the loop counts as dead; longer than all time-outs of one round together.
+DEAD_AFTER_SECONDS = 300.0
+_CRASHED_PAUSE_SECONDS = 1.0
+
+
+def _never() -> float | None:
+    return None
+
+
+@dataclass(slots=True, kw_only=True)
+class RoundLoop(ABC):
+    """Makes rounds until told to stop. All parts belong to the loop's thread."""
+
+    metrics: LoopMetrics
+    #: The one that all parts go by.
+    clock: FollowedClock
+    #: Set by whatever asks for a round.
+    wake: threading.Event
+    stopping: threading.Event
+    #: How long ago somebody first asked for the next round; None: nobody did.
+    asked_seconds_ago: Callable[[], float | None] = _never
+    monotonic: Callable[[], float] = time.monotonic
+    _last_round_monotonic: float = 0.0
+
+    @abstractmethod
+    def round(self) -> float:
+        """Do one round; return how many seconds the next may wait where nothing happens."""
+
+    def run(self) -> None:
+        """Run rounds until `stopping` is set."""
+        self._last_round_monotonic = self.monotonic()
+        while not self.stopping.is_set():
+            lag_seconds = self.asked_seconds_ago()
+            if lag_seconds is not None:
+                self.metrics.observe_loop_lag(seconds=lag_seconds)
+            self.wake.clear()
+            started = self.monotonic()
+            try:
+                pause = self.round()
+                result = "ok"
+            except Exception:  # noqa: BLE001 - the loop's boundary
+                # Whatever it was, the next round starts from the world as it is.
+                _log.exception("round.crashed")
+                pause, result = _CRASHED_PAUSE_SECONDS, "crashed"
+            self._last_round_monotonic = self.monotonic()
+            self.metrics.observe_round(
+                seconds=self._last_round_monotonic - started,
+                result=result,
+                ended_at_seconds=self.clock().timestamp(),
+            )
+            self.stopping.wait(GAP_SECONDS)
+            self.wake.wait(max(0.0, pause - GAP_SECONDS))
+
+    def alive(self) -> bool:
+        """Whether rounds are made."""
+        return self.monotonic() - self._last_round_monotonic < DEAD_AFTER_SECONDS
+
+    def report(self, tell: Callable[[], None]) -> None:
+        """Tell people something; what cannot be told keeps nothing from being done."""
+        try:
+            tell()
+        except Exception:  # noqa: BLE001 - the reporter's boundary
+            _log.exception("report.crashed")
