@@ -9,41 +9,39 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from provisioner.nodegroups.planning import answers, group, pacing, pending, plugin, teardown
-from provisioner.nodegroups.planning.child import step_of
-from provisioner.nodegroups.planning.manager import ManagerRules
+from provisioner.nodegroups.planning import answers, pacing, pending, plugin
 from provisioner.nodegroups.planning.memory import MachineMemory, Memory, OpenWrite, ResourceMemory
 from provisioner.nodegroups.planning.plan import Plan
-from provisioner.nodegroups.planning.policy import PolicyRules
-from provisioner.nodegroups.planning.round import Proposed, Round, Step, begin_round, merged
+from provisioner.nodegroups.planning.round import Proposed, begin_round, merged
 from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.snapshot import Snapshot
-from provisioner.nodegroups.planning.template import TemplateRules
-
-_POLICIES = PolicyRules()
-_TEMPLATES = TemplateRules()
-_MANAGERS = ManagerRules()
+from provisioner.nodegroups.planning.units import Derived, conclude, units_of
 
 
-def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Plan:
-    """Decide what to do. Where the snapshot is not to be trusted, nothing is decided and nothing is forgotten."""
+def decide(
+    snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime, last: Derived | None = None
+) -> Plan:
+    """Decide what to do.
+
+    `last` is what the last plan says of itself (`Plan.derived`): the outcome is the same without it, and takes longer.
+    Where the snapshot is not to be trusted, nothing is decided and nothing is forgotten.
+    """
     if snapshot.not_synced:
-        return Plan(memory=memory)
+        return Plan(memory=memory, derived=last)
     memory = replace(memory, began_at=memory.began_at or now)
     memory = answers.give_up_lost_calls(memory, snapshot.live, now)
     memory = replace(memory, writes=pending.still_open(memory.writes, snapshot.live, now))
     round_ = begin_round(snapshot, memory, settings, now)
-    resources: dict[str, ResourceMemory] = {}
-    lost_since: dict[str, datetime] = {}
-    step = merged(
-        (plugin.step_of(round_), *_groups(round_, resources, lost_since), *_children(round_, resources)),
-    )
+    before = last.units if last is not None else {}
+    concluded = {unit.key: conclude(unit, before.get(unit.key), round_) for unit in units_of(round_)}
+    resources = {uid: known for each in concluded.values() for uid, known in each.resources.items()}
+    step = merged((plugin.step_of(round_), *(each.step for each in concluded.values())))
     proposed, later = _choose(step.writes, memory, now)
     memory = replace(
         memory,
         resources=resources,
         machines=_machines_of(resources.values(), memory),
-        lost_since=lost_since,
+        lost_since={key: each.lost_since for key, each in concluded.items() if each.lost_since is not None},
         writes={**memory.writes, **{each.write.key: _opened(each, memory, now) for each in proposed}},
     )
     paced = pacing.pace(step.calls, memory, settings, now)
@@ -54,34 +52,8 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
         writes=tuple(each.write for each in proposed),
         events=tuple(event for each in proposed for event in each.events),
         wake_at=min((moment for moment in moments if moment > now), default=None),
+        derived=Derived(units=concluded),
     )
-
-
-def _children(round_: Round, resources: dict[str, ResourceMemory]) -> Iterable[Step]:
-    """Decide about the children, and take down what is remembered of their resources."""
-    snapshot = round_.snapshot
-    for policy in snapshot.policies:
-        resources[policy.meta.uid], step = step_of(_POLICIES, policy, round_)
-        yield step
-    for template in snapshot.templates:
-        resources[template.meta.uid], step = step_of(_TEMPLATES, template, round_)
-        yield step
-    for manager in snapshot.managers:
-        resources[manager.meta.uid], step = step_of(_MANAGERS, manager, round_)
-        yield step
-
-
-def _groups(round_: Round, resources: dict[str, ResourceMemory], lost_since: dict[str, datetime]) -> Iterable[Step]:
-    for each in round_.groups.values():
-        if each.meta.deleting:
-            yield teardown.step_of(each, round_)
-            continue
-        outcome = group.step_of(each, round_)
-        if outcome.external is not None:
-            resources[each.meta.uid] = outcome.external
-        if outcome.lost_since is not None:
-            lost_since[each.meta.uid] = outcome.lost_since
-        yield outcome.step
 
 
 def _choose(proposals: Iterable[Proposed], memory: Memory, now: datetime) -> tuple[list[Proposed], list[datetime]]:

@@ -17,7 +17,8 @@ from provisioner.nodegroups.compute.records import Instance, ManagedInstance
 from provisioner.nodegroups.planning.calls import Call, Resource
 from provisioner.nodegroups.planning.writes import Write, WriteFailure
 
-LONG_AGO = datetime.min.replace(tzinfo=UTC)
+#: Before everything, and still a moment that can be moved when the clock is set.
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

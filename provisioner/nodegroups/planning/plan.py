@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from provisioner.model.workloads import ObjectRef
 from provisioner.nodegroups.planning.calls import Call
 from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.planning.writes import Write
+
+if TYPE_CHECKING:
+    from provisioner.nodegroups.planning.units import Derived
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,5 +34,7 @@ class Plan:
     calls: tuple[Call, ...] = ()
     writes: tuple[Write, ...] = ()
     events: tuple[Event, ...] = ()
+    #: For the next decision.
+    derived: Derived | None = None
     #: When to decide again at the latest, without any event; None: whenever something happens.
     wake_at: datetime | None = None

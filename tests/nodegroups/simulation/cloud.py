@@ -101,7 +101,8 @@ class Cloud:
         self.boot_seconds = stage.rng.choice((5.0, 40.0))
         #: Operations are forgotten so soon after their end.
         self.forgets_seconds = stage.rng.choice((1.0, 3600.0))
-        #: Of machines that run: called with the group and the machine.
+        #: Called with what is about to be deleted, and with machines that have started and that stop.
+        self.on_delete: Callable[[Target, Held], None] = lambda _target, _held: None
         self.on_running: Callable[[Vm], None] = lambda _vm: None
         self.on_stopped: Callable[[Vm], None] = lambda _vm: None
 
@@ -147,6 +148,7 @@ class Cloud:
             raise Refused(FailureKind.OPERATION_IN_THE_WAY, "The resource is not ready.")
         if target.kind is not Kind.MANAGED_INSTANCE_GROUP and self._used(held.resource):
             raise Refused(FailureKind.OPERATION_IN_THE_WAY, "The resource is in use.")
+        self.on_delete(target, held)
         self.stage.note("cloud", "deletes %s", target.name)
         held.busy = "deleting"
         for vm in held.vms.values():
@@ -219,6 +221,11 @@ class Cloud:
     def hold(self, target: Target, resource: Resource) -> None:
         """Let somebody else have a resource of a name."""
         self.held[_key(target)] = Held(resource=resource, created_at=self.stage.wall())
+
+    def release(self, target: Target) -> None:
+        """Let them delete it."""
+        if self.held.pop(_key(target), None) is None:
+            self.stage.violate(f"somebody else's {target.name} is gone")
 
     # --- inside
 

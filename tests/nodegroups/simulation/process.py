@@ -87,7 +87,9 @@ class Process:
             self.live.discard(key)
             self.memory = answers.fold(self.memory, answer)
         now = self.stage.wall()
-        plan = deciding.decide(self.kube.snapshot(frozenset(self.live)), self.memory, self.settings, now)
+        snapshot = self.kube.snapshot(frozenset(self.live))
+        last = self.last_plan.derived if self.last_plan is not None else None
+        plan = deciding.decide(snapshot, self.memory, self.settings, now, last)
         self.memory, self.last_plan = plan.memory, plan
         self.events.extend(plan.events)
         for event in plan.events:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import FrameType
 
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.records import ResourcePolicy, Scope
 from provisioner.nodegroups.planning.calls import Target
+from tests.nodegroups.simulation.planted import planted
 from tests.nodegroups.simulation.stage import Violated
 from tests.nodegroups.simulation.world import World, make_group
 
@@ -18,6 +21,8 @@ from tests.nodegroups.simulation.world import World, make_group
 READY_WITHIN_SECONDS = 4200.0
 GONE_WITHIN_SECONDS = 7200.0
 _HOUR = 3600.0
+#: A run that computes for longer goes round in circles; the others take a few seconds.
+_CPU_SECONDS = 40.0
 _MOST_READS_PER_HOUR = 12
 _READS = ("Read", "ListMachines", "ReadMachine", "Poll")
 _FOREIGN = Target(uid="", kind=Kind.WORKLOAD_POLICY, scope=Scope(project="project-1", region="us-central1"), name="p")
@@ -51,6 +56,8 @@ class Run:
         self.storm_seconds = rng.uniform(60.0, 900.0)
         self.wanted: set[str] = set()
         self.count = 0
+        #: Names of resources that somebody else has.
+        self.taken: list[Target] = []
         world.cloud.hold(_FOREIGN, ResourcePolicy(name="p", url="https://c/foreign"))
 
     def run(self) -> float:
@@ -63,6 +70,8 @@ class Run:
         stage.agenda.wait(self.storm_seconds)
         stage.stormy = False
         world.cloud.failing.clear()
+        for target in self.taken:
+            world.cloud.release(target)
         world.cloud.capacity = 10_000
         world.kube.protected.clear()
         for pod in world.kube.all("Pod"):
@@ -72,7 +81,7 @@ class Run:
         began = stage.agenda.now
         # What happened last is noticed.
         world.wait(120.0)
-        world.wait_until(self._all_ready, within_seconds=READY_WITHIN_SECONDS)
+        world.wait_until(self._all_ready, within_seconds=READY_WITHIN_SECONDS, step_seconds=10.0)
         took = stage.agenda.now - began
         world.wait(120.0)
         world.check_tokens_gone()
@@ -80,7 +89,9 @@ class Run:
         for name in sorted(self.wanted):
             world.run_pods(name)
             world.delete_group(name)
-        world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP), within_seconds=GONE_WITHIN_SECONDS)
+        world.wait_until(
+            lambda: not world.kube.all(Kind.TPU_NODE_GROUP), within_seconds=GONE_WITHIN_SECONDS, step_seconds=10.0
+        )
         world.wait(300.0)
         world.check_nothing_left(foreign=1)
         return took
@@ -130,6 +141,19 @@ class Run:
         self.stage.note("user", "creates %s of %s", name, topology)
         self.world.kube.create_group(make_group(name, topology=topology))
         self.wanted.add(name)
+        if rng.random() < 0.15:
+            self._occupy(name)
+
+    def _occupy(self, name: str) -> None:
+        """Let somebody else have the name of a group's workload policy, until the storm is over."""
+        group = self.world.kube.group(name)
+        if group is None:
+            return
+        policy = names.child_name(group.meta, Kind.WORKLOAD_POLICY)
+        target = replace(_FOREIGN, name=policy)
+        self.stage.fault("name taken", policy)
+        self.world.cloud.hold(target, ResourcePolicy(name=policy, url=f"https://c/{policy}"))
+        self.taken.append(target)
 
     def _something(self) -> None:
         rng, world = self.stage.rng, self.world
@@ -179,14 +203,30 @@ class Run:
         self.world.cloud.capacity = 10_000
 
 
-def run_seed(seed: int, *, recording: bool = False) -> Outcome:
-    """Run one seed to its end, whatever that is."""
+class _TakesTooLong(BaseException):
+    """The run does not end."""
+
+
+def _take_too_long(_number: int, _frame: FrameType | None) -> None:
+    raise _TakesTooLong
+
+
+def run_seed(seed: int, *, bug: str = "", recording: bool = False) -> Outcome:
+    """Run one seed to its end, whatever that is; with a bug planted."""
     run = Run(seed, recording=recording)
     took, problem = 0.0, ""
+    before = signal.signal(signal.SIGVTALRM, _take_too_long)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _CPU_SECONDS)
     try:
-        took = run.run()
+        with planted(bug):
+            took = run.run()
     except Violated as violation:
         problem = str(violation)
+    except _TakesTooLong:
+        problem = f"the run goes round in circles: still at {run.stage.agenda.now:.0f} s"
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
     return Outcome(
         seed=seed,
         problem=problem,

@@ -17,11 +17,10 @@ from provisioner.nodegroups.api.types import (
     condition_of,
 )
 from provisioner.nodegroups.bootstrap import metadata
-from provisioner.nodegroups.compute.records import Manager
-from provisioner.nodegroups.planning.calls import Call, Delete
+from provisioner.nodegroups.planning.calls import Target
 from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.snapshot import Pod
-from tests.nodegroups.simulation.cloud import Cloud, Vm
+from tests.nodegroups.simulation.cloud import Cloud, Held, Vm
 from tests.nodegroups.simulation.cluster import FACTS, Kube
 from tests.nodegroups.simulation.process import Process
 from tests.nodegroups.simulation.stage import Stage
@@ -57,6 +56,7 @@ class World:
         self.kube.runs = self._runs
         self.cloud.on_running = self._boot
         self.cloud.on_stopped = self.kube.stop
+        self.cloud.on_delete = self._check_delete
         self.fault_chance = self.loss_chance = 0.0
         self.process = self._start()
         self._expire_tokens()
@@ -67,13 +67,15 @@ class World:
         """Let time pass."""
         self.stage.agenda.wait(seconds)
 
-    def wait_until(self, condition: Callable[[], bool], *, within_seconds: float = 1800.0) -> float:
+    def wait_until(
+        self, condition: Callable[[], bool], *, within_seconds: float = 1800.0, step_seconds: float = 1.0
+    ) -> float:
         """Let time pass until a condition holds; return how long that took."""
         began = self.stage.agenda.now
         while not condition():
             if self.stage.agenda.now - began > within_seconds:
                 self.stage.violate(f"waited for {within_seconds:.0f} s in vain")
-            self.wait(1.0)
+            self.wait(step_seconds)
         return self.stage.agenda.now - began
 
     # --- the process
@@ -86,7 +88,6 @@ class World:
 
     def _start(self) -> Process:
         process = Process(self.stage, self.kube, self.cloud, self.settings)
-        process.on_call = self._check_call
         process.fault_chance, process.loss_chance = self.fault_chance, self.loss_chance
         self.kube.on_change = process.wake
         return process
@@ -135,32 +136,22 @@ class World:
 
     # --- what must hold
 
-    def _check_call(self, call: Call) -> None:
-        if not isinstance(call, Delete):
-            return
-        held = self.cloud.held.get((call.target.kind, call.target.scope, call.target.name))
-        if held is None:
-            return
+    def _check_delete(self, target: Target, held: Held) -> None:
+        """Make sure that what Compute Engine is about to delete is ours, and that no work is on it."""
         mark = names.parse_mark(held.resource.description)
-        adopts = any(group.meta.annotations.get(names.ADOPT) for group in self.kube.all(Kind.TPU_NODE_GROUP))
+        groups = self.kube.all(Kind.TPU_NODE_GROUP)
+        adopts = any(group.meta.annotations.get(names.ADOPT) for group in groups)
         if (mark is None or mark.cluster_uid != FACTS.uid) and not adopts:
-            self.stage.violate(f"{call.target.name} is deleted, and it does not carry our mark")
-        if isinstance(held.resource, Manager):
-            self._check_work(call, held.vms)
-
-    def _check_work(self, call: Delete, vms: dict[str, Vm]) -> None:
-        if call.proof is None:
-            forced = any(
-                group.meta.annotations.get(names.FORCE) == "true" for group in self.kube.all(Kind.TPU_NODE_GROUP)
-            )
-            if not forced:
-                self.stage.violate(f"{call.target.name} is deleted without proof")
-
-    def check_deleted(self, vms: list[Vm]) -> None:
-        """Make sure that no work is on machines that are being deleted."""
-        names_of = {vm.name for vm in vms}
+            self.stage.violate(f"{target.name} is deleted, and it does not carry our mark")
+        forced = any(
+            group.meta.annotations.get(names.FORCE) == "true" and target.name.startswith(f"{group.meta.name}-mig-")
+            for group in groups
+        )
+        running = {vm.name for vm in held.vms.values() if vm.status == "RUNNING"}
+        now = self.stage.wall()
         for pod in self.kube.all("Pod"):
-            if pod.node in names_of and pod.chips and not pod.finished and pod.deletion_deadline is None:
+            over = pod.finished or (pod.deletion_deadline is not None and pod.deletion_deadline <= now)
+            if pod.node in running and pod.chips and not over and not forced:
                 self.stage.violate(f"machine {pod.node} is deleted under pod {pod.name}")
 
     def check_nothing_left(self, *, foreign: int = 0) -> None:

@@ -1,0 +1,160 @@
+"""Bugs planted on purpose, each a small mutation of the real code: every one must be found, or the checks are blind.
+
+Some are faults of gke-labs/tpu-operator, some are what this simulation found, some are what a tired person would write.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from provisioner.nodegroups.api import names, types
+from provisioner.nodegroups.planning import (
+    answers,
+    backoff,
+    child,
+    desired,
+    drain,
+    joining,
+    nodes,
+    pending,
+    repair,
+    teardown,
+    users,
+)
+from provisioner.nodegroups.planning.manager import ManagerRules
+from provisioner.nodegroups.planning.round import NOTHING, Round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bug:
+    """One mutation: a module or class, one attribute of it, and what it becomes."""
+
+    name: str
+    at: tuple[Any, str]
+    mutate: Callable[[Any], Any]
+
+
+def _always(value: Any) -> Callable[[Any], Any]:
+    return lambda _original: lambda *_args, **_options: value
+
+
+def _doing_nothing(_original: Any) -> Any:
+    return lambda memory, *_args: memory
+
+
+def _never_due(_original: Any) -> Any:
+    return lambda _group, loss, _round: loss
+
+
+def _latched(original: Any) -> Any:
+    def failed(before: Any, failure: Any, key: str, now: Any, wish: Any = None) -> Any:
+        return replace(original(before, failure, key, now, wish), until=now + timedelta(days=365))
+
+    return failed
+
+
+def _waiting_for_forgotten_operations(original: Any) -> Any:
+    def polled(known: Any, call: Any, answer: Any) -> Any:
+        return known if answer.result is None and answer.failure is None else original(known, call, answer)
+
+    return polled
+
+
+def _latest_transition(original: Any) -> Any:
+    def with_condition(conditions_: Any, new: Any, now: Any) -> Any:
+        changed = original(conditions_, new, now)
+        at = now.replace(microsecond=0)
+        return tuple(replace(each, last_transition_time=at) if each.type == new.type else each for each in changed)
+
+    return with_condition
+
+
+def _without_proof(original: Any) -> Any:
+    def hold(manager: Any, known: Any, target: Any, round_: Any) -> Any:
+        return replace(original(manager, known, target, round_), message="", proof=None)
+
+    return hold
+
+
+def _out_of_date_readings(original: Any) -> Any:
+    def ended(known: Any, kind: Any, failure: Any, answer: Any) -> Any:
+        return replace(original(known, kind, failure, answer), changed_at=known.changed_at - timedelta(days=1))
+
+    return ended
+
+
+def _without_attempts(original: Any) -> Any:
+    return lambda uid, operation, _attempt: original(uid, operation, 1)
+
+
+def _cordoned_by_taint(original: Any) -> Any:
+    def cordon(node: Any, labels: Any) -> Any:
+        proposed = original(node, labels)
+        return replace(proposed, write=replace(proposed.write, cordon=False))
+
+    return cordon
+
+
+def _without_recreating_first(_original: Any) -> Any:
+    return lambda _group: False
+
+
+BUGS = (
+    Bug(name="failures-are-latched", at=(backoff, "failed"), mutate=_latched),
+    Bug(name="forgotten-operations-are-awaited", at=(answers, "_polled"), mutate=_waiting_for_forgotten_operations),
+    Bug(name="cordon-without-unschedulable", at=(drain, "_cordon"), mutate=_cordoned_by_taint),
+    Bug(name="ready-goes-stale", at=(repair, "find_loss"), mutate=_always(None)),
+    Bug(name="tokens-stay-in-metadata", at=(joining, "_clean"), mutate=_always((NOTHING, True))),
+    Bug(name="whatever-has-the-name-is-ours", at=(child, "is_ours"), mutate=_always(True)),
+    Bug(name="defaults-are-differences", at=(desired, "differs"), mutate=_always(True)),
+    Bug(name="transitions-are-rewritten", at=(types, "with_condition"), mutate=_latest_transition),
+    Bug(name="machines-go-under-work", at=(drain, "drain"), mutate=_without_proof),
+    Bug(name="one-request-id-for-all-attempts", at=(names, "request_id"), mutate=_without_attempts),
+    Bug(name="readings-cross-operations", at=(answers, "_ended"), mutate=_out_of_date_readings),
+    Bug(name="calls-under-way-are-not-seen", at=(Round, "calling"), mutate=_always(False)),
+    Bug(
+        name="lost-calls-are-awaited",
+        at=(answers, "give_up_lost_calls"),
+        mutate=lambda _: lambda memory, *_args: memory,
+    ),
+    Bug(name="nodes-are-left", at=(nodes, "left_over"), mutate=_always(())),
+    Bug(name="tokens-are-left", at=(teardown, "_delete_nodes"), mutate=_always(None)),
+    Bug(name="policies-go-first", at=(users, "in_use"), mutate=_always(child.Hold())),
+    Bug(name="machines-are-not-listed-again", at=(ManagerRules, "settled_seconds"), mutate=lambda _: 1.0),
+    Bug(name="recreating-is-not-told-first", at=(repair, "recreating"), mutate=_without_recreating_first),
+    Bug(name="lost-writes-are-awaited", at=(pending, "LOST_SECONDS"), mutate=lambda _: 1e9),
+    Bug(
+        name="slices-are-never-made-anew",
+        at=(repair, "_with_limit"),
+        mutate=lambda _: lambda _group, loss, _round: loss,
+    ),
+)
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Plant a bug, wherever what it mutates was imported; nothing for no name."""
+    bug = next((each for each in BUGS if each.name == name), None)
+    if bug is None:
+        yield
+        return
+    owner, attribute = bug.at
+    original = getattr(owner, attribute)
+    mutated = bug.mutate(original)
+    places = [(owner, attribute)]
+    if callable(original) and not isinstance(owner, type):
+        for module_name, module in list(sys.modules.items()):
+            if module_name.startswith("provisioner.nodegroups"):
+                places += [(module, key) for key, value in vars(module).items() if value is original]
+    for place, key in places:
+        setattr(place, key, mutated)
+    try:
+        yield
+    finally:
+        for place, key in places:
+            setattr(place, key, original)
