@@ -151,6 +151,8 @@ def kube_apiserver(site: Site, *, etcd_port: int) -> Plan:
             f"--tls-private-key-file={trust.server_key}",
             f"--client-ca-file={trust.authority}",
             "--authorization-mode=RBAC",
+            # As kubeadm does: machines join with tokens.
+            "--enable-bootstrap-token-auth=true",
             # As GKE does: TPU examples run privileged.
             "--allow-privileged=true",
             "--enable-admission-plugins=ExtendedResourceToleration",

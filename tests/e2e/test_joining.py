@@ -1,0 +1,127 @@
+"""What machines join with, on a real API server: it takes our tokens, and says of itself what machines have to know."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import requests
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.nodegroups.bootstrap import cluster, drawing, tokens
+from provisioner.rehearsal import Rehearsal
+from tests.support.localcluster import Kube
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.e2e
+
+GROUP = {"cloud.google.com/tpu-node-group-namespace": "ns", "cloud.google.com/tpu-node-group-name": "g"}
+SECRETS = collection_path("secrets", namespace=tokens.NAMESPACE)
+
+
+@pytest.fixture
+def kube(rehearsal: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
+    """Give the API server as its administrator sees it."""
+    made = Kube(rehearsal.cluster.kubeconfig, tmp_path_factory.mktemp("credentials"))
+    yield made
+    made.close()
+
+
+def make(kube: Kube, token: str, expires_at: datetime) -> str:
+    """Make the Secret of a token; return its address."""
+    secret = tokens.secret_of(token, group=GROUP, machine="g-mig-x1b2", machine_id="7", expires_at=expires_at)
+    kube.create(SECRETS, secret)
+    return object_path("secrets", secret["metadata"]["name"], namespace=tokens.NAMESPACE)
+
+
+def who(kube: Kube, rehearsal: Rehearsal, token: str) -> requests.Response:
+    """Ask the API server who a machine with this token is."""
+    with requests.Session() as session:
+        session.trust_env = False
+        answer = session.post(
+            f"{kube.url}/apis/authentication.k8s.io/v1/selfsubjectreviews",
+            json={"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"},
+            headers={"Authorization": f"Bearer {token}"},
+            verify=_authority(rehearsal),
+            timeout=20,
+        )
+        # Read before the session ends, so that the connection is closed with it.
+        assert answer.content
+        return answer
+
+
+def _authority(rehearsal: Rehearsal) -> str:
+    path = rehearsal.cluster.kubeconfig.with_name("authority-of-tests.crt")
+    path.write_bytes(rehearsal.cluster.ca_certificate_pem)
+    return str(path)
+
+
+def test_a_machine_with_our_token_is_one_that_may_join(kube: Kube, rehearsal: Rehearsal) -> None:
+    token = drawing.draw_token()
+    now = datetime.now(UTC).replace(microsecond=0)
+    path = make(kube, token, now + tokens.LIFE)
+
+    answer = wait_for(lambda: (got := who(kube, rehearsal, token)).status_code == 201 and got, what="the token counts")
+
+    user = answer.json()["status"]["userInfo"]
+    assert user["username"] == f"system:bootstrap:{token[:6]}"
+    # The group that kubeadm's roles are bound to: to ask for a certificate, and to have it approved.
+    assert "system:bootstrappers:kubeadm:default-node-token" in user["groups"]
+    found = tokens.parse_secret(kube.get(path))
+    assert found is not None
+    assert (found.value, found.expires_at, found.machine) == (token, now + tokens.LIFE, "g-mig-x1b2")
+    kube.call("DELETE", path)
+    wait_for(lambda: who(kube, rehearsal, token).status_code == 401, what="a token that is deleted counts no more")
+
+
+def test_a_token_that_has_expired_lets_nobody_in(kube: Kube, rehearsal: Rehearsal) -> None:
+    good, expired = drawing.draw_token(), drawing.draw_token()
+    now = datetime.now(UTC)
+    paths = [make(kube, expired, now - timedelta(seconds=1)), make(kube, good, now + tokens.LIFE)]
+
+    wait_for(lambda: who(kube, rehearsal, good).status_code == 201, what="the other token counts")
+
+    assert who(kube, rehearsal, expired).status_code == 401
+    for path in paths:
+        kube.call("DELETE", path)
+
+
+def test_the_cluster_says_what_machines_have_to_know(kube: Kube, rehearsal: Rehearsal) -> None:
+    namespace, name = cluster.ROOT_CA
+    path = object_path("configmaps", name, namespace=namespace)
+    root_ca = wait_for(lambda: (got := kube.call("GET", path)).status_code == 200 and got.json(), what="the authority")
+    authority = x509.load_pem_x509_certificate(rehearsal.cluster.ca_certificate_pem)
+    key = authority.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+    assert cluster.ca_hash_of(root_ca) == f"sha256:{hashlib.sha256(key).hexdigest()}"
+    version = kube.get("/version")
+    assert version["gitVersion"].startswith(f"v{cluster.kubernetes_version_of(version)}.")
+
+
+def test_the_address_comes_from_what_kubeadm_publishes(kube: Kube, rehearsal: Rehearsal) -> None:
+    """As `kubeadm init` does: a kubeconfig without a user."""
+    authority = base64.b64encode(rehearsal.cluster.ca_certificate_pem).decode()
+    kubeconfig = (
+        "apiVersion: v1\nclusters:\n- cluster:\n"
+        f"    certificate-authority-data: {authority}\n    server: {kube.url}\n"
+        '  name: ""\ncontexts: null\ncurrent-context: ""\nkind: Config\nusers: null\n'
+    )
+    namespace, name = cluster.CLUSTER_INFO
+    kube.create(
+        collection_path("configmaps", namespace=namespace),
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name},
+            "data": {"kubeconfig": kubeconfig},
+        },
+    )
+    path = object_path("configmaps", name, namespace=namespace)
+
+    assert f"https://{cluster.api_server_of(kube.get(path))}" == kube.url
+    kube.call("DELETE", path)
