@@ -35,14 +35,12 @@ from provisioner.nodegroups.planning.calls import (
     Result,
     SetMetadata,
 )
-from provisioner.nodegroups.planning.plan import Plan
+from provisioner.nodegroups.planning.plan import Answer, Plan
 from provisioner.nodegroups.planning.writes import EvictPod, Write, WriteAnswer, WriteFailure
 from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
 from provisioner.runtime.calls import Calls
 
 _log = structlog.get_logger(__name__)
-
-Answer = CallAnswer | WriteAnswer
 
 #: Longest that one changing call takes (the client's time-out): with less lease left, none is made.
 CALL_SECONDS = 10.0

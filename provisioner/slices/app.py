@@ -17,6 +17,7 @@ from provisioner import kube
 from provisioner.runtime import garbage, signals
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.http import HttpServer
+from provisioner.runtime.last_words import exit_with_last_words
 from provisioner.runtime.parallel import Parallel
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.runtime.wake import Wake
@@ -44,8 +45,6 @@ _LAST_EVENTS_SECONDS = 2.0
 #: Calls to the API server at once before deletes: for the nodes of one pool, and for those of all pools together.
 _AT_ONCE_PER_POOL = 16
 _AT_ONCE = 32
-#: The last log line of a process that lost its lease may take this long, and no longer.
-_LAST_WORDS_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +127,7 @@ def build(
         # No further round begins, even where the process is only told to end.
         stopping.set()
         wake.set()
-        _exit_with_last_words(exit_process)
+        exit_with_last_words(exit_process)
 
     elector = (
         kube.LeaseElector(
@@ -252,21 +251,6 @@ def run(settings: Settings, addresses: Addresses, api: kube.KubeApi, client: Gke
     controller.loop.run()
     controller.shut_down()
     return 0
-
-
-def _exit_with_last_words(exit_process: Callable[[int], object]) -> None:
-    """End the process now; the log line that says why gets a second, for its reader may hang as well."""
-    try:
-        words = threading.Thread(target=_say_lease_lost, name="last-words", daemon=True)
-        words.start()
-        words.join(_LAST_WORDS_SECONDS)
-    finally:
-        exit_process(1)
-
-
-def _say_lease_lost() -> None:
-    # Each line is flushed as it is written.
-    _log.error("controller.lease_lost", advice="the process ends; Kubernetes restarts it as a follower")
 
 
 def _forever() -> float:

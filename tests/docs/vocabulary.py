@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from provisioner import constants
+from provisioner.nodegroups.planning import events as node_group_events
 
 _PACKAGE = Path(__file__).parents[2] / "provisioner"
 #: What runs on a machine where people rehearse, never in a cluster.
@@ -176,12 +177,14 @@ def alert_kinds() -> set[str]:
 
 
 def event_reasons() -> set[str]:
-    """List the reasons of Events: constants of two words or more, each with a capital."""
-    return {
+    """List the reasons of Events: constants of two words or more, each with a capital, and those of node groups."""
+    of_pools = {
         value
         for name, value in vars(constants).items()
         if name.isupper() and isinstance(value, str) and re.fullmatch(r"([A-Z]+[a-z]+){2,}[A-Za-z]*", value)
     }
+    of_groups = {value for name, value in vars(node_group_events).items() if name.isupper() and isinstance(value, str)}
+    return of_pools | of_groups - {node_group_events.API_VERSION} | set(map(str, node_group_events.WARNED_OF))
 
 
 def literal_reasons() -> set[str]:

@@ -25,7 +25,7 @@ CHILD_RESOURCES_PROVISIONED = "ChildResourcesProvisioned"
 NODES_JOINING = "NodesJoining"
 
 #: What is wrong, so that somebody may have to do something; the Event has the condition's reason and its message.
-_WARNED_OF = frozenset(
+WARNED_OF = frozenset(
     {
         Reason.RECONCILE_ERROR,
         Reason.REQUEST_REJECTED,
@@ -84,7 +84,7 @@ def of_group(meta: ObjectMeta, old: TpuNodeGroupStatus, new: TpuNodeGroupStatus)
 
 
 def _warning(target: ObjectRef, before: Condition | None, after: Condition | None) -> tuple[Event, ...]:
-    if after is None or after.reason not in _WARNED_OF or (before is not None and before.reason == after.reason):
+    if after is None or after.reason not in WARNED_OF or (before is not None and before.reason == after.reason):
         return ()
     return (Event(object=target, reason=after.reason, message=after.message, warning=True),)
 

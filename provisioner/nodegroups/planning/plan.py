@@ -7,9 +7,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from provisioner.model.workloads import ObjectRef
-from provisioner.nodegroups.planning.calls import Call
+from provisioner.nodegroups.planning.calls import Call, CallAnswer
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.writes import Write
+from provisioner.nodegroups.planning.writes import Write, WriteAnswer
+
+#: How something in a plan ended.
+Answer = CallAnswer | WriteAnswer
 
 if TYPE_CHECKING:
     from provisioner.nodegroups.planning.units import Derived

@@ -1,0 +1,84 @@
+"""`tpu-provisioner nodegroups`: the controller of TPUNodeGroups in the foreground."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+import click
+import structlog
+
+from provisioner import kube, settings
+from provisioner.cli.frame import Command, kubeconfig_option
+from provisioner.cli.output import refuse
+from provisioner.google import metadata
+from provisioner.nodegroups import app
+from provisioner.nodegroups.compute.client import ComputeClient
+from provisioner.nodegroups.compute.protocol import ComputeError
+from provisioner.runtime import logs
+from provisioner.runtime.http import ServerError
+from provisioner.settings.nodegroups import OPTIONS, NodeGroupSettings, read_node_group_settings
+
+_log = structlog.get_logger(__name__)
+
+_PROJECT = "GCP_PROJECT_ID"
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "{prog} nodegroups",
+        "{prog} nodegroups --dry-run --kubeconfig=FILE",
+    ),
+)
+@click.option("--metrics-bind-address", default=":8080", show_default=True, help='address of /metrics; "0" disables it')
+@click.option(
+    "--health-probe-bind-address",
+    default=":8081",
+    show_default=True,
+    help='address of /healthz and /readyz; "0" disables it',
+)
+@click.option("--leader-elect", is_flag=True, help="elect one leader among several replicas, by a Lease")
+@click.option("--dry-run", is_flag=True, help="change nothing, and log what would be done")
+@kubeconfig_option
+def command(
+    metrics_bind_address: str,
+    health_probe_bind_address: str,
+    leader_elect: bool,  # noqa: FBT001 - click hands over by name
+    dry_run: bool,  # noqa: FBT001 - as above
+    kubeconfig: str | None,
+) -> int:
+    """Run the controller of TPUNodeGroups, for clusters on Compute Engine without GKE.
+
+    Each TPUNodeGroup becomes a workload policy, an instance template and a managed instance group,
+    whose machines join the cluster by themselves.
+
+    Other settings come from the environment; see docs/settings.md.
+    """
+    try:
+        effective = read_node_group_settings(os.environ, inferred=_inferred(os.environ))
+        api = kube.connect(kubeconfig)
+        compute = ComputeClient(endpoint=effective.gce_endpoint or None)
+    except (settings.SettingsError, kube.KubeconfigError, ComputeError) as error:
+        return refuse(str(error))
+    if dry_run:
+        effective = replace(effective, dry_run=True)
+    logs.configure(effective.log_level)
+    _log.info("settings.read", **_readable(effective))
+    addresses = app.Addresses(metrics=metrics_bind_address, probes=health_probe_bind_address, leader_elect=leader_elect)
+    try:
+        return app.run(effective, addresses, api, compute)
+    except ServerError as error:
+        return refuse(str(error))
+
+
+def _inferred(environment: Mapping[str, str]) -> dict[str, str]:
+    if environment.get(_PROJECT, "").strip():
+        return {}
+    return {_PROJECT: metadata.read_surroundings(environment).project}
+
+
+def _readable(effective: NodeGroupSettings) -> dict[str, object]:
+    values = {option.variable: getattr(effective, option.field) for option in OPTIONS}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ""}

@@ -1,0 +1,257 @@
+"""Putting the parts together, starting them, and ending in good order or at once."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import structlog
+
+import provisioner
+from provisioner import kube
+from provisioner.nodegroups.act import Actor
+from provisioner.nodegroups.bootstrap.script import startup_script
+from provisioner.nodegroups.compute.protocol import Compute
+from provisioner.nodegroups.device_plugin import Images, manifest, version_of
+from provisioner.nodegroups.dry_run import DryRun
+from provisioner.nodegroups.gate import Gate
+from provisioner.nodegroups.loop import Loop
+from provisioner.nodegroups.metrics import Metrics
+from provisioner.nodegroups.observe import ClusterReader, make_watches
+from provisioner.nodegroups.planning.settings import PlanningSettings
+from provisioner.nodegroups.report import Reporter
+from provisioner.nodegroups.writing import Writer
+from provisioner.runtime import garbage, signals
+from provisioner.runtime.clock import FollowedClock
+from provisioner.runtime.http import HttpServer
+from provisioner.runtime.last_words import exit_with_last_words
+from provisioner.runtime.parallel import Parallel
+from provisioner.runtime.status import Probes, Scrapes, make_status_server
+from provisioner.runtime.wake import Wake
+from provisioner.settings.nodegroups import NodeGroupSettings
+
+_log = structlog.get_logger(__name__)
+
+LEASE_NAME = "tpu-provisioner-nodegroups"
+#: Calls under way at SIGTERM get this long; Kubernetes kills after 30 s.
+_DRAIN_SECONDS = 22.0
+_LAST_EVENTS_SECONDS = 2.0
+#: Reads of the API server at once before deletes: for the nodes of one group, and for those of all groups together.
+_AT_ONCE_PER_GROUP = 16
+_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where metrics and probes are served, and whether to elect a leader: the command line's part of the settings."""
+
+    metrics: str = ":8080"
+    probes: str = ":8081"
+    leader_elect: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controller:
+    """All parts, put together; nothing runs before `start`."""
+
+    #: This process in the Lease, as the settings or the host name it.
+    identity: str
+    loop: Loop
+    actor: Actor
+    recorder: kube.EventRecorder
+    server: HttpServer
+    #: None where no leader is elected.
+    elector: kube.LeaseElector | None
+    #: Ends the process at once, with an exit code.
+    exit_process: Callable[[int], object]
+
+    def start(self) -> None:
+        """Start everything but the loop, which runs in the caller's thread; raise ServerError."""
+        self.server.start()
+        self.recorder.start()
+        for watch in self.loop.watches.named().values():
+            watch.start()
+        if self.elector is not None:
+            self.elector.start()
+
+    def stop(self) -> None:
+        """Let the loop end after its round; returns at once."""
+        self.loop.stopping.set()
+        self.loop.wake.set()
+
+    def shut_down(self) -> None:
+        """Once the loop has ended: wait for what is under way, then give the lease back."""
+        drained = self.actor.drain(timeout_seconds=_DRAIN_SECONDS)
+        self.recorder.flush(timeout_seconds=_LAST_EVENTS_SECONDS)
+        for watch in self.loop.watches.named().values():
+            watch.stop()
+        if self.elector is not None and drained:
+            self.elector.release()
+        self.recorder.stop()
+        self.server.stop()
+        _log.info("controller.stopped", calls_under_way=not drained)
+        if not drained:
+            # Threads that hang in a call must not keep the process from ending.
+            self.exit_process(0)
+
+
+def build(
+    settings: NodeGroupSettings,
+    addresses: Addresses,
+    api: kube.KubeApi,
+    compute: Compute,
+    *,
+    exit_process: Callable[[int], object] = os._exit,
+    lease_clock: Callable[[], float] = kube.boot_clock,
+) -> Controller:
+    """Put the parts together; raise ServerError where an address cannot be read.
+
+    A process that loses its lease ends by `exit_process` from the elector's own thread, whatever hangs: a round, a
+    call, the API server. Somebody else may lead already, and Kubernetes starts it again as a follower.
+    """
+    metrics = Metrics(version=provisioner.__version__)
+    identity = settings.own_name or f"{socket.gethostname()}-{os.getpid()}"
+    wake, stopping = Wake(), threading.Event()
+    recorder = kube.EventRecorder(api, instance=identity)
+
+    def lose() -> None:
+        # No further round begins, even where the process is only told to end.
+        stopping.set()
+        wake.set()
+        exit_with_last_words(exit_process)
+
+    elector = (
+        kube.LeaseElector(
+            api,
+            namespace=settings.own_namespace,
+            identity=identity,
+            on_started=wake.set,
+            on_lost=lose,
+            leases=(LEASE_NAME,),
+            clocks=kube.LeaseClocks(boot=lease_clock),
+        )
+        if addresses.leader_elect
+        else None
+    )
+    clock = FollowedClock()
+    plugin = device_plugin_of(settings)
+    gates = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="gate")
+
+    def threads(prefix: str) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(max_workers=settings.concurrency, thread_name_prefix=prefix)
+
+    actor = Actor(
+        compute=compute,
+        writer=Writer(api=api, device_plugin=plugin),
+        gate=Gate(api=api, clock=clock, for_each=Parallel(executor=gates, at_once=_AT_ONCE_PER_GROUP)),
+        clock=clock,
+        lease_seconds=elector.remaining_seconds if elector is not None else _forever,
+        on_answer=wake.set,
+        executor=threads("call"),
+        gate_executor=threads("delete"),
+        write_executor=threads("write"),
+        metrics=metrics,
+    )
+    loop = Loop(
+        settings=planning_settings(settings, plugin),
+        watches=make_watches(api, wake.set),
+        cluster=ClusterReader(
+            api=api,
+            clock=clock,
+            project=settings.project_id,
+            api_server=settings.api_server,
+            kubernetes_version=settings.kubernetes_version,
+        ),
+        carrier=DryRun(actor=actor, clock=clock) if settings.dry_run else actor,
+        reporter=Reporter(recorder=recorder, metrics=metrics),
+        metrics=metrics,
+        is_leader=(lambda: elector.is_leader) if elector is not None else _always,
+        clock=clock,
+        wake=wake,
+        stopping=stopping,
+        asked_seconds_ago=wake.asked_seconds_ago,
+    )
+    server = make_status_server(
+        "tpu-provisioner",
+        Scrapes(address=addresses.metrics, exposition=metrics.exposition),
+        Probes(address=addresses.probes, alive=loop.alive, problems=loop.problems),
+    )
+    return Controller(
+        identity=identity,
+        loop=loop,
+        actor=actor,
+        recorder=recorder,
+        server=server,
+        elector=elector,
+        exit_process=exit_process,
+    )
+
+
+def device_plugin_of(settings: NodeGroupSettings) -> dict[str, object] | None:
+    """Return the DaemonSet of the device plugin; None where it is not managed."""
+    if not settings.device_plugin_image:
+        return None
+    return manifest(
+        Images(
+            plugin=settings.device_plugin_image,
+            agent=settings.device_plugin_agent_image,
+            log=settings.device_plugin_log_image,
+        )
+    )
+
+
+def planning_settings(settings: NodeGroupSettings, plugin: dict[str, object] | None) -> PlanningSettings:
+    """Return what decisions go by."""
+    return PlanningSettings(
+        startup_script=startup_script(settings.packages),
+        projects=frozenset(settings.projects),
+        namespaces=frozenset(settings.namespaces),
+        device_plugin_version=version_of(plugin) if plugin is not None else "",
+        repair_after_seconds=settings.repair_after_seconds,
+        repairs_per_day=settings.repairs_per_day,
+        drain_seconds=settings.drain_seconds,
+        calls_per_second=float(settings.calls_per_second),
+    )
+
+
+def run(settings: NodeGroupSettings, addresses: Addresses, api: kube.KubeApi, compute: Compute) -> int:
+    """Run the controller until SIGTERM or SIGINT; return the exit code.
+
+    Raises ServerError where an address cannot be served.
+    """
+    controller = build(settings, addresses, api, compute)
+
+    def stop(signal_name: str) -> None:
+        # First of all: a log line whose reader hangs may wait for long.
+        controller.stop()
+        _log.info("controller.stopping", signal=signal_name)
+
+    signals.on_end(stop)
+    garbage.look_less_often()
+    controller.start()
+    _log.info(
+        "controller.started",
+        version=provisioner.__version__,
+        kubernetes=api.server,
+        context=api.context_name,
+        project=settings.project_id,
+        compute=settings.gce_endpoint or "Google",
+        leader_election=addresses.leader_elect,
+        identity=controller.identity,
+        dry_run=settings.dry_run,
+    )
+    controller.loop.run()
+    controller.shut_down()
+    return 0
+
+
+def _forever() -> float:
+    return float("inf")
+
+
+def _always() -> bool:
+    return True

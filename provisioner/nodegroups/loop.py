@@ -1,0 +1,115 @@
+"""The loop of node groups: observe, decide, act, and tell people."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import structlog
+
+from provisioner.nodegroups.metrics import Metrics
+from provisioner.nodegroups.observe import ClusterReader, Watches, not_synced, take_snapshot
+from provisioner.nodegroups.planning import answers
+from provisioner.nodegroups.planning.calls import CallAnswer
+from provisioner.nodegroups.planning.decide import decide
+from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning.plan import Answer, Plan
+from provisioner.nodegroups.planning.settings import PlanningSettings
+from provisioner.nodegroups.planning.snapshot import Snapshot
+from provisioner.nodegroups.report import Reporter
+from provisioner.runtime.clock import shifted
+from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
+
+_log = structlog.get_logger(__name__)
+
+
+class Carrier(Protocol):
+    """Who carries plans out, or says what that would be."""
+
+    def carry_out(self, plan: Plan) -> None:
+        """Submit everything in a plan; returns at once."""
+
+    def live(self) -> frozenset[str]:
+        """Return the keys of calls and writes that are submitted, and whose answer nobody has taken yet."""
+
+    def take_answer(self) -> Answer | None:
+        """Return the next answer, None where there is none."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Loop(RoundLoop):
+    """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
+
+    settings: PlanningSettings
+    watches: Watches
+    cluster: ClusterReader
+    carrier: Carrier
+    reporter: Reporter
+    metrics: Metrics
+    is_leader: Callable[[], bool]
+    memory: Memory = field(default_factory=Memory)
+    last_plan: Plan | None = None
+
+    def problems(self) -> tuple[str, ...]:
+        """Say what keeps the controller from its work; a follower that waits for the lease has no problem."""
+        doubt = self.cluster.doubt() if self.is_leader() else ""
+        return (*not_synced(self.watches), *((doubt,) if doubt else ()))
+
+    def round(self) -> float:
+        """Do one round; return how many seconds the next may wait where nothing happens."""
+        for name, watch in self.watches.named().items():
+            contact = watch.last_contact_monotonic
+            age = time.monotonic() - contact if contact is not None else float("inf")
+            self.metrics.set_watch(name, synced=watch.synced, last_contact_age_seconds=age)
+        leading = self.is_leader()
+        self.metrics.set_leader(leading=leading)
+        if not leading:
+            return LONGEST_PAUSE_SECONDS
+        self._follow_clock()
+        if self.cluster.due_in_seconds(self.clock()) <= 0:
+            self.cluster.read()
+        self._fold_answers()
+        snapshot, plan = self._decide()
+        # First what is remembered as being under way. Should it fail as a whole, what is no live call of the carrier
+        # counts a minute later as a call whose outcome nobody knows.
+        self.memory, self.last_plan = plan.memory, plan
+        if not snapshot.not_synced:
+            self.carrier.carry_out(plan)
+            self.report(functools.partial(self.reporter.tell, plan, snapshot))
+        return self._pause(plan)
+
+    def _follow_clock(self) -> None:
+        """Notice that somebody set the clock, and go on as if it had always been so."""
+        by = self.clock.follow()
+        if by:
+            _log.warning("clock.set", by_seconds=round(by.total_seconds(), 3))
+            # What was concluded by the old time is concluded anew.
+            self.memory, self.last_plan = shifted(self.memory, by), None
+
+    def _fold_answers(self) -> None:
+        while (taken := self.carrier.take_answer()) is not None:
+            # A moment yet to come was read just before the clock was set back.
+            now = self.clock()
+            answer: Answer = replace(taken, at=min(taken.at, now))
+            if isinstance(answer, CallAnswer):
+                answer = replace(answer, asked_at=min(answer.asked_at, now))
+            self.memory = answers.fold(self.memory, answer)
+            self.report(functools.partial(self.reporter.tell_answer, answer))
+
+    def _decide(self) -> tuple[Snapshot, Plan]:
+        snapshot = take_snapshot(self.watches, self.cluster, self.carrier.live())
+        started = self.monotonic()
+        derived = self.last_plan.derived if self.last_plan is not None else None
+        plan = decide(snapshot, self.memory, self.settings, self.clock(), derived)
+        self.metrics.observe_decide(seconds=self.monotonic() - started)
+        return snapshot, plan
+
+    def _pause(self, plan: Plan) -> float:
+        now = self.clock()
+        moments = [LONGEST_PAUSE_SECONDS, self.cluster.due_in_seconds(now)]
+        if plan.wake_at is not None:
+            moments.append((plan.wake_at - now).total_seconds())
+        return max(0.0, min(moments))

@@ -1,0 +1,235 @@
+"""Telling people: Events on their objects, log lines, metrics. Nothing here decides anything.
+
+An Event that tells of a change of status is written once the status is: one that was refused, and is proposed again,
+tells nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import structlog
+
+from provisioner.model.capacity import FailureKind
+from provisioner.model.workloads import ObjectRef
+from provisioner.nodegroups.api.types import ConditionType, TpuNodeGroup, condition_of
+from provisioner.nodegroups.compute.records import Operation
+from provisioner.nodegroups.metrics import DONE, UNKNOWN, Metrics
+from provisioner.nodegroups.planning.calls import (
+    Call,
+    CallAnswer,
+    Delete,
+    Insert,
+    ListMachines,
+    Poll,
+    Read,
+    ReadMachine,
+    SetMetadata,
+)
+from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning.plan import Answer, Event, Plan
+from provisioner.nodegroups.planning.snapshot import Snapshot
+from provisioner.nodegroups.planning.writes import PatchStatus, WriteAnswer, WriteFailure
+
+_log = structlog.get_logger(__name__)
+
+#: Failures that are remembered, so that one which lasts is told once.
+_KNOWN_FAILURES = 4096
+#: Failures of changes that end by themselves within seconds.
+_PASSING = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.ALREADY_EXISTS})
+
+
+class Recorder(Protocol):
+    """Where Events go."""
+
+    def emit(
+        self, ref: ObjectRef, *, kind: Literal["Normal", "Warning"], reason: str, message: str, key: str = ""
+    ) -> None:
+        """Record one Event; returns at once."""
+
+    @property
+    def dropped_total(self) -> int:
+        """How many were not written since the start."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Reporter:
+    """Used by the loop's thread alone."""
+
+    recorder: Recorder
+    metrics: Metrics
+    #: By the key of the write that they tell of.
+    _held: dict[str, tuple[Event, ...]] = field(default_factory=dict)
+    #: What fails now, by key: the words that were told.
+    _failing: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    _events_dropped: int = 0
+
+    def tell(self, plan: Plan, snapshot: Snapshot) -> None:
+        """Tell what one decision came to."""
+        statuses = {write.meta.uid: write.key for write in plan.writes if isinstance(write, PatchStatus)}
+        now: dict[str, list[Event]] = {}
+        for event in plan.events:
+            key = statuses.get(event.object.uid)
+            if key is None:
+                self._emit(event)
+            else:
+                now.setdefault(key, []).append(event)
+        open_writes = {key for key, each in plan.memory.writes.items() if each.answered_at is None}
+        kept = {key: events for key, events in self._held.items() if key in open_writes}
+        self._held = kept | {key: tuple(events) for key, events in now.items()}
+        self._measure(plan.memory, snapshot)
+
+    def tell_answer(self, answer: Answer) -> None:
+        """Tell how a call or a write ended."""
+        if isinstance(answer, WriteAnswer):
+            self._tell_write(answer)
+        elif answer.kept:
+            self.metrics.count_kept()
+            self._fails(answer.call.key, answer.kept, lambda: _log.warning("resource.delete_kept", **_of(answer)))
+        elif answer.failure is not None:
+            self._tell_failure(answer, answer.failure.kind)
+        else:
+            self._failing.pop(answer.call.key, None)
+            _tell_success(answer)
+
+    def _tell_write(self, answer: WriteAnswer) -> None:
+        key, kind = answer.write.key, _words(type(answer.write).__name__)
+        result = answer.failure.value if answer.failure is not None else DONE
+        self.metrics.count_write(kind, result=result)
+        events = self._held.pop(key, ())
+        if answer.failure is None:
+            self._failing.pop(key, None)
+            # Statuses change often, and what matters in them is an Event.
+            log = _log.debug if isinstance(answer.write, PatchStatus) else _log.info
+            log("object.written", write=kind, object=key)
+            for event in events:
+                self._emit(event)
+            return
+        said = {"write": kind, "object": key, "message": answer.message}
+        match answer.failure:
+            case WriteFailure.CONFLICT | WriteFailure.NOT_NOW:
+                _log.info("write.postponed", kind=result, **said)
+            case WriteFailure.REFUSED:
+                self._fails(key, answer.message, lambda: _log.warning("write.refused", **said))
+            case WriteFailure.UNAVAILABLE:
+                self._fails(key, answer.message, lambda: _log.warning("write.failed", **said))
+
+    def _tell_failure(self, answer: CallAnswer, kind: FailureKind) -> None:
+        said = {**_of(answer), "kind": kind.value}
+        if kind in _PASSING:
+            _log.info("call.postponed", **said)
+            return
+        words = f"{kind.value} {answer.failure.message if answer.failure is not None else ''}"
+        match answer.call:
+            case Insert():
+                self._fails(answer.call.key, words, lambda: _log.warning("resource.create_failed", **said))
+            case Delete():
+                self._fails(answer.call.key, words, lambda: _log.warning("resource.delete_failed", **said))
+            case SetMetadata():
+                self._fails(answer.call.key, words, lambda: _log.warning("machine.metadata_failed", **said))
+            case _:
+                self._fails(answer.call.key, words, lambda: _log.warning("compute.read_failed", **said))
+
+    def _fails(self, key: str, words: str, tell: Callable[[], None]) -> None:
+        """Tell a failure, unless it was told in the same words and has lasted since."""
+        if self._failing.get(key) != words:
+            tell()
+        self._failing[key] = words
+        self._failing.move_to_end(key)
+        while len(self._failing) > _KNOWN_FAILURES:
+            self._failing.popitem(last=False)
+
+    def _emit(self, event: Event) -> None:
+        said = {"kind": event.object.kind, "namespace": event.object.namespace, "name": event.object.name}
+        if event.warning:
+            _log.warning("node_group.notice", reason=event.reason, message=event.message, **said)
+        else:
+            _log.info("node_group.changed", reason=event.reason, message=event.message, **said)
+        self.recorder.emit(
+            event.object,
+            kind="Warning" if event.warning else "Normal",
+            reason=event.reason,
+            message=event.message,
+        )
+
+    def _measure(self, memory: Memory, snapshot: Snapshot) -> None:
+        dropped = self.recorder.dropped_total
+        self.metrics.count_events_dropped(dropped - self._events_dropped)
+        self._events_dropped = dropped
+        self.metrics.set_groups(Counter(_reason(group) for group in snapshot.groups))
+        nodes: Counter[str] = Counter()
+        wanted = 0
+        for group in snapshot.groups:
+            wanted += 0 if group.meta.deleting else group.status.node_count or 0
+            if (summary := group.status.node_summary) is not None:
+                nodes.update(ready=summary.ready, reconciling=summary.reconciling, failed=summary.failed)
+        self.metrics.set_nodes(nodes, wanted=wanted)
+        self.metrics.set_open(
+            calls=len(memory.calls), writes=sum(each.answered_at is None for each in memory.writes.values())
+        )
+        self.metrics.set_failing(
+            Counter(
+                kind
+                for resource in memory.resources.values()
+                for kind in {backoff.failure.kind.value for backoff in resource.backoffs.values()}
+            )
+        )
+        cluster = snapshot.cluster
+        known = all((cluster.uid, cluster.project, cluster.ca_hash, cluster.api_server, cluster.kubernetes_version))
+        self.metrics.set_cluster_known(known=known)
+
+
+def _tell_success(answer: CallAnswer) -> None:
+    """Log what has changed; what was read shows in what follows from it."""
+    operation = answer.result if isinstance(answer.result, Operation) else None
+    said = {**_of(answer), **({"operation": operation.name} if operation is not None else {})}
+    match answer.call:
+        case Insert():
+            _log.info("resource.create_accepted", **said)
+        case Delete() if operation is None:
+            _log.info("resource.gone", **said)
+        case Delete():
+            _log.info("resource.delete_accepted", **said)
+        case SetMetadata():
+            _log.info("machine.metadata_set", **said)
+        case Poll(type=kind) if operation is not None and operation.done:
+            if operation.failure is None:
+                _log.info("operation.done", type=kind.value, **said)
+            else:
+                failure = operation.failure
+                _log.warning(
+                    "operation.failed", type=kind.value, **said, kind=failure.kind.value, message=failure.message
+                )
+
+
+def _of(answer: CallAnswer) -> dict[str, str]:
+    """Name what a call was about, without what it carries: metadata has tokens."""
+    call, failure = answer.call, answer.failure
+    said = {"resource": f"{call.target.scope.path} {call.target.name}", "object": call.target.kind.value}
+    if isinstance(call, ReadMachine | SetMetadata):
+        said["machine"] = call.machine.provider_id
+    if isinstance(call, Read | ListMachines | Poll):
+        said["call"] = _name(call)
+    if failure is not None:
+        said["message"] = failure.message
+    if answer.kept:
+        said["reason"] = answer.kept
+    return said
+
+
+def _name(call: Call) -> str:
+    return _words(type(call).__name__)
+
+
+def _words(name: str) -> str:
+    """Return the name of a class as a label: PatchStatus -> patch_status."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def _reason(group: TpuNodeGroup) -> str:
+    condition = condition_of(group.status.conditions, ConditionType.READY)
+    return condition.reason if condition is not None else UNKNOWN

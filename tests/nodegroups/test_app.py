@@ -1,0 +1,227 @@
+"""The parts put together: who starts whom, what a lost lease ends, what ends in good order, what settings become."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner.kube import errors
+from provisioner.nodegroups import app
+from provisioner.nodegroups.act import Actor
+from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.app import Addresses, Controller
+from provisioner.nodegroups.bootstrap.script import startup_script
+from provisioner.nodegroups.device_plugin import version_of
+from provisioner.nodegroups.dry_run import DryRun
+from provisioner.nodegroups.planning.calls import Read
+from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning.plan import Plan
+from provisioner.settings.nodegroups import NodeGroupSettings, read_node_group_settings
+from tests.support.clock import FakeClock
+from tests.support.kube import FakeKube
+from tests.support.nodegroup_world import FakeCompute, target
+from tests.support.waiting import wait_for
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/tpu-provisioner-system/leases/tpu-provisioner-nodegroups"
+_NOT_READ = "what machines have to know of the cluster is not read yet"
+SETTINGS = NodeGroupSettings(project_id="research-project", device_plugin_image="plugin")
+
+
+class Kube(FakeKube):
+    """An API server with what a connection says of itself."""
+
+    server = "https://kube.example.com"
+    context_name = "test"
+
+
+class Process:
+    """A controller whose exit is only written down."""
+
+    def __init__(self, settings: NodeGroupSettings = SETTINGS, **addresses: Any) -> None:
+        self.kube, self.compute, self.clock = Kube(), FakeCompute(), FakeClock()
+        self.kube.put_object("/api/v1/namespaces/kube-system", {"metadata": {"name": "kube-system", "uid": "c"}})
+        self.kube.put_object("/version", {"gitVersion": "v1.31.0"})
+        self.exit_codes: list[int] = []
+        self.exited = threading.Event()
+        self.controller: Controller = app.build(
+            settings,
+            Addresses(**{"metrics": "0", "probes": "0", "leader_elect": True, **addresses}),
+            self.kube,  # type: ignore[arg-type]
+            self.compute,
+            exit_process=self.exit,
+            lease_clock=self.clock,
+        )
+
+    def exit(self, code: int) -> None:
+        """Take note."""
+        self.exit_codes.append(code)
+        self.exited.set()
+
+    def end(self) -> None:
+        """Let all threads end."""
+        self.controller.stop()
+        if self.controller.elector is not None:
+            self.controller.elector.stop()
+        for watch in self.controller.loop.watches.named().values():
+            watch.stop()
+        self.controller.recorder.stop()
+        self.controller.server.stop()
+        for threads in (self.controller.actor.executor, self.controller.actor.write_executor):
+            threads.shutdown(wait=True)
+
+
+@pytest.fixture
+def process() -> Iterator[Process]:
+    """Give a process that elects a leader."""
+    made = Process()
+    yield made
+    made.end()
+
+
+def test_the_one_candidate_leads_by_a_lease_of_its_own(process: Process) -> None:
+    """And with it calls may be made."""
+    loop = process.controller.loop
+    assert (loop.is_leader(), process.controller.actor.lease_seconds()) == (False, 0.0)
+    process.controller.start()
+    wait_for(loop.is_leader)
+    assert process.kube.object(LEASE) is not None
+    assert 0 < process.controller.actor.lease_seconds() <= 30
+
+
+def test_without_an_election_it_leads_from_the_start() -> None:
+    """And for ever, and makes no Lease."""
+    process = Process(leader_elect=False)
+    process.controller.start()
+    assert process.controller.loop.is_leader()
+    assert process.controller.actor.lease_seconds() == float("inf")
+    assert process.kube.object(LEASE) is None
+    process.end()
+
+
+def test_a_lost_lease_ends_the_process_at_once(process: Process) -> None:
+    """No further round begins."""
+    elector = process.controller.elector
+    assert elector is not None
+    elector.step()
+    assert elector.is_leader
+    process.kube.fail("*", "leases", errors.Unavailable("away"), times=100)
+    process.clock.advance(21)
+    elector.step()
+    assert process.exit_codes == [1]
+    assert process.controller.loop.stopping.is_set()
+
+
+def test_it_runs_until_it_is_told_to_stop_and_gives_the_lease_back(process: Process) -> None:
+    """In its own thread it observes and decides; then the next may lead at once."""
+    controller = process.controller
+    controller.start()
+    thread = threading.Thread(target=controller.loop.run)
+    thread.start()
+    wait_for(lambda: controller.loop.last_plan is not None and controller.loop.problems() == ())
+    assert controller.loop.alive()
+    controller.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+    controller.shut_down()
+    lease = process.kube.object(LEASE)
+    assert lease is not None
+    assert not lease["spec"].get("holderIdentity")
+    assert process.exit_codes == []
+
+
+def test_a_call_that_hangs_keeps_the_lease_and_ends_the_process(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever leads next must not begin before it is over."""
+    monkeypatch.setattr(app, "_DRAIN_SECONDS", 0.01)
+    entered, release = threading.Event(), threading.Event()
+
+    def hang(_: str) -> None:
+        entered.set()
+        assert release.wait(10)
+
+    process.compute.on_call = hang
+    controller = process.controller
+    controller.start()
+    wait_for(controller.loop.is_leader)
+    controller.actor.carry_out(Plan(memory=Memory(), calls=(Read(target=target(Kind.WORKLOAD_POLICY)),)))
+    assert entered.wait(5)
+    controller.shut_down()
+    lease = process.kube.object(LEASE)
+    assert lease is not None
+    assert lease["spec"]["holderIdentity"]
+    assert process.exit_codes == [0]
+    release.set()
+
+
+def test_probes_and_metrics_are_served() -> None:
+    """A leader whose loop has not made its first round is not ready."""
+    process = Process(metrics="127.0.0.1:0", probes="127.0.0.1:0")
+    process.controller.start()
+    wait_for(lambda: process.controller.loop.problems() == (_NOT_READ,))
+    try:
+        (port,) = process.controller.server.ports
+        bodies = {}
+        for path in ("/metrics", "/healthz", "/readyz"):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+            connection.request("GET", path)
+            bodies[path] = connection.getresponse().read().decode()
+            connection.close()
+        assert "tpu_provisioner_nodegroups_leader" in bodies["/metrics"]
+        assert bodies["/readyz"] == f"{_NOT_READ}\n"
+        assert bodies["/healthz"] in ("ok\n", "the loop has stopped making rounds\n")
+    finally:
+        process.end()
+
+
+def test_a_dry_run_takes_the_place_of_the_actor(process: Process) -> None:
+    """Only where it is asked for."""
+    assert isinstance(process.controller.loop.carrier, Actor)
+    dry = Process(replace(SETTINGS, dry_run=True))
+    assert isinstance(dry.controller.loop.carrier, DryRun)
+    dry.end()
+
+
+def test_settings_become_what_decisions_go_by() -> None:
+    """Each where it belongs."""
+    environment = {
+        "GCP_PROJECT_ID": "research-project",
+        "ALLOWED_PROJECTS": "one-project,two-project",
+        "SERVED_NAMESPACES": "a,b",
+        "REPAIR_AFTER": "10m",
+        "REPAIRS_PER_DAY": "1",
+        "DRAIN_TIMEOUT": "5m",
+        "GCE_CALLS_PER_SECOND": "7",
+        "KUBERNETES_PACKAGES": "https://mirror.example.com",
+        "API_SERVER_ADDRESS": "lb.example.com",
+        "KUBERNETES_VERSION": "1.30",
+        "CONCURRENCY": "3",
+    }
+    process = Process(read_node_group_settings(environment))
+    loop = process.controller.loop
+    plugin = app.device_plugin_of(read_node_group_settings(environment))
+    assert plugin is not None
+    assert loop.settings == app.planning_settings(read_node_group_settings(environment), plugin)
+    assert loop.settings.projects == {"one-project", "two-project"}
+    assert loop.settings.namespaces == {"a", "b"}
+    seconds = (loop.settings.repair_after_seconds, loop.settings.drain_seconds, loop.settings.calls_per_second)
+    assert seconds == (600.0, 300.0, 7.0)
+    assert loop.settings.repairs_per_day == 1
+    assert loop.settings.startup_script == startup_script("https://mirror.example.com")
+    assert loop.settings.device_plugin_version == version_of(plugin)
+    assert (loop.cluster.project, loop.cluster.api_server) == ("research-project", "lb.example.com:6443")
+    assert loop.cluster.kubernetes_version == "1.30"
+    process.end()
+
+
+def test_a_device_plugin_that_is_not_managed_has_no_version() -> None:
+    """So none is applied."""
+    settings = read_node_group_settings({"GCP_PROJECT_ID": "research-project", "DEVICE_PLUGIN_IMAGE": "none"})
+    plugin = app.device_plugin_of(settings)
+    assert plugin is None
+    assert app.planning_settings(settings, plugin).device_plugin_version == ""

@@ -1,0 +1,366 @@
+"""The controller of node groups as a whole, stepped by hand: from an object to nodes, and to nothing left."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import requests
+from structlog.testing import capture_logs
+
+from provisioner import kube
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.planning.memory import Memory
+from tests.support.nodegroup_controller import NAMESPACE, World
+
+_HOUR = 3600.0
+
+
+@pytest.fixture
+def world() -> World:
+    """A cluster with one group, of which nothing is there yet."""
+    world = World()
+    world.put_group()
+    return world
+
+
+@pytest.fixture
+def ready(world: World) -> World:
+    """The same when its nodes are ready, and all is written down."""
+    world.run(world.is_ready)
+    for _ in range(20):
+        world.round(after_seconds=1)
+    return world
+
+
+def test_a_group_becomes_ready(ready: World) -> None:
+    """Its machines join with a token each, and get the group's labels and the taint; then the tokens are gone."""
+    assert ready.group().status.nodes == "4/4"
+    for raw in ready.nodes():
+        labels = raw["metadata"]["labels"]
+        assert (labels[names.GROUP_NAMESPACE], labels[names.GROUP_NAME]) == (NAMESPACE, "slice")
+        assert raw["spec"]["taints"] == [{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]
+    indexes = [raw["metadata"]["labels"][names.WORKER_INDEX] for raw in ready.nodes()]
+    assert sorted(indexes) == ["0", "1", "2", "3"]
+    assert ready.state()["secrets"] == []
+    assert ready.kube.objects("/apis/apps/v1/namespaces/kube-system/daemonsets") != []
+    assert "Provisioned" in ready.recorder.reasons("TPUNodeGroup")
+
+
+def test_a_group_goes_without_a_trace(ready: World) -> None:
+    """Also the device plugin, when no other group is left."""
+    ready.kube.delete(ready.path())
+    ready.run(ready.is_gone)
+    assert ready.kube.objects("/apis/apps/v1/namespaces/kube-system/daemonsets") == []
+    assert len([change for change in ready.changes() if change.startswith("DELETE")]) == 3
+
+
+def test_a_settled_group_costs_next_to_nothing(ready: World) -> None:
+    """At most twelve reads of Compute Engine an hour, no change there, no write to Kubernetes."""
+    ready.run(lambda: False if ready.clock.seconds < 0 else ready.clock.seconds > 3000, seconds=2 * _HOUR)
+    ready.wire.sent.clear()
+    before, end = len(ready.writes()), ready.clock.seconds + _HOUR
+    ready.run(lambda: ready.clock.seconds >= end, seconds=2 * _HOUR)
+    assert len(ready.wire.sent) <= 12
+    assert (ready.changes(), ready.writes()[before:]) == ([], [])
+
+
+# --- crashes and lost answers ---
+
+
+@pytest.mark.parametrize("rounds", [8, 11, 17])
+def test_a_controller_that_crashes_again_and_again_gets_there(world: World, rounds: int) -> None:
+    """What it needs to know is in Compute Engine and in the objects; no resource is made twice."""
+    world.run(world.is_ready, crash_every=rounds)
+    assert (len(world.resources()), len(world.state()["machines"])) == (3, 4)
+    world.kube.delete(world.path())
+    world.run(world.is_gone, crash_every=rounds)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.timeout(30)
+def test_answers_that_are_lost_cost_time_alone(seed: int) -> None:
+    """Of both APIs, before and after the effect, with crashes in between."""
+    world = World()
+    rng = random.Random(seed)
+
+    def fault(_method: str, _path: str) -> Exception | None:
+        return requests.ConnectionError("lost") if rng.random() < 0.15 else None
+
+    def upset() -> None:
+        for method in ("POST", "PATCH", "DELETE", "APPLY"):
+            world.kube.clear_faults()
+            late = rng.random() < 0.5
+            if rng.random() < 0.3:
+                world.kube.fail(method, ".", kube.Unavailable("lost"), times=1, after_effect=late)
+        if rng.random() < 0.05:
+            world.start()
+
+    def then(reached: Callable[[], bool]) -> Callable[[], bool]:
+        def look() -> bool:
+            upset()
+            return reached()
+
+        return look
+
+    world.wire.faults.append(fault)
+    world.wire.late_faults.append(fault)
+    world.put_group()
+    world.run(then(world.is_ready), seconds=2 * _HOUR)
+    assert (len(world.resources()), len(world.state()["machines"])) == (3, 4)
+    world.kube.delete(world.path())
+    world.run(then(world.is_gone), seconds=2 * _HOUR)
+
+
+class Crashing:
+    """Takes the place of a part, and crashes some times where it is asked to do one thing."""
+
+    def __init__(self, part: object, method: str, times: int) -> None:
+        self._part, self._method, self._left = part, method, times
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._method and self._left > 0:
+            self._left -= 1
+
+            def crash(*_: object) -> None:
+                raise TypeError("a mistake")
+
+            return crash
+        return getattr(self._part, name)
+
+
+def test_a_round_that_crashes_while_it_acts_is_made_up_for(world: World) -> None:
+    """What should be under way and is not is taken for lost after a minute."""
+    world.loop.carrier = Crashing(world.actor, "carry_out", 3)
+    for _ in range(3):
+        with pytest.raises(TypeError):
+            world.round(after_seconds=1)
+    world.run(world.is_ready)
+
+
+@pytest.mark.parametrize("method", ["tell", "tell_answer"])
+def test_what_cannot_be_told_keeps_nothing_from_being_done(world: World, method: str) -> None:
+    """A mistake in the reporter is logged."""
+    world.loop.reporter = Crashing(world.loop.reporter, method, 1000)  # type: ignore[assignment]
+    world.run(world.is_ready)
+
+
+# --- who may act, and on what ---
+
+
+def test_a_follower_does_nothing(world: World) -> None:
+    """It does not even read, and has no problem."""
+    world.leading = False
+    assert world.round() == 15.0
+    assert (world.wire.sent, world.writes(), world.loop.problems()) == ([], [], ())
+    assert world.loop.cluster.cluster is None
+
+
+def test_a_lease_that_is_lost_in_between_stops_all_changes(world: World) -> None:
+    """What only reads goes on; with the lease back the rest does."""
+    for _ in range(3):
+        world.round(after_seconds=1)
+    changes, writes = world.changes(), world.writes()
+    world.lease_seconds = 5.0
+    for _ in range(30):
+        world.round(after_seconds=1)
+    assert (world.changes(), world.writes()) == (changes, writes)
+    world.lease_seconds = 30.0
+    world.run(world.is_ready, seconds=900)
+
+
+@pytest.mark.parametrize("name", ["groups", "managers", "nodes", "pods", "tokens"])
+def test_nothing_is_decided_on_a_watch_that_is_stale(world: World, name: str) -> None:
+    """Not even a group that is deleted meanwhile is touched; what is under way is remembered."""
+    world.run(world.is_ready)
+    getattr(world.watches, name).silent = True
+    memory = world.loop.memory
+    world.kube.delete(world.path())
+    changes, writes = world.changes(), world.writes()
+    for _ in range(5):
+        world.round(after_seconds=10)
+    assert (world.changes(), world.writes()) == (changes, writes)
+    assert world.loop.memory.resources.keys() == memory.resources.keys()
+    assert len(world.loop.problems()) == 1
+    getattr(world.watches, name).silent = False
+    world.run(world.is_gone)
+
+
+def test_nothing_is_decided_before_the_cluster_is_known(world: World) -> None:
+    """Without its UID nobody can tell whose a resource is."""
+    world.kube.fail("GET", "/namespaces/kube-system", kube.Unavailable("away"), times=2)
+    world.round()
+    assert (world.writes(), len(world.loop.problems())) == ([], 1)
+    assert "cannot be read: away" in world.loop.problems()[0]
+    world.run(world.is_ready)
+    assert world.loop.problems() == ()
+
+
+def test_work_keeps_its_machines(ready: World) -> None:
+    """A group that is deleted under a pod with chips which nobody may evict stays until that has ended."""
+    node = ready.nodes()[1]["metadata"]["name"]
+    pod = ready.put_pod(node)
+    ready.kube.budget_spent = True
+    ready.kube.delete(ready.path())
+    ready.run(lambda: ready.clock.seconds > 2000, seconds=_HOUR)
+    assert len(ready.state()["machines"]) == 4
+    assert ready.reason() == "DrainingNodes"
+    assert all(raw["spec"]["unschedulable"] for raw in ready.nodes())
+    ready.kube.remove_object(pod)
+    ready.run(ready.is_gone)
+
+
+def test_a_pod_that_the_caches_do_not_show_keeps_its_machines(ready: World) -> None:
+    """The gate reads it live, and the log says what keeps them."""
+    node = ready.nodes()[1]["metadata"]["name"]
+    ready.watches.pods._read = dict  # type: ignore[attr-defined]
+    ready.kube.delete(ready.path())
+    pod = ready.put_pod(node)
+    with capture_logs() as logs:
+        ready.run(lambda: ready.clock.seconds > 2000, seconds=_HOUR)
+    assert len(ready.state()["machines"]) == 4
+    told = [line for line in logs if line["event"] == "resource.delete_kept"]
+    assert len(told) == 1
+    assert f"train-0 on {node}" in told[0]["reason"]
+    ready.kube.remove_object(pod)
+    ready.run(ready.is_gone, seconds=_HOUR)
+
+
+def test_a_group_that_names_a_foreign_project_gets_nothing() -> None:
+    """Only the project that the controller runs in is allowed unless settings say otherwise."""
+    world = World()
+    world.put_group(project="other-project")
+    for _ in range(20):
+        world.round(after_seconds=5)
+    assert (world.reason(), world.wire.sent) == ("NotAllowed", [])
+
+
+# --- time ---
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+def test_a_clock_that_is_set_stops_nothing(world: World, hours: int) -> None:
+    """Only the time that has passed counts."""
+    for _ in range(8):
+        world.round(after_seconds=0.5)
+    before = world.clock.now
+    world.clock.now = lambda: before() + timedelta(hours=hours)  # type: ignore[method-assign]
+    with capture_logs() as logs:
+        world.run(world.is_ready, seconds=900)
+    assert [line["by_seconds"] for line in logs if line["event"] == "clock.set"] == [hours * _HOUR]
+
+
+def test_the_loop_waits_as_long_as_the_plan_allows(ready: World) -> None:
+    """And looks again after fifteen seconds at the latest."""
+    pause = ready.round(after_seconds=1)
+    assert 0 < pause <= 15.0
+
+
+# --- what is told ---
+
+
+def test_an_event_is_told_once_the_status_is_written(world: World) -> None:
+    """A status that was refused is proposed again, and tells the same then."""
+    world.kube.fail("PATCH", "/status", kube.Conflict("changed"), times=25)
+    for _ in range(10):
+        world.round(after_seconds=1)
+    assert world.recorder.told == []
+    world.kube.clear_faults()
+    world.run(world.is_ready)
+    world.round()
+    told = [(each.ref.kind, each.reason, each.message) for each in world.recorder.told]
+    assert ("TPUNodeGroup", "Provisioned", "4/4 nodes are ready") in told
+    assert len(told) == len(set(told))
+
+
+def test_a_failure_that_lasts_is_logged_once() -> None:
+    """In other words it is another one."""
+    world = World(compute={"violated_constraints": {"instanceTemplates.insert": "constraints/compute.x"}})
+    world.put_group()
+    with capture_logs() as logs:
+        world.run(lambda: world.clock.seconds > 2000, seconds=_HOUR)
+    told = [line for line in logs if line["event"] == "resource.create_failed"]
+    assert len(told) == 1
+    assert "constraints/compute.x" in told[0]["message"]
+    assert sum(change.startswith("POST") and "instanceTemplates" in change for change in world.changes()) > 1
+    assert 'failing{kind="invalid"} 1.0' in world.metrics.exposition().decode()
+
+
+def test_no_token_is_ever_logged(world: World) -> None:
+    """Nor anything else of the metadata."""
+    drawn: set[str] = set()
+    original = world.kube.post
+
+    def post(path: str, body: dict[str, object], **parts: object) -> dict[str, object]:
+        texts = body.get("stringData")
+        if isinstance(texts, dict):
+            drawn.add(str(texts["token-secret"]))
+        return original(path, body, **parts)
+
+    world.kube.post = post  # type: ignore[method-assign,assignment]
+    with capture_logs() as logs:
+        world.run(world.is_ready)
+    assert len(drawn) == 4
+    assert not any(secret in str(logs) for secret in drawn)
+
+
+def test_metrics_tell_what_there_is(ready: World) -> None:
+    """Groups, nodes, what is open, and that the cluster is known."""
+    text = ready.metrics.exposition().decode()
+    for line in (
+        'groups{reason="Ready"} 1.0',
+        'nodes{state="ready"} 4.0',
+        "nodes_wanted 4.0",
+        'open{sort="call"} 0.0',
+        'writes_total{result="ok",write="create_token"} 4.0',
+        'compute_requests_total{code="200",method="insert_manager"} 1.0',
+        "cluster_known 1.0",
+        "leader 1.0",
+        'watch_synced{resource="nodes"} 1.0',
+    ):
+        assert f"tpu_provisioner_nodegroups_{line}" in text, line
+
+
+def test_a_group_of_a_controller_without_memory_is_measured(ready: World) -> None:
+    """As after a restart."""
+    ready.start()
+    assert ready.loop.memory == Memory()
+    ready.round()
+    assert 'groups{reason="Ready"} 1.0' in ready.metrics.exposition().decode()
+
+
+# --- a dry run ---
+
+
+def test_a_dry_run_changes_nothing_and_says_what_it_would() -> None:
+    """Of a group that is new: what comes first."""
+    world = World(dry_run=True)
+    world.put_group()
+    with capture_logs() as logs:
+        for _ in range(50):
+            world.round(after_seconds=10)
+    assert (world.changes(), world.writes(), world.recorder.told) == ([], [], [])
+    actions = [line["action"] for line in logs if line["event"] == "dry_run.would"]
+    assert len(actions) == len(set(actions))
+    assert [each.partition(" to ")[0] for each in actions] == ["set the finalizers of TPUNodeGroup research/slice"]
+
+
+def test_a_dry_run_beside_a_group_that_is_there_reads_and_changes_nothing(ready: World) -> None:
+    """One that is deleted would lose its machines: the log says how it begins."""
+    ready.dry_run = True
+    ready.start()
+    ready.kube.delete(ready.path())
+    ready.wire.sent.clear()
+    before = len(ready.writes())
+    with capture_logs() as logs:
+        for _ in range(20):
+            ready.round(after_seconds=10)
+    assert (ready.changes(), ready.writes()[before:]) == ([], [])
+    assert ready.wire.sent != []
+    actions = [line["action"] for line in logs if line["event"] == "dry_run.would"]
+    (manager,) = ready.state()[Kind.MANAGED_INSTANCE_GROUP.plural]
+    assert f"delete ManagedInstanceGroup research/{manager}" in actions

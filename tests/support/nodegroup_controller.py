@@ -1,0 +1,409 @@
+"""The controller of node groups in one thread: its real parts between a simulated Compute Engine and a fake cluster.
+
+The caches show at once what is there. Machines that have read their token join when a test lets them.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import itertools
+import json
+import random
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import requests
+from requests.adapters import BaseAdapter
+
+from provisioner import constants
+from provisioner.kube import errors
+from provisioner.kube.protocol import JsonObject, collection_path, object_path
+from provisioner.kube.quantities import format_time
+from provisioner.nodegroups.act import Actor
+from provisioner.nodegroups.api.parse import parse
+from provisioner.nodegroups.api.types import ConditionType, Kind, TpuNodeGroup, condition_of
+from provisioner.nodegroups.bootstrap import tokens
+from provisioner.nodegroups.bootstrap.script import startup_script
+from provisioner.nodegroups.compute.client import ComputeClient
+from provisioner.nodegroups.device_plugin import Images, manifest, version_of
+from provisioner.nodegroups.dry_run import DryRun
+from provisioner.nodegroups.gate import Gate
+from provisioner.nodegroups.loop import Loop
+from provisioner.nodegroups.metrics import Metrics
+from provisioner.nodegroups.observe import ClusterReader, Watches
+from provisioner.nodegroups.planning.settings import PlanningSettings
+from provisioner.nodegroups.reading import (
+    API_ROOT,
+    APPS_ROOT,
+    may_be_of_a_group,
+    parse_device_plugin,
+    parse_node,
+    parse_pod,
+)
+from provisioner.nodegroups.report import Reporter
+from provisioner.nodegroups.writing import Writer
+from provisioner.runtime.authority import Authority
+from provisioner.runtime.clock import FollowedClock
+from provisioner.simulators.compute.model import World as ComputeWorld
+from provisioner.simulators.compute.settings import ComputeSettings
+from tests.support.clock import FakeClock
+from tests.support.compute import Compute
+from tests.support.controller import FakeRecorder, FakeWatch
+from tests.support.kube import FakeKube
+
+Json = dict[str, Any]
+
+NAMESPACE, GROUP, PROJECT, ZONE = "research", "slice", "research-project", "us-east5-a"
+#: Four machines of four chips.
+SPEC: Json = {
+    "project": PROJECT,
+    "nodeLocation": ZONE,
+    "topology": "4x4",
+    "instanceConfig": {"machineType": "ct6e-standard-4t", "image": "projects/i/global/images/u"},
+    "bootstrapKubernetes": {},
+}
+_SETTLE_SECONDS = 10.0
+_PLUGIN = manifest(Images(plugin="plugin"))
+_SECRETS = collection_path("secrets", namespace=tokens.NAMESPACE)
+
+
+class Wire(BaseAdapter):
+    """Carries requests of the client to the simulated Compute Engine, without a socket."""
+
+    def __init__(self, compute: Compute) -> None:
+        super().__init__()
+        self._compute = compute
+        self._lock = threading.Lock()
+        #: Method and path of each request.
+        self.sent: list[tuple[str, str]] = []
+        #: Asked before each request; what it raises is raised, after the effect where it says so.
+        self.faults: list[Callable[[str, str], Exception | None]] = []
+        self.late_faults: list[Callable[[str, str], Exception | None]] = []
+
+    def send(self, request: Any, **_: Any) -> requests.Response:
+        """Answer one request."""
+        with self._lock:
+            path = request.path_url
+            self.sent.append((request.method, path))
+            self._raise(self.faults, request.method, path)
+            body = json.loads(request.body) if request.body else None
+            status, answer = self._compute(request.method, path, body)
+            self._raise(self.late_faults, request.method, path)
+        response = requests.Response()
+        response.status_code, response.request, response.url = status, request, request.url
+        response.headers["content-type"] = "application/json"
+        response._content = json.dumps(answer).encode()
+        return response
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    @staticmethod
+    def _raise(faults: list[Callable[[str, str], Exception | None]], method: str, path: str) -> None:
+        for fault in faults:
+            error = fault(method, path)
+            if error is not None:
+                raise error
+
+
+class Cluster(FakeKube):
+    """An API server that keeps what has finalizers, and Secrets as it stores them."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self._clock = clock
+        #: Whether disruption budgets allow no eviction.
+        self.budget_spent = False
+
+    def post(self, path: str, body: JsonObject, **parts: Any) -> JsonObject:
+        """Create an object, or evict a pod."""
+        if path.endswith("/eviction"):
+            if self.budget_spent:
+                raise errors.TooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.")
+            with self._call("POST", path, body=body):
+                self._drop_or_mark(path.removesuffix("/eviction"))
+            return {}
+        body = copy.deepcopy(body)
+        if "stringData" in body:
+            texts = body.pop("stringData")
+            body["data"] = {key: base64.b64encode(value.encode()).decode() for key, value in texts.items()}
+        return super().post(path, body, **parts)
+
+    def patch(self, path: str, body: JsonObject, **parts: Any) -> JsonObject:
+        """Change an object; one that is deleted goes with its last finalizer."""
+        answer = super().patch(path, body, **parts)
+        self._collect(path.removesuffix("/status"))
+        return answer
+
+    def delete(self, path: str, *, uid: str = "", **_: Any) -> JsonObject:
+        """Delete an object, or mark it where it has finalizers."""
+        with self._call("DELETE", path):
+            current = self._existing(path)
+            if uid and current["metadata"]["uid"] != uid:
+                raise errors.Conflict(f"{path} has another uid", status=409, reason="Conflict")
+            self._drop_or_mark(path)
+            return current
+
+    def _drop_or_mark(self, path: str) -> None:
+        raw = copy.deepcopy(self._existing(path))
+        raw["metadata"].setdefault("deletionTimestamp", format_time(self._clock.now()))
+        self._store(path, raw)
+        self._collect(path)
+
+    def _collect(self, path: str) -> None:
+        with self._changed:
+            raw = self._objects.get(path)
+            if raw is not None and raw["metadata"].get("deletionTimestamp") and not raw["metadata"].get("finalizers"):
+                self._drop(path)
+
+
+class World:
+    """Everything around a loop that is stepped by hand."""
+
+    def __init__(self, *, dry_run: bool = False, compute: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        self.dry_run = dry_run
+        self.clock = FakeClock()
+        self.time = FollowedClock(lambda: self.clock.now(), self.clock)  # noqa: PLW0108 - a test may replace `now`
+        self.kube = Cluster(self.clock)
+        simulated = ComputeWorld(ComputeSettings(**(compute or {})), clock=self.clock.now, rng=random.Random(1))
+        self.compute = Compute(simulated, self.clock)
+        self.wire = Wire(self.compute)
+        self.settings = PlanningSettings(
+            **{
+                "startup_script": startup_script(),
+                "device_plugin_version": version_of(_PLUGIN),
+                "drain_seconds": 600.0,
+                **settings,
+            }
+        )
+        self.recorder, self.metrics = FakeRecorder(), Metrics(version="test")
+        self.leading, self.lease_seconds = True, float("inf")
+        self.wake, self.stopping = threading.Event(), threading.Event()
+        self.thread = ThreadPoolExecutor(max_workers=1)
+        self.watches = self._watches()
+        self._put_cluster()
+        self.loop = self.start()
+
+    def start(self) -> Loop:
+        """Start a controller afresh, as after a crash: nothing is remembered."""
+        client = ComputeClient(endpoint="http://127.0.0.1:1", monotonic=self.clock)
+        client._session.mount("http://", self.wire)
+        self.thread.shutdown(wait=True)
+        self.thread = thread = ThreadPoolExecutor(max_workers=1)
+        self.actor = Actor(
+            compute=client,
+            writer=Writer(api=self.kube, device_plugin=_PLUGIN),
+            gate=Gate(api=self.kube, clock=self.time, monotonic=self.clock),
+            clock=self.time,
+            lease_seconds=lambda: self.lease_seconds,
+            on_answer=self.wake.set,
+            executor=thread,
+            gate_executor=thread,
+            write_executor=thread,
+            metrics=self.metrics,
+            monotonic=self.clock,
+        )
+        self.loop = Loop(
+            settings=self.settings,
+            watches=self.watches,
+            cluster=ClusterReader(
+                api=self.kube, clock=self.time, project=PROJECT, api_server="10.0.0.2:6443", kubernetes_version="1.31"
+            ),
+            carrier=DryRun(actor=self.actor, clock=self.time) if self.dry_run else self.actor,
+            reporter=Reporter(recorder=self.recorder, metrics=self.metrics),
+            metrics=self.metrics,
+            is_leader=lambda: self.leading,
+            clock=self.time,
+            wake=self.wake,
+            stopping=self.stopping,
+            monotonic=self.clock,
+        )
+        return self.loop
+
+    def round(self, *, after_seconds: float = 0.0) -> float:
+        """Let time pass, do one round, and wait until all that it submitted is answered."""
+        self.compute.pass_seconds(after_seconds)
+        pause = self.loop.round()
+        assert self.actor.calls.wait_until_idle(timeout_seconds=_SETTLE_SECONDS)
+        return pause
+
+    def run(self, until: Callable[[], bool], *, seconds: float = 600.0, crash_every: int = 0) -> None:
+        """Do rounds as they are due, machines join as they can; fail where it takes longer.
+
+        The controller crashes after every so many rounds; 0: never.
+        """
+        end = self.clock.seconds + seconds
+        pause = 0.0
+        for number in itertools.count(1):
+            if until():
+                return
+            assert self.clock.seconds < end, self.state()
+            pause = self.round(after_seconds=min(max(pause, 0.1), 15.0))
+            if self.wake.is_set():
+                self.wake.clear()
+                pause = 0.1
+            self.join()
+            if crash_every and number % crash_every == 0:
+                self.start()
+
+    # --- what there is ---
+
+    def put_group(self, **changes: Any) -> None:
+        """Create the group."""
+        metadata = {"name": GROUP, "namespace": NAMESPACE, "generation": 1}
+        self.kube.put_object(self.path(), {"metadata": metadata, "spec": {**SPEC, **changes}})
+
+    def path(self, kind: Kind = Kind.TPU_NODE_GROUP, name: str = GROUP) -> str:
+        """Return the address of an object."""
+        return object_path(kind.plural, name, namespace=NAMESPACE, root=API_ROOT)
+
+    def group(self) -> TpuNodeGroup:
+        """Return the group as it is."""
+        record = parse(Kind.TPU_NODE_GROUP, self.kube.object(self.path()))
+        assert isinstance(record, TpuNodeGroup)
+        return record
+
+    def reason(self) -> str:
+        """Return the reason of the group's condition Ready; empty where there is none."""
+        condition = condition_of(self.group().status.conditions, ConditionType.READY)
+        return condition.reason if condition is not None else ""
+
+    def is_ready(self) -> bool:
+        """Whether the group is."""
+        return self.reason() == "Ready"
+
+    def is_gone(self) -> bool:
+        """Whether nothing of the group is left anywhere."""
+        return not any(self.state().values())
+
+    def state(self) -> dict[str, list[str]]:
+        """Name everything that is there because of the group."""
+        collections = {kind.plural: collection_path(kind.plural, root=API_ROOT) for kind in Kind}
+        collections |= {"nodes": collection_path("nodes"), "secrets": _SECRETS}
+        found = {
+            what: [raw["metadata"]["name"] for raw in self.kube.objects(path)] for what, path in collections.items()
+        }
+        found["machines"] = [machine.name for machine in self.compute.world.machines()]
+        found["resources"] = self.resources()
+        return found
+
+    def resources(self) -> list[str]:
+        """Name the resources of Compute Engine."""
+        base = f"/compute/v1/projects/{PROJECT}"
+        paths = {
+            "policy": f"{base}/regions/us-east5/resourcePolicies",
+            "template": f"{base}/global/instanceTemplates",
+            "manager": f"{base}/zones/{ZONE}/instanceGroupManagers",
+        }
+        return [
+            f"{what} {item['name']}" for what, path in paths.items() for item in self.compute.get(path).get("items", [])
+        ]
+
+    def join(self) -> None:
+        """Let each machine that runs and has a token become a node; nodes of machines that are gone stop reporting."""
+        running = {}
+        for machine in self.compute.world.machines():
+            if machine.status == "RUNNING":
+                running[machine.name] = machine
+        known = {raw["metadata"]["name"] for raw in self.kube.objects(collection_path("nodes"))}
+        for name in running.keys() - known:
+            items = running[name].metadata
+            if self._accepts(items.get("kubeadm-join-token", "")):
+                labels = dict(each.split("=", 1) for each in items["kube-labels"].split(","))
+                self.put_node(name, labels)
+        for raw in self.kube.objects(collection_path("nodes")):
+            if raw["metadata"]["name"] not in running:
+                raw["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+                self.kube.put_object(object_path("nodes", raw["metadata"]["name"]), raw)
+
+    def put_node(self, name: str, labels: Mapping[str, str]) -> None:
+        """Register a node with its chips."""
+        chips = {constants.TPU_RESOURCE: "4"}
+        raw = {
+            "metadata": {"name": name, "labels": dict(labels)},
+            "spec": {"providerID": f"gce://{PROJECT}/{ZONE}/{name}"},
+            "status": {"capacity": chips, "allocatable": chips, "conditions": [{"type": "Ready", "status": "True"}]},
+        }
+        self.kube.put_object(object_path("nodes", name), raw)
+
+    def put_pod(self, node: str, name: str = "train-0", *, chips: int = 4) -> str:
+        """Bind a pod to a node; return its address."""
+        requests_ = {constants.TPU_RESOURCE: str(chips)} if chips else {}
+        path = object_path("pods", name, namespace=NAMESPACE)
+        raw = {
+            "metadata": {"name": name, "namespace": NAMESPACE, "finalizers": ["test/grace"]},
+            "spec": {"nodeName": node, "containers": [{"name": "main", "resources": {"requests": requests_}}]},
+            "status": {"phase": "Running"},
+        }
+        self.kube.put_object(path, raw)
+        return path
+
+    def nodes(self) -> list[Json]:
+        """Return the nodes as they are, by name."""
+        return sorted(self.kube.objects(collection_path("nodes")), key=lambda raw: str(raw["metadata"]["name"]))
+
+    def writes(self) -> list[str]:
+        """Return the methods and paths of all that was written to Kubernetes."""
+        return [f"{call.method} {call.path}" for call in self.kube.calls if call.method not in ("GET", "WATCH")]
+
+    def changes(self) -> list[str]:
+        """Return the methods and paths of all that was changed in Compute Engine."""
+        read = "/listManagedInstances"
+        return [f"{method} {path}" for method, path in self.wire.sent if method != "GET" and read not in path]
+
+    def _accepts(self, token: str) -> bool:
+        raw = self.kube.object(f"{_SECRETS}/bootstrap-token-{token[:6]}") if token else None
+        found = tokens.parse_secret(raw)
+        return (
+            found is not None
+            and found.value == token
+            and found.expires_at is not None
+            and found.expires_at > self.clock.now()
+        )
+
+    def _put_cluster(self) -> None:
+        self.kube.put_object(
+            "/api/v1/namespaces/kube-system", {"metadata": {"name": "kube-system", "uid": "cluster-1"}}
+        )
+        root = object_path("configmaps", "kube-root-ca.crt", namespace="kube-system")
+        self.kube.put_object(root, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": certificate()}})
+
+    def _watches(self) -> Watches:
+        def of_kind(kind: Kind) -> FakeWatch[Any]:
+            path = collection_path(kind.plural, root=API_ROOT)
+            return FakeWatch(lambda: self._read(path, lambda raw: parse(kind, raw)))
+
+        plugins = collection_path("daemonsets", root=APPS_ROOT, namespace="kube-system")
+        return Watches(
+            groups=of_kind(Kind.TPU_NODE_GROUP),
+            policies=of_kind(Kind.WORKLOAD_POLICY),
+            templates=of_kind(Kind.INSTANCE_TEMPLATE),
+            managers=of_kind(Kind.MANAGED_INSTANCE_GROUP),
+            nodes=FakeWatch(
+                lambda: {
+                    key: node
+                    for key, node in self._read(collection_path("nodes"), parse_node).items()
+                    if may_be_of_a_group(node)
+                }
+            ),
+            pods=FakeWatch(lambda: self._read(collection_path("pods"), parse_pod)),
+            tokens=FakeWatch(lambda: self._read(_SECRETS, tokens.parse_secret)),
+            device_plugin=FakeWatch(lambda: self._read(plugins, parse_device_plugin)),
+        )
+
+    def _read(self, path: str, read: Callable[[Any], Any]) -> dict[tuple[str, str], Any]:
+        found = {}
+        for raw in self.kube.objects(path):
+            record = read(raw)
+            if record is not None:
+                found[(raw["metadata"].get("namespace", ""), raw["metadata"]["name"])] = record
+        return found
+
+
+def certificate() -> str:
+    """Return the certificate of an authority."""
+    return Authority("kubernetes", now=FakeClock().now(), valid=timedelta(days=1)).certificate_pem.decode()
