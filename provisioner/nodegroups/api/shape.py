@@ -58,9 +58,10 @@ def resolve(spec: TpuNodeGroupSpec, machine_type: str) -> GroupShape:
     if shape.multi_host:
         return _one_slice(spec, shape)
     if spec.target_size_policy_mode is SizePolicyMode.BULK:
+        fitting = _topologies_of(offer, machine, spec.node_count)
         raise ShapeError(
             f"targetSizePolicyMode BULK is for slices of several machines, and topology {spec.topology} is one "
-            f"{machine.name}; set INDIVIDUAL, or leave it out{_larger(offer, machine, spec.node_count)}"
+            f"{machine.name}; set INDIVIDUAL, or leave it out{_named(fitting)}"
         )
     return _machines(spec, offer, machine)
 
@@ -123,10 +124,6 @@ def _one_slice(spec: TpuNodeGroupSpec, shape: tpu.Shape) -> GroupShape:
         else f"topology {shape.topology} for {offer.label} is not on Google's lists; it follows the rule for slices of "
         "whole 4x4x4 cubes, and Compute Engine decides whether it makes the slice",
     )
-
-
-def _larger(offer: Accelerator, machine: MachineType, node_count: int | None) -> str:
-    return _named(_topologies_of(offer, machine, node_count if node_count is not None and node_count > 1 else None))
 
 
 def _named(topologies: tuple[Topology, ...]) -> str:

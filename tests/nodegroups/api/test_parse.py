@@ -304,6 +304,11 @@ def test_a_status_that_the_operator_of_before_wrote() -> None:
     assert read.operation is None
 
 
+def test_a_machine_of_which_nothing_is_known_is_not_ready() -> None:
+    group = parse_group(raw_object(Kind.TPU_NODE_GROUP, GROUP, status={"machines": [{"name": "m-0"}]}))
+    assert group.status.machines == (Machine(name="m-0", ready=False),)
+
+
 def test_a_status_that_nobody_can_have_written_says_nothing_and_harms_nothing() -> None:
     status = {"conditions": [{"type": "Ready"}, 5], "machines": [{"state": "RUNNING"}], "nodeCount": "two"}
     group = parse_group(raw_object(Kind.TPU_NODE_GROUP, GROUP, status=status))
