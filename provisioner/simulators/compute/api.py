@@ -74,14 +74,11 @@ _LIST_KINDS = {
 
 def route(http_method: str, path: str) -> Route:
     """Return the call that a request means."""
-    known = False
     for expected, pattern, method in _ROUTES:
-        match = pattern.fullmatch(path)
+        match = pattern.fullmatch(path) if expected == http_method else None
         if match is not None:
-            known = True
-            if expected == http_method:
-                return Route(method=method, parts=match.groupdict())
-    if known or re.match(_PROJECT, path):
+            return Route(method=method, parts=match.groupdict())
+    if re.match(_PROJECT, path):
         raise errors.not_played(f"{http_method} {path}")
     raise errors.of_http_code(404, f"Method not found: {http_method} {path}.")
 

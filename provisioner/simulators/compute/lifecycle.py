@@ -155,8 +155,6 @@ class Lifecycle:
     def _settle(self, group: Group) -> None:
         if all(member.action is Action.NONE for member in group.members):
             group.bulk_running = False
-        if not group.members:
-            group.checked = group.check_failure = None
 
     # -- VMs: coming ---------------------------------------------------------------------------------------------
 

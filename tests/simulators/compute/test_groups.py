@@ -41,6 +41,7 @@ RESERVED = {"us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}}
         pytest.param(group(policy="far"), 400, "Is of another region", id="a policy of another region"),
         pytest.param(group(baseInstanceName="b" * 59), 400, "at most 58 characters", id="a long base name"),
         pytest.param(group(baseInstanceName="vm-##"), 501, "numbered names", id="numbered names"),
+        pytest.param(group(instanceTemplate="projects/proj"), 400, "URL is malformed", id="a project"),
         pytest.param(group(instanceTemplate="https://x/y"), 400, "URL is malformed", id="a link to elsewhere"),
         pytest.param(group(targetSize="many"), 400, "Invalid value at 'targetSize'", id="no number"),
         pytest.param(group(mode="ALL"), 400, "Must be one of BULK", id="no such mode"),
@@ -146,6 +147,7 @@ def test_a_slice_runs(compute: Compute) -> None:
     assert status["appliedAcceleratorTopologies"] == [{"acceleratorTopology": "4x4", "state": "ACTIVE"}]
     assert status["currentInstanceStatuses"] == {"running": 4}
     assert {member["currentAction"] for member in compute.members()} == {"NONE"}
+    assert status["versionTarget"] == {"isReached": True}
     given = [member["name"] for member in compute.members()]
     assert len({*given}) == 4
     assert all(name.startswith("group-") and len(name) == 10 for name in given)
@@ -175,6 +177,7 @@ def test_bulk_mode_waits_with_placeholders(compute: Compute, fault: FaultKind, c
     assert (status["isStable"], status["bulkInstanceOperation"]["inProgress"]) == (False, True)
     assert check["error"]["errors"][0]["code"] in codes
     assert status["appliedAcceleratorTopologies"][0]["state"] == "INCOMPLETE"
+    assert status["versionTarget"] == {"isReached": False}
     compute.pass_seconds(5)
     later = compute.status()["bulkInstanceOperation"]["lastProgressCheck"]["timestamp"]
     assert later > check["timestamp"]

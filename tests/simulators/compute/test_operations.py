@@ -50,6 +50,16 @@ def test_an_operation_goes_on_and_ends(make_compute: MakeCompute) -> None:
     assert done["insertTime"].endswith("-07:00")
 
 
+def test_an_operation_can_end_before_it_was_seen_to_run(make_compute: MakeCompute) -> None:
+    """PENDING for longer than it takes: it has a start all the same, and stays DONE."""
+    compute = make_compute(pending_seconds=5, operation_seconds=1)
+    operation = compute.do("POST", TEMPLATES, template())
+    for _ in range(2):
+        done = compute.get(path_of(operation))
+        assert (done["status"], done["startTime"]) == ("DONE", done["endTime"])
+        compute.pass_seconds(10)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "place"),
     [

@@ -214,16 +214,26 @@ def test_what_is_being_made_can_be_hidden(make_compute: Callable[..., Compute]) 
 
 
 @pytest.mark.parametrize(
-    ("metric", "path", "body", "where"),
+    ("metric", "path", "body", "where", "elsewhere"),
     [
-        ("INSTANCE_TEMPLATES", TEMPLATES, template, "Limit: 1.0 globally"),
-        ("RESOURCE_POLICIES", POLICIES, policy, "Limit: 1.0 in region us-east5"),
+        ("INSTANCE_TEMPLATES", TEMPLATES, template, "Limit: 1.0 globally", ["/proj/ /other/"]),
+        (
+            "RESOURCE_POLICIES",
+            POLICIES,
+            policy,
+            "Limit: 1.0 in region us-east5",
+            ["/proj/ /other/", "us-east5 us-east1"],
+        ),
     ],
 )
-def test_quotas_of_numbers(make_compute: Callable[..., Compute], metric: str, path: str, body: Any, where: str) -> None:
-    """One resource more than the quota is refused with 403 quotaExceeded."""
+def test_quotas_of_numbers(
+    make_compute: Callable[..., Compute], metric: str, path: str, body: Any, where: str, elsewhere: list[str]
+) -> None:
+    """One resource more than the quota is refused with 403 quotaExceeded, and one in another place is not."""
     compute = make_compute(quotas={metric: 1})
     compute.do("POST", path, body("a"))
     status, answer = compute("POST", path, body("b"))
     assert (status, answer["error"]["errors"][0]["reason"]) == (403, "quotaExceeded")
     assert f"Quota '{metric}' exceeded.  {where}." == answer["error"]["message"]
+    for change in elsewhere:
+        assert compute("POST", path.replace(*change.split()), body("b"))[0] == 200

@@ -51,6 +51,7 @@ def make_slice(call: Client) -> None:
 
 def test_a_slice_over_http(compute: ComputeSimulator, call: Client) -> None:
     """Inserts, waits and reads; the log has every call."""
+    assert compute.settings.operation_seconds == 0.05
     make_slice(call)
     wait_for(lambda: call("GET", f"{GROUPS}/group")[1]["status"]["isStable"])
     assert {view.status for view in compute.machines} == {"RUNNING"}
