@@ -15,7 +15,9 @@ from provisioner.kube.protocol import collection_path
 from provisioner.model.workloads import group_key
 from provisioner.rehearsal import ProvisionerProcess
 from provisioner.rehearsal.world import ZONE, wait_for
+from provisioner.simulators.gke.api import Api
 from provisioner.simulators.gke.app import Simulator
+from provisioner.simulators.gke.service import GkeService
 from provisioner.workloads import JOBSET
 from tests.e2e.kit import (
     EAGER,
@@ -134,6 +136,13 @@ def _put_job(bare: Bare) -> bool:
     return True
 
 
+def _api(simulator: Simulator) -> Api:
+    assert simulator._server is not None
+    service = simulator._server.service
+    assert isinstance(service, GkeService)
+    return service._api
+
+
 @pytest.mark.parametrize(
     ("certificate", "features", "want", "advice"),
     [
@@ -155,10 +164,8 @@ def test_another_cluster_is_left_alone(
 ) -> None:
     """Where GCP_CLUSTER is not proven to be that of the kubeconfig, or cannot be served, nothing is touched."""
     with Simulator(simulator_settings(**features)) as other:
-        assert other._server is not None
-        assert alone.gke._server is not None
-        own = alone.gke._server.api._ca_certificate
-        other._server.api._ca_certificate = own if certificate is None else base64.b64encode(certificate).decode()
+        own = _api(alone.gke)._ca_certificate
+        _api(other)._ca_certificate = own if certificate is None else base64.b64encode(certificate).decode()
         process = ProvisionerProcess(
             kubeconfig=alone.rehearsal.cluster.kubeconfig,
             gke_endpoint=other.url,

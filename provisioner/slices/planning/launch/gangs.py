@@ -204,7 +204,7 @@ def _is_coming(each: Supply, now: datetime, hold: timedelta) -> bool:
         return True
     if each.late_since is not None:
         # Its time to come begins now, however long others have been ready by then.
-        return now - each.late_since < max(hold, _BOOT)
+        return now - each.late_since < hold
     young = all(now - node.created_at < _BOOT for node in each.nodes)
     return each.unready_since is not None and now - each.unready_since < _BOOT and young
 
