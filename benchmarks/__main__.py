@@ -38,8 +38,13 @@ def http() -> None:
 
 
 def webhook() -> None:
-    """Pods that the webhook server admits."""
+    """Pods that the webhook server admits, for clients that do nothing else."""
     admitting.measure(_say)
+
+
+def admission() -> None:
+    """Pods that are created on the real API server, which asks the webhook server."""
+    admitting.measure_in_use(_say)
 
 
 def gate() -> None:
@@ -228,6 +233,7 @@ _ALL: dict[str, Callable[[], None]] = {
     "gate": gate,
     "http": http,
     "webhook": webhook,
+    "admission": admission,
     "burst": burst,
     "crowd": crowd,
     "quota": quota,

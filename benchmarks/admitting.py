@@ -1,179 +1,281 @@
-"""What the webhook server takes for pods whose StatefulSet it has to read, and its memory."""
+"""What the webhook server takes for pods whose StatefulSet it has to read: by clients that do nothing else, and in use.
+
+Clients that do nothing else ask again as soon as they are answered, so that 16 requests are in the server all the time,
+and what is measured is how long a queue of 16 takes. In use an API server asks, which has its own work for each pod.
+"""
 
 from __future__ import annotations
 
-import http.client
+import asyncio
+import base64
 import json
-import os
-import socket
 import ssl
 import statistics
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, cast
 
-from prometheus_client.parser import text_string_to_metric_families
+from benchmarks.webhook_server import (
+    AT_ONCE,
+    HOST,
+    NAMESPACE,
+    PODS,
+    REPLICAS,
+    SETS,
+    Server,
+    Values,
+    pod,
+    review,
+    samples_of,
+    webhook_server,
+)
+from provisioner import kube
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.rehearsal import Rehearsal
 
-from provisioner.admission.keys import make_keys
+Say = Callable[..., None]
 
-_PODS = 1000
-_AT_ONCE = 16
-_SETS = 25
-_HOST = "webhook.bench.svc"
-_START_SECONDS = 30
-
-
-class _Api(BaseHTTPRequestHandler):
-    """Stands for the API server: any StatefulSet, with eight replicas."""
-
-    protocol_version = "HTTP/1.1"
-    #: An answer is sent in one piece: the second of two would wait for an acknowledgement.
-    wbufsize = -1
-
-    def do_GET(self) -> None:
-        name = self.path.rpartition("/")[2].partition("?")[0]
-        body = {"metadata": {"name": name, "uid": f"u-{name}"}, "spec": {"replicas": 8, "serviceName": "s"}}
-        data = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_arguments: object) -> None:
-        """Say nothing."""
+_REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1"
+_APPS = "/apis/apps/v1"
+_SYSTEM = "tpu-provisioner-system"
+_NAME = "tpu-provisioner-webhook"
+_WARM_UP = 200
+_ANSWER_SECONDS = 30.0
 
 
-def measure(say: Callable[..., None]) -> None:
-    """Admit 1,000 pods at 16 in parallel; print times in the server, times of the clients, and memory."""
-    with tempfile.TemporaryDirectory() as folder, _server(Path(folder)) as (port, metrics, authority):
-        context = ssl.create_default_context(cadata=authority)
-        local = threading.local()
-
-        def admit(number: int) -> float:
-            if not hasattr(local, "connection"):
-                plain = socket.create_connection(("127.0.0.1", port))
-                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                local.connection = http.client.HTTPConnection("webhook")
-                local.connection.sock = context.wrap_socket(plain, server_hostname=_HOST)
-            began = time.perf_counter()
-            local.connection.request("POST", "/mutate", _review(number), {"Content-Type": "application/json"})
-            answer = json.loads(local.connection.getresponse().read())
-            if not answer["response"].get("patch"):
-                raise AssertionError(answer)
-            return time.perf_counter() - began
-
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
-            list(threads.map(admit, range(_AT_ONCE * 4)))
-            before = _values(metrics)
-            seconds = sorted(threads.map(admit, range(_PODS)))
-            after = _values(metrics)
-        buckets = {le: after[le] - before[le] for le in after if le.startswith("le ")}
-        within = next(le.removeprefix("le ") for le in buckets if buckets[le] >= 0.99 * _PODS)
-        say(f"webhook: {_PODS} pods at {_AT_ONCE} at once: 99 % within, in the server", f"{within} s", "0.01 s")
-        say("  median, of the client", f"{1000 * statistics.median(seconds):.1f} ms")
-        say("  99 % within, of the client", f"{1000 * seconds[int(0.99 * _PODS)]:.1f} ms")
-        say("  processor time of the server, each", f"{1000 * (after['cpu'] - before['cpu']) / _PODS:.2f} ms")
-        say("  memory of the server", f"{after['memory'] / 2**20:.0f} MiB", "90 MiB")
+def measure(say: Say) -> None:
+    """Answer 1,000 reviews of 16 clients that do nothing else."""
+    asyncio.run(_measure(say))
 
 
-def _review(number: int) -> bytes:
-    name = f"set-{number % _SETS}"
-    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": name, "uid": f"u-{name}", "controller": True}
-    amount = {"google.com/tpu": "4"}
-    pod = {
-        "metadata": {
-            "name": f"{name}-{number % 8}",
-            "labels": {"tpu-provisioner.cloud.google.com/inject": "enabled"},
-            "ownerReferences": [owner],
-        },
-        "spec": {
-            "nodeSelector": {
-                "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
-                "cloud.google.com/gke-tpu-topology": "4x4",
-            },
-            "containers": [{"name": "c", "image": "i", "resources": {"limits": amount, "requests": amount}}],
-        },
-    }
-    request = {"uid": str(number), "kind": {"kind": "Pod"}, "operation": "CREATE", "namespace": "ml", "object": pod}
-    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+async def _measure(say: Say) -> None:
+    loop = asyncio.get_running_loop()
+    api = await loop.create_server(_Api, "127.0.0.1", 0)
+    with tempfile.TemporaryDirectory() as name:
+        kubeconfig = Path(name) / "kubeconfig"
+        _write_kubeconfig(kubeconfig, api.sockets[0].getsockname()[1])
+        with webhook_server(Path(name), kubeconfig) as server:
+            requests = [_request(review(number)) for number in range(SETS * REPLICAS * 2)]
+            # An API server keeps its connections, too.
+            clients = await _connect(server)
+            await _ask(clients, requests, _WARM_UP)
+            before = server.values()
+            seconds = sorted(await _ask(clients, requests, PODS))
+            found = server.values().since(before)
+            for each in clients:
+                each.transport.abort()
+    api.close()
+    _say(say, f"webhook: {PODS} reviews of {AT_ONCE} clients at once", found)
+    say("  median of the clients, from request to answer", f"{1000 * statistics.median(seconds):.1f} ms")
+    say("  99 % of the clients within", f"{1000 * seconds[int(0.99 * PODS)]:.1f} ms", "10 ms")
 
 
-def _values(url: str) -> dict[str, float]:
-    with urllib.request.urlopen(url) as answer:
-        text = answer.read().decode()
-    found = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            hook = sample.labels.get("hook")
-            if sample.name == "tpu_provisioner_webhook_review_duration_seconds_bucket" and hook == "environment":
-                found[f"le {sample.labels['le']}"] = sample.value
-            elif sample.name == "process_cpu_seconds_total":
-                found["cpu"] = sample.value
-            elif sample.name == "process_resident_memory_bytes":
-                found["memory"] = sample.value
-    return found
+def _say(say: Say, title: str, found: Values) -> None:
+    say(f"{title}: 99 % within, in the server", f"{1000 * found.within_which(0.99):g} ms", "10 ms")
+    say("  mean, in the server", f"{1000 * found.seconds / found.reviews:.1f} ms")
+    say("  processor time of the server, each", f"{1000 * found.processor_seconds / found.reviews:.2f} ms")
+    say("  memory of the server", f"{found.memory_bytes / 2**20:.0f} MiB", "90 MiB")
 
 
-@contextmanager
-def _server(folder: Path) -> Iterator[tuple[int, str, str]]:
-    """Run the server as a process; yield its port, the address of its metrics, and whom to trust."""
-    api = ThreadingHTTPServer(("127.0.0.1", 0), _Api)
-    threading.Thread(target=api.serve_forever, daemon=True).start()
-    keys = make_keys([_HOST], now=datetime.now(UTC), valid=timedelta(days=1))
-    (folder / "tls.crt").write_text(keys.certificate_pem)
-    (folder / "tls.key").write_text(keys.key_pem)
-    cluster = {"name": "x", "cluster": {"server": f"http://127.0.0.1:{api.server_port}"}}
+async def _connect(server: Server) -> list[_Client]:
+    context = ssl.create_default_context(cadata=server.authority_pem)
+    connect = asyncio.get_running_loop().create_connection
+    made = [connect(_Client, "127.0.0.1", server.port, ssl=context, server_hostname=HOST) for _ in range(AT_ONCE)]
+    return [client for _, client in await asyncio.gather(*made)]
+
+
+async def _ask(clients: list[_Client], requests: list[bytes], count: int) -> list[float]:
+    """Ask so often; return the seconds that each answer took."""
+    numbers = iter(range(count))
+    seconds: list[float] = []
+
+    async def ask_on(client: _Client) -> None:
+        for number in numbers:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                seconds.append(await client.ask(requests[number % len(requests)]))
+
+    await asyncio.gather(*map(ask_on, clients))
+    return seconds
+
+
+def _request(body: bytes) -> bytes:
+    """Return what an API server sends."""
+    lines = [
+        "POST /mutate?timeout=10s HTTP/1.1",
+        f"Host: {HOST}:443",
+        "User-Agent: kube-apiserver-admission",
+        f"Content-Length: {len(body)}",
+        "Accept: application/json, */*",
+        "Content-Type: application/json",
+        "Accept-Encoding: gzip",
+    ]
+    return "\r\n".join([*lines, "\r\n"]).encode() + body
+
+
+class _Client(asyncio.Protocol):
+    """A client that costs little: it shares the cores with the server."""
+
+    transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._read = bytearray()
+
+    def ask(self, request: bytes) -> asyncio.Future[float]:
+        """Send a request; return the seconds that its answer takes."""
+        self._answered: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._asked = time.perf_counter()
+        self.transport.write(request)
+        return self._answered
+
+    def data_received(self, data: bytes) -> None:
+        self._read += data
+        head, end, body = bytes(self._read).partition(b"\r\n\r\n")
+        if not end or len(body) < int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0]):
+            return
+        self._read.clear()
+        if head.startswith(b"HTTP/1.1 200 ") and b'"patch"' in body:
+            self._answered.set_result(time.perf_counter() - self._asked)
+        else:
+            self._answered.set_exception(AssertionError(head + end + body))
+
+
+class _Api(asyncio.Protocol):
+    """Stands for the API server: any StatefulSet."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        name = data.split(b" ", 2)[1].rpartition(b"/")[2].decode()
+        raw = {"metadata": {"name": name, "uid": f"u-{name}"}, "spec": {"replicas": REPLICAS, "serviceName": "s"}}
+        body = json.dumps(raw).encode()
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        self._transport.write(head.encode() + body)
+
+
+def _write_kubeconfig(path: Path, port: int) -> None:
+    cluster = {"name": "x", "cluster": {"server": f"http://127.0.0.1:{port}"}}
     named = {
         "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
         "users": [{"name": "x", "user": {}}],
     }
     config = {"apiVersion": "v1", "kind": "Config", "current-context": "x", "clusters": [cluster], **named}
-    (folder / "kubeconfig").write_text(json.dumps(config))
-    ports = [_free_port() for _ in range(2)]
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "provisioner", "webhook", f"--kubeconfig={folder / 'kubeconfig'}"),
-            *(f"--tls-cert-file={folder / 'tls.crt'}", f"--tls-key-file={folder / 'tls.key'}"),
-            *(f"--bind-address=127.0.0.1:{ports[0]}", f"--metrics-bind-address=127.0.0.1:{ports[1]}"),
-            "--health-probe-bind-address=0",
-        ],
-        env={**os.environ, "LOG_LEVEL": "warning"},
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        _await(ports[0])
-        yield ports[0], f"http://127.0.0.1:{ports[1]}/metrics", keys.authority_pem
-    finally:
-        process.kill()
-        process.wait()
-        api.shutdown()
-        api.server_close()
+    path.write_text(json.dumps(config))
 
 
-def _free_port() -> int:
-    with socket.socket() as any_port:
-        any_port.bind(("127.0.0.1", 0))
-        return int(any_port.getsockname()[1])
+def measure_in_use(say: Say) -> None:
+    """Create 1,000 pods at 16 in parallel on the real API server, which asks the webhook server about each."""
+    with tempfile.TemporaryDirectory() as name, Rehearsal(progress=lambda _: None) as rehearsal:
+        api = rehearsal.api
+        with webhook_server(Path(name), rehearsal.cluster.kubeconfig) as server:
+            _register(rehearsal, server)
+            uids = {f"set-{number}": _create_set(api, f"set-{number}") for number in range(SETS)}
+            # All of admission, and nothing is stored: the scheduler would take the cores.
+            path = f"{collection_path('pods', namespace=NAMESPACE)}?dryRun=All"
+
+            def create(number: int) -> float:
+                began = time.perf_counter()
+                made = api.post(path, pod(number, uids))
+                if not made["spec"]["containers"][0].get("env"):
+                    raise AssertionError(made)
+                return time.perf_counter() - began
+
+            _await_registration(create)
+            with ThreadPoolExecutor(AT_ONCE) as threads:
+                list(threads.map(create, range(_WARM_UP)))
+                before, theirs_before = server.values(), _counted(api)
+                seconds = sorted(threads.map(create, range(PODS)))
+                found, theirs = server.values().since(before), _counted(api)
+    _say(say, f"{PODS} pods created by {AT_ONCE} clients of the real API server", found)
+    reads, read_seconds = (theirs[each] - theirs_before[each] for each in ("reads", "read seconds"))
+    say("  of that, the API server's for reading the StatefulSet", f"{1000 * read_seconds / found.reviews:.1f} ms")
+    say("  reads for each review", f"{reads / found.reviews:.2f}")
+    say("  mean, as the API server waits for it", f"{1000 * (theirs['waits'] - theirs_before['waits']) / PODS:.1f} ms")
+    say("  median of the clients, for the whole create", f"{1000 * statistics.median(seconds):.1f} ms")
 
 
-def _await(port: int) -> None:
-    until = time.monotonic() + _START_SECONDS
+def _register(rehearsal: Rehearsal, server: Server) -> None:
+    """Let the API server ask; no kube-proxy runs, so a Service of type ExternalName leads to this machine."""
+    rehearsal.create_namespace(NAMESPACE, labels={"hooked": "true"})
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": _NAME, "namespace": _SYSTEM},
+        "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": server.port}]},
+    }
+    bundle = base64.b64encode(server.authority_pem.encode()).decode()
+    named = {"name": _NAME, "namespace": _SYSTEM, "path": "/mutate", "port": server.port}
+    hook = {
+        "name": "environment.tpu-provisioner.cloud.google.com",
+        "clientConfig": {"service": named, "caBundle": bundle},
+        "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}],
+        "namespaceSelector": {"matchLabels": {"hooked": "true"}},
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    configuration = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": _NAME},
+        "webhooks": [hook],
+    }
+    rehearsal.api.post(collection_path("services", namespace=_SYSTEM), service)
+    rehearsal.api.post(collection_path("mutatingwebhookconfigurations", root=_REGISTRATIONS), configuration)
+
+
+def _create_set(api: kube.KubeApi, name: str) -> str:
+    """Create a StatefulSet whose controller waits for its first pod, for ever; return its UID."""
+    template = pod(0)
+    labels = {"app": name}
+    raw = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": REPLICAS,
+            "serviceName": "s",
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": template["spec"]},
+        },
+    }
+    api.post(collection_path("statefulsets", namespace=NAMESPACE, root=_APPS), raw)
+    made = api.get(object_path("statefulsets", name, namespace=NAMESPACE, root=_APPS))
+    return str(made["metadata"]["uid"])
+
+
+def _await_registration(create: Callable[[int], Any]) -> None:
+    until = time.monotonic() + _ANSWER_SECONDS
     while True:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
+            create(1)
+        except (kube.ClusterError, AssertionError):
             if time.monotonic() > until:
                 raise
-            time.sleep(0.1)
+            time.sleep(0.2)
         else:
             return
+
+
+def _counted(api: kube.KubeApi) -> dict[str, float]:
+    """Return how many StatefulSets the API server has read, and the seconds of that and of waiting for reviews."""
+    found = {"reads": 0.0, "read seconds": 0.0, "waits": 0.0}
+    requests = "apiserver_request_duration_seconds"
+    for sample in samples_of(_exposition(api)):
+        read = sample.labels.get("resource") == "statefulsets" and sample.labels.get("verb") == "GET"
+        if read and sample.name == f"{requests}_count":
+            found["reads"] += sample.value
+        elif read and sample.name == f"{requests}_sum":
+            found["read seconds"] += sample.value
+        elif sample.name == "apiserver_admission_webhook_admission_duration_seconds_sum":
+            found["waits"] += sample.value
+    return found
+
+
+def _exposition(api: kube.KubeApi) -> str:
+    with api.stream("/metrics", {}, timeouts=kube.Timeouts()) as stream:
+        return "\n".join(line.decode() for line in stream) + "\n"

@@ -24,9 +24,10 @@ class Owners:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        #: Reads under way, and those that begin when these end, for who came after they had begun.
-        self._running: dict[OwnerKey, asyncio.Task[None]] = {}
+        #: What is being read; and what is read when that ends, for who came after it had begun.
+        self._running: set[OwnerKey] = set()
         self._following: dict[OwnerKey, asyncio.Future[_Found]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def finish(self, rest: Rest) -> Judgement:
         """Return what there is to do for a pod, once its owner was read where it has to be."""
@@ -43,17 +44,9 @@ class Owners:
 
     async def read(self, key: OwnerKey) -> Read | None:
         """Return an object, None where there is none; OwnerError where that cannot be told."""
-        found: asyncio.Future[_Found] | None = self._following.get(key)
-        if found is None:
-            found = asyncio.get_running_loop().create_future()
-            if key in self._running:
-                self._following[key] = found
-            else:
-                self._begin(key, found)
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                # The others who wait for it go on waiting when this one gives up.
-                came = await asyncio.shield(found)
+                came = await (self._wait(key) if key in self._running else self._run(key))
         except TimeoutError as error:
             raise OwnerError("the API server does not answer in time") from error
         if isinstance(came, OwnerError):
@@ -63,18 +56,31 @@ class Owners:
             raise came
         return came
 
-    def _begin(self, key: OwnerKey, found: asyncio.Future[_Found]) -> None:
-        self._running[key] = asyncio.get_running_loop().create_task(self._run(key, found))
+    async def _wait(self, key: OwnerKey) -> _Found:
+        """Return what is read next."""
+        found = self._following.get(key)
+        if found is None:
+            found = self._following[key] = asyncio.get_running_loop().create_future()
+        # The others who wait for it go on waiting when this one gives up.
+        return await asyncio.shield(found)
 
-    async def _run(self, key: OwnerKey, found: asyncio.Future[_Found]) -> None:
-        came = await self._fetch(key)
-        # In one go: who asks from now on is given a read that begins now or later.
-        following = self._following.pop(key, None)
-        if following is None:
-            del self._running[key]
-        else:
-            self._begin(key, following)
-        found.set_result(came)
+    async def _run(self, key: OwnerKey) -> _Found:
+        """Read now."""
+        self._running.add(key)
+        try:
+            return await self._fetch(key)
+        finally:
+            # In one go: who asks from now on is given a read that begins now or later.
+            self._running.discard(key)
+            following = self._following.pop(key, None)
+            if following is not None:
+                self._running.add(key)
+                task = asyncio.get_running_loop().create_task(self._run_for(key, following))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _run_for(self, key: OwnerKey, found: asyncio.Future[_Found]) -> None:
+        found.set_result(await self._run(key))
 
     async def _fetch(self, key: OwnerKey) -> _Found:
         try:

@@ -209,6 +209,21 @@ def test_the_longest_body(serve: Serve) -> None:
     assert answer(port, request).endswith(str(size).encode())
 
 
+def test_a_client_that_asks_whether_to_send_its_body_is_told_so(serve: Serve) -> None:
+    """As curl does for a large one; it waits for the word."""
+    [port] = serve(ECHO).ports
+    with socket.create_connection(("127.0.0.1", port), _PATIENCE_SECONDS) as client:
+        client.sendall(_SIZED + b"3\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n")
+        said = b""
+        while not said.endswith(b"\r\n\r\n"):
+            said += client.recv(65536)
+        assert said == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(b"abc")
+        answered = _read_all(client)
+    assert answered.startswith(b"HTTP/1.1 200 ")
+    assert answered.endswith(b"\r\n\r\n3")
+
+
 def test_a_body_that_no_app_reads_ends_the_connection(serve: Serve) -> None:
     """Else a client could have it read on and on."""
     [port] = serve(hello, request_seconds=60.0).ports
@@ -284,6 +299,88 @@ def test_requests_are_told_apart_wherever_their_bytes_are_cut(cuts: set[int]) ->
         b"38",
         b"3",
     ]
+
+
+_FRAGMENTS = [
+    *(
+        b"GET",
+        b"POST",
+        b"HEAD",
+        b"CONNECT",
+        b" ",
+        b"/",
+        b"*",
+        b"http://x/",
+        b"/%zz?a=b#c",
+        b" HTTP/1.1",
+        b" HTTP/1.0",
+        b" HTTP/9.9",
+    ),
+    *(
+        b"\r\n",
+        b"\r\n\r\n",
+        b"\n",
+        b"\r",
+        b"\0",
+        b"\xff",
+        b":",
+        b"Host: x",
+        b"host:y",
+        b"Content-Length: 3",
+        b"Content-Length: -1",
+    ),
+    *(
+        b"Content-Length: 3, 3",
+        b"Transfer-Encoding: chunked",
+        b"Transfer-Encoding: x",
+        b"Connection: close",
+        b"Connection: upgrade",
+    ),
+    *(
+        b"Upgrade: websocket",
+        b"Expect: 100-continue",
+        b"3\r\nabc\r\n",
+        b"0\r\n\r\n",
+        b"abc",
+        b"a" * 300,
+        _ASK,
+        _CHUNKED,
+        _PIPELINED,
+    ),
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(pieces=st.lists(st.sampled_from(_FRAGMENTS), max_size=14), cut=st.integers(1, 400))
+def test_whatever_is_sent_is_answered_refused_or_waited_for(pieces: list[bytes], cut: int) -> None:
+    """Nothing leaves the protocol as an exception, what is kept is bounded, and nothing is answered after the end."""
+    sent = b"".join(pieces)
+
+    async def play() -> bytes:
+        failures: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context))
+        config = Config(ECHO, name="a-server", limits=Limits(header_bytes=500), monotonic=lambda: 0.0)
+        config.load()
+        written = Written()
+        connection = Connection(config, ServerState(), {})
+        connection.connection_made(written)
+        for begin in range(0, len(sent), cut):
+            connection.data_received(sent[begin : begin + cut])
+            await asyncio.sleep(0)
+            assert len(connection._unparsed) <= len(sent)
+        for _ in range(60):
+            await asyncio.sleep(0)
+        connection.connection_lost(None)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not failures
+        assert not connection.server_state.tasks
+        return bytes(written.data)
+
+    answered = asyncio.run(play())
+    heads = answered.split(b"HTTP/1.1 ")[1:]
+    ends = [number for number, head in enumerate(heads) if b"connection: close" in head]
+    assert ends in ([], [len(heads) - 1])
 
 
 class Written(asyncio.Transport):

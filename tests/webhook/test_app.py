@@ -20,10 +20,12 @@ import pytest
 import structlog
 
 from provisioner.admission.keys import make_keys
+from provisioner.kube.api import connect
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.webhook import app
 from provisioner.webhook.app import Addresses, Files, WebhookServer, build
 from tests.support.kube import FakeKube
+from tests.support.kubeconfig import write_kubeconfig
 from tests.support.waiting import wait_for
 
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/tpu-provisioner-webhook"
@@ -185,6 +187,31 @@ def test_who_needs_no_owner_does_not_wait_while_the_api_server_hangs():
     finally:
         kube.goes_on.set()
         webhook.stop(drain=lambda _seconds: None)
+
+
+def test_the_server_ends_while_the_api_server_hangs(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    """Reads under way are given up, and their connections closed; nobody is left who waits for them."""
+    keys = make_keys([HOST], now=datetime.now(UTC), valid=timedelta(days=1))
+    files = Files(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
+    files.certificate.write_text(keys.certificate_pem)
+    files.key.write_text(keys.key_pem)
+    with socket.create_server(("127.0.0.1", 0)) as hanging, ThreadPoolExecutor(3) as threads:
+        url = f"http://127.0.0.1:{hanging.getsockname()[1]}"
+        api = connect(str(write_kubeconfig(tmp_path / "config", url)))
+        webhook = build(WebhookSettings(), ANYWHERE, api, files)
+        webhook.start()
+        names = ("train", "train", "other")
+        bodies = [review(**ASKING, ownerReferences=[{**REFERENCE, "name": name}]) for name in names]
+        asked = [threads.submit(post, webhook, keys.authority_pem, body) for body in bodies]
+        sent = [hanging.accept()[0] for _ in set(names)]
+        assert {each.recv(4096).split(b" ", 1)[0] for each in sent} == {b"GET"}
+        capfd.readouterr()
+        webhook.stop(drain=lambda _seconds: None)
+        assert [each.recv(4096) for each in sent] == [b"", b""]
+        assert [each.result(10)[0] for each in asked] == [500] * 3
+        for each in sent:
+            each.close()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_without_a_certificate_the_server_is_not_ready(kube: FakeKube, tmp_path: Path):

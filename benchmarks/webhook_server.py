@@ -1,0 +1,172 @@
+"""The webhook server as a process of its own with a certificate from files, what it counts, and reviews for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from provisioner.admission.keys import make_keys
+
+PODS = 1000
+AT_ONCE = 16
+SETS = 25
+REPLICAS = 8
+NAMESPACE = "ml"
+#: The name that the certificate is for.
+HOST = "tpu-provisioner-webhook.tpu-provisioner-system.svc"
+_START_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """What the server has counted up to a moment."""
+
+    #: Reviews that took up to so many seconds.
+    within: dict[float, float]
+    reviews: float
+    seconds: float
+    processor_seconds: float
+    memory_bytes: float
+
+    def since(self, before: Values) -> Values:
+        """Return what was counted after another moment."""
+        return Values(
+            within={limit: count - before.within[limit] for limit, count in self.within.items()},
+            reviews=self.reviews - before.reviews,
+            seconds=self.seconds - before.seconds,
+            processor_seconds=self.processor_seconds - before.processor_seconds,
+            memory_bytes=self.memory_bytes,
+        )
+
+    def within_which(self, share: float) -> float:
+        """Return the least bound of the histogram within which a share of the reviews were answered."""
+        return min(limit for limit, count in self.within.items() if count >= share * self.reviews)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server that runs."""
+
+    port: int
+    metrics_url: str
+    #: Whom to trust.
+    authority_pem: str
+
+    def values(self) -> Values:
+        """Read its metrics."""
+        samples = read_metrics(self.metrics_url)
+        prefix = "tpu_provisioner_webhook_review_duration_seconds"
+        mine = [each for each in samples if each.labels.get("hook") == "environment"]
+        return Values(
+            within={float(each.labels["le"]): each.value for each in mine if each.name == f"{prefix}_bucket"},
+            reviews=sum(each.value for each in mine if each.name == f"{prefix}_count"),
+            seconds=sum(each.value for each in mine if each.name == f"{prefix}_sum"),
+            processor_seconds=next(each.value for each in samples if each.name == "process_cpu_seconds_total"),
+            memory_bytes=next(each.value for each in samples if each.name == "process_resident_memory_bytes"),
+        )
+
+
+def read_metrics(url: str) -> list[Any]:
+    """Read the samples that a server exposes."""
+    with urllib.request.urlopen(url) as answer:
+        return samples_of(answer.read().decode())
+
+
+def samples_of(text: str) -> list[Any]:
+    """Return the samples of an exposition."""
+    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+
+@contextmanager
+def webhook_server(folder: Path, kubeconfig: Path) -> Iterator[Server]:
+    """Run the server."""
+    keys = make_keys([HOST], now=datetime.now(UTC), valid=timedelta(days=1))
+    (folder / "tls.crt").write_text(keys.certificate_pem)
+    (folder / "tls.key").write_text(keys.key_pem)
+    port, metrics = (_free_port() for _ in range(2))
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "provisioner", "webhook", f"--kubeconfig={kubeconfig}"),
+            *(f"--tls-cert-file={folder / 'tls.crt'}", f"--tls-key-file={folder / 'tls.key'}"),
+            *(f"--bind-address=127.0.0.1:{port}", f"--metrics-bind-address=127.0.0.1:{metrics}"),
+            "--health-probe-bind-address=0",
+        ],
+        env={**os.environ, "LOG_LEVEL": "warning"},
+    )
+    try:
+        _await(port)
+        yield Server(port=port, metrics_url=f"http://127.0.0.1:{metrics}/metrics", authority_pem=keys.authority_pem)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def pod(number: int, owner_uids: dict[str, str] | None = None) -> dict[str, Any]:
+    """Return a pod of one of the StatefulSets, as their controller creates it."""
+    owner = f"set-{number % SETS}"
+    uid = (owner_uids or {}).get(owner, f"u-{owner}")
+    amount = {"google.com/tpu": "4"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            # The first of each may be there already.
+            "name": f"{owner}-{1 + number % (REPLICAS - 1)}",
+            "namespace": NAMESPACE,
+            "labels": {"tpu-provisioner.cloud.google.com/inject": "enabled"},
+            "ownerReferences": [
+                {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": owner, "uid": uid, "controller": True}
+            ],
+        },
+        "spec": {
+            "nodeSelector": {
+                "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+                "cloud.google.com/gke-tpu-topology": "4x4",
+            },
+            "containers": [{"name": "c", "image": "i", "resources": {"limits": amount, "requests": amount}}],
+        },
+    }
+
+
+def review(number: int) -> bytes:
+    """Return the review of such a pod."""
+    request = {
+        "uid": str(number),
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "operation": "CREATE",
+        "namespace": NAMESPACE,
+        "object": pod(number),
+    }
+    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+
+
+def _free_port() -> int:
+    with socket.socket() as any_port:
+        any_port.bind(("127.0.0.1", 0))
+        return int(any_port.getsockname()[1])
+
+
+def _await(port: int) -> None:
+    until = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+        else:
+            return
