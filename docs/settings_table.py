@@ -24,7 +24,7 @@ _ABOUT = {
     Group.NODES: "What the nodes of all pools have.",
     Group.TUNING: "How soon pools are deleted and replaced, and how much is done at once.",
     Group.WEBHOOK: "Read by `tpu-provisioner webhook` alone. See [webhook.md](webhook.md).",
-    Group.NODE_GROUPS: "Read by the controller of TPUNodeGroups alone, which reads no others.",
+    Group.NODE_GROUPS: "Read by `tpu-provisioner nodegroups`, which reads no others.",
     Group.ENVIRONMENT: "How the process reaches its cluster and GKE. The manifests set what is needed.",
 }
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "topologies": ("topologies", "list the slices that exist, and what each consists of"),
     "run": ("run", "run the controller (settings come from the environment)"),
     "webhook": ("webhook", "serve admission webhooks: TPU variables of pods, mistakes in workloads, selectors of Jobs"),
+    "nodegroups": ("nodegroups", "run the controller of TPUNodeGroups, for Compute Engine without GKE"),
     "demo": ("demo", "run a JobSet on a local control plane with a simulated GKE"),
     "simulator": ("simulator", "run only the simulated GKE"),
     "completion": ("completion", "print the script that completes commands in bash, zsh or fish"),

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
+from provisioner.runtime.metrics import LoopMetrics
 from provisioner.slices.metrics import Metrics
 
 #: A test starts Python.
@@ -17,6 +19,7 @@ pytestmark = pytest.mark.timeout(60)
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = _ROOT / "docs" / "metrics.md"
+_ALL: tuple[LoopMetrics, ...] = (Metrics(version="test"), NodeGroupMetrics(version="test"))
 
 
 def test_the_page_of_metrics_is_what_the_code_makes() -> None:
@@ -33,9 +36,10 @@ def test_the_page_of_metrics_is_what_the_code_makes() -> None:
     assert made.stdout == _PAGE.read_text(encoding="utf-8")
 
 
-def test_every_family_is_described_with_its_labels() -> None:
+@pytest.mark.parametrize("of", [Metrics, NodeGroupMetrics], ids=["the provisioner", "node groups"])
+def test_every_family_is_described_with_its_labels(of: type[Metrics | NodeGroupMetrics]) -> None:
     """What is told of a metric is what it has: also where no sample shows its labels yet."""
-    metrics = Metrics(version="test")
+    metrics = of(version="test")
     described = {each.name: each for each in metrics.registry.described}
     families = {
         f"{family.name}_total" if family.type == "counter" else family.name: family
@@ -53,9 +57,10 @@ def test_every_family_is_described_with_its_labels() -> None:
 def test_every_exported_name_is_on_the_page() -> None:
     """Those of the process too, which a client library exports."""
     rows = re.findall(r"^\| `(\w+)` \| (?:counter|gauge|histogram) \|", _PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    metrics = Metrics(version="test")
     exported = {
-        f"{family.name}_total" if family.type == "counter" else family.name for family in metrics.registry.collect()
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for metrics in _ALL
+        for family in metrics.registry.collect()
     }
     assert len(rows) == len(set(rows))
     # Outside of Linux a process exports fewer of its own.
@@ -66,5 +71,5 @@ def test_every_exported_name_is_on_the_page() -> None:
 def test_every_label_is_explained() -> None:
     """With its values, where they are few."""
     explained = set(re.findall(r"^\| `(\w+)` \| (?!counter|gauge|histogram)", _PAGE.read_text("utf-8"), re.MULTILINE))
-    used = {label for each in Metrics(version="test").registry.described for label in each.labels}
+    used = {label for metrics in _ALL for each in metrics.registry.described for label in each.labels}
     assert used - explained == {"version", "scope"}

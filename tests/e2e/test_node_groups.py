@@ -1,0 +1,205 @@
+"""The controller of node groups on a real API server and a simulated Compute Engine, from nothing to nothing left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy import crds
+from provisioner import constants, kube
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.nodegroups import app
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.bootstrap import tokens
+from provisioner.nodegroups.compute.client import ComputeClient
+from provisioner.nodegroups.device_plugin import VERSION
+from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT
+from provisioner.rehearsal import Rehearsal
+from provisioner.settings.nodegroups import NodeGroupSettings
+from provisioner.simulators.compute import ComputeSettings, ComputeSimulator
+from tests.support.localcluster import Kube
+from tests.support.nodegroup_controller import PROJECT, SPEC
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.e2e
+
+_NAMESPACE, _GROUP = "slices", "slice"
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_PLUGIN = object_path("daemonsets", "tpu-device-plugin", namespace="kube-system", root=APPS_ROOT)
+_SECRETS = f"{collection_path('secrets', namespace=tokens.NAMESPACE)}?labelSelector={names.GROUP_NAME}"
+_PATIENCE_SECONDS = 90.0
+_SETTINGS = NodeGroupSettings(
+    project_id=PROJECT,
+    api_server="10.0.0.2:6443",
+    device_plugin_image="registry.example.com/plugin:1",
+    own_namespace="default",
+)
+
+
+class World:
+    """The control plane, a Compute Engine, and a controller in a thread."""
+
+    def __init__(self, rehearsal: Rehearsal, admin: Kube, compute: ComputeSimulator) -> None:
+        self.rehearsal, self.admin, self.compute = rehearsal, admin, compute
+        self.controller: app.Controller | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, **changes: Any) -> app.Controller:
+        """Start a controller."""
+        settings = replace(_SETTINGS, gce_endpoint=self.compute.url, **changes)
+        api = kube.connect(str(self.rehearsal.cluster.kubeconfig))
+        client = ComputeClient(endpoint=self.compute.url)
+        addresses = app.Addresses(metrics="0", probes="0", leader_elect=True)
+        self.controller = app.build(settings, addresses, api, client, exit_process=lambda code: None)
+        self.controller.start()
+        self._thread = threading.Thread(target=self.controller.loop.run)
+        self._thread.start()
+        return self.controller
+
+    def stop(self) -> None:
+        """End the controller in good order, as on SIGTERM."""
+        if self.controller is not None and self._thread is not None:
+            self.controller.stop()
+            self._thread.join(30)
+            self.controller.shut_down()
+            self.controller = None
+
+    def group(self) -> dict[str, Any]:
+        """Return the group."""
+        return self.admin.get(object_path("tpunodegroups", _GROUP, namespace=_NAMESPACE, root=API_ROOT))
+
+    def ready(self) -> dict[str, Any]:
+        """Return the group's condition Ready; empty where there is none."""
+        conditions = self.group().get("status", {}).get("conditions", [])
+        return next((each for each in conditions if each["type"] == "Ready"), {})
+
+    def is_ready(self) -> bool:
+        """Whether the group is, after machines that can have joined."""
+        self.join()
+        return self.ready().get("status") == "True"
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Return the group's nodes."""
+        found = self.admin.get(f"{collection_path('nodes')}?labelSelector={names.GROUP_NAME}={_GROUP}")
+        return list(found["items"])
+
+    def indexes(self) -> list[str]:
+        """Return the numbers of the nodes in their slice."""
+        return sorted(raw["metadata"]["labels"].get(names.WORKER_INDEX, "") for raw in self.nodes())
+
+    def left(self) -> list[str]:
+        """Name all that is there because of the group, after machines that have gone took their kubelets along."""
+        self.join()
+        paths = [collection_path(kind.plural, root=API_ROOT) for kind in Kind]
+        paths += [_SECRETS, f"{collection_path('nodes')}?labelSelector={names.GROUP_NAME}"]
+        found = [item["metadata"]["name"] for path in paths for item in self.admin.get(path)["items"]]
+        return found + [machine.name for machine in self.compute.machines]
+
+    def join(self) -> None:
+        """Let each machine that runs and has a token become a node; nodes of machines that are gone fall silent."""
+        running = {machine.name: machine for machine in self.compute.machines if machine.status == "RUNNING"}
+        nodes = {raw["metadata"]["name"]: raw for raw in self.admin.get(collection_path("nodes"))["items"]}
+        for name in running.keys() - nodes.keys():
+            items = running[name].metadata
+            token = items.get("kubeadm-join-token", "")
+            if token and self._knows(token):
+                self._register(name, dict(each.split("=", 1) for each in items["kube-labels"].split(",")))
+        for name, raw in nodes.items():
+            if names.GROUP_NAME in raw["metadata"].get("labels", {}) and name not in running:
+                self._report(name, "Unknown")
+
+    def _knows(self, token: str) -> bool:
+        secret = self.admin.call("GET", object_path("secrets", f"bootstrap-token-{token[:6]}", namespace="kube-system"))
+        found = tokens.parse_secret(secret.json()) if secret.status_code == 200 else None
+        return found is not None and found.value == token
+
+    def _register(self, name: str, labels: dict[str, str]) -> None:
+        taint = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
+        spec = {"providerID": f"gce://{PROJECT}/us-east5-a/{name}", "taints": [taint]}
+        self.admin.create(
+            collection_path("nodes"),
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": spec},
+        )
+        self._report(name, "True")
+
+    def _report(self, name: str, ready: str) -> None:
+        chips = {constants.TPU_RESOURCE: "4", "pods": "10"}
+        conditions = [{"type": "Ready", "status": ready, "reason": "Test", "message": ""}]
+        path = f"{object_path('nodes', name)}/status"
+        self.admin.merge(path, {"status": {"capacity": chips, "allocatable": chips, "conditions": conditions}})
+
+
+@pytest.fixture
+def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
+    """Give a cluster without the definitions, and a Compute Engine without resources."""
+    admin = Kube(rehearsal.cluster.kubeconfig, tmp_path)
+    rehearsal.create_namespace(_NAMESPACE)
+    settings = ComputeSettings(provisioning_seconds=0.2, staging_seconds=0.2, operation_seconds=0.2)
+    with ComputeSimulator(settings) as compute:
+        world = World(rehearsal, admin, compute)
+        yield world
+        world.stop()
+    for kind in Kind:
+        admin.call("DELETE", f"{_DEFINITIONS}/{kind.plural}.tpu.google.com")
+    admin.call("DELETE", _PLUGIN)
+    admin.close()
+
+
+@pytest.mark.timeout(300)
+def test_from_nothing_to_nothing_left(world: World) -> None:
+    """The definitions come late, a pod with chips is evicted, a restart in between is not noticed."""
+    controller = world.start()
+    wait_for(lambda: any("404" in each for each in controller.loop.problems()), what="the definitions are missed")
+    world.rehearsal.kubectl("apply", "--server-side", "-k", str(crds.FOLDER))
+    wait_for(lambda: controller.loop.problems() == (), what="the definitions are found", seconds=_PATIENCE_SECONDS)
+    body = {
+        "apiVersion": "tpu.google.com/v1alpha1",
+        "kind": "TPUNodeGroup",
+        "metadata": {"name": _GROUP},
+        "spec": SPEC,
+    }
+    world.admin.create(collection_path("tpunodegroups", namespace=_NAMESPACE, root=API_ROOT), body)
+    wait_for(world.is_ready, what="the group is ready", seconds=_PATIENCE_SECONDS)
+    shown = world.rehearsal.kubectl("get", "tpunodegroups", _GROUP, f"--namespace={_NAMESPACE}")
+    assert "4/4" in shown
+    wait_for(lambda: world.admin.get(_SECRETS)["items"] == [], what="the tokens are deleted", seconds=_PATIENCE_SECONDS)
+    wait_for(lambda: world.indexes() == ["0", "1", "2", "3"], what="each node has its number")
+    version = world.admin.get(_PLUGIN)["metadata"]["annotations"][VERSION]
+
+    world.stop()
+    world.start(device_plugin_image="registry.example.com/plugin:2")
+    wait_for(
+        lambda: world.admin.get(_PLUGIN)["metadata"]["annotations"][VERSION] != version,
+        what="the device plugin is applied anew",
+        seconds=_PATIENCE_SECONDS,
+    )
+    images = [each["image"] for each in world.admin.get(_PLUGIN)["spec"]["template"]["spec"]["containers"]]
+    assert images == ["registry.example.com/plugin:2"]
+
+    node = world.nodes()[0]["metadata"]["name"]
+    resources = {"limits": {constants.TPU_RESOURCE: "4"}, "requests": {constants.TPU_RESOURCE: "4"}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "train"},
+        "spec": {
+            "nodeName": node,
+            "terminationGracePeriodSeconds": 1,
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "main", "image": "none", "resources": resources}],
+        },
+    }
+    world.admin.create(collection_path("pods", namespace=_NAMESPACE), pod)
+    group = object_path("tpunodegroups", _GROUP, namespace=_NAMESPACE, root=API_ROOT)
+    assert world.admin.call("DELETE", group).status_code == 200
+    wait_for(lambda: world.left() == [], what="nothing is left", seconds=_PATIENCE_SECONDS)
+    wait_for(lambda: world.admin.call("GET", _PLUGIN).status_code == 404, what="the device plugin is gone")
+    events = world.admin.get(collection_path("events", namespace=_NAMESPACE))["items"]
+    reasons = {each["reason"] for each in events if each["involvedObject"]["kind"] == "TPUNodeGroup"}
+    assert {"Provisioned", "Cleanup"} <= reasons

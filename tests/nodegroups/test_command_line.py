@@ -1,0 +1,104 @@
+"""`tpu-provisioner nodegroups`: what it takes from flags and environment, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.main import main
+from provisioner.nodegroups import app
+from provisioner.nodegroups.app import Addresses
+from provisioner.nodegroups.compute.client import ComputeClient
+from provisioner.runtime.http import ServerError
+from provisioner.settings.nodegroups import OPTIONS, NodeGroupSettings
+from tests.support.kubeconfig import write_kubeconfig
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Give a kubeconfig, and nothing else: no settings, no cloud."""
+    for option in OPTIONS:
+        monkeypatch.delenv(option.variable, raising=False)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    monkeypatch.setenv("GCP_PROJECT_ID", "research-project")
+    monkeypatch.setenv("GCE_ENDPOINT", "http://127.0.0.1:1")
+    return str(write_kubeconfig(tmp_path / "config", "http://127.0.0.1:1"))
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NodeGroupSettings, Addresses]]:
+    """Take down what would run."""
+    runs: list[tuple[NodeGroupSettings, Addresses]] = []
+
+    def run(settings: NodeGroupSettings, addresses: Addresses, _api: Any, compute: Any) -> int:
+        assert isinstance(compute, ComputeClient)
+        runs.append((settings, addresses))
+        return 0
+
+    monkeypatch.setattr(app, "run", run)
+    return runs
+
+
+def test_flags_and_environment_become_what_runs(
+    kubeconfig: str, started: list[tuple[NodeGroupSettings, Addresses]]
+) -> None:
+    """Defaults where nothing is said."""
+    assert main(["nodegroups", "--kubeconfig", kubeconfig]) == 0
+    flags = ["--leader-elect", "--dry-run", "--metrics-bind-address=:1", "--health-probe-bind-address=0"]
+    assert main(["nodegroups", "--kubeconfig", kubeconfig, *flags]) == 0
+    (plain, default), (dry, other) = started
+    assert (plain.project_id, plain.dry_run, default) == ("research-project", False, Addresses())
+    assert (dry.dry_run, other) == (True, Addresses(metrics=":1", probes="0", leader_elect=True))
+
+
+def test_a_dry_run_by_the_environment_is_one(
+    kubeconfig: str, started: list[tuple[NodeGroupSettings, Addresses]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No flag undoes it."""
+    monkeypatch.setenv("DRY_RUN", "true")
+    assert main(["nodegroups", "--kubeconfig", kubeconfig]) == 0
+    assert started[0][0].dry_run
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "want"),
+    [
+        pytest.param("GCP_PROJECT_ID", "", "GCP_PROJECT_ID is not set", id="no project, and none to infer"),
+        pytest.param("REPAIR_AFTER", "soon", "REPAIR_AFTER='soon'", id="a value of another form"),
+    ],
+)
+def test_settings_that_are_wrong_are_refused(
+    kubeconfig: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    text: str,
+    want: str,
+) -> None:
+    """Before anything is asked of anybody."""
+    monkeypatch.setenv(variable, text)
+    assert main(["nodegroups", "--kubeconfig", kubeconfig]) == ExitCode.ERROR
+    assert want in capsys.readouterr().err
+
+
+def test_a_kubeconfig_that_is_not_there_is_refused(kubeconfig: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With what to do."""
+    assert main(["nodegroups", "--kubeconfig", f"{kubeconfig}.not"]) == ExitCode.ERROR
+    assert "there is no kubeconfig" in capsys.readouterr().err
+
+
+def test_an_address_that_cannot_be_served_is_refused(
+    kubeconfig: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for the other servers."""
+
+    def run(*_: object) -> int:
+        raise ServerError("the port is taken")
+
+    monkeypatch.setattr(app, "run", run)
+    assert main(["nodegroups", "--kubeconfig", kubeconfig]) == ExitCode.ERROR
+    assert "the port is taken" in capsys.readouterr().err
