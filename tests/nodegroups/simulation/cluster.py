@@ -27,7 +27,7 @@ from provisioner.nodegroups.planning.writes import (
     Write,
     WriteFailure,
 )
-from tests.nodegroups.simulation.cloud import Vm
+from provisioner.simulators.compute.records import MachineView
 from tests.nodegroups.simulation.stage import Stage
 
 FACTS = Cluster(
@@ -61,8 +61,8 @@ class Kube:
     cached: dict[Key, Any] = field(default_factory=dict)
     #: Caches lag by up to this.
     lag_seconds: float = 0.05
-    #: Whether a machine of a name runs.
-    runs: Callable[[str], bool] = lambda _name: False
+    #: A machine by its name; None: there is none.
+    machine: Callable[[str], MachineView | None] = lambda _name: None
     on_change: Callable[[], None] = lambda: None
     #: Pods whose eviction a disruption budget forbids.
     protected: set[str] = field(default_factory=set)
@@ -141,30 +141,37 @@ class Kube:
 
     # --- nodes
 
-    def join(self, vm: Vm) -> None:
+    def join(self, name: str) -> None:
         """Register the node of a machine that runs, once it has a token that is good."""
-        if vm.status != "RUNNING":
+        machine = self.machine(name)
+        if machine is None or machine.status != "RUNNING":
             return
-        value = vm.items.get(metadata.TOKEN, "")
-        good = any(
-            token.value == value and token.expires_at is not None and token.expires_at > self.stage.wall()
-            for token in self.all("Secret")
-        )
-        key = ("Node", "", vm.name)
+        key = ("Node", "", name)
         if key in self.objects:
             # A machine of the same name takes its node over.
             self._put(key, replace(self.objects[key], ready=True, capacity_chips=4, allocatable_chips=4))
             return
-        if not good or metadata.ADDRESS not in vm.items:
-            self.stage.after(5.0, lambda: self.join(vm))
+        value = machine.metadata.get(metadata.TOKEN, "")
+        good = any(
+            token.value == value and token.expires_at is not None and token.expires_at > self.stage.wall()
+            for token in self.all("Secret")
+        )
+        if not good or metadata.ADDRESS not in machine.metadata:
+            self.stage.after(5.0, lambda: self.join(name))
             return
-        self.stage.note("node", "%s joins", vm.name)
-        self._put(key, Node(name=vm.name, uid=f"uid-{next(self._numbers)}", provider_id=vm.provider_id))
+        self.stage.note("node", "%s joins", name)
+        provider_id = f"gce://{machine.scope.project}/{machine.scope.location}/{name}"
+        self._put(key, Node(name=name, uid=f"uid-{next(self._numbers)}", provider_id=provider_id))
         self.stage.after(self.stage.rng.uniform(1.0, 10.0), lambda: self._ready(key))
 
-    def stop(self, vm: Vm) -> None:
+    def stop(self, name: str) -> None:
         """Notice after a while that a machine does not run any more."""
-        self.stage.after(_NOT_READY_SECONDS, lambda: self._not_ready(("Node", "", vm.name), vm))
+        self.stage.after(_NOT_READY_SECONDS, lambda: self._not_ready(("Node", "", name)))
+
+    def runs(self, name: str) -> bool:
+        """Whether a machine of a name runs."""
+        machine = self.machine(name)
+        return machine is not None and machine.status == "RUNNING"
 
     def change_node(self, name: str, **changes: Any) -> None:
         """Change a node, as whatever runs on it does."""
@@ -292,11 +299,11 @@ class Kube:
     # --- inside
 
     def _ready(self, key: Key) -> None:
-        if key in self.objects:
+        if key in self.objects and self.runs(key[2]):
             self._put(key, replace(self.objects[key], ready=True, capacity_chips=4, allocatable_chips=4))
 
-    def _not_ready(self, key: Key, vm: Vm) -> None:
-        if key in self.objects and vm.status != "RUNNING" and not self.runs(key[2]):
+    def _not_ready(self, key: Key) -> None:
+        if key in self.objects and not self.runs(key[2]):
             self._put(key, replace(self.objects[key], ready=False))
 
     def _put(self, key: Key, value: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from provisioner.model.capacity import Failure, FailureKind
+from provisioner.nodegroups.compute.protocol import ComputeError
 from provisioner.nodegroups.planning import answers
 from provisioner.nodegroups.planning import decide as deciding
 from provisioner.nodegroups.planning.calls import (
@@ -14,18 +15,14 @@ from provisioner.nodegroups.planning.calls import (
     CallAnswer,
     Delete,
     Insert,
-    ListMachines,
-    Poll,
     Proof,
-    Read,
-    ReadMachine,
     SetMetadata,
 )
 from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.planning.plan import Event, Plan
 from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.writes import Write, WriteAnswer, WriteFailure
-from tests.nodegroups.simulation.cloud import Cloud, Refused
+from tests.nodegroups.simulation.cloud import Cloud
 from tests.nodegroups.simulation.cluster import Declined, Kube
 from tests.nodegroups.simulation.stage import Stage
 
@@ -138,10 +135,10 @@ class Process:
             try:
                 if isinstance(call, Delete) and call.proof is not None:
                     kept = self._prove(call.proof)
-                result = None if kept else self._carry_out(call)
-            except Refused as refused:
-                absent = refused.failure.kind is FailureKind.NOT_FOUND and not isinstance(call, Insert)
-                failure = None if absent else refused.failure
+                result = None if kept else self.cloud.call(call)
+            except ComputeError as error:
+                absent = error.failure.kind is FailureKind.NOT_FOUND and not isinstance(call, Insert)
+                failure = None if absent else error.failure
             if fate == "after":
                 result, failure = None, self._lost(call)
         answer = CallAnswer(
@@ -160,23 +157,6 @@ class Process:
         if self.alive:
             self.answers.append(answer)
             self.wake()
-
-    def _carry_out(self, call: Call) -> Any:
-        match call:
-            case Read():
-                return self.cloud.read(call.target)
-            case ListMachines():
-                return self.cloud.machines(call.target)
-            case Insert():
-                return self.cloud.insert(call)
-            case Delete():
-                return self.cloud.delete(call.target, call.request_id)
-            case Poll():
-                return self.cloud.operation(call.operation)
-            case ReadMachine():
-                return self.cloud.instance(call.machine)
-            case SetMetadata():
-                return self.cloud.set_metadata(call)
 
     def _prove(self, proof: Proof) -> str:
         """Say why a delete must not be sent, from what there is and not from caches."""

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import FrameType
 
-from provisioner.model.capacity import Failure, FailureKind
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
-from provisioner.nodegroups.compute.records import ResourcePolicy, Scope
+from provisioner.nodegroups.compute.records import Scope
 from provisioner.nodegroups.planning.calls import Target
+from provisioner.simulators.compute.records import Loss
 from tests.nodegroups.simulation.planted import planted
 from tests.nodegroups.simulation.stage import Violated
 from tests.nodegroups.simulation.world import World, make_group
@@ -58,7 +58,7 @@ class Run:
         self.count = 0
         #: Names of resources that somebody else has.
         self.taken: list[Target] = []
-        world.cloud.hold(_FOREIGN, ResourcePolicy(name="p", url="https://c/foreign"))
+        world.cloud.hold(_FOREIGN)
 
     def run(self) -> float:
         """Run; return how long after the storm all groups were ready. Raises Violated."""
@@ -69,10 +69,11 @@ class Run:
         self._somebody()
         stage.agenda.wait(self.storm_seconds)
         stage.stormy = False
-        world.cloud.failing.clear()
+        for kind in list(Kind)[1:]:
+            world.cloud.mend(kind)
         for target in self.taken:
             world.cloud.release(target)
-        world.cloud.capacity = 10_000
+        world.cloud.limit(None)
         world.kube.protected.clear()
         for pod in world.kube.all("Pod"):
             world.kube.finish_pod(pod.name)
@@ -152,19 +153,19 @@ class Run:
         policy = names.child_name(group.meta, Kind.WORKLOAD_POLICY)
         target = replace(_FOREIGN, name=policy)
         self.stage.fault("name taken", policy)
-        self.world.cloud.hold(target, ResourcePolicy(name=policy, url=f"https://c/{policy}"))
+        self.world.cloud.hold(target)
         self.taken.append(target)
 
     def _something(self) -> None:
         rng, world = self.stage.rng, self.world
-        vms = [vm for vm in world.cloud.all_vms() if vm.status == "RUNNING"]
+        vms = [vm for vm in world.cloud.machines() if vm.status == "RUNNING"]
         nodes = [node.name for node in world.kube.all("Node")]
         pods = world.kube.all("Pod")
         chosen = rng.randrange(10)
         if chosen == 0 and vms:
-            world.cloud.preempt(rng.choice(vms))
+            world.cloud.lose(rng.choice(vms), Loss.PREEMPTED)
         elif chosen == 1 and vms:
-            world.cloud.lose(rng.choice(vms))
+            world.cloud.lose(rng.choice(vms), Loss.DELETED)
         elif chosen == 2 and nodes:
             name = rng.choice(nodes)
             self.stage.fault("node not ready", name)
@@ -178,14 +179,14 @@ class Run:
             self.stage.after(rng.uniform(1.0, 400.0), lambda: self._recover(name))
         elif chosen == 4:
             self.stage.fault("stockout", "")
-            world.cloud.capacity = rng.randrange(4)
+            world.cloud.limit(rng.randrange(4))
             self.stage.after(rng.uniform(10.0, 600.0), self._restock)
         elif chosen == 5:
             kind = rng.choice(list(Kind)[1:])
-            failure = rng.choice((FailureKind.QUOTA, FailureKind.STOCKOUT, FailureKind.INVALID))
-            self.stage.fault("operations fail", f"{kind} {failure.value}")
-            world.cloud.failing[kind] = Failure(kind=failure, message="Google will not have it.")
-            self.stage.after(rng.uniform(10.0, 200.0), lambda: world.cloud.failing.pop(kind, None))
+            code = rng.choice(("QUOTA_EXCEEDED", "ZONE_RESOURCE_POOL_EXHAUSTED", "INTERNAL_ERROR"))
+            self.stage.fault("operations fail", f"{kind} {code}")
+            world.cloud.fail(kind, code, "Google will not have it.")
+            self.stage.after(rng.uniform(10.0, 200.0), lambda: world.cloud.mend(kind))
         elif chosen in (6, 7):
             for name in sorted(self.wanted):
                 world.run_pods(name, chips=rng.choice((0, 4)))
@@ -200,7 +201,7 @@ class Run:
             self.world.kube.change_node(name, ready=True, capacity_chips=4, allocatable_chips=4)
 
     def _restock(self) -> None:
-        self.world.cloud.capacity = 10_000
+        self.world.cloud.limit(None)
 
 
 class _TakesTooLong(BaseException):

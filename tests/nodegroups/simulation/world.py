@@ -17,15 +17,14 @@ from provisioner.nodegroups.api.types import (
     condition_of,
 )
 from provisioner.nodegroups.bootstrap import metadata
-from provisioner.nodegroups.planning.calls import Target
 from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.snapshot import Pod
-from tests.nodegroups.simulation.cloud import Cloud, Held, Vm
+from provisioner.simulators.compute.records import MachineView, Resource
+from tests.nodegroups.simulation.cloud import ZONE, Cloud
 from tests.nodegroups.simulation.cluster import FACTS, Kube
 from tests.nodegroups.simulation.process import Process
 from tests.nodegroups.simulation.stage import Stage
 
-ZONE = "us-central1-b"
 SETTINGS = PlanningSettings(startup_script="#!/bin/bash", device_plugin_version="v1")
 READY = ConditionType.READY
 
@@ -38,7 +37,7 @@ def make_group(name: str, *, topology: str = "4x4", machine_type: str = "ct6e-st
             project="project-1",
             node_location=ZONE,
             topology=topology,
-            instance_config=InstanceConfig(machine_type=machine_type),
+            instance_config=InstanceConfig(machine_type=machine_type, image="projects/p/global/images/tpu"),
             bootstrap_kubernetes=BootstrapConfig(),
         ),
     )
@@ -53,9 +52,9 @@ class World:
         self.settings = settings
         self.cloud = Cloud(self.stage)
         self.kube = Kube(stage=self.stage)
-        self.kube.runs = self._runs
+        self.kube.machine = self.cloud.machine
         self.cloud.on_running = self._boot
-        self.cloud.on_stopped = self.kube.stop
+        self.cloud.on_stopped = lambda machine: self.kube.stop(machine.name)
         self.cloud.on_delete = self._check_delete
         self.fault_chance = self.loss_chance = 0.0
         self.process = self._start()
@@ -112,20 +111,15 @@ class World:
         ready = condition_of(group.status.conditions, READY) if group is not None else None
         return ready.message if ready is not None else ""
 
-    def vms(self, name: str) -> list[Vm]:
+    def machines(self, name: str) -> list[MachineView]:
         """List a group's machines."""
-        return [
-            vm
-            for (kind, _, resource), held in self.cloud.held.items()
-            if kind is Kind.MANAGED_INSTANCE_GROUP and resource.startswith(f"{name}-mig-")
-            for vm in held.vms.values()
-        ]
+        return [each for each in self.cloud.machines() if each.group.startswith(f"{name}-mig-")]
 
     def run_pods(self, name: str, *, chips: int = 4) -> list[str]:
         """Bind a pod to each node of a group; return their names."""
         pods = []
-        for vm in self.vms(name):
-            pod = Pod(namespace="default", name=f"pod-{vm.name}", uid=f"pod-{vm.id}", node=vm.name, chips=chips)
+        for vm in self.machines(name):
+            pod = Pod(namespace="default", name=f"pod-{vm.name}", uid=f"pod-{vm.number}", node=vm.name, chips=chips)
             self.kube.add_pod(pod)
             pods.append(pod.name)
         return pods
@@ -136,18 +130,18 @@ class World:
 
     # --- what must hold
 
-    def _check_delete(self, target: Target, held: Held) -> None:
+    def _check_delete(self, resource: Resource) -> None:
         """Make sure that what Compute Engine is about to delete is ours, and that no work is on it."""
-        mark = names.parse_mark(held.resource.description)
+        mark = names.parse_mark(resource.body.get("description", ""))
         groups = self.kube.all(Kind.TPU_NODE_GROUP)
         adopts = any(group.meta.annotations.get(names.ADOPT) for group in groups)
         if (mark is None or mark.cluster_uid != FACTS.uid) and not adopts:
-            self.stage.violate(f"{target.name} is deleted, and it does not carry our mark")
+            self.stage.violate(f"{resource.name} is deleted, and it does not carry our mark")
         forced = any(
-            group.meta.annotations.get(names.FORCE) == "true" and target.name.startswith(f"{group.meta.name}-mig-")
+            group.meta.annotations.get(names.FORCE) == "true" and resource.name.startswith(f"{group.meta.name}-mig-")
             for group in groups
         )
-        running = {vm.name for vm in held.vms.values() if vm.status == "RUNNING"}
+        running = {vm.name for vm in self.cloud.machines() if vm.group == resource.name and vm.status == "RUNNING"}
         now = self.stage.wall()
         for pod in self.kube.all("Pod"):
             over = pod.finished or (pod.deletion_deadline is not None and pod.deletion_deadline <= now)
@@ -156,7 +150,7 @@ class World:
 
     def check_nothing_left(self, *, foreign: int = 0) -> None:
         """Make sure that nothing is left of anything of ours, anywhere."""
-        left = [key[2] for key in self.cloud.held]
+        left = [resource.name for resource in self.cloud.resources()]
         if len(left) != foreign:
             self.stage.violate(f"left in Compute Engine: {left}")
         kinds = ("TPUNodeGroup", "WorkloadPolicy", "InstanceTemplate", "ManagedInstanceGroup", "Secret", "Node")
@@ -166,19 +160,16 @@ class World:
 
     def check_tokens_gone(self) -> None:
         """Make sure that no machine that has joined has its token still, nor the cluster its Secret."""
-        for vm in self.cloud.all_vms():
-            if metadata.TOKEN in vm.items and ("Node", "", vm.name) in self.kube.objects:
+        for vm in self.cloud.machines():
+            if metadata.TOKEN in vm.metadata and ("Node", "", vm.name) in self.kube.objects:
                 self.stage.violate(f"machine {vm.name} has joined and keeps its token")
         if self.kube.all("Secret"):
             self.stage.violate("Secrets of tokens are left")
 
     # --- inside
 
-    def _boot(self, vm: Vm) -> None:
-        self.stage.after(self.stage.rng.uniform(1.0, 20.0), lambda: self.kube.join(vm))
-
-    def _runs(self, name: str) -> bool:
-        return any(vm.name == name and vm.status == "RUNNING" for vm in self.cloud.all_vms())
+    def _boot(self, machine: MachineView) -> None:
+        self.stage.after(self.stage.rng.uniform(1.0, 20.0), lambda: self.kube.join(machine.name))
 
     def _expire_tokens(self) -> None:
         self.kube.expire_tokens()
