@@ -55,7 +55,8 @@ def configure(level: str = "info", *, stream: TextIO | None = None, force_json: 
     ]
     renderers: list[Processor]
     if out.isatty() and not force_json:
-        renderers = [structlog.dev.ConsoleRenderer()]
+        # Where rich is installed, structlog would print the variables of each frame: tokens, and a whole cluster.
+        renderers = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     else:
         renderers = [
             structlog.processors.format_exc_info,

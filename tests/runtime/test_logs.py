@@ -171,6 +171,19 @@ def test_terminal_gets_words() -> None:
     assert lines(out)[0]["event"] == "node_pool.created"
 
 
+def test_a_traceback_on_a_terminal_shows_no_variables() -> None:
+    """They may be secrets, and with a cluster in them they take seconds."""
+    out = Terminal()
+    logs.configure("info", stream=out)
+    token = str(2**100)
+    try:
+        int(f"{len(token)} characters")
+    except ValueError:
+        structlog.get_logger("x").exception("call.crashed")
+    assert "ValueError: invalid literal" in out.getvalue()
+    assert token not in out.getvalue()
+
+
 def test_configure_twice_says_things_once() -> None:
     """A second configuration replaces the first."""
     first, second = io.StringIO(), io.StringIO()

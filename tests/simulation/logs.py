@@ -41,10 +41,11 @@ def told_to(stage: Stage) -> Iterator[None]:
         raise structlog.DropEvent
 
     level = logging.INFO if stage.recording else logging.ERROR
+    before = structlog.get_config()
     structlog.configure(
         processors=[take], wrapper_class=structlog.make_filtering_bound_logger(level), cache_logger_on_first_use=False
     )
     try:
         yield
     finally:
-        structlog.reset_defaults()
+        structlog.configure(**before)
