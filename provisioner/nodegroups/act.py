@@ -36,6 +36,7 @@ from provisioner.nodegroups.planning.calls import (
     SetMetadata,
 )
 from provisioner.nodegroups.planning.plan import Answer, Plan
+from provisioner.nodegroups.planning.snapshot import Snapshot
 from provisioner.nodegroups.planning.writes import EvictPod, Write, WriteAnswer, WriteFailure
 from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
 from provisioner.runtime.calls import Calls
@@ -75,6 +76,10 @@ class Actor:
     def __post_init__(self) -> None:
         """Begin with no call."""
         self.calls = Calls(self.on_answer)
+
+    def shown(self, snapshot: Snapshot) -> Snapshot:
+        """Return what decisions see of what there is: all of it, as it is."""
+        return snapshot
 
     def carry_out(self, plan: Plan) -> None:
         """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""

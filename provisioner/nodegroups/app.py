@@ -134,7 +134,8 @@ def build(
             leases=(LEASE_NAME,),
             clocks=kube.LeaseClocks(boot=lease_clock),
         )
-        if addresses.leader_elect
+        # A dry run may go on beside the one that leads.
+        if addresses.leader_elect and not settings.dry_run
         else None
     )
     clock = FollowedClock()
@@ -167,7 +168,7 @@ def build(
             kubernetes_version=settings.kubernetes_version,
         ),
         carrier=DryRun(actor=actor, clock=clock) if settings.dry_run else actor,
-        reporter=Reporter(recorder=recorder, metrics=metrics),
+        reporter=Reporter(recorder=recorder, metrics=metrics, dry_run=settings.dry_run),
         metrics=metrics,
         is_leader=(lambda: elector.is_leader) if elector is not None else _always,
         clock=clock,

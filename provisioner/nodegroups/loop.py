@@ -29,6 +29,9 @@ _log = structlog.get_logger(__name__)
 class Carrier(Protocol):
     """Who carries plans out, or says what that would be."""
 
+    def shown(self, snapshot: Snapshot) -> Snapshot:
+        """Return what decisions see of what there is."""
+
     def carry_out(self, plan: Plan) -> None:
         """Submit everything in a plan; returns at once."""
 
@@ -100,7 +103,7 @@ class Loop(RoundLoop):
             self.report(functools.partial(self.reporter.tell_answer, answer))
 
     def _decide(self) -> tuple[Snapshot, Plan]:
-        snapshot = take_snapshot(self.watches, self.cluster, self.carrier.live())
+        snapshot = self.carrier.shown(take_snapshot(self.watches, self.cluster, self.carrier.live()))
         started = self.monotonic()
         derived = self.last_plan.derived if self.last_plan is not None else None
         plan = decide(snapshot, self.memory, self.settings, self.clock(), derived)

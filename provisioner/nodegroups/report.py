@@ -62,6 +62,8 @@ class Reporter:
 
     recorder: Recorder
     metrics: Metrics
+    #: What is done is not done, and only the carrier says what that would be.
+    dry_run: bool = False
     #: By the key of the write that they tell of.
     _held: dict[str, tuple[Event, ...]] = field(default_factory=dict)
     #: What fails now, by key: the words that were told.
@@ -70,6 +72,9 @@ class Reporter:
 
     def tell(self, plan: Plan, snapshot: Snapshot) -> None:
         """Tell what one decision came to."""
+        self._measure(plan.memory, snapshot)
+        if self.dry_run:
+            return
         statuses = {write.meta.uid: write.key for write in plan.writes if isinstance(write, PatchStatus)}
         now: dict[str, list[Event]] = {}
         for event in plan.events:
@@ -81,10 +86,13 @@ class Reporter:
         open_writes = {key for key, each in plan.memory.writes.items() if each.answered_at is None}
         kept = {key: events for key, events in self._held.items() if key in open_writes}
         self._held = kept | {key: tuple(events) for key, events in now.items()}
-        self._measure(plan.memory, snapshot)
 
     def tell_answer(self, answer: Answer) -> None:
         """Tell how a call or a write ended."""
+        if self.dry_run and isinstance(answer, WriteAnswer):
+            return
+        if self.dry_run and isinstance(answer, CallAnswer) and isinstance(answer.call, Insert | Delete | SetMetadata):
+            return
         if isinstance(answer, WriteAnswer):
             self._tell_write(answer)
         elif answer.kept:

@@ -180,10 +180,12 @@ def test_probes_and_metrics_are_served() -> None:
 
 
 def test_a_dry_run_takes_the_place_of_the_actor(process: Process) -> None:
-    """Only where it is asked for."""
+    """Only where it is asked for. It leads without a Lease: another one may lead meanwhile."""
     assert isinstance(process.controller.loop.carrier, Actor)
     dry = Process(replace(SETTINGS, dry_run=True))
     assert isinstance(dry.controller.loop.carrier, DryRun)
+    assert dry.controller.elector is None
+    assert dry.controller.loop.is_leader()
     dry.end()
 
 

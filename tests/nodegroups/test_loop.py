@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from provisioner import kube
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.observe import take_snapshot
 from provisioner.nodegroups.planning.memory import Memory
 from tests.support.nodegroup_controller import NAMESPACE, World
 
@@ -336,17 +337,51 @@ def test_a_group_of_a_controller_without_memory_is_measured(ready: World) -> Non
 # --- a dry run ---
 
 
-def test_a_dry_run_changes_nothing_and_says_what_it_would() -> None:
-    """Of a group that is new: what comes first."""
+def actions_of(logs: list[Any]) -> list[str]:
+    """Return what was said that would be done; each is said once."""
+    actions = [line["action"] for line in logs if line["event"] == "dry_run.would"]
+    assert len(actions) == len(set(actions))
+    return actions
+
+
+def quiet(logs: list[Any]) -> bool:
+    """Whether nothing was told as if it had been done, or had failed."""
+    return not {line["event"] for line in logs} - {"dry_run.would"}
+
+
+def test_a_dry_run_changes_nothing_and_says_all_that_it_would() -> None:
+    """Of a group that is new: everything until its machines would be there."""
     world = World(dry_run=True)
     world.put_group()
     with capture_logs() as logs:
-        for _ in range(50):
-            world.round(after_seconds=10)
+        for _ in range(100):
+            world.round(after_seconds=5)
     assert (world.changes(), world.writes(), world.recorder.told) == ([], [], [])
-    actions = [line["action"] for line in logs if line["event"] == "dry_run.would"]
-    assert len(actions) == len(set(actions))
-    assert [each.partition(" to ")[0] for each in actions] == ["set the finalizers of TPUNodeGroup research/slice"]
+    assert quiet(logs)
+    digest = names.child_name(world.group().meta, Kind.WORKLOAD_POLICY).rpartition("-")[2]
+    base = "projects/research-project"
+    said = [each for each in actions_of(logs) if not each.startswith(("set the finalizers", "apply the device plugin"))]
+    assert sorted(said) == sorted(
+        [
+            f"create WorkloadPolicy research/slice-policy-{digest}",
+            f"create InstanceTemplate research/slice-template-{digest}",
+            f"create ManagedInstanceGroup research/slice-mig-{digest}",
+            f"create workload policy slice-policy-{digest} in {base}/regions/us-east5",
+            f"create instance template slice-template-{digest} in {base}/global",
+            f"create managed instance group slice-mig-{digest} in {base}/zones/us-east5-a with 4 machines",
+        ]
+    )
+
+
+def test_a_dry_run_forgets_what_has_changed() -> None:
+    """A group that is deleted before anything is there just goes; its pretended children with it."""
+    world = World(dry_run=True)
+    world.put_group()
+    for _ in range(20):
+        world.round(after_seconds=5)
+    world.kube.delete(world.path())
+    world.round(after_seconds=5)
+    assert world.loop.carrier.shown(take_snapshot(world.watches, world.loop.cluster)).policies == ()
 
 
 def test_a_dry_run_beside_a_group_that_is_there_reads_and_changes_nothing(ready: World) -> None:
@@ -361,6 +396,9 @@ def test_a_dry_run_beside_a_group_that_is_there_reads_and_changes_nothing(ready:
             ready.round(after_seconds=10)
     assert (ready.changes(), ready.writes()[before:]) == ([], [])
     assert ready.wire.sent != []
-    actions = [line["action"] for line in logs if line["event"] == "dry_run.would"]
+    assert quiet(logs)
+    actions = actions_of(logs)
     (manager,) = ready.state()[Kind.MANAGED_INSTANCE_GROUP.plural]
     assert f"delete ManagedInstanceGroup research/{manager}" in actions
+    assert f"delete managed instance group {manager} in projects/research-project/zones/us-east5-a" in actions
+    assert sum(each.startswith("cordon node") for each in actions) == 4

@@ -214,7 +214,7 @@ class World:
                 api=self.kube, clock=self.time, project=PROJECT, api_server="10.0.0.2:6443", kubernetes_version="1.31"
             ),
             carrier=DryRun(actor=self.actor, clock=self.time) if self.dry_run else self.actor,
-            reporter=Reporter(recorder=self.recorder, metrics=self.metrics),
+            reporter=Reporter(recorder=self.recorder, metrics=self.metrics, dry_run=self.dry_run),
             metrics=self.metrics,
             is_leader=lambda: self.leading,
             clock=self.time,
