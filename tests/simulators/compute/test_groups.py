@@ -295,6 +295,27 @@ def test_quotas_of_chips(make_compute: MakeCompute, model: str) -> None:
     assert compute.status()["isStable"]
 
 
+@pytest.mark.parametrize(
+    ("model", "runs"),
+    [
+        pytest.param("STANDARD", False, id="another slice on demand waits"),
+        pytest.param("SPOT", True, id="spot VMs have a quota of their own"),
+        pytest.param("RESERVATION_BOUND", True, id="a reservation has been counted before"),
+    ],
+)
+def test_chips_in_use_count_for_their_quota(make_compute: MakeCompute, model: str, runs: bool) -> None:
+    """Until a slice is deleted, its chips are missing to others of its region and model."""
+    compute = make_compute(quotas={"TPUS": 16}, reservations=RESERVED)
+    compute.slice()
+    compute.do("POST", TEMPLATES, template("second", model=model))
+    compute.do("POST", GROUPS, group("second", instanceTemplate="global/instanceTemplates/second"))
+    compute.pass_seconds(20)
+    assert compute.statuses("second") == (["RUNNING"] * 4 if runs else [""] * 4)
+    compute.do("DELETE", f"{GROUPS}/group")
+    compute.pass_seconds(20)
+    assert compute.statuses("second") == ["RUNNING"] * 4
+
+
 def test_a_delete_ends_when_all_vms_are_gone(compute: Compute) -> None:
     """VMs stop first; group and operation are there as long as VMs are."""
     compute.slice()

@@ -149,6 +149,8 @@ def test_organisation_policies(make_compute: MakeCompute) -> None:
     compute.slice()
     [error] = compute.status()["bulkInstanceOperation"]["lastProgressCheck"]["error"]["errors"]
     assert error["code"] == "CONDITION_NOT_MET"
+    [failed] = [item for item in compute.get(OPERATIONS)["items"] if "error" in item]
+    assert (failed["operationType"], failed["httpErrorStatusCode"]) == ("bulkInsert", 412)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +188,20 @@ def test_places_that_there_are(make_compute: MakeCompute, path: str, code: int, 
     status, answer = make_compute(project="proj", zones=["us-east5-a"])("GET", path)
     assert status == code
     assert text in str(answer)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("request_id_seconds", 60 * 60),
+        ("operations_kept_seconds", 14 * 24 * 60 * 60),
+        ("wait_seconds", 2 * 60),
+        ("rate_limit_code", 403),
+    ],
+)
+def test_defaults_are_what_the_documentation_says(name: str, value: float) -> None:
+    """Those that docs/simulator.md and docs/reality.md give."""
+    assert getattr(ComputeSettings(), name) == value
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from provisioner.simulators.compute.faults import Fault, FaultKind
 from tests.support.compute import (
     GROUPS,
     INSTANCES,
+    MARK,
     OPERATIONS,
     POLICIES,
     PROJECT,
@@ -251,8 +252,17 @@ def test_what_groups_do_is_listed_with_what_clients_do(make_compute: MakeCompute
     assert shown == [("bulkInsert", 503), ("insert", 200), ("insert", 503)]
     codes = {error["code"] for item in agents for error in item.get("error", {"errors": []})["errors"]}
     assert all(code.startswith("ZONE_RESOURCE_POOL_EXHAUSTED") for code in codes)
+    assert {operation.mark for operation in compute.world.all_operations()} == {MARK}
     assert [touch.method for touch in touches(compute.world)] == [
         "resourcePolicies.insert",
         "instanceTemplates.insert",
         *["instanceGroupManagers.insert"] * 2,
     ]
+
+
+def test_time_passes_for_who_looks_at_the_world(compute: Compute) -> None:
+    """Whoever asks the model itself sees what is due by then."""
+    compute("POST", TEMPLATES, template())
+    compute.clock.advance(2)
+    [operation] = compute.world.all_operations()
+    assert operation.is_done

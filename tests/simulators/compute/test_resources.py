@@ -110,6 +110,9 @@ def test_a_regional_template_is_another_one(compute: Compute) -> None:
         pytest.param({"networkInterfaces": []}, "At least one network interface", id="no network"),
         pytest.param({"tags": {"items": ["A b"]}}, "properties.tags.items", id="a bad tag"),
         pytest.param({"labels": {"A": "b"}}, "Not a label", id="a bad label"),
+        pytest.param({"labels": {"a": "B"}}, "Not a label", id="a bad value of a label"),
+        pytest.param({"labels": {"a": 1}}, "Invalid value at 'properties.labels'", id="a number for a label"),
+        pytest.param({"labels": ["a"]}, "Invalid value at 'properties.labels'", id="a list of labels"),
         pytest.param({"serviceAccounts": [{}, {}]}, "At most one service account", id="two service accounts"),
         pytest.param({"metadata": {"items": [{"key": "a b"}]}}, "[a-zA-Z0-9-_]{1,127}", id="a bad key"),
         pytest.param({"metadata": {"items": [{"key": "a"}, {"key": "a"}]}}, "duplicate keys", id="a key twice"),
@@ -135,7 +138,15 @@ def test_a_regional_template_is_another_one(compute: Compute) -> None:
             {"model": "RESERVATION_BOUND", "reservationAffinity": {}}, "specific reservation", id="bound to nothing"
         ),
         pytest.param(
-            {"model": "FLEX_START", "scheduling": {"maxRunDuration": {"seconds": 1}}}, "from 600 to", id="a short run"
+            {"model": "FLEX_START", "scheduling": {"maxRunDuration": {"seconds": 599}}}, "from 600 to", id="a short run"
+        ),
+        pytest.param(
+            {"model": "FLEX_START", "scheduling": {"maxRunDuration": {"seconds": 604_801}}},
+            "to 604800",
+            id="a long run",
+        ),
+        pytest.param(
+            {"scheduling": {"maxRunDuration": {"seconds": 10_368_001}}}, "from 30 to 10368000", id="four months"
         ),
         pytest.param({"model": "FLEX_START", "scheduling": {"maxRunDuration": None}}, "Required", id="an endless run"),
         pytest.param({"scheduling": {"maxRunDuration": {"seconds": 60}}}, "Required with a run", id="no action"),
