@@ -170,6 +170,9 @@ def _wanted_pod(raw: object, nodes: kube.Watch[Node]) -> Pod | None:
         return None
     if pod.chips or tolerates_tpu_nodes(raw):
         return pod
+    if not nodes.synced:
+        # Of a group's node or not: nobody knows yet, and nobody will ask again.
+        return pod
     # It was there before the taint.
     node = nodes.records().get(("", pod.node))
     return pod if node is not None and names.GROUP_NAME in node.labels else None

@@ -120,8 +120,8 @@ class World:
         return found is not None and found.value == token
 
     def _register(self, name: str, labels: dict[str, str]) -> None:
-        taint = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
-        spec = {"providerID": f"gce://{PROJECT}/us-east5-a/{name}", "taints": [taint]}
+        # Without the taint, as from a user's own template.
+        spec = {"providerID": f"gce://{PROJECT}/us-east5-a/{name}"}
         self.admin.create(
             collection_path("nodes"),
             {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": spec},
@@ -170,6 +170,8 @@ def test_from_nothing_to_nothing_left(world: World) -> None:
     assert "4/4" in shown
     wait_for(lambda: world.admin.get(_SECRETS)["items"] == [], what="the tokens are deleted", seconds=_PATIENCE_SECONDS)
     wait_for(lambda: world.indexes() == ["0", "1", "2", "3"], what="each node has its number")
+    taint = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
+    assert all(taint in raw["spec"]["taints"] for raw in world.nodes())
     version = world.admin.get(_PLUGIN)["metadata"]["annotations"][VERSION]
 
     world.stop()

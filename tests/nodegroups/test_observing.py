@@ -174,6 +174,18 @@ def test_which_pods_are_kept(world: World, parts: dict[str, Any], kept: bool) ->
     assert bool(world.watches.pods.records()) is kept
 
 
+def test_a_pod_that_is_seen_before_its_node_is_kept(world: World) -> None:
+    """Else it would be missed as long as nothing of it changes."""
+    world.put_node()
+    world.put_pod(chips=0)
+    world.put_pod("elsewhere", "other", chips=0)
+    world.step("pods")
+    assert {pod.name for pod in world.snapshot().pods} == {"train-0", "other"}
+    world.step("nodes")
+    world.play("pods", event("MODIFIED", raw_pod_on("elsewhere", "other", chips=0)))
+    assert {pod.name for pod in world.snapshot().pods} == {"train-0"}
+
+
 def test_pods_of_daemon_sets_are_not_even_sent(world: World) -> None:
     """They are most pods of a cluster of many nodes."""
     world.step()
