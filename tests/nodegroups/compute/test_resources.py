@@ -168,6 +168,14 @@ def test_a_users_template_that_says_nothing_of_scheduling_is_known_for_that() ->
     assert not resources.template_of({"name": "t", "properties": {"machineType": "m"}}).has_scheduling
 
 
+@pytest.mark.parametrize(
+    ("raw", "want"),
+    [(7, 7), ("7", 7), ("9" * 20, int("9" * 20)), ("9" * 21, 0), ("²", 0), ("seven", 0), ("", 0), (True, 0), (7.0, 0)],
+)
+def test_a_number_may_be_a_text(raw: object, want: int) -> None:
+    assert resources.manager_of({"targetSize": raw}).target_size == want
+
+
 def test_a_disk_that_is_not_booted_from_is_no_boot_disk() -> None:
     disks = [{"initializeParams": {"diskSizeGb": "10"}}, {"boot": "yes"}]
 
@@ -271,6 +279,12 @@ def test_a_machine_is_read_with_its_metadata() -> None:
             True,
             FailureKind.QUOTA,
             id="it has failed by a code",
+        ),
+        pytest.param(
+            {"status": "DONE", "operationType": "insert", "error": {"errors": [{"code": "RESOURCE_NOT_FOUND"}]}},
+            True,
+            FailureKind.INVALID,
+            id="an insert that named what is not there",
         ),
         pytest.param(
             {"status": "DONE", "operationType": "delete", "httpErrorStatusCode": 404, "httpErrorMessage": "NOT FOUND"},
