@@ -10,11 +10,11 @@ answer came is sent again; reading twice does no harm.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 import httptools
 import msgspec
@@ -25,17 +25,19 @@ from provisioner.kube.protocol import ANSWER_BYTES, Api, JsonObject, Timeouts
 from provisioner.kube.route import Route
 from provisioner.kube.wire import decode_object, error_of
 
-#: Connections, or threads, at once: the API server's own bounds are higher.
-_AT_ONCE = 64
-#: Larger answers are decoded in a thread: they take more than a millisecond.
+#: Connections, or threads, at once: far more than a process can use, and few enough that the largest objects fit.
+_AT_ONCE = 16
+#: Larger answers take more than a millisecond to decode, and decoded up to thirty times their size.
 _LARGE_BYTES = 64 * 1024
 
 
-class Read(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
     """An object, as it was after it had been asked for."""
 
-    object: JsonObject
-    #: It is small enough that whatever reads all of it takes no time.
+    #: Decodes it, unless it is already; raises ClusterError.
+    load: Callable[[], JsonObject]
+    #: It is small, and decoded: whatever reads all of it takes no time. Of others best one is loaded at a time.
     small: bool
 
 
@@ -65,8 +67,9 @@ class InThreads:
     async def read(self, path: str, timeouts: Timeouts) -> Read:
         """Return one object."""
         get = partial(self._api.get, path, timeouts=timeouts)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, get)
         # Nobody has counted its bytes.
-        return Read(await asyncio.get_running_loop().run_in_executor(self._threads, get), small=False)
+        return Read(load=lambda: found, small=False)
 
     def close(self) -> None:
         """Let the threads end."""
@@ -87,9 +90,13 @@ class Direct:
         what = f"GET {path}"
         async with self._places:
             answer = await self._exchange(what, path, timeouts)
-        if len(answer.body) > _LARGE_BYTES:
-            return Read(await asyncio.to_thread(_object_of, what, answer), small=False)
-        return Read(_object_of(what, answer), small=True)
+        body = bytes(answer.body)
+        if not 200 <= answer.status < 300:
+            raise error_of(what, answer, body)
+        if len(body) > _LARGE_BYTES:
+            return Read(load=lambda: _decoded(what, body), small=False)
+        found = _decoded(what, body)
+        return Read(load=lambda: found, small=True)
 
     def close(self) -> None:
         """End the connections that nobody uses."""
@@ -276,10 +283,7 @@ class _Connection(asyncio.Protocol):
         self._transport.abort()
 
 
-def _object_of(what: str, answer: _Answer) -> JsonObject:
-    body = bytes(answer.body)
-    if not 200 <= answer.status < 300:
-        raise error_of(what, answer, body)
+def _decoded(what: str, body: bytes) -> JsonObject:
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

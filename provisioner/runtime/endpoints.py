@@ -47,6 +47,8 @@ class Work:
     answer: Callable[[], Content]
     #: It takes a millisecond or two at most, and is done in the event loop; otherwise in a thread.
     quick: bool
+    #: It takes much memory: one at a time, among large bodies.
+    large: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +170,7 @@ class _App:
             work = await later.wait()
         if work.quick:
             return work.answer()
-        async with self._small.place():
+        async with (self._large if work.large else self._small).place():
             return await self._in_thread(work.answer)
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from provisioner.admission.review import Judgement
+from provisioner.admission.review import Answer, Judgement
 from provisioner.environment import OwnerKey
 from provisioner.environment.review import OwnerError, Rest
 from provisioner.kube import errors
@@ -38,9 +38,10 @@ class Owners:
         except OwnerError as error:
             why = str(error)
             return Judgement(judge=lambda: rest.without(why))
-        owner = read.object if read is not None else None
-        quick = (read is None or read.small) and not rest.is_long(owner)
-        return Judgement(judge=lambda: rest.judge(owner), quick=quick)
+        if read is not None and not read.small:
+            return Judgement(judge=lambda: _loaded(rest, read), quick=False, large=True)
+        owner = read.load() if read is not None else None
+        return Judgement(judge=lambda: rest.judge(owner), quick=not rest.is_long(owner))
 
     async def read(self, key: OwnerKey) -> Read | None:
         """Return an object, None where there is none; OwnerError where that cannot be told."""
@@ -92,3 +93,10 @@ class Owners:
             return OwnerError(str(error))
         except Exception as error:  # noqa: BLE001 - it is raised again by whoever waits
             return error
+
+
+def _loaded(rest: Rest, read: Read) -> Answer:
+    try:
+        return rest.judge(read.load())
+    except errors.ClusterError as error:
+        return rest.without(str(error))

@@ -19,7 +19,7 @@ from provisioner.admission.keys import load, make_keys
 from provisioner.kube import errors, reader
 from provisioner.kube.api import KubeApi, connect
 from provisioner.kube.protocol import Timeouts
-from provisioner.kube.reader import Direct, InThreads, Read, reader_of
+from provisioner.kube.reader import Direct, InThreads, Reader, reader_of
 from tests.support.kube import FakeKube
 from tests.support.kubeconfig import write_kubeconfig
 
@@ -96,13 +96,19 @@ def play(server: Server, folder: Path, scene: Callable[[Direct], Awaitable[None]
     asyncio.run(run())
 
 
+async def read(direct: Reader, timeouts: Timeouts) -> tuple[Any, bool]:
+    """Return what is read, and whether it is small."""
+    found = await direct.read(PATH, timeouts)
+    return found.load(), found.small
+
+
 def test_a_read_carries_credentials_and_a_name_and_keeps_its_connection(tmp_path: Path) -> None:
     """Three reads, one connection."""
     server = Server([answer(), answer(), answer()])
 
     async def scene(direct: Direct) -> None:
         for _ in range(3):
-            assert await direct.read(PATH, LONG) == Read(TRAIN, small=True)
+            assert await read(direct, LONG) == (TRAIN, True)
 
     play(server, tmp_path, scene, user={"token": "secret"})
     assert server.connections == 1
@@ -122,8 +128,8 @@ def test_reads_at_once_have_connections_of_their_own_up_to_a_bound(
     server = Server([answer()] * 20)
 
     async def scene(direct: Direct) -> None:
-        found = await asyncio.gather(*(direct.read(PATH, LONG) for _ in range(20)))
-        assert found == [Read(TRAIN, small=True)] * 20
+        found = await asyncio.gather(*(read(direct, LONG) for _ in range(20)))
+        assert found == [(TRAIN, True)] * 20
 
     play(server, tmp_path, scene)
     assert server.connections == 4
@@ -139,7 +145,7 @@ def test_a_kept_connection_that_was_closed_meanwhile_costs_nothing(tmp_path: Pat
         await asyncio.gather(*(direct.read(PATH, LONG) for _ in range(kept)))
         # It does not know yet that they are closed.
         assert len(direct._idle) == kept
-        assert await direct.read(PATH, LONG) == Read(TRAIN, small=True)
+        assert await read(direct, LONG) == (TRAIN, True)
 
     play(server, tmp_path, scene)
     assert server.connections == kept + 1
@@ -166,9 +172,9 @@ def test_an_answer(tmp_path: Path, sent: bytes, want: Any, again: int) -> None:
 
     async def scene(direct: Direct) -> None:
         found = await direct.read(PATH, LONG)
-        assert found.object["a"] == "\ud800" if want is None else found.object == want
+        assert found.load()["a"] == "\ud800" if want is None else found.load() == want
         assert found.small == (len(sent) < 1000)
-        assert await direct.read(PATH, LONG) == Read(TRAIN, small=True)
+        assert await read(direct, LONG) == (TRAIN, True)
 
     play(server, tmp_path, scene)
     assert server.connections == again
@@ -202,7 +208,23 @@ def test_a_failure_has_its_error(
         with pytest.raises(want, match=words) as caught:
             await direct.read(PATH, SHORT if script == [None] else LONG)
         assert words == STATUS["message"] or PATH in str(caught.value) or want is errors.Malformed
-        assert await direct.read(PATH, LONG) == Read(TRAIN, small=True)
+        assert await read(direct, LONG) == (TRAIN, True)
+
+    play(server, tmp_path, scene)
+
+
+def test_a_large_answer_that_is_no_object_is_told_when_it_is_loaded(tmp_path: Path) -> None:
+    """Nobody else waits while it is decoded."""
+    server = Server([answer(b"[" + b"1," * 100_000), answer({"message": "x" * 100_000}, "403 Forbidden")])
+
+    async def scene(direct: Direct) -> None:
+        found = await direct.read(PATH, LONG)
+        assert not found.small
+        with pytest.raises(errors.Malformed, match="is not JSON"):
+            found.load()
+        # What is refused is told at once, whatever its size.
+        with pytest.raises(errors.Forbidden):
+            await direct.read(PATH, LONG)
 
     play(server, tmp_path, scene)
 
@@ -227,7 +249,7 @@ def test_a_server_that_hangs_costs_its_time_only_once(tmp_path: Path) -> None:
         await asyncio.gather(*(direct.read(PATH, LONG) for _ in range(2)))
         with pytest.raises(errors.Unavailable):
             await direct.read(PATH, SHORT)
-        assert await direct.read(PATH, SHORT) == Read(TRAIN, small=True)
+        assert await read(direct, SHORT) == (TRAIN, True)
 
     play(server, tmp_path, scene)
     assert server.connections == 3
@@ -273,8 +295,8 @@ def test_the_server_is_verified(tmp_path: Path, name: str, *, trusted: bool, wor
                 with pytest.raises(errors.Unavailable, match=words):
                     await direct.read(PATH, LONG)
             else:
-                assert await direct.read(PATH, LONG) == Read(TRAIN, small=True)
-                assert await direct.read(PATH, LONG) == Read(TRAIN, small=True)
+                assert await read(direct, LONG) == (TRAIN, True)
+                assert await read(direct, LONG) == (TRAIN, True)
             direct.close()
             await asyncio.sleep(0.01)
 
@@ -343,7 +365,7 @@ def test_reads_in_threads(tmp_path: Path) -> None:
 
     async def run() -> None:
         found = await in_threads.read(PATH, LONG)
-        assert found.object["metadata"]["name"] == "train"
+        assert found.load()["metadata"]["name"] == "train"
         assert not found.small
         with pytest.raises(errors.NotFound):
             await in_threads.read(f"{PATH}-2", LONG)

@@ -223,6 +223,39 @@ def test_nobody_waits_for_what_is_slower(monkeypatch: pytest.MonkeyPatch):
     asyncio.run(play())
 
 
+def test_what_takes_much_memory_is_done_one_at_a_time():
+    """Large bodies, and what is large when it comes later; whatever is small goes on."""
+    go_on, running, most = threading.Event(), [], []
+
+    def slow() -> Content:
+        running.append(1)
+        most.append(len(running))
+        go_on.wait(20)
+        running.pop()
+        return DONE
+
+    async def wait() -> Work:
+        return Work(answer=slow, quick=False, large=True)
+
+    paths = [
+        Endpoint(path="/large", begin=lambda _body, _since: slow()),
+        Endpoint(path="/later", begin=lambda _body, _since: Later(wait=wait), quick=True),
+        Endpoint(path="/small", begin=lambda _body, _since: DONE),
+    ]
+
+    async def play() -> None:
+        async with serving(*paths) as respond:
+            many = [asyncio.ensure_future(respond("/large", LARGE))]
+            many += [asyncio.ensure_future(respond("/later")) for _ in range(6)]
+            await settle()
+            assert await respond("/small") == (200, b"done")
+            go_on.set()
+            assert {status for status, _ in await asyncio.gather(*many)} == {200}
+
+    asyncio.run(play())
+    assert most == [1] * 7
+
+
 @pytest.mark.parametrize(
     ("method", "path", "headers", "status"),
     [

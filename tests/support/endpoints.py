@@ -29,7 +29,8 @@ class Reads:
 
     async def read(self, path: str, timeouts: Timeouts) -> Read:
         """Return one object."""
-        return Read(self._api.get(path, timeouts=timeouts), small=True)
+        found = self._api.get(path, timeouts=timeouts)
+        return Read(load=lambda: found, small=True)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -175,7 +175,7 @@ def test_who_needs_no_owner_does_not_wait_while_the_api_server_hangs():
             hanging = [
                 threads.submit(post, webhook, bundle(kube), review(**ASKING, ownerReferences=[each])) for each in owners
             ]
-            wait_for(lambda: kube.waiting == 30)
+            wait_for(lambda: kube.waiting == 16)
             alone = review(annotations={"tpu-provisioner.cloud.google.com/inject": "disabled"})
             assert post(webhook, bundle(kube), alone)[0] == 200
             assert not any(each.done() for each in hanging)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from provisioner.environment import OwnerKey
-from provisioner.environment.review import OwnerError
+from provisioner.admission.review import Judgement, Request
+from provisioner.environment import Injection, OwnerKey, Settings
+from provisioner.environment.review import OwnerError, Rest, judge_pod
 from provisioner.kube import errors
 from provisioner.kube.protocol import Timeouts
 from provisioner.kube.reader import Read
@@ -30,7 +31,8 @@ class World:
         self.owners = Owners(self)
 
     async def read(self, path: str, timeouts: Timeouts) -> Read:
-        found = Read({"replicas": self.replicas}, small=True)
+        raw = {"replicas": self.replicas}
+        found = Read(load=lambda: raw, small=True)
         future: asyncio.Future[Read] = asyncio.get_running_loop().create_future()
         self.reads.append((path, future))
         await future
@@ -43,7 +45,7 @@ class World:
         """End a read."""
         future = self.reads[number][1]
         if error is None:
-            future.set_result(Read({}, small=True))
+            future.set_result(Read(load=dict, small=True))
         else:
             future.set_exception(error)
 
@@ -70,7 +72,7 @@ def play(scene: Callable[[World], Awaitable[None]]) -> None:
 
 def replicas(read: Read | None) -> int:
     assert read is not None
-    return int(read.object["replicas"])
+    return int(read.load()["replicas"])
 
 
 def test_who_asks_together_shares_a_read_and_who_comes_later_gets_a_later_one():
@@ -223,6 +225,59 @@ def test_who_leaves_takes_nobody_along():
         assert await third is not None
 
     play(scene)
+
+
+POD: dict[str, Any] = {
+    "metadata": {
+        "name": "train-3",
+        "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "u", "controller": True}
+        ],
+    },
+    "spec": {"containers": [{"resources": {"limits": {"google.com/tpu": "4"}}}]},
+}
+
+
+def judgement(read: Read) -> Judgement:
+    """Return what there is to do for a pod once its owner was read."""
+
+    class Known:
+        async def read(self, path: str, timeouts: Timeouts) -> Read:
+            return read
+
+        def close(self) -> None:
+            """Nothing is held."""
+
+    request = Request(operation="CREATE", kind="Pod", namespace="ml", object=POD)
+    rest = judge_pod(request, Settings(injection=Injection.ALL))
+    assert isinstance(rest, Rest)
+    return asyncio.run(Owners(Known()).finish(rest))
+
+
+def owner_of(replicas: int) -> dict[str, Any]:
+    return {"metadata": {"uid": "u"}, "spec": {"replicas": replicas, "serviceName": "s"}}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "small", "quick", "large"),
+    [
+        pytest.param(8, True, True, False, id="a small owner of few pods"),
+        pytest.param(2000, True, False, False, id="a small owner of many pods"),
+        pytest.param(8, False, False, True, id="a large owner"),
+    ],
+)
+def test_what_takes_time_or_memory_is_said(replicas: int, *, small: bool, quick: bool, large: bool):
+    found = judgement(Read(load=lambda: owner_of(replicas), small=small))
+    assert (found.quick, found.large) == (quick, large)
+    assert found.judge().patch
+
+
+def test_a_large_owner_that_cannot_be_read_is_told():
+    def load() -> dict[str, Any]:
+        raise errors.Malformed("it is not JSON")
+
+    (told,) = judgement(Read(load=load, small=False)).judge().warnings
+    assert "StatefulSet ml/train could not be read (it is not JSON)" in told
 
 
 def test_a_name_that_is_none_is_told():
