@@ -1,0 +1,317 @@
+"""What people are told: each answer in one line, what lasts once, Events when their status is written, few labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from provisioner.model.capacity import Failure, FailureKind, OperationName, Taint
+from provisioner.model.workloads import ObjectRef
+from provisioner.nodegroups.api.types import (
+    Condition,
+    ConditionStatus,
+    Kind,
+    OperationType,
+    ResourceStatus,
+    TpuNodeGroup,
+    TpuNodeGroupSpec,
+    TpuNodeGroupStatus,
+    WorkloadPolicy,
+    WorkloadPolicySpec,
+)
+from provisioner.nodegroups.compute.records import Operation, Template
+from provisioner.nodegroups.dry_run import words_of_call, words_of_write
+from provisioner.nodegroups.metrics import Metrics
+from provisioner.nodegroups.planning.calls import (
+    Call,
+    CallAnswer,
+    Delete,
+    Insert,
+    ListMachines,
+    Poll,
+    Read,
+    ReadMachine,
+    SetMetadata,
+)
+from provisioner.nodegroups.planning.memory import Memory, OpenWrite
+from provisioner.nodegroups.planning.plan import Event, Plan
+from provisioner.nodegroups.planning.snapshot import Cluster, Snapshot
+from provisioner.nodegroups.planning.writes import (
+    ApplyDevicePlugin,
+    CreateChild,
+    CreateToken,
+    DeleteChild,
+    DeleteDevicePlugin,
+    DeleteNode,
+    DeleteToken,
+    EvictPod,
+    PatchNode,
+    PatchStatus,
+    SetFinalizers,
+    Write,
+    WriteAnswer,
+    WriteFailure,
+)
+from provisioner.nodegroups.report import Reporter
+from tests.support.clock import NOW
+from tests.support.controller import FakeRecorder
+from tests.support.nodegroup_world import a_machine, meta, target
+
+POLICY, TEMPLATE, MIG = Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE, Kind.MANAGED_INSTANCE_GROUP
+SECRET = "abcdef.0123456789abcdef"
+INSERT = Insert(
+    target=target(TEMPLATE), resource=Template(name="slice", machine_type="ct6e-standard-4t"), attempt=1, request_id="r"
+)
+DELETE = Delete(target=target(MIG), attempt=1, request_id="d")
+POLL = Poll(target=target(MIG), operation=OperationName("operation-1"), type=OperationType.CREATE)
+METADATA = SetMetadata(
+    target=target(MIG), machine=a_machine(), items={"kubeadm-join-token": SECRET}, fingerprint="f", request_id="m"
+)
+READ = Read(target=target(POLICY))
+STATUS = PatchStatus(kind=Kind.TPU_NODE_GROUP, meta=meta(), old=TpuNodeGroupStatus(), new=TpuNodeGroupStatus())
+REMOVE = DeleteNode(name="m-0", uid="u")
+EVENT = Event(
+    object=ObjectRef(kind="TPUNodeGroup", api_version="v1", namespace="research", name="slice", uid="u1"),
+    reason="Provisioned",
+    message="4/4 nodes are ready",
+)
+
+
+@pytest.fixture
+def reporter() -> Reporter:
+    """Give one that has told nothing."""
+    return Reporter(recorder=FakeRecorder(), metrics=Metrics(version="test"))
+
+
+def told(reporter: Reporter, answer: CallAnswer | WriteAnswer) -> list[tuple[str, str]]:
+    """Return level and event of the lines for an answer."""
+    with capture_logs() as logs:
+        reporter.tell_answer(answer)
+    assert SECRET not in str(logs)
+    return [(line["log_level"], line["event"]) for line in logs]
+
+
+def answered(call: Call, **parts: Any) -> CallAnswer:
+    """Return an answer."""
+    return CallAnswer(call=call, asked_at=NOW, at=NOW, **parts)
+
+
+def failed(call: Call, kind: FailureKind = FailureKind.PERMISSION, message: str = "no") -> CallAnswer:
+    """Return an answer that says no."""
+    return answered(call, failure=Failure(kind=kind, message=message))
+
+
+def operation(*, done: bool = False, failure: Failure | None = None) -> Operation:
+    """Return an operation."""
+    return Operation(name=OperationName("operation-1"), scope=target(MIG).scope, done=done, failure=failure)
+
+
+def refused(write: Write, failure: WriteFailure, message: str = "no") -> WriteAnswer:
+    """Return the answer to a write that failed."""
+    return WriteAnswer(write=write, at=NOW, failure=failure, message=message)
+
+
+_STOCKOUT = Failure(kind=FailureKind.STOCKOUT, message="none left")
+
+
+@pytest.mark.parametrize(
+    ("answer", "want"),
+    [
+        pytest.param(answered(INSERT, result=operation()), ("info", "resource.create_accepted"), id="a create"),
+        pytest.param(failed(INSERT), ("warning", "resource.create_failed"), id="a create that is refused"),
+        pytest.param(
+            failed(INSERT, FailureKind.ALREADY_EXISTS), ("info", "call.postponed"), id="a create of what is there"
+        ),
+        pytest.param(answered(DELETE, result=operation()), ("info", "resource.delete_accepted"), id="a delete"),
+        pytest.param(answered(DELETE), ("info", "resource.gone"), id="a delete of what is gone"),
+        pytest.param(failed(DELETE), ("warning", "resource.delete_failed"), id="a delete that is refused"),
+        pytest.param(answered(DELETE, kept="work"), ("warning", "resource.delete_kept"), id="a delete that is kept"),
+        pytest.param(answered(POLL, result=operation(done=True)), ("info", "operation.done"), id="an end"),
+        pytest.param(
+            answered(POLL, result=operation(done=True, failure=_STOCKOUT)),
+            ("warning", "operation.failed"),
+            id="a bad end",
+        ),
+        pytest.param(failed(POLL), ("warning", "compute.read_failed"), id="an operation that cannot be read"),
+        pytest.param(answered(METADATA, result=operation()), ("info", "machine.metadata_set"), id="metadata"),
+        pytest.param(failed(METADATA), ("warning", "machine.metadata_failed"), id="metadata that is refused"),
+        pytest.param(
+            failed(METADATA, FailureKind.OPERATION_IN_THE_WAY), ("info", "call.postponed"), id="metadata of another"
+        ),
+        pytest.param(failed(READ), ("warning", "compute.read_failed"), id="a read"),
+        pytest.param(WriteAnswer(write=REMOVE, at=NOW), ("info", "object.written"), id="a write"),
+        pytest.param(WriteAnswer(write=STATUS, at=NOW), ("debug", "object.written"), id="a status"),
+        pytest.param(refused(REMOVE, WriteFailure.CONFLICT), ("info", "write.postponed"), id="an object that changed"),
+        pytest.param(refused(REMOVE, WriteFailure.NOT_NOW), ("info", "write.postponed"), id="a disruption budget"),
+        pytest.param(refused(REMOVE, WriteFailure.REFUSED), ("warning", "write.refused"), id="a right that lacks"),
+        pytest.param(refused(REMOVE, WriteFailure.UNAVAILABLE), ("warning", "write.failed"), id="no answer"),
+    ],
+)
+def test_an_answer_is_told_in_one_line(
+    reporter: Reporter, answer: CallAnswer | WriteAnswer, want: tuple[str, str]
+) -> None:
+    """And never with what metadata says."""
+    assert told(reporter, answer) == [want]
+
+
+@pytest.mark.parametrize(
+    "call", [READ, ListMachines(target=target(MIG)), POLL, ReadMachine(target=target(MIG), machine=a_machine())]
+)
+def test_what_is_read_shows_in_what_follows_from_it(reporter: Reporter, call: Call) -> None:
+    """Lines for each read would drown the others."""
+    assert told(reporter, answered(call)) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "good"),
+    [
+        pytest.param(failed(READ), answered(READ), id="a read"),
+        pytest.param(failed(INSERT), answered(INSERT, result=operation()), id="a create"),
+        pytest.param(answered(DELETE, kept="work"), answered(DELETE), id="a delete that is kept"),
+        pytest.param(refused(REMOVE, WriteFailure.REFUSED), WriteAnswer(write=REMOVE, at=NOW), id="a write"),
+    ],
+)
+def test_what_lasts_is_told_once(
+    reporter: Reporter, bad: CallAnswer | WriteAnswer, good: CallAnswer | WriteAnswer
+) -> None:
+    """In other words it is told again, and so it is after it was over."""
+    assert len(told(reporter, bad)) == 1
+    assert told(reporter, bad) == []
+    if isinstance(bad, WriteAnswer):
+        other: CallAnswer | WriteAnswer = replace(bad, message="other words")
+    elif bad.kept:
+        other = replace(bad, kept="other work")
+    else:
+        other = failed(bad.call, message="other words")
+    assert len(told(reporter, other)) == 1
+    told(reporter, good)
+    assert len(told(reporter, bad)) == 1
+
+
+def tell(
+    reporter: Reporter, *events: Event, open_writes: tuple[Write, ...] = (), writes: tuple[Write, ...] = ()
+) -> list[str]:
+    """Tell a plan; return the reasons of all Events so far."""
+    opened = {write.key: OpenWrite(write=write, seen="", since=NOW) for write in (*open_writes, *writes)}
+    plan = Plan(memory=Memory(writes=opened), writes=writes, events=events)
+    reporter.tell(plan, Snapshot(cluster=Cluster(uid="c")))
+    return reasons(reporter)
+
+
+def reasons(reporter: Reporter) -> list[str]:
+    """Return the reasons of all Events so far."""
+    recorder = reporter.recorder
+    assert isinstance(recorder, FakeRecorder)
+    return [each.reason for each in recorder.told]
+
+
+def test_an_event_without_a_status_is_told_at_once(reporter: Reporter) -> None:
+    """There is nothing to wait for."""
+    assert tell(reporter, EVENT) == ["Provisioned"]
+    assert tell(reporter, EVENT, writes=(REMOVE,)) == ["Provisioned", "Provisioned"]
+
+
+def test_an_event_of_a_status_waits_for_it(reporter: Reporter) -> None:
+    """Over rounds in which it is still being written."""
+    assert tell(reporter, EVENT, writes=(STATUS,)) == []
+    assert tell(reporter, open_writes=(STATUS,)) == []
+    reporter.tell_answer(WriteAnswer(write=STATUS, at=NOW))
+    assert reasons(reporter) == ["Provisioned"]
+    reporter.tell_answer(WriteAnswer(write=STATUS, at=NOW))
+    assert reasons(reporter) == ["Provisioned"]
+
+
+def test_an_event_of_a_status_that_is_refused_is_forgotten(reporter: Reporter) -> None:
+    """It comes again with the next one."""
+    tell(reporter, EVENT, writes=(STATUS,))
+    reporter.tell_answer(refused(STATUS, WriteFailure.CONFLICT))
+    reporter.tell_answer(WriteAnswer(write=STATUS, at=NOW))
+    assert reasons(reporter) == []
+
+
+def test_an_event_of_a_status_that_is_lost_is_forgotten(reporter: Reporter) -> None:
+    """Nobody will say whether it was written."""
+    tell(reporter, EVENT, writes=(STATUS,))
+    tell(reporter)
+    reporter.tell_answer(WriteAnswer(write=STATUS, at=NOW))
+    assert reasons(reporter) == []
+
+
+def a_group(reason: str, **parts: Any) -> TpuNodeGroup:
+    """Return a group with a condition."""
+    conditions = (Condition(type="Ready", status=ConditionStatus.FALSE, reason=reason),) if reason else ()
+    status = TpuNodeGroupStatus(conditions=conditions, node_count=4)
+    spec = TpuNodeGroupSpec(project="p", node_location="us-east5-a")
+    return TpuNodeGroup(meta=meta(**parts), spec=spec, status=status)
+
+
+def test_labels_are_few_whatever_objects_say(reporter: Reporter) -> None:
+    """A reason that is none of ours, as gke-labs/tpu-operator or a user may have written it, is no label."""
+    groups = (a_group("Ready"), a_group("Whatever"), a_group("Else"), a_group(""), a_group("Ready", deleted_at=NOW))
+    reporter.tell(Plan(memory=Memory()), Snapshot(cluster=Cluster(uid="c"), groups=groups))
+    text = reporter.metrics.exposition().decode()
+    for line in (
+        'groups{reason="Ready"} 2.0',
+        'groups{reason="Unknown"} 3.0',
+        "nodes_wanted 16.0",
+        "cluster_known 0.0",
+    ):
+        assert f"tpu_provisioner_nodegroups_{line}" in text
+    assert "Whatever" not in text
+
+
+def test_a_dry_run_tells_no_more_than_what_was_read() -> None:
+    """What was not done was neither done nor refused."""
+    reporter = Reporter(recorder=FakeRecorder(), metrics=Metrics(version="test"), dry_run=True)
+    assert tell(reporter, EVENT) == []
+    for answer in (failed(INSERT), failed(METADATA), refused(REMOVE, WriteFailure.REFUSED)):
+        assert told(reporter, answer) == []
+    assert told(reporter, failed(READ)) == [("warning", "compute.read_failed")]
+
+
+CHILD = WorkloadPolicy(
+    meta=meta("policy"), spec=WorkloadPolicySpec(project="p", region="us-east5", accelerator_topology="4x4")
+)
+NODE = PatchNode(name="m-0", uid="u", resource_version="7", labels={})
+
+
+@pytest.mark.parametrize(
+    ("write", "want"),
+    [
+        (CreateChild(kind=POLICY, child=CHILD), "create WorkloadPolicy research/policy"),
+        (DeleteChild(kind=POLICY, meta=CHILD.meta), "delete WorkloadPolicy research/policy"),
+        (
+            SetFinalizers(kind=POLICY, meta=CHILD.meta, finalizers=()),
+            "set the finalizers of WorkloadPolicy research/policy to none",
+        ),
+        (PatchStatus(kind=POLICY, meta=CHILD.meta, old=ResourceStatus(), new=ResourceStatus()), ""),
+        (
+            replace(NODE, labels={"a": "b"}, taints=(Taint(key="k", value="", effect="NoSchedule"),)),
+            "label and taint node m-0",
+        ),
+        (replace(NODE, cordon=True), "cordon node m-0"),
+        (REMOVE, "delete node m-0"),
+        (EvictPod(namespace="n", name="p", uid="u"), "evict pod n/p"),
+        (
+            CreateToken(namespace="n", name="g", machine="m-0", machine_id="1", expires_at=NOW),
+            "create a token for machine m-0 of n/g",
+        ),
+        (DeleteToken(name="s", uid="u"), "delete Secret s"),
+        (ApplyDevicePlugin(version="v"), "apply the device plugin in version v"),
+        (DeleteDevicePlugin(uid="u"), "delete the device plugin"),
+    ],
+)
+def test_a_dry_run_says_what_a_write_would_do(write: Write, want: str) -> None:
+    """By the names of what it would be done to."""
+    assert words_of_write(write) == want
+
+
+def test_a_dry_run_says_which_metadata_would_be_set_and_not_to_what() -> None:
+    """One of them is a token."""
+    assert (
+        words_of_call(METADATA) == "set kubeadm-join-token in the metadata of gce://research-project/us-central1-c/m-0"
+    )
+    assert words_of_call(READ) == ""
