@@ -75,7 +75,7 @@ def endpoint_of(hook: Hook, observer: Observer, *, clock: Callable[[], float] = 
                 found = await deferred()
             except Exception as error:  # noqa: BLE001 - as above
                 found = Judgement(judge=partial(_raise, error))
-            return Work(answer=partial(end, found.judge), quick=found.quick, large=found.large)
+            return Work(answer=partial(end, found.judge), quick=found.quick, large_bytes=found.large_bytes)
 
         try:
             given = hook.answer(request)

@@ -76,8 +76,8 @@ class Judgement:
     judge: Callable[[], Answer]
     #: It takes a millisecond or two at most, with what the answer is encoded in.
     quick: bool = True
-    #: It takes so much memory that one is done at a time.
-    large: bool = False
+    #: What is held for it where it takes so much memory that one is done at a time.
+    large_bytes: int = 0
 
 
 #: The rest of a judgement, which has to wait for somebody else, such as the API server.

@@ -37,8 +37,9 @@ class Read:
 
     #: Decodes it, unless it is already; raises ClusterError.
     load: Callable[[], JsonObject]
-    #: It is small, and decoded: whatever reads all of it takes no time. Of others best one is loaded at a time.
-    small: bool
+    #: What it holds until it is loaded, and best one is loaded at a time; 0: it is small and decoded, and whatever
+    #: reads all of it takes no time.
+    large_bytes: int = 0
 
 
 class Reader(Protocol):
@@ -69,7 +70,7 @@ class InThreads:
         get = partial(self._api.get, path, timeouts=timeouts)
         found = await asyncio.get_running_loop().run_in_executor(self._threads, get)
         # Nobody has counted its bytes.
-        return Read(load=lambda: found, small=False)
+        return Read(load=lambda: found, large_bytes=_LARGE_BYTES)
 
     def close(self) -> None:
         """Let the threads end."""
@@ -94,9 +95,9 @@ class Direct:
         if not 200 <= answer.status < 300:
             raise error_of(what, answer, body)
         if len(body) > _LARGE_BYTES:
-            return Read(load=lambda: _decoded(what, body), small=False)
+            return Read(load=lambda: _decoded(what, body), large_bytes=len(body))
         found = _decoded(what, body)
-        return Read(load=lambda: found, small=True)
+        return Read(load=lambda: found)
 
     def close(self) -> None:
         """End the connections that nobody uses."""

@@ -47,8 +47,8 @@ class Work:
     answer: Callable[[], Content]
     #: It takes a millisecond or two at most, and is done in the event loop; otherwise in a thread.
     quick: bool
-    #: It takes much memory: one at a time, among large bodies.
-    large: bool = False
+    #: What is held for it where it takes much memory: done one at a time, and counted, among large bodies.
+    large_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class _App:
         self._endpoints = {each.path: each for each in endpoints}
         self._threads = ThreadPoolExecutor(_SMALL_AT_ONCE + _LARGE_AT_ONCE, thread_name_prefix="endpoint")
         self._small = _Lane(places=_SMALL_AT_ONCE, waiting=256)
-        self._large = _Lane(places=_LARGE_AT_ONCE, waiting=64, most_bytes=24 * 1024 * 1024)
+        self._large = _Lane(places=_LARGE_AT_ONCE, waiting=256, most_bytes=24 * 1024 * 1024)
         self._later = _Lane(places=64, waiting=256)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -170,7 +170,8 @@ class _App:
             work = await later.wait()
         if work.quick:
             return work.answer()
-        async with (self._large if work.large else self._small).place():
+        lane = self._large if work.large_bytes else self._small
+        async with lane.place(work.large_bytes):
             return await self._in_thread(work.answer)
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:

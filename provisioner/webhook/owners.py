@@ -38,8 +38,8 @@ class Owners:
         except OwnerError as error:
             why = str(error)
             return Judgement(judge=lambda: rest.without(why))
-        if read is not None and not read.small:
-            return Judgement(judge=lambda: _loaded(rest, read), quick=False, large=True)
+        if read is not None and read.large_bytes:
+            return Judgement(judge=lambda: _loaded(rest, read), quick=False, large_bytes=read.large_bytes)
         owner = read.load() if read is not None else None
         return Judgement(judge=lambda: rest.judge(owner), quick=not rest.is_long(owner))
 

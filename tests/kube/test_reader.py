@@ -99,7 +99,7 @@ def play(server: Server, folder: Path, scene: Callable[[Direct], Awaitable[None]
 async def read(direct: Reader, timeouts: Timeouts) -> tuple[Any, bool]:
     """Return what is read, and whether it is small."""
     found = await direct.read(PATH, timeouts)
-    return found.load(), found.small
+    return found.load(), not found.large_bytes
 
 
 def test_a_read_carries_credentials_and_a_name_and_keeps_its_connection(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_an_answer(tmp_path: Path, sent: bytes, want: Any, again: int) -> None:
     async def scene(direct: Direct) -> None:
         found = await direct.read(PATH, LONG)
         assert found.load()["a"] == "\ud800" if want is None else found.load() == want
-        assert found.small == (len(sent) < 1000)
+        assert (not found.large_bytes) == (len(sent) < 1000)
         assert await read(direct, LONG) == (TRAIN, True)
 
     play(server, tmp_path, scene)
@@ -219,7 +219,7 @@ def test_a_large_answer_that_is_no_object_is_told_when_it_is_loaded(tmp_path: Pa
 
     async def scene(direct: Direct) -> None:
         found = await direct.read(PATH, LONG)
-        assert not found.small
+        assert found.large_bytes
         with pytest.raises(errors.Malformed, match="is not JSON"):
             found.load()
         # What is refused is told at once, whatever its size.
@@ -366,7 +366,7 @@ def test_reads_in_threads(tmp_path: Path) -> None:
     async def run() -> None:
         found = await in_threads.read(PATH, LONG)
         assert found.load()["metadata"]["name"] == "train"
-        assert not found.small
+        assert found.large_bytes
         with pytest.raises(errors.NotFound):
             await in_threads.read(f"{PATH}-2", LONG)
 

@@ -209,16 +209,16 @@ def test_nobody_waits_for_what_is_slower(monkeypatch: pytest.MonkeyPatch):
     async def play() -> None:
         async with serving(*paths) as respond:
             many = [asyncio.ensure_future(respond("/slow")) for _ in range(300)]
-            many += [asyncio.ensure_future(respond("/slow", LARGE)) for _ in range(100)]
+            many += [asyncio.ensure_future(respond("/slow", LARGE)) for _ in range(130)]
             many += [asyncio.ensure_future(respond("/later")) for _ in range(400)]
             await settle()
             refused = [each.result()[0] for each in many if each.done()]
-            # 2 and 256 of the slow, 1 and 64 of the large, 64 and 256 of those that wait are kept.
-            assert refused == [503] * (800 - 258 - 65 - 320)
+            # 2 and 256 of the slow, 64 and 256 of those that wait, and the large of 24 MiB are kept.
+            assert refused == [503] * (830 - 258 - 320 - 125)
             assert await respond("/quick") == (200, b"done")
             go_on.set()
             hang_on.set()
-            assert sorted(status for status, _ in await asyncio.gather(*many)) == [200] * 643 + [503] * 157
+            assert sorted(status for status, _ in await asyncio.gather(*many)) == [200] * 703 + [503] * 127
 
     asyncio.run(play())
 
@@ -235,7 +235,7 @@ def test_what_takes_much_memory_is_done_one_at_a_time():
         return DONE
 
     async def wait() -> Work:
-        return Work(answer=slow, quick=False, large=True)
+        return Work(answer=slow, quick=False, large_bytes=1_000_000)
 
     paths = [
         Endpoint(path="/large", begin=lambda _body, _since: slow()),
@@ -254,6 +254,26 @@ def test_what_takes_much_memory_is_done_one_at_a_time():
 
     asyncio.run(play())
     assert most == [1] * 7
+
+
+def test_what_is_held_for_large_answers_is_bounded():
+    """Those beyond it are refused, whether they are large from the beginning or later."""
+    go_on = threading.Event()
+
+    async def wait() -> Work:
+        return Work(answer=lambda: (go_on.wait(20), DONE)[1], quick=False, large_bytes=1_000_000)
+
+    later = Endpoint(path="/later", begin=lambda _body, _since: Later(wait=wait), quick=True)
+
+    async def play() -> None:
+        async with serving(later) as respond:
+            many = [asyncio.ensure_future(respond("/later")) for _ in range(40)]
+            await settle()
+            go_on.set()
+            statuses = sorted(status for status, _ in await asyncio.gather(*many))
+            assert statuses == [200] * 25 + [503] * 15
+
+    asyncio.run(play())
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ class Reads:
     async def read(self, path: str, timeouts: Timeouts) -> Read:
         """Return one object."""
         found = self._api.get(path, timeouts=timeouts)
-        return Read(load=lambda: found, small=True)
+        return Read(load=lambda: found)
 
     def close(self) -> None:
         """Nothing is held."""

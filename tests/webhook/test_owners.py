@@ -32,7 +32,7 @@ class World:
 
     async def read(self, path: str, timeouts: Timeouts) -> Read:
         raw = {"replicas": self.replicas}
-        found = Read(load=lambda: raw, small=True)
+        found = Read(load=lambda: raw)
         future: asyncio.Future[Read] = asyncio.get_running_loop().create_future()
         self.reads.append((path, future))
         await future
@@ -45,7 +45,7 @@ class World:
         """End a read."""
         future = self.reads[number][1]
         if error is None:
-            future.set_result(Read(load=dict, small=True))
+            future.set_result(Read(load=dict))
         else:
             future.set_exception(error)
 
@@ -259,16 +259,16 @@ def owner_of(replicas: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "small", "quick", "large"),
+    ("replicas", "large_bytes", "quick"),
     [
-        pytest.param(8, True, True, False, id="a small owner of few pods"),
-        pytest.param(2000, True, False, False, id="a small owner of many pods"),
-        pytest.param(8, False, False, True, id="a large owner"),
+        pytest.param(8, 0, True, id="a small owner of few pods"),
+        pytest.param(2000, 0, False, id="a small owner of many pods"),
+        pytest.param(8, 100_000, False, id="a large owner"),
     ],
 )
-def test_what_takes_time_or_memory_is_said(replicas: int, *, small: bool, quick: bool, large: bool):
-    found = judgement(Read(load=lambda: owner_of(replicas), small=small))
-    assert (found.quick, found.large) == (quick, large)
+def test_what_takes_time_or_memory_is_said(replicas: int, large_bytes: int, *, quick: bool):
+    found = judgement(Read(load=lambda: owner_of(replicas), large_bytes=large_bytes))
+    assert (found.quick, found.large_bytes) == (quick, large_bytes)
     assert found.judge().patch
 
 
@@ -276,7 +276,7 @@ def test_a_large_owner_that_cannot_be_read_is_told():
     def load() -> dict[str, Any]:
         raise errors.Malformed("it is not JSON")
 
-    (told,) = judgement(Read(load=load, small=False)).judge().warnings
+    (told,) = judgement(Read(load=load, large_bytes=100_000)).judge().warnings
     assert "StatefulSet ml/train could not be read (it is not JSON)" in told
 
 
