@@ -64,6 +64,7 @@ class Cloud:
             operations_kept_seconds=rng.choice((1.0, 86_400.0)),
             visible_while_inserted=stage.chance(0.5),
             retry_seconds=30.0,
+            request_id_seconds=86_400.0,
         )
         self.world = World(settings, clock=stage.wall, rng=rng)
         self.api = api.Api(self.world)
