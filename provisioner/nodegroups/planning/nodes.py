@@ -118,9 +118,11 @@ def left_over(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> tuple[
 
 
 def remove(nodes: tuple[Node, ...]) -> Step:
-    """Propose to delete nodes."""
+    """Propose to delete those that are not ready any more: what still reports runs, whatever the caches have of it."""
     return Step(
         writes=tuple(
-            Proposed(write=DeleteNode(name=node.name, uid=node.uid), seen=node.resource_version) for node in nodes
+            Proposed(write=DeleteNode(name=node.name, uid=node.uid), seen=node.resource_version)
+            for node in nodes
+            if not node.ready
         )
     )

@@ -60,7 +60,10 @@ def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
     tokens = round_.tokens.get((group.meta.namespace, group.meta.name), ())
     if not left and not tokens:
         return None
+    ready = [node.name for node in left if node.ready]
     message = "nodes and tokens are being deleted"
+    if ready:
+        message = f"node {ready[0]} still reports; it is deleted when it does not, or loses the labels of the group"
     deletes = tuple(Proposed(write=DeleteToken(name=token.name, uid=token.uid), seen=token.uid) for token in tokens)
     told = conditions.deleting(group, Reason.DELETING_NODES, message, round_.now)
     # Tokens tell of nodes that have no labels.

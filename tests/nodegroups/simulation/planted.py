@@ -108,7 +108,7 @@ BUGS = (
     Bug(name="defaults-are-differences", at=(desired, "differs"), mutate=_always(True)),
     Bug(name="transitions-are-rewritten", at=(types, "with_condition"), mutate=_latest_transition),
     Bug(name="machines-go-under-work", at=(drain, "drain"), mutate=_without_proof),
-    Bug(name="one-request-id-for-all-attempts", at=(names, "request_id"), mutate=_without_attempts),
+    Bug(name="one-request-id-for-all-attempts", at=(names, "request_id"), mutate=_without_attempts, search_from=6),
     Bug(
         name="lost-calls-are-awaited",
         at=(answers, "give_up_lost_calls"),
@@ -118,7 +118,7 @@ BUGS = (
     Bug(name="tokens-are-left", at=(teardown, "_delete_nodes"), mutate=_always(None)),
     Bug(name="machines-are-not-listed-again", at=(ManagerRules, "settled_seconds"), mutate=lambda _: 1.0),
     Bug(name="recreating-is-not-told-first", at=(repair, "recreating"), mutate=_without_recreating_first),
-    Bug(name="lost-writes-are-awaited", at=(pending, "LOST_SECONDS"), mutate=lambda _: 1e9),
+    Bug(name="lost-writes-are-awaited", at=(pending, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=2),
     Bug(
         name="slices-are-never-made-anew",
         at=(repair, "_with_limit"),
