@@ -23,6 +23,7 @@ from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT
 from provisioner.rehearsal import Rehearsal
 from provisioner.settings.nodegroups import NodeGroupSettings
 from provisioner.simulators.compute import ComputeSettings, ComputeSimulator
+from tests.deploy.kit import kubeconfig_of_service_account
 from tests.support.localcluster import Kube
 from tests.support.nodegroup_controller import PROJECT, SPEC
 from tests.support.waiting import wait_for
@@ -33,27 +34,27 @@ _NAMESPACE, _GROUP = "slices", "slice"
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _PLUGIN = object_path("daemonsets", "tpu-device-plugin", namespace="kube-system", root=APPS_ROOT)
 _SECRETS = f"{collection_path('secrets', namespace=tokens.NAMESPACE)}?labelSelector={names.GROUP_NAME}"
+_RIGHTS = Path(__file__).parents[2] / "deploy" / "nodegroups" / "rbac"
 _PATIENCE_SECONDS = 90.0
 _SETTINGS = NodeGroupSettings(
     project_id=PROJECT,
     api_server="10.0.0.2:6443",
     device_plugin_image="registry.example.com/plugin:1",
-    own_namespace="default",
 )
 
 
 class World:
     """The control plane, a Compute Engine, and a controller in a thread."""
 
-    def __init__(self, rehearsal: Rehearsal, admin: Kube, compute: ComputeSimulator) -> None:
-        self.rehearsal, self.admin, self.compute = rehearsal, admin, compute
+    def __init__(self, rehearsal: Rehearsal, admin: Kube, compute: ComputeSimulator, kubeconfig: Path) -> None:
+        self.rehearsal, self.admin, self.compute, self._kubeconfig = rehearsal, admin, compute, kubeconfig
         self.controller: app.Controller | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, **changes: Any) -> app.Controller:
         """Start a controller."""
         settings = replace(_SETTINGS, gce_endpoint=self.compute.url, **changes)
-        api = kube.connect(str(self.rehearsal.cluster.kubeconfig))
+        api = kube.connect(str(self._kubeconfig))
         client = ComputeClient(endpoint=self.compute.url)
         addresses = app.Addresses(metrics="0", probes="0", leader_elect=True)
         self.controller = app.build(settings, addresses, api, client, exit_process=lambda code: None)
@@ -135,6 +136,13 @@ class World:
         self.admin.merge(path, {"status": {"capacity": chips, "allocatable": chips, "conditions": conditions}})
 
 
+def install(rehearsal: Rehearsal, directory: Path) -> Path:
+    """Give the controller its rights; return a kubeconfig with nothing but the token of its ServiceAccount."""
+    rehearsal.create_namespace(constants.DEFAULT_NAMESPACE)
+    rehearsal.kubectl("apply", "--server-side", "-k", str(_RIGHTS))
+    return kubeconfig_of_service_account(rehearsal, directory / "kubeconfig", name=app.LEASE_NAME)
+
+
 @pytest.fixture
 def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
     """Give a cluster without the definitions, and a Compute Engine without resources."""
@@ -142,18 +150,22 @@ def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
     rehearsal.create_namespace(_NAMESPACE)
     settings = ComputeSettings(provisioning_seconds=0.2, staging_seconds=0.2, operation_seconds=0.2)
     with ComputeSimulator(settings) as compute:
-        world = World(rehearsal, admin, compute)
+        world = World(rehearsal, admin, compute, install(rehearsal, tmp_path))
         yield world
         world.stop()
     for kind in Kind:
         admin.call("DELETE", f"{_DEFINITIONS}/{kind.plural}.tpu.google.com")
     admin.call("DELETE", _PLUGIN)
+    rehearsal.kubectl("delete", "-k", str(_RIGHTS))
     admin.close()
 
 
 @pytest.mark.timeout(300)
 def test_from_nothing_to_nothing_left(world: World) -> None:
-    """The definitions come late, a pod with chips is evicted, a restart in between is not noticed."""
+    """The definitions come late, a pod with chips is evicted, a restart in between is not noticed.
+
+    Nothing that the controller needs is forbidden to it by the rights of the manifests.
+    """
     controller = world.start()
     wait_for(lambda: any("404" in each for each in controller.loop.problems()), what="the definitions are missed")
     world.rehearsal.kubectl("apply", "--server-side", "-k", str(crds.FOLDER))
@@ -202,6 +214,8 @@ def test_from_nothing_to_nothing_left(world: World) -> None:
     assert world.admin.call("DELETE", group).status_code == 200
     wait_for(lambda: world.left() == [], what="nothing is left", seconds=_PATIENCE_SECONDS)
     wait_for(lambda: world.admin.call("GET", _PLUGIN).status_code == 404, what="the device plugin is gone")
+    metrics = world.controller.loop.metrics.exposition().decode() if world.controller is not None else ""
+    assert 'result="refused"' not in metrics
     events = world.admin.get(collection_path("events", namespace=_NAMESPACE))["items"]
     reasons = {each["reason"] for each in events if each["involvedObject"]["kind"] == "TPUNodeGroup"}
     assert {"Provisioned", "Cleanup"} <= reasons
