@@ -24,9 +24,10 @@ def decide(
     """Decide what to do.
 
     `last` is what the last plan says of itself (`Plan.derived`): the outcome is the same without it, and takes longer.
-    Where the snapshot is not to be trusted, nothing is decided and nothing is forgotten.
+    Where the snapshot is not to be trusted, or does not say which cluster this is, nothing is decided and nothing is
+    forgotten: what is made without a whole mark could never be told from what others made.
     """
-    if snapshot.not_synced:
+    if snapshot.not_synced or not snapshot.cluster.uid:
         return Plan(memory=memory, derived=last)
     memory = replace(memory, began_at=memory.began_at or now)
     memory = answers.give_up_lost_calls(memory, snapshot.live, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,10 @@ from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.compute.records import Scope
 from provisioner.nodegroups.planning import desired
 from provisioner.nodegroups.planning.calls import Insert, Target
+from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.nodes import left_over
 from provisioner.nodegroups.planning.round import begin_round
+from provisioner.nodegroups.planning.snapshot import Cluster
 from provisioner.simulators.compute.records import Loss
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 
@@ -314,3 +317,19 @@ def test_17_what_is_not_on_the_list_gets_no_call(settings: object, named: str) -
     assert not world.process.calls
     world.delete_group("train")
     world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"not_synced": ("the nodes are not listed yet",)}, {"cluster": Cluster(uid="")}],
+    ids=["caches that are not synced", "a cluster whose UID is not known"],
+)
+def test_nothing_is_decided_on_what_is_not_known(change: dict[str, Any]) -> None:
+    """What cannot be marked or is not seen is neither made nor deleted, and nothing is forgotten."""
+    world = World()
+    world.kube.create_group(make_group("train"))
+    world.wait(10.0)
+    memory = world.process.memory
+    snapshot = replace(world.kube.snapshot(frozenset()), **change)
+    plan = decide(snapshot, memory, SETTINGS, world.stage.wall())
+    assert (plan.calls, plan.writes, plan.memory) == ((), (), memory)

@@ -16,7 +16,6 @@ from provisioner.nodegroups.api import names, types
 from provisioner.nodegroups.planning import (
     answers,
     backoff,
-    child,
     desired,
     drain,
     joining,
@@ -104,7 +103,6 @@ BUGS = (
     Bug(name="cordon-without-unschedulable", at=(drain, "_cordon"), mutate=_cordoned_by_taint),
     Bug(name="ready-goes-stale", at=(repair, "find_loss"), mutate=_always(None)),
     Bug(name="tokens-stay-in-metadata", at=(joining, "_clean"), mutate=_always((NOTHING, True))),
-    Bug(name="whatever-has-the-name-is-ours", at=(child, "is_ours"), mutate=_always(True)),
     Bug(name="defaults-are-differences", at=(desired, "differs"), mutate=_always(True)),
     Bug(name="transitions-are-rewritten", at=(types, "with_condition"), mutate=_latest_transition),
     Bug(name="machines-go-under-work", at=(drain, "drain"), mutate=_without_proof),

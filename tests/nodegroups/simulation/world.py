@@ -155,8 +155,9 @@ class World:
             self.stage.violate(f"left in Compute Engine: {left}")
         kinds = ("TPUNodeGroup", "WorkloadPolicy", "InstanceTemplate", "ManagedInstanceGroup", "Secret", "Node")
         for kind in kinds:
-            if self.kube.all(kind):
-                self.stage.violate(f"left in Kubernetes: {self.kube.all(kind)}")
+            found = sorted(key[2] for key in self.kube.objects if key[0] == kind)
+            if found:
+                self.stage.violate(f"left in Kubernetes: {kind} {', '.join(found)}")
 
     def check_tokens_gone(self) -> None:
         """Make sure that no machine that has joined has its token still, nor the cluster its Secret."""

@@ -1,0 +1,101 @@
+"""What keeps machines, what ends that, and how often a slice is made anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.types import Kind, Reason
+from provisioner.simulators.compute.records import Loss
+from tests.nodegroups.simulation.world import SETTINGS, World, make_group
+
+#: Some of these play hours.
+pytestmark = pytest.mark.timeout(40)
+
+
+def _ready_world(*, repairs_per_day: int = 3) -> World:
+    world = World(settings=replace(SETTINGS, repairs_per_day=repairs_per_day))
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: world.is_ready("train"))
+    world.wait(60.0)
+    return world
+
+
+def _is_gone(world: World) -> bool:
+    return not world.kube.all(Kind.TPU_NODE_GROUP)
+
+
+def test_pods_with_chips_keep_the_machines_past_every_deadline_until_somebody_forces_it() -> None:
+    """A disruption budget protects work for as long as its owner wants; the annotation ends that."""
+    world = _ready_world()
+    world.kube.protected.update(world.run_pods("train"))
+    world.delete_group("train")
+    world.wait(3 * SETTINGS.drain_seconds)
+    assert len(world.machines("train")) == 2
+    assert world.reason("train") == Reason.DRAINING_NODES
+    assert "default/pod-train-mig-" in world.message("train")
+    world.kube.annotate("train", names.FORCE, "true")
+    world.wait_until(lambda: _is_gone(world), within_seconds=600.0)
+    world.check_nothing_left()
+
+
+def test_pods_without_chips_keep_the_machines_until_the_deadline() -> None:
+    """They are asked to leave, and waited for as long as the setting says."""
+    world = _ready_world()
+    world.kube.protected.update(world.run_pods("train", chips=0))
+    world.delete_group("train")
+    took = world.wait_until(lambda: not world.machines("train"), within_seconds=3 * SETTINGS.drain_seconds)
+    assert SETTINGS.drain_seconds - 10 < took < SETTINGS.drain_seconds + 200
+
+
+def test_pods_that_may_be_evicted_leave_before_the_machines_go() -> None:
+    """Without a budget the group is gone soon, and every pod was asked first."""
+    world = _ready_world()
+    world.run_pods("train")
+    world.delete_group("train")
+    world.wait_until(lambda: _is_gone(world), within_seconds=600.0)
+    assert world.process.writes["EvictPod"] == 2
+    world.check_nothing_left()
+
+
+def test_a_group_goes_over_any_number_of_crashes() -> None:
+    """Each step is decided from what is left."""
+    world = _ready_world()
+    world.delete_group("train")
+    for _ in range(40):
+        world.wait(7.0)
+        world.restart()
+    world.wait_until(lambda: _is_gone(world), within_seconds=900.0)
+    world.check_nothing_left()
+
+
+def test_a_slice_is_not_made_anew_more_often_than_the_setting_says() -> None:
+    """The message names the moment of the next; the annotation lets it be made at once."""
+    world = _ready_world(repairs_per_day=1)
+    world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
+    world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
+    world.wait_until(lambda: world.is_ready("train"))
+    world.wait(60.0)
+    world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
+    world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST)
+    world.wait(2 * 3600.0)
+    assert world.reason("train") == Reason.NODE_LOST
+    assert "was made anew 1 times within a day, and is not again before 2026-01-02T00:" in world.message("train")
+    world.kube.annotate("train", names.RECREATIONS_RESET, "2026-01-01T02:30:00Z")
+    world.wait_until(lambda: world.is_ready("train"))
+
+
+def test_a_chip_that_is_gone_waits_for_the_work_beside_it() -> None:
+    """Pods that run go on with the chips that they have; the slice is made anew when they have ended."""
+    world = _ready_world()
+    pods = world.run_pods("train")
+    world.kube.change_node(world.machines("train")[0].name, allocatable_chips=3)
+    world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST)
+    assert "has 3 of 4 chips" in world.message("train")
+    world.wait(3600.0)
+    assert world.process.writes["EvictPod"] == 0
+    for pod in pods:
+        world.kube.finish_pod(pod)
+    world.wait_until(lambda: world.reason("train") == Reason.RECREATING, within_seconds=600.0)
