@@ -209,13 +209,15 @@ class ClusterReader:
         """Read all of it: four calls at most. Where one fails, what was known before stays."""
         self.tried_at = self.clock()
         try:
-            self.cluster = self._read()
+            found = self._read()
         except kube.ClusterError as error:
             self.failures += 1
             if not self.problem:
                 _log.warning("cluster.not_read", error=str(error))
             self.problem = f"what machines have to know of the cluster cannot be read: {error}"
         else:
+            # What has not changed stays the same record: all that was concluded from it holds.
+            self.cluster = self.cluster if found == self.cluster else found
             if self.problem:
                 _log.info("cluster.read_again", failures=self.failures)
             self.problem, self.failures = "", 0

@@ -342,6 +342,8 @@ def test_what_was_read_once_is_good_while_the_cluster_is_away(world: World) -> N
     world.kube.fail("GET", "/version", kube.Forbidden("no"))
     world.reader.read()
     assert (world.reader.cluster, world.reader.doubt()) == (before, "")
+    world.reader.read()
+    assert world.reader.cluster is before
     world.kube.put_object("/version", {"gitVersion": "v1.32.0"})
     world.reader.read()
     assert world.reader.cluster is not None
