@@ -30,11 +30,24 @@ def step_of(group: TpuNodeGroup, round_: Round) -> Step:
         step = _delete_nodes(group, round_)
     else:
         step = _delete_device_plugin(group, round_)
+    late = _late_children(group, round_)
     if step is not None:
-        return step
+        return step + late
     others = tuple(each for each in group.meta.finalizers if each != finalizer)
     write = SetFinalizers(kind=Kind.TPU_NODE_GROUP, meta=group.meta, finalizers=others)
-    return Step(writes=(Proposed(write=write, seen=group.meta.resource_version),))
+    return Step(writes=(Proposed(write=write, seen=group.meta.resource_version),)) + late
+
+
+def _late_children(group: TpuNodeGroup, round_: Round) -> Step:
+    """Delete children that show up after their turn: one was on its way when the group was deleted."""
+    step = NOTHING
+    for finalizer, (kind, _) in _CHILDREN.items():
+        child = round_.child_of(group, kind)
+        turn_is_over = finalizer not in group.meta.finalizers
+        if turn_is_over and child is not None and desired.belongs_to(child, group) and not child.meta.deleting:
+            write = DeleteChild(kind=kind, meta=child.meta)
+            step += Step(writes=(Proposed(write=write, seen=child.meta.resource_version),))
+    return step
 
 
 def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round) -> Step | None:

@@ -8,6 +8,7 @@ import pytest
 
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind, Reason
+from provisioner.nodegroups.planning.writes import SetFinalizers
 from provisioner.simulators.compute.records import Loss
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 
@@ -67,6 +68,18 @@ def test_a_group_goes_over_any_number_of_crashes() -> None:
     for _ in range(40):
         world.wait(7.0)
         world.restart()
+    world.wait_until(lambda: _is_gone(world), within_seconds=900.0)
+    world.check_nothing_left()
+
+
+def test_a_child_that_shows_up_after_its_turn_goes_too() -> None:
+    """One that was being created when the group was deleted would keep the template, and so the group, for ever."""
+    world = _ready_world()
+    group = world.kube.group("train")
+    assert group is not None
+    finalizers = tuple(each for each in group.meta.finalizers if each != names.CLEANUP_MIG)
+    world.kube.write(SetFinalizers(kind=Kind.TPU_NODE_GROUP, meta=group.meta, finalizers=finalizers))
+    world.delete_group("train")
     world.wait_until(lambda: _is_gone(world), within_seconds=900.0)
     world.check_nothing_left()
 
