@@ -9,7 +9,7 @@ delete, not permit it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from provisioner import constants
@@ -38,6 +38,8 @@ class PoolNode:
     """A node of a pool, as far as a delete has to know it."""
 
     name: str
+    #: Empty where the API server says none. A node that comes again under its old name has another.
+    uid: str = ""
     #: Pods may be bound to it: it is not cordoned.
     open: bool
     #: It bears the note that we cordoned it.
@@ -49,16 +51,9 @@ def list_nodes_of_pool(api: Api, pool_name: str) -> list[PoolNode]:
 
     Two short lists, names first: a node that opens or registers in between is told as open, one that closes as closed.
     """
-    marks = dict(_list_metadata(api, pool_name, {}))
-    opened = dict(_list_metadata(api, pool_name, _OPEN))
-    return [
-        PoolNode(name=name, open=name in opened, marked=marked) for name, marked in sorted((marks | opened).items())
-    ]
-
-
-def list_open_nodes_of_pool(api: Api, pool_name: str) -> list[str]:
-    """Name the nodes of a pool that pods may be bound to: one tiny answer where all are cordoned."""
-    return [name for name, _ in _list_metadata(api, pool_name, _OPEN)]
+    found = {node.name: node for node in _list_metadata(api, pool_name, {})}
+    opened = {node.name: node for node in _list_metadata(api, pool_name, _OPEN)}
+    return [replace(node, open=name in opened) for name, node in sorted((found | opened).items())]
 
 
 def list_provider_ids_without_tpus(api: Api) -> Iterator[list[str]]:
@@ -78,16 +73,16 @@ def list_provider_ids_without_tpus(api: Api) -> Iterator[list[str]]:
             return
 
 
-def _list_metadata(api: Api, pool_name: str, fields: Mapping[str, str]) -> list[tuple[str, bool]]:
+def _list_metadata(api: Api, pool_name: str, fields: Mapping[str, str]) -> list[PoolNode]:
     query = {"labelSelector": f"{constants.NODE_POOL}={pool_name}", **fields}
-    return list_all(api, collection_path("nodes"), query, _name_and_mark, metadata_only=True)
+    return list_all(api, collection_path("nodes"), query, _pool_node, metadata_only=True)
 
 
-def _name_and_mark(raw: Any) -> tuple[str, bool]:
+def _pool_node(raw: Any) -> PoolNode:
     try:
         metadata = raw["metadata"]
-        name, annotations = metadata["name"], metadata.get("annotations") or {}
-        return str(name), annotations.get(constants.CORDONED) == "true"
+        name, uid, annotations = metadata["name"], metadata.get("uid") or "", metadata.get("annotations") or {}
+        return PoolNode(name=str(name), uid=str(uid), open=False, marked=annotations.get(constants.CORDONED) == "true")
     except (KeyError, TypeError, AttributeError) as error:
         raise MalformedObject(f"a node of the list lacks its metadata: {error!r}") from error
 

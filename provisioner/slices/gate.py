@@ -11,7 +11,7 @@ well: it takes no longer for a pool of thousands of nodes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -74,7 +74,7 @@ class Gate:
         try:
             self.for_each(close, [node.name for node in nodes if node.open])
             self._refuse_if_used(delete, [node.name for node in nodes], living)
-            self._refuse_if_growing(delete)
+            self._refuse_if_growing(delete, {(node.name, node.uid) for node in nodes})
         except (kube.ClusterError, KeptError):
             self.for_each(self._uncordon, closed)
             raise
@@ -87,12 +87,14 @@ class Gate:
             more = f" and {len(blocking) - _NAMED_PODS} more" if len(blocking) > _NAMED_PODS else ""
             raise KeptError(f"unfinished pods are on it: {names}{more}")
 
-    def _refuse_if_growing(self, delete: Delete) -> None:
-        # All that went before may have taken long: a node may have come, or come again under its old name.
+    def _refuse_if_growing(self, delete: Delete, known: Collection[tuple[str, str]]) -> None:
+        # All that went before may have taken long: a node may have come, or come again under its old name. Also one
+        # that is closed by now, by somebody else: its pods were not looked at.
         for _ in range(_LAST_LOOKS):
             began = self.monotonic()
-            for name in kube.list_open_nodes_of_pool(self.api, delete.name):
-                raise KeptError(f"node {name} has registered or was uncordoned meanwhile")
+            for node in kube.list_nodes_of_pool(self.api, delete.name):
+                if node.open or (node.name, node.uid) not in known:
+                    raise KeptError(f"node {node.name} has registered or was uncordoned meanwhile")
             if self.monotonic() - began <= _LAST_LOOK_SECONDS:
                 return
         raise KeptError("the API server takes too long to confirm that its nodes are cordoned")

@@ -200,11 +200,10 @@ def test_nodes_of_a_pool_are_listed_by_gkes_label(kube: FakeKube) -> None:
     assert live.cordon(kube, "n3")
     kube.put_object("/api/v1/nodes/n4", raw_node("n4", pool="p", spec={"unschedulable": True}))
     assert live.list_nodes_of_pool(kube, "p") == [
-        live.PoolNode(name="n1", open=True, marked=False),
-        live.PoolNode(name="n3", open=False, marked=True),
-        live.PoolNode(name="n4", open=False, marked=False),
+        live.PoolNode(name="n1", uid="uid-of-n1", open=True, marked=False),
+        live.PoolNode(name="n3", uid="uid-of-n3", open=False, marked=True),
+        live.PoolNode(name="n4", uid="uid-of-n4", open=False, marked=False),
     ]
-    assert live.list_open_nodes_of_pool(kube, "p") == ["n1"]
 
 
 def test_all_unfinished_pods_on_a_node_are_listed_over_all_pages(kube: FakeKube) -> None:

@@ -117,7 +117,7 @@ class Lanes:
 
 @pytest.mark.timeout(30)  # 2,000 nodes
 def test_a_pool_of_two_thousand_nodes_passes_in_time() -> None:
-    """Its calls are made sixteen at once, and the last look is one short call."""
+    """Its calls are made sixteen at once, and the last look is a few."""
     clock = FakeClock()
     kube = LargeKube(clock, nodes=2000)
     began = clock.seconds
@@ -128,9 +128,9 @@ def test_a_pool_of_two_thousand_nodes_passes_in_time() -> None:
     assert kube.calls[-1].query["fieldSelector"] == "spec.unschedulable=false"
 
 
-@pytest.mark.parametrize(("nodes", "node_lists"), [(0, 3), (1, 3), (256, 3), (501, 5)])
+@pytest.mark.parametrize(("nodes", "node_lists"), [(0, 4), (1, 4), (256, 4), (501, 7)])
 def test_the_calls_for_a_pool_are_two_for_each_node_and_a_few(nodes: int, node_lists: int) -> None:
-    """Of the lists of nodes two have pages of 500; the last look has nothing to tell."""
+    """Of the lists of nodes three have pages of 500; that of open nodes in the last look is empty."""
     kube = LargeKube(FakeClock(), nodes=nodes)
     Gate(api=kube, clock=FakeClock().now).pass_through(a_delete())
     made = Counter((call.method, call.path if call.method == "GET" else "/api/v1/nodes/NAME") for call in kube.calls)
@@ -171,14 +171,27 @@ def test_a_node_that_registers_during_the_look_keeps_the_pool() -> None:
     assert closed(kube) == [False, False]
 
 
-@pytest.mark.parametrize(("slow", "goes"), [(4, True), (5, False)])
+@pytest.mark.parametrize("name", ["second", "first"])
+def test_a_node_that_registers_and_is_closed_by_somebody_else_keeps_the_pool(name: str) -> None:
+    """A pod may have been bound to it before; also where it comes again under its old name."""
+    kube, clock = BusyKube(), FakeClock()
+    gate = make(kube, clock)
+    again = node_of(POOL, name, clock)
+    again["metadata"]["uid"] = "another"
+    again["spec"]["unschedulable"] = True
+    kube.after_pods = lambda: kube.put_object(f"/api/v1/nodes/{name}", again) and None
+    with pytest.raises(KeptError, match=f"{name} has registered"):
+        gate.pass_through(a_delete())
+
+
+@pytest.mark.parametrize(("slow", "goes"), [(6, True), (7, False)])
 def test_a_last_look_that_takes_long_is_repeated(*, slow: int, goes: bool) -> None:
     """A process that was frozen in between looks again, three times: then it is the API server that is slow."""
     kube, clock = BusyKube(), FakeClock()
     gate = make(kube, clock)
     # The first two lists are of the gate's beginning.
     times = iter([3.0] * slow)
-    kube.before_nodes = lambda: clock.advance(next(times, 1.9))
+    kube.before_nodes = lambda: clock.advance(next(times, 0.9))
     if goes:
         gate.pass_through(a_delete())
     else:
@@ -203,4 +216,6 @@ def test_a_pool_that_does_not_grow_goes() -> None:
     gate = make(kube, clock)
     gate.pass_through(a_delete())
     assert closed(kube) == [True]
-    assert list_nodes_of_pool(kube, POOL.name) == [PoolNode(name="first", open=False, marked=True)]
+    assert list_nodes_of_pool(kube, POOL.name) == [
+        PoolNode(name="first", uid="uid-of-first", open=False, marked=True)
+    ]
