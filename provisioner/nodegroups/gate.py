@@ -13,7 +13,7 @@ machine's own name; it shows no chips, because the device plugin runs on nodes w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -31,7 +31,6 @@ from provisioner.runtime.parallel import ForEach, one_by_one
 
 #: Nodes with TPUs of which nobody has said yet whose they are.
 _OF_NOBODY = f"{names.ACCELERATOR},!{names.GROUP_NAME}"
-_OPEN = {"fieldSelector": "spec.unschedulable=false"}
 #: How many pods a message names.
 _NAMED_PODS = 3
 #: The last look is worth this long, from when it is asked for: a new node has no chips before its device plugin runs.
@@ -62,7 +61,7 @@ class Gate:
             if not node.unschedulable:
                 raise KeptError(f"node {node.name} is not cordoned")
         self._refuse_if_used(node.name for node in nodes)
-        self._refuse_if_growing(proof)
+        self._refuse_if_growing(proof, {(node.name, node.uid) for node in nodes})
 
     def _refuse_unless_deleted(self, proof: Proof) -> None:
         kind = Kind.MANAGED_INSTANCE_GROUP
@@ -78,19 +77,19 @@ class Gate:
 
     def _nodes(self, proof: Proof) -> list[Node]:
         """List the nodes that have to be closed and empty."""
-        nodes = {node.name: node for node in self._selected(proof, {})}
+        nodes = {node.name: node for node in self._selected(proof)}
         missing = proof.provider_ids - {node.provider_id for node in nodes.values()}
         for node in self.for_each(self._node_of_machine, sorted(missing)):
             if node is not None:
                 nodes.setdefault(node.name, node)
         return [node for _, node in sorted(nodes.items())]
 
-    def _selected(self, proof: Proof, query: dict[str, str]) -> list[Node]:
+    def _selected(self, proof: Proof) -> list[Node]:
         """List the nodes of the group that the API server can select."""
         labelled = ",".join(f"{key}={value}" for key, value in sorted(proof.group_labels.items()))
         found: list[Node] = []
         for selector in filter(None, (labelled, _OF_NOBODY)):
-            found += list_all(self.api, collection_path("nodes"), {"labelSelector": selector, **query}, parse_node)
+            found += list_all(self.api, collection_path("nodes"), {"labelSelector": selector}, parse_node)
         return [node for node in found if _counts(node, proof)]
 
     def _node_of_machine(self, provider_id: str) -> Node | None:
@@ -120,12 +119,14 @@ class Gate:
             and (pod.deletion_deadline is None or pod.deletion_deadline > now)
         ]
 
-    def _refuse_if_growing(self, proof: Proof) -> None:
-        # All that went before may have taken long: a node may have come, or come again under its old name.
+    def _refuse_if_growing(self, proof: Proof, known: Collection[tuple[str, str]]) -> None:
+        # All that went before may have taken long: a node may have come, or come again under its old name. Also one
+        # that is closed by now, by somebody else: its pods were not looked at.
         for _ in range(_LAST_LOOKS):
             began = self.monotonic()
-            for node in self._selected(proof, _OPEN):
-                raise KeptError(f"node {node.name} has registered or was uncordoned meanwhile")
+            for node in self._selected(proof):
+                if not node.unschedulable or (node.name, node.uid) not in known:
+                    raise KeptError(f"node {node.name} has registered or was uncordoned meanwhile")
             if self.monotonic() - began <= _LAST_LOOK_SECONDS:
                 return
         raise KeptError("the API server takes too long to confirm that its nodes are cordoned")

@@ -226,6 +226,7 @@ def test_of_many_pods_a_few_are_named(world: World) -> None:
         pytest.param(
             lambda world: world.put_node("m-1", unschedulable=False, labels=TPU_ALONE), id="registers without them"
         ),
+        pytest.param(lambda world: world.put_node("m-9"), id="registers and is closed by somebody else"),
     ],
 )
 def test_a_node_that_opens_during_the_check_keeps_the_group(late: Callable[[World], None]) -> None:
@@ -249,7 +250,7 @@ def test_a_last_look_that_takes_too_long_counts_for_nothing() -> None:
 
     class Slow(FakeKube):
         def list_page(self, path: str, query: Any = None, **parts: Any) -> Any:
-            if "unschedulable" in query.get("fieldSelector", ""):
+            if path.endswith("/nodes"):
                 world.clock.advance(3)
             return super().list_page(path, query, **parts)
 

@@ -216,6 +216,4 @@ def test_a_pool_that_does_not_grow_goes() -> None:
     gate = make(kube, clock)
     gate.pass_through(a_delete())
     assert closed(kube) == [True]
-    assert list_nodes_of_pool(kube, POOL.name) == [
-        PoolNode(name="first", uid="uid-of-first", open=False, marked=True)
-    ]
+    assert list_nodes_of_pool(kube, POOL.name) == [PoolNode(name="first", uid="uid-of-first", open=False, marked=True)]
