@@ -86,7 +86,7 @@ _REASONS = {
     ),
     Reason.NOT_ALLOWED: (
         "the project or the namespace is not on the list of those that are served",
-        "ask whoever runs the controller",
+        "ask the administrator",
     ),
     Reason.NODE_LOST: (
         "a machine, its node or a chip is gone or not ready, after all had been",

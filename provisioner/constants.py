@@ -219,7 +219,7 @@ STUCK = "SliceStuck"
 UNDERUSED = "SliceUnderused"
 #: The JobSet asks for Slice resources, which the provisioner does not make.
 SLICES_NOT_SERVED = "SliceAutoprovisioningNotServed"
-#: A limit that whoever runs the provisioner has set forbids the pool.
+#: A limit that the administrator has set forbids the pool.
 LIMIT_REACHED = "NodePoolLimitReached"
 #: The topology follows Google's rule, and no list of Google's names it.
 UNLISTED_TOPOLOGY = "TopologyNotListed"

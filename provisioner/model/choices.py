@@ -1,4 +1,4 @@
-"""Ordered choices of capacity, as whoever runs the provisioner, and the owners of JobSets, write them.
+"""Ordered choices of capacity, as the administrator and the owners of JobSets write them.
 
     reservation/r1, on-demand, spot
     reservation/other-project/r2/block-1@us-east5-b, flex-start

@@ -1,4 +1,4 @@
-"""What a chip costs an hour, by accelerator and capacity type, as whoever runs the provisioner writes it.
+"""What a chip costs an hour, by accelerator and capacity type, as the administrator writes it.
 
     tpu-v6e-slice/spot=1.35, tpu-v6e-slice=2.7, */reservation=1.9, *=3
 

@@ -94,7 +94,7 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
 
 
 def warnings_about(settings: Settings) -> tuple[str, ...]:
-    """List what a pod author may do under these settings that whoever runs the provisioner should know of."""
+    """List what a pod author may do under these settings that the administrator should know of."""
     open_doors = [
         variable
         for variable, allowed in (

@@ -1,4 +1,4 @@
-"""What whoever runs the provisioner decides, as far as node groups are concerned."""
+"""What the administrator decides, as far as node groups are concerned."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """Something that whoever runs the provisioner has to look at."""
+    """Something that the administrator has to look at."""
 
     #: One of a few, for a metric.
     kind: str

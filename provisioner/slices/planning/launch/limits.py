@@ -1,4 +1,4 @@
-"""How many chips and pools whoever runs the provisioner allows.
+"""How many chips and pools the administrator allows.
 
 Counted is everything of ours that GKE has or may have: listed pools in whatever state, and creates that no list shows
 yet.
