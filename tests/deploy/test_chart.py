@@ -19,6 +19,7 @@ from deploy import chart, chart_schema
 from provisioner.rehearsal import Rehearsal
 from provisioner.settings import OPTIONS, Option, SettingsError, read_settings
 from provisioner.slices.metrics import Metrics
+from provisioner.webhook.metrics import Metrics as WebhookMetrics
 from tests.deploy import tools
 from tests.deploy.kit import NAMESPACE, Recorder, only, rights, sources_of_scrapes
 from tests.deploy.mainjob import do_the_main_job, uninstalled, used_rights
@@ -345,13 +346,14 @@ def test_the_image_of_a_release(tmp_path: Path) -> None:
 
 
 def test_the_alerts_are_about_metrics_that_are_there(tmp_path: Path) -> None:
-    """Every metric in a rule is one that the controller serves, and every rule says what it means."""
+    """Every metric in a rule is one that the controller or the webhook serves, and every rule says what it means."""
     rule = only(_documents(_template(_FULL, tmp_path)), "PrometheusRule")
-    served = {family.name for family in Metrics(version="test").registry.collect()}
+    registries = (Metrics(version="test").registry, WebhookMetrics(version="test").registry)
+    served = {each.name for registry in registries for each in registry.described}
     rules = [each for group in rule["spec"]["groups"] for each in group["rules"]]
     assert len({each["alert"] for each in rules}) == len(rules) >= 11
     for each in rules:
-        assert set(re.findall(r"tpu_provisioner_\w+", each["expr"])) <= served
+        assert {name.removesuffix("_bucket") for name in re.findall(r"tpu_provisioner_\w+", each["expr"])} <= served
         assert each["annotations"].keys() == {"summary", "description", "runbook_url"}
 
 
