@@ -12,6 +12,7 @@ import structlog
 from provisioner import kube, settings
 from provisioner.cli.frame import Command, kubeconfig_option
 from provisioner.cli.output import refuse
+from provisioner.controller import Addresses
 from provisioner.google import metadata
 from provisioner.nodegroups import app
 from provisioner.nodegroups.compute.client import ComputeClient
@@ -66,7 +67,7 @@ def command(
         effective = replace(effective, dry_run=True)
     logs.configure(effective.log_level)
     _log.info("settings.read", **_readable(effective))
-    addresses = app.Addresses(metrics=metrics_bind_address, probes=health_probe_bind_address, leader_elect=leader_elect)
+    addresses = Addresses(metrics=metrics_bind_address, probes=health_probe_bind_address, leader_elect=leader_elect)
     try:
         return app.run(effective, addresses, api, compute)
     except ServerError as error:

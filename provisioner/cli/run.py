@@ -16,6 +16,7 @@ import structlog
 from provisioner import settings
 from provisioner.cli.output import refuse
 from provisioner.cli.start import inferred_words, prepare, subject_of
+from provisioner.controller import Addresses
 from provisioner.runtime import logs
 from provisioner.runtime.http import ServerError, parse_address
 from provisioner.slices import app, preflight
@@ -66,9 +67,7 @@ def main(arguments: Sequence[str], *, program: str = "tpu-provisioner") -> int:
         _log.info("settings.inferred", words=words)
     for warning in (*settings.warnings_about_environment(os.environ), *settings.warnings_about(effective)):
         _log.warning("settings.warning", warning=warning)
-    addresses = app.Addresses(
-        metrics=flags.metrics_address, probes=flags.probe_address, leader_elect=flags.leader_elect
-    )
+    addresses = Addresses(metrics=flags.metrics_address, probes=flags.probe_address, leader_elect=flags.leader_elect)
     log_checks(subject_of(start, effective))
     try:
         return app.run(effective, addresses, start.api, start.gke)

@@ -7,12 +7,12 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import structlog
 
 import provisioner
 from provisioner import kube
+from provisioner.controller import Addresses, Controller, ending
 from provisioner.nodegroups.act import Actor
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.nodegroups.compute.protocol import Compute
@@ -25,10 +25,7 @@ from provisioner.nodegroups.observe import ClusterReader, make_watches
 from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.report import Reporter
 from provisioner.nodegroups.writing import Writer
-from provisioner.runtime import garbage, signals
 from provisioner.runtime.clock import FollowedClock
-from provisioner.runtime.http import HttpServer
-from provisioner.runtime.last_words import exit_with_last_words
 from provisioner.runtime.parallel import Parallel
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.runtime.wake import Wake
@@ -37,66 +34,9 @@ from provisioner.settings.nodegroups import NodeGroupSettings
 _log = structlog.get_logger(__name__)
 
 LEASE_NAME = "tpu-provisioner-nodegroups"
-#: Calls under way at SIGTERM get this long; Kubernetes kills after 30 s.
-_DRAIN_SECONDS = 22.0
-_LAST_EVENTS_SECONDS = 2.0
 #: Reads of the API server at once before deletes: for the nodes of one group, and for those of all groups together.
 _AT_ONCE_PER_GROUP = 16
 _AT_ONCE = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Addresses:
-    """Where metrics and probes are served, and whether to elect a leader: the command line's part of the settings."""
-
-    metrics: str = ":8080"
-    probes: str = ":8081"
-    leader_elect: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Controller:
-    """All parts, put together; nothing runs before `start`."""
-
-    #: This process in the Lease, as the settings or the host name it.
-    identity: str
-    loop: Loop
-    actor: Actor
-    recorder: kube.EventRecorder
-    server: HttpServer
-    #: None where no leader is elected.
-    elector: kube.LeaseElector | None
-    #: Ends the process at once, with an exit code.
-    exit_process: Callable[[int], object]
-
-    def start(self) -> None:
-        """Start everything but the loop, which runs in the caller's thread; raise ServerError."""
-        self.server.start()
-        self.recorder.start()
-        for watch in self.loop.watches.named().values():
-            watch.start()
-        if self.elector is not None:
-            self.elector.start()
-
-    def stop(self) -> None:
-        """Let the loop end after its round; returns at once."""
-        self.loop.stopping.set()
-        self.loop.wake.set()
-
-    def shut_down(self) -> None:
-        """Once the loop has ended: wait for what is under way, then give the lease back."""
-        drained = self.actor.drain(timeout_seconds=_DRAIN_SECONDS)
-        self.recorder.flush(timeout_seconds=_LAST_EVENTS_SECONDS)
-        for watch in self.loop.watches.named().values():
-            watch.stop()
-        if self.elector is not None and drained:
-            self.elector.release()
-        self.recorder.stop()
-        self.server.stop()
-        _log.info("controller.stopped", calls_under_way=not drained)
-        if not drained:
-            # Threads that hang in a call must not keep the process from ending.
-            self.exit_process(0)
 
 
 def build(
@@ -107,7 +47,7 @@ def build(
     *,
     exit_process: Callable[[int], object] = os._exit,
     lease_clock: Callable[[], float] = kube.boot_clock,
-) -> Controller:
+) -> Controller[Loop, Actor]:
     """Put the parts together; raise ServerError where an address cannot be read.
 
     A process that loses its lease ends by `exit_process` from the elector's own thread, whatever hangs: a round, a
@@ -118,19 +58,13 @@ def build(
     wake, stopping = Wake(), threading.Event()
     recorder = kube.EventRecorder(api, instance=identity)
 
-    def lose() -> None:
-        # No further round begins, even where the process is only told to end.
-        stopping.set()
-        wake.set()
-        exit_with_last_words(exit_process)
-
     elector = (
         kube.LeaseElector(
             api,
             namespace=settings.own_namespace,
             identity=identity,
             on_started=wake.set,
-            on_lost=lose,
+            on_lost=ending(stopping, wake, exit_process),
             leases=(LEASE_NAME,),
             clocks=kube.LeaseClocks(boot=lease_clock),
         )
@@ -184,6 +118,7 @@ def build(
     return Controller(
         identity=identity,
         loop=loop,
+        watches=loop.watches.named(),
         actor=actor,
         recorder=recorder,
         server=server,
@@ -224,30 +159,13 @@ def run(settings: NodeGroupSettings, addresses: Addresses, api: kube.KubeApi, co
 
     Raises ServerError where an address cannot be served.
     """
-    controller = build(settings, addresses, api, compute)
-
-    def stop(signal_name: str) -> None:
-        # First of all: a log line whose reader hangs may wait for long.
-        controller.stop()
-        _log.info("controller.stopping", signal=signal_name)
-
-    signals.on_end(stop)
-    garbage.look_less_often()
-    controller.start()
-    _log.info(
-        "controller.started",
-        version=provisioner.__version__,
-        kubernetes=api.server,
-        context=api.context_name,
+    return build(settings, addresses, api, compute).run(
+        api,
         project=settings.project_id,
         compute=settings.gce_endpoint or "Google",
         leader_election=addresses.leader_elect,
-        identity=controller.identity,
         dry_run=settings.dry_run,
     )
-    controller.loop.run()
-    controller.shut_down()
-    return 0
 
 
 def _forever() -> float:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from provisioner import controller as controlling
+from provisioner.controller import Addresses, Controller
 from provisioner.kube import errors
 from provisioner.nodegroups import app
 from provisioner.nodegroups.act import Actor
 from provisioner.nodegroups.api.types import Kind
-from provisioner.nodegroups.app import Addresses, Controller
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.nodegroups.device_plugin import version_of
 from provisioner.nodegroups.dry_run import DryRun
@@ -138,7 +139,7 @@ def test_a_call_that_hangs_keeps_the_lease_and_ends_the_process(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever leads next must not begin before it is over."""
-    monkeypatch.setattr(app, "_DRAIN_SECONDS", 0.01)
+    monkeypatch.setattr(controlling, "_DRAIN_SECONDS", 0.01)
     entered, release = threading.Event(), threading.Event()
 
     def hang(_: str) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.main import main
+from provisioner.controller import Addresses
 from provisioner.nodegroups import app
-from provisioner.nodegroups.app import Addresses
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.runtime.http import ServerError
 from provisioner.settings.nodegroups import OPTIONS, NodeGroupSettings

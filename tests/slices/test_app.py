@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from provisioner import controller as controlling
+from provisioner.controller import Addresses, Controller
 from provisioner.kube import errors
 from provisioner.model.capacity import PoolName
 from provisioner.runtime import last_words
 from provisioner.slices import app
-from provisioner.slices.app import Addresses, Controller
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import LookUp, LookUpKind, Plan
 from provisioner.slices.suppliers.gke.protocol import Cluster
@@ -182,7 +183,7 @@ def test_a_call_that_hangs_keeps_the_lease_and_not_the_process(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is under way may still have its effect, so nobody may lead before the lease has run out."""
-    monkeypatch.setattr(app, "_DRAIN_SECONDS", 0.01)
+    monkeypatch.setattr(controlling, "_DRAIN_SECONDS", 0.01)
     hanging, entered = threading.Event(), threading.Event()
 
     def hang(_: PoolName) -> None:

@@ -1,0 +1,133 @@
+"""A controller process of any product: its parts started and ended in good order, at most one that leads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+
+import provisioner
+from provisioner import kube
+from provisioner.runtime import garbage, signals
+from provisioner.runtime.http import HttpServer
+from provisioner.runtime.last_words import exit_with_last_words
+from provisioner.runtime.rounds import RoundLoop
+from provisioner.runtime.wake import Wake
+
+_log = structlog.get_logger(__name__)
+
+#: Calls under way at SIGTERM get this long; Kubernetes kills after 30 s.
+_DRAIN_SECONDS = 22.0
+_LAST_EVENTS_SECONDS = 2.0
+
+
+class Actor(Protocol):
+    """What carries out what the loop decides."""
+
+    def drain(self, *, timeout_seconds: float) -> bool:
+        """Drop what has not begun, wait until no call is under way; False when the time is up."""
+
+
+LoopT = TypeVar("LoopT", bound=RoundLoop)
+ActorT = TypeVar("ActorT", bound=Actor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where metrics and probes are served, and whether to elect a leader: the command line's part of the settings."""
+
+    metrics: str = ":8080"
+    probes: str = ":8081"
+    leader_elect: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controller(Generic[LoopT, ActorT]):
+    """All parts, put together; nothing runs before `start`."""
+
+    #: This process in the Lease, as the settings or the host name it.
+    identity: str
+    loop: LoopT
+    #: What the loop sees of Kubernetes, by name.
+    watches: Mapping[str, kube.Watch[object]]
+    actor: ActorT
+    recorder: kube.EventRecorder
+    server: HttpServer
+    #: None where no leader is elected.
+    elector: kube.LeaseElector | None
+    #: Ends the process at once, with an exit code.
+    exit_process: Callable[[int], object]
+    #: What a product ends beside these, once nothing is under way any more.
+    last: Callable[[], object] | None = None
+
+    def start(self) -> None:
+        """Start everything but the loop, which runs in the caller's thread; raise ServerError."""
+        self.server.start()
+        self.recorder.start()
+        for watch in self.watches.values():
+            watch.start()
+        if self.elector is not None:
+            self.elector.start()
+
+    def stop(self) -> None:
+        """Let the loop end after its round; returns at once."""
+        self.loop.stopping.set()
+        self.loop.wake.set()
+
+    def shut_down(self) -> None:
+        """Once the loop has ended: wait for what is under way, then give the lease back."""
+        drained = self.actor.drain(timeout_seconds=_DRAIN_SECONDS)
+        self.recorder.flush(timeout_seconds=_LAST_EVENTS_SECONDS)
+        for watch in self.watches.values():
+            watch.stop()
+        if self.elector is not None and drained:
+            self.elector.release()
+        self.recorder.stop()
+        if self.last is not None:
+            self.last()
+        self.server.stop()
+        _log.info("controller.stopped", calls_under_way=not drained)
+        if not drained:
+            # Threads that hang in a call must not keep the process from ending.
+            self.exit_process(0)
+
+    def run(self, api: kube.KubeApi, **told: object) -> int:
+        """Run until SIGTERM or SIGINT; return the exit code. `told` is what the first log line says of the product.
+
+        Raises ServerError where an address cannot be served.
+        """
+
+        def stop(signal_name: str) -> None:
+            # First of all: a log line whose reader hangs may wait for long.
+            self.stop()
+            _log.info("controller.stopping", signal=signal_name)
+
+        signals.on_end(stop)
+        garbage.look_less_often()
+        self.start()
+        _log.info(
+            "controller.started",
+            version=provisioner.__version__,
+            kubernetes=api.server,
+            context=api.context_name,
+            identity=self.identity,
+            **told,
+        )
+        self.loop.run()
+        self.shut_down()
+        return 0
+
+
+def ending(stopping: threading.Event, wake: Wake, exit_process: Callable[[int], object]) -> Callable[[], None]:
+    """Return what ends a process that has lost its lease."""
+
+    def lose() -> None:
+        # No further round begins, even where the process is only told to end.
+        stopping.set()
+        wake.set()
+        exit_with_last_words(exit_process)
+
+    return lose
