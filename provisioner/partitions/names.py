@@ -1,0 +1,53 @@
+"""Labels, annotations and names that partitions are asked for, marked and kept by."""
+
+from __future__ import annotations
+
+import hashlib
+
+# --- Of Graphcore's Kubernetes plugin -------------------------------------------------------------------------------
+#: Annotations of pods: how many IPUs. The second is the spelling of the plugin's own tests.
+IPUS = "graphcore.ai/ipus"
+IPU = "graphcore.ai/ipu"
+SIZE_ANNOTATIONS = (IPUS, IPU)
+#: Label of pods that have been injected; the value says nothing.
+POD_LABEL = "graphcore.ai/pod"
+#: Annotation of pods that have been injected.
+STATUS = "graphcore.ai/status"
+INJECTED = "injected"
+
+# --- Ours -----------------------------------------------------------------------------------------------------------
+#: Holds a pod back from the scheduler until its partition is active.
+SCHEDULING_GATE = "tpu-provisioner.cloud.google.com/partition"
+#: Annotations of pods, set when the gate is opened: the partition's id, and HOST:PORT of the V-IPU server it is on.
+PARTITION_ID = "tpu-provisioner.cloud.google.com/partition-id"
+PARTITION_HOST = "tpu-provisioner.cloud.google.com/partition-host"
+PARTITION_PORT = "tpu-provisioner.cloud.google.com/partition-port"
+#: Annotation of pods: the partition may be removed although the pod is unfinished; set by the REST API alone.
+RELEASE = "tpu-provisioner.cloud.google.com/partition-release"
+#: The ledger, in the controller's own namespace.
+LEDGER_CONFIGMAP_NAME = "tpu-provisioner-partitions"
+LEASE_NAME = "tpu-provisioner-partitions"
+
+_ID_PREFIX = "tpup"
+_CLUSTER_DIGITS = 8
+_POD_DIGITS = 16
+
+
+def id_prefix(cluster_uid: str) -> str:
+    """Return what the ids of a cluster's partitions begin with; no other cluster's do.
+
+    `cluster_uid` is the UID of the namespace kube-system.
+    """
+    return f"{_ID_PREFIX}-{_digits(cluster_uid, _CLUSTER_DIGITS)}-"
+
+
+def partition_id(cluster_uid: str, pod_uid: str) -> str:
+    """Return the id of a pod's partition: 30 characters, a DNS label.
+
+    Jobs of Graphcore's operator with names of more than 36 characters got no partitions, so there is a limit to ids.
+    """
+    return id_prefix(cluster_uid) + _digits(pod_uid, _POD_DIGITS)
+
+
+def _digits(text: str, count: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:count]

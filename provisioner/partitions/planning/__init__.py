@@ -1,0 +1,1 @@
+"""What is to be done about partitions: pure decisions on frozen records."""

@@ -1,0 +1,131 @@
+"""What a plan asks to be done, and the answers. One call of a key is under way at a time; each is answered once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from provisioner.model.capacity import Failure
+from provisioner.partitions.demand import Pod, Server
+from provisioner.partitions.planning.ledger import Entry, Ledger
+from provisioner.partitions.planning.snapshot import Reading
+from provisioner.partitions.vipu.records import PartitionRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadServer:
+    """List allocations and partitions of a server. The answer has a Reading."""
+
+    server: str
+
+    @property
+    def key(self) -> str:
+        """Names the call: equal while it is the same one."""
+        return f"read {self.server}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatePartition:
+    """Make a partition that is in the ledger."""
+
+    server: str
+    request: PartitionRequest
+
+    @property
+    def key(self) -> str:
+        """Names the call: equal while it is the same one."""
+        return f"partition {self.server} {self.request.id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovePartition:
+    """Remove a partition of ours. Of one whose pod may still use it, nothing of this kind is ever asked for.
+
+    `pod` is read live right before: (namespace, name, UID) of the pod that had it, None for an orphan of which no pod
+    is known. A pod that is there with that UID, unfinished, not released and within its grace keeps it.
+    """
+
+    server: str
+    id: str
+    pod: tuple[str, str, str] | None
+
+    @property
+    def key(self) -> str:
+        """Names the call: equal while it is the same one."""
+        return f"partition {self.server} {self.id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveLedger:
+    """Replace the ledger, with the resource version of the one that was decided on as precondition."""
+
+    before: Ledger
+    entries: tuple[Entry, ...]
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return "ledger"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenGate:
+    """Tell a pod its partition and let it be scheduled to the nodes of the server, all in one patch.
+
+    With UID and resource version as preconditions.
+    """
+
+    pod: Pod
+    partition_id: str
+    server: Server
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"Pod {self.pod.uid}"
+
+
+Call = ReadServer | CreatePartition | RemovePartition
+Write = SaveLedger | OpenGate
+
+
+class WriteFailure(Enum):
+    """Why a write failed, as far as it makes a difference."""
+
+    #: The object has changed, is another one, or is gone: the next snapshot shows it as it is.
+    CONFLICT = "conflict"
+    #: Forbidden, or invalid: somebody has to change something.
+    REFUSED = "refused"
+    #: The outcome is not known either.
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallAnswer:
+    """How a call ended."""
+
+    call: Call
+    #: When the request was sent, and when it was answered.
+    asked_at: datetime
+    at: datetime
+    reading: Reading | None = None
+    #: None: it is done.
+    failure: Failure | None = None
+    #: Of a RemovePartition that was not sent: what keeps the partition, in words.
+    kept: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteAnswer:
+    """How a write ended."""
+
+    write: Write
+    at: datetime
+    #: None: it is done.
+    failure: WriteFailure | None = None
+    #: The API server's words on a failure.
+    message: str = ""
+
+
+Answer = CallAnswer | WriteAnswer

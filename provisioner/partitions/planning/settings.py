@@ -1,0 +1,26 @@
+"""What decisions on partitions go by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningSettings:
+    """The part of the settings that decisions read."""
+
+    #: Partitions of more IPUs are not served.
+    largest_size: int = 64
+    reconfigurable: bool = True
+    #: IPUs that the pods of a namespace may have at once; "*" is for those that are not named. Empty: no limits.
+    namespace_limits: Mapping[str, int] = field(default_factory=dict)
+    #: Namespaces whose pods are served; empty: all.
+    namespaces: frozenset[str] = frozenset()
+    #: A server is read so often while something is under way or waits, and otherwise.
+    busy_read_seconds: float = 5.0
+    idle_read_seconds: float = 60.0
+    #: A partition with our prefix that no ledger and no pod knows is removed after it was seen for so long.
+    orphan_seconds: float = 120.0
+    #: Past the end of its grace a pod that is being deleted keeps its partition for so long.
+    past_grace_seconds: float = 30.0
