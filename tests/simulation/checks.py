@@ -8,6 +8,7 @@ pool, foreign pools, the lease, the proof of the cluster, the limits on chips an
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
@@ -423,8 +424,10 @@ class Checker:
         return found
 
     def can_end(self, workload: WorkloadRun) -> bool:
-        """Whether nothing keeps its slices from running that only its owner can change."""
-        return workload.shape.feasible and workload.name != self.simulation.singled.name
+        """Whether nothing keeps its slices from running that only its owner, or another's, can change."""
+        if not workload.shape.feasible or workload.name == self.simulation.singled.name:
+            return False
+        return self._held_for_ever() + self._wanted(workload) <= self._most_chips()
 
     def _served(self, workload: WorkloadRun, job: int) -> bool:
         members = [pod for (owner, _), pod in workload.pods.items() if owner == job]
@@ -441,12 +444,28 @@ class Checker:
 
     def _no_room(self, workload: WorkloadRun) -> bool:
         """Whether the limits, or the stock, leave no room for one more slice of this kind."""
-        market = self.simulation.market
         ours = (pool for pool in self.simulation.cloud.pools.values() if is_ours(pool))
         chips = sum(hosts(pool) * pool.plan.machine.chips for pool in ours)
-        wanted = workload.shape.hosts * workload.shape.chips * (workload.replicas if workload.gang else 1)
-        most = min((each for each in (market.max_chips, market.stock_chips) if each is not None), default=None)
-        return most is not None and chips + wanted > most
+        return chips + self._wanted(workload) > self._most_chips()
+
+    def _wanted(self, workload: WorkloadRun) -> int:
+        """Return the chips that a workload needs at once."""
+        return workload.shape.hosts * workload.shape.chips * (workload.replicas if workload.gang else 1)
+
+    def _most_chips(self) -> float:
+        market = self.simulation.market
+        return min((each for each in (market.max_chips, market.stock_chips) if each is not None), default=math.inf)
+
+    def _held_for_ever(self) -> int:
+        """Return the chips of pools under pods that never end: of slices that cannot be, on the nodes of others."""
+        cluster = self.simulation.cluster
+        held = {
+            pod.pool
+            for pod in cluster.pods
+            if pod.node and not pod.finished and pod.workload is not None and not pod.workload.shape.feasible
+        }
+        pools = (pool for pool in self.simulation.cloud.pools.values() if pool.name in held and is_ours(pool))
+        return sum(hosts(pool) * pool.plan.machine.chips for pool in pools)
 
     def _needed_pools(self) -> set[str]:
         needed = {pod.pool for pod in self.simulation.cluster.pods if pod.node and not pod.finished}
