@@ -1,0 +1,47 @@
+"""A V-IPU server in memory, on a fake clock."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from provisioner.simulators.vipu.model import World
+from provisioner.simulators.vipu.settings import VipuSettings
+from tests.support.clock import FakeClock
+
+
+class Vipu:
+    """A world and the clock that moves it."""
+
+    def __init__(self, world: World, clock: FakeClock) -> None:
+        self.world = world
+        self.clock = clock
+
+    def after(self, seconds: float) -> None:
+        """Let time pass."""
+        self.clock.advance(seconds)
+        self.world.advance()
+
+    def states(self) -> dict[str, str]:
+        """Return the word of each partition."""
+        return {item.id: item.state for item in self.world.all_partitions()}
+
+
+@pytest.fixture
+def make_vipu() -> Callable[..., Vipu]:
+    """Return a maker of worlds with such settings."""
+
+    def make(**settings: Any) -> Vipu:
+        clock = FakeClock()
+        return Vipu(World(VipuSettings(**settings), clock=clock.now, rng=random.Random(1)), clock)
+
+    return make
+
+
+@pytest.fixture
+def vipu(make_vipu: Callable[..., Vipu]) -> Vipu:
+    """A world with the usual settings: 64 IPUs in one allocation."""
+    return make_vipu()

@@ -1,0 +1,289 @@
+"""What the simulated V-IPU server makes, refuses, breaks and forgets."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.simulators.vipu.errors import VipuRefusalError
+from provisioner.simulators.vipu.faults import CREATE, LIST_PARTITIONS, Fault, FaultKind
+from provisioner.simulators.vipu.model import World
+from provisioner.simulators.vipu.placement import places
+from provisioner.simulators.vipu.records import Asked, Caller, Outcome, Phase
+from provisioner.simulators.vipu.settings import VipuSettings
+from tests.support.clock import FakeClock
+
+TWO = {
+    "a": {"cluster": "c1", "agents": ["ag0", "ag1"]},
+    "b": {"cluster": "c1", "agents": ["ag2", "ag3", "ag4"]},
+}
+USERS = {
+    "alice": {"key": "secret-a", "allocations": ["a"]},
+    "bob": {"key": "secret-b", "allocations": ["a", "b"]},
+}
+ALICE = Caller(user="alice", key="secret-a")
+BOB = Caller(user="bob", key="secret-b")
+
+
+def _refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(VipuRefusalError) as caught:
+        call()
+    return caught.value.grpc_code
+
+
+def test_a_partition_is_active_and_its_create_answered_after_the_time_that_it_takes(vipu: Any) -> None:
+    number = vipu.world.create(Asked(id="p1", size=4))
+    assert vipu.states() == {"p1": "PENDING"}
+    assert vipu.world.outcome(number).done is False
+    vipu.after(5)
+    assert vipu.states() == {"p1": "ACTIVE"}
+    assert vipu.world.outcome(number) == Outcome(at=vipu.clock.now(), done=True)
+
+
+def test_a_removed_partition_keeps_its_ipus_until_the_remove_is_over(vipu: Any) -> None:
+    vipu.world.create(Asked(id="p1", size=64))
+    vipu.after(5)
+    number = vipu.world.remove("p1")
+    assert vipu.states() == {"p1": "REMOVING"}
+    assert _refusal(lambda: vipu.world.create(Asked(id="p2", size=1))) == "ResourceExhausted"
+    vipu.after(1)
+    assert (vipu.states(), vipu.world.outcome(number).done) == ({}, True)
+    vipu.world.create(Asked(id="p2", size=64))
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        pytest.param(Asked(id="p1", size=4), "AlreadyExists", id="an id that is taken"),
+        pytest.param(Asked(id="p" * 33, size=4), "InvalidArgument", id="an id that is too long"),
+        pytest.param(Asked(id="p 2", size=4), "InvalidArgument", id="an id with a space"),
+        pytest.param(Asked(id="p2", size=3), "InvalidArgument", id="a size that is no power of two"),
+        pytest.param(Asked(id="p2", size=0), "InvalidArgument", id="no IPUs"),
+        pytest.param(Asked(id="p2", size=128), "InvalidArgument", id="a size beyond the limit"),
+        pytest.param(Asked(id="p2", size=64), "ResourceExhausted", id="more than is free"),
+        pytest.param(Asked(id="p2", size=4, allocation="x"), "NotFound", id="an allocation that is not there"),
+    ],
+)
+def test_it_refuses(vipu: Any, asked: Asked, code: str) -> None:
+    vipu.world.create(Asked(id="p1", size=4))
+    assert _refusal(lambda: vipu.world.create(asked)) == code
+    assert list(vipu.states()) == ["p1"]
+
+
+def test_no_partition_reaches_over_two_allocations(make_vipu: Any) -> None:
+    vipu = make_vipu(allocations=TWO)
+    assert _refusal(lambda: vipu.world.create(Asked(id="p", size=16, allocation="b"))) == "ResourceExhausted"
+    vipu.world.create(Asked(id="p", size=8, allocation="a"))
+    assert [(item.name, item.free) for item in vipu.world.allocations()] == [("a", 0), ("b", 12)]
+
+
+def test_a_create_must_name_its_allocation_where_there_are_several(make_vipu: Any) -> None:
+    vipu = make_vipu(allocations=TWO)
+    assert _refusal(lambda: vipu.world.create(Asked(id="p", size=1))) == "InvalidArgument"
+    vipu.world.change_settings({"picks_allocation": True})
+    vipu.world.create(Asked(id="p", size=8))
+    vipu.world.create(Asked(id="q", size=8))
+    assert [item.allocation for item in vipu.world.all_partitions()] == ["a", "b"]
+
+
+def test_free_ipus_that_are_not_aligned_in_one_piece_are_of_no_use(make_vipu: Any) -> None:
+    vipu = make_vipu(allocations=TWO)
+    for number in range(8):
+        vipu.world.create(Asked(id=f"p{number}", size=1, allocation="a"))
+    vipu.after(5)
+    for number in (1, 2, 5, 6):
+        vipu.world.remove(f"p{number}")
+    vipu.after(1)
+    assert vipu.world.allocations()[0].free == 4
+    assert _refusal(lambda: vipu.world.create(Asked(id="q", size=2, allocation="a"))) == "ResourceExhausted"
+
+
+def test_in_secure_mode_users_see_the_partitions_of_their_allocations_whoever_made_them(make_vipu: Any) -> None:
+    vipu = make_vipu(allocations=TWO, users=USERS, secure=True)
+    vipu.world.create(Asked(id="pa", size=1, allocation="a"), BOB)
+    vipu.world.create(Asked(id="pb", size=1, allocation="b"), BOB)
+    vipu.after(5)
+    assert [item.id for item in vipu.world.partitions(ALICE)] == ["pa"]
+    assert [item.id for item in vipu.world.partitions(BOB)] == ["pa", "pb"]
+    assert _refusal(lambda: vipu.world.remove("pb", ALICE)) == "NotFound"
+    assert _refusal(lambda: vipu.world.create(Asked(id="pc", size=1, allocation="b"), ALICE)) == "NotFound"
+    vipu.world.remove("pa", ALICE)
+
+
+@pytest.mark.parametrize("caller", [Caller(), Caller(user="alice", key="secret-b"), Caller(user="eve", key="")])
+def test_in_secure_mode_who_does_not_prove_itself_is_refused(make_vipu: Any, caller: Caller) -> None:
+    vipu = make_vipu(allocations=TWO, users=USERS, secure=True)
+    for call in (vipu.world.allocations, vipu.world.partitions, vipu.world.ipus):
+        assert _refusal(lambda call=call: call(caller)) == "Unauthenticated"
+
+
+def test_what_is_being_made_or_removed_cannot_be_removed(vipu: Any) -> None:
+    vipu.world.create(Asked(id="p1", size=1))
+    assert _refusal(lambda: vipu.world.remove("p1")) == "FailedPrecondition"
+    vipu.after(5)
+    vipu.world.remove("p1")
+    assert _refusal(lambda: vipu.world.remove("p1")) == "FailedPrecondition"
+
+
+@pytest.mark.parametrize(
+    ("kind", "left"),
+    [(FaultKind.CREATE_FAILS, {}), (FaultKind.CREATE_LEAKS, {"p1": "ERROR"})],
+)
+def test_a_create_that_fails_in_the_end(vipu: Any, kind: FaultKind, left: dict[str, str]) -> None:
+    vipu.world.faults.add(Fault(kind=kind, count=1, message="link training failed"))
+    number = vipu.world.create(Asked(id="p1", size=1))
+    vipu.after(5)
+    assert vipu.world.outcome(number).failure == "link training failed"
+    assert vipu.states() == left
+
+
+def test_a_broken_partition_can_be_removed(vipu: Any) -> None:
+    vipu.world.faults.add(Fault(kind=FaultKind.CREATE_LEAKS, count=1))
+    vipu.world.create(Asked(id="p1", size=64))
+    vipu.after(5)
+    vipu.world.remove("p1")
+    vipu.after(1)
+    assert vipu.states() == {}
+
+
+def test_a_create_that_is_stuck_goes_on_when_the_fault_is_cleared(vipu: Any) -> None:
+    vipu.world.faults.add(Fault(kind=FaultKind.CREATE_STUCK))
+    number = vipu.world.create(Asked(id="p1", size=1))
+    vipu.after(10_000)
+    assert vipu.world.outcome(number) == Outcome(at=None, done=False)
+    vipu.world.faults.clear()
+    vipu.world.release()
+    assert vipu.states() == {"p1": "ACTIVE"}
+    assert vipu.world.outcome(number).done is True
+
+
+def test_a_create_may_say_that_it_is_done_before_the_partition_is_active(vipu: Any) -> None:
+    vipu.world.faults.add(Fault(kind=FaultKind.ACTIVE_LATE, count=1, seconds=30))
+    number = vipu.world.create(Asked(id="p1", size=1))
+    vipu.after(5)
+    assert (vipu.states(), vipu.world.outcome(number).done) == ({"p1": "PENDING"}, True)
+    vipu.after(30)
+    assert vipu.states() == {"p1": "ACTIVE"}
+
+
+def test_a_remove_may_say_that_it_is_done_before_the_partition_is_gone(vipu: Any) -> None:
+    vipu.world.create(Asked(id="p1", size=1))
+    vipu.after(5)
+    vipu.world.faults.add(Fault(kind=FaultKind.REMOVE_LATE, count=1, seconds=30))
+    number = vipu.world.remove("p1")
+    vipu.after(1)
+    assert (vipu.states(), vipu.world.outcome(number).done) == ({"p1": "ACTIVE"}, True)
+    vipu.after(30)
+    assert vipu.states() == {}
+
+
+def test_a_late_remove_does_not_take_the_partition_that_has_the_id_by_then(vipu: Any) -> None:
+    vipu.world.create(Asked(id="p1", size=1))
+    vipu.after(5)
+    vipu.world.faults.add(Fault(kind=FaultKind.REMOVE_LATE, count=1, seconds=30))
+    vipu.world.remove("p1")
+    vipu.after(1)
+    vipu.world.remove("p1")
+    vipu.after(1)
+    vipu.world.create(Asked(id="p1", size=1))
+    vipu.after(60)
+    assert vipu.states() == {"p1": "ACTIVE"}
+
+
+def test_a_remove_that_fails_leaves_it_broken(vipu: Any) -> None:
+    vipu.world.create(Asked(id="p1", size=1))
+    vipu.after(5)
+    vipu.world.faults.add(Fault(kind=FaultKind.REMOVE_LEAKS, count=1))
+    number = vipu.world.remove("p1")
+    vipu.after(1)
+    assert vipu.states() == {"p1": "ERROR"}
+    assert vipu.world.outcome(number).failure == "failed to reset the IPUs of the partition"
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_restart_breaks_what_is_under_way_and_may_lose_everything(vipu: Any, keeps: bool) -> None:
+    vipu.world.create(Asked(id="old", size=1))
+    vipu.after(5)
+    number = vipu.world.create(Asked(id="new", size=1))
+    vipu.world.restart(keeps_partitions=keeps, down_seconds=20)
+    assert _refusal(vipu.world.partitions) == "Unavailable"
+    assert vipu.world.outcome(number).failure == "the server is restarting"
+    vipu.after(20)
+    seen = {item.id: item.state for item in vipu.world.partitions()}
+    assert seen == ({"old": "ACTIVE", "new": "ERROR"} if keeps else {})
+
+
+def test_a_restart_ends_a_remove_without_removing_anything(vipu: Any) -> None:
+    vipu.world.create(Asked(id="p1", size=1))
+    vipu.after(5)
+    vipu.world.remove("p1")
+    vipu.world.restart()
+    vipu.after(10)
+    assert vipu.states() == {"p1": "ERROR"}
+
+
+def test_a_refusal_strikes_the_call_and_the_partition_that_it_names(vipu: Any) -> None:
+    vipu.world.faults.add(
+        Fault(kind=FaultKind.REFUSED, method=CREATE, name="bad.*", grpc_code="Internal", message="no")
+    )
+    assert _refusal(lambda: vipu.world.create(Asked(id="bad1", size=1))) == "Internal"
+    vipu.world.create(Asked(id="good", size=1))
+    vipu.world.faults.add(Fault(kind=FaultKind.REFUSED, method=LIST_PARTITIONS, count=1))
+    assert _refusal(vipu.world.partitions) == "Internal"
+    assert [item.id for item in vipu.world.partitions()] == ["good"]
+
+
+def test_states_can_be_words_that_nobody_knows(vipu: Any) -> None:
+    vipu.world.create(Asked(id="p1", size=1))
+    vipu.after(5)
+    assert vipu.world.mark("p1", state="DEFRAGMENTING")
+    assert vipu.states() == {"p1": "DEFRAGMENTING"}
+    assert vipu.world.mark("p1", phase=Phase.BROKEN)
+    assert vipu.states() == {"p1": "ERROR"}
+    assert not vipu.world.mark("p2", state="X")
+
+
+def test_a_partition_that_vanishes_ends_its_create(vipu: Any) -> None:
+    number = vipu.world.create(Asked(id="p1", size=1))
+    assert vipu.world.vanish("p1")
+    assert (vipu.states(), vipu.world.outcome(number).failure) == ({}, "the partition is gone")
+    vipu.after(60)
+    assert vipu.states() == {}
+    assert not vipu.world.vanish("p1")
+
+
+@given(st.integers(1, 40), st.sets(st.integers(0, 39)), st.sampled_from([1, 2, 4, 8, 16]))
+def test_places_are_aligned_free_and_all_of_them(count: int, taken_at: set[int], size: int) -> None:
+    ipus = [(f"ag{number // 4}", number % 4) for number in range(count)]
+    taken = {ipus[index] for index in taken_at if index < count}
+    found = places(ipus, taken, size)
+    blocks = [range(start, start + size) for start in range(0, count, size) if start + size <= count]
+    assert found == [block[0] for block in blocks if not any(ipus[index] in taken for index in block)]
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 4, 8, 16, 32, 64]), st.booleans()), max_size=40), st.booleans())
+def test_no_ipu_is_ever_in_two_partitions(steps: list[tuple[int, bool]], scattered: bool) -> None:
+    clock = FakeClock()
+    settings = VipuSettings(placement="scattered" if scattered else "first")
+    world = World(settings, clock=clock.now, rng=random.Random(2))
+    for number, (size, removes) in enumerate(steps):
+        there = [item.id for item in world.all_partitions()]
+        if removes and there:
+            world.remove(there[0])
+        else:
+            taken = {ipu for item in world.all_partitions() for ipu in item.ipus}
+            make = functools.partial(world.create, Asked(id=f"p{number}", size=size))
+            if places(world.ipus(), taken, size):
+                make()
+            else:
+                assert _refusal(make) == "ResourceExhausted"
+        clock.advance(10)
+        used = [ipu for item in world.all_partitions() for ipu in item.ipus]
+        assert len(used) == len(set(used))
+        assert world.all_allocations()[0].free == 64 - len(used)
