@@ -149,8 +149,9 @@ class Cloud:
                     node.chips = chips
                     self.set_status(node.name, allocatable={"google.com/tpu": str(chips)})
                 # A pool whose delete failed half-way has lost nodes for good, and a leader may sit on one of the rest:
-                # the provisioner tells and waits, people act.
-                given_up = node.state is NodeState.REMOVED and pool.status is PoolStatus.RUNNING_WITH_ERROR
+                # the provisioner tells and waits, people act. Another fault may have ended, and the status with it.
+                kept = pool.status in (PoolStatus.RUNNING, PoolStatus.RUNNING_WITH_ERROR)
+                given_up = node.state is NodeState.REMOVED and kept
                 if node.state is NodeState.NEVER or given_up:
                     self.world._life.lose(pool, node, self.stage.agenda.wall())
             if pool.status is PoolStatus.RUNNING_WITH_ERROR and pool.nodes:
