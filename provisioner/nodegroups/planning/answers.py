@@ -218,11 +218,12 @@ def _of_metadata(known: MachineMemory, call: ReadMachine | SetMetadata, answer: 
         known = replace(known, asked_at=None, instance=None, sent=_sent(call, answer), sent_at=answer.at)
     if answer.failure is not None:
         wait = backoff.failed(known.backoff, answer.failure, call.key, answer.at, answer.retry_after_seconds)
-        return replace(known, backoff=wait)
+        return replace(known, backoff=wait, change_failed=known.change_failed or isinstance(call, SetMetadata))
     if isinstance(call, SetMetadata):
-        return replace(known, backoff=None)
+        return replace(known, backoff=None, change_failed=False)
     instance = answer.result if isinstance(answer.result, Instance) else None
-    return replace(known, asked_at=answer.asked_at, instance=instance, backoff=None)
+    wait_of_change = known.backoff if known.change_failed else None
+    return replace(known, asked_at=answer.asked_at, instance=instance, backoff=wait_of_change)
 
 
 def _sent(call: SetMetadata, answer: CallAnswer) -> Mapping[str, str] | None:

@@ -257,7 +257,11 @@ def _poll(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> Ou
     due_at = round_.now if known.polled_at is None else later(known.polled_at, seconds, child.meta.uid)
     call = Poll(target=rules.target(child), operation=OperationName(operation.name), type=operation.type)
     condition = None
-    if operation.type is OperationType.CREATE and known.mishap is None:
+    wait = known.backoffs.get(answers.POLL)
+    if wait is not None and wait.failure.kind not in _PASSING:
+        message = f"how far the {rules.what} is cannot be read: {wait.failure.message}"
+        condition = not_ready(Reason.REQUEST_REJECTED, message)
+    elif operation.type is OperationType.CREATE and known.mishap is None:
         condition = _being_made(rules)
     return Outcome(known=known, step=want(known, answers.POLL, call, due_at, round_), condition=condition)
 

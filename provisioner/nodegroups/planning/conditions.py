@@ -203,6 +203,11 @@ def _waiting(sightings: Sightings) -> Condition:
     resolved, fleet = sightings.shape, sightings.fleet
     if resolved is None or fleet is None:
         return _false(Reason.AWAITING_NODE_JOIN, "the machines are not known yet")
+    refused = [member for member in fleet.members if member.refusal]
+    if refused:
+        more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+        message = f"machine {refused[0].machine.name}{more} cannot be told how to join: {refused[0].refusal}"
+        return _false(Reason.REQUEST_REJECTED, message)
     awaited = [_awaited(member) for member in fleet.members if not member.ready]
     more = f" and {len(awaited) - _NAMED} more" if len(awaited) > _NAMED else ""
     words = f"{fleet.ready} of {resolved.node_count} nodes are ready"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from provisioner.model.capacity import FailureKind
 from provisioner.nodegroups.api.types import ManagedInstanceGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, ManagedInstance
 from provisioner.nodegroups.planning.round import Round
@@ -13,6 +14,8 @@ from provisioner.nodegroups.planning.snapshot import Node
 #: Statuses of machines that have stopped: nothing runs on them.
 STOPPED = frozenset({"TERMINATED", "STOPPED", "SUSPENDED"})
 _RUNNING = "RUNNING"
+#: Failures that last until somebody does something.
+_REFUSALS = frozenset({FailureKind.PERMISSION, FailureKind.INVALID})
 #: Statuses of machines that are about to.
 _STOPPING = frozenset({"STOPPING", "SUSPENDING", "DEPROVISIONING", "PENDING_STOP"})
 
@@ -28,6 +31,8 @@ class Member:
     ready: bool = False
     #: What its node lacks, in words; empty where there is none, and where it lacks nothing.
     lacks: str = ""
+    #: Why Compute Engine does not let it be told how to join; empty where it does.
+    refusal: str = ""
 
     @property
     def runs(self) -> bool:
@@ -92,7 +97,7 @@ def fleet_of(manager: ManagedInstanceGroup, round_: Round, chips: int | None = N
 def _member(machine: ManagedInstance, round_: Round, chips: int | None) -> Member:
     node = round_.nodes.get(machine.provider_id)
     if node is None:
-        return Member(machine=machine)
+        return Member(machine=machine, refusal=_refusal(machine, round_))
     lacks = ""
     expected = chips if chips is not None else node.capacity_chips
     if not node.ready:
@@ -101,3 +106,11 @@ def _member(machine: ManagedInstance, round_: Round, chips: int | None) -> Membe
         lacks = f"node {node.name} has {min(node.allocatable_chips, node.capacity_chips)} of {expected} chips"
     member = Member(machine=machine, node=node, lacks=lacks)
     return Member(machine=machine, node=node, ready=not lacks and member.runs, lacks=lacks)
+
+
+def _refusal(machine: ManagedInstance, round_: Round) -> str:
+    known = round_.memory.machines.get(machine.provider_id)
+    if known is None or known.id != machine.id or known.backoff is None:
+        return ""
+    failure = known.backoff.failure
+    return failure.message if failure.kind in _REFUSALS else ""

@@ -105,6 +105,8 @@ class MachineMemory:
     sent: Mapping[str, str] | None = field(default=None, repr=False)
     sent_at: datetime | None = None
     backoff: Backoff | None = None
+    #: The back-off began with a change, so that only a change that succeeds ends it: the machine is read before each.
+    change_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

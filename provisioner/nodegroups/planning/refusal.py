@@ -22,14 +22,14 @@ def not_allowed(meta: ObjectMeta, project: str, round_: Round) -> Refusal | None
     """Say why nothing may be made in a project for an object of this namespace; None where it may."""
     namespaces, projects = round_.settings.namespaces, round_.projects
     if namespaces and meta.namespace not in namespaces:
-        message = f"namespace {meta.namespace} is not among those that are served; see the setting NAMESPACES"
+        message = f"namespace {meta.namespace} is not among those that are served; see the setting SERVED_NAMESPACES"
         return Refusal(reason=Reason.NOT_ALLOWED, message=message)
     if not PROJECT.fullmatch(project):
         return invalid(f"project {bounds.quoted(project)} is not a project id")
     if project not in projects:
         message = (
             f"project {bounds.quoted(project)} is not among those in which resources may be made; "
-            "see the setting PROJECTS"
+            "see the setting ALLOWED_PROJECTS"
         )
         return Refusal(reason=Reason.NOT_ALLOWED, message=message)
     return None

@@ -147,6 +147,9 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool
     if member.ready:
         return ""
     if not whole:
+        if member.refusal:
+            # Another machine in its place could not be told how to join either.
+            return ""
         until = joins_until(group, member, round_)
         if until is None or until > round_.now:
             return ""

@@ -1,7 +1,8 @@
 """Which IAM permissions each call needs, by the references of the methods; and how many calls a minute there may be.
 
-The references name more for the insert of a group than are listed (disks, networks ...): those that clients here have a
-use for. Everybody has every permission but those that the settings deny.
+Whoever creates a group needs what the creation of its machines needs: what its template says of disks, images,
+networks, metadata, tags and service accounts. Here that is always asked for, whatever the template says. Everybody has
+every permission but those that the settings deny.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ PERMISSIONS = {
         "compute.instanceGroupManagers.create",
         "compute.instanceTemplates.useReadOnly",
         "compute.instances.create",
+        "compute.disks.create",
+        "compute.images.useReadOnly",
+        "compute.subnetworks.use",
+        "compute.instances.setMetadata",
+        "compute.instances.setTags",
+        "compute.instances.setServiceAccount",
         "compute.resourcePolicies.use",
         "iam.serviceAccounts.actAs",
     ),

@@ -1,0 +1,122 @@
+"""Each permission in Google Cloud is needed: without it the condition names it, with it again all goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner.nodegroups.api.types import Kind, Reason
+from provisioner.nodegroups.compute.errors import GRANT_HELP
+from provisioner.simulators.compute.permissions import PERMISSIONS
+from tests.nodegroups.simulation.world import SETTINGS, World, make_group
+from tests.support.nodegroup_rights import ACT_AS, METHODS, NEEDED
+
+#: Until a condition has to name it: operations, which are asked for first, take up to half a minute.
+_TOLD_WITHIN_SECONDS = 300.0
+#: How long it stays away: long enough for the longest wait between two attempts.
+_AWAY_SECONDS = 1200.0
+_DELETES = {
+    "compute.instanceGroupManagers.delete": Reason.DELETING_MIG,
+    "compute.instances.delete": Reason.DELETING_MIG,
+    "compute.instanceTemplates.delete": Reason.DELETING_TEMPLATE,
+    "compute.resourcePolicies.delete": Reason.DELETING_POLICY,
+}
+
+
+def _deny(world: World, *permissions: str) -> None:
+    world.cloud.world.change_settings({"denied_permissions": permissions})
+
+
+def _is_told(world: World, permission: str) -> bool:
+    return f"Required '{permission}' permission" in world.message("train")
+
+
+def test_what_the_controller_calls() -> None:
+    """From a group's first call to its last these methods and no others are called."""
+    world, called = World(), set()
+    handle = world.cloud.api.handle
+
+    def recorded(found: Any, request: Any) -> Any:
+        called.add(found.method)
+        return handle(found, request)
+
+    world.cloud.api.handle = recorded
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: world.is_ready("train"))
+    world.delete_group("train")
+    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
+    assert called == METHODS
+
+
+@pytest.mark.parametrize("permission", sorted(NEEDED - _DELETES.keys()))
+def test_without_a_permission_to_create(permission: str) -> None:
+    """The group says which is missing, and is ready soon after it is granted; nothing is given up or left behind."""
+    world = World()
+    _deny(world, permission)
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: _is_told(world, permission), within_seconds=_TOLD_WITHIN_SECONDS)
+    assert world.reason("train") == Reason.REQUEST_REJECTED
+    if permission != ACT_AS:
+        assert GRANT_HELP in world.message("train")
+    assert Reason.REQUEST_REJECTED in {event.reason for event in world.process.events}
+    world.wait(_AWAY_SECONDS)
+    assert _is_told(world, permission)
+    machines = {vm.name for vm in world.machines("train")}
+    _deny(world)
+    world.wait_until(lambda: world.is_ready("train"), within_seconds=900.0)
+    assert machines <= {vm.name for vm in world.machines("train")}
+    world.delete_group("train")
+    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
+    world.check_nothing_left()
+
+
+@pytest.mark.parametrize(("permission", "reason"), _DELETES.items())
+def test_without_a_permission_to_delete(permission: str, reason: Reason) -> None:
+    """A group that goes says which is missing, and goes soon after it is granted."""
+    world = World()
+    _deny(world, permission)
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: world.is_ready("train"))
+    world.delete_group("train")
+    world.wait_until(lambda: _is_told(world, permission), within_seconds=_TOLD_WITHIN_SECONDS)
+    assert world.reason("train") == reason
+    world.wait(_AWAY_SECONDS)
+    assert _is_told(world, permission)
+    _deny(world)
+    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
+    world.check_nothing_left()
+
+
+@pytest.mark.parametrize("permission", PERMISSIONS["instances.setMetadata"])
+def test_machines_that_may_be_made_and_not_told_how_to_join(permission: str) -> None:
+    """What goes missing once machines are there is told as well, and no slice is made anew for it."""
+    world = World(settings=replace(SETTINGS, join_seconds=300.0))
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: len(world.machines("train")) == 2, step_seconds=0.25)
+    _deny(world, permission)
+    world.wait_until(lambda: _is_told(world, permission), within_seconds=_TOLD_WITHIN_SECONDS)
+    assert "cannot be told how to join" in world.message("train")
+    # Longer than machines are waited for that say nothing.
+    world.wait(1200.0)
+    assert _is_told(world, permission)
+    group = world.kube.group("train")
+    assert group is not None
+    assert group.status.recreated_at == ()
+    _deny(world)
+    world.wait_until(lambda: world.is_ready("train"), within_seconds=900.0)
+
+
+@pytest.mark.parametrize("permission", ["globalOperations.get", "regionOperations.get", "zoneOperations.get"])
+def test_deletes_whose_operations_cannot_be_read(permission: str) -> None:
+    """A permission that goes missing between a create and its delete is told by what is being deleted."""
+    world = World()
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: world.is_ready("train"))
+    _deny(world, f"compute.{permission}")
+    world.delete_group("train")
+    world.wait_until(lambda: _is_told(world, f"compute.{permission}"), within_seconds=_TOLD_WITHIN_SECONDS)
+    _deny(world)
+    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
+    world.check_nothing_left()

@@ -1,0 +1,29 @@
+"""Which methods of Compute Engine the controller of node groups calls, and so which permissions it needs."""
+
+from __future__ import annotations
+
+from provisioner.simulators.compute.permissions import PERMISSIONS
+
+#: On service accounts; all others are on projects.
+ACT_AS = "iam.serviceAccounts.actAs"
+#: From a group's first call to its last.
+METHODS = frozenset(
+    {
+        "resourcePolicies.insert",
+        "resourcePolicies.get",
+        "resourcePolicies.delete",
+        "instanceTemplates.insert",
+        "instanceTemplates.get",
+        "instanceTemplates.delete",
+        "instanceGroupManagers.insert",
+        "instanceGroupManagers.get",
+        "instanceGroupManagers.delete",
+        "instanceGroupManagers.listManagedInstances",
+        "instances.get",
+        "instances.setMetadata",
+        "globalOperations.get",
+        "regionOperations.get",
+        "zoneOperations.get",
+    }
+)
+NEEDED = frozenset(permission for method in METHODS for permission in PERMISSIONS[method])
