@@ -20,7 +20,7 @@ class FaultKind(StrEnum):
     """Everything that can be made to go wrong."""
 
     REFUSED = "refused"
-    """A call is refused with `message` and gRPC's `grpc_code`, without effect."""
+    """A call is refused with `message` and gRPC's `grpc_code` (empty: words alone), without effect."""
 
     CREATE_FAILS = "create_fails"
     """A create fails when it would have been done, and leaves nothing behind."""

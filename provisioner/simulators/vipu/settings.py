@@ -41,7 +41,7 @@ class VipuSettings(BaseSettings):
     remove_seconds: float = 1.0
     """From a remove to its answer."""
 
-    create_wait_seconds: float = 600.0
+    change_wait_seconds: float = 600.0
     """How long the answer of a create or a remove is waited for; what is under way goes on after that."""
 
     largest_size: int = 64
@@ -70,9 +70,6 @@ class VipuSettings(BaseSettings):
 
     added_columns: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Columns of the list of partitions that no version has had so far, each with its value."""
-
-    error_codes: bool = True
-    """Refusals have the form of gRPC's Go library, with a code; else they are words alone."""
 
     def problems(self) -> list[str]:
         """Return what is wrong with them."""

@@ -1,0 +1,47 @@
+"""The simulated V-IPU server as a command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+from collections.abc import Sequence
+
+from provisioner.runtime import signals
+from provisioner.simulators.http.settings import SettingsError
+from provisioner.simulators.vipu.app import VipuSimulator
+from provisioner.simulators.vipu.settings import VipuSettings
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Serve until SIGINT or SIGTERM, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m provisioner.simulators.vipu serve")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8090)
+    parser.add_argument("--settings", type=json.loads, default={}, help="JSON, as PUT to /simulator/v1/settings")
+    options = parser.parse_args(arguments)
+    ended = threading.Event()
+    signals.on_end(lambda _signal_name: ended.set())
+    try:
+        vipu = VipuSimulator(_settings_of(options.settings), host=options.host, port=options.port)
+        vipu.start()
+    except SettingsError as error:
+        sys.stderr.write(f"settings: {error}\n")
+        return 2
+    except OSError as error:
+        sys.stderr.write(f"can't listen on {options.host}:{options.port}: {error.strerror or error}\n")
+        return 1
+    sys.stdout.write(f"V-IPU server on {vipu.host}:{vipu.port}; {vipu.url}/simulator/v1/state shows the state\n")
+    sys.stdout.flush()
+    ended.wait()
+    vipu.stop()
+    return 0
+
+
+def _settings_of(raw: object) -> VipuSettings:
+    if not isinstance(raw, dict):
+        raise SettingsError(f"{raw!r} is not a JSON object")
+    # What can be set only at startup cannot be changed afterwards, so it goes first.
+    fixed = {name: raw[name] for name in VipuSettings.fixed if name in raw}
+    return VipuSettings(**fixed).changed(raw)

@@ -1,0 +1,261 @@
+"""The simulated `vipu` command and its server, over HTTP on a local port."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.simulators.vipu import command, serving
+from provisioner.simulators.vipu.app import VipuSimulator
+from provisioner.simulators.vipu.faults import CREATE, Fault, FaultKind
+from provisioner.simulators.vipu.settings import VipuSettings
+
+USERS = {"alice": {"key": "sesame", "allocations": ["alloc-1"]}}
+
+
+@pytest.fixture
+def vipu() -> Iterator[VipuSimulator]:
+    """A server with 64 IPUs that takes no time for anything."""
+    settings = VipuSettings(create_seconds=0, remove_seconds=0)
+    with VipuSimulator(settings) as simulator:
+        yield simulator
+
+
+class Shell:
+    """Runs the command in this process."""
+
+    def __init__(self, vipu: VipuSimulator, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.environment = {"VIPU_CLI_API_HOST": vipu.host, "VIPU_CLI_API_PORT": str(vipu.port), "HOME": str(home)}
+        self._capsys = capsys
+
+    def run(self, line: str, **environment: str) -> tuple[int, str, str]:
+        """Return exit code, stdout and stderr."""
+        code = command.run(line.split(), {**self.environment, **environment})
+        return (code, *self._capsys.readouterr())
+
+
+@pytest.fixture
+def shell(vipu: VipuSimulator, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """A shell with the server in its environment."""
+    return Shell(vipu, tmp_path, capsys)
+
+
+def _admin(vipu: VipuSimulator, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    raw = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{vipu.url}/simulator/v1/{path}", data=raw, method=method)
+    with urllib.request.urlopen(request) as answer:
+        return json.loads(answer.read())
+
+
+def test_the_table_of_partitions_is_the_one_that_public_examples_show(vipu: VipuSimulator, shell: Shell) -> None:
+    assert shell.run("create partition p64 --size 64 --reconfigurable") == (0, "create partition (p64): success.\n", "")
+    assert shell.run("list partitions")[1].splitlines() == [
+        " Partition | Cluster | ILDs | GW Routing | ILD Routing | Size | GCDs | State",
+        "-" * 79,
+        " p64       | c16     | 1    | DEFAULT    | RINGSWNC    | 64   | 1    | ACTIVE",
+        "-" * 79,
+    ]
+    assert vipu.count(CREATE) == 1
+
+
+def test_the_tables_of_allocations_and_attributes_leave_out_what_repeats_itself(shell: Shell) -> None:
+    allocations = shell.run("list allocations")[1].splitlines()
+    assert allocations[1].split("|") == [" Allocation ID ", " Agents"]
+    assert allocations[3].split("|")[1].split() == [f"ag{number}" for number in range(16)]
+    attributes = [line.split("|") for line in shell.run("list ipu-attrs")[1].splitlines()[2:8]]
+    assert [(cells[0].strip(), cells[1].strip()) for cells in attributes] == [
+        ("ag0", "0"),
+        ("", ""),
+        ("", ""),
+        ("", "1"),
+        ("", ""),
+        ("", ""),
+    ]
+
+
+def test_a_create_leaves_a_file_in_the_home_of_who_runs_it(shell: Shell, tmp_path: Path) -> None:
+    shell.run("create partition p1 --size 1")
+    assert (tmp_path / ".ipuof.conf.d" / "p1.conf").exists()
+    shell.run("remove partition p1")
+    assert not (tmp_path / ".ipuof.conf.d" / "p1.conf").exists()
+
+
+def test_a_configuration_has_words_before_it_unless_one_gcd_is_asked_for(shell: Shell) -> None:
+    shell.run("create partition p1 --size 2")
+    assert len(json.loads(shell.run("get partition p1 --gcd 0 --ipuof-configs")[1])["devices"]) == 2
+    assert shell.run("get partition p1 --ipuof-configs")[1].splitlines()[:2] == ["IPUoF configuration of p1:", "{"]
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (
+            "create partition p1 --size 3",
+            "create partition (p1): failed: rpc error: code = InvalidArgument desc = partition size 3 is not a",
+        ),
+        ("create partition p1", 'create partition (p1): failed: required flag(s) "size" not set'),
+        ("create partition p1 --size 1 --gcd 0", "Error: unknown flag: --gcd"),
+        ("create partition --size 1", "Error: accepts 1 arg(s), received 0"),
+        ("create partition p1 --size many", "Error: argument --size: invalid int value: 'many'"),
+        ("destroy partition p1", 'Error: unknown command "destroy partition p1" for "vipu"'),
+        (
+            "remove partition p1",
+            "remove partition (p1): failed: rpc error: code = NotFound desc = partition 'p1' not found",
+        ),
+        ("list partitions --config /nowhere", "list partitions: failed: cannot read the configuration file: No such"),
+    ],
+)
+def test_what_is_refused_is_said_on_stderr(shell: Shell, line: str, error: str) -> None:
+    code, output, said = shell.run(line)
+    assert (code, output) == (1, "")
+    assert said.startswith(error)
+
+
+def test_without_a_server_nothing_can_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.run(["list", "partitions"], {}) == 1
+    assert capsys.readouterr().err == "list partitions: failed: no V-IPU server: api-host is not set\n"
+
+
+def test_options_win_over_the_environment_and_that_over_the_configuration_file(
+    vipu: VipuSimulator, shell: Shell, tmp_path: Path
+) -> None:
+    file = tmp_path / "cli.hcl"
+    file.write_text(f'api-host = "{vipu.host}"\napi-port="{vipu.port}"\n', "utf-8")
+    assert shell.run(f"list partitions --config {file}", VIPU_CLI_API_HOST="", VIPU_CLI_API_PORT="")[0] == 0
+    assert shell.run(f"list partitions --config {file}", VIPU_CLI_API_PORT="1")[0] == 1
+    assert shell.run(f"list partitions --config {file} --api-port {vipu.port}", VIPU_CLI_API_PORT="1")[0] == 0
+    version = shell.run("--server-version")[1].splitlines()
+    assert version[1] == f"host: {vipu.host}:{vipu.port}"
+
+
+def test_a_configuration_file_with_a_key_must_be_private(vipu: VipuSimulator, shell: Shell, tmp_path: Path) -> None:
+    vipu.set(users=USERS, secure=True)
+    file = tmp_path / "cli.hcl"
+    file.write_text('api-user-id = "alice"\napi-access-key = "sesame"\n', "utf-8")
+    file.chmod(0o644)
+    assert "can be read by others" in shell.run(f"list partitions --config {file}")[2]
+    file.chmod(0o600)
+    assert shell.run(f"list partitions --config {file}")[0] == 0
+    assert "Unauthenticated" in shell.run("list partitions")[2]
+    file.write_text("nonsense", "utf-8")
+    assert "invalid HCL" in shell.run(f"list partitions --config {file}")[2]
+
+
+def test_a_create_is_answered_when_it_is_over(vipu: VipuSimulator, shell: Shell) -> None:
+    vipu.set(create_seconds=0.1)
+    shell.run("create partition p1 --size 1")
+    assert [item.state for item in vipu.partitions] == ["ACTIVE"]
+    vipu.set(create_seconds=60, change_wait_seconds=0.05)
+    assert "DeadlineExceeded" in shell.run("create partition p2 --size 1")[2]
+    assert [item.state for item in vipu.partitions] == ["ACTIVE", "PENDING"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Fault(kind=FaultKind.REFUSED, message="not today", grpc_code=""), "not today"),
+        (Fault(kind=FaultKind.HTTP_ERROR), "code = Unavailable desc = transport is closing"),
+        (Fault(kind=FaultKind.HTTP_ERROR, code=0), "code = Unavailable desc = transport is closing"),
+        (Fault(kind=FaultKind.HTTP_ERROR, code=200, body="<html>"), "code = Internal desc = malformed answer"),
+        (Fault(kind=FaultKind.CREATE_LEAKS), "code = Internal desc = failed to configure the IPUs of the partition"),
+    ],
+)
+def test_failures_of_the_server_are_said(vipu: VipuSimulator, shell: Shell, fault: Fault, said: str) -> None:
+    vipu.inject(fault)
+    code, _, error = shell.run("create partition p1 --size 1")
+    assert (code, error.split("failed: ", 1)[1].removeprefix("rpc error: ")) == (1, f"{said}\n")
+
+
+def test_a_server_that_is_not_there_refuses_the_connection(shell: Shell) -> None:
+    assert "connection refused" in shell.run("list partitions", VIPU_CLI_API_PORT="1")[2]
+
+
+def test_columns_and_words_that_nobody_knows_can_be_played(vipu: VipuSimulator, shell: Shell) -> None:
+    shell.run("create partition p1 --size 1")
+    vipu.set(lists_allocations=True, added_columns={"Health": "GOOD"})
+    _admin(vipu, "POST", "partitions/p1:mark", {"state": "DEGRADED"})
+    header, _, row, _ = shell.run("list partitions")[1].splitlines()
+    assert header.split("|")[1].strip() == "Allocation"
+    assert [cell.strip() for cell in row.split("|")][-2:] == ["DEGRADED", "GOOD"]
+
+
+def test_its_own_api_shows_breaks_and_takes_away(vipu: VipuSimulator, shell: Shell) -> None:
+    shell.run("create partition p1 --size 4")
+    state = _admin(vipu, "GET", "state")
+    assert [(item["id"], item["phase"], len(item["ipus"])) for item in state["partitions"]] == [("p1", "active", 4)]
+    assert state["allocations"][0]["free"] == 60
+    _admin(vipu, "POST", "partitions/p1:mark", {"phase": "broken"})
+    assert " | ERROR" in shell.run("list partitions")[1]
+    _admin(vipu, "POST", "restart", {"keeps_partitions": True, "down_seconds": 3600})
+    assert "connection refused" in shell.run("list partitions")[2]
+    _admin(vipu, "POST", "restart", {"keeps_partitions": True})
+    _admin(vipu, "DELETE", "partitions/p1")
+    assert vipu.partitions == ()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "code"),
+    [
+        ("POST", "restart", {"keeps_partitions": 1}, 400),
+        ("POST", "partitions/p1:mark", {"phase": "odd"}, 400),
+        ("POST", "partitions/p1:mark", {"state": 1}, 400),
+        ("POST", "partitions/p1:mark", {"state": "X"}, 404),
+        ("DELETE", "partitions/p1", None, 404),
+        ("POST", "faults", {"kind": "odd"}, 400),
+        ("PUT", "settings", {"placement": "odd"}, 400),
+        ("GET", "nowhere", None, 404),
+    ],
+)
+def test_its_own_api_refuses_mistakes(
+    vipu: VipuSimulator, method: str, path: str, body: Mapping[str, Any] | None, code: int
+) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        _admin(vipu, method, path, body)
+    with caught.value as answer:
+        assert answer.code == code
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"placement": "odd"}, "placement"),
+        ({"largest_size": 0}, "largest_size"),
+        ({"allocations": {"a": {"cluster": "c"}}}, "allocations: 'a' needs \"agents\""),
+        ({"allocations": {"a": {"agents": 1}}}, "allocations: 'a' needs a \"cluster\""),
+        ({"users": {"alice": {}}}, "users: 'alice' needs a \"key\""),
+        ({"nonsense": 1}, "nonsense: no such setting"),
+        ([], "is not a JSON object"),
+    ],
+)
+def test_settings_that_are_wrong_end_the_server_at_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, settings: Any, problem: str
+) -> None:
+    monkeypatch.setattr(serving.signals, "on_end", lambda _action: None)
+    assert serving.serve(["--port", "0", "--settings", json.dumps(settings)]) == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_server_and_command_are_programs_of_their_own(tmp_path: Path) -> None:
+    module = [sys.executable, "-m", "provisioner.simulators.vipu"]
+    installed = subprocess.run(
+        [*module, "install", tmp_path], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    serve = [*module, "serve", "--port", "0", "--settings", '{"create_seconds": 0}']
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        host, port = server.stdout.readline().split("on ")[1].split(";")[0].split(":")
+        create = [installed, "create", "partition", "p1", "--size", "1", "-H", host, "--api-port", port]
+        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+        done = subprocess.run(create, check=True, capture_output=True, text=True, env=environment)
+        assert done.stdout == "create partition (p1): success.\n"
+        server.terminate()
+        assert server.wait() == 0
