@@ -7,8 +7,8 @@
 
 etcd, kube-apiserver, kube-controller-manager, kube-scheduler, the JobSet controller and, where it is asked for, the
 LeaderWorkerSet controller are the real programs, built once from pinned sources. kwok plays the kubelets: every Node
-object that somebody registers becomes ready, and its pods run for as long as their annotations say. No container ever
-runs, and nothing is reachable from other machines.
+object that somebody registers becomes ready, and its pods run for as long as their annotations say. Machines join it as
+they join a cluster of kubeadm's. No container ever runs, and nothing is reachable from other machines.
 """
 
 from provisioner.localcluster.binaries import Binaries, resolve_binaries
@@ -16,7 +16,7 @@ from provisioner.localcluster.cluster import LocalCluster, start
 from provisioner.localcluster.errors import LocalClusterError
 from provisioner.localcluster.operators import JOBSET, LWS, Operator
 from provisioner.localcluster.progress import Progress, log_progress
-from provisioner.localcluster.stages import DEFAULT_RUN_SECONDS, FAIL_AFTER, KEEP_NOT_READY, RUN_FOR
+from provisioner.localcluster.stages import DEFAULT_RUN_SECONDS, FAIL_AFTER, KEEP_NOT_READY, OWN_KUBELET, RUN_FOR
 
 __all__ = [
     "DEFAULT_RUN_SECONDS",
@@ -24,6 +24,7 @@ __all__ = [
     "JOBSET",
     "KEEP_NOT_READY",
     "LWS",
+    "OWN_KUBELET",
     "RUN_FOR",
     "Binaries",
     "LocalCluster",

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from provisioner.localcluster import components, operators, readiness, recipes
+from provisioner.localcluster import components, kubeadm, operators, readiness, recipes
 from provisioner.localcluster.api import ApiClient, ApiError
 from provisioner.localcluster.binaries import Binaries, resolve_binaries
 from provisioner.localcluster.component import Component
@@ -196,6 +196,10 @@ class LocalCluster:
         served_since = time.monotonic()
         apiserver.await_ready()
         progress(f"the API server answers at {self.server_url} after {time.monotonic() - started:.1f} s")
+        self._wait(
+            "the API server to take what machines join by",
+            partial(kubeadm.install, api, server_url=self.server_url, authority_pem=trust.authority_pem),
+        )
         others = [one for one in self._components.values() if one not in {etcd, apiserver}]
         for component in others:
             component.start()

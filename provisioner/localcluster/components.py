@@ -22,9 +22,13 @@ from provisioner.localcluster.operators import Operator
 from provisioner.localcluster.ports import HOST, free_ports
 from provisioner.localcluster.stages import kwok_configuration
 
-# Those that can matter to workloads and to programs that run in the cluster; leaving the others out saves start time
-# and about 100 MB. No nodes are made, no volumes bound and no certificates signed here.
+# Those that can matter to workloads, to programs that run in the cluster and to machines that join it; leaving the
+# others out saves start time and about 100 MB. No nodes are made and no volumes bound here.
 _CONTROLLERS = (
+    # It signs what machines read before they trust the cluster.
+    "bootstrap-signer-controller",
+    "certificatesigningrequest-approving-controller",
+    "certificatesigningrequest-signing-controller",
     "clusterrole-aggregation-controller",
     "cronjob-controller",
     "daemonset-controller",
@@ -44,6 +48,8 @@ _CONTROLLERS = (
     "serviceaccount-token-controller",
     "statefulset-controller",
     "taint-eviction-controller",
+    # It deletes bootstrap tokens that have expired.
+    "token-cleaner-controller",
     "ttl-after-finished-controller",
 )
 # Hundreds of JobSets at once should wait for the controllers' work, not for limits in their clients.
@@ -134,7 +140,10 @@ def etcd(site: Site) -> Plan:
 
 
 def kube_apiserver(site: Site, *, etcd_port: int) -> Plan:
-    """Plan the API server: RBAC, and the toleration for google.com/tpu that GKE's API server adds as well."""
+    """Plan the API server: RBAC, kubelets that may write what is theirs, and a toleration.
+
+    GKE's API server adds the same one for google.com/tpu.
+    """
     (port,) = free_ports(1)
     trust = site.credentials
     return Plan(
@@ -149,13 +158,13 @@ def kube_apiserver(site: Site, *, etcd_port: int) -> Plan:
             f"--secure-port={port}",
             f"--tls-cert-file={trust.server_certificate}",
             f"--tls-private-key-file={trust.server_key}",
-            f"--client-ca-file={trust.authority}",
-            "--authorization-mode=RBAC",
-            # As kubeadm does: machines join with tokens.
+            f"--client-ca-file={trust.client_authorities}",
+            # As kubeadm does, up to the plugin: machines join with tokens, and each writes its own node alone.
+            "--authorization-mode=Node,RBAC",
             "--enable-bootstrap-token-auth=true",
             # As GKE does: TPU examples run privileged.
             "--allow-privileged=true",
-            "--enable-admission-plugins=ExtendedResourceToleration",
+            "--enable-admission-plugins=ExtendedResourceToleration,NodeRestriction",
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
             f"--service-account-key-file={trust.service_account_public_key}",
             f"--service-account-signing-key-file={trust.service_account_key}",
@@ -186,6 +195,8 @@ def kube_controller_manager(site: Site) -> Plan:
             f"--tls-private-key-file={trust.server_key}",
             f"--root-ca-file={trust.authority}",
             f"--service-account-private-key-file={trust.service_account_key}",
+            f"--cluster-signing-kubelet-client-cert-file={trust.kubelet_authority}",
+            f"--cluster-signing-kubelet-client-key-file={trust.kubelet_authority_key}",
             # Each controller gets its own, narrow role, as on a real cluster.
             "--use-service-account-credentials=true",
             f"--controllers={','.join(_CONTROLLERS)}",

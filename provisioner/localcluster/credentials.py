@@ -1,7 +1,8 @@
 """The files in a cluster's directory by which its programs and its users trust each other.
 
 They are made anew for every cluster and live as long as it, so they are valid for a year, never rotated and never
-revoked. One authority signs for servers and clients alike.
+revoked. One authority signs for servers and clients alike. The controller manager has the key of another one, which
+signs for the kubelets of machines that join.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ class Credentials:
     directory: Path
     authority_pem: bytes
     authority: Path
+    client_authorities: Path
+    kubelet_authority: Path
+    kubelet_authority_key: Path
     server_certificate: Path
     server_key: Path
     etcd_certificate: Path
@@ -66,6 +70,10 @@ class Credentials:
         authority = Authority("tpu-provisioner local cluster", now=dt.datetime.now(dt.UTC), valid=_VALID)
         authority_path = directory / "ca.crt"
         authority_path.write_bytes(authority.certificate_pem)
+        kubelets = Authority("tpu-provisioner local kubelets", now=dt.datetime.now(dt.UTC), valid=_VALID).pair()
+        kubelet_authority = kubelets.write(directory, "kubelets")
+        client_authorities = directory / "clients.crt"
+        client_authorities.write_bytes(authority.certificate_pem + kubelets.certificate_pem)
         server = authority.server(
             "kube-apiserver", names=_SERVER_NAMES, addresses=(HOST, "::1", _SERVICE_ADDRESS)
         ).write(directory, "server")
@@ -85,6 +93,9 @@ class Credentials:
             directory=directory,
             authority_pem=authority.certificate_pem,
             authority=authority_path,
+            client_authorities=client_authorities,
+            kubelet_authority=kubelet_authority[0],
+            kubelet_authority_key=kubelet_authority[1],
             server_certificate=server[0],
             server_key=server[1],
             etcd_certificate=etcd[0],

@@ -1,9 +1,10 @@
 """What kwok, which plays all kubelets of the local cluster, does to nodes and pods.
 
-It sets conditions and never a node's capacity, allocatable resources, labels, taints or provider id: those belong to
-whoever registered the node. A node without capacity stays without. Pods have no containers: a pod of a Job runs for a
-time and then ends as its annotations say, even where its restart policy would have a kubelet start it again. Any
-change of a running pod starts its time anew.
+A node that says that it has a kubelet of its own is left alone; its pods are not. kwok sets conditions and never a
+node's capacity, allocatable resources, labels, taints or provider id: those belong to whoever registered the node. A
+node without capacity stays without. Pods have no containers: a pod of a Job runs for a time and then ends as its
+annotations say, even where its restart policy would have a kubelet start it again. Any change of a running pod starts
+its time anew.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ FAIL_AFTER = "rehearsal.tpu-provisioner.cloud.google.com/fail-after"
 
 KEEP_NOT_READY = "rehearsal.tpu-provisioner.cloud.google.com/keep-not-ready"
 """Node annotation, of any value: the node never becomes ready."""
+
+OWN_KUBELET = "rehearsal.tpu-provisioner.cloud.google.com/own-kubelet"
+"""Node annotation, of any value: somebody else reports the node's state."""
 
 DEFAULT_RUN_SECONDS = 10
 
@@ -198,6 +202,7 @@ def _delay_from(annotation: str, *, default_seconds: int) -> dict[str, Any]:
 def kwok_configuration() -> list[dict[str, Any]]:
     """Return the documents of kwok's configuration file."""
     ready = '.status.conditions.[] | select( .type == "Ready" ) | .status'
+    played = _where(_annotation(OWN_KUBELET), "DoesNotExist")
     living = _where(".metadata.deletionTimestamp", "DoesNotExist")
     of_a_job = _where(".metadata.ownerReferences.[].kind", "In", "Job")
     running = _where(".status.phase", "In", "Running")
@@ -227,13 +232,13 @@ def kwok_configuration() -> list[dict[str, Any]]:
         _stage(
             "node-ready",
             "Node",
-            where=[_where(ready, "NotIn", "True"), _where(_annotation(KEEP_NOT_READY), "DoesNotExist")],
+            where=[played, _where(ready, "NotIn", "True"), _where(_annotation(KEEP_NOT_READY), "DoesNotExist")],
             status=_NODE_READY,
         ),
         _stage(
             "node-heartbeat",
             "Node",
-            where=[_where(ready, "In", "True")],
+            where=[played, _where(ready, "In", "True")],
             status=_NODE_HEARTBEAT,
             delay={
                 "durationMilliseconds": _HEARTBEAT_MILLISECONDS[0],

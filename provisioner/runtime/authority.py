@@ -1,4 +1,4 @@
-"""A certificate authority of one process: it signs for servers and clients, and nobody keeps its key.
+"""A certificate authority of one process: it signs for servers and clients, and nobody keeps its key, unless asked to.
 
 So what it has signed is never renewed and never revoked: whoever needs more makes another authority.
 """
@@ -55,7 +55,7 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 class Authority:
-    """A certificate authority that lives in memory: its key is never written.
+    """A certificate authority that lives in memory; its key leaves it by `pair` alone.
 
     It, and all that it signs, is valid for the duration `valid` from `now` on.
     """
@@ -86,6 +86,10 @@ class Authority:
     def certificate_pem(self) -> bytes:
         """The authority's own certificate."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    def pair(self) -> KeyPair:
+        """Return the authority's own certificate and key, for a program that signs in its place."""
+        return KeyPair(certificate_pem=self.certificate_pem, key_pem=private_pem(self._key))
 
     def server(
         self, common_name: str, *, names: Sequence[str], addresses: Sequence[str] = (), also_client: bool = False

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import NameOID
 
 from provisioner.localcluster.credentials import Credentials
@@ -52,6 +53,20 @@ def test_clients_carry_their_user_and_groups(credentials: Credentials) -> None:
         )
     assert found["admin"] == (["kubernetes-admin"], ["system:masters"])
     assert found["kube-scheduler"] == (["system:kube-scheduler"], [])
+
+
+def test_kubelets_have_an_authority_of_their_own_which_no_server_is_known_by(credentials: Credentials) -> None:
+    """Its key is on the disk; that of the other authority is nowhere."""
+    kubelets = x509.load_pem_x509_certificate(credentials.kubelet_authority.read_bytes())
+    key = serialization.load_pem_private_key(credentials.kubelet_authority_key.read_bytes(), password=None)
+    assert kubelets.public_key() == key.public_key()
+    trusted = x509.load_pem_x509_certificates(credentials.client_authorities.read_bytes())
+    assert trusted == [x509.load_pem_x509_certificate(credentials.authority_pem), kubelets]
+    assert kubelets not in x509.load_pem_x509_certificates(credentials.authority.read_bytes())
+    for pair in credentials.directory.rglob("*.crt"):
+        if pair != credentials.kubelet_authority:
+            server = x509.load_pem_x509_certificate(pair.read_bytes())
+            assert server.issuer != kubelets.subject
 
 
 def test_private_files_are_private(credentials: Credentials, tmp_path: Path) -> None:
