@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -12,10 +11,15 @@ import requests
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.nodegroups.bootstrap import cluster, drawing, tokens
+from provisioner.nodegroups.bootstrap import cluster, drawing, metadata, tokens
+from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.rehearsal import Rehearsal
+from provisioner.simulators.compute import ComputeSettings, ComputeSimulator
+from tests.support.compute import GROUPS, INSTANCES, TEMPLATES, group, template
 from tests.support.localcluster import Kube
+from tests.support.simulator import Client
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.e2e
@@ -103,25 +107,70 @@ def test_the_cluster_says_what_machines_have_to_know(kube: Kube, rehearsal: Rehe
     assert version["gitVersion"].startswith(f"v{cluster.kubernetes_version_of(version)}.")
 
 
-def test_the_address_comes_from_what_kubeadm_publishes(kube: Kube, rehearsal: Rehearsal) -> None:
+def test_the_address_comes_from_what_kubeadm_publishes(kube: Kube) -> None:
     """As `kubeadm init` does: a kubeconfig without a user."""
-    authority = base64.b64encode(rehearsal.cluster.ca_certificate_pem).decode()
-    kubeconfig = (
-        "apiVersion: v1\nclusters:\n- cluster:\n"
-        f"    certificate-authority-data: {authority}\n    server: {kube.url}\n"
-        '  name: ""\ncontexts: null\ncurrent-context: ""\nkind: Config\nusers: null\n'
-    )
     namespace, name = cluster.CLUSTER_INFO
-    kube.create(
-        collection_path("configmaps", namespace=namespace),
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": name},
-            "data": {"kubeconfig": kubeconfig},
-        },
-    )
     path = object_path("configmaps", name, namespace=namespace)
 
     assert f"https://{cluster.api_server_of(kube.get(path))}" == kube.url
-    kube.call("DELETE", path)
+
+
+def test_a_simulated_machine_joins_with_what_we_write_and_nothing_else(kube: Kube) -> None:
+    """It is let in by the token alone: the cluster signs, approves and issues as one of kubeadm's does."""
+    root_ca = kube.get(object_path("configmaps", cluster.ROOT_CA[1], namespace=cluster.ROOT_CA[0]))
+    token, expired = drawing.draw_token(), drawing.draw_token()
+    now = datetime.now(UTC)
+    paths = [make(kube, expired, now - timedelta(seconds=1)), make(kube, token, now + tokens.LIFE)]
+    settings = ComputeSettings(
+        machines_join=True,
+        operation_seconds=0,
+        provisioning_seconds=0,
+        staging_seconds=0,
+        boot_seconds=0,
+        join_retry_seconds=0.1,
+        heartbeat_seconds=0.5,
+        device_plugin="",
+        graceful_shutdown=True,
+    )
+    with ComputeSimulator(settings) as compute:
+        engine = Client(compute.port)
+        join = metadata.Join(
+            token=expired,
+            api_server=kube.url.removeprefix("https://"),
+            ca_hash=cluster.ca_hash_of(root_ca),
+            kubernetes_version="1.36",
+        )
+        written = metadata.changed_items(
+            {"startup-script": startup_script()}, labels={"a.example/b": "c"}, join=join, joined=False
+        )
+        assert written is not None
+        items = [{"key": key, "value": value} for key, value in written.items()]
+        assert engine("POST", TEMPLATES, template(metadata={"items": items}))[0] == 200
+        wait_for(lambda: engine("GET", f"{TEMPLATES}/template")[0] == 200, what="the template")
+        assert engine("POST", GROUPS, group(size=1, mode="INDIVIDUAL", policy=None))[0] == 200
+        (machine,) = wait_for(lambda: compute.machines, what="the machine")
+        node = object_path("nodes", machine.name)
+        wait_for(lambda: compute.machines[0].status == "RUNNING", what="the machine runs")
+
+        _, known = engine("GET", f"{INSTANCES}/{machine.name}")
+        items = [{**item, "value": token} if item["value"] == expired else item for item in known["metadata"]["items"]]
+        assert kube.call("GET", node).status_code == 404
+        changed = {"fingerprint": known["metadata"]["fingerprint"], "items": items}
+        assert engine("POST", f"{INSTANCES}/{machine.name}/setMetadata", changed)[0] == 200
+
+        wait_for(lambda: _ready(kube, node) == "True", what="the node is ready")
+        found = kube.get(node)
+        assert found["spec"]["providerID"] == f"gce://proj/us-east5-a/{machine.name}"
+        assert found["metadata"]["labels"]["a.example/b"] == "c"
+        assert found["status"]["allocatable"][constants.TPU_RESOURCE] == "4"
+        assert engine("DELETE", f"{GROUPS}/group")[0] == 200
+        wait_for(lambda: _ready(kube, node) == "False", what="the node is not ready")
+        engine.close()
+    for path in [*paths, node]:
+        kube.call("DELETE", path)
+
+
+def _ready(kube: Kube, node: str) -> str:
+    answer = kube.call("GET", node)
+    conditions = answer.json().get("status", {}).get("conditions", []) if answer.status_code == 200 else []
+    return next((each["status"] for each in conditions if each["type"] == "Ready"), "")

@@ -30,6 +30,15 @@ class FaultKind(StrEnum):
     MACHINE_STUCK = "machine_stuck"
     """A VM stays PROVISIONING until the fault is cleared."""
 
+    JOIN_FAILS = "join_fails"
+    """A VM's try to join its cluster fails."""
+
+    KUBELET_SILENT = "kubelet_silent"
+    """The kubelet of a VM that has joined, or joins, tells nothing until the fault is cleared."""
+
+    CHIPS_MISSING = "chips_missing"
+    """The device plugin of a VM finds no chips until the fault is cleared."""
+
     OPERATION_ERROR = "operation_error"
     """An operation ends with the given error code and message, and without effect."""
 
@@ -51,7 +60,8 @@ OPERATION_FAULTS = (FaultKind.OPERATION_ERROR, FaultKind.OPERATION_NEVER_ENDS)
 class Target:
     """What a fault may strike; None and empty where it isn't known.
 
-    `name` is that of the resource that a call is about, or of the group whose VMs are concerned.
+    `name` is that of the resource that a call is about, of the group whose VMs are to come, or of the VM whose guest is
+    concerned.
     """
 
     method: str | None = None

@@ -19,7 +19,7 @@ QUOTAS = ("INSTANCE_TEMPLATES", "INSTANCE_GROUP_MANAGERS", "RESOURCE_POLICIES", 
 class ComputeSettings(BaseSettings):
     """Every option of the simulator."""
 
-    fixed = ("project",)
+    fixed = ("project", "machines_join")
 
     project: str | None = None
     """The one project served; None serves any."""
@@ -47,6 +47,25 @@ class ComputeSettings(BaseSettings):
 
     stopping_seconds: float = 2.0
     """How long a VM is STOPPING, also after the notice of a preemption (30 s in reality)."""
+
+    machines_join: bool = False
+    """VMs run their startup script's join and a kubelet, against the API server that their metadata names."""
+
+    boot_seconds: float = 1.0
+    """From RUNNING to the first try to join, which in reality takes minutes, or to the start of the kubelet."""
+
+    join_retry_seconds: float = 2.0
+    """After a try to join that failed; doubled with each further one up to a minute, as by the startup script."""
+
+    heartbeat_seconds: float = 10.0
+    """How often kubelets renew their Lease."""
+
+    device_plugin: str = "k8s-app=tpu-device-plugin"
+    """The label selector of pods that show chips to the kubelet of their node; empty: chips are always shown."""
+
+    graceful_shutdown: bool = False
+    """Kubelets report that their machine is STOPPING. kubeadm's do not: their nodes stay Ready until their Lease is too
+    old."""
 
     retry_seconds: float = 5.0
     """How often capacity that was not there is asked for again; also how old lastProgressCheck gets."""
@@ -109,6 +128,8 @@ class ComputeSettings(BaseSettings):
             )
             if limit is not None and limit < 1
         ]
+        if not self.heartbeat_seconds:
+            problems.append("heartbeat_seconds: 0 is not a time to wait")
         if self.rate_limit_code not in (403, 429):
             problems.append(f"rate_limit_code: {self.rate_limit_code} is neither 403 nor 429")
         for name, reservation in self.reservations.items():

@@ -1,0 +1,158 @@
+"""The guests of many VMs: in virtual time in one thread, and in real time in a few."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from provisioner.simulators.compute import ComputeSettings, ComputeSimulator
+from provisioner.simulators.compute.guests.client import Access, Client
+from provisioner.simulators.compute.guests.crew import Crew
+from provisioner.simulators.compute.records import Loss
+from provisioner.simulators.http.timeline import system_clock
+from tests.support.compute import GROUPS, INSTANCES, POLICIES, TEMPLATES, Compute, group, policy, template
+from tests.support.kubeadm_cluster import KubeadmCluster
+from tests.support.waiting import wait_for
+
+#: More than there are threads.
+MACHINES = 40
+
+
+class Stage:
+    """A simulated Compute Engine whose VMs join a cluster in memory, in virtual time."""
+
+    def __init__(self, compute: Compute) -> None:
+        self.compute = compute
+        self.cluster = KubeadmCluster()
+        self.crew = Crew(
+            settings=lambda: compute.world.settings,
+            faults=compute.world.faults,
+            clock=compute.clock.now,
+            connect=self.cluster.connect,
+        )
+        compute.world.attach(self.crew)
+
+    def live(self, seconds: float) -> None:
+        """Let time pass for VMs and guests."""
+        end = self.compute.clock.seconds + seconds
+        while self.compute.clock.seconds < end:
+            self.crew.run_due()
+            self.compute.pass_seconds(0.25)
+        self.crew.run_due()
+
+    def make(self, **metadata: str) -> None:
+        """Make a slice whose VMs have such metadata from the beginning."""
+        items = [{"key": key, "value": value} for key, value in self.cluster.metadata(**metadata).items()]
+        self.compute.do("POST", POLICIES, policy())
+        self.compute.do("POST", TEMPLATES, template(metadata={"items": items}))
+        self.compute.do("POST", GROUPS, group())
+
+    def requests(self) -> int:
+        """Return how often a certificate was asked for."""
+        asked = [path for _, method, path in self.cluster.calls if method == "POST"]
+        return sum("/certificatesigningrequests" in path for path in asked)
+
+    def ready(self) -> list[str]:
+        """Return the condition Ready of each node."""
+        return [self.cluster.ready(raw["metadata"]["name"]) for raw in self.cluster.nodes()]
+
+
+def test_all_machines_of_a_slice_join_and_go(compute: Compute) -> None:
+    """From PROVISIONING to the end of the group; nodes stay for somebody to delete."""
+    stage = Stage(compute)
+    stage.make()
+    stage.live(15)
+    assert stage.ready() == ["True"] * 4
+    compute.world.change_settings({"graceful_shutdown": True})
+    compute.do("DELETE", f"{GROUPS}/group")
+    stage.live(15)
+    assert compute.world.machines() == ()
+    assert stage.ready() == ["False"] * 4
+    assert stage.cluster.open_clients == 0
+    assert stage.crew.run_due() is None
+
+
+def test_metadata_that_is_written_later_lets_a_machine_in(compute: Compute) -> None:
+    """Through setMetadata, with the fingerprint of what was there."""
+    stage = Stage(compute)
+    stage.make(kubeadm_join_token="")
+    stage.live(30)
+    assert stage.ready() == []
+    for machine in compute.world.machines():
+        path = f"{INSTANCES}/{machine.name}"
+        known = compute.get(path)["metadata"]
+        items = [{"key": key, "value": value} for key, value in stage.cluster.metadata().items()]
+        compute.do("POST", f"{path}/setMetadata", {"fingerprint": known["fingerprint"], "items": items})
+    stage.live(70)
+    assert stage.ready() == ["True"] * 4
+
+
+def test_other_machines_of_the_same_names_join_anew(compute: Compute) -> None:
+    """Their disks are empty; machines that were only restarted keep what they have."""
+    stage = Stage(compute)
+    stage.make()
+    stage.live(15)
+    names = [machine.name for machine in compute.world.machines()]
+    compute.world.lose(names[0], Loss.HOST_ERROR)
+    # A slice is restarted as a whole.
+    stage.live(30)
+    assert stage.ready() == ["True"] * 4
+    assert stage.requests() == 4
+    compute.world.change_settings({"graceful_shutdown": True})
+    links = [f"https://www.googleapis.com{INSTANCES}/{name}" for name in names]
+    compute.do("POST", f"{GROUPS}/group/recreateInstances", {"instances": links})
+    stage.live(60)
+    assert stage.requests() == 8
+    assert stage.ready() == ["True"] * 4
+
+
+def test_a_mistake_in_one_guest_does_not_end_its_thread(compute: Compute) -> None:
+    """It has its turn again later."""
+    stage = Stage(compute)
+    stage.make()
+    whole = stage.cluster.connect
+    mistakes = iter(range(4))
+
+    def connect(access: Access) -> Client:
+        if next(mistakes, None) is not None:
+            raise TypeError("a mistake")
+        return whole(access)
+
+    stage.cluster.connect = connect  # type: ignore[method-assign]
+    stage.crew._connect = connect
+    stage.live(30)
+    assert stage.ready() == ["True"] * 4
+
+
+def test_many_machines_join_with_a_few_threads() -> None:
+    """Each in the hands of one thread at a time."""
+    cluster = KubeadmCluster()
+    settings: dict[str, Any] = {"boot_seconds": 0, "heartbeat_seconds": 0.5}
+    wanted = ComputeSettings(operation_seconds=0, provisioning_seconds=0, staging_seconds=0, **settings)
+    threads = threading.active_count()
+    simulator = ComputeSimulator(wanted)
+    crew = Crew(settings=lambda: wanted, faults=simulator.world.faults, clock=system_clock(), connect=cluster.connect)
+    simulator.world.attach(crew)
+    crew.start()
+    try:
+        items = [{"key": key, "value": value} for key, value in cluster.metadata().items()]
+        compute = Compute(simulator.world, _RealClock())  # type: ignore[arg-type]
+        compute("POST", TEMPLATES, template(metadata={"items": items}))
+        simulator.world.advance()
+        compute("POST", GROUPS, group(size=MACHINES, mode="INDIVIDUAL", policy=None))
+
+        def joined() -> bool:
+            simulator.world.advance()
+            return len(cluster.nodes()) == MACHINES and all(
+                cluster.ready(raw["metadata"]["name"]) for raw in cluster.nodes()
+            )
+
+        wait_for(joined, what="all nodes")
+        assert threading.active_count() - threads <= 8
+    finally:
+        crew.stop()
+    assert threading.active_count() == threads
+
+
+class _RealClock:
+    """Time passes by itself."""

@@ -1,0 +1,88 @@
+"""Whom a VM trusts."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from provisioner.runtime.authority import Authority
+from provisioner.simulators.compute.guests import discovery
+from provisioner.simulators.compute.guests.errors import JoinError
+from provisioner.simulators.compute.guests.startup import Invitation
+from tests.support.kubeadm_cluster import HOST, PORT, TOKEN, KubeadmCluster
+
+CLUSTER = KubeadmCluster()
+INVITATION = Invitation(
+    host=HOST,
+    port=PORT,
+    token_id=TOKEN[:6],
+    token_secret=TOKEN[7:],
+    ca_hashes=(f"sha256:{'0' * 64}", CLUSTER.metadata()["kubeadm-ca-hash"]),
+    kubernetes_version="1.34",
+    labels={},
+)
+KEY = f"jws-kubeconfig-{TOKEN[:6]}"
+
+
+def info(**changes: str) -> dict[str, Any]:
+    """Return a ConfigMap cluster-info; an empty value removes a key."""
+    data = CLUSTER._cluster_info()["data"] | changes
+    return {"data": {key: value for key, value in data.items() if value}}
+
+
+def test_a_cluster_that_is_signed_with_the_token_and_has_a_pinned_key_is_trusted() -> None:
+    """One of several keys is enough, while an authority is being replaced."""
+    found = discovery.trusted_cluster(info(), INVITATION)
+    assert (found.host, found.port) == (HOST, PORT)
+    assert found.authority_pem == CLUSTER.authority.certificate_pem.decode()
+
+
+def test_a_signature_is_that_of_kubeadm() -> None:
+    """The example is from the tests of its package jws."""
+    content = "Hello from the other side. I must have called a thousand times."
+    told = "eyJhbGciOiJIUzI1NiIsImtpZCI6Impvc2h1YSJ9..VShe2taLd-YTrmWuRkcL_8QTNDHYxQIEBsAYYiIj1_8"
+    assert discovery.sign(content, "joshua", "my voice is my passcode") == told
+
+
+def _forged(algorithm: str) -> str:
+    header = base64.urlsafe_b64encode(json.dumps({"alg": algorithm, "kid": TOKEN[:6]}).encode()).decode().rstrip("=")
+    return f"{header}.."
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        pytest.param(lambda: {"data": {}}, "there is no kubeconfig", id="nothing"),
+        pytest.param(lambda: info(**{KEY: ""}), "could not find a JWS signature", id="no signature: an old token"),
+        pytest.param(lambda: info(**{KEY: "x..y"}), "failed to verify JWS", id="no signature at all"),
+        pytest.param(lambda: info(**{KEY: _forged("none")}), "failed to verify JWS", id="an algorithm that is none"),
+        pytest.param(
+            lambda: info(kubeconfig=info()["data"]["kubeconfig"].replace(HOST, "10.6.6.6")),
+            "failed to verify JWS",
+            id="another server",
+        ),
+        pytest.param(
+            lambda: info(kubeconfig="a", **{KEY: discovery.sign("a", TOKEN[:6], TOKEN[7:])}),
+            "cannot be read",
+            id="no kubeconfig",
+        ),
+    ],
+)
+def test_what_cannot_be_trusted_is_refused(changed: Callable[[], dict[str, Any]], problem: str) -> None:
+    """With what kubeadm says, as far as that is known."""
+    with pytest.raises(JoinError, match=problem):
+        discovery.trusted_cluster(changed(), INVITATION)
+
+
+def test_an_authority_that_is_not_pinned_is_refused() -> None:
+    """Whoever has the token alone cannot pretend to be the cluster."""
+    other = Authority("other", now=datetime.now(UTC), valid=timedelta(days=1)).certificate_pem.decode()
+    stranger = replace(INVITATION, ca_hashes=tuple(discovery.key_hashes(other)))
+    with pytest.raises(JoinError, match="cluster CA found in cluster-info ConfigMap is invalid"):
+        discovery.trusted_cluster(info(), stranger)

@@ -1,0 +1,357 @@
+"""One VM's way into a cluster and out of it, in virtual time, against a cluster in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner import localcluster
+from provisioner.simulators.compute.faults import Fault, FaultKind
+from provisioner.simulators.compute.guests import kubelet
+from provisioner.simulators.compute.guests.guest import Guest
+from provisioner.simulators.compute.guests.joining import CERTIFICATE_SECONDS
+from provisioner.simulators.compute.names import ZONES, Scope
+from provisioner.simulators.compute.records import MachineView
+from provisioner.simulators.compute.settings import ComputeSettings
+from provisioner.simulators.http.faults import FaultBook
+from tests.support.clock import FakeClock
+from tests.support.kubeadm_cluster import TOKEN, KubeadmCluster
+
+NAME = "slice-x1b2"
+CHIPS = "google.com/tpu"
+
+
+class Machine:
+    """A VM with its guest, on a clock of its own."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.cluster = KubeadmCluster()
+        self.settings = ComputeSettings(**settings)
+        self.faults = FaultBook[Fault]()
+        self.clock = FakeClock()
+        self.view = MachineView(
+            scope=Scope("proj", ZONES, "us-east5-a"),
+            name=NAME,
+            number=7,
+            status="RUNNING",
+            boots=1,
+            address="10.128.0.9",
+            metadata=self.cluster.metadata(),
+            group="slice",
+            mark="",
+            machine_type="ct6e-standard-4t",
+            chips=4,
+        )
+        self.guest = Guest(settings=lambda: self.settings, faults=self.faults, connect=self.cluster.connect)
+
+    def live(self, seconds: float = 30) -> None:
+        """Let time pass; the guest has each of its turns."""
+        end = self.clock.seconds + seconds
+        while (pause := self.guest.turn(self.view, self.clock.now())) is not None:
+            if self.clock.seconds + pause > end:
+                break
+            self.clock.advance(pause)
+        self.clock.advance(max(end - self.clock.seconds, 0))
+
+    def become(self, status: str, **changes: Any) -> None:
+        """Change the VM; the guest is told."""
+        self.view = replace(self.view, status=status, **changes)
+        self.guest.turn(self.view, self.clock.now())
+
+    def chips(self) -> tuple[str | None, str | None]:
+        """Return capacity and allocatable of the node."""
+        status = self.cluster.node(NAME)["status"]
+        return status["capacity"].get(CHIPS), status["allocatable"].get(CHIPS)
+
+    def count(self, method: str, part: str) -> int:
+        """Return how many such calls there were."""
+        return sum(called == method and part in path for _, called, path in self.cluster.calls)
+
+
+def test_a_machine_joins_as_kubeadm_does_and_is_a_ready_node_with_chips() -> None:
+    """Trust from whoever answers, a certificate by the token, and all else by the certificate."""
+    machine = Machine()
+    machine.live(5)
+    node = machine.cluster.node(NAME)
+    assert node["spec"]["providerID"] == f"gce://proj/us-east5-a/{NAME}"
+    assert node["spec"]["taints"] == [{"key": CHIPS, "value": "present", "effect": "NoSchedule"}]
+    assert node["metadata"]["labels"]["cloud.google.com/gke-tpu-accelerator"] == "tpu-v6e-slice"
+    assert node["metadata"]["labels"]["kubernetes.io/hostname"] == NAME
+    assert node["status"]["nodeInfo"]["kubeletVersion"] == "v1.34.0"
+    assert machine.cluster.ready(NAME) == "True"
+    assert machine.chips() == ("4", "4")
+    lease = machine.cluster.lease(NAME)
+    assert lease["spec"]["holderIdentity"] == NAME
+    assert lease["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
+    users = [(user.partition(":")[2], method) for user, method, _ in machine.cluster.calls]
+    assert users[:2] == [("anonymous", "GET")] * 2
+    assert {user for user, _ in users[2:5]} == {f"bootstrap:{TOKEN[:6]}"}
+    assert {user for user, _ in users[5:]} == {f"node:{NAME}"}
+    # The kubelet's connection stays.
+    assert machine.cluster.open_clients == 1
+
+
+def test_a_node_comes_not_ready_and_without_chips() -> None:
+    """So that nothing is bound to it too early."""
+    machine = Machine(boot_seconds=0)
+    machine.guest.turn(machine.view, machine.clock.now())
+    assert machine.cluster.ready(NAME) == "False"
+    assert machine.chips() == (None, None)
+
+
+def test_nothing_happens_before_the_machine_has_booted() -> None:
+    """Nor on one that does not run."""
+    machine = Machine(boot_seconds=20)
+    machine.view = replace(machine.view, status="STAGING")
+    assert machine.guest.turn(machine.view, machine.clock.now()) is None
+    machine.view = replace(machine.view, status="RUNNING")
+    machine.live(19)
+    assert machine.cluster.calls == []
+    machine.live(10)
+    assert machine.cluster.ready(NAME) == "True"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param("", id="without a startup script"), pytest.param("#!/bin/sh", id="with one of another kind")],
+)
+def test_a_machine_that_is_not_told_to_join_does_not(script: str) -> None:
+    """Its guest has nothing to do, ever."""
+    machine = Machine()
+    machine.view = replace(machine.view, metadata=machine.cluster.metadata(startup_script=script))
+    assert machine.guest.turn(machine.view, machine.clock.now()) is None
+    assert machine.cluster.calls == []
+
+
+def test_a_machine_waits_for_its_metadata_for_ever() -> None:
+    """And asks nobody meanwhile; the waits get longer, up to a minute."""
+    machine = Machine()
+    machine.view = replace(machine.view, metadata=machine.cluster.metadata(kubeadm_join_token=""))
+    machine.live(3 * 3600)
+    assert machine.cluster.calls == []
+    machine.view = replace(machine.view, metadata=machine.cluster.metadata())
+    machine.live(70)
+    assert machine.cluster.ready(NAME) == "True"
+
+
+def test_an_expired_token_is_tried_again_and_another_one_lets_the_machine_in() -> None:
+    """The cluster signs with it no more."""
+    machine = Machine()
+    machine.cluster.tokens = {"fedcba.fedcba9876543210"}
+    machine.live(3600)
+    assert machine.cluster.nodes() == []
+    # Twice a minute and less: once for each try.
+    assert 50 < machine.count("GET", "cluster-info") < 75
+    assert machine.cluster.open_clients == 0
+    machine.view = replace(
+        machine.view, metadata=machine.cluster.metadata(kubeadm_join_token="fedcba.fedcba9876543210")
+    )
+    machine.live(70)
+    assert machine.cluster.ready(NAME) == "True"
+
+
+def test_news_of_the_machine_do_not_hurry_it() -> None:
+    """The script sleeps whatever is written meanwhile."""
+    machine = Machine(join_retry_seconds=40)
+    machine.view = replace(machine.view, metadata={**machine.view.metadata, "kubeadm-join-token": "?"})
+    machine.live(5)
+    machine.become("RUNNING", metadata=machine.cluster.metadata())
+    machine.live(10)
+    assert machine.cluster.calls == []
+    machine.live(40)
+    assert machine.cluster.ready(NAME) == "True"
+
+
+def test_a_request_that_nobody_approves_is_given_up_and_made_anew() -> None:
+    """After as long as kubeadm waits."""
+    machine = Machine()
+    machine.cluster.approves = False
+    machine.live(CERTIFICATE_SECONDS)
+    assert machine.count("POST", "certificatesigningrequests") == 1
+    machine.live(20)
+    assert machine.count("POST", "certificatesigningrequests") == 2
+    machine.cluster.approves = True
+    machine.live(5)
+    assert machine.cluster.ready(NAME) == "True"
+
+
+def test_a_token_that_is_deleted_meanwhile_ends_the_try() -> None:
+    """The next one begins with the metadata."""
+    machine = Machine()
+    machine.cluster.approves = False
+    machine.live(5)
+    machine.cluster.tokens.clear()
+    machine.live(30)
+    assert machine.count("POST", "certificatesigningrequests") == 1
+    assert machine.cluster.open_clients == 0
+
+
+def test_nobody_takes_the_place_of_a_node_that_is_alive() -> None:
+    """As kubeadm refuses it; a node that is not ready is taken over, with what it has."""
+    machine = Machine()
+    other: dict[str, Any] = {
+        "metadata": {"name": NAME, "uid": "of-another", "labels": {"kept": "yes"}},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    machine.cluster.objects[f"/api/v1/nodes/{NAME}"] = other
+    machine.live(60)
+    assert machine.count("POST", "certificatesigningrequests") == 0
+    other["status"]["conditions"][0]["status"] = "Unknown"
+    machine.live(70)
+    assert machine.cluster.ready(NAME) == "True"
+    assert machine.cluster.node(NAME)["metadata"]["labels"] == {"kept": "yes"}
+
+
+def test_a_settled_node_costs_little() -> None:
+    """A Lease and a look at the device plugin every ten seconds, the whole state every five minutes."""
+    machine = Machine()
+    machine.live(60)
+    before = len(machine.cluster.calls)
+    machine.live(600)
+    calls = machine.cluster.calls[before:]
+    assert 118 <= len(calls) <= 126
+    assert sum(path.endswith("/status") for _, _, path in calls) == 2
+
+
+def test_chips_come_with_the_device_plugin_and_go_with_it() -> None:
+    """Capacity stays, as of a kubelet that has lost a device plugin."""
+    machine = Machine()
+    machine.cluster.device_plugin = False
+    machine.live(60)
+    assert machine.cluster.ready(NAME) == "True"
+    assert machine.chips() == (None, None)
+    machine.cluster.device_plugin = True
+    machine.live(15)
+    assert machine.chips() == ("4", "4")
+    machine.cluster.device_plugin = False
+    machine.live(15)
+    assert machine.chips() == ("4", "0")
+
+
+def test_without_a_device_plugin_to_wait_for_chips_are_there_at_once() -> None:
+    """For clusters without one."""
+    machine = Machine(device_plugin="")
+    machine.cluster.device_plugin = False
+    machine.live(5)
+    assert machine.chips() == ("4", "4")
+
+
+@pytest.mark.parametrize("status", ["STOPPING", "REPAIRING", "TERMINATED", ""])
+def test_a_machine_that_goes_falls_silent(status: str) -> None:
+    """What becomes of its node is the cluster's business."""
+    machine = Machine()
+    machine.live(15)
+    before = len(machine.cluster.calls)
+    machine.become(status)
+    machine.live(600)
+    assert len(machine.cluster.calls) == before
+    assert machine.cluster.ready(NAME) == "True"
+    assert machine.cluster.open_clients == 0
+
+
+def test_a_kubelet_that_shuts_down_gracefully_says_so() -> None:
+    """A host error leaves it no time for that."""
+    machine = Machine(graceful_shutdown=True)
+    machine.live(15)
+    machine.become("STOPPING")
+    assert machine.cluster.ready(NAME) == "False"
+    assert machine.chips() == ("4", "4")
+    machine.become("RUNNING", boots=2)
+    machine.live(15)
+    machine.become("REPAIRING")
+    assert machine.cluster.ready(NAME) == "True"
+
+
+def test_a_server_that_is_away_does_not_keep_a_machine_from_going() -> None:
+    """Nobody hears its last word."""
+    machine = Machine(graceful_shutdown=True)
+    machine.live(15)
+    machine.cluster.away = True
+    machine.become("STOPPING")
+    assert machine.cluster.ready(NAME) == "True"
+    assert machine.cluster.open_clients == 0
+
+
+def test_a_machine_that_starts_again_is_the_same_node() -> None:
+    """Its certificate is on its disk: it joins only once."""
+    machine = Machine()
+    machine.live(15)
+    uid = machine.cluster.node(NAME)["metadata"]["uid"]
+    machine.cluster.tokens.clear()
+    machine.become("REPAIRING")
+    machine.become("RUNNING", boots=2)
+    machine.live(15)
+    assert machine.cluster.node(NAME)["metadata"]["uid"] == uid
+    assert machine.cluster.ready(NAME) == "True"
+    assert machine.cluster.node(NAME)["status"]["nodeInfo"]["bootID"].endswith("0002")
+    assert machine.count("POST", "certificatesigningrequests") == 1
+
+
+def test_a_node_that_somebody_deletes_stays_away_until_the_machine_starts_again() -> None:
+    """A kubelet registers once."""
+    machine = Machine()
+    machine.live(15)
+    machine.cluster.objects.clear()
+    machine.live(900)
+    assert machine.cluster.nodes() == []
+    assert machine.cluster.lease(NAME) == {}
+    machine.become("STOPPING")
+    machine.become("RUNNING", boots=2)
+    machine.live(15)
+    assert machine.cluster.ready(NAME) == "True"
+
+
+def test_an_api_server_that_is_away_is_found_again() -> None:
+    """At every step."""
+    machine = Machine()
+    machine.cluster.away = True
+    machine.live(120)
+    machine.cluster.away = False
+    machine.live(70)
+    assert machine.cluster.ready(NAME) == "True"
+    renewed = machine.cluster.lease(NAME)["spec"]["renewTime"]
+    machine.cluster.away = True
+    machine.live(120)
+    machine.cluster.away = False
+    machine.live(70)
+    assert machine.cluster.lease(NAME)["spec"]["renewTime"] > renewed
+
+
+def test_a_join_can_be_made_to_fail() -> None:
+    """So many tries, of machines by name."""
+    machine = Machine()
+    machine.faults.add(Fault(kind=FaultKind.JOIN_FAILS, name="another"))
+    machine.faults.add(Fault(kind=FaultKind.JOIN_FAILS, name="slice-.*", count=3))
+    machine.live(10)
+    assert machine.cluster.nodes() == []
+    machine.live(10)
+    assert machine.cluster.ready(NAME) == "True"
+
+
+def test_a_kubelet_can_be_made_silent_and_a_device_plugin_blind() -> None:
+    """One machine of several, until the fault is cleared."""
+    machine = Machine(graceful_shutdown=True)
+    machine.live(15)
+    blind = machine.faults.add(Fault(kind=FaultKind.CHIPS_MISSING, count=1))
+    machine.live(25)
+    assert machine.chips() == ("4", "0")
+    machine.faults.remove(blind.fault_id)
+    machine.live(15)
+    assert machine.chips() == ("4", "4")
+    silent = machine.faults.add(Fault(kind=FaultKind.KUBELET_SILENT, count=1))
+    before = len(machine.cluster.calls)
+    machine.live(60)
+    assert len(machine.cluster.calls) == before
+    machine.faults.remove(silent.fault_id)
+    machine.live(15)
+    assert len(machine.cluster.calls) > before
+    machine.faults.add(Fault(kind=FaultKind.KUBELET_SILENT))
+    machine.become("STOPPING")
+    assert machine.cluster.ready(NAME) == "True"
+
+
+def test_the_local_cluster_knows_nodes_with_a_kubelet_of_their_own() -> None:
+    """Neither side imports the other."""
+    assert kubelet.OWN_KUBELET == localcluster.OWN_KUBELET

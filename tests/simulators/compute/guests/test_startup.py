@@ -1,0 +1,122 @@
+"""What a VM reads in its metadata: as the startup script of node groups reads it, which nobody here knows."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from provisioner.nodegroups.bootstrap import metadata
+from provisioner.nodegroups.bootstrap.script import startup_script
+from provisioner.simulators.compute.guests.errors import JoinError
+from provisioner.simulators.compute.guests.startup import allowed_labels, joins, provider_id, read_invitation
+from provisioner.simulators.compute.names import ZONES, Scope
+from provisioner.simulators.compute.records import MachineView
+from tests.support.kubeadm_cluster import HOST, PORT, SCRIPT, TOKEN, KubeadmCluster
+
+CLUSTER = KubeadmCluster()
+HASHES = CLUSTER.metadata()["kubeadm-ca-hash"]
+
+
+def machine(**changes: str) -> MachineView:
+    """Return a VM that runs, with such metadata."""
+    return MachineView(
+        scope=Scope("proj", ZONES, "us-east5-a"),
+        name="slice-x1b2",
+        number=7,
+        status="RUNNING",
+        boots=1,
+        address="10.128.0.9",
+        metadata=CLUSTER.metadata(**changes),
+        group="slice",
+        mark="",
+        machine_type="ct6e-standard-4t",
+        chips=4,
+    )
+
+
+def test_an_invitation_has_all_that_the_metadata_says() -> None:
+    """With the default port, and labels that a kubelet may set."""
+    found = read_invitation(machine())
+    assert (found.host, found.port, found.token, found.kubernetes_version) == (HOST, PORT, TOKEN, "1.34")
+    assert found.ca_hashes == (HASHES,)
+    assert found.labels == {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice"}
+    assert provider_id(machine()) == "gce://proj/us-east5-a/slice-x1b2"
+    assert TOKEN[7:] not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "host", "port"),
+    [
+        pytest.param({"kubeadm_control_plane_port": "443"}, HOST, 443, id="another port"),
+        pytest.param({"kubeadm_control_plane_ip": "[2001:db8::1]"}, "2001:db8::1", PORT, id="IPv6"),
+        pytest.param(
+            {"kubeadm_control_plane_port": "443", "startup_script": SCRIPT.replace("kubeadm-control-plane-port", "")},
+            HOST,
+            PORT,
+            id="a port that the script does not read",
+        ),
+    ],
+)
+def test_where_the_api_server_is(changes: dict[str, str], host: str, port: int) -> None:
+    """An address in brackets is one without."""
+    found = read_invitation(machine(**changes))
+    assert (found.host, found.port) == (host, port)
+
+
+def test_a_script_with_a_version_of_its_own_needs_none_in_the_metadata() -> None:
+    """As that of gke-labs/tpu-operator."""
+    script = SCRIPT.replace("kubeadm-kubernetes-version", "")
+    assert read_invitation(machine(startup_script=script, kubeadm_kubernetes_version="")).kubernetes_version == "1.31"
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        pytest.param({"kubeadm_join_token": ""}, "there is no kubeadm-join-token in the metadata yet", id="no token"),
+        pytest.param({"kubeadm_join_token": "abcdef"}, "kubeadm-join-token in the metadata cannot be read", id="half"),
+        pytest.param({"kubeadm_control_plane_ip": ""}, "there is no kubeadm-control-plane-ip", id="no address"),
+        pytest.param({"kubeadm_ca_hash": "sha256:12"}, "kubeadm-ca-hash in the metadata cannot be read", id="no hash"),
+        pytest.param({"kubeadm_kubernetes_version": "latest"}, "kubeadm-kubernetes-version in", id="no version"),
+        pytest.param({"kubeadm_control_plane_port": "https"}, "kubeadm-control-plane-port in", id="no port"),
+    ],
+)
+def test_what_is_missing_is_named(changes: dict[str, str], problem: str) -> None:
+    """Until then the machine waits."""
+    with pytest.raises(JoinError, match=problem):
+        read_invitation(machine(**changes))
+
+
+def test_a_machine_whose_script_reads_no_token_does_not_join() -> None:
+    """It joins by other means, or not at all."""
+    assert joins(machine())
+    assert not joins(machine(startup_script="#!/bin/sh"))
+    assert not joins(machine(startup_script=""))
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        pytest.param("a=b,c.example/d=", {"a": "b", "c.example/d": ""}, id="labels"),
+        pytest.param("a,=b,a=b c,-a=b", {}, id="what are none"),
+        pytest.param("kubernetes.io/role=x,node-role.kubernetes.io/x=y,a.k8s.io/b=c", {}, id="Kubernetes' own"),
+        pytest.param(
+            "node.kubernetes.io/a=b,x.kubelet.kubernetes.io/c=d,topology.kubernetes.io/zone=z",
+            {"node.kubernetes.io/a": "b", "x.kubelet.kubernetes.io/c": "d", "topology.kubernetes.io/zone": "z"},
+            id="those of them that are for kubelets",
+        ),
+        pytest.param("mykubernetes.io/a=b", {"mykubernetes.io/a": "b"}, id="a domain that only ends alike"),
+    ],
+)
+def test_labels_that_a_kubelet_may_not_set_are_left_out(text: str, kept: dict[str, str]) -> None:
+    """It would not start with them."""
+    assert allowed_labels(text) == kept
+
+
+def test_the_keys_are_those_of_the_startup_script_of_node_groups() -> None:
+    """Both sides have them from elsewhere; so this is where a difference shows."""
+    script = startup_script()
+    keys = [metadata.TOKEN, metadata.ADDRESS, metadata.PORT, metadata.CA_HASH, metadata.VERSION, metadata.LABELS]
+    assert sorted(set(re.findall(r"kubeadm-[a-z-]+[a-z]|kube-labels", SCRIPT))) == sorted(keys)
+    assert all(key in script for key in keys)
+    assert joins(machine(startup_script=script))
