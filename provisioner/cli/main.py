@@ -34,6 +34,7 @@ COMMANDS = {
     "nodegroups": ("nodegroups", "run the controller of TPUNodeGroups, for Compute Engine without GKE"),
     "demo": ("demo", "run a JobSet on a local control plane with a simulated GKE"),
     "simulator": ("simulator", "run only the simulated GKE"),
+    "simulator-gce": ("simulator_gce", "run only the simulated Compute Engine, with machines that join a cluster"),
     "completion": ("completion", "print the script that completes commands in bash, zsh or fish"),
 }
 

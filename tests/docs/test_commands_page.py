@@ -98,14 +98,14 @@ def run_refused(words: list[str]) -> str:
     return told
 
 
-def simulated(words: list[str]) -> str:
-    """Start the simulator on a free port, and end it."""
+def simulated(words: list[str], *, port: int) -> str:
+    """Start a simulator on a free port, and end it."""
     process = started([*words, "--port=0"])
     assert process.stdout is not None
     line = process.stdout.readline()
     process.send_signal(signal.SIGTERM)
     rest, _ = process.communicate(timeout=30)
-    return re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:8085", line + rest)
+    return re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{port}", line + rest)
 
 
 def end_of_demo() -> str:
@@ -134,7 +134,9 @@ def printed(command: str, capsys: pytest.CaptureFixture[str], machine: Machine, 
         case "run":
             return run_refused(words)
         case "simulator":
-            return simulated(words)
+            return simulated(words, port=8085)
+        case "simulator-gce":
+            return simulated(words, port=8086)
         case "demo":
             return end_of_demo()
         case _:
@@ -168,10 +170,10 @@ def test_an_example_prints_what_the_page_shows(
 def test_every_command_has_a_section_with_an_example() -> None:
     """In the order of `--help`."""
     text = PAGE.read_text(encoding="utf-8")
-    sections = re.findall(r"(?m)^## `([a-z]+)`$", text)
+    sections = re.findall(r"(?m)^## `([a-z-]+)`$", text)
     assert sections == list(COMMANDS)
     for section in re.split(r"(?m)^## ", text)[1:]:
-        name = re.match(r"`([a-z]+)`", section)
+        name = re.match(r"`([a-z-]+)`", section)
         assert name is None or f"tpu-provisioner {name[1]}" in section
 
 
