@@ -485,12 +485,10 @@ class Checker:
 
     def _pools_kept(self, needed: set[str]) -> set[str]:
         """List the pools, beside those needed, that the setting may keep for suspended workloads: one a slice."""
-        kept: set[str] = set()
-        for workload in self.simulation.cluster.workloads.values() if self.simulation.keeps_suspended else ():
-            if not workload.suspended or workload.gone or workload.deleting or workload.terminal:
-                continue
-            # Where its slices ran last, or before that: nobody may have led meanwhile.
-            its = {
+        # Each of its slices may keep one of those where the workload's slices ran last, or before that: nobody may
+        # have led meanwhile.
+        claims = [
+            {
                 pool.name
                 for pool in self.simulation.cloud.pools.values()
                 if is_ours(pool)
@@ -498,9 +496,27 @@ class Checker:
                 and pool.name not in needed
                 and (pool.name in workload.pools or owner_of(pool.body["config"]["labels"])[0] == workload.uid)
             }
-            if len(its) <= len(workload.slots()):
-                kept |= its
-        return kept
+            for workload in self.simulation.cluster.workloads.values()
+            if self.simulation.keeps_suspended
+            and workload.suspended
+            and not (workload.gone or workload.deleting or workload.terminal)
+            for _ in workload.slots()
+        ]
+        keepers: dict[str, int] = {}
+
+        def keep(pool: str, tried: set[int]) -> bool:
+            """Find a slice for a pool; one that keeps another already may keep a third instead."""
+            for number, claimed in enumerate(claims):
+                if pool not in claimed or number in tried:
+                    continue
+                tried.add(number)
+                other = next((name for name, keeper in keepers.items() if keeper == number), None)
+                if other is None or keep(other, tried):
+                    keepers[pool] = number
+                    return True
+            return False
+
+        return {pool for pool in sorted(set().union(*claims)) if keep(pool, set())}
 
     def _slices(self) -> list[tuple[WorkloadRun, int]]:
         return [
