@@ -46,6 +46,10 @@ def _form(option: Option) -> Property:
             # The controller takes more as the maximum, with a warning; a new installation had better say what it gets.
             most = made_with["most"]
             return {"type": _TEXT_OR_NUMBER, "pattern": f"^{whole(1, most)}?$", "minimum": 1, "maximum": most}
+        case forms.power_of_two.__name__:
+            numbers = [1 << power for power in range(made_with["most"].bit_length())]
+            text = {"type": "string", "pattern": f"^(?:{'|'.join(map(str, numbers))})?$"}
+            return {"anyOf": [text, {"enum": numbers}]}
         case forms.choice.__name__:
             return {"enum": [*made_with["values"], ""]}
         case forms.matching.__name__:

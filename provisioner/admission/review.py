@@ -54,6 +54,8 @@ class Request:
     object: Mapping[str, Any] = field(default_factory=dict)
     #: The object as it was; empty where there was none.
     old_object: Mapping[str, Any] = field(default_factory=dict)
+    #: Who sent it: userInfo.username.
+    user: str = ""
     dry_run: bool = False
 
 
@@ -109,6 +111,7 @@ def parse_review(body: bytes) -> Request:
         name=fields.text(request.get("name")),
         object=fields.mapping(request.get("object")),
         old_object=fields.mapping(request.get("oldObject")),
+        user=fields.name(fields.mapping(request.get("userInfo")).get("username")),
         dry_run=request.get("dryRun") is True,
     )
 

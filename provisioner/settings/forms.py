@@ -22,6 +22,10 @@ _SUBNETWORK = re.compile(rf"(projects/{PROJECT.pattern}/regions/[-a-z0-9]{{1,40}
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+IMAGE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._:/@]{0,510}")
+HTTP_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[-A-Za-z0-9.]{1,253})(:[0-9]{1,5})?")
+#: An extended resource: a domain and a name.
+RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 #: A name, or its beginning and "*".
 NAME_OR_PREFIX = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./:@]*\*?|\*")
 _GO_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
@@ -114,6 +118,18 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
         if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
             raise ValueError(f"is not a whole number from {least} to {most}")
         return int(text)
+
+    return read
+
+
+def power_of_two(most: int) -> Callable[[str], int]:
+    """Read a power of two from 1 to `most`."""
+
+    def read(text: str) -> int:
+        number = whole_number(1, most)(text)
+        if number & (number - 1):
+            raise ValueError("is not a power of two")
+        return number
 
     return read
 

@@ -85,6 +85,77 @@ OPTIONS: tuple[Option, ...] = (
         description="Accepted, but without effect.",
     ),
     Option(
+        variable="IPU_INJECTION",
+        field="ipu_injection",
+        group=Group.WEBHOOK,
+        read=forms.choice("off", "compatible", "least-privilege"),
+        default="off",
+        description="What pods with the annotation graphcore.ai/ipus get: compatible: an init container that waits for "
+        "their partition and hands over its configuration, the node's network and all privileges, as from Graphcore's "
+        "plugin; least-privilege: the capability IPC_LOCK, RDMA devices and variables that name the partition; off: "
+        "nothing. See partitions.md.",
+    ),
+    Option(
+        variable="IPU_NAMESPACES",
+        field="ipu_namespaces",
+        group=Group.WEBHOOK,
+        read=forms.list_of(forms.NAMESPACE, "a namespace name"),
+        default="",
+        description="Namespaces whose pods get IPUs, separated by commas. Empty: all.",
+    ),
+    Option(
+        variable="IPU_LARGEST_PARTITION",
+        field="ipu_largest_partition",
+        group=Group.WEBHOOK,
+        read=forms.power_of_two(4096),
+        default="64",
+        description="IPUs of the largest partition that a pod may ask for, a power of two.",
+    ),
+    Option(
+        variable="IPU_INIT_IMAGE",
+        field="ipu_init_image",
+        group=Group.WEBHOOK,
+        read=forms.matching(forms.IMAGE, "the name of an image"),
+        default="",
+        description="The image of the init container: this program's. Required where IPU_INJECTION is not off.",
+    ),
+    Option(
+        variable="IPU_API_URL",
+        field="ipu_api_url",
+        group=Group.WEBHOOK,
+        read=forms.matching(forms.HTTP_URL, "an http or https URL without a path"),
+        default="",
+        description="Where the init container reaches the REST API of the controller of partitions. Empty: its Service "
+        "tpu-provisioner-partitions in the namespace POD_NAMESPACE.",
+    ),
+    Option(
+        variable="IPU_RDMA_RESOURCE",
+        field="ipu_rdma_resource",
+        group=Group.WEBHOOK,
+        read=forms.matching(forms.RESOURCE, "the name of an extended resource"),
+        default="",
+        description="In the mode least-privilege each container requests one of this resource, by which a device "
+        "plugin gives it RDMA devices, such as rdma/hca. Empty: the node's /dev/infiniband is mounted, to which the "
+        "container runtime has to give access.",
+    ),
+    Option(
+        variable="IPU_VIPU_TIMEOUT_SECONDS",
+        field="ipu_vipu_timeout_seconds",
+        group=Group.WEBHOOK,
+        read=forms.whole_number(1, 86_400),
+        default="120",
+        description="In the mode least-privilege: IPUOF_VIPU_API_TIMEOUT, how long programs wait for their partition.",
+    ),
+    Option(
+        variable="IPU_CONTROLLER_ACCOUNT",
+        field="ipu_controller_account",
+        group=Group.WEBHOOK,
+        read=forms.matching(forms.NAMESPACE, "the name of a ServiceAccount"),
+        default="tpu-provisioner-partitions",
+        description="The ServiceAccount, in the namespace POD_NAMESPACE, of the controller of partitions: nobody else "
+        "may change what it writes into pods.",
+    ),
+    Option(
         variable="WEBHOOK_SERVICE",
         field="service",
         group=Group.WEBHOOK,
@@ -131,6 +202,14 @@ class WebhookSettings:
     job_key_selector: bool = False
     location_hint: str = ""
     force_on_demand: bool = False
+    ipu_injection: str = "off"
+    ipu_namespaces: tuple[str, ...] = ()
+    ipu_largest_partition: int = 64
+    ipu_init_image: str = ""
+    ipu_api_url: str = ""
+    ipu_rdma_resource: str = ""
+    ipu_vipu_timeout_seconds: int = 120
+    ipu_controller_account: str = "tpu-provisioner-partitions"
     service: str = "tpu-provisioner-webhook"
     configuration: str = "tpu-provisioner-webhook"
     own_namespace: str = constants.DEFAULT_NAMESPACE
@@ -140,6 +219,8 @@ class WebhookSettings:
 def read_webhook_settings(environment: Mapping[str, str]) -> WebhookSettings:
     """Read all options; raise SettingsError with every problem at once."""
     values, problems = read_options(OPTIONS, environment)
+    if values.get("ipu_injection", "off") != "off" and not values.get("ipu_init_image"):
+        problems.append("IPU_INIT_IMAGE is not set, and IPU_INJECTION is on; set it to the image of this program.")
     if problems:
         raise SettingsError(problems)
     return WebhookSettings(**values)

@@ -23,6 +23,9 @@ from provisioner.environment import Settings as EnvironmentSettings
 from provisioner.environment.review import judge_pod
 from provisioner.kube.protocol import Api
 from provisioner.kube.reader import Reader, reader_of
+from provisioner.partitions import handover
+from provisioner.partitions.admission import injection as ipus
+from provisioner.partitions.admission.review import review_pod as review_pod_with_ipus
 from provisioner.runtime import garbage, signals
 from provisioner.runtime.connections import Limits
 from provisioner.runtime.endpoints import make_endpoint_server
@@ -211,6 +214,14 @@ def make_hooks(settings: WebhookSettings, reader: Reader, variables: Mapping[str
             quick=True,
         ),
         Hook(name="jobs", path="/mutate/jobs", answer=partial(review_job, changes=changes), quick=True),
+        # Strict: without it a pod would run, and have no IPUs.
+        Hook(
+            name="partitions",
+            path="/mutate/partitions",
+            answer=partial(review_pod_with_ipus, settings=_ipus(settings)),
+            strict=True,
+            quick=True,
+        ),
         # Namespaces choose a path by their label, so that the server need not read them. None is strict: a failure of
         # the server is no mistake of the workload.
         *(
@@ -222,6 +233,19 @@ def make_hooks(settings: WebhookSettings, reader: Reader, variables: Mapping[str
             )
         ),
     ]
+
+
+def _ipus(settings: WebhookSettings) -> ipus.Settings:
+    return ipus.Settings(
+        mode=ipus.Mode(settings.ipu_injection),
+        namespaces=frozenset(settings.ipu_namespaces),
+        largest_size=settings.ipu_largest_partition,
+        image=settings.ipu_init_image,
+        api_url=settings.ipu_api_url or f"http://{handover.SERVICE}.{settings.own_namespace}.svc",
+        rdma_resource=settings.ipu_rdma_resource,
+        vipu_timeout_seconds=settings.ipu_vipu_timeout_seconds,
+        controller=f"system:serviceaccount:{settings.own_namespace}:{settings.ipu_controller_account}",
+    )
 
 
 def run(

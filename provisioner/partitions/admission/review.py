@@ -1,0 +1,107 @@
+"""The answers to pods that are created or changed: what is injected, and why a pod is rejected.
+
+Nobody gets around anything by what he writes into a pod. `graphcore.ai/status: injected` alone injects nothing and
+keeps nothing from being injected; what the controller writes later is taken out of a new pod; and what decides on the
+partition stays as it is as long as the pod is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from provisioner.admission.review import Answer, Request
+from provisioner.kube import fields
+from provisioner.partitions import names
+from provisioner.partitions.admission.conflicts import conflicts
+from provisioner.partitions.admission.injection import OF_THE_CONTROLLER, Mode, Settings, inject
+from provisioner.partitions.request import Wrong, read_size
+
+#: Of pods that the kubelet runs from files whatever the API server says: what it shows of them.
+_MIRROR = "kubernetes.io/config.mirror"
+
+
+def review_pod(request: Request, settings: Settings) -> Answer:
+    """Answer the review of a pod; whatever does not concern IPUs is admitted as it is."""
+    if settings.mode is Mode.OFF or request.kind != "Pod" or request.subresource:
+        return Answer()
+    if settings.namespaces and request.namespace not in settings.namespaces:
+        return Answer()
+    if request.operation == "CREATE":
+        return _created(request, settings)
+    if request.operation == "UPDATE":
+        return _changed(request, settings)
+    return Answer()
+
+
+def _created(request: Request, settings: Settings) -> Answer:
+    pod = request.object
+    metadata = fields.mapping(pod.get("metadata"))
+    annotations = fields.mapping(metadata.get("annotations"))
+    title = _title(request, metadata)
+    try:
+        size = read_size(annotations, largest=settings.largest_size)
+    except Wrong as error:
+        return _static(title) if _MIRROR in annotations else Answer(denied=f"{title}: {error}")
+    if size is None:
+        if names.STATUS in annotations:
+            said = f"{names.STATUS} is written by the webhook, and the pod asks for no IPUs"
+            return Answer(denied=f'{title}: {said}; leave it out, or add {names.IPUS}: "4" for four IPUs.')
+        return Answer()
+    if _MIRROR in annotations:
+        return _static(title)
+    wrong = list(conflicts(pod, settings))
+    if wrong:
+        return Answer(denied=" ".join((f"{title} asks for IPUs:", *wrong)))
+    warnings = tuple(
+        f"{title}: the annotation {each} is written by the controller, and was left out."
+        for each in OF_THE_CONTROLLER
+        if each in annotations
+    )
+    return Answer(patch=inject(pod, size, settings), warnings=warnings)
+
+
+def _static(title: str) -> Answer:
+    """Answer what shows a static pod: it runs already, and rejecting it would only hide it."""
+    return Answer(warnings=(f"{title} is a static pod, and gets no IPUs; create it through the API server.",))
+
+
+def _changed(request: Request, settings: Settings) -> Answer:
+    before, after = (fields.mapping(each.get("metadata")) for each in (request.old_object, request.object))
+    title = _title(request, after)
+    of_controller = _differing(before, after, "annotations", OF_THE_CONTROLLER)
+    if of_controller and request.user != settings.controller:
+        return Answer(
+            denied=f"{title}: {' and '.join(of_controller)} can be changed by the controller alone; to give the "
+            "partition back early, send DELETE to the REST API, or delete the pod."
+        )
+    differing = [
+        *_differing(before, after, "annotations", (*names.SIZE_ANNOTATIONS, names.STATUS)),
+        *_differing(before, after, "labels", (names.POD_LABEL,)),
+    ]
+    if not differing:
+        return Answer()
+    named = " and ".join(differing)
+    if fields.mapping(before.get("annotations")).get(names.STATUS) == names.INJECTED:
+        return Answer(
+            denied=f"{title}: {named} cannot be changed: the pod's partition was made for what it asked for when it "
+            "was created; delete it, and create it with the annotation that you want."
+        )
+    present = fields.mapping(after.get("annotations")).keys() | fields.mapping(after.get("labels")).keys()
+    if present.isdisjoint(differing):
+        # Of a pod that was created without the webhook: it gets nothing either way.
+        return Answer()
+    return Answer(
+        denied=f"{title}: {named} is read only when a pod is created; delete the pod, and create it with the "
+        "annotation."
+    )
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any], part: str, keys: Iterable[str]) -> list[str]:
+    old, new = (fields.mapping(each.get(part)) for each in (before, after))
+    return [key for key in keys if old.get(key) != new.get(key)]
+
+
+def _title(request: Request, metadata: Mapping[str, Any]) -> str:
+    name = request.name or fields.name(metadata.get("name")) or f"{fields.name(metadata.get('generateName'))}*"
+    return f"Pod {request.namespace}/{name}"

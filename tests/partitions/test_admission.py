@@ -1,0 +1,460 @@
+"""Pods that ask for IPUs: what they get, why they are rejected, and what may be changed later."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provisioner.admission.patch import apply_patch
+from provisioner.admission.review import Answer, Request
+from provisioner.partitions import names
+from provisioner.partitions.admission.injection import (
+    CONFIG_VOLUME,
+    DEVICES_VOLUME,
+    INIT_CONTAINER,
+    TOKEN_VOLUME,
+    Mode,
+    Settings,
+)
+from provisioner.partitions.admission.review import review_pod
+
+Json = dict[str, Any]
+
+CONTROLLER = "system:serviceaccount:tpu-provisioner-system:tpu-provisioner-partitions"
+COMPATIBLE = Settings(
+    mode=Mode.COMPATIBLE, image="registry.example/it:1", api_url="http://partitions.example", controller=CONTROLLER
+)
+LEAST = Settings(
+    mode=Mode.LEAST_PRIVILEGE, image="registry.example/it:1", api_url="http://partitions.example", controller=CONTROLLER
+)
+WITH_PLUGIN = Settings(
+    mode=Mode.LEAST_PRIVILEGE, image="i", api_url="http://partitions.example", rdma_resource="rdma/hca"
+)
+GATE = {"name": names.SCHEDULING_GATE}
+
+
+def raw_pod(annotations: Json | None = None, *, labels: Json | None = None, **spec: Any) -> Json:
+    metadata = {"name": "train", "annotations": {names.IPUS: "4"} if annotations is None else annotations}
+    if labels is not None:
+        metadata["labels"] = labels
+    return {"metadata": metadata, "spec": {"containers": [{"name": "main", "image": "poplar"}], **spec}}
+
+
+def review(pod: Json, by: Settings = COMPATIBLE, **parts: Any) -> Answer:
+    request = Request(operation="CREATE", kind="Pod", namespace="ml", name="train", object=pod, **parts)
+    return review_pod(request, by)
+
+
+def update(before: Json, after: Json, user: str = "ada") -> Answer:
+    request = Request(
+        operation="UPDATE", kind="Pod", namespace="ml", name="train", object=after, old_object=before, user=user
+    )
+    return review_pod(request, COMPATIBLE)
+
+
+def injected(pod: Json, by: Settings = COMPATIBLE) -> Json:
+    answer = review(pod, by)
+    assert not answer.denied
+    after: Json = apply_patch(pod, answer.patch)
+    return after
+
+
+def main_of(pod: Json) -> Json:
+    found: Json = pod["spec"]["containers"][0]
+    return found
+
+
+# --- what is injected -------------------------------------------------------------------------------------------------
+
+
+def test_in_compatible_mode_a_pod_gets_what_the_plugin_gave_and_our_gate() -> None:
+    after = injected(raw_pod())
+    assert after["metadata"]["annotations"] == {names.IPUS: "4", "graphcore.ai/status": "injected"}
+    assert after["metadata"]["labels"] == {"graphcore.ai/pod": "true"}
+    spec = after["spec"]
+    assert spec["schedulingGates"] == [GATE]
+    assert (spec["hostNetwork"], spec["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    assert main_of(after) == {
+        "name": "main",
+        "image": "poplar",
+        "env": [{"name": "IPUOF_CONFIG_PATH", "value": "/etc/graphcore/ipuof.conf"}],
+        "volumeMounts": [{"name": CONFIG_VOLUME, "mountPath": "/etc/graphcore", "readOnly": True}],
+        "securityContext": {"privileged": True},
+    }
+    (init,) = spec["initContainers"]
+    assert init["name"] == INIT_CONTAINER
+    assert init["image"] == "registry.example/it:1"
+    assert init["command"] == [
+        *("tpu-provisioner", "partitions", "get", "--server=http://partitions.example"),
+        "--file=/etc/graphcore/ipuof.conf",
+    ]
+    assert {each["name"]: each.get("value") for each in init["env"]} == {
+        **dict.fromkeys(("POD_NAMESPACE", "POD_NAME", "POD_UID")),
+        "IPUS": "4",
+    }
+    token = {"audience": "tpu-provisioner-partitions", "expirationSeconds": 3600, "path": "token"}
+    assert spec["volumes"] == [
+        {"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}], "defaultMode": 420}},
+        {"name": CONFIG_VOLUME, "emptyDir": {}},
+    ]
+
+
+def test_in_least_privilege_mode_it_gets_a_capability_devices_and_variables() -> None:
+    after = injected(raw_pod(), LEAST)
+    spec, main = after["spec"], main_of(after)
+    assert "hostNetwork" not in spec
+    assert "dnsPolicy" not in spec
+    assert main["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
+    assert main["volumeMounts"] == [{"name": DEVICES_VOLUME, "mountPath": "/dev/infiniband"}]
+    values = {each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in main["env"]}
+    prefix = "metadata.annotations['tpu-provisioner.cloud.google.com/partition"
+    assert values == {
+        "IPUOF_VIPU_API_HOST": f"{prefix}-host']",
+        "IPUOF_VIPU_API_PORT": f"{prefix}-port']",
+        "IPUOF_VIPU_API_PARTITION_ID": f"{prefix}-id']",
+        "IPUOF_VIPU_API_GCD_ID": "0",
+        "IPUOF_VIPU_API_TIMEOUT": "120",
+    }
+    # The init container proves that the partition is active, and writes nothing.
+    (init,) = spec["initContainers"]
+    assert not any(each.startswith("--file") for each in init["command"])
+    assert [each["name"] for each in spec["volumes"]] == [TOKEN_VOLUME, DEVICES_VOLUME]
+
+
+def test_with_a_device_plugin_nothing_of_the_node_is_mounted() -> None:
+    after = injected(raw_pod(), WITH_PLUGIN)
+    assert main_of(after)["resources"] == {"limits": {"rdma/hca": "1"}, "requests": {"rdma/hca": "1"}}
+    assert [each["name"] for each in after["spec"]["volumes"]] == [TOKEN_VOLUME]
+    assert "volumeMounts" not in main_of(after)
+
+
+def test_the_init_container_comes_first_and_all_others_get_their_share() -> None:
+    after = injected(raw_pod(initContainers=[{"name": "warm"}, {"name": "side", "restartPolicy": "Always"}]))
+    first, *others = after["spec"]["initContainers"]
+    assert first["name"] == INIT_CONTAINER
+    assert [each["name"] for each in others] == ["warm", "side"]
+    for each in others:
+        assert each["securityContext"] == {"privileged": True}
+        assert each["volumeMounts"][0]["name"] == CONFIG_VOLUME
+
+
+def test_both_spellings_are_read() -> None:
+    after = injected(raw_pod({names.IPU: "16"}))
+    assert {"name": "IPUS", "value": "16"} in after["spec"]["initContainers"][0]["env"]
+
+
+@pytest.mark.parametrize(
+    ("container", "want"),
+    [
+        pytest.param(
+            {"env": [{"name": "IPUOF_CONFIG_PATH", "value": "/mine"}]},
+            {"env": [{"name": "IPUOF_CONFIG_PATH", "value": "/mine"}]},
+            id="a variable that is there",
+        ),
+        pytest.param(
+            {"securityContext": {"privileged": False}}, {"securityContext": {"privileged": False}}, id="no privileges"
+        ),
+        pytest.param(
+            {"securityContext": {"allowPrivilegeEscalation": False}},
+            {"securityContext": {"allowPrivilegeEscalation": False}},
+            id="no escalation, which the API server takes of no privileged container",
+        ),
+        pytest.param(
+            {"securityContext": {"runAsUser": 7}},
+            {"securityContext": {"runAsUser": 7, "privileged": True}},
+            id="the rest of a security context",
+        ),
+        pytest.param(
+            {"volumeMounts": [{"name": "data", "mountPath": "/data"}]},
+            {
+                "volumeMounts": [
+                    {"name": "data", "mountPath": "/data"},
+                    {"name": CONFIG_VOLUME, "mountPath": "/etc/graphcore", "readOnly": True},
+                ]
+            },
+            id="other mounts",
+        ),
+    ],
+)
+def test_what_a_container_says_stays(container: Json, want: Json) -> None:
+    after = main_of(injected(raw_pod(containers=[{"name": "main", **container}])))
+    assert {key: after[key] for key in want} == want
+
+
+@pytest.mark.parametrize(
+    ("policy", "want"), [("ClusterFirst", "ClusterFirstWithHostNet"), ("None", "None"), ("Default", "Default")]
+)
+def test_a_dns_policy_that_somebody_chose_stays(policy: str, want: str) -> None:
+    assert injected(raw_pod(dnsPolicy=policy))["spec"]["dnsPolicy"] == want
+
+
+@pytest.mark.parametrize("capability", ["IPC_LOCK", "CAP_IPC_LOCK", "ALL"])
+def test_a_capability_that_is_there_is_not_added_again(capability: str) -> None:
+    security = {"capabilities": {"add": [capability]}}
+    pod = raw_pod(containers=[{"name": "main", "securityContext": security}])
+    assert main_of(injected(pod, LEAST))["securityContext"] == security
+
+
+def test_other_gates_and_volumes_stay() -> None:
+    other = {"name": "kueue.x-k8s.io/admission"}
+    data = {"name": "data", "emptyDir": {}}
+    spec = injected(raw_pod(schedulingGates=[other], volumes=[data]))["spec"]
+    assert spec["schedulingGates"] == [other, GATE]
+    assert [each["name"] for each in spec["volumes"]] == ["data", TOKEN_VOLUME, CONFIG_VOLUME]
+
+
+# --- nobody gets around it --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", [COMPATIBLE, LEAST, WITH_PLUGIN])
+def test_a_pod_that_was_injected_gets_no_patch(by: Settings) -> None:
+    after = injected(raw_pod(), by)
+    assert review(after, by) == Answer()
+    # The API server mounts the pod's own token in the meantime.
+    token = {"name": "kube-api-access-x", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+    after["spec"]["initContainers"][0]["volumeMounts"].append(token)
+    assert review(after, by) == Answer()
+
+
+def test_whoever_writes_that_a_pod_is_injected_gets_it_injected() -> None:
+    mine = {names.IPUS: "4", names.STATUS: names.INJECTED}
+    assert injected(raw_pod(mine, labels={names.POD_LABEL: "true"})) == injected(raw_pod())
+
+
+def test_what_is_called_as_ours_is_replaced() -> None:
+    sly = raw_pod(
+        {names.IPUS: "4", names.STATUS: names.INJECTED},
+        labels={names.POD_LABEL: "true"},
+        schedulingGates=[GATE],
+        initContainers=[{"name": "warm"}, {"name": INIT_CONTAINER, "image": "true"}],
+        volumes=[{"name": CONFIG_VOLUME, "hostPath": {"path": "/"}}],
+    )
+    spec = injected(sly)["spec"]
+    assert [each["name"] for each in spec["initContainers"]] == [INIT_CONTAINER, "warm"]
+    assert spec["initContainers"][0]["image"] == COMPATIBLE.image
+    assert {"name": CONFIG_VOLUME, "emptyDir": {}} in spec["volumes"]
+
+
+def test_a_copy_of_a_running_pod_is_a_new_one() -> None:
+    """As `kubectl debug --copy-to` makes them: with the partition of the first one."""
+    running = injected(raw_pod())
+    running["metadata"]["annotations"] |= {names.PARTITION_ID: "tpup-1", names.RELEASE: "true"}
+    running["spec"]["schedulingGates"] = []
+    answer = review(running)
+    after = apply_patch(running, answer.patch)
+    assert after["metadata"]["annotations"] == {names.IPUS: "4", names.STATUS: names.INJECTED}
+    assert after["spec"]["schedulingGates"] == [GATE]
+    assert [each.split(" ")[4] for each in answer.warnings] == [names.PARTITION_ID, names.RELEASE]
+
+
+@pytest.mark.parametrize(
+    ("pod", "want"),
+    [
+        pytest.param(raw_pod({names.IPUS: "3"}), "power of two", id="three IPUs"),
+        pytest.param(raw_pod({names.IPUS: "128"}), "the largest partition that is served has 64", id="too many"),
+        pytest.param(raw_pod({names.IPUS: "4", names.IPU: "8"}), "keep one of the annotations", id="two sizes"),
+        pytest.param(raw_pod({names.IPUS: 4}), "has to be a number of IPUs", id="a number, not a text"),
+        pytest.param(raw_pod({names.STATUS: "injected"}), "asks for no IPUs; leave it out", id="injected, but no size"),
+        pytest.param(raw_pod(nodeName="host-1"), "spec.nodeName is 'host-1'", id="a node by name"),
+        pytest.param(
+            {**raw_pod(), "metadata": {**raw_pod()["metadata"], "ownerReferences": [{"kind": "DaemonSet"}]}},
+            "it is of a DaemonSet",
+            id="a DaemonSet",
+        ),
+        pytest.param(raw_pod(os={"name": "windows"}), "IPUs are used on Linux", id="Windows"),
+        pytest.param(raw_pod(hostUsers=False), "spec.hostUsers is false", id="a user namespace"),
+        pytest.param(raw_pod(containers=[{"name": INIT_CONTAINER}]), "call it otherwise", id="our name"),
+        pytest.param(
+            raw_pod(containers=[{"name": "m", "volumeMounts": [{"name": "x", "mountPath": "/etc/graphcore/"}]}]),
+            "spec.containers[0] mounts the volume 'x' at /etc/graphcore",
+            id="our path",
+        ),
+        pytest.param(
+            raw_pod(containers=[{"name": "m", "ports": [{"containerPort": 80, "hostPort": 8080}]}]),
+            "spec.containers[0] has containerPort 80 with hostPort 8080",
+            id="a host port",
+        ),
+        pytest.param(
+            raw_pod(containers=[{"name": each, "ports": [{"containerPort": 80}]} for each in "ab"]),
+            "2 of its containers have the port 80 (TCP)",
+            id="one port twice",
+        ),
+    ],
+)
+def test_a_pod_is_rejected_that_has(pod: Json, want: str) -> None:
+    answer = review(pod)
+    assert answer.denied.startswith("Pod ml/train")
+    assert want in answer.denied
+    assert answer.patch == ()
+
+
+def test_ports_that_do_not_meet_are_no_conflict() -> None:
+    containers = [
+        {"name": "a", "ports": [{"containerPort": 80, "hostPort": 80}, {"containerPort": 81}]},
+        {"name": "b", "ports": [{"containerPort": 80, "protocol": "UDP"}]},
+    ]
+    # An init container that ends before has its port to itself.
+    pod = raw_pod(containers=containers, initContainers=[{"name": "c", "ports": [{"containerPort": 80}]}])
+    assert not review(pod).denied
+
+
+def test_host_ports_and_user_namespaces_are_no_conflict_without_the_nodes_network() -> None:
+    ports = [{"containerPort": 80, "hostPort": 8080}]
+    assert not review(raw_pod(containers=[{"name": "m", "ports": ports}], hostUsers=False), LEAST).denied
+
+
+@pytest.mark.parametrize("size", ["4", "three"])
+def test_a_static_pod_is_shown_and_gets_nothing(size: str) -> None:
+    answer = review(raw_pod({names.IPUS: size, "kubernetes.io/config.mirror": "x"}, nodeName="host-1"))
+    assert (answer.denied, answer.patch) == ("", ())
+    assert "is a static pod" in answer.warnings[0]
+
+
+# --- what does not concern IPUs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("by", "pod", "parts"),
+    [
+        pytest.param(Settings(), raw_pod({names.IPUS: "3"}), {}, id="the setting is off"),
+        pytest.param(COMPATIBLE, raw_pod({}), {}, id="no annotation"),
+        pytest.param(COMPATIBLE, {"spec": {}}, {}, id="no metadata"),
+        pytest.param(
+            COMPATIBLE, raw_pod({names.IPUS: "3"}), {"subresource": "ephemeralcontainers"}, id="a subresource"
+        ),
+        pytest.param(
+            Settings(mode=Mode.COMPATIBLE, namespaces=frozenset({"other"})),
+            raw_pod({names.IPUS: "3"}),
+            {},
+            id="another namespace",
+        ),
+    ],
+)
+def test_admitted_as_it_is(by: Settings, pod: Json, parts: Json) -> None:
+    assert review(pod, by, **parts) == Answer()
+
+
+@pytest.mark.parametrize("operation", ["DELETE", "CONNECT"])
+def test_other_operations_are_none_of_its_business(operation: str) -> None:
+    assert review_pod(Request(operation=operation, kind="Pod", namespace="ml"), COMPATIBLE) == Answer()
+
+
+def test_the_name_that_the_api_server_makes_up_is_not_known_yet() -> None:
+    pod = raw_pod({names.IPUS: "3"})
+    pod["metadata"] = {"generateName": "train-", "annotations": pod["metadata"]["annotations"]}
+    request = Request(operation="CREATE", kind="Pod", namespace="ml", object=pod)
+    assert review_pod(request, COMPATIBLE).denied.startswith("Pod ml/train-*: ")
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+RUNNING = raw_pod({names.IPUS: "4", names.STATUS: names.INJECTED}, labels={names.POD_LABEL: "true"})
+PLAIN = raw_pod({}, labels={})
+
+
+def with_annotation(pod: Json, key: str, value: str | None) -> Json:
+    changed = copy.deepcopy(pod)
+    if value is None:
+        del changed["metadata"]["annotations"][key]
+    else:
+        changed["metadata"]["annotations"][key] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "want"),
+    [
+        pytest.param(RUNNING, with_annotation(RUNNING, names.IPUS, "8"), "delete it, and create it", id="the size"),
+        pytest.param(RUNNING, with_annotation(RUNNING, names.IPUS, None), "cannot be changed", id="no size any more"),
+        pytest.param(RUNNING, with_annotation(RUNNING, names.IPU, "8"), "cannot be changed", id="a second size"),
+        pytest.param(RUNNING, with_annotation(RUNNING, names.STATUS, "no"), "cannot be changed", id="the status"),
+        pytest.param(
+            RUNNING,
+            {**RUNNING, "metadata": {**RUNNING["metadata"], "labels": {}}},
+            "graphcore.ai/pod cannot be changed",
+            id="the label",
+        ),
+        pytest.param(
+            PLAIN, with_annotation(PLAIN, names.IPUS, "4"), "is read only when a pod is created", id="a size, too late"
+        ),
+        pytest.param(
+            PLAIN, with_annotation(PLAIN, names.STATUS, "injected"), "is read only when", id="a status, too late"
+        ),
+        pytest.param(
+            RUNNING,
+            with_annotation(RUNNING, names.PARTITION_ID, "of another"),
+            "can be changed by the controller alone",
+            id="the partition",
+        ),
+        pytest.param(
+            RUNNING, with_annotation(RUNNING, names.RELEASE, "true"), "send DELETE to the REST API", id="a release"
+        ),
+    ],
+)
+def test_a_change_is_rejected_of(before: Json, after: Json, want: str) -> None:
+    assert want in update(before, after).denied
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "user"),
+    [
+        pytest.param(RUNNING, with_annotation(RUNNING, "note", "x"), "ada", id="something else"),
+        pytest.param(
+            RUNNING, with_annotation(RUNNING, names.PARTITION_ID, "tpup-1"), CONTROLLER, id="the controller's"
+        ),
+        pytest.param(
+            raw_pod(labels={}), with_annotation(raw_pod(labels={}), names.IPUS, None), "ada", id="what was never served"
+        ),
+    ],
+)
+def test_a_change_is_admitted_of(before: Json, after: Json, user: str) -> None:
+    assert update(before, after, user) == Answer()
+
+
+# --- whatever people write --------------------------------------------------------------------------------------------
+
+_KEYS = st.sampled_from(
+    [
+        *("name", "image", "env", "volumeMounts", "securityContext", "capabilities", "add", "mountPath", "ports"),
+        *("containerPort", "hostPort", "restartPolicy", "value", "resources", "limits"),
+    ]
+)
+_SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.text(max_size=4), st.sampled_from([INIT_CONTAINER, CONFIG_VOLUME])
+)
+_JSON = st.recursive(
+    _SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(_KEYS, inner, max_size=4)),
+    max_leaves=12,
+)
+_PARTS = st.sampled_from(["containers", "initContainers", "volumes", "schedulingGates", "dnsPolicy", "hostNetwork"])
+_SPECS = st.dictionaries(_PARTS, _JSON, max_size=5)
+_METADATA = st.dictionaries(st.sampled_from(["annotations", "labels", "ownerReferences"]), _JSON, max_size=3)
+
+
+@settings(max_examples=40)
+@given(metadata=_METADATA, spec=_SPECS, by=st.sampled_from([COMPATIBLE, LEAST, WITH_PLUGIN]))
+def test_any_pod_gets_an_answer_that_fits_it_and_a_second_look_changes_nothing(
+    metadata: Json, spec: Json, by: Settings
+) -> None:
+    annotations = metadata.get("annotations", {})
+    pod = {"metadata": metadata, "spec": spec}
+    if isinstance(annotations, dict):
+        pod["metadata"] = {**metadata, "annotations": {**annotations, names.IPUS: "4"}}
+    answer = review(pod, by)
+    after = apply_patch(pod, answer.patch)
+    json.dumps(after)
+    if answer.patch:
+        assert GATE in after["spec"]["schedulingGates"]
+        assert after["spec"]["initContainers"][0]["name"] == INIT_CONTAINER
+        assert review(after, by).patch == ()
+
+
+@given(before=_METADATA, after=_METADATA)
+def test_any_change_gets_an_answer(before: Json, after: Json) -> None:
+    assert update({"metadata": before}, {"metadata": after}).patch == ()

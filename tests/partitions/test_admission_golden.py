@@ -1,0 +1,90 @@
+"""Reviews of pods with IPUs as API servers send them, in both versions, and what they are answered.
+
+A file of tests/data/partitions has the variables of the webhook server, the review, and its answer with the patch
+decoded.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.admission.hooks import endpoint_of
+from provisioner.admission.patch import Operation, apply_patch
+from provisioner.settings import SettingsError
+from provisioner.settings.webhook import read_webhook_settings
+from provisioner.webhook.app import make_hooks
+from tests.support.endpoints import Reads, answer_of
+from tests.support.kube import FakeKube
+
+CASES = sorted(Path("tests/data/partitions").glob("*.json"))
+VERSIONS = ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]
+
+
+class Unwatched:
+    """Counts nothing."""
+
+    def reviewed(self, hook: str, outcome: str, seconds: float) -> None:
+        pass
+
+
+def answer_to(variables: dict[str, str], review: dict[str, Any]) -> dict[str, Any]:
+    """Post a review to the server's webhook; return the answer with the patch decoded."""
+    hooks = make_hooks(read_webhook_settings(variables), Reads(FakeKube()), {})
+    [hook] = [each for each in hooks if each.path == "/mutate/partitions"]
+    content = answer_of(endpoint_of(hook, Unwatched()), json.dumps(review).encode())
+    assert content.status == 200
+    answer: dict[str, Any] = json.loads(content.body)
+    if "patch" in answer["response"]:
+        answer["response"]["patch"] = json.loads(base64.b64decode(answer["response"]["patch"]))
+    return answer
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_a_review_is_answered(path: Path, version: str) -> None:
+    case = json.loads(path.read_text(encoding="utf-8"))
+    # The versions have the same fields.
+    review, want = ({**case[each], "apiVersion": version} for each in ("review", "answer"))
+    assert answer_to(case["variables"], review) == want
+    # Asked again about what it made of it, as after another webhook, it leaves it as it is.
+    patch = [Operation(**each) for each in want["response"].get("patch", [])]
+    after = apply_patch(review["request"]["object"], patch)
+    again = answer_to(case["variables"], {**review, "request": {**review["request"], "object": after}})
+    assert "patch" not in again["response"]
+    assert again["response"].get("status") == want["response"].get("status")
+
+
+def test_there_are_cases() -> None:
+    assert len(CASES) >= 13
+
+
+@pytest.mark.parametrize(
+    ("variables", "want"),
+    [
+        ({"IPU_INJECTION": "compatible"}, "IPU_INIT_IMAGE is not set"),
+        ({"IPU_INJECTION": "some"}, "IPU_INJECTION='some'"),
+        ({"IPU_LARGEST_PARTITION": "48"}, "is not a power of two"),
+        ({"IPU_API_URL": "http://it/path"}, "without a path"),
+        ({"IPU_RDMA_RESOURCE": "hca"}, "the name of an extended resource"),
+    ],
+)
+def test_settings_are_rejected(variables: dict[str, str], want: str) -> None:
+    with pytest.raises(SettingsError, match=want):
+        read_webhook_settings(variables)
+
+
+def test_the_init_container_asks_the_service_in_the_webhooks_namespace_unless_told_otherwise() -> None:
+    case = json.loads(Path("tests/data/partitions/compatible.json").read_text(encoding="utf-8"))
+
+    def command(**more: str) -> list[str]:
+        patch = answer_to({**case["variables"], **more}, case["review"])["response"]["patch"]
+        found: list[str] = patch[-1]["value"][0]["command"]
+        return found
+
+    assert "--server=http://tpu-provisioner-partitions.ipus.svc" in command(POD_NAMESPACE="ipus")
+    assert "--server=https://ipus.example:8443" in command(IPU_API_URL="https://ipus.example:8443")
