@@ -1,4 +1,7 @@
-"""The controller of node groups on a real API server and a simulated Compute Engine, from nothing to nothing left."""
+"""The controller of node groups on a real API server and a simulated Compute Engine, from nothing to nothing left.
+
+Its machines join with the tokens that the controller makes, and the cluster approves and issues their certificates.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +39,21 @@ _PLUGIN = object_path("daemonsets", "tpu-device-plugin", namespace="kube-system"
 _SECRETS = f"{collection_path('secrets', namespace=tokens.NAMESPACE)}?labelSelector={names.GROUP_NAME}"
 _RIGHTS = Path(__file__).parents[2] / "deploy" / "nodegroups" / "rbac"
 _PATIENCE_SECONDS = 90.0
-_SETTINGS = NodeGroupSettings(
-    project_id=PROJECT,
-    api_server="10.0.0.2:6443",
-    device_plugin_image="registry.example.com/plugin:1",
+#: The address of the API server is what the cluster publishes.
+_SETTINGS = NodeGroupSettings(project_id=PROJECT, device_plugin_image="registry.example.com/plugin:1")
+#: Of what comes with the device plugin, only this has to be there.
+_PLUGIN_ACCOUNT = object_path("serviceaccounts", "tpu-device-plugin-sa", namespace="kube-system")
+_COMPUTE = ComputeSettings(
+    provisioning_seconds=0.2,
+    staging_seconds=0.2,
+    operation_seconds=0.2,
+    stopping_seconds=0.5,
+    machines_join=True,
+    boot_seconds=0.2,
+    join_retry_seconds=0.2,
+    longest_join_retry_seconds=1,
+    heartbeat_seconds=2,
+    graceful_shutdown=True,
 )
 
 
@@ -81,8 +95,7 @@ class World:
         return next((each for each in conditions if each["type"] == "Ready"), {})
 
     def is_ready(self) -> bool:
-        """Whether the group is, after machines that can have joined."""
-        self.join()
+        """Whether the group is."""
         return self.ready().get("status") == "True"
 
     def nodes(self) -> list[dict[str, Any]]:
@@ -95,45 +108,11 @@ class World:
         return sorted(raw["metadata"]["labels"].get(names.WORKER_INDEX, "") for raw in self.nodes())
 
     def left(self) -> list[str]:
-        """Name all that is there because of the group, after machines that have gone took their kubelets along."""
-        self.join()
+        """Name all that is there because of the group."""
         paths = [collection_path(kind.plural, root=API_ROOT) for kind in Kind]
         paths += [_SECRETS, f"{collection_path('nodes')}?labelSelector={names.GROUP_NAME}"]
         found = [item["metadata"]["name"] for path in paths for item in self.admin.get(path)["items"]]
         return found + [machine.name for machine in self.compute.machines]
-
-    def join(self) -> None:
-        """Let each machine that runs and has a token become a node; nodes of machines that are gone fall silent."""
-        running = {machine.name: machine for machine in self.compute.machines if machine.status == "RUNNING"}
-        nodes = {raw["metadata"]["name"]: raw for raw in self.admin.get(collection_path("nodes"))["items"]}
-        for name in running.keys() - nodes.keys():
-            items = running[name].metadata
-            token = items.get("kubeadm-join-token", "")
-            if token and self._knows(token):
-                self._register(name, dict(each.split("=", 1) for each in items["kube-labels"].split(",")))
-        for name, raw in nodes.items():
-            if names.GROUP_NAME in raw["metadata"].get("labels", {}) and name not in running:
-                self._report(name, "Unknown")
-
-    def _knows(self, token: str) -> bool:
-        secret = self.admin.call("GET", object_path("secrets", f"bootstrap-token-{token[:6]}", namespace="kube-system"))
-        found = tokens.parse_secret(secret.json()) if secret.status_code == 200 else None
-        return found is not None and found.value == token
-
-    def _register(self, name: str, labels: dict[str, str]) -> None:
-        # Without the taint, as from a user's own template.
-        spec = {"providerID": f"gce://{PROJECT}/us-east5-a/{name}"}
-        self.admin.create(
-            collection_path("nodes"),
-            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": spec},
-        )
-        self._report(name, "True")
-
-    def _report(self, name: str, ready: str) -> None:
-        chips = {constants.TPU_RESOURCE: "4", "pods": "10"}
-        conditions = [{"type": "Ready", "status": ready, "reason": "Test", "message": ""}]
-        path = f"{object_path('nodes', name)}/status"
-        self.admin.merge(path, {"status": {"capacity": chips, "allocatable": chips, "conditions": conditions}})
 
 
 def install(rehearsal: Rehearsal, directory: Path) -> Path:
@@ -148,14 +127,16 @@ def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
     """Give a cluster without the definitions, and a Compute Engine without resources."""
     admin = Kube(rehearsal.cluster.kubeconfig, tmp_path)
     rehearsal.create_namespace(_NAMESPACE)
-    settings = ComputeSettings(provisioning_seconds=0.2, staging_seconds=0.2, operation_seconds=0.2)
-    with ComputeSimulator(settings) as compute:
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "tpu-device-plugin-sa"}}
+    admin.create(collection_path("serviceaccounts", namespace="kube-system"), account)
+    with ComputeSimulator(_COMPUTE) as compute:
         world = World(rehearsal, admin, compute, install(rehearsal, tmp_path))
         yield world
         world.stop()
     for kind in Kind:
         admin.call("DELETE", f"{_DEFINITIONS}/{kind.plural}.tpu.google.com")
     admin.call("DELETE", _PLUGIN)
+    admin.call("DELETE", _PLUGIN_ACCOUNT)
     rehearsal.kubectl("delete", "-k", str(_RIGHTS))
     admin.close()
 

@@ -55,7 +55,10 @@ class ComputeSettings(BaseSettings):
     """From RUNNING to the first try to join, which in reality takes minutes, or to the start of the kubelet."""
 
     join_retry_seconds: float = 2.0
-    """After a try to join that failed; doubled with each further one up to a minute, as by the startup script."""
+    """After a try to join that failed; doubled with each further one, as by the startup script."""
+
+    longest_join_retry_seconds: float = 60.0
+    """The longest of these waits."""
 
     heartbeat_seconds: float = 10.0
     """How often kubelets renew their Lease."""

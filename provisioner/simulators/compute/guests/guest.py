@@ -20,7 +20,6 @@ from provisioner.simulators.http.faults import FaultBook
 _log = structlog.get_logger(__name__)
 
 _CERTIFICATE_LOOK_SECONDS = 0.25
-_LONGEST_WAIT_SECONDS = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,8 +68,9 @@ class Guest:
             if self._told != str(error):
                 self._told = str(error)
                 _log.info("guest.step_failed", machine=machine.name, problem=self._told)
-            first = self.settings().join_retry_seconds
-            return float(min(first * 2 ** min(self._failures - 1, 16), max(first, _LONGEST_WAIT_SECONDS)))
+            settings = self.settings()
+            seconds = settings.join_retry_seconds * 2.0 ** min(self._failures - 1, 16)
+            return min(seconds, settings.longest_join_retry_seconds)
         self._failures, self._told = 0, ""
         return seconds
 
