@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from provisioner import constants
-from provisioner.rehearsal.world import ProvisionerProcess, Rehearsal, read_records
+from provisioner.rehearsal.world import ProvisionerProcess, Rehearsal, RehearsedCluster, read_records
 from provisioner.workloads import JOBSET
 
 #: What a phase means to somebody who watches. Phases that are not here are of no interest.
@@ -46,19 +46,13 @@ class PoolTimes:
         return (self.entered[end] - self.entered[start]).total_seconds()
 
 
-class Story:
-    """Tells what has changed, each time it is asked."""
+class WorkloadStory:
+    """Tells what has changed of JobSets and their leader pods, each time it is asked."""
 
-    def __init__(self, rehearsal: Rehearsal, provisioner: ProvisionerProcess) -> None:
+    def __init__(self, rehearsal: RehearsedCluster) -> None:
         self._rehearsal = rehearsal
-        self._provisioner = provisioner
-        self._offset = 0
         self._jobset_states: dict[str, str] = {}
         self._pod_states: dict[str, str] = {}
-        self._ready_nodes: dict[str, int] = {}
-        self.pools: dict[str, PoolTimes] = {}
-        #: The provisioner's notices that nothing but the user can change.
-        self.invalid: list[str] = []
 
     @property
     def unfinished(self) -> list[str]:
@@ -70,12 +64,15 @@ class Story:
         """The JobSets that failed."""
         return [name for name, state in self._jobset_states.items() if state == "Failed"]
 
-    def advance(self) -> Iterator[str]:
+    @property
+    def completed(self) -> list[str]:
+        """The JobSets that completed."""
+        return [name for name, state in self._jobset_states.items() if state == "Completed"]
+
+    def workloads(self) -> Iterator[str]:
         """Look again; yield a line for each thing that has changed."""
         yield from self._jobsets()
         yield from self._pods()
-        yield from self._log()
-        yield from self._nodes()
 
     def _changes(
         self, known: dict[str, str], now: Mapping[str, str], line: Callable[[str, str], str | None]
@@ -105,6 +102,25 @@ class Story:
                 states[f"{metadata['namespace']}/{metadata['name']}"] = _pod_state(raw)
         yield from self._changes(self._pod_states, states, _pod_line)
 
+
+class Story(WorkloadStory):
+    """Tells what has changed of JobSets and node pools, each time it is asked."""
+
+    def __init__(self, rehearsal: Rehearsal, provisioner: ProvisionerProcess) -> None:
+        super().__init__(rehearsal)
+        self._provisioner = provisioner
+        self._offset = 0
+        self._ready_nodes: dict[str, int] = {}
+        self.pools: dict[str, PoolTimes] = {}
+        #: The provisioner's notices that nothing but the user can change.
+        self.invalid: list[str] = []
+
+    def advance(self) -> Iterator[str]:
+        """Look again; yield a line for each thing that has changed."""
+        yield from self.workloads()
+        yield from self._log()
+        yield from self._nodes()
+
     def _nodes(self) -> Iterator[str]:
         ready: dict[str, int] = {}
         total: dict[str, int] = {}
@@ -112,7 +128,7 @@ class Story:
         for raw in self._rehearsal.objects("/api/v1/nodes", labelSelector=selector):
             pool = raw["metadata"]["labels"].get(constants.NODE_POOL, "")
             total[pool] = total.get(pool, 0) + 1
-            ready[pool] = ready.get(pool, 0) + _is_ready(raw)
+            ready[pool] = ready.get(pool, 0) + is_ready(raw)
         for pool, registered in total.items():
             if ready[pool] > self._ready_nodes.get(pool, 0):
                 yield f"node pool {pool}: {ready[pool]} of {registered} registered nodes ready"
@@ -168,6 +184,7 @@ def _pod_line(name: str, state: str) -> str | None:
     return f"leader pod {name} {words[state]}" if state in words else None
 
 
-def _is_ready(raw: Mapping[str, Any]) -> bool:
+def is_ready(raw: Mapping[str, Any]) -> bool:
+    """Tell whether an object's condition Ready is True."""
     conditions = raw.get("status", {}).get("conditions", ())
     return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -35,60 +36,44 @@ class RehearsalError(Exception):
     """Something did not come about; the message says what, and shows what there was instead."""
 
 
-class ProvisionerProcess:
-    """`tpu-provisioner run`, its log in a file as JSON lines."""
+class ControllerProcess:
+    """A command of `tpu-provisioner` that runs until it is told to end, its log in a file as JSON lines."""
+
+    #: What messages call it.
+    title = "provisioner"
 
     def __init__(
         self,
+        command: str,
         *,
         kubeconfig: Path,
-        gke_endpoint: str,
         log: Path,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str],
         arguments: Iterable[str] = (),
         popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
         self.log = log
-        metrics_port, probe_port = free_ports(2)
+        metrics_port, self._probe_port = free_ports(2)
         self.metrics_url = f"http://{HOST}:{metrics_port}/metrics"
-        self.page_url = f"http://{HOST}:{probe_port}/"
+        self.page_url = f"http://{HOST}:{self._probe_port}/"
         self.ready_url = f"{self.page_url}readyz"
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("GCP_", "GKE_"))}
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("GCP_", "GKE_", "GCE_"))}
         self._process = Process(
-            "provisioner",
+            self.title,
             [
                 sys.executable,
                 "-m",
                 "provisioner",
-                "run",
+                command,
                 f"--metrics-bind-address={HOST}:{metrics_port}",
-                f"--health-probe-bind-address={HOST}:{probe_port}",
+                f"--health-probe-bind-address={HOST}:{self._probe_port}",
                 f"--kubeconfig={kubeconfig}",
                 *arguments,
             ],
             log=log,
-            environment={
-                **inherited,
-                "GCP_PROJECT_ID": PROJECT,
-                "GCP_CLUSTER_LOCATION": LOCATION,
-                "GCP_ZONE": ZONE,
-                "GCP_CLUSTER": CLUSTER,
-                "GKE_ENDPOINT": gke_endpoint,
-                **(environment or {}),
-            },
+            environment={**inherited, **environment},
             popen=popen,
         )
-
-    def start(self, *, timeout_seconds: float = 60.0) -> None:
-        """Start it and wait until it decides on synced caches."""
-        lines = len(self.records())
-        self.launch()
-
-        def decides() -> bool:
-            self.check()
-            return any(record.get("event") == "cluster.proven" for record in self.records()[lines:])
-
-        wait_for(decides, "the provisioner proves its cluster", timeout_seconds, self.tail)
 
     def launch(self) -> None:
         """Start it without waiting for anything: it may have good reasons not to decide."""
@@ -130,7 +115,7 @@ class ProvisionerProcess:
     def check(self) -> None:
         """Raise RehearsalError where it has ended."""
         if not self._process.running:
-            raise RehearsalError(f"the provisioner ended with exit code {self._process.exit_code}\n{self.tail()}")
+            raise RehearsalError(f"the {self.title} ended with exit code {self._process.exit_code}\n{self.tail()}")
 
     def records(self) -> list[dict[str, Any]]:
         """Return all log lines so far that are JSON objects."""
@@ -143,42 +128,85 @@ class ProvisionerProcess:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
 
-class Rehearsal:
-    """The local cluster and the simulated GKE; provisioners are started as needed."""
+class ProvisionerProcess(ControllerProcess):
+    """`tpu-provisioner run` beside the simulated GKE."""
 
     def __init__(
         self,
         *,
-        directory: Path | None = None,
-        settings: SimulatorSettings | None = None,
-        gke_port: int = 0,
-        progress: Callable[[str], None] = localcluster.log_progress,
+        kubeconfig: Path,
+        gke_endpoint: str,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        arguments: Iterable[str] = (),
         popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
+    ) -> None:
+        super().__init__(
+            "run",
+            kubeconfig=kubeconfig,
+            log=log,
+            environment={
+                "GCP_PROJECT_ID": PROJECT,
+                "GCP_CLUSTER_LOCATION": LOCATION,
+                "GCP_ZONE": ZONE,
+                "GCP_CLUSTER": CLUSTER,
+                "GKE_ENDPOINT": gke_endpoint,
+                **(environment or {}),
+            },
+            arguments=arguments,
+            popen=popen,
+        )
+
+    def start(self, *, timeout_seconds: float = 60.0) -> None:
+        """Start it and wait until it decides on synced caches."""
+        lines = len(self.records())
+        self.launch()
+
+        def decides() -> bool:
+            self.check()
+            return any(record.get("event") == "cluster.proven" for record in self.records()[lines:])
+
+        wait_for(decides, "the provisioner proves its cluster", timeout_seconds, self.tail)
+
+
+class RehearsedCluster(ABC):
+    """The local cluster, and ways to ask and to change it; those that derive from it say what runs beside it."""
+
+    def __init__(
+        self,
+        *,
+        directory: Path | None,
+        progress: Callable[[str], None],
+        popen: Callable[..., subprocess.Popen[bytes]],
     ) -> None:
         self._popen = popen
         self._directory = directory
-        self._settings = settings or SimulatorSettings(project=PROJECT, location=LOCATION, cluster=CLUSTER)
-        self._gke_port = gke_port
         self._progress = progress
-        self._provisioners: list[ProvisionerProcess] = []
+        self._controllers: list[ControllerProcess] = []
 
     def start(self) -> None:
-        """Start both; the first start on a machine builds the control plane, which takes minutes."""
+        """Start everything; the first start on a machine builds the control plane, which takes minutes."""
         self.cluster = localcluster.start(self._directory, progress=self._progress)
         try:
             self.api = kube.connect(str(self.cluster.kubeconfig))
-            self.gke = Simulator(self._settings, kubeconfig=self.cluster.kubeconfig, port=self._gke_port)
-            self.gke.start()
-            self.create_namespace(constants.DEFAULT_NAMESPACE)
+            self.start_rest()
         except BaseException:
             self.cluster.stop()
             raise
 
+    @abstractmethod
+    def start_rest(self) -> None:
+        """Start what runs beside the cluster."""
+
+    @abstractmethod
+    def stop_rest(self) -> None:
+        """Stop what runs beside the cluster."""
+
     def stop(self) -> None:
         """Stop everything."""
-        for provisioner in self._provisioners:
-            provisioner.kill()
-        self.gke.stop()
+        for controller in self._controllers:
+            controller.kill()
+        self.stop_rest()
         self.api.close()
         self.cluster.stop()
 
@@ -190,26 +218,6 @@ class Rehearsal:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
-
-    def provisioner(
-        self,
-        *,
-        environment: Mapping[str, str] | None = None,
-        arguments: Iterable[str] = (),
-        name: str = "provisioner",
-        kubeconfig: Path | None = None,
-    ) -> ProvisionerProcess:
-        """Make a provisioner for this world, not started yet; another kubeconfig is another way to the cluster."""
-        made = ProvisionerProcess(
-            kubeconfig=kubeconfig or self.cluster.kubeconfig,
-            gke_endpoint=self.gke.url,
-            log=self.cluster.directory / f"{name}-{len(self._provisioners)}.log",
-            environment=environment,
-            arguments=arguments,
-            popen=self._popen,
-        )
-        self._provisioners.append(made)
-        return made
 
     def create_namespace(self, name: str, *, labels: Mapping[str, str] | None = None) -> None:
         """Create a namespace; it may exist."""
@@ -242,6 +250,53 @@ class Rehearsal:
             token = page.continue_token
             if not token:
                 return found
+
+
+class Rehearsal(RehearsedCluster):
+    """The local cluster and the simulated GKE; provisioners are started as needed."""
+
+    def __init__(
+        self,
+        *,
+        directory: Path | None = None,
+        settings: SimulatorSettings | None = None,
+        gke_port: int = 0,
+        progress: Callable[[str], None] = localcluster.log_progress,
+        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
+    ) -> None:
+        super().__init__(directory=directory, progress=progress, popen=popen)
+        self._settings = settings or SimulatorSettings(project=PROJECT, location=LOCATION, cluster=CLUSTER)
+        self._gke_port = gke_port
+
+    def start_rest(self) -> None:
+        """Start the simulated GKE."""
+        self.gke = Simulator(self._settings, kubeconfig=self.cluster.kubeconfig, port=self._gke_port)
+        self.gke.start()
+        self.create_namespace(constants.DEFAULT_NAMESPACE)
+
+    def stop_rest(self) -> None:
+        """Stop the simulated GKE."""
+        self.gke.stop()
+
+    def provisioner(
+        self,
+        *,
+        environment: Mapping[str, str] | None = None,
+        arguments: Iterable[str] = (),
+        name: str = "provisioner",
+        kubeconfig: Path | None = None,
+    ) -> ProvisionerProcess:
+        """Make a provisioner for this world, not started yet; another kubeconfig is another way to the cluster."""
+        made = ProvisionerProcess(
+            kubeconfig=kubeconfig or self.cluster.kubeconfig,
+            gke_endpoint=self.gke.url,
+            log=self.cluster.directory / f"{name}-{len(self._controllers)}.log",
+            environment=environment,
+            arguments=arguments,
+            popen=self._popen,
+        )
+        self._controllers.append(made)
+        return made
 
 
 def wait_for(
