@@ -52,8 +52,12 @@ class Pod:
     released: bool = False
     #: spec.activeDeadlineSeconds: the longest that it runs, from its start on; None: for ever.
     active_deadline_seconds: float | None = None
+    #: spec.terminationGracePeriodSeconds: what it may take to end, past its deadline.
+    grace_seconds: float = 30.0
     #: status.startTime: when the kubelet took it.
     started_at: datetime | None = None
+    #: HOST:PORT that it was told when its gate was opened (annotations); empty: it was told nothing yet.
+    told_server: str = ""
     #: Its nodeSelector and the required terms of its node affinity allow the nodes of these servers (HOST:PORT);
     #: None: of all.
     servers: frozenset[str] | None = None

@@ -43,12 +43,17 @@ class RemovePartition:
     """Remove a partition of ours. Of one whose pod may still use it, nothing of this kind is ever asked for.
 
     `pod` is read live right before: (namespace, name, UID) of the pod that had it, None for an orphan of which no pod
-    is known. A pod that is there with that UID, unfinished, not released and within its grace keeps it.
+    is known (then the pod whose id it is, if there is one). A pod that is there with that UID, unfinished, not released
+    and within its grace keeps it, except that
+
+    - one that was told another server (`Pod.told_server`) has its partition there;
+    - with `gated`, one that has our gate still was never told of it: the partition is broken, and made anew.
     """
 
     server: str
     id: str
     pod: tuple[str, str, str] | None
+    gated: bool = False
 
     @property
     def key(self) -> str:
@@ -126,6 +131,8 @@ class WriteAnswer:
     failure: WriteFailure | None = None
     #: The API server's words on a failure.
     message: str = ""
+    #: Of a SaveLedger that is done: the ledger as it is now.
+    ledger: Ledger | None = None
 
 
 Answer = CallAnswer | WriteAnswer

@@ -1,15 +1,24 @@
 """The ledger: which partitions were asked for, for whom, and where. It is written before a partition is made.
 
-It is kept in a ConfigMap, so that nothing is lost or leaked by whoever leads next.
+It is kept in a ConfigMap, so that nothing is lost or leaked by whoever leads next. Each entry is a value of its own
+under the partition's id, so that one that cannot be read costs no other.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
-#: A ConfigMap holds 1 MiB; an entry takes at most 700 bytes.
-MOST_ENTRIES = 1400
+#: A ConfigMap holds 1 MiB, which is room for some 3,000 entries.
+MOST_CHARACTERS = 1_000_000
+#: Of an entry, besides its texts.
+_FRAME_CHARACTERS = 200
+#: Longer than any entry that was written here.
+_LONGEST_ENTRY = 2048
+_LONGEST_NAME = 253
+_LARGEST_SIZE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,3 +47,71 @@ class Ledger:
     resource_version: str = ""
     #: Entries that could not be read, as they are stored: they stay as they are, and their partitions, too.
     unreadable: dict[str, str] = field(default_factory=dict)
+
+
+def characters_of(entry: Entry) -> int:
+    """Return how much of the ConfigMap an entry takes, at most; its texts are ASCII."""
+    texts = (entry.id, entry.namespace, entry.pod, entry.pod_uid, entry.server, entry.allocation)
+    return _FRAME_CHARACTERS + sum(map(len, texts))
+
+
+def encode(entries: Iterable[Entry]) -> dict[str, str]:
+    """Return entries as the data of the ConfigMap: JSON by id."""
+    return {entry.id: _text_of(entry) for entry in entries}
+
+
+def ledger_of(data: object, *, resource_version: str) -> Ledger:
+    """Read the data of the ConfigMap, whatever is in it: what is no entry is among `unreadable`, by its key."""
+    entries, unreadable = [], {}
+    for key, text in sorted(data.items(), key=lambda item: str(item[0])) if isinstance(data, Mapping) else ():
+        entry = _entry_of(key, text)
+        if entry is not None:
+            entries.append(entry)
+        else:
+            unreadable[str(key)] = text if isinstance(text, str) else repr(text)
+    return Ledger(entries=tuple(entries), resource_version=resource_version, unreadable=unreadable)
+
+
+def _text_of(entry: Entry) -> str:
+    fields = {
+        "namespace": entry.namespace,
+        "pod": entry.pod,
+        "uid": entry.pod_uid,
+        "size": entry.size,
+        "server": entry.server,
+        "allocation": entry.allocation,
+        "reconfigurable": entry.reconfigurable,
+        "recordedAt": entry.recorded_at.astimezone(UTC).isoformat(),
+    }
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def _entry_of(key: object, text: object) -> Entry | None:
+    if not (isinstance(key, str) and isinstance(text, str) and len(text) <= _LONGEST_ENTRY):
+        return None
+    try:
+        raw = json.loads(text)
+        recorded_at = datetime.fromisoformat(raw["recordedAt"])
+        names = [raw[part] for part in ("namespace", "pod", "uid", "server")]
+        size, allocation, reconfigurable = raw["size"], raw["allocation"], raw["reconfigurable"]
+        recorded_at = recorded_at.astimezone(UTC)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+    if not all(isinstance(each, str) and 0 < len(each) <= _LONGEST_NAME for each in names):
+        return None
+    if type(size) is not int or not 0 < size <= _LARGEST_SIZE or not isinstance(reconfigurable, bool):
+        return None
+    if not isinstance(allocation, str) or len(allocation) > _LONGEST_NAME:
+        return None
+    namespace, pod, uid, server = names
+    return Entry(
+        id=key,
+        namespace=namespace,
+        pod=pod,
+        pod_uid=uid,
+        size=size,
+        server=server,
+        allocation=allocation,
+        reconfigurable=reconfigurable,
+        recorded_at=recorded_at,
+    )

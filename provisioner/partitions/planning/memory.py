@@ -1,10 +1,122 @@
-"""What is remembered between decisions."""
+"""What is remembered between decisions.
+
+The truth is in the ledger, in the pods and on the servers. This is what calls have taught, and what caches do not show
+yet. Losing all of it is safe: partitions are made again under the same ids, and removed again.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from provisioner.model.capacity import Failure
+from provisioner.partitions.planning.calls import Call, Write, WriteFailure
+
+#: A server (HOST:PORT) and the name of an allocation on it: where a partition can be.
+Site = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """The same is not tried again before `until`."""
+
+    failure: Failure
+    failures: int
+    #: When it failed last.
+    at: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionMemory:
+    """One entry of the ledger."""
+
+    #: Where it is and when it was recorded, as a text: another mark, another entry.
+    mark: str
+    #: When it was first seen in the ledger.
+    since: datetime
+    #: When a call of ours that changes it was last answered: a reading asked for before says nothing of it.
+    changed_at: datetime | None = None
+    #: A create was refused here, and the server is to show that there is no partition.
+    refused: bool = False
+    #: Of creates, until the partition is listed.
+    backoff: Backoff | None = None
+    #: Of removes.
+    removing: Backoff | None = None
+    #: Why the last remove was not sent; empty: it was.
+    kept: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrayMemory:
+    """A partition with our prefix where the ledger has none."""
+
+    #: When it was first listed.
+    since: datetime
+    #: When a remove was last answered.
+    changed_at: datetime | None = None
+    backoff: Backoff | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crowding:
+    """An allocation that had no room in one place, whatever the sum of its free IPUs.
+
+    It is remembered as long as somebody waits who was crowded out.
+    """
+
+    #: Partitions of so many IPUs or more found no room.
+    size: int
+    #: Id of the partition that found none.
+    refused: str
+    #: Ids of those that were there; None: not yet noted. There may be room as soon as one of them is gone.
+    listed: frozenset[str] | None = None
+    #: There may be room then anyway.
+    backoff: Backoff
+    #: Nothing has changed since, and nobody tries again.
+    holds: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenCall:
+    """A call that is not answered."""
+
+    call: Call
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenWrite:
+    """A write that is not answered, that the caches may not show yet, or that failed."""
+
+    write: Write
+    #: The object's resource version that it was decided on: done, and another one, means shown.
+    seen: str
+    since: datetime
+    answered_at: datetime | None = None
+    failure: WriteFailure | None = None
+    failures: int = 0
+    message: str = ""
+    #: Not before this again.
+    retry_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Losing it is safe: what must not be lost is in the ledger, in the pods and on the servers."""
+    """All of it. Replaced as a whole by each decision and each answer."""
+
+    #: By id.
+    partitions: Mapping[str, PartitionMemory] = field(default_factory=dict)
+    #: By the pod's UID: where its partition could not be made for reasons of its own.
+    refusals: Mapping[str, Mapping[Site, Backoff]] = field(default_factory=dict)
+    crowding: Mapping[Site, Crowding] = field(default_factory=dict)
+    #: By server: of readings.
+    servers: Mapping[str, Backoff] = field(default_factory=dict)
+    #: By server and id.
+    strays: Mapping[tuple[str, str], StrayMemory] = field(default_factory=dict)
+    #: By key.
+    calls: Mapping[str, OpenCall] = field(default_factory=dict)
+    writes: Mapping[str, OpenWrite] = field(default_factory=dict)
+    #: By the pod's UID: what its people have been told.
+    told: Mapping[str, frozenset[str]] = field(default_factory=dict)

@@ -41,7 +41,7 @@ class Holding:
     size: int
     #: As namespace/name; empty of an orphan.
     pod: str
-    #: wanted, creating, active, releasing, lost or orphan.
+    #: wanted, creating, active, broken, lost, withdrawn, releasing, gone or orphan.
     phase: str
     since: datetime
 
@@ -67,6 +67,15 @@ class View:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something that could not be decided about, because of a mistake in this program; nothing else was held up."""
+
+    #: The pod, the entry or the server.
+    subject: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Everything to do, to say and to remember. What is to be done is already remembered as being under way."""
 
@@ -76,5 +85,6 @@ class Plan:
     writes: tuple[Write, ...] = ()
     events: tuple[Event, ...] = ()
     view: View = field(default_factory=View)
+    faults: tuple[Fault, ...] = ()
     #: When to decide again at the latest, without any event; None: whenever something happens.
     wake_at: datetime | None = None

@@ -24,3 +24,10 @@ class PlanningSettings:
     orphan_seconds: float = 120.0
     #: Past the end of its grace a pod that is being deleted keeps its partition for so long.
     past_grace_seconds: float = 30.0
+    #: What a pod may take, at most, besides its activeDeadlineSeconds and its grace: until it runs, and until its
+    #: partition is removed. A younger pod passes an older one only where it is gone in time even so.
+    backfill_allowance_seconds: float = 120.0
+    #: A partition that no pod was told of yet, and that is not active after so long, is made anew.
+    stuck_seconds: float = 900.0
+    #: Partitions made and removed at once on one server.
+    most_changes_per_server: int = 4

@@ -1,0 +1,127 @@
+"""What answers teach: folding them into the memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.partitions.planning import backoff, pending
+from provisioner.partitions.planning.calls import (
+    Answer,
+    CallAnswer,
+    CreatePartition,
+    ReadServer,
+    RemovePartition,
+    WriteAnswer,
+)
+from provisioner.partitions.planning.memory import Crowding, Memory, PartitionMemory, StrayMemory
+
+#: A call that nobody makes is given up so long after it was decided: then it is surely not about to be sent.
+LOST_SECONDS = 60.0
+
+_LOST = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="The call was lost inside the provisioner.")
+_NOT_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was made, and its server does not list it.")
+_WAS_BROKEN = Failure(kind=FailureKind.UNAVAILABLE, message="The partition was broken, and is removed.")
+#: What a create ends in for which this is not the place, or not now: the pod may go elsewhere meanwhile.
+_REFUSALS = frozenset(
+    {FailureKind.STOCKOUT, FailureKind.QUOTA, FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.NOT_FOUND}
+)
+#: What may have changed what is there, or shows that something else is there than was thought.
+_UNSURE = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS, FailureKind.NOT_FOUND})
+
+
+def fold(memory: Memory, answer: Answer) -> Memory:
+    """Fold one answer into the memory."""
+    if isinstance(answer, WriteAnswer):
+        return _written(memory, answer)
+    memory = replace(memory, calls={key: each for key, each in memory.calls.items() if key != answer.call.key})
+    match answer.call:
+        case ReadServer():
+            return _read(memory, answer.call, answer)
+        case CreatePartition():
+            return _created(memory, answer.call, answer)
+        case RemovePartition():
+            return _removed(memory, answer.call, answer)
+
+
+def give_up_lost_calls(memory: Memory, live: frozenset[str], now: datetime) -> Memory:
+    """Take calls that should be under way, and that nobody makes, for calls whose outcome nobody knows."""
+    limit = now - timedelta(seconds=LOST_SECONDS)
+    for key, each in sorted(memory.calls.items()):
+        if each.since <= limit and key not in live:
+            memory = fold(memory, CallAnswer(call=each.call, asked_at=each.since, at=now, failure=_LOST))
+    return memory
+
+
+def _written(memory: Memory, answer: WriteAnswer) -> Memory:
+    key = answer.write.key
+    write = memory.writes.get(key)
+    if write is None:
+        return memory
+    return replace(memory, writes={**memory.writes, key: pending.answered(write, answer)})
+
+
+def _read(memory: Memory, call: ReadServer, answer: CallAnswer) -> Memory:
+    servers = {address: each for address, each in memory.servers.items() if address != call.server}
+    if answer.failure is not None:
+        servers[call.server] = backoff.failed(memory.servers.get(call.server), answer.failure, call.key, answer.at)
+    return replace(memory, servers=servers)
+
+
+def _created(memory: Memory, call: CreatePartition, answer: CallAnswer) -> Memory:
+    request, failure = call.request, answer.failure
+    if failure is not None and failure.kind is FailureKind.STOCKOUT:
+        site = (call.server, request.allocation)
+        before = memory.crowding.get(site)
+        wait = backoff.failed(before.backoff if before else None, failure, f"{call.server} {site[1]}", answer.at)
+        memory = replace(
+            memory, crowding={**memory.crowding, site: Crowding(size=request.size, refused=request.id, backoff=wait)}
+        )
+    known = memory.partitions.get(request.id)
+    if known is None:
+        return memory
+    # Success, too, is tried again after a wait that grows, should the server not list what it says that it made.
+    wait = backoff.failed(known.backoff, failure or _NOT_LISTED, call.key, answer.at)
+    known = replace(known, backoff=wait)
+    if failure is None or failure.kind in _UNSURE:
+        known = replace(known, changed_at=answer.at)
+    if failure is not None and failure.kind in _REFUSALS:
+        known = replace(known, refused=True, changed_at=answer.at)
+    return _with_partition(memory, request.id, known)
+
+
+def _removed(memory: Memory, call: RemovePartition, answer: CallAnswer) -> Memory:
+    failure = answer.failure
+    gone = not answer.kept and (failure is None or failure.kind is FailureKind.NOT_FOUND)
+    stray = memory.strays.get((call.server, call.id))
+    if stray is not None:
+        return replace(memory, strays={**memory.strays, (call.server, call.id): _of_stray(stray, call, answer)})
+    known = memory.partitions.get(call.id)
+    if known is None:
+        return memory
+    if answer.kept:
+        wait = backoff.kept(known.removing, answer.kept, call.key, answer.at)
+        return _with_partition(memory, call.id, replace(known, kept=answer.kept, removing=wait))
+    if gone:
+        if call.gated:
+            known = replace(known, refused=True, backoff=backoff.failed(None, _WAS_BROKEN, call.key, answer.at))
+        return _with_partition(memory, call.id, replace(known, kept="", removing=None, changed_at=answer.at))
+    wait = backoff.failed(known.removing, failure or _LOST, call.key, answer.at)
+    known = replace(known, kept="", removing=wait)
+    if failure is not None and failure.kind in _UNSURE:
+        known = replace(known, changed_at=answer.at)
+    return _with_partition(memory, call.id, known)
+
+
+def _of_stray(known: StrayMemory, call: RemovePartition, answer: CallAnswer) -> StrayMemory:
+    if answer.kept:
+        return replace(known, backoff=backoff.kept(known.backoff, answer.kept, call.key, answer.at))
+    if answer.failure is None or answer.failure.kind is FailureKind.NOT_FOUND:
+        return replace(known, changed_at=answer.at)
+    known = replace(known, backoff=backoff.failed(known.backoff, answer.failure, call.key, answer.at))
+    return replace(known, changed_at=answer.at) if answer.failure.kind in _UNSURE else known
+
+
+def _with_partition(memory: Memory, partition_id: str, known: PartitionMemory) -> Memory:
+    return replace(memory, partitions={**memory.partitions, partition_id: known})

@@ -1,0 +1,60 @@
+"""Allocations whose free IPUs lie apart, and pods whose partitions were refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from provisioner.model.capacity import FailureKind
+from provisioner.partitions.planning import backoff
+from provisioner.partitions.planning.memory import Backoff, Crowding, Memory, Site
+from provisioner.partitions.planning.queue import Candidate
+from provisioner.partitions.planning.round import Round
+from provisioner.partitions.planning.standing import Phase, Standing
+from provisioner.partitions.planning.supply import SiteSupply
+
+
+def noted(supply: Mapping[Site, SiteSupply], round_: Round) -> dict[Site, Crowding]:
+    """Return what is known of crowded allocations, with what they have now."""
+    found = {}
+    for site, crowding in round_.memory.crowding.items():
+        at = supply.get(site)
+        if at is None:
+            continue
+        listed = at.ids - {crowding.refused} if crowding.listed is None else crowding.listed
+        holds = listed <= at.ids and round_.now < crowding.backoff.until
+        found[site] = replace(crowding, listed=listed, holds=holds)
+    return found
+
+
+def still_minded(
+    crowded: Mapping[Site, Crowding], queue: Iterable[Candidate], supply: Mapping[Site, SiteSupply]
+) -> dict[Site, Crowding]:
+    """Leave out what nobody has trouble with any more: nobody waits who was crowded out, and nobody tries again."""
+    if not crowded:
+        return {}
+    largest: dict[Site, int] = {}
+    for candidate in queue:
+        for site in candidate.sites:
+            if site in crowded:
+                largest[site] = max(largest.get(site, 0), candidate.pod.size)
+    return {
+        site: crowding
+        for site, crowding in crowded.items()
+        if max(largest.get(site, 0), *supply[site].trials, 0) >= crowding.size
+    }
+
+
+def refusals_of(standings: Iterable[Standing], memory: Memory, round_: Round) -> dict[str, Mapping[Site, Backoff]]:
+    """Return where partitions of pods that are there could not be made, for reasons that concern no other pod."""
+    found = {uid: each for uid, each in memory.refusals.items() if uid in round_.pods}
+    for standing in standings:
+        wait, entry = standing.known.backoff, standing.entry
+        if standing.phase is not Phase.WITHDRAWN or wait is None or wait.failure.kind is FailureKind.STOCKOUT:
+            continue
+        site = (entry.server, entry.allocation)
+        before = found.get(entry.pod_uid, {})
+        last = before.get(site)
+        if last is None or last.at < wait.at:
+            found[entry.pod_uid] = {**before, site: backoff.failed(last, wait.failure, entry.id, wait.at)}
+    return found

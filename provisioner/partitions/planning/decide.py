@@ -1,0 +1,157 @@
+"""The decision: from one snapshot of pods, ledger and servers to a plan. Pure.
+
+Level-triggered: it can be repeated, skipped or cut short anywhere, and the next one still does the right thing. A pod,
+an entry or a server that makes it raise costs nothing but itself (`Plan.faults`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+
+from provisioner.partitions.planning import (
+    answers,
+    events,
+    making,
+    pacing,
+    pending,
+    polling,
+    recording,
+    releasing,
+    sweeping,
+)
+from provisioner.partitions.planning.calls import Call, OpenGate, SaveLedger, Write
+from provisioner.partitions.planning.guard import Guard
+from provisioner.partitions.planning.memory import Memory, OpenCall, OpenWrite, PartitionMemory
+from provisioner.partitions.planning.picture import Picture, look
+from provisioner.partitions.planning.plan import Plan, View
+from provisioner.partitions.planning.queue import Wait
+from provisioner.partitions.planning.round import Round, begin_round
+from provisioner.partitions.planning.settings import PlanningSettings
+from provisioner.partitions.planning.snapshot import Snapshot
+from provisioner.partitions.planning.standing import Phase, Standing
+from provisioner.partitions.planning.step import NOTHING, Notice, Step, merged
+from provisioner.partitions.planning.view import view_of
+
+#: What is left to tell is told so soon.
+_MORE_SECONDS = 1.0
+
+
+def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Plan:
+    """Decide what to do.
+
+    Where the snapshot is not to be trusted, or the ledger cannot be read, or nobody says which cluster this is, nothing
+    is decided and nothing is forgotten.
+    """
+    if snapshot.not_synced or snapshot.ledger is None or not snapshot.cluster_uid:
+        return Plan(memory=memory)
+    memory = answers.give_up_lost_calls(memory, snapshot.live, now)
+    memory = replace(memory, writes=pending.still_open(memory.writes, snapshot.live, now))
+    guard = Guard()
+    picture, round_ = look(begin_round(snapshot, snapshot.ledger, memory, settings, now), guard)
+    step = merged(_steps(picture, round_, guard))
+    calls = pacing.choose(step.calls, round_.memory, settings)
+    writes, later = _writes(picture, step.gates, round_)
+    told, known, more = events.choose(
+        (*step.notices, *_notices(picture, round_)),
+        memory.told,
+        round_.pods,
+        frozenset(each.entry.pod_uid for each in picture.standings.values() if each.phase is Phase.ACTIVE),
+    )
+    moments = [*step.moments, *later]
+    if more:
+        moments.append(now + timedelta(seconds=_MORE_SECONDS))
+    moments += [each.backoff.until for each in picture.crowding.values()]
+    moments += [each.until for each in picture.queue if each.until is not None]
+    return Plan(
+        memory=replace(_remembered(picture, round_, calls, writes), told=known),
+        calls=calls,
+        writes=writes,
+        events=tuple(told),
+        view=guard.run(
+            "view",
+            partial(
+                view_of, picture.queue, picture.schedule, picture.standings.values(), picture.strays, picture.supply
+            ),
+            View(),
+        ),
+        faults=guard.faults,
+        wake_at=min((moment for moment in moments if moment > now), default=None),
+    )
+
+
+def _steps(picture: Picture, round_: Round, guard: Guard) -> Iterable[Step]:
+    for standing in picture.standings.values():
+        yield guard.run(f"entry {standing.entry.id}", partial(_step_of, standing, round_), NOTHING)
+    for stray in picture.strays:
+        yield guard.run(f"partition {stray.partition.id}", partial(sweeping.step_of, stray, round_), NOTHING)
+    waits = any(each.wait is not Wait.IMPOSSIBLE for each in picture.queue)
+    for address in round_.servers:
+        strays = [each for each in picture.strays if each.server == address]
+        part = partial(polling.step_of, address, picture.on.get(address, ()), strays, round_, waits=waits)
+        yield guard.run(f"server {address}", part, NOTHING)
+
+
+def _step_of(standing: Standing, round_: Round) -> Step:
+    return merged((making.step_of(standing, round_), releasing.step_of(standing, round_)))
+
+
+def _notices(picture: Picture, round_: Round) -> Iterable[Notice]:
+    """Say what pods wait for, where they still do."""
+    placed = {pod.uid for pod, _ in picture.schedule.placed}
+    for candidate in picture.queue:
+        pod = candidate.pod
+        if pod.uid in picture.schedule.limited:
+            yield events.limited(pod)
+        elif pod.uid not in placed:
+            yield events.waiting(candidate)
+    for uid, why in picture.rejected.items():
+        yield events.rejected(round_.pods[uid], why)
+
+
+def _writes(picture: Picture, gates: Iterable[OpenGate], round_: Round) -> tuple[tuple[Write, ...], list[datetime]]:
+    """Choose what is written now; return when the rest may be."""
+    proposals: list[tuple[Write, str]] = []
+    entries = recording.entries_of(picture, round_)
+    if entries != round_.ledger.entries:
+        save = SaveLedger(before=round_.ledger, entries=entries)
+        proposals.append((save, round_.ledger.resource_version))
+    proposals += [(gate, gate.pod.resource_version) for gate in gates]
+    chosen, later = [], []
+    for write, seen in proposals:
+        until = pending.blocked_until(round_.memory.writes.get(write.key), seen, round_.now)
+        if until is None:
+            chosen.append(write)
+        else:
+            later.append(until)
+    return tuple(chosen), later
+
+
+def _remembered(picture: Picture, round_: Round, calls: Iterable[Call], writes: Iterable[Write]) -> Memory:
+    memory, now = round_.memory, round_.now
+    return replace(
+        memory,
+        partitions={each.entry.id: _known(each) for each in picture.standings.values()},
+        crowding=picture.crowding,
+        servers={address: each for address, each in memory.servers.items() if address in round_.servers},
+        strays={(each.server, each.partition.id): each.known for each in picture.strays},
+        calls={**memory.calls, **{call.key: OpenCall(call=call, since=now) for call in calls}},
+        writes={**memory.writes, **{write.key: _opened(write, memory, now) for write in writes}},
+    )
+
+
+def _known(standing: Standing) -> PartitionMemory:
+    """Return what stays in mind of an entry: a partition that is listed ends what was tried in vain."""
+    known = standing.known
+    if standing.partition is None or standing.outdated or standing.phase not in (Phase.CREATING, Phase.ACTIVE):
+        return known
+    return replace(known, refused=False, backoff=None) if known.refused or known.backoff is not None else known
+
+
+def _opened(write: Write, memory: Memory, now: datetime) -> OpenWrite:
+    before = memory.writes.get(write.key)
+    failures = before.failures if before is not None and before.failure is not None else 0
+    seen = write.before.resource_version if isinstance(write, SaveLedger) else write.pod.resource_version
+    return OpenWrite(write=write, seen=seen, since=now, failures=failures)

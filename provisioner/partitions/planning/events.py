@@ -1,0 +1,103 @@
+"""What people are told of their pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from provisioner.model import bounds
+from provisioner.model.capacity import Failure
+from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning.ledger import Entry
+from provisioner.partitions.planning.plan import Event
+from provisioner.partitions.planning.queue import Candidate, Wait
+from provisioner.partitions.planning.step import Notice
+from provisioner.partitions.vipu.records import Partition
+
+WAITING = "PartitionWaiting"
+CREATED = "PartitionCreated"
+FAILED = "PartitionFailed"
+LOST = "PartitionLost"
+RELEASED = "PartitionReleased"
+REJECTED = "PartitionRejected"
+
+#: Told again, should it happen again after the partition was active.
+_REPEATABLE = frozenset({"lost", "broken"})
+#: What a round tells at most; the rest is told in the next ones.
+MOST_PER_ROUND = 200
+#: What waits for these is not going to change by itself.
+_WARNINGS = frozenset({Wait.IMPOSSIBLE, Wait.REFUSED})
+
+
+def waiting(candidate: Candidate) -> Notice:
+    """Say what a pod waits for."""
+    warning = candidate.wait in _WARNINGS
+    return _notice(candidate.wait.value, candidate.pod, WAITING, candidate.why, warning=warning)
+
+
+def limited(pod: Pod) -> Notice:
+    """Say that a pod's namespace has all that it may have."""
+    return _notice(Wait.LIMIT.value, pod, WAITING, f"Namespace {pod.namespace} has all the IPUs that it may have.")
+
+
+def created(pod: Pod, entry: Entry) -> Notice:
+    """Say that a pod's partition is active."""
+    where = f"allocation {entry.allocation} of {entry.server}" if entry.allocation else entry.server
+    return _notice("created", pod, CREATED, f"Partition {entry.id} of {entry.size} IPUs is active in {where}.")
+
+
+def failed(pod: Pod, entry: Entry, failure: Failure) -> Notice:
+    """Say why a pod's partition was not made."""
+    words = bounds.cut(failure.message, bounds.HINTED_WORDS)
+    message = f"Partition {entry.id} is not made on {entry.server}, and is tried again: {words}"
+    return _notice(f"failed {failure.kind.value}", pod, FAILED, message, warning=True)
+
+
+def broken(pod: Pod, entry: Entry, partition: Partition | None) -> Notice:
+    """Say that a pod's partition is there and good for nothing."""
+    state = bounds.cut(partition.state_text, bounds.QUOTED) if partition is not None else ""
+    what = "It is removed and made anew." if pod.gated else "The pod may be using it, so it stays."
+    message = f"Partition {entry.id} on {entry.server} is not usable (state {state or 'unknown'}). {what}"
+    return _notice("broken", pod, FAILED, message, warning=True)
+
+
+def lost(pod: Pod, entry: Entry) -> Notice:
+    """Say that a pod's partition has vanished."""
+    message = f"Partition {entry.id} is not on {entry.server} any more, and is made again under the same id."
+    return _notice("lost", pod, LOST, message, warning=True)
+
+
+def released(pod: Pod, entry: Entry) -> Notice:
+    """Say that a pod's partition is gone, as it should be."""
+    return _notice("released", pod, RELEASED, f"Partition {entry.id} on {entry.server} is removed.")
+
+
+def rejected(pod: Pod, why: str) -> Notice:
+    """Say why a pod gets no partition at all."""
+    return _notice("rejected", pod, REJECTED, why, warning=True)
+
+
+def choose(
+    notices: Iterable[Notice], told: Mapping[str, frozenset[str]], uids: Iterable[str], active: frozenset[str]
+) -> tuple[list[Event], dict[str, frozenset[str]], bool]:
+    """Choose what is told now; return it, what has been told then, and whether there is more to tell.
+
+    `uids` are those of all pods, `active` those of pods whose partition is active.
+    """
+    known = {uid: told[uid] for uid in uids if uid in told}
+    for uid in active & known.keys():
+        known[uid] -= _REPEATABLE
+    events: list[Event] = []
+    for notice in notices:
+        uid = notice.event.pod.uid
+        before = known.get(uid, frozenset())
+        if notice.topic in before:
+            continue
+        if len(events) >= MOST_PER_ROUND:
+            return events, known, True
+        known[uid] = before | {notice.topic}
+        events.append(notice.event)
+    return events, known, False
+
+
+def _notice(topic: str, pod: Pod, reason: str, message: str, *, warning: bool = False) -> Notice:
+    return Notice(topic=topic, event=Event(pod=pod, reason=reason, message=message, warning=warning))

@@ -1,0 +1,81 @@
+"""Making partitions that are in the ledger, and opening the gates of their pods."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning import events
+from provisioner.partitions.planning.calls import CreatePartition, OpenGate, RemovePartition
+from provisioner.partitions.planning.ledger import Entry
+from provisioner.partitions.planning.round import Round
+from provisioner.partitions.planning.standing import Phase, Standing
+from provisioner.partitions.planning.step import NOTHING, Notice, Step, Urgency, Wanted
+from provisioner.partitions.vipu.records import PartitionRequest
+
+
+def step_of(standing: Standing, round_: Round) -> Step:
+    """Say what is to be done for a pod that needs its partition."""
+    pod = standing.pod
+    if pod is None or not standing.certain:
+        return NOTHING
+    match standing.phase:
+        case Phase.WANTED:
+            return _create(standing, pod, round_)
+        case Phase.LOST:
+            step = _create(standing, pod, round_)
+            return Step(
+                calls=step.calls, notices=(events.lost(pod, standing.entry), *step.notices), moments=step.moments
+            )
+        case Phase.CREATING:
+            since = standing.known.changed_at or standing.known.since
+            return Step(moments=(since + timedelta(seconds=round_.settings.stuck_seconds),))
+        case Phase.ACTIVE:
+            return _hand_over(standing, pod, round_)
+        case Phase.BROKEN:
+            return _make_anew(standing, pod, round_)
+    return NOTHING
+
+
+def _create(standing: Standing, pod: Pod, round_: Round) -> Step:
+    entry, known = standing.entry, standing.known
+    notices: tuple[Notice, ...] = ()
+    if known.backoff is not None:
+        notices = (events.failed(pod, entry, known.backoff.failure),)
+        if known.backoff.until > round_.now:
+            return Step(notices=notices, moments=(known.backoff.until,))
+    call = CreatePartition(server=entry.server, request=request_of(entry))
+    # The oldest pod has its turn first.
+    return Step(calls=(Wanted(call=call, urgency=Urgency.CREATE, due_at=pod.created_at),), notices=notices)
+
+
+def request_of(entry: Entry) -> PartitionRequest:
+    """Return what is asked of the server for an entry."""
+    return PartitionRequest(
+        id=entry.id, size=entry.size, allocation=entry.allocation, reconfigurable=entry.reconfigurable
+    )
+
+
+def _hand_over(standing: Standing, pod: Pod, round_: Round) -> Step:
+    """Tell the pod, as soon as a reading shows that its partition is active."""
+    entry = standing.entry
+    notice = events.created(pod, entry)
+    if not pod.gated:
+        return Step(notices=(notice,)) if not pod.told_server else NOTHING
+    if pod.deletion_deadline is not None:
+        return NOTHING
+    gate = OpenGate(pod=pod, partition_id=entry.id, server=round_.servers[entry.server].server)
+    return Step(gates=(gate,), notices=(notice,))
+
+
+def _make_anew(standing: Standing, pod: Pod, round_: Round) -> Step:
+    """Remove what is broken, as long as the pod was told nothing of it."""
+    entry, known = standing.entry, standing.known
+    notice = events.broken(pod, entry, standing.partition)
+    if not pod.gated:
+        return Step(notices=(notice,))
+    if known.removing is not None and known.removing.until > round_.now:
+        return Step(notices=(notice,), moments=(known.removing.until,))
+    proof = (entry.namespace, entry.pod, entry.pod_uid)
+    call = RemovePartition(server=entry.server, id=entry.id, pod=proof, gated=True)
+    return Step(calls=(Wanted(call=call, urgency=Urgency.REMOVE, due_at=known.since),), notices=(notice,))

@@ -1,0 +1,123 @@
+"""What there is, concluded once for all that is decided on it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from provisioner.partitions import names
+from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning import crowding, placing, sweeping
+from provisioner.partitions.planning.guard import Guard
+from provisioner.partitions.planning.ledger import Entry
+from provisioner.partitions.planning.memory import Crowding, Site
+from provisioner.partitions.planning.placing import Schedule
+from provisioner.partitions.planning.queue import Candidate, queue_of
+from provisioner.partitions.planning.round import Round
+from provisioner.partitions.planning.standing import OVER, Phase, Standing, known_of, standing_of
+from provisioner.partitions.planning.supply import SiteSupply, supply_of
+from provisioner.partitions.planning.sweeping import Stray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """Pods, entries and allocations, each with how far it is."""
+
+    #: By id, in the ledger's order.
+    standings: Mapping[str, Standing]
+    #: By server.
+    on: Mapping[str, tuple[Standing, ...]]
+    #: Those that the ledger is not going to have.
+    strays: tuple[Stray, ...]
+    #: Entries that the ledger is to have for what servers show, by id.
+    restored: Mapping[str, Entry]
+    supply: Mapping[Site, SiteSupply]
+    crowding: Mapping[Site, Crowding]
+    queue: tuple[Candidate, ...]
+    schedule: Schedule
+    #: Pods that are not served, and why.
+    rejected: Mapping[str, str] = field(default_factory=dict)
+
+
+def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
+    """Conclude what there is; return it with the round, in which refusals are remembered by now."""
+    standings = {
+        entry.id: guard.run(f"entry {entry.id}", partial(standing_of, entry, round_), _untouched(entry, round_))
+        for entry in round_.ledger.entries
+    }
+    on: dict[str, list[Standing]] = {}
+    for standing in standings.values():
+        on.setdefault(standing.entry.server, []).append(standing)
+    refusals = crowding.refusals_of(standings.values(), round_.memory, round_)
+    round_ = replace(round_, memory=replace(round_.memory, refusals=refusals))
+    nothing: tuple[Mapping[str, Entry], Mapping[Site, SiteSupply]] = ({}, {})
+    seen: Sequence[Stray] = guard.run("strays", partial(sweeping.strays_of, round_), ())
+    restored = guard.run("strays", partial(sweeping.restored, seen, round_), nothing[0])
+    supply = guard.run("supply", partial(supply_of, standings, round_), nothing[1])
+    waiting, rejected = _demand(standings, restored, round_)
+    queue = queue_of(waiting, supply, round_, guard)
+    crowded = crowding.still_minded(crowding.noted(supply, round_), queue, supply)
+    used: Counter[str] = Counter()
+    for standing in standings.values():
+        if standing.phase not in OVER:
+            used[standing.entry.namespace] += standing.entry.size
+    schedule = placing.schedule(queue, supply, crowded, used, round_.settings, guard)
+    picture = Picture(
+        standings=standings,
+        on={address: tuple(each) for address, each in on.items()},
+        strays=tuple(stray for stray in seen if not _is_restored(stray, restored)),
+        restored=restored,
+        supply=supply,
+        crowding=crowded,
+        queue=tuple(queue),
+        schedule=schedule,
+        rejected=rejected,
+    )
+    return picture, round_
+
+
+def _untouched(entry: Entry, round_: Round) -> Standing:
+    """Return what leaves an entry as it is."""
+    known = known_of(entry, round_)
+    return Standing(entry=entry, pod=None, phase=Phase.CREATING, known=known, certain=False)
+
+
+def _is_restored(stray: Stray, restored: Mapping[str, Entry]) -> bool:
+    entry = restored.get(stray.partition.id)
+    return entry is not None and entry.server == stray.server
+
+
+def _demand(
+    standings: Mapping[str, Standing], restored: Mapping[str, Entry], round_: Round
+) -> tuple[list[Pod], dict[str, str]]:
+    """Return the pods that wait for a place, and why others that ask for one are not served."""
+    served = {each.entry.pod_uid for each in standings.values() if each.phase is not Phase.WITHDRAWN}
+    served |= {entry.pod_uid for entry in restored.values()}
+    unreadable = _owners_of_unreadable(round_)
+    namespaces = round_.settings.namespaces
+    waiting, rejected = [], {}
+    for pod in round_.pods.values():
+        if pod.uid in served or pod.finished or pod.released or pod.deletion_deadline is not None:
+            continue
+        if (namespaces and pod.namespace not in namespaces) or pod.uid in unreadable:
+            continue
+        if pod.problem:
+            rejected[pod.uid] = pod.problem
+        elif pod.size > round_.settings.largest_size:
+            rejected[pod.uid] = f"It asks for {pod.size} IPUs, and at most {round_.settings.largest_size} are served."
+        elif pod.size > 0 and not pod.injected:
+            rejected[pod.uid] = "It came around the webhook that prepares pods for IPUs: delete it and make it again."
+        elif pod.size > 0:
+            waiting.append(pod)
+    return waiting, rejected
+
+
+def _owners_of_unreadable(round_: Round) -> frozenset[str]:
+    """Return UIDs of pods whose entries cannot be read: whether they have partitions is not known."""
+    unreadable = round_.ledger.unreadable
+    if not unreadable:
+        return frozenset()
+    cluster = round_.snapshot.cluster_uid
+    return frozenset(uid for uid in round_.pods if names.partition_id(cluster, uid) in unreadable)

@@ -1,0 +1,41 @@
+"""What the ledger is to say."""
+
+from __future__ import annotations
+
+from provisioner.partitions import names
+from provisioner.partitions.planning.ledger import MOST_CHARACTERS, Entry, characters_of
+from provisioner.partitions.planning.picture import Picture
+from provisioner.partitions.planning.round import Round
+from provisioner.partitions.planning.standing import OVER
+
+
+def entries_of(picture: Picture, round_: Round) -> tuple[Entry, ...]:
+    """Return all entries: those that stay, in their order, then those of pods that have a place now.
+
+    Pods for which the ledger has no room wait.
+    """
+    kept = {
+        standing.entry.id: picture.restored.get(standing.entry.id, standing.entry)
+        for standing in picture.standings.values()
+        if standing.phase not in OVER or standing.entry.id in picture.restored
+    }
+    kept |= {key: entry for key, entry in picture.restored.items() if key not in kept}
+    room = MOST_CHARACTERS - sum(map(characters_of, kept.values()))
+    room -= sum(len(key) + len(text) for key, text in round_.ledger.unreadable.items())
+    for pod, (server, allocation) in picture.schedule.placed:
+        entry = Entry(
+            id=names.partition_id(round_.snapshot.cluster_uid, pod.uid),
+            namespace=pod.namespace,
+            pod=pod.name,
+            pod_uid=pod.uid,
+            size=pod.size,
+            server=server,
+            allocation=allocation,
+            reconfigurable=round_.settings.reconfigurable,
+            recorded_at=round_.now,
+        )
+        room -= characters_of(entry)
+        if room < 0:
+            break
+        kept[entry.id] = entry
+    return tuple(kept.values())

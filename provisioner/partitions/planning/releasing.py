@@ -1,0 +1,27 @@
+"""Removing partitions that nobody needs any more."""
+
+from __future__ import annotations
+
+from provisioner.partitions.planning import events
+from provisioner.partitions.planning.calls import RemovePartition
+from provisioner.partitions.planning.round import Round
+from provisioner.partitions.planning.standing import Phase, Standing
+from provisioner.partitions.planning.step import NOTHING, Step, Urgency, Wanted
+
+
+def step_of(standing: Standing, round_: Round) -> Step:
+    """Say what is to be done for an entry whose pod has ended, or is gone; and when one that ends has."""
+    pod, known, entry = standing.pod, standing.known, standing.entry
+    if standing.phase is Phase.GONE:
+        return Step(notices=(events.released(pod, entry),)) if pod is not None else NOTHING
+    if standing.phase is not Phase.RELEASING:
+        if pod is not None and pod.deletion_deadline is not None:
+            return Step(moments=(round_.lets_go_at(pod.deletion_deadline),))
+        return NOTHING
+    if not standing.certain or standing.partition is None or standing.outdated:
+        return NOTHING
+    if known.removing is not None and known.removing.until > round_.now:
+        return Step(moments=(known.removing.until,))
+    call = RemovePartition(server=entry.server, id=entry.id, pod=(entry.namespace, entry.pod, entry.pod_uid))
+    due_at = known.removing.until if known.removing is not None else known.since
+    return Step(calls=(Wanted(call=call, urgency=Urgency.REMOVE, due_at=due_at),))

@@ -1,0 +1,123 @@
+"""How far each entry of the ledger is, by what pods and servers show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning.ledger import Entry
+from provisioner.partitions.planning.memory import PartitionMemory, Site
+from provisioner.partitions.planning.round import Round
+from provisioner.partitions.vipu.records import Partition, PartitionState
+
+
+class Phase(Enum):
+    """How far a partition is; the words are those that people are shown (`Holding.phase`)."""
+
+    #: It is not there, and is to be made.
+    WANTED = "wanted"
+    #: It is being made, or a reading has yet to show what there is.
+    CREATING = "creating"
+    ACTIVE = "active"
+    #: It says that it failed, is another one than was asked for, or takes too long.
+    BROKEN = "broken"
+    #: Its pod was told of it, and it is not there any more.
+    LOST = "lost"
+    #: Its server had no place for it, and it is not there: its pod waits again.
+    WITHDRAWN = "withdrawn"
+    #: Nobody needs it any more.
+    RELEASING = "releasing"
+    #: Nobody needs it any more, and it is not there.
+    GONE = "gone"
+
+
+#: Entries of these take no IPUs, and leave the ledger.
+OVER = frozenset({Phase.WITHDRAWN, Phase.GONE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One entry."""
+
+    entry: Entry
+    #: None: there is no such pod.
+    pod: Pod | None
+    phase: Phase
+    known: PartitionMemory
+    #: As its server lists it; None: it does not, or cannot be read.
+    partition: Partition | None = None
+    #: Its server can be read: what the phase says may be acted on.
+    certain: bool = True
+    #: A reading that is asked for from now on tells more.
+    reads: bool = False
+    #: Something was changed here since the reading was asked for.
+    outdated: bool = False
+
+    @property
+    def site(self) -> Site:
+        """Where it is, as far as that is known."""
+        listed = self.partition.allocation if self.partition is not None else ""
+        return self.entry.server, listed or self.entry.allocation
+
+    @property
+    def ipus(self) -> int:
+        """The IPUs that it takes or is about to take."""
+        return max(self.entry.size, self.partition.size if self.partition is not None else 0)
+
+
+def standing_of(entry: Entry, round_: Round) -> Standing:
+    """Say how far an entry is."""
+    known = known_of(entry, round_)
+    pod = round_.pods.get(entry.pod_uid)
+    wanted = pod is not None and round_.wants(pod)
+    reading = round_.reading(entry.server)
+    if pod is None or reading is None:
+        phase = Phase.CREATING if wanted else Phase.RELEASING
+        if reading is None:
+            return Standing(entry=entry, pod=pod, phase=phase, known=known, certain=False)
+    partition = round_.listed[entry.server].get(entry.id)
+    # Nothing was changed after this was asked for.
+    shows_changes = known.changed_at is None or reading.asked_at >= known.changed_at
+    shows_all = shows_changes and reading.asked_at >= known.since
+    reads = False
+    if pod is None or not wanted:
+        phase = Phase.GONE if partition is None and shows_all else Phase.RELEASING
+        reads = not shows_all
+    elif partition is not None:
+        phase = _phase_of(entry, partition, known, round_) if shows_changes else Phase.CREATING
+        reads = not shows_changes
+    elif not shows_changes:
+        phase, reads = Phase.CREATING, True
+    elif known.refused and pod.gated:
+        phase = Phase.WITHDRAWN
+    elif pod.told_server == entry.server:
+        phase = Phase.LOST if shows_all else Phase.CREATING
+        reads = not shows_all
+    else:
+        phase = Phase.WANTED
+    return Standing(
+        entry=entry,
+        pod=pod,
+        phase=phase,
+        known=known,
+        partition=partition,
+        reads=reads,
+        outdated=not shows_changes,
+    )
+
+
+def known_of(entry: Entry, round_: Round) -> PartitionMemory:
+    """Return what is remembered of an entry; nothing yet of one that was moved or recorded again."""
+    mark = f"{entry.server} {entry.allocation} {entry.recorded_at.isoformat()}"
+    known = round_.memory.partitions.get(entry.id)
+    return known if known is not None and known.mark == mark else PartitionMemory(mark=mark, since=round_.now)
+
+
+def _phase_of(entry: Entry, partition: Partition, known: PartitionMemory, round_: Round) -> Phase:
+    if partition.size != entry.size or partition.state is PartitionState.ERROR:
+        return Phase.BROKEN
+    if partition.state is PartitionState.ACTIVE:
+        return Phase.ACTIVE
+    age = (round_.now - (known.changed_at or known.since)).total_seconds()
+    return Phase.BROKEN if age >= round_.settings.stuck_seconds else Phase.CREATING

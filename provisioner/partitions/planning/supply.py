@@ -1,0 +1,108 @@
+"""What V-IPU servers have: of each allocation how much is free, and when there may be more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning.memory import Site
+from provisioner.partitions.planning.round import Round
+from provisioner.partitions.planning.standing import OVER, Phase, Standing
+from provisioner.partitions.vipu.records import Allocation, Partition
+
+_TRIALS = frozenset({Phase.WANTED, Phase.CREATING, Phase.LOST})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """IPUs that somebody has."""
+
+    ipus: int
+    #: When they are free at the latest, in seconds from now; infinite: nobody knows.
+    ends_in_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteSupply:
+    """One allocation."""
+
+    site: Site
+    #: IPUs; None: the server does not tell.
+    total: int | None
+    ours: tuple[Holder, ...]
+    others: tuple[Holder, ...]
+    #: Its server can be read.
+    usable: bool
+    #: Sizes of partitions that are asked for and are not seen there.
+    trials: tuple[int, ...]
+    #: Ids of partitions that are in it or about to be.
+    ids: frozenset[str]
+
+    @property
+    def free(self) -> int:
+        """IPUs that nobody has; 0 where the total is not known."""
+        taken = sum(holder.ipus for holder in (*self.ours, *self.others))
+        return max(0, (self.total or 0) - taken)
+
+
+def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site, SiteSupply]:
+    """Return all allocations that servers have shown, also those that cannot be read now."""
+    found: dict[Site, SiteSupply] = {}
+    at: dict[Site, list[Standing]] = {}
+    for standing in standings.values():
+        if standing.phase not in OVER:
+            at.setdefault(standing.site, []).append(standing)
+    for address, view in sorted(round_.servers.items()):
+        if view.reading is None:
+            continue
+        foreign = [
+            each
+            for each in view.reading.partitions
+            if (known := standings.get(each.id)) is None or known.entry.server != address
+        ]
+        for allocation in view.reading.allocations:
+            site = (address, allocation.name)
+            own = at.get(site, ())
+            theirs = [each for each in foreign if _may_be_in(each, allocation)]
+            found[site] = SiteSupply(
+                site=site,
+                total=allocation.ipus,
+                ours=tuple(Holder(ipus=each.ipus, ends_in_seconds=_ends_in(each, round_)) for each in own),
+                others=tuple(Holder(ipus=each.size, ends_in_seconds=inf) for each in theirs),
+                usable=view.failure is None,
+                trials=tuple(each.entry.size for each in own if each.phase in _TRIALS and each.partition is None),
+                ids=frozenset((*(each.entry.id for each in own), *(each.id for each in theirs))),
+            )
+    return found
+
+
+def _may_be_in(partition: Partition, allocation: Allocation) -> bool:
+    """Whether the IPUs of a partition may be of an allocation: one that is not told counts against all."""
+    if partition.allocation:
+        return partition.allocation == allocation.name
+    return not (partition.cluster and allocation.cluster) or partition.cluster == allocation.cluster
+
+
+def _ends_in(standing: Standing, round_: Round) -> float:
+    """Return in how many seconds a partition of ours may be free, by its pod's deadline; 0: at any moment.
+
+    What should have ended long ago may never end.
+    """
+    pod = standing.pod
+    if pod is None or standing.phase is Phase.RELEASING:
+        return 0.0
+    if pod.active_deadline_seconds is None:
+        return inf
+    began = min(pod.started_at or standing.entry.recorded_at, round_.now)
+    rest = pod.active_deadline_seconds - (round_.now - began).total_seconds()
+    overdue = pod.grace_seconds + round_.settings.backfill_allowance_seconds
+    return max(0.0, rest) if rest > -overdue else inf
+
+
+def servers_of(pod: Pod, round_: Round) -> Iterable[str]:
+    """Return the servers that a pod may have its partition on, in their order; that which it was told, if it was."""
+    if pod.told_server in round_.servers:
+        return (pod.told_server,)
+    return [address for address in round_.servers if pod.servers is None or address in pod.servers]

@@ -1,0 +1,219 @@
+"""A small world for tests of decisions: pods, a ledger and servers that do what they are told, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.partitions import names
+from provisioner.partitions.demand import Pod, Server
+from provisioner.partitions.planning import answers
+from provisioner.partitions.planning.calls import (
+    Call,
+    CallAnswer,
+    CreatePartition,
+    OpenGate,
+    ReadServer,
+    RemovePartition,
+    SaveLedger,
+    Write,
+    WriteAnswer,
+    WriteFailure,
+)
+from provisioner.partitions.planning.decide import decide
+from provisioner.partitions.planning.ledger import Entry, Ledger
+from provisioner.partitions.planning.memory import Memory
+from provisioner.partitions.planning.plan import Plan
+from provisioner.partitions.planning.settings import PlanningSettings
+from provisioner.partitions.planning.snapshot import Reading, ServerView, Snapshot
+from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
+
+CLUSTER = "cluster-uid"
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
+SERVER = Server(host="vipu", port=8090)
+
+
+def make_pod(name: str, *, size: int = 4, age_seconds: float = 0.0, **fields: Any) -> Pod:
+    """Return a pod as admission leaves it."""
+    defaults: dict[str, Any] = {
+        "namespace": "team",
+        "uid": f"uid-{name}",
+        "resource_version": "1",
+        "created_at": NOW - timedelta(seconds=age_seconds),
+        "injected": True,
+        "gated": True,
+    }
+    return Pod(name=name, size=size, **{**defaults, **fields})
+
+
+def id_of(pod: Pod) -> str:
+    """Return the id of a pod's partition."""
+    return names.partition_id(CLUSTER, pod.uid)
+
+
+def make_entry(pod: Pod, *, server: Server = SERVER, allocation: str = "a", at: datetime = NOW) -> Entry:
+    """Return a pod's entry."""
+    return Entry(
+        id=id_of(pod),
+        namespace=pod.namespace,
+        pod=pod.name,
+        pod_uid=pod.uid,
+        size=pod.size,
+        server=server.address,
+        allocation=allocation,
+        recorded_at=at,
+    )
+
+
+def make_partition(
+    pod: Pod, state: PartitionState = PartitionState.ACTIVE, *, allocation: str = "a", **fields: Any
+) -> Partition:
+    """Return a pod's partition as a server lists it."""
+    return Partition(**{"id": id_of(pod), "size": pod.size, "state": state, "allocation": allocation, **fields})
+
+
+@dataclass
+class Story:
+    """One cluster and its servers."""
+
+    pods: list[Pod] = field(default_factory=list)
+    ledger: Ledger | None = field(default_factory=lambda: Ledger(resource_version="1"))
+    #: Allocations by server.
+    servers: dict[Server, tuple[Allocation, ...]] = field(
+        default_factory=lambda: {SERVER: (Allocation(name="a", ipus=64),)}
+    )
+    partitions: dict[str, dict[str, Partition]] = field(default_factory=dict)
+    readings: dict[str, Reading] = field(default_factory=dict)
+    failing: dict[str, Failure] = field(default_factory=dict)
+    settings: PlanningSettings = field(default_factory=PlanningSettings)
+    memory: Memory = field(default_factory=Memory)
+    now: datetime = NOW
+    live: frozenset[str] = frozenset()
+    plan: Plan | None = None
+
+    def at(self, server: Server = SERVER) -> dict[str, Partition]:
+        """Return the partitions on a server, by id."""
+        return self.partitions.setdefault(server.address, {})
+
+    def put(self, *partitions: Partition, server: Server = SERVER) -> None:
+        """Put partitions on a server."""
+        self.at(server).update({each.id: each for each in partitions})
+
+    def record(self, *entries: Entry, unreadable: dict[str, str] | None = None) -> None:
+        """Put entries into the ledger."""
+        self.ledger = Ledger(entries=entries, resource_version="1", unreadable=unreadable or {})
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += timedelta(seconds=seconds)
+
+    def snapshot(self) -> Snapshot:
+        """Return what a decision sees."""
+        return Snapshot(
+            cluster_uid=CLUSTER,
+            pods=tuple(self.pods),
+            ledger=self.ledger,
+            servers=tuple(
+                ServerView(
+                    server=server,
+                    reading=self.readings.get(server.address),
+                    failure=self.failing.get(server.address),
+                )
+                for server in self.servers
+            ),
+            live=self.live,
+        )
+
+    def decide(self) -> Plan:
+        """Decide; nothing is carried out."""
+        self.plan = decide(self.snapshot(), self.memory, self.settings, self.now)
+        self.memory = self.plan.memory
+        return self.plan
+
+    def calls(self, kind: type[Any]) -> list[Any]:
+        """Return what the last plan wants of a kind."""
+        assert self.plan is not None
+        return [each for each in (*self.plan.calls, *self.plan.writes) if isinstance(each, kind)]
+
+    def read(self) -> None:
+        """Decide, and answer all reads with what there is."""
+        self.decide()
+        for call in self.calls(ReadServer):
+            self.answer(call)
+
+    def answer(self, call: Call, failure: FailureKind | None = None, *, kept: str = "") -> None:
+        """Answer a call: with what it does, or with a failure and no effect."""
+        asked_at, self.now = self.now, self.now + timedelta(milliseconds=10)
+        failed = Failure(kind=failure, message="no") if failure is not None else None
+        reading = None
+        at = self.partitions.setdefault(call.server, {})
+        if isinstance(call, ReadServer):
+            if failed is not None:
+                self.failing[call.server] = failed
+            else:
+                self.failing.pop(call.server, None)
+                server = next(each for each in self.servers if each.address == call.server)
+                reading = Reading(
+                    asked_at=asked_at,
+                    at=self.now,
+                    allocations=self.servers[server],
+                    partitions=tuple(at.values()),
+                )
+                self.readings[call.server] = reading
+        elif failed is None and not kept and isinstance(call, CreatePartition):
+            request = call.request
+            if request.id in at:
+                failed = Failure(kind=FailureKind.ALREADY_EXISTS, message="there already")
+            at.setdefault(
+                request.id,
+                Partition(id=request.id, size=request.size, state=PartitionState.ACTIVE, allocation=request.allocation),
+            )
+        elif failed is None and not kept and isinstance(call, RemovePartition):
+            at.pop(call.id, None)
+        self.memory = answers.fold(
+            self.memory,
+            CallAnswer(call=call, asked_at=asked_at, at=self.now, reading=reading, failure=failed, kept=kept),
+        )
+
+    def write(self, write: Write, failure: WriteFailure | None = None) -> None:
+        """Answer a write: done, or failed without effect."""
+        self.now += timedelta(milliseconds=10)
+        saved = None
+        if failure is None and isinstance(write, SaveLedger):
+            assert self.ledger is not None
+            version = str(int(self.ledger.resource_version or "0") + 1)
+            saved = self.ledger = replace(self.ledger, entries=write.entries, resource_version=version)
+        if failure is None and isinstance(write, OpenGate):
+            self.change(write.pod, gated=False, told_server=write.server.address)
+        self.memory = answers.fold(self.memory, WriteAnswer(write=write, at=self.now, failure=failure, ledger=saved))
+
+    def change(self, pod: Pod, **fields: Any) -> Pod:
+        """Change a pod."""
+        place = next(place for place, each in enumerate(self.pods) if each.uid == pod.uid)
+        changed = replace(self.pods[place], resource_version=f"{self.pods[place].resource_version}+", **fields)
+        self.pods[place] = changed
+        return changed
+
+    def settle(self, rounds: int = 30, *, seconds: float = 1.0) -> list[Plan]:
+        """Decide and carry everything out, again and again; return the plans."""
+        plans = []
+        for _ in range(rounds):
+            plan = self.decide()
+            plans.append(plan)
+            for each in (*plan.writes, *plan.calls):
+                self.write(each) if isinstance(each, SaveLedger | OpenGate) else self.answer(each)
+            self.pass_time(seconds)
+        return plans
+
+    def entries(self) -> dict[str, Entry]:
+        """Return the ledger's entries by pod."""
+        assert self.ledger is not None
+        return {entry.pod: entry for entry in self.ledger.entries}
+
+
+def reasons(plans: Iterable[Plan]) -> list[str]:
+    """Return the reasons of all events of plans."""
+    return [event.reason for plan in plans for event in plan.events]

@@ -1,0 +1,279 @@
+"""The life of partitions, decision by decision: from a waiting pod to nothing left of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from provisioner.model.capacity import FailureKind
+from provisioner.partitions.demand import Server
+from provisioner.partitions.planning.calls import (
+    CreatePartition,
+    OpenGate,
+    ReadServer,
+    RemovePartition,
+    SaveLedger,
+    WriteFailure,
+)
+from provisioner.partitions.planning.memory import Memory
+from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
+from tests.partitions.planning.stories import (
+    NOW,
+    SERVER,
+    Story,
+    id_of,
+    make_entry,
+    make_partition,
+    make_pod,
+    reasons,
+)
+
+_OTHER = Server(host="vipu2", port=8090)
+
+
+def test_a_pod_gets_its_partition_and_its_gate_is_opened_and_it_gives_it_back() -> None:
+    """Recorded first, made then, told last; removed when the pod has ended, and the entry goes after it."""
+    story = Story(pods=[make_pod("a")])
+    told = reasons(story.settle())
+    assert "PartitionCreated" in told
+    pod = story.pods[0]
+    assert (pod.gated, pod.told_server) == (False, SERVER.address)
+    assert story.entries()["a"].allocation == "a"
+    assert list(story.at()) == [id_of(pod)]
+    story.change(pod, finished=True)
+    assert "PartitionReleased" in reasons(story.settle())
+    assert story.at() == {}
+    assert story.entries() == {}
+    plan = story.decide()
+    assert (plan.writes, plan.calls) == ((), ())
+
+
+def test_nothing_is_made_before_the_ledger_has_it() -> None:
+    """Whoever leads next knows of every partition that may exist."""
+    story = Story(pods=[make_pod("a")])
+    story.read()
+    story.decide()
+    (save,) = story.calls(SaveLedger)
+    assert story.calls(CreatePartition) == []
+    story.decide()
+    assert story.calls(CreatePartition) == []
+    story.write(save)
+    story.decide()
+    assert [call.request.id for call in story.calls(CreatePartition)] == [id_of(story.pods[0])]
+
+
+def test_a_gate_is_opened_only_after_a_reading_shows_the_partition_active() -> None:
+    """What was listed before the create was answered says nothing about it."""
+    pod = make_pod("a")
+    story = Story(pods=[pod])
+    story.record(make_entry(pod))
+    story.read()
+    story.decide()
+    (create,) = story.calls(CreatePartition)
+    story.answer(create)
+    story.decide()
+    assert story.calls(OpenGate) == []
+    story.put(make_partition(pod, PartitionState.OTHER))
+    story.pass_time(2)
+    story.read()
+    story.decide()
+    assert story.calls(OpenGate) == []
+    story.put(make_partition(pod))
+    story.pass_time(6)
+    story.read()
+    story.decide()
+    assert [gate.partition_id for gate in story.calls(OpenGate)] == [id_of(pod)]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS],
+)
+def test_a_create_of_unknown_outcome_is_followed_by_a_reading(failure: FailureKind) -> None:
+    """Only where the reading shows nothing it is sent again."""
+    pod = make_pod("a")
+    story = Story(pods=[pod])
+    story.record(make_entry(pod))
+    story.read()
+    story.decide()
+    story.answer(story.calls(CreatePartition)[0], failure)
+    story.pass_time(10)
+    story.decide()
+    assert story.calls(CreatePartition) == []
+    for call in story.calls(ReadServer):
+        story.answer(call)
+    story.decide()
+    assert len(story.calls(CreatePartition)) == 1
+
+
+def test_a_partition_that_vanishes_under_its_pod_is_made_again_where_it_was() -> None:
+    """The pod is told, and the IPUs stay its own."""
+    pod = make_pod("a", size=64, gated=False, told_server=SERVER.address)
+    story = Story(pods=[pod, make_pod("b", size=4)])
+    story.record(make_entry(pod))
+    plans = story.settle(rounds=4)
+    assert "PartitionLost" in reasons(plans)
+    assert list(story.at()) == [id_of(pod)]
+    assert "b" not in story.entries()
+
+
+def test_a_pod_moves_on_where_its_place_is_fragmented() -> None:
+    """Its entry goes only after a reading shows that nothing was made, and the other allocation takes it."""
+    story = Story(
+        pods=[make_pod("a", size=8)],
+        servers={SERVER: (Allocation(name="a", ipus=8), Allocation(name="b", ipus=16))},
+    )
+    story.read()
+    story.decide()
+    story.write(story.calls(SaveLedger)[0])
+    assert story.entries()["a"].allocation == "a"
+    story.decide()
+    story.answer(story.calls(CreatePartition)[0], FailureKind.STOCKOUT)
+    story.decide()
+    assert story.calls(SaveLedger) == []
+    story.pass_time(1)
+    story.read()
+    story.decide()
+    story.write(story.calls(SaveLedger)[0])
+    assert story.entries()["a"].allocation == "b"
+    story.settle()
+    assert story.pods[0].gated is False
+
+
+def test_a_broken_partition_is_made_anew_as_long_as_its_pod_was_told_nothing() -> None:
+    """With a proof that goes by the gate."""
+    pod = make_pod("a")
+    story = Story(pods=[pod])
+    story.record(make_entry(pod))
+    story.put(make_partition(pod, PartitionState.ERROR))
+    story.read()
+    story.decide()
+    (remove,) = story.calls(RemovePartition)
+    assert remove.gated
+    story.answer(remove)
+    assert "PartitionCreated" in reasons(story.settle(seconds=5))
+    assert story.pods[0].gated is False
+
+
+def test_a_broken_partition_that_its_pod_was_told_of_is_left_to_it() -> None:
+    """It may be in use, and people are told."""
+    pod = make_pod("a", gated=False, told_server=SERVER.address)
+    story = Story(pods=[pod])
+    story.record(make_entry(pod))
+    story.put(make_partition(pod, PartitionState.ERROR))
+    assert reasons(story.settle()) == ["PartitionFailed"]
+    assert list(story.at()) == [id_of(pod)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "want_removed"),
+    [
+        pytest.param({"finished": True}, True, id="a pod that has finished"),
+        pytest.param({"released": True}, True, id="a pod that gives its partition back"),
+        pytest.param({"deletion_deadline": NOW - timedelta(seconds=29)}, False, id="shortly past its grace"),
+        pytest.param({"deletion_deadline": NOW - timedelta(seconds=31)}, True, id="long past its grace"),
+        pytest.param({"deletion_deadline": NOW + timedelta(seconds=31)}, False, id="within its grace"),
+        pytest.param({}, False, id="a pod that runs"),
+    ],
+)
+def test_who_loses_its_partition(fields: dict[str, object], want_removed: bool) -> None:
+    pod = make_pod("a", gated=False, told_server=SERVER.address, **fields)
+    story = Story(pods=[pod])
+    story.record(make_entry(pod))
+    story.put(make_partition(pod))
+    story.read()
+    story.decide()
+    assert bool(story.calls(RemovePartition)) is want_removed
+
+
+def test_a_removal_carries_its_proof_and_what_keeps_it_is_asked_again() -> None:
+    """A pod that is gone from the cache is looked for live, and seconds later again."""
+    pod = make_pod("a")
+    story = Story()
+    story.record(make_entry(pod))
+    story.put(make_partition(pod))
+    story.read()
+    story.decide()
+    (remove,) = story.calls(RemovePartition)
+    assert remove.pod == ("team", "a", "uid-a")
+    story.answer(remove, kept="pod team/a has not ended")
+    story.decide()
+    assert story.calls(RemovePartition) == []
+    story.pass_time(3)
+    story.decide()
+    assert len(story.calls(RemovePartition)) == 1
+
+
+def test_orphans_of_our_own_are_removed_after_a_while_and_no_others() -> None:
+    """Foreign ones are never touched; one of a living pod is recorded again."""
+    lost, gone = make_pod("a", gated=False, told_server=SERVER.address), make_pod("b")
+    foreign = Partition(id="tpup-00000000-0000000000000000", size=4, state=PartitionState.ACTIVE, allocation="a")
+    story = Story(pods=[lost])
+    story.put(make_partition(lost), make_partition(gone), foreign)
+    story.settle(rounds=20, seconds=5)
+    assert set(story.at()) == {id_of(lost), id_of(gone), foreign.id}
+    assert story.entries()["a"].size == 4
+    story.settle(rounds=20, seconds=5)
+    assert set(story.at()) == {id_of(lost), foreign.id}
+
+
+def test_entries_that_cannot_be_read_keep_their_partitions_and_their_text() -> None:
+    """Whose they are nobody knows, so nothing is removed, and their pod waits."""
+    pod = make_pod("a")
+    story = Story(pods=[pod])
+    story.record(unreadable={id_of(pod): "{"})
+    story.put(make_partition(pod))
+    story.settle(rounds=60, seconds=5)
+    assert list(story.at()) == [id_of(pod)]
+    assert story.entries() == {}
+    assert story.ledger is not None
+    assert story.ledger.unreadable == {id_of(pod): "{"}
+
+
+def test_a_server_that_cannot_be_read_holds_up_only_its_own() -> None:
+    """Nothing is made, removed or concluded there."""
+    here, there = make_pod("a"), make_pod("b", gated=False, told_server=_OTHER.address)
+    story = Story(
+        pods=[here, there],
+        servers={SERVER: (Allocation(name="a", ipus=64),), _OTHER: (Allocation(name="a", ipus=64),)},
+    )
+    story.record(make_entry(there, server=_OTHER))
+    story.put(make_partition(there), server=_OTHER)
+    story.read()
+    story.change(there, finished=True)
+    story.answer(ReadServer(server=_OTHER.address), FailureKind.UNAVAILABLE)
+    story.at(_OTHER).clear()
+    for _ in range(30):
+        plan = story.decide()
+        for each in plan.writes:
+            story.write(each)
+        for each in plan.calls:
+            assert isinstance(each, ReadServer) or each.server == SERVER.address
+            story.answer(each, FailureKind.UNAVAILABLE if each.server == _OTHER.address else None)
+        story.pass_time(1)
+    assert story.pods[0].gated is False
+    assert "b" in story.entries()
+
+
+def test_nothing_is_decided_without_a_ledger() -> None:
+    """And nothing is forgotten."""
+    story = Story(pods=[make_pod("a")], ledger=None)
+    before = replace(Memory(), told={"x": frozenset({"y"})})
+    story.memory = before
+    plan = story.decide()
+    assert (plan.calls, plan.writes, plan.memory) == ((), (), before)
+
+
+def test_a_ledger_that_somebody_else_has_changed_is_written_after_it_was_read_again() -> None:
+    """A conflict costs half a second."""
+    story = Story(pods=[make_pod("a")])
+    story.read()
+    story.decide()
+    story.write(story.calls(SaveLedger)[0], WriteFailure.CONFLICT)
+    story.decide()
+    assert story.calls(SaveLedger) == []
+    story.pass_time(1)
+    story.decide()
+    assert len(story.calls(SaveLedger)) == 1
