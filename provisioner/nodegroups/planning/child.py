@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
+from provisioner.kube.watches import MAX_SILENCE_SECONDS
 from provisioner.model import bounds, waits
 from provisioner.model.capacity import FailureKind, OperationName
 from provisioner.nodegroups.api import names
@@ -38,6 +39,8 @@ C = TypeVar("C", bound=Child)
 
 #: An insert that an earlier process sent, or whose answer was lost, shows within this time, or never.
 _ARRIVED_SECONDS = 60.0
+#: So long after an object was deleted no process has it in its caches as one that nobody deletes.
+_SEEN_DELETED_SECONDS = MAX_SILENCE_SECONDS + _ARRIVED_SECONDS
 #: Operations are asked for this often at first, and at last.
 _FIRST_POLL_SECONDS = 2.0
 _LAST_POLL_SECONDS = 10.0
@@ -115,6 +118,10 @@ class Rules(ABC, Generic[C]):
     @abstractmethod
     def hold(self, case: Case[C]) -> Hold:
         """Say what its delete has to wait for."""
+
+    def beside(self, case: Case[C], due_at: datetime) -> Step:  # noqa: ARG002 - for those that have something
+        """Ask for what is worth knowing along with the resource."""
+        return NOTHING
 
     def sight(self, case: Case[C], resource: Resource) -> Sight:
         """Say what there is to say of a resource that is ours."""
@@ -240,6 +247,7 @@ def _look(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> Ou
     if reading is None or reading.asked_at < known.changed_at:
         due_at = max(known.changed_at, round_.memory.began_at or LONG_AGO)
         step = want(known, answers.READ, Read(target=rules.target(child)), due_at, round_)
+        step += rules.beside(Case(child=child, known=known, round=round_), due_at)
         return Outcome(known=known, step=step, condition=_unread(rules, child, known))
     if reading.resource is None:
         return _absent(rules, child, known, round_)
@@ -280,8 +288,7 @@ def _unread(rules: Rules[C], child: C, known: ResourceMemory) -> Condition | Non
 def _absent(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> Outcome:
     target = rules.target(child)
     if child.meta.deleting:
-        sure_at = max(known.unsure_at or LONG_AGO, round_.memory.began_at or LONG_AGO)
-        sure_at += timedelta(seconds=_ARRIVED_SECONDS)
+        sure_at = _nothing_arrives_after(child, known, round_)
         if known.reading is not None and known.reading.asked_at >= sure_at:
             return Outcome(known=known, done=True)
         return Outcome(known=known, step=want(known, answers.READ, Read(target=target), sure_at, round_))
@@ -305,6 +312,18 @@ def _absent(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> 
         # Somebody may have made one of this name since.
         wanted = want(known, answers.READ, Read(target=target), round_.now, round_)
     return Outcome(known=known, step=wanted, condition=condition, url="")
+
+
+def _nothing_arrives_after(child: C, known: ResourceMemory, round_: Round) -> datetime:
+    """Return from when on no insert for a deleted object can take effect any more.
+
+    Earlier processes may have sent one right before this one began. One that crashes again and again never gets as old
+    as that needs; but none of them sends an insert for an object that it sees deleted.
+    """
+    before_us = waits.after(round_.memory.began_at or LONG_AGO, _ARRIVED_SECONDS)
+    if child.meta.deleted_at is not None:
+        before_us = min(before_us, waits.after(child.meta.deleted_at, _SEEN_DELETED_SECONDS + _ARRIVED_SECONDS))
+    return max(before_us, waits.after(known.unsure_at or LONG_AGO, _ARRIVED_SECONDS))
 
 
 def _foreign(rules: Rules[C], child: C, known: ResourceMemory, resource: Resource, round_: Round) -> Outcome:

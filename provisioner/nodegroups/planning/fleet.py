@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner.model.capacity import FailureKind
-from provisioner.nodegroups.api.types import ManagedInstanceGroup
+from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, ManagedInstance
+from provisioner.nodegroups.planning.child import is_ours
 from provisioner.nodegroups.planning.round import Round
 from provisioner.nodegroups.planning.snapshot import Node
 
@@ -83,11 +84,14 @@ def fleet_of(manager: ManagedInstanceGroup, round_: Round, chips: int | None = N
     `chips` is how many each has to have; None where nobody says.
     """
     known = round_.remembered(manager.meta.uid)
-    if known is None:
+    if known is None or known.reading is None:
         return None
     reading, listing = known.reading, known.listing
-    if reading is not None and reading.resource is None and reading.asked_at >= known.changed_at:
+    if reading.resource is None and reading.asked_at >= known.changed_at:
         return Fleet(asked_at=reading.asked_at)
+    if reading.resource is not None and not is_ours(manager, Kind.MANAGED_INSTANCE_GROUP, reading.resource, round_):
+        # Whatever was listed is somebody else's.
+        return None
     if listing is None or listing.asked_at < known.changed_at:
         return None
     members = tuple(_member(machine, round_, chips) for machine in listing.machines)

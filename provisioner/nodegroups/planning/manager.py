@@ -22,7 +22,7 @@ from provisioner.nodegroups.planning.child import Case, Hold, Rules, Sight, crea
 from provisioner.nodegroups.planning.drain import drain
 from provisioner.nodegroups.planning.fleet import Fleet, fleet_of
 from provisioner.nodegroups.planning.refusal import Refusal, invalid, not_allowed
-from provisioner.nodegroups.planning.round import Round
+from provisioner.nodegroups.planning.round import NOTHING, Round, Step
 
 #: Machines that are being made, or whose nodes are awaited, are looked at again after a part of their group's age.
 _SHARE_OF_AGE = 0.05
@@ -95,6 +95,13 @@ class ManagerRules(Rules[ManagedInstanceGroup]):
     def hold(self, case: Case[ManagedInstanceGroup]) -> Hold:
         """Wait for pods to leave its nodes."""
         return drain(case.child, case.known, self.target(case.child), case.round)
+
+    def beside(self, case: Case[ManagedInstanceGroup], due_at: datetime) -> Step:
+        """List the machines of a group that was there: a process that crashes soon gets to know both, or neither."""
+        child, known = case.child, case.known
+        if not child.status.url or known.listing is not None:
+            return NOTHING
+        return want(known, answers.LIST, ListMachines(target=self.target(child)), due_at, case.round)
 
     def sight(self, case: Case[ManagedInstanceGroup], resource: Resource) -> Sight:
         """Say how far its machines are, and list them when they may have changed."""

@@ -56,6 +56,9 @@ class Process:
         self._next_round = float("inf")
         self.fault_chance = 0.0
         self.loss_chance = 0.0
+        #: For how many more rounds it lives; then it dies, and says so.
+        self.rounds_left = float("inf")
+        self.on_death: Callable[[], None] = lambda: None
         kube.recache()
         self.wake()
 
@@ -99,6 +102,15 @@ class Process:
         if plan.wake_at is not None:
             pause = min(pause, max(_ROUND_GAP_SECONDS, (plan.wake_at - now).total_seconds()))
         self._plan_round(pause)
+        self.rounds_left -= 1
+        if self.rounds_left == 0:
+            # Some of it is sent by then.
+            self.stage.after(self.stage.rng.uniform(0.0, 0.2), self._die)
+
+    def _die(self) -> None:
+        if self.alive:
+            self.kill()
+            self.on_death()
 
     def _begin(self, key: str, run: Callable[[], None]) -> None:
         if self.stage.stormy and self.stage.chance(self.loss_chance):

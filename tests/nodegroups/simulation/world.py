@@ -27,6 +27,7 @@ from tests.nodegroups.simulation.stage import Stage
 
 SETTINGS = PlanningSettings(startup_script="#!/bin/bash", device_plugin_version="v1")
 READY = ConditionType.READY
+_ROUNDS_OF_A_CRASHING_PROCESS = (2, 5)
 
 
 def make_group(name: str, *, topology: str = "4x4", machine_type: str = "ct6e-standard-4t") -> TpuNodeGroup:
@@ -57,6 +58,8 @@ class World:
         self.cloud.on_stopped = lambda machine: self.kube.stop(machine.name)
         self.cloud.on_delete = self._check_delete
         self.fault_chance = self.loss_chance = 0.0
+        #: Whether the process dies after a few rounds, each time.
+        self.crash_looping = False
         self.process = self._start()
         self._expire_tokens()
 
@@ -88,8 +91,19 @@ class World:
     def _start(self) -> Process:
         process = Process(self.stage, self.kube, self.cloud, self.settings)
         process.fault_chance, process.loss_chance = self.fault_chance, self.loss_chance
+        if self.crash_looping:
+            process.rounds_left = self.stage.rng.randint(*_ROUNDS_OF_A_CRASHING_PROCESS)
+            process.on_death = lambda: self._start_after_death(process)
         self.kube.on_change = process.wake
         return process
+
+    def _start_after_death(self, dead: Process) -> None:
+        def start() -> None:
+            if self.process is dead:
+                self.process = self._start()
+
+        self.stage.note("world", "the process has died")
+        self.stage.after(self.stage.rng.uniform(0.5, 5.0), start)
 
     # --- what there is
 
