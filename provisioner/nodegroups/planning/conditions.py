@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -21,13 +21,12 @@ from provisioner.nodegroups.api.types import (
     condition_of,
     with_condition,
 )
-from provisioner.nodegroups.planning import events, repair
+from provisioner.nodegroups.planning import events, nodes, repair
 from provisioner.nodegroups.planning.fleet import Fleet, Member
-from provisioner.nodegroups.planning.nodes import left_over
 from provisioner.nodegroups.planning.refusal import Refusal
 from provisioner.nodegroups.planning.repair import Loss
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step
-from provisioner.nodegroups.planning.writes import PatchStatus
+from provisioner.nodegroups.planning.writes import PatchNode, PatchStatus, WriteFailure
 
 #: Reasons of children that a group has as its own.
 _FAILURES = frozenset(
@@ -166,6 +165,9 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
             message = f"all machines are made anew: {loss.message}"
             return _false(Reason.RECREATING, message), replace(status, recreated_at=(*counted, at))
         return _false(Reason.NODE_LOST, loss.message), status
+    unmarked = nodes.marks_to_set(group, resolved, fleet)
+    if unmarked and fleet.ready == len(fleet.members) == resolved.node_count:
+        return _unmarked(unmarked, round_), status
     if fleet.ready == len(fleet.members) == resolved.node_count:
         message = ". ".join(filter(None, (resolved.warning, *sightings.notes)))
         ready = Condition(type=ConditionType.READY, status=ConditionStatus.TRUE, reason=Reason.READY, message=message)
@@ -173,9 +175,21 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
     return _waiting(sightings), status
 
 
+def _unmarked(changes: Sequence[PatchNode], round_: Round) -> Condition:
+    """Say that nodes lack labels or the taint: pods that go by a worker's index would not find it."""
+    first = changes[0]
+    lacks = [*sorted(first.labels), *([nodes.TPU_TAINT.key] if first.taints is not None else [])]
+    more = f", and {len(changes) - 1} more nodes have not got theirs" if len(changes) > 1 else ""
+    words = f"node {first.name} has not got {', '.join(lacks)} yet{more}"
+    write = round_.memory.writes.get(first.key)
+    if write is not None and write.failure is WriteFailure.REFUSED and write.message:
+        words = f"{words}: {write.message}"
+    return _false(Reason.AWAITING_NODE_JOIN, words)
+
+
 def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroupStatus]:
     group, manager = sightings.group, sightings.manager
-    if manager is None and not left_over(group, None, round_):
+    if manager is None and not nodes.left_over(group, None, round_):
         status = replace(group.status, machines=(), node_summary=_summary(sightings.shape, None, None))
         return _false(Reason.AWAITING_NODE_JOIN, "all machines are made anew"), status
     before = condition_of(group.status.conditions, ConditionType.READY)

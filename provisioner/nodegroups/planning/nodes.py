@@ -30,8 +30,15 @@ def labels_of(group: TpuNodeGroup, shape: GroupShape) -> dict[str, str]:
 
 def mark_nodes(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet) -> Step:
     """Propose labels and taint for nodes that lack them."""
+    return Step(
+        writes=tuple(Proposed(write=write, seen=write.resource_version) for write in marks_to_set(group, shape, fleet))
+    )
+
+
+def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet) -> tuple[PatchNode, ...]:
+    """Return the changes after which all nodes carry their labels, the worker index among them, and the taint."""
     shared, indices = labels_of(group, shape), worker_indices(shape, fleet)
-    writes = []
+    changes = []
     for member in fleet.members:
         node = member.node
         if node is None:
@@ -42,15 +49,15 @@ def mark_nodes(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet) -> Step:
         missing = {key: value for key, value in wanted.items() if node.labels.get(key) != value}
         tainted = any((taint.key, taint.effect) == (TPU_TAINT.key, TPU_TAINT.effect) for taint in node.taints)
         if missing or not tainted:
-            write = PatchNode(
+            change = PatchNode(
                 name=node.name,
                 uid=node.uid,
                 resource_version=node.resource_version,
                 labels=missing,
                 taints=None if tainted else (*node.taints, TPU_TAINT),
             )
-            writes.append(Proposed(write=write, seen=node.resource_version))
-    return Step(writes=tuple(writes))
+            changes.append(change)
+    return tuple(changes)
 
 
 def provider_id(group: TpuNodeGroup, machine: str) -> str:

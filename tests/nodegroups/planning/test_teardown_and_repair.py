@@ -128,3 +128,25 @@ def test_a_chip_that_is_gone_waits_for_the_work_beside_it() -> None:
     for pod in pods:
         world.kube.finish_pod(pod)
     world.wait_until(lambda: world.reason("train") == Reason.RECREATING, within_seconds=600.0)
+
+
+def test_a_group_is_ready_when_all_nodes_have_their_labels_and_the_taint() -> None:
+    """Also the worker index, and again when somebody takes it away; what refuses the write is told."""
+    world = World()
+    world.kube.refused_nodes = True
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: "has not got" in world.message("train"))
+    world.wait(300.0)
+    assert world.reason("train") == Reason.AWAITING_NODE_JOIN
+    assert f"{names.WORKER_INDEX}, google.com/tpu yet, and 1 more nodes have not got theirs: not today" in (
+        world.message("train")
+    )
+    world.kube.refused_nodes = False
+    world.wait_until(lambda: world.is_ready("train"), within_seconds=400.0)
+    nodes = world.kube.all("Node")
+    assert sorted(node.labels[names.WORKER_INDEX] for node in nodes) == ["0", "1"]
+    told = [event.reason for event in world.process.events if event.object.kind == Kind.TPU_NODE_GROUP]
+    assert told.count("Provisioned") == 1
+    world.kube.change_node(nodes[0].name, taints=())
+    world.wait_until(lambda: not world.is_ready("train"), within_seconds=10.0, step_seconds=0.01)
+    world.wait_until(lambda: world.is_ready("train"), within_seconds=60.0)

@@ -66,6 +66,8 @@ class Kube:
     on_change: Callable[[], None] = lambda: None
     #: Pods whose eviction a disruption budget forbids.
     protected: set[str] = field(default_factory=set)
+    #: Whether somebody forbids all changes of nodes.
+    refused_nodes: bool = False
     #: How often each object was written.
     writes: int = 0
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
@@ -240,6 +242,8 @@ class Kube:
             self._put(key, replace(write.child, meta=meta))
 
     def _patch_node(self, write: PatchNode) -> None:
+        if self.refused_nodes:
+            raise Declined(WriteFailure.REFUSED)
         key = ("Node", "", write.name)
         node = self.objects.get(key)
         if node is None or (node.uid, node.resource_version) != (write.uid, write.resource_version):
