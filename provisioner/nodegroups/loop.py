@@ -16,7 +16,7 @@ from provisioner.nodegroups.planning import answers
 from provisioner.nodegroups.planning.calls import CallAnswer
 from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.plan import Answer, Plan
+from provisioner.nodegroups.planning.plan import Answer, Plan, key_of
 from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.snapshot import Snapshot
 from provisioner.nodegroups.report import Reporter
@@ -99,7 +99,11 @@ class Loop(RoundLoop):
             answer: Answer = replace(taken, at=min(taken.at, now))
             if isinstance(answer, CallAnswer):
                 answer = replace(answer, asked_at=min(answer.asked_at, now))
-            self.memory = answers.fold(self.memory, answer)
+            try:
+                self.memory = answers.fold(self.memory, answer)
+            except Exception:  # noqa: BLE001 - one answer must not cost the others their turn
+                # It stays open, and counts a while later as one whose outcome nobody knows.
+                _log.exception("answer.crashed", key=key_of(answer))
             self.report(functools.partial(self.reporter.tell_answer, answer))
 
     def _decide(self) -> tuple[Snapshot, Plan]:

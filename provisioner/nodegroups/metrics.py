@@ -51,6 +51,9 @@ class Metrics(LoopMetrics):
         self._kept = registry.counter(
             "deletes_kept", "Deletes of managed instance groups that were not sent, because of what runs on them."
         )
+        self._crashed = registry.counter(
+            "decisions_crashed", "Objects that could not be decided on because of a mistake, each time."
+        )
         self._writes = registry.counter(
             "writes", "Writes to Kubernetes, by what is written and result.", "write", "result"
         )
@@ -76,6 +79,10 @@ class Metrics(LoopMetrics):
     def count_kept(self) -> None:
         """Count a delete that was not sent because its proof failed."""
         self._kept.inc()
+
+    def count_crashed_decision(self) -> None:
+        """Count an object that could not be decided on."""
+        self._crashed.inc()
 
     def count_write(self, write: str, *, result: str) -> None:
         """Count a write that was answered; the result is one of `WRITE_RESULTS`."""

@@ -6,6 +6,7 @@ tells nothing.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -31,9 +32,10 @@ from provisioner.nodegroups.planning.calls import (
     SetMetadata,
 )
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.plan import Answer, Event, Plan
+from provisioner.nodegroups.planning.plan import Answer, Crashed, Event, Plan
 from provisioner.nodegroups.planning.snapshot import Snapshot
 from provisioner.nodegroups.planning.writes import PatchStatus, WriteAnswer, WriteFailure
+from provisioner.runtime.repeats import Repeats, place_of
 
 _log = structlog.get_logger(__name__)
 
@@ -69,10 +71,13 @@ class Reporter:
     #: What fails now, by key: the words that were told.
     _failing: OrderedDict[str, str] = field(default_factory=OrderedDict)
     _events_dropped: int = 0
+    _repeats: Repeats = field(default_factory=Repeats)
 
     def tell(self, plan: Plan, snapshot: Snapshot) -> None:
         """Tell what one decision came to."""
-        self._measure(plan.memory, snapshot)
+        for crashed in plan.crashed:
+            self._tell_crash(crashed)
+        self._apart(lambda: self._measure(plan.memory, snapshot))
         if self.dry_run:
             return
         statuses = {write.meta.uid: write.key for write in plan.writes if isinstance(write, PatchStatus)}
@@ -80,12 +85,29 @@ class Reporter:
         for event in plan.events:
             key = statuses.get(event.object.uid)
             if key is None:
-                self._emit(event)
+                self._apart(functools.partial(self._emit, event))
             else:
                 now.setdefault(key, []).append(event)
         open_writes = {key for key, each in plan.memory.writes.items() if each.answered_at is None}
         kept = {key: events for key, events in self._held.items() if key in open_writes}
         self._held = kept | {key: tuple(events) for key, events in now.items()}
+
+    def _tell_crash(self, crashed: Crashed) -> None:
+        self.metrics.count_crashed_decision()
+        left_out = self._repeats.left_out(place_of(crashed.error))
+        if left_out is None:
+            return
+        about = crashed.object
+        said = {"kind": about.kind, "namespace": about.namespace, "name": about.name, "failures": crashed.failures}
+        _log.error("node_group.decide_crashed", **said, left_out=left_out, exc_info=crashed.error)
+
+    def _apart(self, tell: Callable[[], None]) -> None:
+        """Tell one thing; what cannot be told costs nothing else its turn."""
+        try:
+            tell()
+        except Exception as error:  # noqa: BLE001 - the boundary of what is told
+            if self._repeats.left_out(place_of(error)) is not None:
+                _log.exception("report.crashed")
 
     def tell_answer(self, answer: Answer) -> None:
         """Tell how a call or a write ended."""
@@ -115,7 +137,7 @@ class Reporter:
             log = _log.debug if isinstance(answer.write, PatchStatus) else _log.info
             log("object.written", write=kind, object=key)
             for event in events:
-                self._emit(event)
+                self._apart(functools.partial(self._emit, event))
             return
         said = {"write": kind, "object": key, "message": answer.message}
         match answer.failure:

@@ -15,7 +15,9 @@ from provisioner import kube
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.observe import take_snapshot
-from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning import answers
+from provisioner.nodegroups.planning.calls import Call, CallAnswer
+from provisioner.nodegroups.planning.memory import Memory, ResourceMemory
 from tests.support.nodegroup_controller import NAMESPACE, World
 
 _HOUR = 3600.0
@@ -152,6 +154,27 @@ def test_what_cannot_be_told_keeps_nothing_from_being_done(world: World, method:
 
 
 # --- who may act, and on what ---
+
+
+def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts as lost after a while, and where not even that can be noted the call is made again."""
+    real = answers._of_resource
+
+    def choosy(known: ResourceMemory, call: Call, answer: CallAnswer) -> ResourceMemory:
+        if call.target.kind is Kind.WORKLOAD_POLICY:
+            raise ValueError
+        return real(known, call, answer)
+
+    monkeypatch.setattr(answers, "_of_resource", choosy)
+    with capture_logs() as logs:
+        world.run(lambda: any(name.startswith("template") for name in world.resources()), seconds=300)
+        world.run(lambda: world.clock.seconds > 1600, seconds=900)
+    crashed = [line for line in logs if line["event"] == "answer.crashed"]
+    assert {line["key"].partition(" ")[0] for line in crashed} == {"read"}
+    assert 5 <= len(crashed) <= 12
+    assert not [line for line in logs if line["event"] == "round.crashed"]
+    monkeypatch.undo()
+    world.run(world.is_ready)
 
 
 def test_a_follower_does_nothing(world: World) -> None:

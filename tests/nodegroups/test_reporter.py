@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -37,7 +37,7 @@ from provisioner.nodegroups.planning.calls import (
     SetMetadata,
 )
 from provisioner.nodegroups.planning.memory import Memory, OpenWrite
-from provisioner.nodegroups.planning.plan import Event, Plan
+from provisioner.nodegroups.planning.plan import Crashed, Event, Plan
 from provisioner.nodegroups.planning.snapshot import Cluster, Snapshot
 from provisioner.nodegroups.planning.writes import (
     ApplyDevicePlugin,
@@ -315,3 +315,34 @@ def test_a_dry_run_says_which_metadata_would_be_set_and_not_to_what() -> None:
         words_of_call(METADATA) == "set kubeadm-join-token in the metadata of gce://research-project/us-central1-c/m-0"
     )
     assert words_of_call(READ) == ""
+
+
+def test_an_object_that_cannot_be_decided_on_is_told_once_a_minute_for_each_mistake(reporter: Reporter) -> None:
+    """The line names the object and has the traceback; the metric counts all."""
+    error = ValueError("no zone")
+    crashed = tuple(Crashed(object=EVENT.object, failures=number, error=error) for number in (1, 2, 3))
+    plan = Plan(memory=Memory(), crashed=crashed)
+    with capture_logs() as logs:
+        reporter.tell(plan, Snapshot(cluster=Cluster(uid="u")))
+    [line] = [each for each in logs if each["event"] == "node_group.decide_crashed"]
+    assert (line["namespace"], line["name"], line["failures"]) == ("research", "slice", 1)
+    assert line["exc_info"] is error
+    assert b"decisions_crashed_total 3.0" in reporter.metrics.exposition()
+
+
+def test_an_event_that_cannot_be_told_costs_no_other_its_turn(reporter: Reporter) -> None:
+    """Nor do numbers that cannot be measured."""
+
+    class Choosy(FakeRecorder):
+        def emit(self, ref: ObjectRef, **parts: Any) -> None:
+            if ref.name == "odd":
+                raise ValueError
+            super().emit(ref, **parts)
+
+    reporter.recorder = recorder = Choosy()
+    recorder.dropped_total = cast("int", None)
+    odd = replace(EVENT, object=replace(EVENT.object, name="odd"))
+    with capture_logs() as logs:
+        reporter.tell(Plan(memory=Memory(), events=(odd, EVENT)), Snapshot(cluster=Cluster(uid="u")))
+    assert [line["event"] for line in logs if line["log_level"] == "error"] == ["report.crashed"] * 2
+    assert recorder.reasons("TPUNodeGroup") == ["Provisioned"]

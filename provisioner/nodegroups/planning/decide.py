@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from provisioner.nodegroups.planning import answers, pacing, pending, plugin
+from provisioner.nodegroups.planning import answers, apart, pacing, pending, plugin
 from provisioner.nodegroups.planning.memory import MachineMemory, Memory, OpenWrite, ResourceMemory
 from provisioner.nodegroups.planning.plan import Plan
 from provisioner.nodegroups.planning.round import Proposed, begin_round, merged
 from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.snapshot import Snapshot
-from provisioner.nodegroups.planning.units import Derived, conclude, units_of
+from provisioner.nodegroups.planning.units import Derived, units_of
 
 
 def decide(
@@ -34,7 +34,8 @@ def decide(
     memory = replace(memory, writes=pending.still_open(memory.writes, snapshot.live, now))
     round_ = begin_round(snapshot, memory, settings, now)
     before = last.units if last is not None else {}
-    concluded = {unit.key: conclude(unit, before.get(unit.key), round_) for unit in units_of(round_)}
+    attempts = {unit.key: apart.attempt(unit, before.get(unit.key), round_) for unit in units_of(round_)}
+    concluded = {key: each.concluded for key, each in attempts.items()}
     resources = {uid: known for each in concluded.values() for uid, known in each.resources.items()}
     step = merged((plugin.step_of(round_), *(each.step for each in concluded.values())))
     proposed, later = _choose(step.writes, memory, now)
@@ -43,6 +44,7 @@ def decide(
         resources=resources,
         machines=_machines_of(resources.values(), memory),
         lost_since={key: each.lost_since for key, each in concluded.items() if each.lost_since is not None},
+        crashes={key: each.crash for key, each in attempts.items() if each.crash is not None},
         writes={**memory.writes, **{each.write.key: _opened(each, memory, now) for each in proposed}},
     )
     paced = pacing.pace(step.calls, memory, settings, now)
@@ -52,6 +54,7 @@ def decide(
         calls=paced.calls,
         writes=tuple(each.write for each in proposed),
         events=tuple(event for each in proposed for event in each.events),
+        crashed=tuple(each.told for each in attempts.values() if each.told is not None),
         wake_at=min((moment for moment in moments if moment > now), default=None),
         derived=Derived(units=concluded),
     )

@@ -142,6 +142,16 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Crash:
+    """A group with its children, or a child alone, that could not be decided on: a mistake of ours."""
+
+    failures: int
+    #: Not before this again, as long as its objects have these resource versions.
+    until: datetime
+    versions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """All of it. Replaced as a whole by each decision and each answer."""
 
@@ -158,5 +168,7 @@ class Memory:
     pace: Mapping[str, Pace] = field(default_factory=dict)
     #: By the UID of the group: since when machines of it are lost.
     lost_since: Mapping[str, datetime] = field(default_factory=dict)
+    #: By the key of the unit (`units.Unit.key`).
+    crashes: Mapping[str, Crash] = field(default_factory=dict)
     #: Compute Engine asked for a pause of all calls until then.
     paused_until: datetime | None = None

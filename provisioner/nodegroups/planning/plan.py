@@ -14,6 +14,12 @@ from provisioner.nodegroups.planning.writes import Write, WriteAnswer
 #: How something in a plan ended.
 Answer = CallAnswer | WriteAnswer
 
+
+def key_of(answer: Answer) -> str:
+    """Return the key of what was answered."""
+    return answer.call.key if isinstance(answer, CallAnswer) else answer.write.key
+
+
 if TYPE_CHECKING:
     from provisioner.nodegroups.planning.units import Derived
 
@@ -29,6 +35,16 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Crashed:
+    """An object that could not be decided on, nor what belongs to it."""
+
+    object: ObjectRef
+    #: In a row.
+    failures: int
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Everything to do, to say and to remember. What is to be done is already remembered as being under way."""
 
@@ -37,6 +53,7 @@ class Plan:
     calls: tuple[Call, ...] = ()
     writes: tuple[Write, ...] = ()
     events: tuple[Event, ...] = ()
+    crashed: tuple[Crashed, ...] = ()
     #: For the next decision.
     derived: Derived | None = None
     #: When to decide again at the latest, without any event; None: whenever something happens.

@@ -68,6 +68,8 @@ class Kube:
     protected: set[str] = field(default_factory=set)
     #: Whether somebody forbids all changes of nodes.
     refused_nodes: bool = False
+    #: Names of objects of ours whose spec the controller cannot make anything of.
+    poisoned: set[str] = field(default_factory=set)
     #: How often each object was written.
     writes: int = 0
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
@@ -78,7 +80,8 @@ class Kube:
         """Return what the caches show."""
 
         def of(kind: str) -> tuple[Any, ...]:
-            return tuple(each for key, each in sorted(self.cached.items()) if key[0] == kind)
+            found = ((key[2], each) for key, each in sorted(self.cached.items()) if key[0] == kind)
+            return tuple(replace(each, spec=None) if name in self.poisoned else each for name, each in found)
 
         plugin = of("DaemonSet")
         return Snapshot(

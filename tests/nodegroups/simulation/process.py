@@ -19,7 +19,7 @@ from provisioner.nodegroups.planning.calls import (
     SetMetadata,
 )
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.plan import Event, Plan
+from provisioner.nodegroups.planning.plan import Crashed, Event, Plan
 from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.writes import Write, WriteAnswer, WriteFailure
 from tests.nodegroups.simulation.cloud import Cloud
@@ -51,6 +51,7 @@ class Process:
         self.calls: Counter[str] = Counter()
         self.writes: Counter[str] = Counter()
         self.events: list[Event] = []
+        self.crashed: list[Crashed] = []
         self.last_plan: Plan | None = None
         self.on_call: Callable[[Call], None] = lambda _call: None
         self._next_round = float("inf")
@@ -92,6 +93,7 @@ class Process:
         plan = deciding.decide(snapshot, self.memory, self.settings, now, last)
         self.memory, self.last_plan = plan.memory, plan
         self.events.extend(plan.events)
+        self.crashed.extend(plan.crashed)
         for event in plan.events:
             self.stage.note("event", "%s %s: %s", event.object.name, event.reason, event.message)
         for call in plan.calls:

@@ -1,0 +1,144 @@
+"""An object that a mistake of ours keeps from being decided on costs no other its turn, and loses nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from provisioner.nodegroups.api.types import (
+    Kind,
+    ObjectMeta,
+    Reason,
+    WorkloadPolicy,
+    WorkloadPolicySpec,
+    condition_of,
+)
+from provisioner.nodegroups.planning import apart
+from provisioner.nodegroups.planning.decide import decide
+from provisioner.nodegroups.planning.memory import Memory
+from provisioner.simulators.compute.records import Loss
+from tests.nodegroups.simulation.world import SETTINGS, World, make_group
+
+pytestmark = pytest.mark.timeout(40)
+
+
+def _world(*ready: str) -> World:
+    world = World()
+    for name in ready:
+        world.kube.create_group(make_group(name, topology="2x4"))
+    world.wait_until(lambda: all(world.is_ready(name) for name in ready))
+    world.wait(60.0)
+    return world
+
+
+def test_the_others_are_decided_on_as_ever() -> None:
+    """The condition says that it is a mistake; tries get rarer; when it is mended the group becomes ready."""
+    world = World()
+    world.kube.poisoned.add("bad")
+    for name in ("bad", "good"):
+        world.kube.create_group(make_group(name, topology="2x4"))
+    world.wait_until(lambda: world.is_ready("good"), within_seconds=300.0)
+    assert world.reason("bad") == Reason.RECONCILE_ERROR
+    assert "a mistake in the provisioner" in world.message("bad")
+    assert "AttributeError" in world.message("bad")
+    assert {crashed.object.name for crashed in world.process.crashed} == {"bad"}
+    world.wait(1800.0)
+    assert 10 <= len(world.process.crashed) <= 20
+    failures = [crashed.failures for crashed in world.process.crashed]
+    assert failures == list(range(1, len(failures) + 1))
+    warnings = [event for event in world.process.events if event.object.name == "bad"]
+    assert [event.reason for event in warnings] == [Reason.RECONCILE_ERROR]
+    world.kube.poisoned.clear()
+    world.wait_until(lambda: world.is_ready("bad"), within_seconds=600.0)
+    assert not world.process.memory.crashes
+
+
+def test_a_change_of_the_object_is_tried_at_once() -> None:
+    """Its user may have mended it."""
+    world = World()
+    world.kube.poisoned.add("bad")
+    world.kube.create_group(make_group("bad", topology="2x4"))
+    world.wait(1800.0)
+    world.kube.poisoned.clear()
+    world.kube.annotate("bad", "mended", "true")
+    world.wait(10.0)
+    assert world.reason("bad") != Reason.RECONCILE_ERROR
+
+
+def test_what_is_known_of_it_is_kept() -> None:
+    """Neither reading nor listing is forgotten, nothing is made twice, and the other group is served on."""
+    world = _world("bad", "good")
+    before = dict(world.process.memory.resources)
+    world.kube.poisoned.add("bad")
+    world.wait(60.0)
+    assert world.reason("bad") == Reason.RECONCILE_ERROR
+    assert world.process.memory.resources.keys() == before.keys()
+    world.delete_group("good")
+    world.wait_until(lambda: world.kube.group("good") is None, within_seconds=600.0)
+    assert len(world.machines("bad")) == 2
+    world.kube.poisoned.clear()
+    world.wait_until(lambda: world.is_ready("bad"), within_seconds=600.0)
+    assert world.process.calls["Insert"] == 6
+
+
+def test_one_that_is_deleted_goes_when_it_is_mended() -> None:
+    """Its teardown waits, and that of others does not."""
+    world = _world("bad", "good")
+    world.kube.poisoned.add("bad")
+    for name in ("bad", "good"):
+        world.delete_group(name)
+    world.wait_until(lambda: world.kube.group("good") is None, within_seconds=600.0)
+    world.kube.poisoned.clear()
+    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP), within_seconds=1200.0)
+    world.check_nothing_left()
+
+
+def test_a_slice_that_is_being_made_anew_stays_one() -> None:
+    """The reason Recreating decides which machines are to go: it is kept."""
+    world = _world("bad")
+    old = {vm.name for vm in world.machines("bad")}
+    world.cloud.lose(world.machines("bad")[0], Loss.PREEMPTED)
+    world.wait_until(lambda: world.reason("bad") == Reason.RECREATING, step_seconds=0.01)
+    world.kube.poisoned.add("bad")
+    world.wait(30.0)
+    assert world.reason("bad") == Reason.RECREATING
+    assert "a mistake in the provisioner" in world.message("bad")
+    world.kube.poisoned.clear()
+    world.wait_until(lambda: world.is_ready("bad"))
+    assert old.isdisjoint(vm.name for vm in world.machines("bad"))
+
+
+def test_a_child_of_nobody_is_set_apart_too() -> None:
+    """It says so in its own condition."""
+    world = _world("good")
+    key = (Kind.WORKLOAD_POLICY, "default", "bad")
+    spec = WorkloadPolicySpec(project="project-1", region="us-central1", accelerator_topology="4x4")
+    meta = ObjectMeta(namespace="default", name="bad", uid="bad")
+    world.kube.poisoned.add("bad")
+    world.kube._put(key, WorkloadPolicy(meta=meta, spec=spec))
+    world.wait(60.0)
+    ready = condition_of(world.kube.objects[key].status.conditions, "Ready")
+    assert ready is not None
+    assert (ready.reason, ready.status.value) == (Reason.RECONCILE_ERROR, "False")
+    assert world.is_ready("good")
+
+
+def test_where_not_even_the_condition_can_be_made_the_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the log alone tells."""
+    world = World()
+    world.kube.create_group(make_group("bad"))
+    world.wait(1.0)
+    snapshot = world.kube.snapshot(frozenset())
+    [group] = snapshot.groups
+    other = replace(group, meta=replace(group.meta, name="other", uid="other", finalizers=()))
+    snapshot = replace(snapshot, groups=(replace(group, spec=None), other))
+
+    def fails(*_: object) -> None:
+        raise ValueError
+
+    monkeypatch.setattr(apart, "_status", fails)
+    plan = decide(snapshot, Memory(), SETTINGS, world.stage.wall())
+    assert [write.key for write in plan.writes] == ["TPUNodeGroup default/other"]
+    assert [crashed.object.name for crashed in plan.crashed] == ["bad"]
+    assert plan.wake_at is not None
