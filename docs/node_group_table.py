@@ -54,10 +54,13 @@ goes when its cause does.
 _REASONS = {
     Reason.READY: ("all nodes are ready and show their chips, or the child is there", ""),
     Reason.AWAITING_NODE_JOIN: (
-        "machines are there, and not all of their nodes are ready",
+        "machines are there, and not all of their nodes are ready or carry their labels and the taint",
         "after a quarter of an hour, look at the serial console of a machine without a node",
     ),
-    Reason.RECONCILE_ERROR: ("Google or the API server could not be reached, or gave no usable answer", "wait"),
+    Reason.RECONCILE_ERROR: (
+        "an object of a child's name is there and is not the group's, or a mistake in the provisioner",
+        "what the message says",
+    ),
     Reason.DELETING_MIG: ("the group is being deleted: its managed instance group first", ""),
     Reason.DELETING_TEMPLATE: ("then its instance template", ""),
     Reason.DELETING_POLICY: ("then its workload policy", ""),

@@ -149,6 +149,7 @@ def planning_settings(settings: NodeGroupSettings, plugin: dict[str, object] | N
         device_plugin_version=version_of(plugin) if plugin is not None else "",
         repair_after_seconds=settings.repair_after_seconds,
         repairs_per_day=settings.repairs_per_day,
+        join_seconds=settings.join_seconds,
         drain_seconds=settings.drain_seconds,
         calls_per_second=float(settings.calls_per_second),
     )

@@ -21,6 +21,7 @@ _VERSION = re.compile(r"1\.[0-9]{1,3}")
 _IMAGE = re.compile(r"[a-z0-9][-A-Za-z0-9._/:@]{0,500}")
 _REPOSITORY = re.compile(r"https?://[A-Za-z0-9][-A-Za-z0-9.:/_]{0,500}")
 _SHORTEST_REPAIR_SECONDS = 60.0
+_SHORTEST_JOIN_SECONDS = 300.0
 
 
 def _address(text: str) -> str:
@@ -42,6 +43,13 @@ def _repair_after(text: str) -> float:
     seconds = forms.go_duration_seconds(text)
     if seconds < _SHORTEST_REPAIR_SECONDS:
         raise ValueError("is less than a minute, which the restart of a kubelet may take")
+    return seconds
+
+
+def _join_within(text: str) -> float:
+    seconds = forms.go_duration_seconds(text)
+    if seconds < _SHORTEST_JOIN_SECONDS:
+        raise ValueError("is less than five minutes, in which few machines boot, install Kubernetes and join")
     return seconds
 
 
@@ -89,6 +97,15 @@ OPTIONS: tuple[Option, ...] = (
         read=forms.whole_number(0, 100),
         default="3",
         description="How often within a day the same slice is created anew. 0: never.",
+    ),
+    Option(
+        variable="JOIN_TIMEOUT",
+        field="join_seconds",
+        group=Group.NODE_GROUPS,
+        read=_join_within,
+        default="30m",
+        description="How long a machine that runs may take to become a node that is ready with all its chips; then it "
+        "counts as lost. Longer for images that load much before they join. At least 5m.",
     ),
     Option(
         variable="DRAIN_TIMEOUT",
@@ -221,6 +238,7 @@ class NodeGroupSettings:
     namespaces: tuple[str, ...] = ()
     repair_after_seconds: float = 300.0
     repairs_per_day: int = 3
+    join_seconds: float = 1800.0
     drain_seconds: float = 3600.0
     api_server: str = ""
     kubernetes_version: str = ""

@@ -26,14 +26,26 @@ from tests.mutation.results import Results, find_again, killed_percent, summary
 from tests.mutation.trying import Project, make_copy, record, try_all
 
 _ROOT = Path(__file__).resolve().parents[2]
-_PACKAGES = ("slices/planning", "slices/demand", "slices", "slices/suppliers", "kube")
-_OPTIONS = ("-m", "not e2e", "--hypothesis-seed=0")
+_OF_NODE_GROUPS = ("nodegroups/planning", "nodegroups", "simulators/compute")
+_PACKAGES = (
+    "slices/planning",
+    "slices/demand",
+    "slices",
+    "slices/suppliers",
+    "kube",
+    *_OF_NODE_GROUPS,
+)
+#: The simulations run in processes of their own, and are the last resort.
+_OPTIONS = ("-m", "not e2e", "--hypothesis-seed=0", "--ignore=tests/nodegroups/simulation")
 _PROJECT = Project(
     root=_ROOT,
     packages={f"provisioner/{name}": (f"tests/{name}",) for name in _PACKAGES},
     pytest_options=(*_OPTIONS, "--hypothesis-profile=mutation"),
     recording_options=(*_OPTIONS, "--hypothesis-profile=mutation-map"),
     last_resort=("-m", "tests.simulation", "--seeds", "15", "--jobs", "1"),
+    last_resorts={
+        f"provisioner/{name}": ("-m", "tests.nodegroups.simulation", "--seeds", "6") for name in _OF_NODE_GROUPS
+    },
 )
 
 

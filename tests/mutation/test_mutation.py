@@ -169,6 +169,18 @@ def test_a_constant_of_the_module_is_tried_with_all_tests_of_its_file(
     assert choose_tests(toy, mutation, tests) == [*tests.tests_of_file("shop/prices.py"), "checks"]
 
 
+def test_a_package_may_have_a_last_resort_of_its_own(toy: Project) -> None:
+    """The others have the common one."""
+    project = dataclasses.replace(
+        toy,
+        packages={"code": (), "code/inner": ()},
+        last_resort=("-m", "all"),
+        last_resorts={"code/inner": ("-m", "x")},
+    )
+    assert project.last_resort_of("code/inner/a.py") == ("-m", "x")
+    assert project.last_resort_of("code/a.py") == ("-m", "all")
+
+
 def test_the_last_resort_is_asked_where_no_test_notices(toy: Project, recorded: tuple[Path, CoverageMap]) -> None:
     """A command that fails kills what the tests leave."""
     copy, tests = recorded

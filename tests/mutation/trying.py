@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.mutation.coverage_map import CoverageMap
@@ -59,12 +59,18 @@ class Project:
     recording_options: tuple[str, ...] = ()
     #: A command that must fail where no test has; arguments of the Python interpreter.
     last_resort: tuple[str, ...] = ()
+    #: The same of single packages, in its place.
+    last_resorts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: All tests of one mutation together may take this long, and the last resort as well.
     timeout_seconds: float = 600.0
 
     def package_of(self, path: str) -> str:
         """Return the package that a file belongs to: the innermost."""
         return max((package for package in self.packages if path.startswith(f"{package}/")), key=len)
+
+    def last_resort_of(self, path: str) -> tuple[str, ...]:
+        """Return the last resort for mutations of a file."""
+        return self.last_resorts.get(self.package_of(path), self.last_resort)
 
     def mutations(self) -> list[Mutation]:
         """Return all mutations of all packages, in the order of files and lines."""
@@ -163,7 +169,7 @@ def try_one(project: Project, mutation: Mutation, tests: CoverageMap, copy: Path
     original, stat = file.read_text(encoding="utf-8"), file.stat()
     file.write_text(mutate(original, mutation), encoding="utf-8")
     try:
-        fate = _fate(project, chosen, copy)
+        fate = _fate(project, chosen, copy, project.last_resort_of(mutation.path))
     finally:
         file.write_text(original, encoding="utf-8")
         # The compiled module that the clean run left holds good again.
@@ -179,7 +185,7 @@ def choose_tests(project: Project, mutation: Mutation, tests: CoverageMap) -> li
     return [*tests.tests_of_file(mutation.path), *project.packages[project.package_of(mutation.path)]]
 
 
-def _fate(project: Project, tests: list[str], copy: Path) -> Fate:
+def _fate(project: Project, tests: list[str], copy: Path, last_resort: tuple[str, ...]) -> Fate:
     deadline = time.monotonic() + project.timeout_seconds
     # What a mutation made a property test find must not be what the next one is tried with first.
     shutil.rmtree(copy / ".hypothesis", ignore_errors=True)
@@ -189,8 +195,8 @@ def _fate(project: Project, tests: list[str], copy: Path) -> Fate:
     if tests:
         timeout = f"--timeout={_TEST_TIMEOUT_SECONDS}"
         commands.append((*_PYTEST, "-x", "--tb=no", timeout, *project.pytest_options, f"@{chosen}"))
-    if project.last_resort:
-        commands.append(project.last_resort)
+    if last_resort:
+        commands.append(last_resort)
     for command in commands:
         code = _run(command, copy, seconds=deadline - time.monotonic())
         if code is None:

@@ -198,6 +198,7 @@ def test_settings_become_what_decisions_go_by() -> None:
         "SERVED_NAMESPACES": "a,b",
         "REPAIR_AFTER": "10m",
         "REPAIRS_PER_DAY": "1",
+        "JOIN_TIMEOUT": "20m",
         "DRAIN_TIMEOUT": "5m",
         "GCE_CALLS_PER_SECOND": "7",
         "KUBERNETES_PACKAGES": "https://mirror.example.com",
@@ -214,6 +215,7 @@ def test_settings_become_what_decisions_go_by() -> None:
     assert loop.settings.namespaces == {"a", "b"}
     seconds = (loop.settings.repair_after_seconds, loop.settings.drain_seconds, loop.settings.calls_per_second)
     assert seconds == (600.0, 300.0, 7.0)
+    assert loop.settings.join_seconds == 1200.0
     assert loop.settings.repairs_per_day == 1
     assert loop.settings.startup_script == startup_script("https://mirror.example.com")
     assert loop.settings.device_plugin_version == version_of(plugin)
