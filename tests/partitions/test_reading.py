@@ -1,0 +1,160 @@
+"""Pods as JSON become demand, whatever is in them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.kube.fields import MalformedObject
+from provisioner.partitions import names
+from provisioner.partitions.demand import Pod, Server
+from provisioner.partitions.reading import parse_pod
+
+_KEY = "ipu.example.com/pod"
+_ONE = Server(host="vipu-1", port=8090, node_selector=(_KEY, "1"))
+_TWO = Server(host="vipu-2", port=8091, node_selector=(_KEY, "2"))
+_ANY = Server(host="fd00::1", port=8090)
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["", "4", names.IPUS, _KEY]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["key", "operator", "values", "name", names.IPUS, _KEY]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def _raw(*, annotations: Any = None, spec: Any = None, status: Any = None, **metadata: Any) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "namespace": "team",
+            "name": "a",
+            "uid": "uid-a",
+            "resourceVersion": "7",
+            "creationTimestamp": "2026-11-23T01:02:03Z",
+            "annotations": annotations if annotations is not None else {names.IPUS: "4"},
+            **metadata,
+        },
+        "spec": spec if spec is not None else {},
+        "status": status if status is not None else {},
+    }
+
+
+def test_everything_that_counts_is_read() -> None:
+    raw = _raw(
+        annotations={
+            names.IPUS: "8",
+            names.STATUS: names.INJECTED,
+            names.PARTITION_HOST: "fd00::1",
+            names.PARTITION_PORT: "8090",
+            names.RELEASE: "true",
+        },
+        spec={
+            "priority": 100,
+            "nodeName": "host-1",
+            "activeDeadlineSeconds": 3600,
+            "terminationGracePeriodSeconds": 5,
+            "schedulingGates": [{"name": "example.com/other"}],
+        },
+        status={"phase": "Failed", "startTime": "2026-11-23T01:03:00Z"},
+        deletionTimestamp="2026-11-23T02:00:00Z",
+    )
+    assert parse_pod(raw) == Pod(
+        namespace="team",
+        name="a",
+        uid="uid-a",
+        resource_version="7",
+        created_at=datetime(2026, 11, 23, 1, 2, 3, tzinfo=UTC),
+        size=8,
+        injected=True,
+        held_by_others=True,
+        priority=100,
+        node="host-1",
+        finished=True,
+        deletion_deadline=datetime(2026, 11, 23, 2, tzinfo=UTC),
+        released=True,
+        active_deadline_seconds=3600.0,
+        grace_seconds=5.0,
+        started_at=datetime(2026, 11, 23, 1, 3, tzinfo=UTC),
+        told_server="[fd00::1]:8090",
+    )
+
+
+def test_what_is_asked_for_wrongly_is_a_problem_and_not_an_error() -> None:
+    pod = parse_pod(_raw(annotations={names.IPUS: "3"}))
+    assert (pod.size, "power of two" in pod.problem) == (0, True)
+
+
+def test_what_a_pod_says_of_its_server_before_its_gate_is_open_is_not_believed() -> None:
+    annotations = {names.IPUS: "4", names.PARTITION_HOST: "vipu-1", names.PARTITION_PORT: "8090"}
+    pod = parse_pod(_raw(annotations=annotations, spec={"schedulingGates": [{"name": names.SCHEDULING_GATE}]}))
+    assert (pod.gated, pod.held_by_others, pod.told_server) == (True, False, "")
+
+
+def _affinity(*terms: Any) -> dict[str, Any]:
+    required = {"nodeSelectorTerms": list(terms)}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+def _term(operator: str, *values: str, key: str = _KEY) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "want"),
+    [
+        pytest.param({}, None, id="no wish allows all"),
+        pytest.param({"nodeSelector": {"other": "x"}}, None, id="another label says nothing"),
+        pytest.param({"nodeSelector": {_KEY: "1"}}, {_ONE, _ANY}, id="a selector of one server's nodes"),
+        pytest.param({"nodeSelector": {_KEY: "3"}}, {_ANY}, id="of nobody's, where all nodes reach one server"),
+        pytest.param(_affinity(_term("In", "2", "3")), {_TWO, _ANY}, id="an affinity to one of several values"),
+        pytest.param(_affinity(_term("NotIn", "2")), {_ONE, _ANY}, id="an affinity away from one"),
+        pytest.param(_affinity(_term("Exists")), None, id="any value will do"),
+        pytest.param(_affinity(_term("DoesNotExist")), {_ANY}, id="nodes without the label"),
+        pytest.param(_affinity(_term("Gt", "1")), {_TWO, _ANY}, id="numbers above another"),
+        pytest.param(_affinity(_term("Lt", "x")), {_ANY}, id="no number at all"),
+        pytest.param(_affinity(_term("In", "1"), _term("In", "2")), None, id="either of two terms is enough"),
+        pytest.param(_affinity({}), set(), id="a term without requirements matches no node"),
+        pytest.param(_affinity({"matchFields": [{"key": "metadata.name"}]}), None, id="one node by name may be any"),
+        pytest.param(
+            {"nodeSelector": {_KEY: "1"}, **_affinity(_term("In", "2"))}, {_ANY}, id="selector and affinity together"
+        ),
+    ],
+)
+def test_the_servers_that_a_pod_may_use(spec: dict[str, Any], want: set[Server] | None) -> None:
+    pod = parse_pod(_raw(spec=spec), servers=(_ONE, _TWO, _ANY))
+    assert pod.servers == (None if want is None else {server.address for server in want})
+
+
+@pytest.mark.parametrize(
+    "raw", [None, [], {}, _raw(uid=None), _raw(deletionTimestamp="soon")], ids=["null", "list", "empty", "uid", "time"]
+)
+def test_what_cannot_be_read_without_a_guess_is_refused(raw: object) -> None:
+    with pytest.raises(MalformedObject):
+        parse_pod(raw)
+
+
+_NUMBERS = ("priority", "nodeName", "activeDeadlineSeconds", "terminationGracePeriodSeconds", "nodeSelector")
+_ANNOTATIONS = (names.IPUS, names.IPU, names.PARTITION_PORT, names.STATUS)
+
+
+@given(
+    st.fixed_dictionaries(
+        {}, optional={**dict.fromkeys(_NUMBERS, _JSON), "schedulingGates": _JSON, "affinity": _JSON.map(_affinity)}
+    ),
+    st.fixed_dictionaries({}, optional=dict.fromkeys(_ANNOTATIONS, _JSON)),
+    st.fixed_dictionaries({}, optional={"phase": _JSON, "startTime": _JSON}),
+)
+def test_whatever_json_comes_a_pod_comes_out(spec: Any, annotations: Any, status: Any) -> None:
+    pod = parse_pod(_raw(annotations=annotations, spec=spec, status=status), servers=(_ONE, _TWO))
+    assert pod.size == 0 or pod.size.bit_count() == 1
+    assert pod.active_deadline_seconds is None or 0 < pod.active_deadline_seconds < 2**31
+    assert pod.servers is None or pod.servers <= {_ONE.address, _TWO.address}
