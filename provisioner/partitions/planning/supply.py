@@ -51,9 +51,11 @@ def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site,
     """Return all allocations that servers have shown, also those that cannot be read now."""
     found: dict[Site, SiteSupply] = {}
     at: dict[Site, list[Standing]] = {}
+    on: dict[str, list[Standing]] = {}
     for standing in standings.values():
         if standing.phase not in OVER:
             at.setdefault(standing.site, []).append(standing)
+            on.setdefault(standing.entry.server, []).append(standing)
     for address, view in sorted(round_.servers.items()):
         if view.reading is None:
             continue
@@ -62,10 +64,16 @@ def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site,
             for each in view.reading.partitions
             if (known := standings.get(each.id)) is None or known.entry.server != address
         ]
+        named = {allocation.name for allocation in view.reading.allocations}
+        adrift = [
+            each.partition for each in on.get(address, ()) if each.partition is not None and each.site[1] not in named
+        ]
         for allocation in view.reading.allocations:
             site = (address, allocation.name)
             own = at.get(site, ())
             theirs = [each for each in foreign if _may_be_in(each, allocation)]
+            # Where one of ours is that was recorded again may not be told either.
+            theirs += [each for each in adrift if _may_be_in(each, allocation)]
             found[site] = SiteSupply(
                 site=site,
                 total=allocation.ipus,

@@ -102,8 +102,9 @@ def _proof_of(stray: Stray) -> tuple[str, str, str] | None:
 
 
 def _entry_of(stray: Stray, pod: Pod, round_: Round) -> Entry:
+    allocation = _allocation_of(stray, round_)
     if stray.entry is not None:
-        return replace(stray.entry, server=stray.server, allocation=stray.partition.allocation, recorded_at=round_.now)
+        return replace(stray.entry, server=stray.server, allocation=allocation, recorded_at=round_.now)
     return Entry(
         id=stray.partition.id,
         namespace=pod.namespace,
@@ -111,7 +112,16 @@ def _entry_of(stray: Stray, pod: Pod, round_: Round) -> Entry:
         pod_uid=pod.uid,
         size=stray.partition.size,
         server=stray.server,
-        allocation=stray.partition.allocation,
+        allocation=allocation,
         reconfigurable=round_.settings.reconfigurable,
         recorded_at=round_.now,
     )
+
+
+def _allocation_of(stray: Stray, round_: Round) -> str:
+    """Return the allocation that a partition is in; empty where nobody can tell."""
+    reading = round_.reading(stray.server)
+    if stray.partition.allocation or reading is None:
+        return stray.partition.allocation
+    possible = [each.name for each in reading.allocations if stray.partition.cluster in ("", each.cluster)]
+    return possible[0] if len(possible) == 1 else ""
