@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from provisioner.simulators.vipu import tables
 
@@ -128,8 +128,11 @@ def _settings_of(path: str | None) -> dict[str, str]:
     return found
 
 
-def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit code."""
+def run(
+    arguments: Sequence[str], environment: Mapping[str, str], stdout: TextIO | None = None, stderr: TextIO | None = None
+) -> int:
+    """Run the command and return its exit code. Faults of the command itself are for one with a process of its own."""
+    stdout, stderr = stdout or sys.stdout, stderr or sys.stderr
     doing = ""
     try:
         options = _parser().parse_intermixed_args(list(arguments))
@@ -137,14 +140,14 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         doing = " ".join(verb) + (f" ({name})" if name else "")
         connection = _Connection(options, environment)
         if not verb:
-            sys.stdout.write(f"version: v{_VERSION}\nhost: {connection.host}:{connection.port}\n")
+            stdout.write(f"version: v{_VERSION}\nhost: {connection.host}:{connection.port}\n")
             return 0
         answer, output = _act(verb, name, options, connection)
         _play(answer.get("command"), output)
         _leave_file(verb, name, environment)
-        sys.stdout.write(output)
+        stdout.write(output)
     except _FailedError as error:
-        sys.stderr.write(f"{doing}: failed: {error}\n" if doing else f"Error: {error}\n")
+        stderr.write(f"{doing}: failed: {error}\n" if doing else f"Error: {error}\n")
         return 1
     return 0
 
@@ -243,11 +246,11 @@ def _play(fault: Mapping[str, Any] | None, output: str) -> None:
 
 
 def install(folder: Path) -> Path:
-    """Put an executable `vipu` into a folder and return its path. It runs this interpreter on this package."""
+    """Put an executable `vipu` into a folder and return its path. It runs this interpreter on this package alone."""
     package_root = Path(__file__).parents[3]
     path = folder / "vipu"
     path.write_text(
-        f"#!{sys.executable}\n"
+        f"#!{sys.executable} -IS\n"
         "import sys\n"
         f"sys.path.insert(0, {str(package_root)!r})\n"
         "from provisioner.simulators.vipu.__main__ import main\n"

@@ -1,0 +1,161 @@
+"""What the words and exit codes of the `vipu` command mean. Pure.
+
+No document shows the real texts. What is known: a success is `VERB NOUN (NAME): success` (V-IPU Administrator Guide,
+"create user"), and the server speaks gRPC, whose Go library writes errors as `rpc error: code = CODE desc = WORDS`.
+Two rules stand over the tables. A change that ended in words that nobody here knows has an unknown outcome: the server
+is read before anything is concluded. And what is not recognised never counts as a stockout. What was asked for is taken
+out of the words before they are read, so that a name of somebody's choice decides nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from provisioner.model.capacity import Failure, FailureKind
+
+_LONGEST_MESSAGE = 500
+_LONGEST_READ = 10_000
+_GAP = "…"
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+_GRPC_CODE = re.compile(r"\bcode = (\w+)")
+
+
+class Verb(Enum):
+    """What a call does, as far as it changes the meaning of its failure."""
+
+    READ = "read"
+    #: A read about one partition.
+    GET = "get"
+    CREATE = "create"
+    REMOVE = "remove"
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes something."""
+        return self in (Verb.CREATE, Verb.REMOVE)
+
+
+class _Rule(NamedTuple):
+    pattern: re.Pattern[str]
+    kind: FailureKind
+    verbs: frozenset[Verb]
+
+
+_ALL = frozenset(Verb)
+_OF_ONE = frozenset({Verb.GET, Verb.REMOVE})
+_CREATE = frozenset({Verb.CREATE})
+_CHANGES = frozenset({Verb.CREATE, Verb.REMOVE})
+
+
+def _rule(pattern: str, kind: FailureKind, verbs: frozenset[Verb] = _ALL) -> _Rule:
+    return _Rule(re.compile(pattern, re.IGNORECASE | re.DOTALL), kind, verbs)
+
+
+#: The first match wins. All are assumed, but for those of Go's and cobra's libraries, which are marked.
+_RULES: Sequence[_Rule] = (
+    # What was lost on its way may still have its effect (Go: grpc, net).
+    _rule(r"deadline exceeded|transport is closing|connection reset|\bEOF\b", FailureKind.UNKNOWN_OUTCOME),
+    # Nothing was sent (Go: net).
+    _rule(r"connection refused|no such host|network is unreachable|no route to host", FailureKind.UNAVAILABLE),
+    _rule(r"\bdial \w+\b[^\n]*\btimeout", FailureKind.UNAVAILABLE),
+    _rule(r"timed? ?out", FailureKind.UNKNOWN_OUTCOME),
+    # The command does not know what it is told to do (cobra, pflag): it has sent nothing.
+    _rule(
+        r"unknown shorthand flag|unknown flag|unknown command|required flag|invalid argument \"", FailureKind.INVALID
+    ),
+    _rule(r"accepts \d+ arg|flag needs an argument", FailureKind.INVALID),
+    _rule(r"unauthenticated|not authori[sz]ed|permission denied|access denied|access key", FailureKind.PERMISSION),
+    # Of an allocation, user or cluster that is not there somebody has to change something.
+    _rule(r"\b(allocation|cluster|user|agent)s?\b[^.]*(not found|does not exist|not exist)", FailureKind.INVALID),
+    _rule(r"\bno such (allocation|cluster|user|agent)", FailureKind.INVALID),
+    _rule(r"already exists|already in use by a partition", FailureKind.ALREADY_EXISTS, _CREATE),
+    _rule(r"partition\b[^.]*(not found|does not exist|not exist)|no such partition", FailureKind.NOT_FOUND, _OF_ONE),
+    _rule(
+        r"(not enough|insufficient|no (free|available)|not available|unable to (find|allocate)|cannot (find|allocate))"
+        r"[^.]*\b(IPU|agent|resource)s?\b|\b(IPU|resource)s?\b[^.]*\b(not (enough|available)|exhausted|unavailable)",
+        FailureKind.STOCKOUT,
+        _CREATE,
+    ),
+    _rule(r"in progress|is busy|being (created|removed|reset)|try again later", FailureKind.OPERATION_IN_THE_WAY),
+    _rule(r"power of (2|two)|invalid (partition|size|id)\b|not supported", FailureKind.INVALID, _CHANGES),
+)
+
+#: gRPC's codes, where the words say nothing that is known. Those that leave open what happened are not here.
+_CODES: Mapping[str, FailureKind] = {
+    "AlreadyExists": FailureKind.ALREADY_EXISTS,
+    "NotFound": FailureKind.NOT_FOUND,
+    "ResourceExhausted": FailureKind.STOCKOUT,
+    "InvalidArgument": FailureKind.INVALID,
+    "OutOfRange": FailureKind.INVALID,
+    "Unimplemented": FailureKind.INVALID,
+    "PermissionDenied": FailureKind.PERMISSION,
+    "Unauthenticated": FailureKind.PERMISSION,
+    "FailedPrecondition": FailureKind.OPERATION_IN_THE_WAY,
+    "Aborted": FailureKind.OPERATION_IN_THE_WAY,
+}
+#: Which verbs a kind makes sense for; else it is as good as unknown.
+_VERBS_OF: Mapping[FailureKind, frozenset[Verb]] = {
+    FailureKind.ALREADY_EXISTS: _CREATE,
+    FailureKind.STOCKOUT: _CREATE,
+    FailureKind.NOT_FOUND: _OF_ONE,
+}
+_UNSUPPORTED = re.compile(r"unknown command|code = Unimplemented", re.IGNORECASE)
+
+
+def failure_of(verb: Verb, said: str, asked: Iterable[str] = ()) -> Failure:
+    """Return the failure that the words of a command mean; `asked` are names that it was given."""
+    return Failure(kind=_kind_of(verb, without(said, asked)), message=message_of(said))
+
+
+def unfinished(verb: Verb, said: str) -> Failure:
+    """Return the failure of a command that was not heard to its end: killed, cut off, too late."""
+    kind = FailureKind.UNKNOWN_OUTCOME if verb.changes else FailureKind.UNAVAILABLE
+    return Failure(kind=kind, message=message_of(said))
+
+
+def unsent(said: str) -> Failure:
+    """Return the failure of a command that did not run, so that nothing was asked of the server."""
+    return Failure(kind=FailureKind.UNAVAILABLE, message=message_of(said))
+
+
+def is_success(said: str) -> bool:
+    """Tell whether a command that changes something says that it did."""
+    return re.search(r"\): success\b", said) is not None and re.search(r"\bfailed\b", said) is None
+
+
+def is_unsupported(said: str) -> bool:
+    """Tell whether this version of V-IPU does not have what was asked for at all."""
+    return _UNSUPPORTED.search(said) is not None
+
+
+def message_of(said: str) -> str:
+    """Return words for people: printable, in one line, of bounded length."""
+    text = " ".join(_UNPRINTABLE.sub(" ", said[:_LONGEST_READ]).split())
+    return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"
+
+
+def without(said: str, names: Iterable[str]) -> str:
+    """Return a text without names, wherever they stand by themselves."""
+    text = said[:_LONGEST_READ]
+    for name in sorted((name for name in names if name), key=len, reverse=True):
+        text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", _GAP, text)
+    return text
+
+
+def _kind_of(verb: Verb, text: str) -> FailureKind:
+    unknown = FailureKind.UNKNOWN_OUTCOME if verb.changes else FailureKind.UNAVAILABLE
+    kind = _kind_of_words(verb, text)
+    if kind is None or verb not in _VERBS_OF.get(kind, _ALL):
+        return unknown
+    return unknown if kind is FailureKind.UNKNOWN_OUTCOME else kind
+
+
+def _kind_of_words(verb: Verb, text: str) -> FailureKind | None:
+    for rule in _RULES:
+        if verb in rule.verbs and rule.pattern.search(text):
+            return rule.kind
+    code = _GRPC_CODE.search(text)
+    return None if code is None else _CODES.get(code[1])

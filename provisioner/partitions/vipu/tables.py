@@ -1,0 +1,248 @@
+"""The tables that the `vipu` command prints, read with the mistrust that an unpublished format deserves. Pure.
+
+Columns are found by the names in the header, wherever they stand and whatever others there are. The header comes
+before all rows, and after them comes a line of dashes, as in every public example; without it the table may be cut
+off. **Whatever cannot be read is an error of the whole table**: a list with a hole would be taken for the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
+
+_CELL_END = "|"
+_RULE_CHARACTERS = frozenset("-=+| ")
+_SHORTEST_RULE = "---"
+_MOST_IPUS = 65_536
+_LONGEST_SHOWN = 120
+
+#: Names that a column has, or may have in a version that nobody here has seen; in lower case.
+_PARTITION = ("partition", "partition id", "partition name")
+_CLUSTER = ("cluster", "cluster id", "cluster name")
+_ALLOCATION = ("allocation", "allocation id", "allocation name")
+_SIZE = ("size", "ipus", "num ipus")
+_STATE = ("state", "status", "partition state")
+_AGENTS = ("agents", "agent", "agent ids", "ipu-machines")
+_AGENT = ("agent", "agent id")
+_IPU = ("ipu", "ipu id")
+
+#: States as gRPC's enumeration has them begin with this (PopRun's log).
+_STATE_PREFIX = "PS_"
+_ACTIVE_STATES = frozenset({"ACTIVE"})
+#: None is confirmed: words that would say no less than that it failed.
+_ERROR_STATES = frozenset({"ERROR", "FAILED", "FAILURE", "FAULT", "FAULTY", "BROKEN"})
+
+
+class TableError(ValueError):
+    """Text that is not the table that it should be; names the line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedAllocation:
+    """A row of the list of allocations."""
+
+    name: str
+    #: Empty where it is not told.
+    cluster: str
+    #: IPU-Machines.
+    agents: tuple[str, ...]
+    #: None where it is not told.
+    ipus: int | None
+
+
+def partitions(text: str) -> tuple[Partition, ...]:
+    """Read the output of `vipu list partitions`. Raises TableError."""
+    table = _Table(text, needed={"Partition": _PARTITION, "Size": _SIZE, "State": _STATE})
+    cluster, allocation = table.column(_CLUSTER), table.column(_ALLOCATION)
+    found: dict[str, Partition] = {}
+    for row in table.rows():
+        name = row.text(table.needed["Partition"])
+        if not name or name.split() != [name]:
+            raise row.error("has no id of a partition")
+        if name in found:
+            raise row.error(f"has partition {name} a second time")
+        size, state = row.number(table.needed["Size"]), row.text(table.needed["State"])
+        if size < 1:
+            raise row.error("has no size")
+        if not state:
+            raise row.error("has no state")
+        found[name] = Partition(
+            id=name,
+            size=size,
+            state=state_of(state),
+            state_text=state,
+            cluster=row.text(cluster),
+            allocation=row.text(allocation),
+        )
+    return tuple(found.values())
+
+
+def state_of(word: str) -> PartitionState:
+    """Return what a state is good for; every word that is not known is OTHER."""
+    known = word.upper().removeprefix(_STATE_PREFIX)
+    if known in _ACTIVE_STATES:
+        return PartitionState.ACTIVE
+    return PartitionState.ERROR if known in _ERROR_STATES else PartitionState.OTHER
+
+
+def allocations(text: str) -> tuple[ListedAllocation, ...]:
+    """Read the output of `vipu list allocations`. Raises TableError.
+
+    A row that has agents and nothing else goes on with those of the row above it, as in the list of attributes.
+    """
+    table = _Table(text, needed={"Allocation": _ALLOCATION, "Agents": _AGENTS})
+    cluster, ipus = table.column(_CLUSTER), table.column(_SIZE)
+    found: dict[str, ListedAllocation] = {}
+    name = ""
+    for row in table.rows():
+        agents = tuple(row.text(table.needed["Agents"]).replace(",", " ").split())
+        named = row.text(table.needed["Allocation"])
+        if not named:
+            if not name or not agents or row.filled() != 1:
+                raise row.error("has no id of an allocation")
+            found[name] = _with_agents(found[name], agents)
+            continue
+        name = named
+        if name.split() != [name]:
+            raise row.error("has no id of an allocation")
+        if name in found:
+            raise row.error(f"has allocation {name} a second time")
+        found[name] = ListedAllocation(
+            name=name,
+            cluster=row.text(cluster),
+            agents=agents,
+            ipus=row.number(ipus) if row.text(ipus) else None,
+        )
+    return tuple(found.values())
+
+
+def _with_agents(listed: ListedAllocation, agents: tuple[str, ...]) -> ListedAllocation:
+    return ListedAllocation(name=listed.name, cluster=listed.cluster, agents=listed.agents + agents, ipus=listed.ipus)
+
+
+def ipus_of_agents(text: str) -> Mapping[str, int]:
+    """Read from the output of `vipu list ipu-attrs` how many IPUs each agent has. Raises TableError.
+
+    Cells of agent and IPU that would repeat those above them are empty.
+    """
+    table = _Table(text, needed={"Agent": _AGENT, "IPU": _IPU})
+    seen: set[tuple[str, int]] = set()
+    agent = ""
+    for row in table.rows():
+        named = row.text(table.needed["Agent"])
+        if named:
+            agent = named
+        if not row.text(table.needed["IPU"]):
+            if named or not seen:
+                raise row.error("has no IPU")
+            continue
+        if not agent:
+            raise row.error("has no agent")
+        seen.add((agent, row.number(table.needed["IPU"])))
+    counts: dict[str, int] = {}
+    for name, _ in seen:
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def with_ipus(listed: Sequence[ListedAllocation], ipus: Mapping[str, int]) -> tuple[Allocation, ...]:
+    """Return allocations with their IPUs: as told, else added up; None where an agent's number is not known."""
+    return tuple(Allocation(name=item.name, cluster=item.cluster, ipus=_total(item, ipus)) for item in listed)
+
+
+def _total(listed: ListedAllocation, ipus: Mapping[str, int]) -> int | None:
+    if listed.ipus is not None:
+        return listed.ipus
+    if not all(agent in ipus for agent in listed.agents):
+        return None
+    return sum(ipus[agent] for agent in set(listed.agents))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    number_of_line: int
+    line: str
+    cells: tuple[str, ...]
+
+    def text(self, column: int | None) -> str:
+        """Return a cell; empty where there is no such column."""
+        return "" if column is None else self.cells[column]
+
+    def number(self, column: int | None) -> int:
+        """Return a cell that has a number."""
+        text = self.text(column)
+        if not (text.isascii() and text.isdecimal()) or len(text) > len(str(_MOST_IPUS)) or int(text) > _MOST_IPUS:
+            raise self.error(f"has {text[:_LONGEST_SHOWN]!r} where a number should be")
+        return int(text)
+
+    def filled(self) -> int:
+        """Return how many cells are not empty."""
+        return sum(1 for cell in self.cells if cell)
+
+    def error(self, problem: str) -> TableError:
+        """Return the error that names this line."""
+        return TableError(f"line {self.number_of_line} {problem}: {self.line[:_LONGEST_SHOWN]!r}")
+
+
+class _Table:
+    """A header, and the rows after it."""
+
+    def __init__(self, text: str, *, needed: Mapping[str, Sequence[str]]) -> None:
+        self._lines = [(number, line.rstrip()) for number, line in enumerate(text.splitlines(), start=1)]
+        index = self._find_header()
+        number, line = self._lines[index]
+        #: The lines are framed, so that they begin and end with what ends cells.
+        self._framed = line.lstrip().startswith(_CELL_END) and line.endswith(_CELL_END)
+        self._rest = self._lines[index + 1 :]
+        self._header = self._row(number, line)
+        self._names = [" ".join(cell.lower().split()) for cell in self._header.cells]
+        #: Where the columns are without which the table is of no use, by the name that an error has for them.
+        self.needed: dict[str, int] = {}
+        for name, names in needed.items():
+            column = self.column(names)
+            if column is None:
+                raise self._header.error(f"is no header with a column {name}")
+            self.needed[name] = column
+
+    def column(self, names: Sequence[str]) -> int | None:
+        """Return where the column is that has one of these names; None: there is none."""
+        found = [index for index, name in enumerate(self._names) if name in names]
+        if len(found) > 1:
+            raise self._header.error(f"has two columns {names[0]}")
+        return found[0] if found else None
+
+    def rows(self) -> Iterator[_Row]:
+        """Return what is between the header and the closing line."""
+        ended = False
+        for number, line in self._rest:
+            if not line:
+                continue
+            ended = _is_rule(line)
+            if ended:
+                continue
+            row = self._row(number, line)
+            if len(row.cells) != len(self._names):
+                raise row.error(f"has {len(row.cells)} cells, and the header {len(self._names)}")
+            yield row
+        if not ended:
+            raise TableError("the table has no line at its end: it may be cut off")
+
+    def _find_header(self) -> int:
+        for index, (_, line) in enumerate(self._lines):
+            # Words before the table, such as a warning, are none of its lines.
+            if _CELL_END in line and not _is_rule(line):
+                return index
+        shown = next((line for _, line in self._lines if line), "")
+        raise TableError(f"there is no table, but {shown[:_LONGEST_SHOWN]!r}" if shown else "there is no output")
+
+    def _row(self, number: int, line: str) -> _Row:
+        inner = line
+        if self._framed:
+            inner = line.lstrip().removeprefix(_CELL_END).removesuffix(_CELL_END)
+        return _Row(number, line, tuple(cell.strip() for cell in inner.split(_CELL_END)))
+
+
+def _is_rule(line: str) -> bool:
+    return _SHORTEST_RULE in line and _RULE_CHARACTERS.issuperset(line)

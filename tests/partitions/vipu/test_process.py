@@ -1,0 +1,93 @@
+"""Programs that are run within bounds."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from provisioner.partitions.vipu.process import Bounds, Ended, Runner, StartError
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def _run(runner: Runner, folder: Path, script: str, bounds: Bounds | None = None) -> Ended:
+    return runner.run(["/bin/sh", "-c", script], {"WORD": "from us"}, folder, bounds or Bounds(seconds=60))
+
+
+def test_exit_code_and_output_are_those_of_the_program(tmp_path: Path) -> None:
+    ended = _run(Runner(), tmp_path, 'pwd; echo "$WORD" >&2; cat; exit 3')
+    assert ended == Ended(code=3, stdout=f"{tmp_path}\n", stderr="from us\n")
+
+
+def test_output_that_is_no_text_is_kept_as_far_as_it_is_one(tmp_path: Path) -> None:
+    assert _run(Runner(), tmp_path, r"printf 'a\377b'").stdout == "a\ufffdb"
+
+
+def test_a_lot_of_output_on_both_streams_is_read_to_its_end(tmp_path: Path) -> None:
+    script = f"{sys.executable} -IS -c \"import sys; [f.write('x' * 300000) for f in (sys.stdout, sys.stderr)]\""
+    ended = _run(Runner(), tmp_path, script)
+    assert (ended.code, len(ended.stdout), len(ended.stderr)) == (0, 300_000, 300_000)
+
+
+def test_too_much_output_ends_the_program(tmp_path: Path) -> None:
+    ended = _run(Runner(), tmp_path, "while :; do echo xxxxxxxxxxxxxxxx; done", Bounds(seconds=60, bytes=1000))
+    assert (ended.code, ended.cause, len(ended.stdout)) == (None, "it wrote too much", 1000)
+
+
+def test_a_child_that_outlives_the_program_is_killed_and_holds_nothing_up(tmp_path: Path) -> None:
+    ended = _run(Runner(), tmp_path, "sleep 3600 & echo $!")
+    assert ended.code == 0
+    wait_for(lambda: _is_over(int(ended.stdout)), what="the end of the child")
+
+
+def test_a_program_that_closes_its_output_is_waited_for(tmp_path: Path) -> None:
+    assert _run(Runner(), tmp_path, "exec >&- 2>&-; sleep 0.05; exit 4").code == 4
+
+
+def test_a_program_that_a_signal_ends_has_no_exit_code(tmp_path: Path) -> None:
+    ended = _run(Runner(), tmp_path, "echo half; kill -TERM $$")
+    assert ended == Ended(code=None, stdout="half\n", stderr="", cause="it was killed by SIGTERM")
+
+
+def test_at_the_end_of_its_time_a_program_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    now = [0.0]
+    runner = Runner(monotonic=lambda: now[0])
+    found: list[Ended] = []
+    script = "trap '' TERM INT; sleep 3600 & echo $! > child; echo said; wait"
+    thread = threading.Thread(target=lambda: found.append(_run(runner, tmp_path, script, Bounds(seconds=10))))
+    thread.start()
+    child = int(wait_for(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text(), what="a child"))
+    now[0] = 10.0
+    thread.join()
+    assert (found[0].code, found[0].cause) == (None, "it took too long")
+    wait_for(lambda: _is_over(child), what="the end of the child")
+
+
+def test_closing_kills_what_runs_and_runs_nothing_more(tmp_path: Path) -> None:
+    runner = Runner()
+    found: list[Ended] = []
+    thread = threading.Thread(target=lambda: found.append(_run(runner, tmp_path, "touch here; sleep 3600")))
+    thread.start()
+    wait_for((tmp_path / "here").exists, what="the program")
+    runner.close()
+    thread.join()
+    assert found[0].cause == "it was killed by SIGKILL"
+    with pytest.raises(StartError, match="this process is ending"):
+        _run(runner, tmp_path, "true")
+
+
+def test_a_program_that_is_not_there_does_not_run(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="cannot run nothing-of-that-name: No such file or directory"):
+        Runner().run(["nothing-of-that-name"], {}, tmp_path, Bounds(seconds=1))
+
+
+def _is_over(pid: int) -> bool:
+    """Tell whether a process is gone, or only waits to be noticed by whoever inherited it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
