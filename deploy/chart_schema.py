@@ -15,7 +15,7 @@ from typing import Any
 
 from provisioner.model import bounds, choices
 from provisioner.model.capacity import CapacityKind
-from provisioner.settings import Option, forms, prices
+from provisioner.settings import Option, forms, images, prices
 from provisioner.tpu.catalogue import ACCELERATORS
 
 Property = dict[str, Any]
@@ -145,7 +145,7 @@ _FORMS: Mapping[Callable[[str], Any], Property] = {
     forms.go_bool: {"enum": [True, False, *_TRUTH, ""]},
     forms.go_duration_seconds: _duration(_DURATION),
     forms.parse_networks: _at_most(bounds.NETWORKS, _text(_list(_NETWORK))),
-    forms.provider: {"enum": ["gke", ""]},
+    forms.provider: {"enum": [forms.GKE, forms.GCE, ""]},
     # YAML takes a bare on or off for a truth value.
     forms.auto_upgrade: {"enum": ["auto", "on", "off", True, False, *_TRUTH, ""]},
     forms.placement: {"enum": ["none", "compact", ""]},
@@ -153,6 +153,7 @@ _FORMS: Mapping[Callable[[str], Any], Property] = {
     forms.label: _text(rf"(?:(?:{forms.LABEL_KEY.pattern})={forms.LABEL_VALUE.pattern})?"),
     choices.parse_zones: _at_most(bounds.ZONES, _text(_list(_ZONE))),
     prices.parse_prices: _text(_list(_PRICE)),
+    images.parse_images: _text(_list(rf"(?:{_ACCELERATOR}|\*)\s*=\s*{images.IMAGE.pattern}")),
     choices.parse_choices: _at_most(bounds.CHOICES, _text(_list(_CHOICE))),
 }
 #: Options whose form says less, or other things, than the controller holds them to.

@@ -22,6 +22,7 @@ _ABOUT = {
     Group.CAPACITY: "What is bought, where, and in which order. See [capacity.md](capacity.md).",
     Group.LIMITS: "What may be spent, and what a workload may name. See [capacity.md](capacity.md#limits).",
     Group.NODES: "What the nodes of all pools have.",
+    Group.COMPUTE_ENGINE: "Read with `PROVIDER=gce` alone. See [compute-engine.md](compute-engine.md).",
     Group.TUNING: "How soon pools are deleted and replaced, and how much is done at once.",
     Group.WEBHOOK: "Read by `tpu-provisioner webhook` alone. See [webhook.md](webhook.md).",
     Group.NODE_GROUPS: "Read by `tpu-provisioner nodegroups`, which reads no others.",

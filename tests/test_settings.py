@@ -86,6 +86,12 @@ def test_defaults_are_pinned() -> None:
         "auto_upgrade": None,
         "node_oauth_scopes": ("https://www.googleapis.com/auth/cloud-platform",),
         "single_host_placement": False,
+        "provider": "gke",
+        "node_group_namespace": "tpu-provisioner-system",
+        "node_images": (),
+        "node_disk_gb": None,
+        "node_subnetwork": "default",
+        "capacity_wait_seconds": 600.0,
         "assume_same_cluster": False,
         "own_namespace": "tpu-provisioner-system",
         "own_name": "",
@@ -125,6 +131,41 @@ def test_what_the_environment_leaves_out_is_inferred() -> None:
     assert (read.project_id, read.cluster) == ("own-project", "inferred-cluster")
 
 
+_ON_GCE = {
+    "PROVIDER": "gce",
+    "GCP_PROJECT_ID": "a-project",
+    "GCP_ZONE": "us-east5-a",
+    "NODE_GROUP_IMAGES": "*=projects/p/global/images/i",
+}
+
+
+def test_a_cluster_without_gke_needs_neither_name_nor_location() -> None:
+    """Its region is that of the zone; what GKE's metadata server would say of a cluster is not asked of it."""
+    read = read_settings(_ON_GCE)
+    assert (read.on_gce, read.cluster, read.cluster_location) == (True, "kubernetes", "us-east5")
+    without_zone = {name: value for name, value in _ON_GCE.items() if name != "GCP_ZONE"}
+    assert read_settings(without_zone, inferred={"GCP_ZONE": "us-east1-d"}).cluster_location == "us-east1"
+    named = read_settings({**_ON_GCE, "GCP_CLUSTER": "mine", "GCP_CLUSTER_LOCATION": "us-east5"})
+    assert named.cluster == "mine"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"NODE_GROUP_IMAGES": ""}, "NODE_GROUP_IMAGES is not set"),
+        ({"GCP_NODE_SECONDARY_DISK": "d"}, "GCP_NODE_SECONDARY_DISK is set, and TPUNodeGroups cannot have it"),
+        ({"GCP_NODE_ADDITIONAL_NETWORKS": "a:b"}, "GCP_NODE_ADDITIONAL_NETWORKS is set"),
+        ({"GCP_NODE_CONFIDENTIAL_STORAGE": "true"}, "GCP_NODE_CONFIDENTIAL_STORAGE is set"),
+        ({"GCP_NODE_BOOT_DISK_KMS_KEY": "k"}, "GCP_NODE_BOOT_DISK_KMS_KEY is set"),
+        ({"ZONES": "us-east1-d"}, "ZONES='us-east1-d' is not in"),
+    ],
+)
+def test_what_no_node_group_can_have_is_refused(changes: dict[str, str], words: str) -> None:
+    """Machines would go without it, unseen."""
+    with pytest.raises(SettingsError, match=words):
+        read_settings({**_ON_GCE, **changes})
+
+
 @pytest.mark.parametrize(
     ("variable", "text", "field", "want"),
     [
@@ -150,6 +191,25 @@ def test_what_the_environment_leaves_out_is_inferred() -> None:
         ("GCP_FORCE_ON_DEMAND", "true", "force_on_demand", True),
         ("NODEPOOL_DELETION_DELAY", "1m30s", "deletion_delay_seconds", 90.0),
         ("PROVIDER", "gke", "cluster", "a-cluster"),
+        ("PROVIDER", "GKE", "provider", "gke"),
+        ("NODE_GROUP_NAMESPACE", "slices", "node_group_namespace", "slices"),
+        (
+            "NODE_GROUP_IMAGES",
+            "tpu-v6e-slice=projects/p/global/images/family/six, *=https://x/compute/v1/projects/p/global/images/i",
+            "node_images",
+            (
+                ("tpu-v6e-slice", "projects/p/global/images/family/six"),
+                ("*", "https://x/compute/v1/projects/p/global/images/i"),
+            ),
+        ),
+        ("NODE_GROUP_DISK_GB", "200", "node_disk_gb", 200),
+        (
+            "NODE_GROUP_SUBNETWORK",
+            "projects/host/regions/us-central2/subnetworks/tpus",
+            "node_subnetwork",
+            "projects/host/regions/us-central2/subnetworks/tpus",
+        ),
+        ("NODE_GROUP_CAPACITY_WAIT", "30m", "capacity_wait_seconds", 1800.0),
         ("GKE_ENDPOINT", "http://127.0.0.1:8085/", "gke_endpoint", "http://127.0.0.1:8085"),
         ("GKE_ENDPOINT", "http://localhost:8085", "gke_endpoint", "http://localhost:8085"),
         ("GKE_ENDPOINT", "http://[::1]:8085", "gke_endpoint", "http://[::1]:8085"),
@@ -258,7 +318,13 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
         ("NODEPOOL_AUTO_UPGRADE", "maybe", "is not one of auto, on, off"),
         ("GCP_NODE_OAUTH_SCOPES", "cloud-platform", "which is not an OAuth scope such as https://www.googleapis.com"),
         ("PROVIDER", "mock", "GKE_ENDPOINT=http://127.0.0.1:8085"),
-        ("PROVIDER", "aws", "is not one of gke"),
+        ("PROVIDER", "aws", "is not one of gke, gce"),
+        ("NODE_GROUP_IMAGES", "v6e", "is not of the form"),
+        ("NODE_GROUP_IMAGES", "*=projects/p/global/images/i, *=projects/p/global/images/j", "names '*' twice"),
+        ("NODE_GROUP_IMAGES", "tpu-v9=projects/p/global/images/i", "cannot be used"),
+        ("NODE_GROUP_IMAGES", "*=an image", "is not an image"),
+        ("NODE_GROUP_SUBNETWORK", "a b", "is not the name or the path of a subnetwork"),
+        ("NODE_GROUP_DISK_GB", "5", "10"),
         ("POD_RESOURCE_TYPE", "nvidia.com/gpu", "is not one of google.com/tpu"),
         ("GCP_ZONE", "us-central2", "is a region; set a zone in it, such as us-central2-b"),
         ("GCP_ZONE", "us-east5-a", "is not in GCP_CLUSTER_LOCATION='us-central2'"),

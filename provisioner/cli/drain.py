@@ -35,9 +35,8 @@ from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.ownership import is_ours
 from provisioner.slices.planning.plan import PoolState
 from provisioner.slices.supplier import IdentityCheck, PoolRules
+from provisioner.slices.suppliers.choice import choose
 from provisioner.slices.suppliers.gke.decorators import RetryingGke
-from provisioner.slices.suppliers.gke.identity_check import ClusterProof
-from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.workloads import live
 
 _LOOK_SECONDS = 10.0
@@ -93,20 +92,15 @@ def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float) -> i
         return refuse(str(error))
     # What it finds it prints; the log is for what nobody expects.
     logs.configure("error", stream=sys.stderr)
-    gke, clock, changed = RetryingGke(start.gke), _now, threading.Event()
+    clock, changed = _now, threading.Event()
+    chosen = choose(start.settings, start.api, RetryingGke(start.gke) if start.gke is not None else None, clock)
     watches = make_watches(start.api, start.settings, changed.set)
     look = Look(
         settings=start.settings,
         api=start.api,
         watches=watches,
-        pools=PoolList(supplier=GkeSupplier(gke=gke, clock=clock), clock=clock),
-        identity=ClusterProof(
-            gke=gke,
-            api=start.api,
-            trusted_ca_pem=start.api.ca_certificates_pem(),
-            assume=start.settings.assume_same_cluster,
-            clock=clock,
-        ),
+        pools=PoolList(supplier=chosen.supplier, clock=clock),
+        identity=chosen.identity,
         clock=clock,
     )
     for watch in watches.named().values():
@@ -139,7 +133,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Looks at the cluster and at GKE, as the controller does."""
+    """Looks at the cluster and its node pools, as the controller does."""
 
     settings: Settings
     api: kube.Api

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,8 +21,11 @@ from provisioner.cli.frame import Command
 from provisioner.cli.manifests import ManifestFiles, Manifests, manifest_options
 from provisioner.cli.plansettings import PlanSettings, SettingsSource, settings_options
 from provisioner.model.capacity import NodePoolRequest, PoolName
+from provisioner.settings import Settings
 from provisioner.slices.offline.forecast import Forecast, PlannedPool, forecast
-from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from provisioner.slices.suppliers.nodegroup.supplier import place_of
+from provisioner.slices.suppliers.nodegroup.translate import group_document
+from provisioner.slices.suppliers.rules import rules_of
 
 _UNKNOWN = "*"
 #: Labels that follow from a UID.
@@ -75,7 +78,9 @@ def command(
         return _fail(f"{source.file}: cannot be read: {error.strerror or error}")
     except settings.SettingsError as error:
         return _fail(str(error))
-    found = forecast(manifests.documents, effective.settings, GKE_RULES, default_namespace=namespace)
+    found = forecast(
+        manifests.documents, effective.settings, rules_of(effective.settings.provider), default_namespace=namespace
+    )
     result = _Result(manifests, effective, found)
     try:
         if form in (None, _WIDE):
@@ -189,7 +194,7 @@ def _wrapped(text: str, part: str) -> list[str]:
 
 
 def _details(pools: Sequence[PlannedPool], *, wide: bool) -> Iterator[str]:
-    """Yield what does not fit the table: choices of capacity, and on request all that is asked of GKE."""
+    """Yield what does not fit the table: choices of capacity, and on request all that is asked for."""
     pool = pools[0]
     request = _shown_request(pool)
     yield f"    {'name' if len(pools) == 1 else 'names'}: {', '.join(dict.fromkeys(map(_name_of, pools)))}"
@@ -222,11 +227,8 @@ def _shown_request(pool: PlannedPool) -> NodePoolRequest:
 
 
 def _data(result: _Result) -> dict[str, Any]:
-    # Google's library takes a quarter of a second: only where its messages are shown.
-    from provisioner.slices.suppliers.gke.translate import create_request_json  # noqa: PLC0415
-
     effective, found = result.effective.settings, result.found
-    cluster = effective.cluster_name.path
+    request_json = _request_json_of(effective)
     counts = Counter(pool.slice_.workload.kind.value for pool in found.pools)
     return {
         "nodePools": [
@@ -249,7 +251,7 @@ def _data(result: _Result) -> dict[str, Any]:
                     {"choice": str(option.choice), "possible": not option.problem, "problem": option.problem}
                     for option in pool.options
                 ],
-                "request": create_request_json(cluster, _shown_request(pool)),
+                "request": request_json(_shown_request(pool)),
             }
             for pool in found.pools
         ],
@@ -278,6 +280,18 @@ def _data(result: _Result) -> dict[str, Any]:
         },
         "exitCode": int(result.exit_code),
     }
+
+
+def _request_json_of(effective: Settings) -> Callable[[NodePoolRequest], dict[str, Any]]:
+    """Return what writes down what a create sends."""
+    if effective.on_gce:
+        place = place_of(effective)
+        return lambda request: group_document(request, place)
+    # Google's library takes a quarter of a second: only where its messages are shown.
+    from provisioner.slices.suppliers.gke.translate import create_request_json  # noqa: PLC0415
+
+    cluster = effective.cluster_name.path
+    return lambda request: create_request_json(cluster, request)
 
 
 def _for_programs(result: _Result, form: str) -> None:

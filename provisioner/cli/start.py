@@ -1,4 +1,4 @@
-"""What commands need that talk to the cluster and to GKE: settings, kubeconfig and credentials, found to be usable."""
+"""What commands need that talk to the cluster and to GKE, if there is one: settings, kubeconfig and credentials."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Start:
 
     settings: settings.Settings
     api: kube.KubeApi
-    gke: GkeClient
+    #: None where capacity does not come from GKE.
+    gke: GkeClient | None
     #: The settings that were not set and are taken from where this runs, by variable.
     inferred: Mapping[str, str] = field(default_factory=dict)
 
@@ -45,7 +46,7 @@ class Attempt:
 
     settings: settings.Settings | None
     api: kube.KubeApi | None
-    #: Only where the settings and the credentials are right.
+    #: Only where the settings and the credentials are right, and capacity comes from GKE.
     gke: GkeClient | None
     settings_problems: tuple[str, ...] = ()
     kubeconfig_problem: str = ""
@@ -66,7 +67,7 @@ def prepare(kubeconfig: str | None, environment: Mapping[str, str], *, problems:
     """
     tried = attempt(kubeconfig, environment)
     found = (*tried.problems, *problems)
-    if found or tried.settings is None or tried.api is None or tried.gke is None:
+    if found or tried.settings is None or tried.api is None:
         raise settings.SettingsError(found)
     return Start(settings=tried.settings, api=tried.api, gke=tried.gke, inferred=tried.inferred)
 
@@ -85,12 +86,13 @@ def attempt(kubeconfig: str | None, environment: Mapping[str, str]) -> Attempt:
         api = kube.connect(kubeconfig)
     except kube.KubeconfigError as error:
         kubeconfig_problem = str(error)
-    if not environment.get("GKE_ENDPOINT"):
+    on_gke = effective is None or not effective.on_gce
+    if on_gke and not environment.get("GKE_ENDPOINT"):
         try:
             credentials = default_credentials()
         except GkeError as error:
             credentials_problem = str(error)
-    if effective is not None and not credentials_problem:
+    if effective is not None and on_gke and not credentials_problem:
         gke = GkeClient(
             effective.cluster_name,
             endpoint=effective.gke_endpoint or None,

@@ -8,7 +8,7 @@ from provisioner import constants
 from provisioner.model.capacity import Network, Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.cluster import ClusterName
-from provisioner.settings.forms import SCOPE_PREFIX
+from provisioner.settings.forms import GCE, GKE, SCOPE_PREFIX
 from provisioner.settings.prices import Prices
 
 
@@ -41,6 +41,13 @@ class Settings:
     replace_stuck_slices: bool = False
     concurrency: int = 16
     max_pods_per_node: int = 15
+    provider: str = GKE
+    node_group_namespace: str = constants.DEFAULT_NAMESPACE
+    node_images: tuple[tuple[str, str], ...] = ()
+    #: None: that of the image.
+    node_disk_gb: int | None = None
+    node_subnetwork: str = "default"
+    capacity_wait_seconds: float = 600.0
     gke_endpoint: str = ""
     serve_jobs: bool = False
     namespaces: tuple[str, ...] = ()
@@ -69,6 +76,11 @@ class Settings:
     own_namespace: str = constants.DEFAULT_NAMESPACE
     own_name: str = ""
     log_level: str = "info"
+
+    @property
+    def on_gce(self) -> bool:
+        """Whether capacity comes from TPUNodeGroups, and not from GKE."""
+        return self.provider == GCE
 
     @property
     def cluster_name(self) -> ClusterName:

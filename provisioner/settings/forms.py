@@ -160,6 +160,12 @@ def choice(*values: str) -> Callable[[str], str]:
     return read
 
 
+#: Who supplies the capacity: GKE's node pools, or TPUNodeGroups on clusters that run on Compute Engine without GKE.
+GKE, GCE = "gke", "gce"
+#: Its name, or a path to it.
+SUBNETWORK = re.compile(r"[A-Za-z0-9:/._~-]{1,500}")
+
+
 def provider(text: str) -> str:
     """Read who supplies the capacity."""
     if text.lower() == "mock":
@@ -167,7 +173,7 @@ def provider(text: str) -> str:
             "requests the mock provider, which is not supported any more: run `tpu-provisioner simulator` and set "
             "GKE_ENDPOINT=http://127.0.0.1:8085"
         )
-    return choice("gke")(text)
+    return choice(GKE, GCE)(text)
 
 
 #: Scheme, host and port alone: a path, a query or user information is not matched.

@@ -14,7 +14,7 @@ from typing import Any
 
 from provisioner import constants
 from provisioner.model import choices
-from provisioner.settings import forms, prices
+from provisioner.settings import forms, images, prices
 
 _MAX_PODS = 256
 MOST_CONCURRENCY = 64
@@ -28,6 +28,7 @@ class Group(Enum):
     CAPACITY = "Capacity"
     LIMITS = "Limits"
     NODES = "Nodes"
+    COMPUTE_ENGINE = "Clusters on Compute Engine without GKE"
     TUNING = "Tuning"
     ENVIRONMENT = "The provisioner's own environment"
     WEBHOOK = "The webhook server"
@@ -263,11 +264,54 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         variable="PROVIDER",
-        field="",
+        field="provider",
         group=Group.ENVIRONMENT,
         read=forms.provider,
-        default="gke",
-        description="The supplier of capacity; only gke.",
+        default=forms.GKE,
+        description="Who supplies the capacity: gke creates GKE node pools; gce creates TPUNodeGroups, on clusters "
+        "that run on Compute Engine without GKE (docs/compute-engine.md).",
+    ),
+    Option(
+        variable="NODE_GROUP_NAMESPACE",
+        field="node_group_namespace",
+        group=Group.COMPUTE_ENGINE,
+        read=forms.matching(forms.NAMESPACE, "a namespace name"),
+        default=constants.DEFAULT_NAMESPACE,
+        description="The namespace of the TPUNodeGroups. Those of others may be in it; their names are taken.",
+    ),
+    Option(
+        variable="NODE_GROUP_IMAGES",
+        field="node_images",
+        group=Group.COMPUTE_ENGINE,
+        read=images.parse_images,
+        default="",
+        description='Boot images by accelerator, "tpu-v6e-slice=projects/p/global/images/a, '
+        'tpu7x=projects/p/global/images/b"; * is every other accelerator. Required with PROVIDER=gce.',
+    ),
+    Option(
+        variable="NODE_GROUP_DISK_GB",
+        field="node_disk_gb",
+        group=Group.COMPUTE_ENGINE,
+        read=forms.whole_number(10, 65_536),
+        default="",
+        description="The size of boot disks in GB. Empty: that of the image.",
+    ),
+    Option(
+        variable="NODE_GROUP_SUBNETWORK",
+        field="node_subnetwork",
+        group=Group.COMPUTE_ENGINE,
+        read=forms.matching(forms.SUBNETWORK, "the name or the path of a subnetwork"),
+        default="default",
+        description="The subnetwork of the machines, by its name or, of a shared network, its path.",
+    ),
+    Option(
+        variable="NODE_GROUP_CAPACITY_WAIT",
+        field="capacity_wait_seconds",
+        group=Group.COMPUTE_ENGINE,
+        read=forms.go_duration_seconds,
+        default="10m",
+        description="A TPUNodeGroup that has got no machines for this time counts as out of stock: it is deleted, and "
+        "the next choice of CAPACITY and ZONES is tried. Flex-start capacity is waited for without end.",
     ),
     Option(
         variable="GKE_ENDPOINT",

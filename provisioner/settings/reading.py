@@ -6,11 +6,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from provisioner.settings.effective import Settings
-from provisioner.settings.forms import LONGEST_RUN_SECONDS, SHORTEST_RUN_SECONDS, SecretValueError, region_of
+from provisioner.settings.forms import (
+    GCE,
+    GKE,
+    LONGEST_RUN_SECONDS,
+    SHORTEST_RUN_SECONDS,
+    SecretValueError,
+    region_of,
+)
 from provisioner.settings.options import OPTIONS, Option
 
 #: Of these OAuth scopes a node needs one to pull private images.
 _PULLING_SCOPES = ("/cloud-platform", "/devstorage.read_only", "/devstorage.read_write", "/devstorage.full_control")
+#: What is not told of clusters without GKE: kubeadm's own name for them.
+_CLUSTER_ON_GCE = "kubernetes"
+#: What machines would go without, unseen.
+_ON_GKE_ALONE = (
+    "node_secondary_disk",
+    "node_additional_networks",
+    "node_confidential_storage",
+    "node_boot_disk_kms_key",
+)
 
 
 class SettingsError(ValueError):
@@ -59,11 +75,35 @@ def read_settings(environment: Mapping[str, str], *, inferred: Mapping[str, str]
 
     Raises SettingsError with every problem at once.
     """
+    inferred = {**(inferred or {}), **_of_gce(environment, inferred or {})}
     values, problems = read_options(OPTIONS, environment, inferred=inferred)
     problems += _contradictions(values)
+    problems += _impossible_on_gce(values)
     if problems:
         raise SettingsError(problems)
     return Settings(**values)
+
+
+def _of_gce(environment: Mapping[str, str], inferred: Mapping[str, str]) -> dict[str, str]:
+    """Return what only GKE's clusters have, for a cluster without GKE: a place, and a name for logs and metrics."""
+    if environment.get("PROVIDER", "").strip().lower() != GCE:
+        return {}
+    zone = environment.get("GCP_ZONE", "").strip() or inferred.get("GCP_ZONE", "")
+    return {"GCP_CLUSTER": _CLUSTER_ON_GCE, **({"GCP_CLUSTER_LOCATION": region_of(zone)} if zone else {})}
+
+
+def _impossible_on_gce(values: Mapping[str, Any]) -> list[str]:
+    if values.get("provider") != GCE:
+        return []
+    variables = {option.field: option.variable for option in OPTIONS}
+    problems = [
+        f"{variables[field]} is set, and TPUNodeGroups cannot have it: unset it, or set PROVIDER={GKE}."
+        for field in _ON_GKE_ALONE
+        if values.get(field)
+    ]
+    if not values.get("node_images"):
+        problems.append(f"{variables['node_images']} is not set, and PROVIDER={GCE} needs the boot images of machines.")
+    return problems
 
 
 def _contradictions(values: Mapping[str, Any]) -> list[str]:

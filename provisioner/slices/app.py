@@ -28,10 +28,9 @@ from provisioner.slices.meter import Meter
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, make_watches
 from provisioner.slices.report import Reporter
+from provisioner.slices.suppliers.choice import choose
 from provisioner.slices.suppliers.gke.decorators import InstrumentedGke, RetryingGke
-from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.protocol import Gke
-from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.slices.tracing import make_tracing
 
 _log = structlog.get_logger(__name__)
@@ -45,18 +44,18 @@ def build(
     settings: Settings,
     addresses: Addresses,
     api: kube.KubeApi,
-    client: Gke,
+    client: Gke | None,
     *,
     exit_process: Callable[[int], object] = os._exit,
     lease_clock: Callable[[], float] = kube.boot_clock,
 ) -> Controller[Loop, Actor]:
     """Put the parts together; raise ServerError where an address cannot be read.
 
-    A process that loses its lease ends by `exit_process` from the elector's own thread, whatever hangs: a round, a
-    call, the API server. Somebody else may lead already, and Kubernetes starts it again as a follower.
+    The client is None where capacity does not come from GKE. A process that loses its lease ends by `exit_process` from
+    the elector's own thread, whatever hangs: a round, a call, the API server. Somebody else may lead already, and
+    Kubernetes starts it again as a follower.
     """
     metrics = Metrics(version=provisioner.__version__)
-    gke = RetryingGke(InstrumentedGke(client, metrics))
     identity = settings.own_name or f"{socket.gethostname()}-{os.getpid()}"
     wake, stopping = Wake(), threading.Event()
     recorder = kube.EventRecorder(api, instance=identity)
@@ -75,9 +74,10 @@ def build(
     )
     watches = make_watches(api, settings, wake.set)
     clock = FollowedClock()
-    supplier = GkeSupplier(gke=gke, clock=clock)
+    gke = RetryingGke(InstrumentedGke(client, metrics)) if client is not None else None
+    chosen = choose(settings, api, gke, clock)
     actor = Actor(
-        supplier=supplier,
+        supplier=chosen.supplier,
         api=api,
         gate=make_gate(api, clock, keep_suspended=settings.keep_suspended),
         clock=clock,
@@ -104,17 +104,16 @@ def build(
     loop = Loop(
         settings=settings,
         watches=watches,
-        pools=PoolList(supplier=supplier, clock=clock),
-        identity=ClusterProof(
-            gke=gke,
-            api=api,
-            trusted_ca_pem=api.ca_certificates_pem(),
-            assume=settings.assume_same_cluster,
-            auto_upgrade=settings.auto_upgrade,
-            clock=clock,
-        ),
+        pools=PoolList(supplier=chosen.supplier, clock=clock),
+        identity=chosen.identity,
         actor=actor,
-        reporter=Reporter(recorder=recorder, metrics=metrics, journal=board.journal, clock=clock),
+        reporter=Reporter(
+            recorder=recorder,
+            metrics=metrics,
+            journal=board.journal,
+            clock=clock,
+            supplier_name=chosen.supplier.rules.supplier_name,
+        ),
         metrics=metrics,
         board=board,
         tracing=tracing,
@@ -157,7 +156,7 @@ def make_gate(api: kube.Api, clock: Callable[[], datetime], *, keep_suspended: b
     return Gate(api=api, clock=clock, keep_suspended=keep_suspended, for_each=for_each)
 
 
-def run(settings: Settings, addresses: Addresses, api: kube.KubeApi, client: Gke) -> int:
+def run(settings: Settings, addresses: Addresses, api: kube.KubeApi, client: Gke | None) -> int:
     """Run the controller until SIGTERM or SIGINT; return the exit code.
 
     Raises ServerError where an address cannot be served.
@@ -166,9 +165,15 @@ def run(settings: Settings, addresses: Addresses, api: kube.KubeApi, client: Gke
         api,
         cluster=str(settings.cluster_name),
         zone=settings.zone,
-        gke=settings.gke_endpoint or "Google",
+        **_where(settings),
         leader_election=addresses.leader_elect,
     )
+
+
+def _where(settings: Settings) -> dict[str, str]:
+    if settings.on_gce:
+        return {"node_groups": settings.node_group_namespace}
+    return {"gke": settings.gke_endpoint or "Google"}
 
 
 def _forever() -> float:

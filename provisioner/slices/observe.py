@@ -111,7 +111,7 @@ class PoolList:
             self.failures += 1
             if not self.problem:
                 _log.warning("pools.list_failed", kind=error.failure.kind.value, error=str(error))
-            self.problem = f"GKE does not list the node pools: {error}"
+            self.problem = f"{self.supplier.rules.supplier_name} does not list the node pools: {error}"
             return False
         if self.problem:
             _log.info("pools.list_recovered", failures=self.failures)

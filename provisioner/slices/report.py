@@ -79,6 +79,7 @@ class Reporter:
 
     recorder: Recorder
     metrics: Metrics
+    supplier_name: str = "GKE"
     journal: Journal = field(default_factory=Journal)
     clock: Callable[[], datetime] = wall_clock
     monotonic: Callable[[], float] = time.monotonic
@@ -141,7 +142,8 @@ class Reporter:
         if create is not None:
             request = create.request
             message = (
-                f"GKE creates node pool {request.name}: {request.hosts} x {request.machine_type}, {choice_of(request)}"
+                f"{self.supplier_name} creates node pool {request.name}: {request.hosts} x {request.machine_type}, "
+                f"{choice_of(request)}"
             )
             self._write("create", message, answer.name)
             self.recorder.emit(create.pod, kind="Normal", reason=constants.CREATION_STARTED, message=message)
@@ -156,7 +158,7 @@ class Reporter:
             self._accepted.add(answer.name)
             _log.info("node_pool.delete_accepted", node_pool=answer.name, reason=reason)
             why = of_delete(delete.reason) if delete is not None else "nothing needs it"
-            message = f"GKE deletes node pool {answer.name}: {why}"
+            message = f"{self.supplier_name} deletes node pool {answer.name}: {why}"
             self._write("delete", message, answer.name)
             self._on_pool(answer.name, constants.DELETION_STARTED, message)
             return
@@ -197,7 +199,7 @@ class Reporter:
             message = f"Node pool {name} is ready: {state.nodes} x {state.machine_type}"
             self.recorder.emit(leader, kind="Normal", reason=constants.CREATION_SUCCEEDED, message=message)
         if new is Phase.FAILED:
-            why = state.note if state is not None and state.note else "GKE gives no reason"
+            why = state.note if state is not None and state.note else f"{self.supplier_name} gives no reason"
             when = " when the pods on it have ended" if state is not None and state.holders else ""
             message = f"Node pool {name} failed; it is deleted and replaced{when}: {why}"
             for ref in (leader, workload):

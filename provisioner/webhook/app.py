@@ -35,7 +35,7 @@ from provisioner.settings.webhook import WebhookSettings
 from provisioner.slices.admission.jobs import JobChanges, review_job
 from provisioner.slices.admission.validation import Judge, Mode, review_workload
 from provisioner.slices.offline.assumed import settings_by_object
-from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from provisioner.slices.suppliers.rules import rules_of
 from provisioner.webhook.metrics import Metrics
 from provisioner.webhook.owners import Owners
 
@@ -203,7 +203,7 @@ def make_hooks(settings: WebhookSettings, reader: Reader, variables: Mapping[str
         location_hint=settings.location_hint,
         on_demand=settings.force_on_demand,
     )
-    judge = Judge(settings_of=settings_by_object(variables), rules=GKE_RULES)
+    judge = Judge(settings_of=settings_by_object(variables), rules=rules_of(variables.get("PROVIDER", "")))
     return [
         Hook(
             name="environment",

@@ -45,7 +45,7 @@ from provisioner.slices.planning.ownership import Ownership
 from provisioner.slices.planning.retire import arriving, unneeded
 from provisioner.slices.planning.supply import Supply
 from provisioner.slices.suppliers.gke import exceptions, identity_check, translate
-from provisioner.slices.suppliers.gke.names import pool_name
+from provisioner.slices.suppliers.names import pool_name
 from provisioner.slices.view import build as view_build
 from provisioner.slices.view.timeline import Timeline
 from provisioner.workloads import leaderworkerset, pods

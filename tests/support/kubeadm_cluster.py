@@ -28,7 +28,7 @@ TOKEN = "abcdef.0123456789abcdef"
 #: As a startup script, what counts is which keys it names.
 SCRIPT = (
     "#!/bin/bash\n# kubeadm-join-token kubeadm-control-plane-ip kubeadm-control-plane-port kubeadm-ca-hash "
-    "kubeadm-kubernetes-version kube-labels\n"
+    "kubeadm-kubernetes-version kube-labels kube-taints\n"
 )
 _BOOTSTRAP_USER = "system:bootstrap:"
 _NODE_USER = "system:node:"

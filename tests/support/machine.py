@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 #: Programs without effects outside of the files that they are given.
-_TOOLS = ("bash", "sh", "cat", "cp", "chmod", "flock", "grep", "mkdir", "mv", "rm", "sed", "timeout", "touch")
+_TOOLS = ("ls", "bash", "sh", "cat", "cp", "chmod", "flock", "grep", "mkdir", "mv", "rm", "sed", "timeout", "touch")
 #: Commands that are only written down.
 _SILENT = ("swapoff", "modprobe", "sysctl", "dpkg", "systemctl", "apt-mark")
 _LOG = 'echo "${0##*/} $*" >> "$FAKE/calls"\n'
@@ -36,7 +36,11 @@ for url; do :; done
 case $url in
   http://metadata.google.internal/computeMetadata/v1/*)
     case "$*" in *"--header Metadata-Flavor: Google"*) ;; *) exit 22 ;; esac
-    exec cat "$FAKE/metadata/${url#*/computeMetadata/v1/}" 2> /dev/null ;;
+    path=$FAKE/metadata/${url#*/computeMetadata/v1/}
+    case $path in
+      */) [ ! -e "$FAKE/no-list" ] && exec ls "$path" || exit 22 ;;
+      *) exec cat "$path" 2> /dev/null ;;
+    esac ;;
   */Release.key) echo "key of $url" ;;
   *) exit 6 ;;
 esac
@@ -125,6 +129,10 @@ class Machine:
             old.unlink()
         for key, value in items.items():
             (folder / key).write_text(value)
+
+    def hide_list(self) -> None:
+        """Let the metadata server fail to list attributes, while the folder "$FAKE" has a file "no-list"."""
+        self._set("no-list", "")
 
     def at_sleep(self, number: int, command: str) -> None:
         """Run a line of shell when the machine sleeps for the n-th time; "$FAKE" is the folder of this machine."""

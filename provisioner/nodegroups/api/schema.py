@@ -116,7 +116,9 @@ INSTANCE_FIELDS: Mapping[str, Form] = {
         most=bounds.NETWORK_TAGS,
     ),
     "metadata": Map(
-        about="Metadata that the machines read, by key. The controller adds what they need to join.",
+        about="Metadata that the machines read, by key. The controller adds what they need to join. Nodes register "
+        "with the labels in kube-labels (KEY=VALUE, separated by commas) and the taints in kube-taints "
+        "(KEY=VALUE:EFFECT).",
         values=Text(about="One value.", most=bounds.METADATA_VALUE),
         most=bounds.METADATA_ENTRIES,
     ),

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from provisioner.nodegroups.api.registration import LABELS
+
 TOKEN = "kubeadm-join-token"  # noqa: S105 - a key
 ADDRESS = "kubeadm-control-plane-ip"
 #: Left out for 6443.
 PORT = "kubeadm-control-plane-port"
 CA_HASH = "kubeadm-ca-hash"
 VERSION = "kubeadm-kubernetes-version"
-LABELS = "kube-labels"
 DEFAULT_PORT = 6443
 
 

@@ -57,6 +57,19 @@ attribute() {
   printf '%s' "$value"
 }
 
+# Prints a key that may be missing; fails where that cannot be told: a node that lacks a taint gets pods too early.
+optional_attribute() {
+  local keys value
+  keys=$(metadata instance/attributes/) || return 1
+  grep -qx "$1" <<< "$keys" || return 0
+  value=$(metadata "instance/attributes/$1") || return 1
+  if [[ $value =~ ^($2)$ ]]; then
+    printf '%s' "$value"
+  else
+    log "$1 in the metadata cannot be read"
+  fi
+}
+
 # Writes a file as a whole or not at all, over what is there; fails where its content cannot be had.
 write() {
   local path=$1
@@ -143,9 +156,26 @@ allowed_labels() {
   echo "${kept[*]}"
 }
 
+# The kubelet does not start with a taint that is none either.
+allowed_taints() {
+  local taint kept=()
+  local name='[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?'
+  local effect='(NoSchedule|PreferNoSchedule|NoExecute)'
+  local form="^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?$name(=($name)?)?:$effect$"
+  local IFS=,
+  for taint in $1; do
+    [[ $taint =~ $form ]] || {
+      log "$taint is no taint"
+      continue
+    }
+    kept+=("$taint")
+  done
+  echo "${kept[*]}"
+}
+
 # Prints the configuration of the join, in the version of its form that kubeadm of this minor version has.
 join_configuration() {
-  local minor=$1 endpoint=$2 token=$3 hashes=$4 name=$5 provider_id=$6 labels=$7
+  local minor=$1 endpoint=$2 token=$3 hashes=$4 name=$5 provider_id=$6 labels=$7 taints=$8
   local form=v1beta4 hash argument
   [ "$minor" -ge 31 ] || form=v1beta3
   cat << CONFIGURATION
@@ -173,7 +203,7 @@ nodeRegistration:
   kubeletExtraArgs:
 CONFIGURATION
   for argument in ${labels:+"node-labels=$labels"} "provider-id=$provider_id" \
-    "register-with-taints=google.com/tpu=present:NoSchedule"; do
+    "register-with-taints=google.com/tpu=present:NoSchedule${taints:+,$taints}"; do
     if [ "$form" = v1beta4 ]; then
       echo "  - name: ${argument%%=*}"
       echo "    value: \"${argument#*=}\""
@@ -184,7 +214,7 @@ CONFIGURATION
 }
 
 join() {
-  local project zone name version address port token hashes labels
+  local project zone name version address port token hashes labels taints
   has_joined && return 0
   project=$(metadata project/project-id) || return 1
   zone=$(metadata instance/zone) || return 1
@@ -195,12 +225,14 @@ join() {
   [[ $port =~ ^[0-9]{1,5}$ ]] || return 1
   hashes=$(attribute kubeadm-ca-hash 'sha256:[0-9a-f]{64}(,sha256:[0-9a-f]{64})*') || return 1
   # Come with the token, where there are any.
-  labels=$(attribute kube-labels '[A-Za-z0-9./_=,-]*') || labels=
+  labels=$(optional_attribute kube-labels '[A-Za-z0-9./_=,-]*') || return 1
   labels=$(allowed_labels "$labels")
+  taints=$(optional_attribute kube-taints '[A-Za-z0-9./_=:,-]*') || return 1
+  taints=$(allowed_taints "$taints")
   token=$(attribute kubeadm-join-token '[a-z0-9]{6}\.[a-z0-9]{16}') || return 1
   # In memory, and for root alone: the token is never written to a disk.
   write "$WORK/join.yaml" join_configuration "${version#1.}" "$address:$port" "$token" "$hashes" "$name" \
-    "gce://$project/${zone##*/}/$name" "$labels" || return 1
+    "gce://$project/${zone##*/}/$name" "$labels" "$taints" || return 1
   if timeout "$JOIN_SECONDS" kubeadm join --config "$WORK/join.yaml"; then
     rm -f "$WORK/join.yaml"
     return 0

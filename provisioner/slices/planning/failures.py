@@ -21,12 +21,12 @@ from provisioner.slices.planning.supply import Supply
 #: Back-off that ended this long ago is forgotten.
 _STALE_BACKOFF_SECONDS = 3600.0
 _K = TypeVar("_K")
-_NO_REASON = Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
 
 
 def learn_from_pools(round_: Round, matching: Matching) -> Memory:
     """Learn from pools that failed, or came up, since the last round."""
     memory, supply, now = round_.memory, round_.supply, round_.now
+    no_reason = Failure(kind=FailureKind.UNAVAILABLE, message=f"{round_.rules.supplier_name} gives no reason.")
     backoffs = _fresh_backoffs(memory.backoffs, now)
     last_failure_at = dict(memory.last_failure_at)
     refusals = {digest: each for digest, each in memory.refusals.items() if _is_fresh(each.wait, now)}
@@ -38,7 +38,7 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
     for name in sorted(broken - memory.failed):
         pool, owner = supply[name].pool, round_.made_for.get(name)
         lost = Failure(kind=FailureKind.UNAVAILABLE, message=unready(supply[name])) if supply[name].lost else None
-        failure = pool.failure or lost or _NO_REASON
+        failure = pool.failure or lost or no_reason
         if owner is not None:
             last_failure_at[owner] = now
         digest = pool.labels.get(constants.NODEPOOL_HASH, "")

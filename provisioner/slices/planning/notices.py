@@ -68,8 +68,8 @@ def unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules)
     message = (
         f"Node pool {request.name} is created, but it is not known whether its nodes will have the labels that the pod "
         "selects: "
-        f"{', '.join(map(bounds.cut, found))}. If GKE does not set such a label, the pods stay unschedulable; check "
-        f"the labels of a TPU node of this cluster, or remove the selector"
+        f"{', '.join(map(bounds.cut, found))}. If {rules.supplier_name} does not set such a label, the pods stay "
+        f"unschedulable; check the labels of a TPU node of this cluster, or remove the selector"
     )
     return (notice(slice_, constants.UNKNOWN_SELECTOR, message, key=request.name),)
 

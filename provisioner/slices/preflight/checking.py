@@ -13,7 +13,7 @@ import structlog
 
 from provisioner import kube
 from provisioner.settings import Settings
-from provisioner.slices.preflight import in_google, in_kubernetes
+from provisioner.slices.preflight import in_google, in_kubernetes, in_node_groups
 from provisioner.slices.preflight.finding import Finding, Status, failed, unknown
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Inspector
@@ -46,7 +46,7 @@ class Subject:
     #: The API server's address, for people.
     server: str
     trusted_ca_pem: bytes | None
-    #: Both None where there are no credentials for GKE; likewise.
+    #: Both None where there are no credentials for GKE, likewise, or no GKE.
     gke: Gke | None
     inspector: Inspector | None
     now: Callable[[], datetime]
@@ -106,6 +106,9 @@ def _check_kubernetes(api: kube.Api, subject: Subject, one: _One) -> Iterator[Fi
         in_kubernetes.GO_PROVISIONER,
         lambda: in_kubernetes.check_go_provisioner(api, settings.own_namespace, subject.now()),
     )
+    if settings.on_gce:
+        namespace = settings.node_group_namespace
+        yield one(in_node_groups.NODE_GROUPS, lambda: in_node_groups.check_node_groups(api, namespace))
 
 
 def _check_cluster(gke: Gke, api: kube.Api | None, subject: Subject, one: _One) -> Iterator[Finding]:

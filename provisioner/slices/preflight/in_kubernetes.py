@@ -29,7 +29,7 @@ def check_api_server(api: kube.Api, server: str) -> Finding:
         return failed(
             API_SERVER,
             f"{server} does not accept the credentials: {error}",
-            "Get a new kubeconfig: gcloud container clusters get-credentials CLUSTER --location LOCATION",
+            "Get a new kubeconfig; on GKE: gcloud container clusters get-credentials CLUSTER --location LOCATION",
         )
     except kube.Forbidden as error:
         return unknown(API_SERVER, f"{server} answers, but does not report its version: {error}")

@@ -13,6 +13,7 @@ from provisioner.settings import Settings
 from provisioner.workloads import kinds_served
 
 _COORDINATION = "coordination.k8s.io"
+_NODE_GROUPS, _PLURAL = "tpu.google.com", "tpunodegroups"
 
 
 def rights_used(settings: Settings) -> tuple[Right, ...]:
@@ -45,6 +46,11 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
         ),
         *(Right("", "configmaps", verb, own_namespace, constants.HINTS_CONFIGMAP_NAME) for verb in ("get", "update")),
     ]
+    if settings.on_gce:
+        used += [
+            Right(_NODE_GROUPS, _PLURAL, verb, settings.node_group_namespace)
+            for verb in ("get", "list", "create", "delete")
+        ]
     if settings.opt_in_label is not None:
         # The label may be on namespaces.
         used += [Right("", "namespaces", "list"), Right("", "namespaces", "watch")]

@@ -111,7 +111,7 @@ def of_slice_without_pool(slice_: Slice, why_not_served: str) -> str:
     if workload.suspended:
         return f"The {workload.kind.value} is suspended."
     if leader is not None and leader.node_name:
-        where = "which is in no node pool of the provisioner that GKE lists"
+        where = "which is in no node pool of the provisioner"
         return f"Its leader pod runs on node {leader.node_name}, {where}."
     if why_not_served:
         return f"The provisioner does not serve it: {why_not_served}."
@@ -161,7 +161,8 @@ def is_kept(state: PoolState, memory: Memory) -> bool:
 
 def _of_idle(state: PoolState, supply: Supply, known: Known) -> str:
     if supply.pool.status is PoolStatus.UNKNOWN:
-        return "GKE gives it a status that this release does not know: it is neither used nor deleted."
+        supplier = supply.rules.supplier_name
+        return f"{supplier} gives it a status that this release does not know: it is neither used nor deleted."
     name = f"{state.workload_kind.value} {state.namespace}/{state.workload_name}"
     if is_kept(state, known.memory):
         unseen = ", whose namespace or kind is not watched" if state.unwatched else ", as the API server says"
@@ -200,7 +201,8 @@ def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
         case Phase.CREATING:
             create = known.memory.creates.get(state.name)
             if create is not None and create.state is CallState.UNKNOWN:
-                return "The outcome of its create is not known: GKE does not list the node pool, and is asked about it."
+                words = f"{supply.rules.supplier_name} does not list the node pool, and is asked about it."
+                return f"The outcome of its create is not known: {words}"
             return "The create has been sent; the node pool is not listed yet."
         case Phase.PROVISIONING:
             failure = supply.pool.failure
@@ -232,12 +234,12 @@ def _hosts_ready(state: PoolState) -> str:
 
 
 def _how_it_comes(supply: Supply) -> str:
-    status = supply.pool.status
+    status, supplier = supply.pool.status, supply.rules.supplier_name
     if status is PoolStatus.PROVISIONING:
-        return "GKE is creating it;"
+        return f"{supplier} is creating it;"
     if supply.pool.capacity in LATE and not supply.nodes:
-        return f"GKE adds its nodes when {supply.pool.capacity.value} capacity is available;"
-    return "GKE has created it;" if status is PoolStatus.RUNNING else f"Its status is {status.value};"
+        return f"{supplier} adds its nodes when {supply.pool.capacity.value} capacity is available;"
+    return f"{supplier} has created it;" if status is PoolStatus.RUNNING else f"Its status is {status.value};"
 
 
 def _how_it_goes(state: PoolState, supply: Supply, known: Known) -> str:
@@ -245,9 +247,10 @@ def _how_it_goes(state: PoolState, supply: Supply, known: Known) -> str:
     if call is not None and call.state is CallState.UNDER_WAY and supply.pool.status is not PoolStatus.STOPPING:
         again = f" The last attempt was held up: {call.reason}" if call.reason else ""
         return f"The provisioner confirms that nothing needs it, and deletes it then.{again}"
+    supplier = supply.rules.supplier_name
     if call is None:
-        return "GKE is deleting it; this process did not ask for it: somebody else did, or an earlier process."
-    return "GKE is deleting it."
+        return f"{supplier} is deleting it; this process did not ask for it: somebody else did, or an earlier process."
+    return f"{supplier} is deleting it."
 
 
 def _still_bound(state: PoolState) -> str:

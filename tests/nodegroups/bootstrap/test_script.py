@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.nodegroups.api import registration
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.bootstrap.metadata import Join, changed_items
 from provisioner.nodegroups.bootstrap.script import startup_script
@@ -214,6 +215,31 @@ def test_without_labels_it_joins_all_the_same(machine: Machine, labels: str | No
     (join,) = machine.joins
     arguments = join["nodeRegistration"]["kubeletExtraArgs"]
     assert [each["name"] for each in arguments] == ["provider-id", "register-with-taints"]
+
+
+def test_a_node_has_the_taints_of_its_metadata_from_the_start(machine: Machine) -> None:
+    good = ("tpu-provisioner.cloud.google.com/held=true:NoSchedule", "a:NoExecute", "b=:PreferNoSchedule")
+    bad = ("c=d", "c=d:Never", "-c=d:NoSchedule", "/c:NoSchedule", "c=d=e:NoSchedule")
+    machine.attributes({**items(), registration.TAINTS: ",".join((*good, *bad))})
+
+    said = machine.boot()
+
+    (join,) = machine.joins
+    taints = ",".join(("google.com/tpu=present:NoSchedule", *good))
+    assert join["nodeRegistration"]["kubeletExtraArgs"][-1] == {"name": "register-with-taints", "value": taints}
+    assert [taint for taint in bad if f" {taint} is no taint" not in said] == []
+
+
+def test_taints_that_cannot_be_told_are_waited_for(machine: Machine) -> None:
+    """A node that registered without them would get pods too early, and no label would say whose it is."""
+    machine.attributes({**items(), registration.TAINTS: "a=b:NoSchedule"})
+    machine.hide_list()
+    machine.at_sleep(2, 'rm "$FAKE/no-list"')
+
+    machine.boot()
+
+    (join,) = machine.joins
+    assert join["nodeRegistration"]["kubeletExtraArgs"][-1]["value"].endswith(",a=b:NoSchedule")
 
 
 def test_a_reboot_after_the_join_only_starts_the_kubelet_again(machine: Machine) -> None:

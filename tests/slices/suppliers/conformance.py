@@ -35,6 +35,8 @@ from provisioner.slices.supplier import Supplier, SupplierError, UnmeetableError
 from tests.support.models import make_jobset, make_requirements, make_slice
 from tests.support.settings import settings
 
+#: What every supplier sells, in a slice of two hosts.
+ACCELERATOR = "tpu7x"
 FIRST, SECOND = PoolName("js-0123456789"), PoolName("js-9876543210")
 _NOTHING_MAY = Failure(kind=FailureKind.UNAVAILABLE, message="this process does not lead any more")
 
@@ -43,6 +45,10 @@ class Ground(Protocol):
     """A supplier with a cluster behind it."""
 
     supplier: Supplier
+
+    def sells(self, accelerator: str) -> bool:
+        """Whether the supplier has such slices at all."""
+        ...
 
     def request(self, name: PoolName) -> NodePoolRequest:
         """Return a request that the supplier takes; with labels and taints of its own."""
@@ -128,13 +134,18 @@ class SupplierContract:
     def test_what_the_rules_make_of_a_slice_is_taken(
         self, ground: Ground, name: str, accelerator: str, topology: str
     ) -> None:
-        """And is listed as planning expects it."""
+        """And is listed as planning expects it; what the supplier does not sell has no specification."""
         rules = ground.supplier.rules
         asked = make_requirements(accelerator=accelerator, topology=topology)
         workload = make_jobset(name, uid=WorkloadUid("u"), parallelism=1 if topology == "2x2x1" else 2, template=asked)
         slice_ = make_slice(workload)
         choice = CapacityChoice(kind=CapacityKind.ON_DEMAND, zone=ground.request(FIRST).zone)
-        specification = Candidates(settings(auto_upgrade=True), rules).specification(slice_, choice)
+        candidates = Candidates(settings(auto_upgrade=True), rules)
+        if not ground.sells(accelerator):
+            with pytest.raises(UnmeetableError):
+                candidates.specification(slice_, choice)
+            return
+        specification = candidates.specification(slice_, choice)
         request = specification.stamped(rules.pool_name(name, slice_.id, 3), 3)
         facts = (request.zone, request.hosts, request.topology, request.capacity, request.reservation)
         assert facts == (choice.zone, slice_.nodes, topology, choice.kind, "")
@@ -152,7 +163,7 @@ class SupplierContract:
 
         def specified(characters: int) -> NodePoolRequest:
             values = ["v" * min(max(characters - 50 * number, 0), 50) for number in range(len(keys))]
-            pod = make_requirements(labels=dict(zip(keys, values, strict=True)))
+            pod = make_requirements(accelerator=ACCELERATOR, labels=dict(zip(keys, values, strict=True)))
             slice_ = make_slice(make_jobset("train", template=pod), requirements=pod)
             choice = CapacityChoice(kind=CapacityKind.ON_DEMAND, zone=zone)
             candidates = Candidates(settings(auto_upgrade=True, pod_to_node_labels=keys), rules)
@@ -174,8 +185,10 @@ class SupplierContract:
         rules, zone = ground.supplier.rules, ground.request(FIRST).zone
         selected = dict.fromkeys(rules.labels.passed_on, "asked")
         copied = dict.fromkeys(rules.labels.copyable | rules.labels.passed_on, "asked")
-        selecting = make_requirements(selector=selected)
-        copying = make_requirements(labels=copied, annotations={constants.COPY_LABELS: ",".join(copied)})
+        selecting = make_requirements(accelerator=ACCELERATOR, selector=selected)
+        copying = make_requirements(
+            accelerator=ACCELERATOR, labels=copied, annotations={constants.COPY_LABELS: ",".join(copied)}
+        )
         for pod, want in ((selecting, selected), (copying, copied)):
             slice_ = make_slice(make_jobset("train", template=pod), requirements=pod)
             assert labels_left_out(slice_, settings(), rules) == ""
@@ -191,10 +204,12 @@ class SupplierContract:
         rules = ground.supplier.rules
         reservation = "r" if kind is CapacityKind.RESERVATION else ""
         choice = CapacityChoice(kind=kind, zone=ground.request(FIRST).zone, reservation=reservation)
-        slice_ = make_slice(make_jobset("train"))
+        slice_ = make_slice(make_jobset("train", template=make_requirements(accelerator=ACCELERATOR)))
         added = rules.labels_of_choice(slice_, choice)
         assert not constants.OWNER_LABELS & added.keys()
-        pod = make_requirements(selector=dict(added), tolerations=(Toleration(operator="Exists"),))
+        pod = make_requirements(
+            accelerator=ACCELERATOR, selector=dict(added), tolerations=(Toleration(operator="Exists"),)
+        )
         slice_ = make_slice(make_jobset("train", template=pod), requirements=pod)
         request = Candidates(settings(auto_upgrade=True), rules).specification(slice_, choice).blueprint.request
         assert added.items() <= request.labels.items()

@@ -84,7 +84,10 @@ def node_body(machine: MachineView, invitation: Invitation, readiness: Readiness
         },
         "spec": {
             "providerID": provider_id(machine),
-            "taints": [{"key": _CHIPS, "value": "present", "effect": "NoSchedule"}],
+            "taints": [
+                {"key": key, "value": value, "effect": effect}
+                for key, value, effect in ((_CHIPS, "present", "NoSchedule"), *invitation.taints)
+            ],
         },
         "status": status_of(machine, invitation, readiness, now),
     }

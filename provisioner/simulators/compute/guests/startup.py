@@ -20,6 +20,7 @@ _PORT = "kubeadm-control-plane-port"
 _CA_HASH = "kubeadm-ca-hash"
 _VERSION = "kubeadm-kubernetes-version"
 _LABELS = "kube-labels"
+_TAINTS = "kube-taints"
 
 _DEFAULT_PORT = 6443
 _DEFAULT_VERSION = "1.31"
@@ -32,6 +33,10 @@ _FORMS = {
 }
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 _LABEL = re.compile(rf"(?:(?P<domain>[a-z0-9](?:[a-z0-9.-]{{0,251}}[a-z0-9])?)/)?(?P<name>{_NAME})=(?:{_NAME})?")
+_TAINT = re.compile(
+    rf"(?P<key>(?:[a-z0-9](?:[a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_NAME})(?:=(?P<value>(?:{_NAME})?))?"
+    r":(?P<effect>NoSchedule|PreferNoSchedule|NoExecute)"
+)
 #: In Kubernetes' own domains a kubelet may set these alone, and any in its two own ones.
 _ALLOWED = {
     "kubernetes.io/hostname",
@@ -55,6 +60,8 @@ class Invitation:
     kubernetes_version: str
     """As 1.31."""
     labels: dict[str, str]
+    taints: tuple[tuple[str, str, str], ...] = ()
+    """Key, value and effect, beside those that every machine has."""
 
     @property
     def token(self) -> str:
@@ -85,6 +92,7 @@ def read_invitation(machine: MachineView) -> Invitation:
         ca_hashes=tuple(hashes.split(",")),
         kubernetes_version=version,
         labels=allowed_labels(machine.metadata.get(_LABELS, "")),
+        taints=allowed_taints(machine.metadata.get(_TAINTS, "")) if _TAINTS in script else (),
     )
 
 
@@ -102,6 +110,12 @@ def allowed_labels(text: str) -> dict[str, str]:
             key, _, value = entry.partition("=")
             found[key] = value
     return found
+
+
+def allowed_taints(text: str) -> tuple[tuple[str, str, str], ...]:
+    """Return the taints of a list, KEY=VALUE:EFFECT by commas, without those that are none."""
+    found = (_TAINT.fullmatch(entry) for entry in text.split(","))
+    return tuple((match["key"], match["value"] or "", match["effect"]) for match in found if match is not None)
 
 
 def _may_set(domain: str, key: str) -> bool:

@@ -70,10 +70,10 @@ def of_failed_pool(choice: CapacityChoice, digest: str, memory: Memory, now: dat
     return _waits(choice, failed, until=failed.until) if failed is not None and failed.until > now else None
 
 
-def combined(slice_: Slice, name: PoolName, found: Sequence[InTheWay], now: datetime) -> Blocker:
+def combined(slice_: Slice, name: PoolName, found: Sequence[InTheWay], now: datetime, supplier_name: str) -> Blocker:
     """Tell the owner of a slice what is in the way of all its choices."""
     distinct = list({(each.failure, each.until, each.probe): each for each in found}.values())
-    message = _one(name, distinct[0], now) if len(distinct) == 1 else _several(name, distinct, now)
+    message = _one(name, distinct[0], now, supplier_name) if len(distinct) == 1 else _several(name, distinct, now)
     until = min((each.until for each in found if each.until is not None), default=None)
     return Blocker(note=message, notice=_notice(slice_, name, distinct, message, now), until=until)
 
@@ -96,11 +96,11 @@ def _notice(slice_: Slice, name: PoolName, found: Iterable[InTheWay], message: s
     return notice(slice_, constants.CREATION_WAITING, message, key=f"{kinds} {name}", warning=not quiet)
 
 
-def _one(name: PoolName, each: InTheWay, now: datetime) -> str:
+def _one(name: PoolName, each: InTheWay, now: datetime, supplier_name: str) -> str:
     if each.since is None:
         return (
-            f"GKE rejects node pool {name}: {each.failure.message} Next try {_next(each, now)}, or when the workload "
-            f"or the provisioner's settings change."
+            f"{supplier_name} rejects node pool {name}: {each.failure.message} Next try {_next(each, now)}, or when "
+            f"the workload or the provisioner's settings change."
         )
     return f"Node pool {name} waits ({_when(each, now)}): {each.failure.message}"
 

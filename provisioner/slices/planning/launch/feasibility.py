@@ -28,7 +28,7 @@ def problem_of(round_: Round, slice_: Slice, zones: Mapping[WorkloadUid, Zone]) 
         refused = blockers.of_request(choice, digest, round_.memory, round_.now)
         if refused is None:
             return ""
-        problems.setdefault(f"GKE rejects {choice}: {refused.failure.message}")
+        problems.setdefault(f"{round_.rules.supplier_name} rejects {choice}: {refused.failure.message}")
     return "; ".join(problems)
 
 

@@ -168,13 +168,13 @@ class _Launcher:
         if not self._has_slot or last is None:
             key = "operations"
             message = f"Node pool {name} waits for {OTHER_OPERATIONS}"
-            message += f"; GKE takes {limit} at once" if limit is not None else ""
+            message += f"; {self.round_.rules.supplier_name} takes {limit} at once" if limit is not None else ""
         else:
             key = "probes"
             message = (
                 f"Node pool {name} waits for other node pools of capacity that was out of stock or over quota: no more "
-                f"than {self.probes.most} at once are created to see whether it is available again; GKE's last "
-                f"message for this one: {last.failure.message}"
+                f"than {self.probes.most} at once are created to see whether it is available again; the last "
+                f"message of {self.round_.rules.supplier_name} for this one: {last.failure.message}"
             )
         self._state(slice_, name, Phase.WANTED, message)
         self._tell_if_it_lasts(slice_, message, f"{key} {name}")
@@ -247,7 +247,7 @@ class _Launcher:
             return waiting
         if not in_the_way:
             raise UnmeetableError("; ".join(problems))
-        return blockers.combined(slice_, name, in_the_way, now)
+        return blockers.combined(slice_, name, in_the_way, now, self.round_.rules.supplier_name)
 
     def _free_name(self, slice_: Slice) -> tuple[int, PoolName]:
         """Return the attempt to make and its pool's name: one of which nothing is left."""

@@ -16,7 +16,7 @@ from provisioner.slices.planning.plan import LookUp, LookUpKind
 
 #: Whether a workload still lives that the caches do not show is asked this often.
 _NEEDED_SECONDS = 60.0
-_NOT_MADE = Failure(kind=FailureKind.UNAVAILABLE, message="A create was sent, but GKE did not create the node pool.")
+_NOT_MADE = Failure(kind=FailureKind.UNAVAILABLE, message="A create was sent, but the node pool was not created.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

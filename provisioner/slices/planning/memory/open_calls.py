@@ -121,7 +121,7 @@ def confirm(
             else:
                 # GKE said that the pool is gone, and it is not: try again.
                 deletes[name] = postpone(
-                    name, delete, pools[name], now, "GKE accepted the delete, but still lists the pool"
+                    name, delete, pools[name], now, "the delete was accepted, but the pool is still listed"
                 )
     return replace(memory, creates=creates, deletes=deletes, in_making=in_making), tuple(look_ups)
 

@@ -11,11 +11,10 @@ from provisioner.model.capacity import CapacityKind, NodePool, Taint, Zone
 from provisioner.model.choices import reservation_parts
 from provisioner.model.fit import NodeView
 from provisioner.settings import region_of
+from provisioner.slices.suppliers.nodes import CHIP_TAINT, SPOT_TAINT
 from provisioner.tpu import MachineType
 
 _GIB = 1024**3
-SPOT_TAINT = Taint(key=constants.SPOT, value="true")
-_CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
 _QUEUED_TAINT = Taint(key=constants.QUEUED, value="true")
 #: Queued capacity is that of pools which an earlier release made.
 _CAPACITY_TAINTS = {CapacityKind.SPOT: (SPOT_TAINT,), CapacityKind.QUEUED: (_QUEUED_TAINT,)}
@@ -60,7 +59,7 @@ def expected_node(pool: NodePool) -> NodeView:
     if known is None:
         return NodeView(labels=pool.labels, taints=pool.taints, chips=0, cpu_millicores=0, memory_bytes=0)
     accelerator, machine = known
-    added = (_CHIP_TAINT, *_CAPACITY_TAINTS.get(pool.capacity, ()))
+    added = (CHIP_TAINT, *_CAPACITY_TAINTS.get(pool.capacity, ()))
     taints = tuple(taint for taint in pool.taints if taint.key not in constants.HELD_KEYS)
     return NodeView(
         labels=_labels(pool, accelerator.label, machine),

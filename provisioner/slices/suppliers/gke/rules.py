@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from provisioner import constants, tpu
-from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest, PoolName
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import NodeView
-from provisioner.settings import Settings, forms, parse_networks
+from provisioner.settings import Settings, parse_networks
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch import allowlists
 from provisioner.slices.supplier import LabelRules, Polling, PoolRules, UnmeetableError
-from provisioner.slices.suppliers.gke import names, node_labels
+from provisioner.slices.suppliers import names, nodes
+from provisioner.slices.suppliers.gke import node_labels
 
 _WORKLOAD_POLICY_PREFIX = "tpu-provisioner-"
 _LABELS = LabelRules(
@@ -54,15 +54,15 @@ class GkeRules:
             raise UnmeetableError(slice_.shape_problem)
         policy_name = _workload_policy(shape, selector)
         own_policy = policy_name not in ("", _default_policy(shape))
-        spot = (node_labels.SPOT_TAINT,) if request.capacity is CapacityKind.SPOT else ()
+        spot = (nodes.SPOT_TAINT,) if request.capacity is CapacityKind.SPOT else ()
         return replace(
             request,
             labels={**request.labels, constants.POOL_TOPOLOGY: request.topology} if own_policy else request.labels,
             taints=(*spot, *request.taints),
             placement_topology=_placed_topology(shape, settings),
             policy_name=policy_name,
-            disk_type=_disk_type(shape, settings),
-            service_account=_service_account(slice_, settings),
+            disk_type=nodes.disk_type(shape, settings),
+            service_account=nodes.service_account(slice_, settings),
             oauth_scopes=settings.node_oauth_scopes,
             auto_upgrade=bool(settings.auto_upgrade),
             tags=settings.node_tags,
@@ -109,34 +109,6 @@ def _workload_policy(shape: tpu.Shape, selector: Mapping[str, str]) -> str:
 
 def _default_policy(shape: tpu.Shape) -> str:
     return f"{_WORKLOAD_POLICY_PREFIX}{shape.topology}"
-
-
-def _disk_type(shape: tpu.Shape, settings: Settings) -> str:
-    allowed = shape.machine_type.disk_types
-    if settings.node_disk_type:
-        if settings.node_disk_type not in allowed:
-            raise UnmeetableError(
-                f"GCP_NODE_DISK_TYPE is {settings.node_disk_type}, but {shape.machine_type.name} boots only from "
-                f"{', '.join(allowed)}; the administrator has to change it or leave it empty"
-            )
-        return settings.node_disk_type
-    # Where GKE's own default is accepted, GKE chooses.
-    return "" if "pd-standard" in allowed else allowed[0]
-
-
-def _service_account(slice_: Slice, settings: Settings) -> str:
-    account = slice_.requirements.annotations.get(constants.NODE_SERVICE_ACCOUNT, "")
-    if not account:
-        return settings.node_service_account
-    if account != settings.node_service_account and not forms.SERVICE_ACCOUNT.fullmatch(account):
-        raise UnmeetableError(
-            f"annotation {constants.NODE_SERVICE_ACCOUNT}={bounds.quoted(account)} is not the e-mail address of a "
-            f"Google service account, such as NAME@PROJECT.iam.gserviceaccount.com"
-        )
-    problem = allowlists.service_account_problem(account, settings)
-    if problem:
-        raise UnmeetableError(problem)
-    return account
 
 
 def _networks(slice_: Slice, settings: Settings) -> tuple[Network, ...]:

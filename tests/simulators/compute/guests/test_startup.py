@@ -6,10 +6,17 @@ import re
 
 import pytest
 
+from provisioner.nodegroups.api import registration
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.simulators.compute.guests.errors import JoinError
-from provisioner.simulators.compute.guests.startup import allowed_labels, joins, provider_id, read_invitation
+from provisioner.simulators.compute.guests.startup import (
+    allowed_labels,
+    allowed_taints,
+    joins,
+    provider_id,
+    read_invitation,
+)
 from provisioner.simulators.compute.names import ZONES, Scope
 from provisioner.simulators.compute.records import MachineView
 from tests.support.kubeadm_cluster import HOST, PORT, SCRIPT, TOKEN, KubeadmCluster
@@ -37,7 +44,8 @@ def machine(**changes: str) -> MachineView:
 
 def test_an_invitation_has_all_that_the_metadata_says() -> None:
     """With the default port, and labels that a kubelet may set."""
-    found = read_invitation(machine())
+    found = read_invitation(machine(kube_taints="a=b:NoSchedule"))
+    assert found.taints == (("a", "b", "NoSchedule"),)
     assert (found.host, found.port, found.token, found.kubernetes_version) == (HOST, PORT, TOKEN, "1.34")
     assert found.ca_hashes == (HASHES,)
     assert found.labels == {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice"}
@@ -116,7 +124,25 @@ def test_labels_that_a_kubelet_may_not_set_are_left_out(text: str, kept: dict[st
 def test_the_keys_are_those_of_the_startup_script_of_node_groups() -> None:
     """Both sides have them from elsewhere; so this is where a difference shows."""
     script = startup_script()
-    keys = [metadata.TOKEN, metadata.ADDRESS, metadata.PORT, metadata.CA_HASH, metadata.VERSION, metadata.LABELS]
-    assert sorted(set(re.findall(r"kubeadm-[a-z-]+[a-z]|kube-labels", SCRIPT))) == sorted(keys)
+    keys = [metadata.TOKEN, metadata.ADDRESS, metadata.PORT, metadata.CA_HASH, metadata.VERSION]
+    keys += [registration.LABELS, registration.TAINTS]
+    assert sorted(set(re.findall(r"kubeadm-[a-z-]+[a-z]|kube-labels|kube-taints", SCRIPT))) == sorted(keys)
     assert all(key in script for key in keys)
     assert joins(machine(startup_script=script))
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        pytest.param("", (), id="none"),
+        pytest.param(
+            "c.example/d=e:NoSchedule,a:NoExecute,b=:PreferNoSchedule",
+            (("c.example/d", "e", "NoSchedule"), ("a", "", "NoExecute"), ("b", "", "PreferNoSchedule")),
+            id="taints",
+        ),
+        pytest.param("a=b,a=b:Never,-a=b:NoSchedule,a=b=c:NoSchedule", (), id="none that are taints"),
+    ],
+)
+def test_what_is_no_taint_is_left_out(text: str, kept: tuple[tuple[str, str, str], ...]) -> None:
+    """A kubelet that was told of one would not start."""
+    assert allowed_taints(text) == kept

@@ -49,6 +49,10 @@ class GkeGround:
         self._client = GkeClient(CLUSTER_NAME, endpoint=self._simulator.url, change_seconds=5.0)
         self.supplier = GkeSupplier(gke=self._client, clock=self._clock.now)
 
+    def sells(self, accelerator: str) -> bool:
+        """GKE has all that Google sells."""
+        return True
+
     def request(self, name: PoolName) -> NodePoolRequest:
         """Return a request that GKE takes."""
         return replace(self._slice, name=name)

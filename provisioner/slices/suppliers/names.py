@@ -1,8 +1,8 @@
-"""Names of node pools.
+"""Names of node pools, the same for every supplier.
 
-GKE takes at most 40 characters, `[a-z]([-a-z0-9]*[a-z0-9])?`. A JobSet's name is cut to leave room for a hash over
-(JobSet UID, job key, attempt). Shape and zone are not in it: a fallback, and two leaders that overlap, collide on one
-name, and "already exists" means: adopt.
+GKE takes at most 40 characters, `[a-z]([-a-z0-9]*[a-z0-9])?`; a TPUNodeGroup may have some more. A JobSet's name is cut
+to leave room for a hash over (JobSet UID, job key, attempt). Shape and zone are not in it: a fallback, and two leaders
+that overlap, collide on one name, and "already exists" means: adopt.
 """
 
 from __future__ import annotations

@@ -1,0 +1,100 @@
+"""What planning has to know of TPUNodeGroups before it asks for one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from provisioner import constants, tpu
+from provisioner.model import bounds
+from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, PoolName
+from provisioner.model.choices import CapacityChoice
+from provisioner.model.fit import NodeView
+from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
+from provisioner.settings import Settings
+from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.supplier import LabelRules, Polling, PoolRules, UnmeetableError
+from provisioner.slices.suppliers import names, nodes
+from provisioner.slices.suppliers.nodegroup import node_labels
+
+#: As on GKE, so that a workload which is served there is served here.
+_LABELS = LabelRules(most_characters=1024, passed_on=frozenset(), copyable=frozenset())
+#: Kubelets may not register with labels of these domains, but for a few that nobody copies.
+_DOMAINS_OF_KUBERNETES = ("kubernetes.io", "k8s.io")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroupRules:
+    """Implements `PoolRules`."""
+
+    supplier_name: str = "Compute Engine"
+    labels: LabelRules = _LABELS
+    polling: Polling = Polling(backlog_seconds=1.0, busy_seconds=2.0, idle_seconds=30.0)
+
+    def pool_name(self, workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
+        """Implement `PoolRules.pool_name`."""
+        return names.pool_name(workload_name, slice_id, attempt)
+
+    def labels_of_choice(self, slice_: Slice, choice: CapacityChoice) -> Mapping[str, str]:  # noqa: ARG002 - not needed
+        """Implement `PoolRules.labels_of_choice`: all that follow from a choice are on its nodes anyway."""
+        return {}
+
+    def complete(self, request: NodePoolRequest, slice_: Slice, settings: Settings) -> NodePoolRequest:
+        """Implement `PoolRules.complete`: disk, identity and tags of the machines."""
+        shape = slice_.shape
+        if shape is None:
+            raise UnmeetableError(slice_.shape_problem)
+        _check(request, slice_, shape, settings)
+        spot = (nodes.SPOT_TAINT,) if request.capacity is CapacityKind.SPOT else ()
+        return replace(
+            request,
+            taints=(*spot, *request.taints),
+            disk_type=nodes.disk_type(shape, settings),
+            service_account=nodes.service_account(slice_, settings),
+            oauth_scopes=settings.node_oauth_scopes,
+            tags=settings.node_tags,
+        )
+
+    def expected_node(self, pool: NodePool) -> NodeView:
+        """Implement `PoolRules.expected_node`."""
+        return node_labels.expected_node(pool)
+
+
+#: They have no state.
+NODE_GROUP_RULES: PoolRules = NodeGroupRules()
+
+
+def _check(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> None:
+    """Raise UnmeetableError for what no TPUNodeGroup can be."""
+    machine_type = request.machine_type
+    if not machine_type.startswith(MACHINE_TYPE_PREFIXES):
+        raise UnmeetableError(
+            f"Compute Engine makes no slices of {machine_type} for TPUNodeGroups (PROVIDER=gce), only of machine types "
+            f"that begin with {', '.join(MACHINE_TYPE_PREFIXES)}"
+        )
+    if request.hosts > bounds.GROUP_NODES:
+        raise UnmeetableError(
+            f"a TPUNodeGroup has at most {bounds.GROUP_NODES} machines, and {request.hosts} are asked for"
+        )
+    images, accelerator = dict(settings.node_images), shape.accelerator.label
+    if images and not {accelerator, "*"} & images.keys():
+        raise UnmeetableError(f"NODE_GROUP_IMAGES names no image for {accelerator}; the administrator has to add one")
+    if constants.ADDITIONAL_NODE_NETWORKS in slice_.requirements.annotations:
+        raise UnmeetableError(
+            f"annotation {constants.ADDITIONAL_NODE_NETWORKS} asks for networks that a TPUNodeGroup (PROVIDER=gce) "
+            f"cannot have; remove it"
+        )
+    forbidden = sorted(key for key in request.labels if _is_of_kubernetes(key))
+    if forbidden:
+        raise UnmeetableError(
+            f"label {forbidden[0]} cannot be copied to the nodes of a TPUNodeGroup (PROVIDER=gce): Kubernetes lets no "
+            f"kubelet set labels of {' and '.join(_DOMAINS_OF_KUBERNETES)}; remove it from {constants.COPY_LABELS} and "
+            f"GCP_POD_TO_NODE_LABELS"
+        )
+
+
+def _is_of_kubernetes(key: str) -> bool:
+    prefix, separator, _ = key.rpartition("/")
+    return bool(separator) and any(
+        prefix == domain or prefix.endswith(f".{domain}") for domain in _DOMAINS_OF_KUBERNETES
+    )

@@ -1,0 +1,181 @@
+"""TPUNodeGroups of one namespace as the node pools of a cluster; implements `Supplier`.
+
+Every call goes to the API server that everything else is read from. An operation has the name of what it does, of the
+group and its UID: what became of it can be read from the object, and from whether it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from provisioner import kube
+from provisioner.google.errors import Call
+from provisioner.kube import fields
+from provisioner.kube.live import list_all
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.model.capacity import (
+    Failure,
+    FailureKind,
+    NodePool,
+    NodePoolRequest,
+    Operation,
+    OperationName,
+    PoolName,
+    PoolStatus,
+)
+from provisioner.nodegroups.api.parse import parse_group
+from provisioner.nodegroups.api.types import API_VERSION, Kind, TpuNodeGroup
+from provisioner.settings import Settings
+from provisioner.slices.supplier import Blocked, PoolRules, SupplierError
+from provisioner.slices.suppliers.nodegroup.errors import supplier_error
+from provisioner.slices.suppliers.nodegroup.rules import NODE_GROUP_RULES
+from provisioner.slices.suppliers.nodegroup.translate import Place, group_document, pool_of
+
+API_ROOT = f"/apis/{API_VERSION}"
+_PLURAL = Kind.TPU_NODE_GROUP.plural
+#: A delete is a read and the delete itself: together they take no longer than the controller wants to have of its
+#: lease (`provisioner.slices.act.CALL_TIMEOUT_SECONDS`).
+_HALF = kube.Timeouts(connect_seconds=2.0, read_seconds=3.0)
+_WHOLE = kube.Timeouts(connect_seconds=3.0, read_seconds=7.0)
+_CREATE, _DELETE = "create", "delete"
+
+
+def groups_path(namespace: str) -> str:
+    """Return the address of the TPUNodeGroups of a namespace."""
+    return collection_path(_PLURAL, namespace=namespace, root=API_ROOT)
+
+
+def place_of(settings: Settings) -> Place:
+    """Return where groups are made under these settings."""
+    return Place(
+        namespace=settings.node_group_namespace,
+        project=settings.project_id,
+        images=settings.node_images,
+        disk_gb=settings.node_disk_gb,
+        subnetwork=settings.node_subnetwork,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeGroupSupplier:
+    """The TPUNodeGroups of one namespace. Used by many threads; lists by one."""
+
+    api: kube.Api
+    place: Place
+    clock: Callable[[], datetime]
+    capacity_wait_seconds: float
+    rules: PoolRules = NODE_GROUP_RULES
+    #: The last list, by name: most groups are as they were, and need not be read anew.
+    _listed: dict[str, tuple[str, TpuNodeGroup]] = field(default_factory=dict)
+
+    def list_pools(self) -> tuple[NodePool, ...]:
+        """Implement `Supplier.list_pools`: one list of the namespace, read from etcd's latest state."""
+        path = groups_path(self.place.namespace)
+        with _call(f"list of TPUNodeGroups in {self.place.namespace}", Call.READ):
+            bodies: list[Any] = list_all(self.api, path, {}, lambda raw: raw)
+        before, listed, pools = self._listed, {}, []
+        for raw in bodies:
+            name, version = _identity(raw)
+            try:
+                known = before.get(name)
+                group = known[1] if known is not None and version and known[0] == version else parse_group(raw)
+            except kube.MalformedObject:
+                pools.append(NodePool(name=PoolName(name), status=PoolStatus.UNKNOWN))
+                continue
+            listed[name] = (version, group)
+            pools.append(self._pool(group))
+        self._listed = listed
+        return tuple(pools)
+
+    def get_pool(self, name: PoolName) -> NodePool:
+        """Implement `Supplier.get_pool`."""
+        try:
+            return self._pool(self._read(name))
+        except kube.MalformedObject:
+            return NodePool(name=name, status=PoolStatus.UNKNOWN)
+
+    def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
+        """Implement `Supplier.create_pool`: one create; the controller of node groups does the rest."""
+        path = groups_path(self.place.namespace)
+        body = group_document(request, self.place)
+        failure = blocked()
+        if failure is not None:
+            raise SupplierError(failure)
+        with _call(f"create of TPUNodeGroup {request.name!r}", Call.CREATE):
+            created = self.api.post(path, body, timeouts=_WHOLE)
+        return _operation(_CREATE, request.name, fields.name(fields.mapping(created.get("metadata")).get("uid")))
+
+    def delete_pool(self, name: PoolName) -> OperationName:
+        """Implement `Supplier.delete_pool`: a read, and the delete of what was read and of nothing else."""
+        try:
+            meta = self._read(name).meta
+        except kube.MalformedObject as error:
+            raise _failed(FailureKind.INVALID, f"TPUNodeGroup {name!r} cannot be read: {error}") from error
+        if meta.deleting:
+            raise _failed(FailureKind.OPERATION_IN_THE_WAY, f"TPUNodeGroup {name!r} is already being deleted.")
+        with _call(f"delete of TPUNodeGroup {name!r}", Call.DELETE):
+            self.api.delete(self._path(name), uid=meta.uid, timeouts=_HALF)
+        return _operation(_DELETE, name, meta.uid)
+
+    def get_operation(self, name: OperationName) -> Operation:
+        """Implement `Supplier.get_operation`: it is read from the group."""
+        verb, _, rest = name.partition("/")
+        group_name, _, uid = rest.partition("/")
+        if verb not in (_CREATE, _DELETE) or not uid:
+            raise _failed(FailureKind.NOT_FOUND, f"There is no operation {name!r}.")
+        pool = self._made_as(PoolName(group_name), uid)
+        if verb == _DELETE:
+            return Operation(name=name, done=pool is None)
+        if pool is None:
+            raise _failed(FailureKind.NOT_FOUND, f"TPUNodeGroup {group_name!r} of operation {name!r} is gone.")
+        under_way = pool.status in (PoolStatus.PROVISIONING, PoolStatus.UNKNOWN)
+        return Operation(name=name, done=not under_way, failure=pool.failure)
+
+    def _made_as(self, name: PoolName, uid: str) -> NodePool | None:
+        """Return the pool, None where it is gone or another one has its name."""
+        try:
+            group = self._read(name)
+        except kube.MalformedObject:
+            return NodePool(name=name, status=PoolStatus.UNKNOWN)
+        except SupplierError as error:
+            if error.failure.kind is FailureKind.NOT_FOUND:
+                return None
+            raise
+        return self._pool(group) if group.meta.uid == uid else None
+
+    def _read(self, name: PoolName) -> TpuNodeGroup:
+        with _call(f"get of TPUNodeGroup {name!r}", Call.READ):
+            raw = self.api.get(self._path(name), timeouts=_HALF)
+        return parse_group(raw)
+
+    def _pool(self, group: TpuNodeGroup) -> NodePool:
+        return pool_of(group, self.clock(), capacity_wait_seconds=self.capacity_wait_seconds)
+
+    def _path(self, name: PoolName) -> str:
+        return object_path(_PLURAL, name, namespace=self.place.namespace, root=API_ROOT)
+
+
+def _operation(verb: str, name: PoolName, uid: str) -> OperationName:
+    return OperationName(f"{verb}/{name}/{uid}")
+
+
+def _identity(raw: Any) -> tuple[str, str]:
+    """Return name and resource version of an object of a list."""
+    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
+    return fields.name(metadata.get("name")), fields.name(metadata.get("resourceVersion"))
+
+
+def _failed(kind: FailureKind, message: str) -> SupplierError:
+    return SupplierError(Failure(kind=kind, message=message))
+
+
+@contextmanager
+def _call(subject: str, call: Call) -> Iterator[None]:
+    try:
+        yield
+    except kube.ClusterError as error:
+        raise supplier_error(error, subject, call) from error

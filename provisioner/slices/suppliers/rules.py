@@ -1,0 +1,13 @@
+"""Which supplier's rules hold for the pools of a provider. Pure."""
+
+from __future__ import annotations
+
+from provisioner.settings import forms
+from provisioner.slices.supplier import PoolRules
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from provisioner.slices.suppliers.nodegroup.rules import NODE_GROUP_RULES
+
+
+def rules_of(provider: str) -> PoolRules:
+    """Return the rules of the supplier that PROVIDER names; empty: GKE."""
+    return NODE_GROUP_RULES if provider.strip().lower() == forms.GCE else GKE_RULES

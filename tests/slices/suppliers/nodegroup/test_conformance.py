@@ -1,0 +1,106 @@
+"""TPUNodeGroups keep the contract of suppliers, with the controller of node groups and a simulated Compute Engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from provisioner import constants
+from provisioner.kube import errors
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.model.capacity import CapacityKind, NodePoolRequest, PoolName, PoolStatus, Taint, Zone
+from provisioner.nodegroups.api.types import Kind
+from provisioner.simulators.compute.faults import Fault, FaultKind
+from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, NodeGroupSupplier
+from provisioner.slices.suppliers.nodegroup.translate import Place
+from tests.slices.suppliers.conformance import SupplierContract
+from tests.support.nodegroup_controller import NAMESPACE, PROJECT, SPEC, ZONE, World
+
+_WAIT_SECONDS = 600.0
+_PLACE = Place(namespace=NAMESPACE, project=PROJECT, images=(("*", "projects/i/global/images/u"),))
+_GROUPS = collection_path(Kind.TPU_NODE_GROUP.plural, namespace=NAMESPACE, root=API_ROOT)
+#: A slice of four machines, and a machine that is a slice.
+_SLICE = NodePoolRequest(
+    name=PoolName(""),
+    zone=Zone(ZONE),
+    machine_type="ct6e-standard-4t",
+    hosts=4,
+    topology="4x4",
+    labels={constants.NODEPOOL_MANAGER: constants.MANAGER, "team": "a"},
+    taints=(Taint(key="team", value="a"),),
+)
+_MACHINE = replace(_SLICE, machine_type="tpu7x-standard-4t", hosts=1, topology="2x2x1", capacity=CapacityKind.SPOT)
+
+
+class NodeGroupGround:
+    """A controller of node groups between a cluster and a Compute Engine, and the supplier on that cluster."""
+
+    def __init__(self, slice_: NodePoolRequest) -> None:
+        self._slice = slice_
+        self.world = World()
+        self.supplier = NodeGroupSupplier(
+            api=self.world.kube, place=_PLACE, clock=self.world.time, capacity_wait_seconds=_WAIT_SECONDS
+        )
+
+    def sells(self, accelerator: str) -> bool:
+        """Only the newest generations."""
+        return accelerator == "tpu7x"
+
+    def request(self, name: PoolName) -> NodePoolRequest:
+        """Return a request that Compute Engine takes."""
+        return replace(self._slice, name=name)
+
+    def finish(self) -> None:
+        """Let the controller work until nothing is under way."""
+        moving = (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
+        self.world.run(
+            lambda: not any(pool.status in moving for pool in self.supplier.list_pools()), seconds=2 * _WAIT_SECONDS
+        )
+
+    def changes(self) -> int:
+        """Count creates and deletes of groups, whatever their answers."""
+        calls = self.world.kube.calls
+        return sum(call.method in ("POST", "DELETE") and call.path.startswith(_GROUPS) for call in calls)
+
+    def lose_answer(self, *, to_create: bool, before_effect: bool) -> None:
+        """Let the API server hang up."""
+        error = errors.Unavailable("Connection reset by peer.")
+        method = "POST" if to_create else "DELETE"
+        self.world.kube.fail(method, _GROUPS, error, after_effect=not before_effect)
+
+    def fail_creation(self) -> None:
+        """Let Compute Engine run out of stock."""
+        self.world.compute.world.faults.add(Fault(kind=FaultKind.STOCKOUT))
+
+    def create_foreign(self, name: PoolName) -> None:
+        """Create a group as people do."""
+        body = {"metadata": {"name": name, "namespace": NAMESPACE, "generation": 1}, "spec": SPEC}
+        self.world.kube.put_object(self._path(name), body)
+
+    def make_unreadable(self, name: PoolName) -> None:
+        """Write a spec that the API server would not have taken."""
+        raw = self.world.kube.object(self._path(name))
+        assert raw is not None
+        self.world.kube.put_object(self._path(name), {**raw, "spec": {"project": 7}})
+
+    def close(self) -> None:
+        """End the controller."""
+        self.world.thread.shutdown(wait=True)
+
+    @staticmethod
+    def _path(name: PoolName) -> str:
+        return object_path(Kind.TPU_NODE_GROUP.plural, name, namespace=NAMESPACE, root=API_ROOT)
+
+
+@pytest.fixture(params=[_SLICE, _MACHINE], ids=["a slice of machines", "a machine"])
+def ground(request: pytest.FixtureRequest) -> Iterator[NodeGroupGround]:
+    """Give a cluster with a controller of node groups."""
+    ground = NodeGroupGround(request.param)
+    yield ground
+    ground.close()
+
+
+class TestNodeGroups(SupplierContract):
+    """The supplier, the controller of node groups and Compute Engine together."""

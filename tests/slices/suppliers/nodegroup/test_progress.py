@@ -1,0 +1,193 @@
+"""How far a TPUNodeGroup is, by its conditions."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from provisioner.kube.quantities import format_time
+from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.nodegroups.api.parse import parse_group
+from provisioner.slices.suppliers.nodegroup.progress import Progress, progress_of
+from tests.support.clock import NOW
+from tests.support.nodegroup_controller import SPEC
+
+WAIT_SECONDS = 600.0
+FLEX_START = {
+    **SPEC,
+    "instanceConfig": {**SPEC["instanceConfig"], "provisioningModel": "FLEX_START", "maxRunDurationSeconds": 3600},
+}
+STOCKOUT = (
+    "ManagedInstanceGroup slice-mig-1: waiting for capacity since 2026-11-23T05:00:00Z, Google says: "
+    "ZONE_RESOURCE_POOL_EXHAUSTED: The zone does not have enough resources available to fulfill the request."
+)
+
+
+def condition(kind: str, reason: str, message: str = "", *, seconds_ago: float = 0.0) -> dict[str, Any]:
+    """Return a condition; it is true where its reason says so."""
+    true = reason in ("Ready", "Created", "ExternalTemplate")
+    since = format_time(NOW - timedelta(seconds=seconds_ago))
+    return {
+        "type": kind,
+        "status": "True" if true else "False",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": since,
+    }
+
+
+def making(reason: str, message: str = "", *, seconds_ago: float = 0.0) -> list[dict[str, Any]]:
+    """Return the conditions of a group that lacks nothing but its machines."""
+    return [
+        condition("InstanceTemplateReady", "Ready"),
+        condition("ManagedInstanceGroupReady", "Provisioning", message, seconds_ago=seconds_ago),
+        condition("Ready", reason, message, seconds_ago=seconds_ago),
+    ]
+
+
+def progress(
+    conditions: list[dict[str, Any]],
+    *,
+    spec: dict[str, Any] = SPEC,
+    age_seconds: float = 0.0,
+    deleting: bool = False,
+    recreations: int = 0,
+) -> Progress:
+    """Return how far a group is."""
+    at = format_time(NOW - timedelta(seconds=age_seconds))
+    metadata = {"namespace": "slices", "name": "slice", "uid": "1", "creationTimestamp": at}
+    status = {"conditions": conditions, "recreations": [at] * recreations}
+    raw = {"metadata": metadata | ({"deletionTimestamp": at} if deleting else {}), "spec": spec, "status": status}
+    return progress_of(parse_group(raw), NOW, capacity_wait_seconds=WAIT_SECONDS)
+
+
+READY = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Ready")]
+JOINING = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "AwaitingNodeJoin")]
+LOST = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "NodeLost")]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "parts", "want"),
+    [
+        pytest.param([], {}, PoolStatus.PROVISIONING, id="no controller has seen it yet"),
+        pytest.param(READY, {}, PoolStatus.RUNNING, id="all nodes are ready"),
+        pytest.param(READY, {"deleting": True}, PoolStatus.STOPPING, id="somebody deletes it"),
+        pytest.param(JOINING, {}, PoolStatus.RUNNING, id="the machines run and join"),
+        pytest.param(LOST, {}, PoolStatus.RUNNING, id="a node is lost, which nodes tell"),
+        pytest.param([condition("Ready", "Recreating")], {}, PoolStatus.RECONCILING, id="the slice is made anew"),
+        pytest.param(
+            making("AwaitingNodeJoin"), {"recreations": 1}, PoolStatus.RECONCILING, id="machines are made once more"
+        ),
+        pytest.param(making("AwaitingNodeJoin"), {}, PoolStatus.PROVISIONING, id="machines are made"),
+        pytest.param(
+            making("InstancesCreationFailed", STOCKOUT, seconds_ago=599), {}, PoolStatus.PROVISIONING, id="a short wait"
+        ),
+        pytest.param(
+            making("RequestRejected", "HTTP 503: try later"), {}, PoolStatus.ERROR, id="rejected without known words"
+        ),
+        pytest.param(
+            making("OperationFailed", "INTERNAL_ERROR: later"), {}, PoolStatus.PROVISIONING, id="it may pass by itself"
+        ),
+        pytest.param(
+            making("AwaitingNodeJoin", seconds_ago=1e6),
+            {"spec": FLEX_START},
+            PoolStatus.RUNNING,
+            id="flex-start waits without end",
+        ),
+        pytest.param(
+            making("InstancesCreationFailed", STOCKOUT, seconds_ago=1e6),
+            {"spec": FLEX_START},
+            PoolStatus.RUNNING,
+            id="whatever Google says of it",
+        ),
+        pytest.param(
+            [condition("Ready", "AwaitingNodeJoin")],
+            {"spec": FLEX_START},
+            PoolStatus.PROVISIONING,
+            id="but not before it is asked for",
+        ),
+    ],
+)
+def test_how_far_it_is(conditions: list[dict[str, Any]], parts: dict[str, Any], want: PoolStatus) -> None:
+    assert progress(conditions, **parts).status is want
+
+
+@pytest.mark.parametrize(
+    ("conditions", "parts", "want"),
+    [
+        pytest.param([], {"age_seconds": 601}, FailureKind.UNAVAILABLE, id="no controller runs"),
+        pytest.param(
+            making("InstancesCreationFailed", STOCKOUT, seconds_ago=601), {}, FailureKind.STOCKOUT, id="a stockout"
+        ),
+        pytest.param(
+            making("AwaitingNodeJoin", "Compute Engine is making 4 machines", seconds_ago=601),
+            {},
+            FailureKind.STOCKOUT,
+            id="no machines, and no word why",
+        ),
+        pytest.param(
+            making("InstancesCreationFailed", "SOMETHING_NEW: never seen", seconds_ago=601),
+            {},
+            FailureKind.UNAVAILABLE,
+            id="words that nobody knows are no stockout",
+        ),
+        pytest.param(
+            making("InstancesCreationFailed", "QUOTA_EXCEEDED: Quota 'TPUS' exceeded. Limit: 16.0"),
+            {},
+            FailureKind.QUOTA,
+            id="a quota, at once",
+        ),
+        pytest.param(
+            [condition("Ready", "RequestRejected", "Required 'compute.instanceTemplates.create' permission for 'x'")],
+            {},
+            FailureKind.PERMISSION,
+            id="a right that Compute Engine names",
+        ),
+        pytest.param([condition("Ready", "RequestRejected", "HTTP 400")], {}, FailureKind.INVALID, id="a refusal"),
+        pytest.param(
+            [condition("Ready", "RequestRejected", "PERMISSION_DENIED: no")], {}, FailureKind.PERMISSION, id="a right"
+        ),
+        pytest.param(
+            [condition("Ready", "NotAllowed", "the project is not on the list")],
+            {},
+            FailureKind.PERMISSION,
+            id="the project or the namespace is not served",
+        ),
+        pytest.param([condition("Ready", "InvalidSpec", "no")], {}, FailureKind.INVALID, id="no such machines"),
+        pytest.param(
+            making("InstancesCreationFailed", "QUOTA_EXCEEDED: no"),
+            {"spec": FLEX_START},
+            FailureKind.QUOTA,
+            id="flex-start too",
+        ),
+        pytest.param(
+            [condition("Ready", "AwaitingNodeJoin", "WorkloadPolicy is being made")],
+            {"age_seconds": 601},
+            FailureKind.UNAVAILABLE,
+            id="something else than machines is missing for too long",
+        ),
+    ],
+)
+def test_what_fails(conditions: list[dict[str, Any]], parts: dict[str, Any], want: FailureKind) -> None:
+    found = progress(conditions, **parts)
+    assert found.status is PoolStatus.ERROR
+    assert found.failure is not None
+    assert found.failure.kind is want
+    assert found.failure.message
+
+
+def test_names_of_users_decide_nothing() -> None:
+    """A workload may have any name."""
+    raw = {
+        "metadata": {"namespace": "slices", "name": "insufficient-quota-0123456789", "uid": "1"},
+        "spec": SPEC,
+        "status": {
+            "conditions": making(
+                "OperationFailed", "InstanceTemplate insufficient-quota-0123456789-template-12345678: INTERNAL_ERROR"
+            )
+        },
+    }
+    found = progress_of(parse_group(raw), NOW, capacity_wait_seconds=WAIT_SECONDS)
+    assert found == Progress(PoolStatus.PROVISIONING)

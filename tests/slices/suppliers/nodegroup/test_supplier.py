@@ -1,0 +1,178 @@
+"""The calls of the supplier: what the API server's failures mean, and what is asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from provisioner import kube
+from provisioner.kube import errors
+from provisioner.kube.protocol import object_path
+from provisioner.model.capacity import FailureKind, OperationName, PoolName, PoolStatus
+from provisioner.slices.supplier import SupplierError
+from provisioner.slices.suppliers.nodegroup.identity import OneApiServer
+from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, NodeGroupSupplier, place_of
+from tests.slices.suppliers.nodegroup.test_translate import PLACE, REQUEST
+from tests.support.clock import NOW, FakeClock
+from tests.support.kube import FakeKube
+from tests.support.nodegroup_controller import SPEC
+from tests.support.settings import settings
+
+K = FailureKind
+NAME = REQUEST.name
+
+
+class Ground:
+    """A supplier on a fake API server."""
+
+    def __init__(self) -> None:
+        self.kube = FakeKube()
+        self.clock = FakeClock()
+        self.supplier = NodeGroupSupplier(api=self.kube, place=PLACE, clock=self.clock.now, capacity_wait_seconds=600.0)
+
+    def create(self) -> OperationName:
+        """Create a pool."""
+        return self.supplier.create_pool(REQUEST, lambda: None)
+
+    def path(self, name: str = NAME) -> str:
+        """Return the address of a group."""
+        return object_path("tpunodegroups", name, namespace=PLACE.namespace, root=API_ROOT)
+
+
+@pytest.fixture
+def ground() -> Ground:
+    """Give one."""
+    return Ground()
+
+
+CALLS: dict[str, tuple[str, Callable[[Ground], object]]] = {
+    "list": ("GET", lambda ground: ground.supplier.list_pools()),
+    "get": ("GET", lambda ground: ground.supplier.get_pool(NAME)),
+    "create": ("POST", lambda ground: ground.create()),
+    "delete": ("DELETE", lambda ground: ground.supplier.delete_pool(NAME)),
+}
+
+
+@pytest.mark.parametrize(
+    ("error", "kinds"),
+    [
+        (errors.Unavailable("gone away"), (K.UNAVAILABLE, K.UNAVAILABLE, K.UNKNOWN_OUTCOME, K.UNKNOWN_OUTCOME)),
+        (errors.Malformed("no JSON"), (K.UNAVAILABLE, K.UNAVAILABLE, K.UNKNOWN_OUTCOME, K.UNKNOWN_OUTCOME)),
+        (errors.TooManyRequests("later"), (K.UNAVAILABLE,) * 4),
+        (errors.Unauthorized("who?", status=401), (K.PERMISSION,) * 4),
+        (errors.Forbidden("no", status=403), (K.PERMISSION,) * 4),
+        (errors.Invalid("no such field", status=422), (K.INVALID,) * 4),
+        # The whole kind is missing.
+        (errors.NotFound("404 page not found", status=404), (K.UNAVAILABLE, K.UNAVAILABLE, K.INVALID, K.INVALID)),
+        # The namespace is, or the group.
+        (
+            errors.NotFound("not found", status=404, reason="NotFound"),
+            (K.NOT_FOUND, K.NOT_FOUND, K.INVALID, K.NOT_FOUND),
+        ),
+        (
+            errors.Conflict("uid", status=409, reason="Conflict"),
+            (K.OPERATION_IN_THE_WAY, K.OPERATION_IN_THE_WAY, K.ALREADY_EXISTS, K.OPERATION_IN_THE_WAY),
+        ),
+        (
+            errors.Conflict("object is being deleted: x already exists", status=409, reason="AlreadyExists"),
+            (K.OPERATION_IN_THE_WAY,) * 4,
+        ),
+        (
+            errors.Forbidden('tpunodegroups "x" is forbidden: exceeded quota: groups', status=403),
+            (K.QUOTA,) * 4,
+        ),
+    ],
+    ids=lambda value: f"{type(value).__name__} {value}" if isinstance(value, Exception) else "",
+)
+def test_what_a_failure_means(ground: Ground, error: kube.ClusterError, kinds: tuple[FailureKind, ...]) -> None:
+    for (name, (method, call)), want in zip(CALLS.items(), kinds, strict=True):
+        if name == "delete":
+            ground.kube.put_object(ground.path(), {"metadata": {"namespace": "slices"}, "spec": SPEC})
+        ground.kube.fail(method, "tpunodegroups", error)
+        with pytest.raises(SupplierError) as caught:
+            call(ground)
+        assert caught.value.failure.kind is want, name
+        assert "TPUNodeGroup" in caught.value.subject
+
+
+def test_a_rejected_right_says_what_to_grant(ground: Ground) -> None:
+    ground.kube.fail("POST", "tpunodegroups", errors.Forbidden("no", status=403))
+    with pytest.raises(SupplierError, match="create and delete of tpunodegroups"):
+        ground.create()
+
+
+def test_only_what_was_read_is_deleted(ground: Ground) -> None:
+    """Somebody may have deleted and made it again since."""
+    ground.create()
+    real = ground.kube.delete
+    seen = []
+
+    def delete(path: str, *, uid: str = "", **parts: object) -> dict[str, object]:
+        seen.append(uid)
+        return real(path, uid=uid)
+
+    ground.kube.delete = delete  # type: ignore[method-assign]
+    ground.supplier.delete_pool(NAME)
+    assert seen == ["uid-1"]
+
+
+def test_the_operation_of_an_earlier_group_says_nothing_of_a_later_one(ground: Ground) -> None:
+    first = ground.create()
+    deleted = ground.supplier.delete_pool(NAME)
+    second = ground.create()
+    with pytest.raises(SupplierError) as caught:
+        ground.supplier.get_operation(first)
+    assert caught.value.failure.kind is K.NOT_FOUND
+    assert ground.supplier.get_operation(deleted).done
+    assert not ground.supplier.get_operation(second).done
+
+
+@pytest.mark.parametrize("name", ["", "create", "create/x", "create/x/", "destroy/x/1"])
+def test_a_name_of_no_operation_is_not_found(ground: Ground, name: str) -> None:
+    with pytest.raises(SupplierError) as caught:
+        ground.supplier.get_operation(OperationName(name))
+    assert caught.value.failure.kind is K.NOT_FOUND
+
+
+def test_an_object_that_is_none_is_listed_and_stays(ground: Ground) -> None:
+    """Its name is taken, and nothing may take it for gone."""
+    ground.kube.put_object(ground.path("odd"), {"metadata": {"namespace": "Not a namespace"}, "spec": SPEC})
+    (pool,) = ground.supplier.list_pools()
+    assert (pool.name, pool.status) == ("odd", PoolStatus.UNKNOWN)
+    assert ground.supplier.get_pool(PoolName("odd")).status is PoolStatus.UNKNOWN
+    with pytest.raises(SupplierError, match="cannot be read"):
+        ground.supplier.delete_pool(PoolName("odd"))
+    assert not ground.supplier.get_operation(OperationName("create/odd/1")).done
+
+
+def test_a_wait_is_over_without_a_change_of_the_group(ground: Ground) -> None:
+    """What was read before is judged anew with each list."""
+    body = {"metadata": {"namespace": "slices", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": SPEC}
+    ground.kube.put_object(ground.path(), body)
+    statuses = []
+    for _ in range(2):
+        statuses += [pool.status for pool in ground.supplier.list_pools()]
+        ground.clock.advance(601)
+    assert statuses[-1] is PoolStatus.ERROR
+
+
+def test_groups_of_other_namespaces_are_not_listed(ground: Ground) -> None:
+    """Their names do not collide with ours."""
+    path = object_path("tpunodegroups", "theirs", namespace="other", root=API_ROOT)
+    ground.kube.put_object(path, {"metadata": {"namespace": "other"}, "spec": SPEC})
+    assert ground.supplier.list_pools() == ()
+
+
+def test_the_place_comes_from_the_settings() -> None:
+    place = place_of(settings(node_group_namespace="slices", node_images=(("*", "i"),), node_disk_gb=100))
+    assert (place.namespace, place.project, place.images, place.disk_gb) == ("slices", "project-1", (("*", "i"),), 100)
+
+
+def test_there_is_nothing_to_prove() -> None:
+    """Groups, workloads and nodes are objects of one API server."""
+    identity = OneApiServer()
+    assert identity.proven
+    assert identity.attempt()
+    assert identity.due_in_seconds(NOW) == float("inf")
+    assert identity.adapted(settings()) == settings()
