@@ -311,10 +311,13 @@ class Checker:
             ):
                 continue
             if any(
-                workload.last_pool.get(job) == other.name and (workload.uid, workload.slice_id(job).group_key) != owner
-                for workload, job in self._slices()
+                last == other.name
+                and (workload.uid, workload.slice_id(job).group_key) != owner
+                and (workload.alive or self.stage.agenda.now - workload.changed.get(job, 0.0) < _LOOK_TO_EFFECT_SECONDS)
+                for workload in self.simulation.cluster.every_workload
+                for job, last in workload.last_pool.items()
             ):
-                # Another slice ran on it last, and waits for its nodes to come again.
+                # Another slice ran on it last, and waits for its nodes to come again; or it did when this was decided.
                 continue
             changed = self.simulation.cluster.pool_changed.get(other.name, 0.0)
             settled = other.status is PoolStatus.PROVISIONING and not any(
