@@ -1,0 +1,289 @@
+"""The REST API: a pod asks for its partition until it is there, and people look at partitions or release them.
+
+Any replica answers. It changes nothing but one annotation: what pods ask for is in their annotations, and what they
+have in the ledger, so a request that is sent again does no harm. Whoever does not prove to be the pod itself, or to
+have a right to the pod, is told nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from provisioner.kube import errors
+from provisioner.kube.protocol import Api, Timeouts, object_path
+from provisioner.partitions import handover, names
+from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning.ledger import Entry, Ledger
+from provisioner.partitions.rest import wire
+from provisioner.partitions.rest.access import Access, Busy
+from provisioner.partitions.rest.identity import Caller, PodIdentity, Unproven
+from provisioner.partitions.rest.servers import Servers, Slow
+from provisioner.partitions.rest.wire import Refused
+from provisioner.partitions.vipu.protocol import Vipu, VipuError
+from provisioner.partitions.vipu.records import PartitionState
+from provisioner.runtime.connections import Limits
+from provisioner.runtime.http import Address, HttpServer
+from provisioner.runtime.pages import Content
+from provisioner.runtime.repeats import Repeats
+from provisioner.runtime.resources import NAME, Call, Resource, make_resource_server
+
+_log = structlog.get_logger(__name__)
+
+NAME_OF_SERVER = "tpu-provisioner-partitions"
+#: A body has some 300 bytes, a token 1,500. What a V-IPU server takes long for is answered 503 in time.
+LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60.0, body_bytes=4096, answers_per_second=200.0)
+#: When to ask again: while IPUs are waited for, while a partition is made, when something cannot be known.
+_WAITING_SECONDS, _MAKING_SECONDS, _UNKNOWN_SECONDS, _BUSY_SECONDS = 5, 2, 5, 1
+_ID = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_WRITE_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
+_NOT_YOURS = "there is no partition {id}, or you have no right to its pod"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What the API goes by; all are called in the event loop, and must not block."""
+
+    #: UID of the namespace kube-system; empty while it is not known.
+    cluster_uid: Callable[[], str]
+    #: A pod by namespace and name, as it was last seen; None: there is none that asks for IPUs.
+    pod: Callable[[str, str], Pod | None]
+    #: None: it is not known.
+    ledger: Callable[[], Ledger | None]
+    #: The V-IPU server at HOST:PORT; None: no setting names it any more.
+    vipu: Callable[[str], Vipu | None]
+    #: Why nothing can be known now, such as a watch that is not synced; empty: it can.
+    problems: Callable[[], Sequence[str]]
+    #: Counts requests: route and status.
+    observe: Callable[[str, int], None] = lambda _route, _status: None
+
+
+class PartitionsApi:
+    """Answers requests; used from one event loop."""
+
+    def __init__(
+        self,
+        api: Api,
+        sources: Sources,
+        *,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._sources = sources
+        self._access = Access(api, now=now, monotonic=monotonic)
+        self._servers = Servers(monotonic=monotonic)
+        self._repeats = Repeats(monotonic=monotonic)
+
+    def resources(self) -> tuple[Resource, ...]:
+        """Return what is served."""
+        one = f"{handover.ROOT}/{NAME}"
+        return (
+            Resource(method="POST", path=handover.ROOT, answer=self._route("ask", self._ask)),
+            Resource(method="GET", path=one, answer=self._route("get", self._get)),
+            Resource(method="DELETE", path=one, answer=self._route("delete", self._delete)),
+            Resource(method="GET", path=f"{one}/{handover.CONFIG}", answer=self._route("config", self._config)),
+            Resource(method="GET", path=handover.HEALTH, answer=self._health),
+        )
+
+    def close(self) -> None:
+        """Let all threads end; called in the event loop."""
+        self._access.close()
+        self._servers.close()
+
+    def _route(
+        self, route: str, handle: Callable[[Call, Caller], Awaitable[Content]]
+    ) -> Callable[[Call], Awaitable[Content]]:
+        async def answer(call: Call) -> Content:
+            try:
+                caller = await self._access.identify(call.headers.get("authorization", ""), call.client)
+                content = await handle(call, caller)
+            except Refused as refused:
+                content = wire.refusal(refused)
+            except Unproven as error:
+                content = wire.refusal(Refused(401, str(error)))
+            except (Busy, Slow):
+                content = wire.refusal(
+                    Refused(503, "too much is asked at once; ask again", retry_after_seconds=_BUSY_SECONDS)
+                )
+            except errors.ClusterError as error:
+                content = self._unavailable("the API server does not say whether you may ask", error)
+            except VipuError as error:
+                content = self._unavailable("the V-IPU server cannot be read", error)
+            self._sources.observe(route, content.status)
+            return content
+
+        return answer
+
+    def _unavailable(self, what: str, error: Exception) -> Content:
+        """Answer that something cannot be known; what exactly is wrong is for the log alone."""
+        left_out = self._repeats.left_out((what, type(error)))
+        if left_out is not None:
+            _log.warning("partitions_api.unavailable", what=what, error=str(error), left_out=left_out)
+        return wire.refusal(Refused(503, f"{what}; ask again", retry_after_seconds=_UNKNOWN_SECONDS))
+
+    async def _health(self, _call: Call) -> Content:
+        """Answer without asking who asks. It is healthy while it answers; what it lacks is said."""
+        problems = list(self._sources.problems())
+        return wire.answer(
+            503 if problems else 200, {"status": "not ready" if problems else "ok", "problems": problems}
+        )
+
+    # --- what pods and people ask ---
+
+    async def _ask(self, call: Call, caller: Caller) -> Content:
+        asked = wire.read_ask(call.body)
+        if caller.pod != PodIdentity(namespace=asked.namespace, name=asked.pod, uid=asked.uid):
+            raise Refused(403, "only a pod itself asks for its partition, with a token that is bound to it")
+        ledger = self._ledger()
+        found_id = names.partition_id(self._cluster_uid(), asked.uid)
+        pod = self._pod(asked.namespace, asked.pod, asked.uid)
+        if pod is None:
+            # The token shows that there is one.
+            raise Refused(
+                503, "the controller has not seen the pod yet; ask again", retry_after_seconds=_MAKING_SECONDS
+            )
+        if pod.problem:
+            raise Refused(422, pod.problem)
+        if pod.size != asked.size:
+            raise Refused(409, f"the pod's annotation asks for {pod.size} IPUs, and not for {asked.size}")
+        if pod.finished or pod.released:
+            raise Refused(410, "the pod has ended" if pod.finished else "the pod's partition was released")
+        entry = _entry(ledger, found_id)
+        if entry is None:
+            body = wire.described(found_id, pod, None, "waiting", "the pod waits for IPUs")
+            return wire.answer(202, body, retry_after_seconds=_WAITING_SECONDS)
+        if asked.reconfigurable not in (None, entry.reconfigurable):
+            is_so = "reconfigurable" if entry.reconfigurable else "not reconfigurable"
+            raise Refused(409, f"the pod's partition is {is_so}")
+        return await self._handed_over(found_id, pod, entry)
+
+    async def _handed_over(self, found_id: str, pod: Pod, entry: Entry) -> Content:
+        state, message, configuration = await self._read(entry)
+        body = wire.described(found_id, pod, entry, state, message)
+        if not configuration:
+            return wire.answer(202, body, retry_after_seconds=_MAKING_SECONDS)
+        return wire.answer(200, {**body, "config": wire.configuration(configuration)})
+
+    async def _get(self, call: Call, caller: Caller) -> Content:
+        found_id, pod, entry = await self._known(call, caller, "get")
+        if entry is None:
+            state, message = "waiting", "the pod waits for IPUs"
+        elif pod is None or pod.finished or pod.released:
+            state, message = "releasing", "the pod needs it no more"
+        elif pod.gated:
+            state, message = "creating", "the partition is being made"
+        else:
+            state, message = "active", "the pod has its partition"
+        return wire.answer(200, wire.described(found_id, pod, entry, state, message))
+
+    async def _config(self, call: Call, caller: Caller) -> Content:
+        found_id, _, entry = await self._known(call, caller, "get")
+        if entry is None:
+            raise Refused(409, f"the partition {found_id} is not made yet", retry_after_seconds=_WAITING_SECONDS)
+        _, message, configuration = await self._read(entry)
+        if not configuration:
+            raise Refused(409, message, retry_after_seconds=_MAKING_SECONDS)
+        return Content(
+            body=configuration.encode(), media_type="application/json", headers={"Cache-Control": "no-store"}
+        )
+
+    async def _delete(self, call: Call, caller: Caller) -> Content:
+        found_id, pod, entry = await self._known(call, caller, "delete")
+        if pod is not None and not pod.released:
+            _log.info(
+                "partition.release_asked", partition=found_id, namespace=pod.namespace, pod=pod.name, by=caller.username
+            )
+            try:
+                await self._access.write(partial(self._release, pod), call.client)
+            except (errors.NotFound, errors.Conflict):
+                # It is gone, or another one has its name: its partition goes with it.
+                pod = None
+        return wire.answer(202, wire.described(found_id, pod, entry, "releasing", "the partition is given back"))
+
+    def _release(self, pod: Pod) -> None:
+        path = object_path("pods", pod.name, namespace=pod.namespace)
+        # The UID makes it a precondition.
+        body = {"metadata": {"uid": pod.uid, "annotations": {names.RELEASE: "true"}}}
+        self._api.patch(path, body, timeouts=_WRITE_TIMEOUTS)
+
+    # --- what is known ---
+
+    async def _known(self, call: Call, caller: Caller, verb: str) -> tuple[str, Pod | None, Entry | None]:
+        """Return a partition that the caller may see; both are not None only where they belong together."""
+        (found_id,) = call.names
+        nothing = Refused(404, _NOT_YOURS.format(id=found_id if _ID.fullmatch(found_id) else "of that id"))
+        if not _ID.fullmatch(found_id):
+            raise nothing
+        ledger, cluster_uid = self._ledger(), self._cluster_uid()
+        entry = _entry(ledger, found_id)
+        own = caller.pod
+        is_own = own is not None and names.partition_id(cluster_uid, own.uid) == found_id
+        if own is not None and is_own:
+            pod = self._pod(own.namespace, own.name, own.uid)
+        elif entry is None or not await self._access.may(caller, verb, (entry.namespace, entry.pod), call.client):
+            # The same words for both: an id tells nobody that it exists.
+            raise nothing
+        else:
+            pod = self._pod(entry.namespace, entry.pod, entry.pod_uid)
+        if pod is None and entry is None:
+            raise nothing
+        return found_id, pod, entry
+
+    async def _read(self, entry: Entry) -> tuple[str, str, str]:
+        """Return state, message, and the configuration where the partition is active."""
+        vipu = self._sources.vipu(entry.server)
+        if vipu is None:
+            raise Refused(
+                503, f"the settings do not name the V-IPU server {entry.server}", retry_after_seconds=_UNKNOWN_SECONDS
+            )
+        found = await self._servers.find(entry.server, vipu, entry.id)
+        if found.configuration:
+            return "active", "the partition is active", found.configuration
+        if found.state is None:
+            return "creating", "the V-IPU server does not have the partition yet", ""
+        if found.state is PartitionState.ACTIVE:
+            return "creating", "the V-IPU server has no configuration of the partition yet", ""
+        return "creating", f"the partition is {found.state_text or found.state.value}", ""
+
+    def _ledger(self) -> Ledger:
+        ledger, problems = self._sources.ledger(), self._sources.problems()
+        if ledger is None or problems:
+            why = problems[0] if problems else "the ledger cannot be read"
+            raise Refused(503, f"nothing can be known now: {why}", retry_after_seconds=_UNKNOWN_SECONDS)
+        return ledger
+
+    def _cluster_uid(self) -> str:
+        found = self._sources.cluster_uid()
+        if not found:
+            raise Refused(503, "the cluster's UID is not known yet", retry_after_seconds=_UNKNOWN_SECONDS)
+        return found
+
+    def _pod(self, namespace: str, name: str, uid: str) -> Pod | None:
+        """Return a pod; another one of the same name is not it."""
+        pod = self._sources.pod(namespace, name)
+        return pod if pod is not None and pod.uid == uid else None
+
+
+def _entry(ledger: Ledger, partition_id: str) -> Entry | None:
+    return next((each for each in ledger.entries if each.id == partition_id), None)
+
+
+def make_rest_server(
+    address: Address,
+    api: Api,
+    sources: Sources,
+    *,
+    more: Sequence[Resource] = (),
+    limits: Limits = LIMITS,
+) -> HttpServer:
+    """Return the server of the REST API; `more` are resources that are served along with it, such as metrics."""
+    served = PartitionsApi(api, sources)
+    return make_resource_server(
+        NAME_OF_SERVER, address, (*served.resources(), *more), limits=limits, at_end=served.close
+    )

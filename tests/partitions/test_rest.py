@@ -1,0 +1,443 @@
+"""The REST API over real sockets: what pods and people are answered, and who is told nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import structlog
+
+from provisioner.kube import errors
+from provisioner.model.capacity import FailureKind
+from provisioner.partitions import handover, names
+from provisioner.partitions.rest import access, servers
+from provisioner.partitions.rest.identity import ACCESS_REVIEWS, TOKEN_REVIEWS
+from provisioner.partitions.vipu.records import PartitionState
+from provisioner.runtime.connections import Limits
+from tests.support.partitions_api import SERVER, FakeVipu, Ground, id_of, jwt
+from tests.support.waiting import wait_for
+
+#: As long as a busy machine may take.
+pytestmark = pytest.mark.timeout(30)
+
+ROOT = handover.ROOT
+
+
+@pytest.fixture
+def ground() -> Iterator[Ground]:
+    made = Ground().start()
+    yield made
+    made.end()
+
+
+# --- a pod asks -------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_waits_and_gets_its_configuration_in_the_end(ground: Ground) -> None:
+    pod = ground.add_pod()
+    waiting = ground.ask(pod)
+    assert (waiting.status, waiting.headers["Retry-After"]) == (202, "5")
+    assert waiting.json == {
+        "id": id_of(pod), "state": "waiting", "message": "the pod waits for IPUs",
+        "namespace": "ml", "pod": "train", "uid": pod.uid, "size": 4,
+    }  # fmt: skip
+
+    ground.place(pod, state=None)
+    creating = ground.ask(pod)
+    assert (creating.status, creating.json["state"], creating.headers["Retry-After"]) == (202, "creating", "2")
+    for state in (PartitionState.OTHER, PartitionState.ERROR):
+        ground.vipu.partitions[id_of(pod)] = state
+        assert (ground.ask(pod).status, ground.ask(pod).json["message"]) == (202, f"the partition is {state.value}")
+
+    ground.vipu.partitions[id_of(pod)] = PartitionState.ACTIVE
+    for _ in range(2):
+        done = ground.ask(pod)
+        assert done.status == 200
+        assert done.json == {
+            "id": id_of(pod), "state": "active", "message": "the partition is active",
+            "namespace": "ml", "pod": "train", "uid": pod.uid, "size": 4,
+            "server": SERVER, "allocation": "pod1", "reconfigurable": True,
+            "config": {"partition": "the configuration"},
+        }  # fmt: skip
+        assert done.headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    ("parts", "body", "status", "want"),
+    [
+        pytest.param({}, {"size": 8}, 409, "asks for 4 IPUs, and not for 8", id="another size than the annotation"),
+        pytest.param({}, {"size": 3}, 422, "a power of two", id="no power of two"),
+        pytest.param({}, {"size": "4"}, 422, "a power of two", id="a text for a size"),
+        pytest.param({}, {"size": True}, 422, "a power of two", id="a truth value for a size"),
+        pytest.param({}, {"size": None}, 422, "a power of two", id="no size"),
+        pytest.param({}, {"reconfigurable": "no"}, 400, "true or false", id="a text for a truth value"),
+        pytest.param({}, {"reconfigurable": False}, 409, "is reconfigurable", id="another kind of partition"),
+        pytest.param({"problem": "It cannot be.", "size": 4}, {}, 422, "It cannot be.", id="a pod that nobody serves"),
+        pytest.param({"finished": True}, {}, 410, "has ended", id="a pod that has ended"),
+        pytest.param({"released": True}, {}, 410, "was released", id="a partition that was given back"),
+    ],
+)
+def test_a_request_is_refused_that_has(
+    ground: Ground, parts: dict[str, Any], body: dict[str, Any], status: int, want: str
+) -> None:
+    pod = ground.add_pod(**parts)
+    ground.place(pod)
+    answer = ground.ask(pod, **body)
+    assert (answer.status, want in answer.json["error"]) == (status, True), answer.json
+
+
+def test_what_is_not_json_is_refused(ground: Ground) -> None:
+    token = ground.token(ground.add_pod())
+    for body in (
+        b"",
+        b"[]",
+        b"{",
+        b"\xff",
+        b"[" * 3000,
+        b'{"namespace":1}',
+        json.dumps({"namespace": "x" * 300}).encode(),
+    ):
+        assert ground.send("POST", ROOT, token, body).status == 400
+    assert ground.send("POST", ROOT, token, b"{}", **{"Content-Type": "text/plain"}).status == 415
+
+
+@pytest.mark.parametrize(
+    ("what", "want"),
+    [
+        ("ledger", "the ledger cannot be read"),
+        ("problems", "no list of pods yet"),
+        ("cluster", "the cluster's UID"),
+        ("pod", "has not seen the pod yet"),
+        ("server", "do not name the V-IPU server"),
+        ("vipu", "the V-IPU server cannot be read"),
+    ],
+)
+def test_what_cannot_be_known_now_is_to_be_asked_again(ground: Ground, what: str, want: str) -> None:
+    pod = ground.add_pod()
+    ground.place(pod)
+    token = ground.token(pod)
+    match what:
+        case "ledger":
+            ground.ledger = None
+        case "problems":
+            ground.problems.append("no list of pods yet")
+        case "cluster":
+            ground.cluster_uid = ""
+        case "pod":
+            # An earlier one of the same name.
+            ground.change(pod, uid="earlier")
+        case "server":
+            del ground.vipus[SERVER]
+        case "vipu":
+            ground.vipu.failing = FailureKind.UNAVAILABLE
+    answer = ground.ask(pod, token)
+    assert (answer.status, want in answer.json["error"]) == (503, True), answer.json
+    assert int(answer.headers["Retry-After"]) >= 1
+    # What exactly is wrong with a server is not for every pod.
+    assert "it is down" not in answer.json["error"]
+
+
+# --- who may ask ------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_asks_for_the_partition_of_another_pod(ground: Ground) -> None:
+    pod, other = ground.add_pod(), ground.add_pod("other")
+    elsewhere = ground.add_pod("train", "theirs")
+    made = ground.place(pod)
+    tokens = {
+        "another pod": ground.token(other),
+        "a pod of that name elsewhere": ground.token(elsewhere),
+        "an earlier pod of that name": ground.kube.token_of_pod("ml", "train", "earlier"),
+        "no pod": ground.kube.token_of_person("ada"),
+    }
+    for who, token in tokens.items():
+        assert ground.ask(pod, token).status == 403, who
+        for method, path in (("GET", made), ("GET", f"{made}/config"), ("DELETE", made)):
+            answer = ground.send(method, f"{ROOT}/{path}", token)
+            assert (answer.status, answer.json) == (
+                404, {"error": f"there is no partition {made}, or you have no right to its pod"},
+            ), who  # fmt: skip
+    # Nor does a pod by what it writes of itself.
+    assert ground.ask(other, ground.token(other), uid=pod.uid).status == 403
+    assert ground.ask(other, ground.token(other), namespace="theirs").status == 403
+    assert not [each for each in ground.kube.calls if each.method == "PATCH"]
+
+
+def test_an_id_of_nothing_is_answered_as_one_of_somebody_else(ground: Ground) -> None:
+    token = ground.kube.token_of_person("ada")
+    unknown = "tpup-00000000-0000000000000000"
+    answer = ground.send("GET", f"{ROOT}/{unknown}", token)
+    assert (answer.status, answer.json["error"]) == (
+        404, f"there is no partition {unknown}, or you have no right to its pod",
+    )  # fmt: skip
+    for hostile in ("a" * 300, "%0d%0aX", "..", "UPPER"):
+        assert ground.send("GET", f"{ROOT}/{hostile}", token).status == 404
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        pytest.param("", id="nothing"),
+        pytest.param("Basic YTpi", id="a password"),
+        pytest.param("Bearer opaque", id="no token of a ServiceAccount"),
+        pytest.param("Bearer a.b.c", id="no claims"),
+        pytest.param(f"Bearer {jwt('https://kubernetes.default.svc')}", id="the API server's audience"),
+        pytest.param(f"Bearer {jwt(['other', 'third'])}", id="other audiences"),
+        pytest.param(f"Bearer {jwt(expires_in=-3600)}", id="an expired token"),
+    ],
+)
+def test_what_is_plainly_no_token_for_us_costs_the_api_server_nothing(ground: Ground, authorization: str) -> None:
+    pod = ground.add_pod()
+    headers = {"Authorization": authorization} if authorization else {}
+    answer = ground.send("GET", f"{ROOT}/{id_of(pod)}", **headers)
+    assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert ground.kube.reviews == []
+
+
+def test_two_headers_are_none(ground: Ground) -> None:
+    pod = ground.add_pod()
+    good = ground.token(pod)
+    with socket.create_connection(("127.0.0.1", ground.port), timeout=10) as client:
+        lines = [
+            f"GET {ROOT}/{id_of(pod)} HTTP/1.1", "Host: it", f"Authorization: Bearer {jwt()}",
+            f"Authorization: Bearer {good}", "Connection: close", "", "",
+        ]  # fmt: skip
+        client.sendall("\r\n".join(lines).encode())
+        assert client.recv(65536).split(b" ")[1] == b"401"
+
+
+def test_a_token_that_the_api_server_does_not_take_is_asked_about_once(ground: Ground) -> None:
+    pod, forged = ground.add_pod(), jwt(mark="forged")
+    for _ in range(3):
+        assert ground.ask(pod, forged).status == 401
+    assert ground.kube.reviews == [TOKEN_REVIEWS]
+
+
+def test_an_api_server_that_knows_no_audiences_is_not_believed(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = ground.add_pod()
+    token = ground.token(pod)
+    status = {"authenticated": True, "user": ground.kube.users[token]}
+    monkeypatch.setattr(ground.kube, "post", lambda _path, body, **_: {**body, "status": status})
+    assert ground.ask(pod, token).status == 401
+
+
+def test_an_api_server_that_is_away_is_no_refusal(ground: Ground) -> None:
+    pod = ground.add_pod()
+    token = ground.token(pod)
+
+    def away(path: str, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+        raise errors.Unavailable("it is away, at 10.0.0.1")
+
+    ground.kube.post = away  # type: ignore[method-assign]
+    with structlog.testing.capture_logs() as lines:
+        answers = [ground.ask(pod, token) for _ in range(3)]
+    assert {each.status for each in answers} == {503}
+    assert "10.0.0.1" not in answers[0].json["error"]
+    assert [each["event"] for each in lines] == ["partitions_api.unavailable"]
+
+
+# --- people -----------------------------------------------------------------------------------------------------------
+
+
+def test_people_see_what_they_have_a_right_to(ground: Ground) -> None:
+    pod = ground.add_pod(gated=False)
+    made = ground.place(pod)
+    ada = ground.kube.token_of_person("ada")
+    ground.kube.rights.add(("ada", "get", "ml"))
+    seen = ground.send("GET", f"{ROOT}/{made}", ada)
+    assert (seen.status, seen.json["state"], seen.json["pod"]) == (200, "active", "train")
+    assert ground.send("HEAD", f"{ROOT}/{made}", ada).status == 200
+    configuration = ground.send("GET", f"{ROOT}/{made}/config", ada)
+    assert (configuration.status, configuration.json) == (200, {"partition": "the configuration"})
+    # To look is not to take away.
+    assert ground.send("DELETE", f"{ROOT}/{made}", ada).status == 404
+    assert ground.kube.reviews.count(ACCESS_REVIEWS) == 2
+
+
+@pytest.mark.parametrize(
+    ("parts", "want"),
+    [
+        ({"gated": True}, "creating"),
+        ({"gated": False}, "active"),
+        ({"finished": True}, "releasing"),
+        ({"released": True}, "releasing"),
+        ({"uid": "another of its name"}, "releasing"),
+    ],
+)
+def test_the_state_of_a_partition(ground: Ground, parts: dict[str, Any], want: str) -> None:
+    pod = ground.add_pod()
+    made = ground.place(pod)
+    ground.change(pod, **parts)
+    ground.kube.rights.add(("ada", "get", "ml"))
+    assert ground.send("GET", f"{ROOT}/{made}", ground.kube.token_of_person("ada")).json["state"] == want
+
+
+def test_a_pod_sees_that_it_waits(ground: Ground) -> None:
+    pod = ground.add_pod()
+    token = ground.token(pod)
+    assert ground.send("GET", f"{ROOT}/{id_of(pod)}", token).json["state"] == "waiting"
+    answer = ground.send("GET", f"{ROOT}/{id_of(pod)}/config", token)
+    assert (answer.status, answer.headers["Retry-After"]) == (409, "5")
+    ground.place(pod, state=PartitionState.OTHER)
+    assert ground.send("GET", f"{ROOT}/{id_of(pod)}/config", token).status == 409
+
+
+@pytest.mark.parametrize("who", ["the pod", "a person"])
+def test_a_partition_is_released(ground: Ground, who: str) -> None:
+    pod = ground.add_pod()
+    made = ground.place(pod)
+    ground.kube.rights.add(("ada", "delete", "ml"))
+    token = ground.token(pod) if who == "the pod" else ground.kube.token_of_person("ada")
+    for _ in range(2):
+        answer = ground.send("DELETE", f"{ROOT}/{made}", token)
+        assert (answer.status, answer.json["state"]) == (202, "releasing")
+        ground.change(pod, released=True)
+    (written,) = [each.body for each in ground.kube.calls if each.method == "PATCH"]
+    assert written == {"metadata": {"uid": pod.uid, "annotations": {names.RELEASE: "true"}}}
+
+
+def test_nothing_is_written_into_another_pod_of_that_name(ground: Ground) -> None:
+    pod = ground.add_pod()
+    made, token = ground.place(pod), ground.token(pod)
+    ground.kube.fail("PATCH", "/pods/train", errors.Conflict("another UID"))
+    assert ground.send("DELETE", f"{ROOT}/{made}", token).status == 202
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_giant_body_is_refused(ground: Ground) -> None:
+    token = ground.token(ground.add_pod())
+    try:
+        answer = ground.send("POST", ROOT, token, b" " * 5000)
+    except (BrokenPipeError, ConnectionResetError):
+        # It was answered, and the rest of the body refused.
+        return
+    assert answer.status == 413
+
+
+def test_a_slow_v_ipu_server_keeps_nobody_from_the_others(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "_PATIENCE_SECONDS", 0.2)
+    other = ground.vipus["fast.example:8090"] = FakeVipu()
+    ground.vipu.answers.clear()
+    slow = [ground.add_pod(f"slow-{number}") for number in range(20)]
+    for each in slow:
+        ground.place(each)
+    fast = ground.add_pod("fast")
+    ground.place(fast, "fast.example:8090")
+    with ThreadPoolExecutor(20) as threads:
+        asked = [threads.submit(ground.ask, each) for each in slow]
+        assert ground.ask(fast).status == 200
+        assert {each.result().status for each in asked} == {503}
+    # Two at a time ask it, and each partition is asked for once, however often its pod asks.
+    assert ground.ask(slow[0]).status == 503
+    assert ground.vipu.reads == 2
+    ground.vipu.answers.set()
+    monkeypatch.setattr(servers, "_PATIENCE_SECONDS", 10.0)
+    assert ground.ask(slow[0]).status == 200
+    assert other.reads == 1
+
+
+def test_more_than_a_server_can_be_asked_is_refused_at_once(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "_MOST_WAITING", 1)
+    ground.vipu.answers.clear()
+    first, second = ground.add_pod("first"), ground.add_pod("second")
+    ground.place(first)
+    ground.place(second)
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(ground.ask, first)
+        wait_for(lambda: ground.vipu.reads == 1)
+        assert ground.ask(second).status == 503
+        ground.vipu.answers.set()
+        assert asked.result().status == 200
+
+
+def test_a_flood_of_tokens_from_one_client_keeps_nobody_out(ground: Ground) -> None:
+    pod = ground.add_pod()
+    token = ground.token(pod)
+    ground.kube.answers.clear()
+    with ThreadPoolExecutor(41) as threads:
+        flood = [
+            threads.submit(ground.send, "GET", f"{ROOT}/x", jwt(mark=str(number)), source="127.0.0.2")
+            for number in range(40)
+        ]
+        # Some are refused at once; two are asked about.
+        wait_for(lambda: sum(each.done() for each in flood) == 40 - access._EACH_WAITING)
+        assert len(ground.kube.reviews) == 2
+        mine = threads.submit(ground.ask, pod, token)
+        wait_for(lambda: len(ground.kube.reviews) == 3)
+        ground.kube.answers.set()
+        assert mine.result().status == 202
+        statuses = [each.result().status for each in flood]
+    assert sorted(set(statuses)) == [401, 503]
+
+
+def test_who_waits_too_long_for_his_turn_is_told_to_come_again(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "_PATIENCE_SECONDS", 0.1)
+    ground.kube.answers.clear()
+    with ThreadPoolExecutor(3) as threads:
+        asked = [threads.submit(ground.send, "GET", f"{ROOT}/x", jwt(mark=str(number))) for number in range(3)]
+        wait_for(lambda: any(each.done() for each in asked))
+        assert [each.result().status for each in asked if each.done()] == [503]
+        ground.kube.answers.set()
+
+
+def test_many_who_ask_the_same_are_one_question(ground: Ground) -> None:
+    pod = ground.add_pod()
+    token = ground.token(pod)
+    ground.kube.answers.clear()
+    with ThreadPoolExecutor(10) as threads:
+        asked = [threads.submit(ground.ask, pod, token) for _ in range(10)]
+        wait_for(lambda: ground.kube.reviews)
+        ground.kube.answers.set()
+        assert {each.result().status for each in asked} == {202}
+    assert ground.kube.reviews == [TOKEN_REVIEWS]
+
+
+def test_a_client_that_reads_or_writes_slowly_is_cut_off() -> None:
+    ground = Ground(limits=Limits(connections=4, request_seconds=0.3, body_bytes=4096)).start()
+    try:
+        with socket.create_connection(("127.0.0.1", ground.port), timeout=10) as slow:
+            lines = [
+                f"POST {ROOT} HTTP/1.1",
+                "Host: it",
+                "Content-Type: application/json",
+                "Content-Length: 9",
+                "",
+                "{",
+            ]
+            slow.sendall("\r\n".join(lines).encode())
+            assert ground.send("GET", handover.HEALTH).status == 200
+            with contextlib.suppress(ConnectionResetError):
+                assert slow.recv(1) == b""
+    finally:
+        ground.end()
+
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
+
+
+def test_health_is_for_everybody(ground: Ground) -> None:
+    assert (ground.send("GET", "/health").status, ground.send("GET", "/health").json["status"]) == (200, "ok")
+    ground.problems.append("no list of pods yet")
+    answer = ground.send("GET", "/health")
+    assert (answer.status, answer.json) == (503, {"status": "not ready", "problems": ["no list of pods yet"]})
+
+
+def test_paths_and_methods(ground: Ground) -> None:
+    assert ground.send("PUT", ROOT).headers["Allow"] == "POST"
+    assert ground.send("POST", f"{ROOT}/x", body=b"{}").headers["Allow"] == "DELETE, GET"
+    for path in ("/", "/v1", f"{ROOT}/", f"{ROOT}/x/config/y", f"{ROOT}//config"):
+        assert ground.send("GET", path).status == 404, path
+
+
+def test_requests_are_counted(ground: Ground) -> None:
+    pod = ground.add_pod()
+    ground.ask(pod)
+    ground.send("GET", f"{ROOT}/{id_of(pod)}")
+    assert ground.seen == [("ask", 202), ("get", 401)]

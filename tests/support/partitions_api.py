@@ -1,0 +1,251 @@
+"""What the REST API of partitions goes by: an API server that knows tokens and rights, pods, a ledger, servers."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from email.message import Message
+from typing import Any
+
+from provisioner.kube.protocol import JsonObject
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.partitions import handover, names
+from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning.ledger import Entry, Ledger
+from provisioner.partitions.rest.api import LIMITS, Sources, make_rest_server
+from provisioner.partitions.rest.identity import ACCESS_REVIEWS, TOKEN_REVIEWS
+from provisioner.partitions.vipu.protocol import VipuError
+from provisioner.partitions.vipu.records import Allocation, Partition, PartitionRequest, PartitionState
+from provisioner.runtime.connections import Limits
+from provisioner.runtime.http import Address
+from tests.support.clock import NOW
+from tests.support.kube import FakeKube
+
+CLUSTER = "0f7c6f3e-cluster"
+SERVER = "vipu.example:8090"
+CONFIGURATION = '{"partition": "the configuration"}'
+
+
+def jwt(audience: str | list[str] = handover.AUDIENCE, *, expires_in: float = 3600.0, mark: str = "") -> str:
+    """Return something in the form of a token; nobody has signed it."""
+    claims = {"aud": audience, "exp": time.time() + expires_in, "mark": mark}
+    parts = [
+        base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in ({"alg": "RS256"}, claims)
+    ]
+    return ".".join((*parts, "c2lnbmVk"))
+
+
+class ReviewingKube(FakeKube):
+    """Takes the tokens that it made, and grants the rights that it was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users: dict[str, JsonObject] = {}
+        #: User, verb, namespace.
+        self.rights: set[tuple[str, str, str]] = set()
+        self.reviews: list[str] = []
+        #: Cleared: reviews wait.
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def token_of_pod(self, namespace: str, pod: str, uid: str, *, account: str = "default") -> str:
+        """Make a token as the kubelet gets one."""
+        token = jwt(mark=f"{namespace}/{pod}/{uid}/{account}")
+        self.users[token] = {
+            "username": f"system:serviceaccount:{namespace}:{account}",
+            "uid": f"account-{account}",
+            "groups": ["system:serviceaccounts", "system:authenticated"],
+            "extra": {
+                "authentication.kubernetes.io/pod-name": [pod],
+                "authentication.kubernetes.io/pod-uid": [uid],
+            },
+        }
+        return token
+
+    def token_of_person(self, name: str) -> str:
+        """Make a token that is bound to no pod."""
+        token = jwt(mark=name)
+        self.users[token] = {"username": name, "groups": ["system:authenticated"]}
+        return token
+
+    def post(self, path: str, body: JsonObject, **options: Any) -> JsonObject:
+        """Answer reviews; everything else as a fake API server."""
+        if path not in (TOKEN_REVIEWS, ACCESS_REVIEWS):
+            return super().post(path, body, **options)
+        self.reviews.append(path)
+        assert self.answers.wait(20)
+        spec = body["spec"]
+        if path == TOKEN_REVIEWS:
+            assert spec["audiences"] == [handover.AUDIENCE]
+            user = self.users.get(spec["token"])
+            status = {"authenticated": True, "user": user, "audiences": spec["audiences"]}
+            return {**body, "status": status if user is not None else {"error": "invalid bearer token"}}
+        attributes = spec["resourceAttributes"]
+        assert (attributes["group"], attributes["resource"]) == ("", "pods")
+        return {
+            **body,
+            "status": {"allowed": (spec["user"], attributes["verb"], attributes["namespace"]) in self.rights},
+        }
+
+
+class FakeVipu:
+    """A V-IPU server that has what a test put there."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[str, PartitionState] = {}
+        self.configuration = CONFIGURATION
+        self.failing: FailureKind | None = None
+        #: Cleared: reads wait.
+        self.answers = threading.Event()
+        self.answers.set()
+        self.reads = 0
+
+    def list_allocations(self) -> tuple[Allocation, ...]:
+        """Nobody asks."""
+        raise NotImplementedError
+
+    def list_partitions(self) -> tuple[Partition, ...]:
+        """List them."""
+        self.reads += 1
+        assert self.answers.wait(20)
+        if self.failing is not None:
+            raise VipuError(Failure(kind=self.failing, message="it is down"), "list partitions")
+        return tuple(Partition(id=each, size=4, state=state) for each, state in self.partitions.items())
+
+    def create_partition(self, request: PartitionRequest) -> None:
+        """The API makes none."""
+        raise NotImplementedError
+
+    def remove_partition(self, partition_id: str) -> None:
+        """The API removes none."""
+        raise NotImplementedError
+
+    def ipuof_config(self, partition_id: str) -> str:
+        """Return it."""
+        assert self.partitions[partition_id] is PartitionState.ACTIVE
+        return self.configuration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a client was answered."""
+
+    status: int
+    headers: Message
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body, decoded."""
+        return json.loads(self.body)
+
+
+@dataclass(kw_only=True)
+class Ground:
+    """The API, over a real socket, and all that it goes by."""
+
+    kube: ReviewingKube = field(default_factory=ReviewingKube)
+    vipus: dict[str, FakeVipu] = field(default_factory=lambda: {SERVER: FakeVipu()})
+    pods: dict[tuple[str, str], Pod] = field(default_factory=dict)
+    ledger: Ledger | None = field(default_factory=Ledger)
+    problems: list[str] = field(default_factory=list)
+    cluster_uid: str = CLUSTER
+    seen: list[tuple[str, int]] = field(default_factory=list)
+    limits: Limits = LIMITS
+
+    def start(self) -> Ground:
+        """Serve."""
+        sources = Sources(
+            cluster_uid=lambda: self.cluster_uid,
+            pod=lambda namespace, name: self.pods.get((namespace, name)),
+            ledger=lambda: self.ledger,
+            vipu=self.vipus.get,
+            problems=lambda: self.problems,
+            observe=lambda route, status: self.seen.append((route, status)),
+        )
+        self.server = make_rest_server(Address("127.0.0.1", 0), self.kube, sources, limits=self.limits)
+        self.server.start()
+        [self.port] = self.server.ports
+        return self
+
+    def end(self) -> None:
+        """Let everything that waits go on, and end."""
+        self.kube.answers.set()
+        for each in self.vipus.values():
+            each.answers.set()
+        self.server.stop()
+
+    @property
+    def vipu(self) -> FakeVipu:
+        """The first server."""
+        return self.vipus[SERVER]
+
+    def add_pod(self, name: str = "train", namespace: str = "ml", **parts: Any) -> Pod:
+        """Put a pod into the watch, and into the cluster."""
+        made: dict[str, Any] = {
+            "uid": f"uid-{namespace}-{name}", "resource_version": "1", "created_at": NOW, "size": 4, "injected": True,
+            "gated": True, **parts,
+        }  # fmt: skip
+        pod = Pod(namespace=namespace, name=name, **made)
+        self.pods[namespace, name] = pod
+        metadata = {"name": name, "namespace": namespace, "uid": pod.uid}
+        self.kube.put_object(f"/api/v1/namespaces/{namespace}/pods/{name}", {"metadata": metadata})
+        return pod
+
+    def change(self, pod: Pod, **parts: Any) -> Pod:
+        """Change a pod in the watch."""
+        changed = self.pods[pod.namespace, pod.name] = replace(pod, **parts)
+        return changed
+
+    def place(self, pod: Pod, server: str = SERVER, *, state: PartitionState | None = PartitionState.ACTIVE) -> str:
+        """Give a pod an entry in the ledger, and a partition."""
+        made = id_of(pod)
+        entry = Entry(
+            id=made, namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, size=pod.size, server=server,
+            allocation="pod1", recorded_at=NOW,
+        )  # fmt: skip
+        assert self.ledger is not None
+        self.ledger = replace(self.ledger, entries=(*self.ledger.entries, entry))
+        if state is not None:
+            self.vipus[server].partitions[made] = state
+        return made
+
+    def token(self, pod: Pod) -> str:
+        """Return the token of a pod."""
+        return self.kube.token_of_pod(pod.namespace, pod.name, pod.uid)
+
+    def ask(self, pod: Pod, token: str | None = None, **parts: Any) -> Answer:
+        """Ask for a pod's partition, as its init container does."""
+        body = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "size": pod.size, **parts}
+        return self.send("POST", handover.ROOT, self.token(pod) if token is None else token, json.dumps(body).encode())
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        token: str = "",
+        body: bytes | None = None,
+        *,
+        source: str = "127.0.0.1",
+        **headers: str,
+    ) -> Answer:
+        """Send a request."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20, source_address=(source, 0))
+        given = {"Authorization": f"Bearer {token}"} if token else {}
+        if body is not None:
+            given["Content-Type"] = "application/json"
+        try:
+            connection.request(method, path, body, {**given, **headers})
+            answer = connection.getresponse()
+            return Answer(status=answer.status, headers=answer.headers, body=answer.read())
+        finally:
+            connection.close()
+
+
+def id_of(pod: Pod) -> str:
+    """Return the id of a pod's partition."""
+    return names.partition_id(CLUSTER, pod.uid)
