@@ -6,6 +6,7 @@ that what it made is found.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import uuid
@@ -77,8 +78,12 @@ _REQUESTS = uuid.UUID("5f0d7d6e-3b0c-5d0e-9f2a-6c1b8e4a7d21")
 
 def child_name(group: ObjectMeta, kind: Kind) -> str:
     """Return the name of a group's child, and of its resource: equal for equal groups, and of no other group."""
-    digest = hashlib.sha256(group.uid.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]
-    return f"{group.name}-{_SUFFIXES[kind]}-{digest}"
+    return f"{group.name}-{_SUFFIXES[kind]}-{_digest(group.uid)}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest(uid: str) -> str:
+    return hashlib.sha256(uid.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]
 
 
 def group_name_problem(name: str) -> str:

@@ -190,12 +190,17 @@ def with_condition(conditions: tuple[Condition, ...], new: Condition, now: datet
     )
     if old is None:
         return (*conditions, new)
+    if new == old:
+        return conditions
     return tuple(new if condition.type == new.type else condition for condition in conditions)
 
 
 def condition_of(conditions: tuple[Condition, ...], condition_type: str) -> Condition | None:
     """Return the condition of a type, None where there is none."""
-    return next((condition for condition in conditions if condition.type == condition_type), None)
+    for condition in conditions:
+        if condition.type == condition_type:
+            return condition
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

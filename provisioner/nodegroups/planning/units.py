@@ -1,8 +1,8 @@
 """What is decided on together, and only when something of it has changed: a group with its children, or a child alone.
 
-Most of many groups are settled at any moment, while events of others come many a second. A unit in which there was
-nothing to do is taken over from the last round as long as all that it was concluded from is the same. What only time
-changes is looked at when a step has said it would be, and after a while in any case.
+Most of many groups are settled at any moment, while events of others come many a second. A unit is taken over from the
+last round as long as all that it was concluded from is the same. What only time changes is looked at when a step has
+said it would be, and after a while in any case.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from provisioner.nodegroups.planning.template import TemplateRules
 _POLICIES = PolicyRules()
 _TEMPLATES = TemplateRules()
 _MANAGERS = ManagerRules()
-#: A unit is looked at this often although nothing has changed: as often as the loop makes a round without any event.
-_LOOKED_AT_SECONDS = 15.0
+#: A unit is looked at this often although nothing has changed and no step has asked for it.
+_LOOKED_AT_SECONDS = 60.0
+#: The same while it is deleted, or there is something to do that waits for its turn, or for the caches to show it.
+_BUSY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +61,16 @@ class Concluded:
     #: All that it was concluded from, and when.
     inputs: tuple[object, ...] = ()
     at: datetime
+    #: Something of it is being deleted.
+    busy: bool = False
 
     def holds(self, inputs: Sequence[object], now: datetime) -> bool:
         """Whether a round with these inputs would come to the same."""
-        if self.step.calls or self.step.writes or len(inputs) != len(self.inputs):
+        if len(inputs) != len(self.inputs):
             return False
         age = (now - self.at).total_seconds()
-        if not 0 <= age < _LOOKED_AT_SECONDS or any(moment <= now for moment in self.step.moments):
+        limit = _BUSY_SECONDS if self.busy or self.step.calls or self.step.writes else _LOOKED_AT_SECONDS
+        if not 0 <= age < limit or any(moment <= now for moment in self.step.moments):
             return False
         return all(old is new for old, new in zip(self.inputs, inputs, strict=True))
 
@@ -109,7 +114,18 @@ def conclude(unit: Unit, last: Concluded | None, round_: Round) -> Concluded:
     for child in unit.children:
         resources[child.meta.uid], step = _step_of_child(child, round_)
         steps.append(step)
-    return Concluded(step=merged(steps), resources=resources, lost_since=lost_since, inputs=inputs or (), at=round_.now)
+    return Concluded(
+        step=merged(steps),
+        resources=resources,
+        lost_since=lost_since,
+        inputs=inputs or (),
+        at=round_.now,
+        busy=_deleting(unit),
+    )
+
+
+def _deleting(unit: Unit) -> bool:
+    return any(each.meta.deleting for each in (unit.group, *unit.children) if each is not None)
 
 
 def _step_of_child(child: Child, round_: Round) -> tuple[ResourceMemory, Step]:
@@ -123,14 +139,18 @@ def _step_of_child(child: Child, round_: Round) -> tuple[ResourceMemory, Step]:
 
 
 def _inputs(unit: Unit, round_: Round) -> tuple[object, ...] | None:
-    """Return all that a unit is concluded from but time; None where that cannot be told, or much else counts."""
-    if unit.group is None or unit.group.meta.deleting or any(child.meta.deleting for child in unit.children):
+    """Return all that a unit is concluded from but time; None where that cannot be told."""
+    if unit.group is None:
         return None
     own, memory = unit.group, round_.memory
     # Somebody else's object may have the name of a child.
     named = [round_.child_of(own, kind) for kind in list(Kind)[1:]]
     inputs: list[object] = [own, *unit.children, *named, round_.settings, round_.snapshot.cluster]
     inputs.append(memory.lost_since.get(own.meta.uid))
+    if own.meta.deleting:
+        # With the last group the device plugin goes.
+        others = any(not each.meta.deleting for each in round_.groups.values())
+        inputs += (round_.snapshot.device_plugin, others)
     known = [memory.resources.get(each.meta.uid) for each in (own, *unit.children)]
     inputs += known
     for each in (own, *unit.children):

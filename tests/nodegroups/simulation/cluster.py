@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -78,10 +79,13 @@ class Kube:
 
     def snapshot(self, live: frozenset[str]) -> Snapshot:
         """Return what the caches show."""
+        by_kind: defaultdict[str, list[Any]] = defaultdict(list)
+        for key in sorted(self.cached):
+            each = self.cached[key]
+            by_kind[key[0]].append(replace(each, spec=None) if key[2] in self.poisoned else each)
 
         def of(kind: str) -> tuple[Any, ...]:
-            found = ((key[2], each) for key, each in sorted(self.cached.items()) if key[0] == kind)
-            return tuple(replace(each, spec=None) if name in self.poisoned else each for name, each in found)
+            return tuple(by_kind[kind])
 
         plugin = of("DaemonSet")
         return Snapshot(
@@ -99,7 +103,7 @@ class Kube:
 
     def all(self, kind: str) -> list[Any]:
         """List the objects of a kind as they are."""
-        return [each for key, each in sorted(self.objects.items()) if key[0] == kind]
+        return [self.objects[key] for key in sorted(key for key in self.objects if key[0] == kind)]
 
     def group(self, name: str) -> TpuNodeGroup | None:
         """Return a group as it is."""
