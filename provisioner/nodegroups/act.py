@@ -31,7 +31,7 @@ from provisioner.nodegroups.planning.calls import (
     ListMachines,
     Poll,
     Read,
-    ReadMachine,
+    ReadMachines,
     Result,
     SetMetadata,
 )
@@ -48,7 +48,7 @@ CALL_SECONDS = 10.0
 _NO_LEASE = "Not sent: too little time is left on the provisioner's leader lease."
 _CHANGES = (Insert, Delete, SetMetadata)
 #: Of a create NotFound is no answer but a failure: what the request refers to is not there.
-_MAY_BE_ABSENT = (Read, ListMachines, Delete, Poll, ReadMachine, SetMetadata)
+_MAY_BE_ABSENT = (Read, ListMachines, Delete, Poll, ReadMachines, SetMetadata)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -212,8 +212,8 @@ def _exchange(compute: Compute, call: Call) -> tuple[str, Callable[[], Result]]:
             return _delete(compute, call)
         case Poll():
             return "get_operation", lambda: compute.get_operation(scope, call.operation)
-        case ReadMachine():
-            return "get_instance", lambda: compute.get_instance(call.machine.scope, call.machine.name)
+        case ReadMachines(machines=machines):
+            return "list_instances", lambda: compute.list_instances(scope, [machine.name for machine in machines])
         case SetMetadata():
             return "set_metadata", lambda: compute.set_metadata(
                 call.machine.scope,

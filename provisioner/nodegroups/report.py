@@ -28,7 +28,7 @@ from provisioner.nodegroups.planning.calls import (
     ListMachines,
     Poll,
     Read,
-    ReadMachine,
+    ReadMachines,
     SetMetadata,
 )
 from provisioner.nodegroups.planning.memory import Memory
@@ -240,9 +240,9 @@ def _of(answer: CallAnswer) -> dict[str, str]:
     """Name what a call was about, without what it carries: metadata has tokens."""
     call, failure = answer.call, answer.failure
     said = {"resource": f"{call.target.scope.path} {call.target.name}", "object": call.target.kind.value}
-    if isinstance(call, ReadMachine | SetMetadata):
+    if isinstance(call, SetMetadata):
         said["machine"] = call.machine.provider_id
-    if isinstance(call, Read | ListMachines | Poll):
+    if isinstance(call, Read | ListMachines | ReadMachines | Poll):
         said["call"] = _name(call)
     if failure is not None:
         said["message"] = failure.message

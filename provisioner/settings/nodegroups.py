@@ -182,8 +182,9 @@ OPTIONS: tuple[Option, ...] = (
         group=Group.NODE_GROUPS,
         read=forms.whole_number(1, 1000),
         default="20",
-        description="Calls to Compute Engine in a second, of each sort that it counts: changes, reads, lists, reads of "
-        "operations.",
+        description="Calls to Compute Engine in a second, of each sort that it counts in a project (changes, reads, "
+        "lists, reads of operations), for each region and globally; and ten seconds' worth of them at once. "
+        "Compute Engine allows 1,500 in a minute unless you have asked for more; the default uses up to 1,400.",
     ),
     Option(
         variable="CONCURRENCY",

@@ -25,7 +25,7 @@ from provisioner.nodegroups.planning.calls import (
     ListMachines,
     Poll,
     Read,
-    ReadMachine,
+    ReadMachines,
     SetMetadata,
 )
 from provisioner.nodegroups.planning.memory import Memory
@@ -135,7 +135,7 @@ def delete(kind: Kind, **changes: Any) -> Delete:
 
 GATED = delete(MIG, target=target(MIG, MANAGER), proof=a_proof(["m-0"]))
 POLL = Poll(target=target(MIG), operation=OperationName("operation-1"), type=OperationType.CREATE)
-READ_MACHINE = ReadMachine(target=target(MIG), machine=a_machine())
+READ_MACHINES = ReadMachines(target=target(MIG), machines=(a_machine(), a_machine("m-1")))
 SET_METADATA = SetMetadata(target=target(MIG), machine=a_machine(), items={"a": "b"}, fingerprint="f", request_id="m")
 INSTANCE = Instance(name="m-0", status="RUNNING", id="id-of-m-0", metadata=Metadata(fingerprint="f"))
 ALL_CALLS = [
@@ -144,7 +144,7 @@ ALL_CALLS = [
     *(delete(kind) for kind in KINDS),
     ListMachines(target=target(MIG)),
     POLL,
-    READ_MACHINE,
+    READ_MACHINES,
     SET_METADATA,
 ]
 CALL_IDS = [f"{type(call).__name__} {call.target.kind.value}" for call in ALL_CALLS]
@@ -173,12 +173,12 @@ def test_a_template_of_the_user_is_read_for_the_group(world: World) -> None:
 
 
 def test_machines_are_listed_and_their_metadata_changed(world: World) -> None:
-    """Each by its own place and name."""
+    """Read together, without those that are none, and changed each by its own place and name."""
     world.answer(insert(MIG))
     world.compute.machines["slice"] = (a_machine(),)
     world.compute.instances["m-0"] = INSTANCE
     assert world.answer(ListMachines(target=target(MIG))).result == (a_machine(),)
-    assert world.answer(READ_MACHINE).result == INSTANCE
+    assert world.answer(READ_MACHINES).result == (INSTANCE,)
     assert isinstance(world.answer(SET_METADATA).result, Operation)
     assert world.compute.instances["m-0"].metadata.items == {"a": "b"}
     again = world.answer(SET_METADATA).failure

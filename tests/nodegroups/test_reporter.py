@@ -33,7 +33,7 @@ from provisioner.nodegroups.planning.calls import (
     ListMachines,
     Poll,
     Read,
-    ReadMachine,
+    ReadMachines,
     SetMetadata,
 )
 from provisioner.nodegroups.planning.memory import Memory, OpenWrite
@@ -158,7 +158,7 @@ def test_an_answer_is_told_in_one_line(
 
 
 @pytest.mark.parametrize(
-    "call", [READ, ListMachines(target=target(MIG)), POLL, ReadMachine(target=target(MIG), machine=a_machine())]
+    "call", [READ, ListMachines(target=target(MIG)), POLL, ReadMachines(target=target(MIG), machines=(a_machine(),))]
 )
 def test_what_is_read_shows_in_what_follows_from_it(reporter: Reporter, call: Call) -> None:
     """Lines for each read would drown the others."""

@@ -19,7 +19,7 @@ METHODS = frozenset(
         "instanceGroupManagers.get",
         "instanceGroupManagers.delete",
         "instanceGroupManagers.listManagedInstances",
-        "instances.get",
+        "instances.list",
         "instances.setMetadata",
         "globalOperations.get",
         "regionOperations.get",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -202,9 +202,14 @@ class FakeCompute:
 
         return self._do("list_managed_instances", name, listed)
 
-    def get_instance(self, scope: Scope, name: str) -> Instance:
-        """Implement Compute.get_instance."""
-        return self._do("get_instance", name, lambda: self._instance(name))
+    def list_instances(self, scope: Scope, names: Collection[str]) -> tuple[Instance, ...]:
+        """Implement Compute.list_instances."""
+
+        def listed() -> tuple[Instance, ...]:
+            return tuple(self.instances[name] for name in sorted(names) if name in self.instances)
+
+        listing: tuple[Instance, ...] = self._do("list_instances", ",".join(sorted(names)), listed)
+        return listing
 
     def set_metadata(
         self, scope: Scope, name: str, items: Mapping[str, str], *, fingerprint: str, request_id: str

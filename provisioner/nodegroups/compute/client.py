@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -61,7 +61,9 @@ _LIST_SECONDS = 20.0
 _CHANGE_SECONDS = 10.0
 #: Google's largest page; groups that are not paged answer with all at once.
 _PAGE_SIZE = 500
-#: No group has so many machines: an answer that never ends is none.
+#: Machines have their startup script in their metadata: more of them at once would be megabytes.
+_METADATA_PAGE_SIZE = 100
+#: No list has so many: an answer that never ends is none.
 _MOST_PAGES = 50
 
 _T = TypeVar("_T")
@@ -151,31 +153,41 @@ class ComputeClient:
     def list_managed_instances(self, scope: Scope, name: str) -> tuple[ManagedInstance, ...]:
         """Implement `Compute.list_managed_instances`: POST, though it changes nothing."""
         subject = f"list of instances of instance group manager {name!r}"
-        path = self._path(scope, _MANAGERS, name, subject, Call.READ)
+        path = f"{self._path(scope, _MANAGERS, name, subject, Call.READ)}/listManagedInstances"
+        params = {"fields": resources.MANAGED_INSTANCES_FIELDS, "maxResults": str(_PAGE_SIZE)}
         found: dict[str, ManagedInstance] = {}
-        token = ""
-        with until(Deadline(self._monotonic() + _LIST_SECONDS, self._monotonic)):
-            for _ in range(_MOST_PAGES):
-                params = {
-                    "fields": resources.MANAGED_INSTANCES_FIELDS,
-                    "maxResults": str(_PAGE_SIZE),
-                    **({"pageToken": token} if token else {}),
-                }
-                page, token = self._call(
-                    subject,
-                    Call.READ,
-                    partial(self._send, "POST", f"{path}/listManagedInstances", params, seconds=_LIST_SECONDS),
-                    lambda body: resources.managed_instances_of(body, scope),
-                    said=(name,),
-                )
-                found |= {each.name: each for each in page}
-                if not token:
-                    return tuple(found[each] for each in sorted(found))
-        raise _unreadable(subject, Call.READ, f"The list has more than {_MOST_PAGES} pages.")
+        self._read_pages(
+            subject,
+            lambda token: self._send("POST", path, {**params, **token}, seconds=_LIST_SECONDS),
+            lambda body: resources.managed_instances_of(body, scope),
+            lambda page: found.update({each.name: each for each in page}),
+            said=(name,),
+        )
+        return tuple(found[each] for each in sorted(found))
 
-    def get_instance(self, scope: Scope, name: str) -> Instance:
-        """Implement `Compute.get_instance`."""
-        return self._get(scope, _INSTANCES, name, resources.INSTANCE_FIELDS, resources.instance_of)
+    def list_instances(self, scope: Scope, names: Collection[str]) -> tuple[Instance, ...]:
+        """Implement `Compute.list_instances`.
+
+        Asked for by what the names begin with, as those of one group do: all names would be too long for an address.
+        """
+        wanted = sorted({name for name in names if not links.address_problem(scope, name)})
+        subject = f"list of instances {wanted[0] if wanted else next(iter(names), '')!r} and others"
+        if not wanted:
+            self._path(scope, _INSTANCES, next(iter(names), ""), subject, Call.READ)
+        params = {
+            "fields": resources.INSTANCES_FIELDS,
+            "maxResults": str(_METADATA_PAGE_SIZE),
+            "filter": f'name eq "{_common_start(wanted)}.*"',
+        }
+        found: dict[str, Instance] = {}
+        self._read_pages(
+            subject,
+            lambda token: self._send("GET", f"{scope.path}/{_INSTANCES}", {**params, **token}, seconds=_LIST_SECONDS),
+            resources.instances_of,
+            lambda page: found.update({each.name: each for each in page if each.name in wanted}),
+            said=wanted,
+        )
+        return tuple(found[each] for each in sorted(found))
 
     def set_metadata(
         self, scope: Scope, name: str, items: Mapping[str, str], *, fingerprint: str, request_id: str
@@ -209,6 +221,26 @@ class ComputeClient:
         )
 
     # --- one call each
+
+    def _read_pages(
+        self,
+        subject: str,
+        send: Callable[[dict[str, str]], bytes],
+        read: Callable[[object], tuple[tuple[_T, ...], str]],
+        take: Callable[[tuple[_T, ...]], None],
+        *,
+        said: Sequence[str],
+    ) -> None:
+        """Ask for one page after the other, and hand each on; raise where there is no end of them."""
+        token = ""
+        with until(Deadline(self._monotonic() + _LIST_SECONDS, self._monotonic)):
+            for _ in range(_MOST_PAGES):
+                asked = {"pageToken": token} if token else {}
+                page, token = self._call(subject, Call.READ, partial(send, asked), read, said=said)
+                take(page)
+                if not token:
+                    return
+        raise _unreadable(subject, Call.READ, f"The list has more than {_MOST_PAGES} pages.")
 
     def _get(self, scope: Scope, collection: str, name: str, mask: str, read: Callable[[object], _T]) -> _T:
         subject = f"get of {_NOUNS[collection]} {name!r}"
@@ -319,6 +351,13 @@ class ComputeClient:
         if not isinstance(body, dict) or (named and fields.text(body.get("name")) != named):
             raise _unreadable(subject, call, "The answer is about something else.")
         return read(body)
+
+
+def _common_start(names: Sequence[str]) -> str:
+    """Return what all of these names, which are in order, begin with: what the first and the last do."""
+    first, last = names[0], names[-1]
+    same = zip(first, last, strict=False)
+    return first[: next((at for at, (one, other) in enumerate(same) if one != other), len(first))]
 
 
 def _own_credentials() -> auth_credentials.Credentials:

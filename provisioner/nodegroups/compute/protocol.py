@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from provisioner.model.capacity import Failure, OperationName
@@ -96,8 +96,11 @@ class Compute(Protocol):
         """
         ...
 
-    def get_instance(self, scope: Scope, name: str) -> Instance:
-        """Return a machine with its metadata. NOT_FOUND: there is none, as behind a placeholder."""
+    def list_instances(self, scope: Scope, names: Collection[str]) -> tuple[Instance, ...]:
+        """Return the machines of a zone that have these names, with their metadata. Changes nothing.
+
+        A name of which there is no machine, as behind a placeholder, is left out.
+        """
         ...
 
     def set_metadata(

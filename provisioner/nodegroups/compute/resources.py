@@ -44,7 +44,10 @@ MANAGED_INSTANCES_FIELDS = (
     "managedInstances/name,managedInstances/instance,managedInstances/id,managedInstances/instanceStatus,"
     "managedInstances/currentAction,managedInstances/lastAttempt,nextPageToken"
 )
-INSTANCE_FIELDS = "name,id,status,machineType,creationTimestamp,metadata/items,metadata/fingerprint"
+INSTANCES_FIELDS = (
+    "items/name,items/id,items/status,items/machineType,items/creationTimestamp,items/metadata/items,"
+    "items/metadata/fingerprint,nextPageToken"
+)
 OPERATION_FIELDS = "name,status,operationType,targetLink,error,httpErrorStatusCode,httpErrorMessage"
 
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
@@ -214,18 +217,15 @@ def managed_instances_of(raw: object, scope: Scope) -> tuple[tuple[ManagedInstan
     return tuple(each for each in found if each.name), fields.text(body.get("nextPageToken"))
 
 
-def instance_of(raw: object) -> Instance:
-    """Read a machine."""
+def instances_of(raw: object) -> tuple[tuple[Instance, ...], str]:
+    """Read one page of machines with their metadata, and the token of the next page, empty for none.
+
+    Equal values are one text: the machines of a group have the same startup script.
+    """
     body = fields.mapping(raw)
-    metadata = fields.mapping(body.get("metadata"))
-    return Instance(
-        name=fields.text(body.get("name")),
-        status=fields.text(body.get("status")),
-        metadata=Metadata(items=_items_of(metadata), fingerprint=fields.text(metadata.get("fingerprint"))),
-        id=_number_text(body.get("id")),
-        machine_type=_last(fields.text(body.get("machineType"))),
-        created_at=parse_timestamp(body.get("creationTimestamp")),
-    )
+    shared: dict[str, str] = {}
+    found = (_instance_of(each, shared) for each in fields.mappings(body.get("items")))
+    return tuple(each for each in found if each.name), fields.text(body.get("nextPageToken"))
 
 
 def operation_of(raw: object, scope: Scope) -> Operation:
@@ -245,6 +245,21 @@ def operation_of(raw: object, scope: Scope) -> Operation:
             values=(_last(fields.text(body.get("targetLink"))),),
         )
     return Operation(name=OperationName(fields.text(body.get("name"))), scope=scope, done=done, failure=failure)
+
+
+def _instance_of(body: Mapping[str, Any], shared: dict[str, str]) -> Instance:
+    metadata = fields.mapping(body.get("metadata"))
+    return Instance(
+        name=fields.text(body.get("name")),
+        status=fields.text(body.get("status")),
+        metadata=Metadata(
+            items={key: shared.setdefault(value, value) for key, value in _items_of(metadata).items()},
+            fingerprint=fields.text(metadata.get("fingerprint")),
+        ),
+        id=_number_text(body.get("id")),
+        machine_type=_last(fields.text(body.get("machineType"))),
+        created_at=parse_timestamp(body.get("creationTimestamp")),
+    )
 
 
 def _managed_instance_of(entry: Mapping[str, Any], scope: Scope) -> ManagedInstance:

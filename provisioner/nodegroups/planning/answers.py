@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.nodegroups.api.types import OperationRef, OperationType
-from provisioner.nodegroups.compute.records import Instance, Operation
+from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Operation
 from provisioner.nodegroups.planning import backoff, pending
 from provisioner.nodegroups.planning.calls import (
     Call,
@@ -18,10 +18,11 @@ from provisioner.nodegroups.planning.calls import (
     ListMachines,
     Poll,
     Read,
-    ReadMachine,
+    ReadMachines,
     SetMetadata,
 )
 from provisioner.nodegroups.planning.memory import (
+    Backoff,
     Listing,
     MachineMemory,
     Memory,
@@ -51,8 +52,8 @@ def fold(memory: Memory, answer: CallAnswer | WriteAnswer) -> Memory:
     call = answer.call
     known = {key: each for key, each in memory.calls.items() if key != call.key}
     memory = _paused(replace(memory, calls=known), answer)
-    if isinstance(call, ReadMachine | SetMetadata):
-        return _of_machine(memory, call, answer)
+    if isinstance(call, ReadMachines | SetMetadata):
+        return replace(memory, machines={**memory.machines, **_of_machines(memory, call, answer)})
     resource = memory.resources.get(call.target.uid)
     if resource is None:
         # The object is gone, and with it all that could be done.
@@ -117,7 +118,7 @@ def _read(known: ResourceMemory, answer: CallAnswer) -> ResourceMemory:
     if answer.failure is not None:
         return _failing(known, READ, answer.failure, answer)
     resource = answer.result
-    if isinstance(resource, tuple | Instance | Operation):
+    if isinstance(resource, tuple | Operation):
         return known
     known = replace(known, backoffs=backoff.without(known.backoffs, READ))
     if known.reading is not None and known.reading.asked_at > answer.asked_at:
@@ -128,7 +129,8 @@ def _read(known: ResourceMemory, answer: CallAnswer) -> ResourceMemory:
 def _listed(known: ResourceMemory, answer: CallAnswer) -> ResourceMemory:
     if answer.failure is not None:
         return _failing(known, LIST, answer.failure, answer)
-    machines = answer.result if isinstance(answer.result, tuple) else ()
+    listed = answer.result if isinstance(answer.result, tuple) else ()
+    machines = [machine for machine in listed if isinstance(machine, ManagedInstance)]
     known = replace(known, backoffs=backoff.without(known.backoffs, LIST))
     if known.listing is not None and known.listing.asked_at > answer.asked_at:
         return known
@@ -207,26 +209,39 @@ def _ended(known: ResourceMemory, kind: OperationType, failure: Failure | None, 
     return replace(known, mishap=Mishap(type=kind, stage=Stage.OPERATION, failure=failure))
 
 
-def _of_machine(memory: Memory, call: ReadMachine | SetMetadata, answer: CallAnswer) -> Memory:
-    place = call.machine.provider_id
-    known = memory.machines.get(place)
-    if known is None or known.id != call.machine.id:
-        return memory
-    return replace(memory, machines={**memory.machines, place: _of_metadata(known, call, answer)})
+def _of_machines(memory: Memory, call: ReadMachines | SetMetadata, answer: CallAnswer) -> dict[str, MachineMemory]:
+    """Return what has changed of what is remembered, by provider id."""
+    found = answer.result if isinstance(answer.result, tuple) else ()
+    instances = {each.name: each for each in found if isinstance(each, Instance)}
+    changed = {}
+    for machine in call.machines if isinstance(call, ReadMachines) else (call.machine,):
+        known = memory.machines.get(machine.provider_id)
+        if known is None or known.id != machine.id:
+            continue
+        if isinstance(call, SetMetadata):
+            changed[machine.provider_id] = _set(known, call, answer)
+        else:
+            changed[machine.provider_id] = _read_of(known, instances.get(machine.name), answer)
+    return changed
 
 
-def _of_metadata(known: MachineMemory, call: ReadMachine | SetMetadata, answer: CallAnswer) -> MachineMemory:
-    if isinstance(call, SetMetadata):
-        # Whether it counted or not, the metadata is another one now or will be: it is read before it is set again.
-        known = replace(known, asked_at=None, instance=None, sent=_sent(call, answer), sent_at=answer.at)
-    if answer.failure is not None:
-        wait = backoff.failed(known.backoff, answer.failure, call.key, answer.at, answer.retry_after_seconds)
-        return replace(known, backoff=wait, change_failed=known.change_failed or isinstance(call, SetMetadata))
-    if isinstance(call, SetMetadata):
+def _set(known: MachineMemory, call: SetMetadata, answer: CallAnswer) -> MachineMemory:
+    # Whether it counted or not, the metadata is another one now or will be: it is read before it is set again.
+    known = replace(known, asked_at=None, instance=None, sent=_sent(call, answer), sent_at=answer.at)
+    if answer.failure is None:
         return replace(known, backoff=None, change_failed=False)
-    instance = answer.result if isinstance(answer.result, Instance) else None
+    return replace(known, backoff=_wait(known, answer.failure, answer), change_failed=True)
+
+
+def _read_of(known: MachineMemory, instance: Instance | None, answer: CallAnswer) -> MachineMemory:
+    if answer.failure is not None:
+        return replace(known, backoff=_wait(known, answer.failure, answer))
     wait_of_change = known.backoff if known.change_failed else None
     return replace(known, asked_at=answer.asked_at, instance=instance, backoff=wait_of_change)
+
+
+def _wait(known: MachineMemory, failure: Failure, answer: CallAnswer) -> Backoff:
+    return backoff.failed(known.backoff, failure, answer.call.key, answer.at, answer.retry_after_seconds)
 
 
 def _sent(call: SetMetadata, answer: CallAnswer) -> Mapping[str, str] | None:

@@ -124,16 +124,16 @@ class Poll:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadMachine:
-    """`get_instance`. The answer has an Instance, None where there is none."""
+class ReadMachines:
+    """`list_instances`, for machines of one group. The answer has a tuple of Instance, without those that are none."""
 
     target: Target
-    machine: ManagedInstance
+    machines: tuple[ManagedInstance, ...]
 
     @property
     def key(self) -> str:
         """Names the call: equal while it is the same one."""
-        return f"read machine {self.machine.provider_id}"
+        return f"read machines {self.target.uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +152,8 @@ class SetMetadata:
         return f"set metadata {self.machine.provider_id}"
 
 
-Call = Read | ListMachines | Insert | Delete | Poll | ReadMachine | SetMetadata
-Result = Resource | tuple[ManagedInstance, ...] | Instance | Operation
+Call = Read | ListMachines | Insert | Delete | Poll | ReadMachines | SetMetadata
+Result = Resource | tuple[ManagedInstance, ...] | tuple[Instance, ...] | Operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,8 @@
 """Machines that are to join the cluster: each gets a token of its own in its metadata, until its node is there.
 
-Only machines that exist are called, only while they have not joined, and only for what is not written yet. The Secret
+Only machines that exist are called, only while they have not joined, and only for what is not written yet. Those of a
+group are read together, in one call; each is changed by a call of its own, before it joins and, when nothing more
+urgent is to be called, once after that. The Secret
 of a token is deleted after the token has left the metadata and the node has got its labels: so it stands for a machine
 that still has to be cleaned, and for a node that could not be found by its labels, over any restart.
 """
@@ -19,17 +21,19 @@ from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNode
 from provisioner.nodegroups.bootstrap import cluster, metadata, tokens
 from provisioner.nodegroups.bootstrap.tokens import JoiningMachine, Token
 from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING, Instance, ManagedInstance, Scope
-from provisioner.nodegroups.planning.calls import ReadMachine, SetMetadata, Target
+from provisioner.nodegroups.planning.calls import ReadMachines, SetMetadata, Target
 from provisioner.nodegroups.planning.fleet import Fleet, Member
 from provisioner.nodegroups.planning.memory import LONG_AGO, MachineMemory
 from provisioner.nodegroups.planning.nodes import is_marked, labels_of, provider_id
-from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, Wanted
+from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, Wanted, merged
 from provisioner.nodegroups.planning.writes import CreateToken, DeleteToken
 
 #: A machine that has got its metadata and has not joined is looked at again after this: somebody may have changed it.
 _CHECK_SECONDS = 300.0
-#: What was read can be changed for so long; after that others may have.
-_FRESH_SECONDS = 30.0
+#: What was read is the base of a change for so long; whether somebody else has changed it, its fingerprint tells.
+_FRESH_SECONDS = 300.0
+#: Machines that have joined are read together, at most this often.
+_TOGETHER_SECONDS = 30.0
 #: A machine that was not there when it was read.
 _ABSENT_SECONDS = 30.0
 _REQUESTS = uuid.UUID("0d0f3f2c-9d55-5a0b-8f0e-4d8f4f6f2c11")
@@ -44,6 +48,18 @@ class _Joining:
     #: None: they do by themselves.
     join: metadata.Join | None
     round: Round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Need:
+    """What is to be done about the metadata of one machine."""
+
+    member: Member
+    step: Step = NOTHING
+    #: It has to be read then, together with the others of its group; None: it need not be.
+    read_at: datetime | None = None
+    #: Nobody waits for it.
+    patient: bool = False
 
 
 def problem_of(group: TpuNodeGroup, round_: Round) -> str:
@@ -84,22 +100,23 @@ def join_machines(
     found = round_.tokens.get((group.meta.namespace, group.meta.name), ())
     plan = tokens.plan_tokens(found, [_machine(member) for member in members] if bootstrapped else (), round_.now)
     by_name = {member.machine.name: member for member in members}
-    step = NOTHING
+    step, needs = NOTHING, []
     for machine in plan.create:
         if by_name[machine.name].machine.status in STARTING_OR_RUNNING and not problem_of(group, round_):
             step += _create_token(group, machine, found, round_)
     for token in plan.delete:
-        cleaning, clean = _clean_of(joining, by_name.get(token.machine), token)
-        step += cleaning
+        need = _clean_of(joining, by_name.get(token.machine), token)
         node = round_.nodes.get(provider_id(group, token.machine))
-        if clean and (node is None or is_marked(group, node)):
+        if need is None and (node is None or is_marked(group, node)):
             step += Step(writes=(Proposed(write=DeleteToken(name=token.name, uid=token.uid), seen=token.uid),))
+        elif need is not None:
+            needs.append(need)
     for member in members:
         if member.node is None and member.machine.status in STARTING_OR_RUNNING:
             current = plan.current.get(member.machine.name)
             if current is not None or not bootstrapped:
-                step += _equip(joining, member, current)
-    return step
+                needs.append(_equip(joining, member, current))
+    return step + merged(need.step for need in needs) + _read(joining, members, needs)
 
 
 def _machine(member: Member) -> JoiningMachine:
@@ -133,50 +150,53 @@ def _create_token(group: TpuNodeGroup, machine: JoiningMachine, found: Sequence[
     return Step(writes=(Proposed(write=write, seen=own),))
 
 
-def _equip(joining: _Joining, member: Member, token: Token | None) -> Step:
-    """Bring a machine what it needs to join."""
+def _equip(joining: _Joining, member: Member, token: Token | None) -> _Need:
+    """Say what a machine needs to get what it joins with."""
     join = replace(joining.join, token=token.value) if joining.join is not None and token is not None else None
     known = _known(member, joining.round)
     if known is not None and known.sent is not None and known.sent_at is not None:
         due_at = waits.after(known.sent_at, _CHECK_SECONDS)
         enough = metadata.changed_items(known.sent, labels=joining.labels, join=join, joined=False) is None
         if enough and due_at > joining.round.now:
-            return Step(moments=(due_at,))
+            return _Need(member=member, step=Step(moments=(due_at,)))
     instance = _read_lately(known, joining.round.now)
-    if instance is None:
-        return _read(joining, member, known)
-    items = metadata.changed_items(instance.metadata.items, labels=joining.labels, join=join, joined=False)
-    if items is None:
-        # Whoever wrote it: it is read again after a while.
-        return _read(joining, member, known)
-    return _set(joining, member, known, instance, items)
+    if instance is not None:
+        items = metadata.changed_items(instance.metadata.items, labels=joining.labels, join=join, joined=False)
+        if items is not None:
+            return _Need(member=member, step=_set(joining, member, known, instance, items))
+    due_at = LONG_AGO
+    if known is not None and known.asked_at is not None:
+        # Whoever wrote what it has: it is read again after a while.
+        due_at = waits.after(known.asked_at, _CHECK_SECONDS if known.instance is not None else _ABSENT_SECONDS)
+    return _Need(member=member, read_at=due_at)
 
 
-def _clean_of(joining: _Joining, member: Member | None, token: Token) -> tuple[Step, bool]:
-    """Take a token back that is over; return whether no machine has it in its metadata any more."""
+def _clean_of(joining: _Joining, member: Member | None, token: Token) -> _Need | None:
+    """Say what it needs to take a token back that is over; None: no machine has it in its metadata any more."""
     if member is None or member.machine.id != token.machine_id or member.node is None:
         # The machine is gone, or gets another token in place of this one.
-        return NOTHING, True
+        return None
     return _clean(joining, member)
 
 
-def _clean(joining: _Joining, member: Member) -> tuple[Step, bool]:
-    """Take the token back from a machine that has joined; return whether it is gone."""
+def _clean(joining: _Joining, member: Member) -> _Need | None:
+    """Say what it needs to take the token back from a machine that has joined; None: it is gone."""
     known = _known(member, joining.round)
     if _calling(joining, member.machine):
         # It may be about to write what was decided before the machine joined.
-        return NOTHING, False
+        return _Need(member=member)
     if known is not None and known.sent is not None and metadata.TOKEN not in known.sent:
-        return NOTHING, True
+        return None
     instance = _read_lately(known, joining.round.now)
     if instance is None:
         gone = known is not None and known.asked_at is not None and known.instance is None
-        call = ReadMachine(target=joining.target, machine=member.machine)
-        return (NOTHING, True) if gone else (_want(joining, call, known, LONG_AGO), False)
+        return None if gone else _Need(member=member, read_at=LONG_AGO, patient=True)
     if metadata.TOKEN not in instance.metadata.items:
-        return NOTHING, True
+        return None
     items = metadata.changed_items(instance.metadata.items, labels=joining.labels, join=None, joined=True)
-    return (_set(joining, member, known, instance, items), False) if items is not None else (NOTHING, True)
+    if items is None:
+        return None
+    return _Need(member=member, step=_set(joining, member, known, instance, items, patient=True))
 
 
 def _known(member: Member, round_: Round) -> MachineMemory | None:
@@ -193,15 +213,47 @@ def _read_lately(known: MachineMemory | None, now: datetime) -> Instance | None:
     return known.instance if (now - known.asked_at).total_seconds() < _FRESH_SECONDS else None
 
 
-def _read(joining: _Joining, member: Member, known: MachineMemory | None) -> Step:
-    due_at = LONG_AGO
-    if known is not None and known.asked_at is not None:
-        due_at = waits.after(known.asked_at, _CHECK_SECONDS if known.instance is not None else _ABSENT_SECONDS)
-    return _want(joining, ReadMachine(target=joining.target, machine=member.machine), known, due_at)
+def _read(joining: _Joining, members: Sequence[Member], needs: Sequence[_Need]) -> Step:
+    """Read the machines of a group together, as soon as one has to be.
+
+    While one is set, it is read after that. Those that have joined wait for the others: all are read in one call then.
+    """
+    if joining.round.calling(joining.target.uid, ReadMachines):
+        return NOTHING
+    now, due = joining.round.now, []
+    free = [member for member in members if not _calling(joining, member.machine)]
+    known = {member.machine.name: _known(member, joining.round) for member in free}
+    read_at = max((each.asked_at for each in known.values() if each is not None and each.asked_at), default=LONG_AGO)
+    for need in needs:
+        name = need.member.machine.name
+        if need.read_at is None or name not in known:
+            continue
+        at = max(need.read_at, waits.after(read_at, _TOGETHER_SECONDS)) if need.patient else need.read_at
+        due.append((max(at, _tried_again_at(known[name])), need.patient))
+    if not due:
+        return NOTHING
+    first = min(due)[0]
+    if first > now:
+        return Step(moments=(first,))
+    call = ReadMachines(
+        target=joining.target,
+        machines=tuple(member.machine for member in free if _tried_again_at(known[member.machine.name]) <= now),
+    )
+    return Step(calls=(Wanted(call=call, due_at=first, patient=all(patient for at, patient in due if at <= now)),))
+
+
+def _tried_again_at(known: MachineMemory | None) -> datetime:
+    return known.backoff.until if known is not None and known.backoff is not None else LONG_AGO
 
 
 def _set(
-    joining: _Joining, member: Member, known: MachineMemory | None, instance: Instance, items: Mapping[str, str]
+    joining: _Joining,
+    member: Member,
+    known: MachineMemory | None,
+    instance: Instance,
+    items: Mapping[str, str],
+    *,
+    patient: bool = False,
 ) -> Step:
     machine, fingerprint = member.machine, instance.metadata.fingerprint
     text = "\n".join(f"{key}={value}" for key, value in sorted(items.items()))
@@ -214,22 +266,20 @@ def _set(
         # The same change of the same metadata counts once.
         request_id=str(uuid.uuid5(_REQUESTS, f"{machine.provider_id}/{machine.id}/{fingerprint}/{digest}")),
     )
-    return _want(joining, call, known, LONG_AGO)
-
-
-def _want(joining: _Joining, call: ReadMachine | SetMetadata, known: MachineMemory | None, due_at: datetime) -> Step:
-    round_ = joining.round
-    if _calling(joining, call.machine):
+    if _calling(joining, machine):
         return NOTHING
-    if known is not None and known.backoff is not None:
-        due_at = max(due_at, known.backoff.until)
-    if due_at > round_.now:
+    due_at = _tried_again_at(known)
+    if due_at > joining.round.now:
         return Step(moments=(due_at,))
-    return Step(calls=(Wanted(call=call, due_at=due_at),))
+    return Step(calls=(Wanted(call=call, due_at=due_at, patient=patient),))
 
 
 def _calling(joining: _Joining, machine: ManagedInstance) -> bool:
-    return any(
-        isinstance(each, ReadMachine | SetMetadata) and each.machine.provider_id == machine.provider_id
-        for each in joining.round.calls.get(joining.target.uid, ())
-    )
+    """Whether a call is under way that is about a machine's metadata."""
+    place = machine.provider_id
+    for each in joining.round.calls.get(joining.target.uid, ()):
+        if isinstance(each, SetMetadata) and each.machine.provider_id == place:
+            return True
+        if isinstance(each, ReadMachines) and any(read.provider_id == place for read in each.machines):
+            return True
+    return False

@@ -164,7 +164,7 @@ class Memory:
     #: By key.
     calls: Mapping[str, OpenCall] = field(default_factory=dict)
     writes: Mapping[str, OpenWrite] = field(default_factory=dict)
-    #: By the sort of calls that Compute Engine counts together.
+    #: By what Compute Engine counts together (`pacing.bucket_of`); as much as there can be where there is none.
     pace: Mapping[str, Pace] = field(default_factory=dict)
     #: By the UID of the group: since when machines of it are lost.
     lost_since: Mapping[str, datetime] = field(default_factory=dict)

@@ -1,7 +1,8 @@
-"""How many calls are made at once: Compute Engine counts the calls of a project by sort and minute.
+"""How many calls are made at once: Compute Engine counts the calls of a project by sort, region and minute.
 
-What is due is made at once as long as that stays within the pace; the rest waits for its turn, changes first, and of
-each sort whatever has been due for longest.
+What is due is made at once as long as that stays within the pace; the rest waits for its turn: changes first, of these
+whole resources before single machines, and of each sort whatever has been due for longest. What nobody waits for comes
+last, and leaves half of what may be made at once to what may become urgent.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
-from provisioner.nodegroups.planning.calls import Call, Delete, Insert, ListMachines, Poll, ReadMachine, SetMetadata
+from provisioner.nodegroups.planning.calls import Call, Delete, Insert, ListMachines, Poll, ReadMachines, SetMetadata
 from provisioner.nodegroups.planning.memory import MachineMemory, Memory, OpenCall, Pace
+from provisioner.nodegroups.planning.places import region_of
 from provisioner.nodegroups.planning.round import Wanted
 from provisioner.nodegroups.planning.settings import PlanningSettings
 
@@ -41,33 +43,39 @@ class Paced:
 
 def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, now: datetime) -> Paced:
     """Choose what is called now, and remember it as being under way."""
-    queue = sorted(
-        {each.call.key: each for each in wanted}.values(),
-        key=lambda each: (_URGENCY[sort_of(each.call)], each.due_at, each.call.key),
-    )
+    queue = sorted({each.call.key: each for each in wanted}.values(), key=_turn)
     if memory.paused_until is not None and memory.paused_until > now:
         return Paced(memory=memory, calls=(), wake_at=memory.paused_until if queue else None)
-    spare = {sort: _spare(memory.pace.get(sort.value), settings, now) for sort in Sort}
+    most = max(1.0, settings.calls_per_second * settings.burst_seconds)
+    spare = {bucket: _spare(before, most, settings, now) for bucket, before in memory.pace.items()}
     room = settings.most_calls - len(memory.calls)
     chosen: list[Call] = []
     waiting = False
     for each in queue:
-        sort = sort_of(each.call)
-        if len(chosen) >= room or spare[sort] < 1.0:
+        bucket = bucket_of(each.call)
+        left = spare.get(bucket, most)
+        # What nobody waits for takes neither the last places nor the last calls.
+        if room - len(chosen) <= settings.most_calls * each.patient / 2 or left < 1.0 + (most / 2) * each.patient:
             waiting = True
             continue
-        spare[sort] -= 1.0
+        spare[bucket] = left - 1.0
         chosen.append(each.call)
     return Paced(
         memory=replace(
             memory,
             calls={**memory.calls, **{call.key: OpenCall(call=call, since=now) for call in chosen}},
             machines=_with_machines(memory.machines, chosen),
-            pace={sort.value: Pace(spare=spare[sort], at=now) for sort in Sort},
+            # One that is full is as good as none.
+            pace={bucket: Pace(spare=left, at=now) for bucket, left in spare.items() if left < most},
         ),
         calls=tuple(chosen),
         wake_at=now + timedelta(seconds=1.0 / settings.calls_per_second) if waiting else None,
     )
+
+
+def _turn(wanted: Wanted) -> tuple[object, ...]:
+    call = wanted.call
+    return (_URGENCY[sort_of(call)], wanted.patient, isinstance(call, SetMetadata), wanted.due_at, call.key)
 
 
 def sort_of(call: Call) -> Sort:
@@ -76,13 +84,17 @@ def sort_of(call: Call) -> Sort:
         return Sort.CHANGE
     if isinstance(call, Poll):
         return Sort.POLL
-    return Sort.LIST if isinstance(call, ListMachines) else Sort.READ
+    return Sort.LIST if isinstance(call, ListMachines | ReadMachines) else Sort.READ
 
 
-def _spare(before: Pace | None, settings: PlanningSettings, now: datetime) -> float:
-    most = max(1.0, settings.calls_per_second * settings.burst_seconds)
-    if before is None:
-        return most
+def bucket_of(call: Call) -> str:
+    """Name the limit that a call counts against: of its sort, in its project, and there in its region or globally."""
+    scope = call.target.scope
+    place = scope.region or region_of(scope.zone) or "global"
+    return f"{sort_of(call).value} {scope.project} {place}"
+
+
+def _spare(before: Pace, most: float, settings: PlanningSettings, now: datetime) -> float:
     passed = max(0.0, (now - before.at).total_seconds())
     return min(most, before.spare + passed * settings.calls_per_second)
 
@@ -91,8 +103,9 @@ def _with_machines(known: Mapping[str, MachineMemory], calls: Iterable[Call]) ->
     """Begin to remember the machines that are called for the first time."""
     new = {}
     for call in calls:
-        if isinstance(call, ReadMachine | SetMetadata):
-            before = known.get(call.machine.provider_id)
-            if before is None or before.id != call.machine.id:
-                new[call.machine.provider_id] = MachineMemory(id=call.machine.id)
+        called = call.machines if isinstance(call, ReadMachines) else ()
+        for machine in (call.machine,) if isinstance(call, SetMetadata) else called:
+            before = known.get(machine.provider_id)
+            if before is None or before.id != machine.id:
+                new[machine.provider_id] = MachineMemory(id=machine.id)
     return {**known, **new} if new else known

@@ -24,9 +24,10 @@ class PlanningSettings:
     join_seconds: float = 1800.0
     #: So long pods without chips may keep the machines of a group that is deleted; those with chips always may.
     drain_seconds: float = 3600.0
-    #: Calls to Compute Engine per second of each sort that it counts (changes, reads, lists, polls of operations), and
-    #: so many seconds' worth of them at once.
+    #: Calls to Compute Engine per second of each sort that it counts (changes, reads, lists, polls of operations) in a
+    #: project, for each region and globally; and so many seconds' worth of them at once. It counts by the minute, and
+    #: allows 1,500 calls unless another quota was agreed on: these are 1,400 at most.
     calls_per_second: float = 20.0
-    burst_seconds: float = 2.0
+    burst_seconds: float = 10.0
     #: Calls under way at once.
     most_calls: int = 64

@@ -92,10 +92,10 @@ CALLS: dict[str, tuple[Callable[[Compute], object], str, str, object]] = {
         "projects/p/zones/us-central1-a/instanceGroupManagers/a/listManagedInstances",
         None,
     ),
-    "get_instance": (
-        lambda it: it.get_instance(ZONE, "a"),
+    "list_instances": (
+        lambda it: it.list_instances(ZONE, ["a"]),
         "GET",
-        "projects/p/zones/us-central1-a/instances/a",
+        "projects/p/zones/us-central1-a/instances",
         None,
     ),
     "set_metadata": (
@@ -198,8 +198,31 @@ def test_pages_are_put_together_by_name(server: RecordingServer, client: Compute
 def test_a_list_that_never_ends_is_none(server: RecordingServer, client: ComputeClient) -> None:
     server.answer = Answer(body={"nextPageToken": "again"})
 
-    assert failure_of(client, "list_managed_instances").failure.kind is K.UNAVAILABLE
-    assert len(server.requests) == 50
+    for name in ("list_managed_instances", "list_instances"):
+        assert failure_of(client, name).failure.kind is K.UNAVAILABLE
+    assert len(server.requests) == 100
+
+
+@pytest.mark.parametrize(
+    ("names", "want"),
+    [
+        pytest.param(["g-mig-1"], "g-mig-1.*", id="one"),
+        pytest.param(["g-mig-1", "g-mig-12"], "g-mig-1.*", id="a name that another begins with"),
+        pytest.param(["g-mig-b2", "g-mig-a1", "g-mig-c3"], "g-mig-.*", id="those of a group"),
+        pytest.param(["a", "b"], ".*", id="nothing in common"),
+        pytest.param(["g-mig-1", 'x" or "', "..", "A"], "g-mig-1.*", id="names that nothing can have"),
+    ],
+)
+def test_machines_are_asked_for_by_what_their_names_begin_with(
+    server: RecordingServer, client: ComputeClient, names: list[str], want: str
+) -> None:
+    server.answer = Answer(body={"items": [{"name": name, "id": "7"} for name in ("g-mig-1", "g-mig-13", "a")]})
+
+    found = client.list_instances(ZONE, names)
+
+    assert {each.name for each in found} == {"g-mig-1", "a"} & set(names)
+    (sent,) = server.requests
+    assert dict(parse_qsl(urlsplit(sent.path).query))["filter"] == f'name eq "{want}"'
 
 
 def test_a_page_that_fails_fails_the_list(server: RecordingServer, client: ComputeClient) -> None:

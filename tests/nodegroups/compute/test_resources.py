@@ -258,13 +258,27 @@ def test_a_machine_is_read_with_its_metadata() -> None:
         "metadata": {"fingerprint": "f", "items": [{"key": "a", "value": "1"}, {"key": "b"}, {"value": "c"}, 7]},
     }
 
-    assert resources.instance_of(raw) == Instance(
-        name="m-1",
-        id="7",
-        status="RUNNING",
-        machine_type="ct6e-standard-4t",
-        metadata=Metadata(items={"a": "1", "b": ""}, fingerprint="f"),
+    found, token = resources.instances_of({"items": [raw, {"status": "RUNNING"}, 7], "nextPageToken": "t"})
+
+    assert token == "t"
+    assert found == (
+        Instance(
+            name="m-1",
+            id="7",
+            status="RUNNING",
+            machine_type="ct6e-standard-4t",
+            metadata=Metadata(items={"a": "1", "b": ""}, fingerprint="f"),
+        ),
     )
+
+
+def test_machines_with_the_same_script_hold_it_once() -> None:
+    """Thousands of machines would hold it thousands of times."""
+    page = {"items": [{"name": name, "metadata": {"items": [{"key": "s", "value": "x" * 9}]}} for name in "abc"]}
+
+    found, _ = resources.instances_of(json.loads(json.dumps(page)))
+
+    assert len({id(each.metadata.items["s"]) for each in found}) == 1
 
 
 @pytest.mark.parametrize(
@@ -360,8 +374,11 @@ _JSON = st.recursive(
 
 @given(_JSON)
 def test_whatever_json_comes_it_is_read(raw: object) -> None:
-    for read in (resources.policy_of, resources.template_of, resources.manager_of, resources.instance_of):
+    for read in (resources.policy_of, resources.template_of, resources.manager_of):
         hash(str(read(raw)))
+    instances, token = resources.instances_of(raw)
+    assert all(each.name for each in instances)
+    assert isinstance(token, str)
     machines, token = resources.managed_instances_of(raw, ZONE)
     assert all(each.name for each in machines)
     assert isinstance(token, str)

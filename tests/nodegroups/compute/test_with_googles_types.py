@@ -78,7 +78,7 @@ def test_google_knows_every_field_that_is_sent(body: dict[str, Any], kind: Any) 
         (resources.TEMPLATE_FIELDS, compute_v1.InstanceTemplate),
         (resources.MANAGER_FIELDS, compute_v1.InstanceGroupManager),
         (resources.MANAGED_INSTANCES_FIELDS, compute_v1.InstanceGroupManagersListManagedInstancesResponse),
-        (resources.INSTANCE_FIELDS, compute_v1.Instance),
+        (resources.INSTANCES_FIELDS, compute_v1.InstanceList),
         (resources.OPERATION_FIELDS, compute_v1.Operation),
     ],
 )

@@ -146,7 +146,7 @@ def test_a_slice_from_nothing_to_nothing_left(simulator: ComputeSimulator, clien
 def test_metadata_is_replaced_by_whom_knows_what_it_is(client: ComputeClient) -> None:
     make_slice(client)
     name = running(client)[0].name
-    before = client.get_instance(ZONE, name)
+    (before,) = client.list_instances(ZONE, [name])
     assert (before.status, before.machine_type) == ("RUNNING", "ct6e-standard-4t")
     assert before.metadata.items["mine"] == "1"
     items = {**before.metadata.items, "kubeadm-join-token": "t"}
@@ -154,13 +154,25 @@ def test_metadata_is_replaced_by_whom_knows_what_it_is(client: ComputeClient) ->
 
     done(client, client.set_metadata(ZONE, name, items, fingerprint=fingerprint, request_id=new_id()))
 
-    after = client.get_instance(ZONE, name).metadata
+    after = client.list_instances(ZONE, [name])[0].metadata
     assert after.items == items
     assert after.fingerprint != fingerprint
     late = failure_of(
         lambda: client.set_metadata(ZONE, name, before.metadata.items, fingerprint=fingerprint, request_id=new_id())
     )
     assert late.kind is K.OPERATION_IN_THE_WAY
+
+
+def test_all_machines_of_a_group_are_read_with_their_metadata_and_no_others(client: ComputeClient) -> None:
+    make_slice(client)
+    names = [each.name for each in running(client)]
+
+    found = client.list_instances(ZONE, names)
+
+    assert [each.name for each in found] == names
+    assert {each.metadata.items["mine"] for each in found} == {"1"}
+    assert all(each.id and each.metadata.fingerprint for each in found)
+    assert [each.name for each in client.list_instances(ZONE, names[1:3])] == names[1:3]
 
 
 def test_fault_2_a_group_that_is_not_there_yet_has_no_machines_to_ask_for(client: ComputeClient) -> None:
@@ -176,7 +188,7 @@ def test_fault_2_placeholders_are_listed_as_such_and_are_no_machines(
     waiting = machines(client)
 
     assert [(each.has_machine, each.id, each.action) for each in waiting] == [(False, "", "CREATING")] * 4
-    assert failure_of(lambda: client.get_instance(ZONE, waiting[0].name)).kind is K.NOT_FOUND
+    assert client.list_instances(ZONE, [each.name for each in waiting]) == ()
     simulator.clear(stockout)
     assert all(each.has_machine for each in running(client))
 
@@ -309,7 +321,7 @@ CALLS: dict[str, Callable[[Compute], object]] = {
         ZONE, replace(MANAGER, name="other"), request_id=new_id()
     ),
     "instanceGroupManagers.delete": lambda it: it.delete_manager(ZONE, "g-mig", request_id=new_id()),
-    "instances.get": lambda it: it.get_instance(ZONE, "x"),
+    "instances.list": lambda it: it.list_instances(ZONE, ["x"]),
     "instances.setMetadata": lambda it: it.set_metadata(ZONE, "x", {}, fingerprint="f", request_id=new_id()),
     "zoneOperations.get": lambda it: it.get_operation(ZONE, OperationName("operation-1")),
     "regionOperations.get": lambda it: it.get_operation(REGION, OperationName("operation-1")),

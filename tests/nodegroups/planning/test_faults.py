@@ -61,7 +61,7 @@ def test_2_waiting_for_capacity_is_told_and_no_machine_is_called_that_is_not_the
     assert "waiting for capacity since 2026-01-01T00:" in message
     assert "does not have enough resources available" in message
     world.wait(1800.0)
-    assert world.process.calls["ReadMachine"] == 0
+    assert world.process.calls["ReadMachines"] == 0
     assert world.process.writes["CreateToken"] == 0
     assert world.message("train") == message
     world.cloud.limit(None)
@@ -69,11 +69,14 @@ def test_2_waiting_for_capacity_is_told_and_no_machine_is_called_that_is_not_the
 
 
 def test_3_metadata_is_written_for_the_join_and_after_it_and_never_else() -> None:
-    """Each of four machines gets its metadata once, and loses its token once."""
+    """Each of four machines gets its metadata once, and loses its token once; they are read together."""
     world = _ready_world()
+    world.wait(120.0)
     assert world.process.calls["SetMetadata"] == 8
+    assert world.process.calls["ReadMachines"] <= 3
     world.wait(7200.0)
     assert world.process.calls["SetMetadata"] == 8
+    assert world.process.calls["ReadMachines"] <= 3
 
 
 def test_4_nodes_are_cordoned_by_what_no_controller_takes_back() -> None:

@@ -57,7 +57,7 @@ from provisioner.nodegroups.planning.calls import (
     Insert,
     ListMachines,
     Poll,
-    ReadMachine,
+    ReadMachines,
     SetMetadata,
 )
 from provisioner.nodegroups.planning.decide import decide
@@ -299,10 +299,13 @@ class Oddities:
                 )
                 for name in self.some("m1", "m2", "m3", "m4", "m1")
             )
-        if isinstance(call, ReadMachine):
+        if isinstance(call, ReadMachines):
             items = {self.text("kubeadm-join-token", "key"): self.text("value")}
-            return Instance(
-                name="m1", status="RUNNING", metadata=Metadata(items=items, fingerprint="f"), id=self.text("1")
+            return tuple(
+                Instance(
+                    name=name, status="RUNNING", metadata=Metadata(items=items, fingerprint="f"), id=self.text("1")
+                )
+                for name in self.some("m1", "m2", "m5")
             )
         mark = f"tpu-provisioner: TPUNodeGroup default/g1 uid {target.uid} cluster {_CLUSTER}"
         described = self.text(mark, "somebody's", mark.replace(_CLUSTER, "another"))

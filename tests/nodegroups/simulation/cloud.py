@@ -1,7 +1,7 @@
 """The simulated Compute Engine on virtual time, and the wire between it and the real client.
 
-The wire is an adapter under the client's HTTP session: everything of the client but the sockets is real, and so is the
-simulator's API.
+The wire takes the place of the client's HTTP session, which takes most of the time of a call: everything else of the
+client is real, and so is the simulator's API.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import requests
+from google.api_core import exceptions as api_exceptions
 
 from provisioner.model.capacity import FailureKind
 from provisioner.nodegroups.api.types import Kind
@@ -25,7 +26,7 @@ from provisioner.nodegroups.planning.calls import (
     ListMachines,
     Poll,
     Read,
-    ReadMachine,
+    ReadMachines,
     Result,
     SetMetadata,
     Target,
@@ -69,7 +70,7 @@ class Cloud:
         self.world = World(settings, clock=stage.wall, rng=rng)
         self.api = api.Api(self.world)
         self.client = ComputeClient(endpoint=_ADDRESS, monotonic=lambda: stage.agenda.now)
-        self.client._session.mount(_ADDRESS, Wire(self))
+        self.client._session = Wire(self)  # type: ignore[assignment]
         self._ticks: set[float] = set()
         self._statuses: dict[tuple[str, int], str] = {}
         self._failing: dict[Kind, Fault] = {}
@@ -93,8 +94,8 @@ class Cloud:
                 return client.list_managed_instances(target.scope, target.name)
             case Poll():
                 return client.get_operation(target.scope, call.operation)
-            case ReadMachine():
-                return client.get_instance(call.machine.scope, call.machine.name)
+            case ReadMachines():
+                return client.list_instances(target.scope, [machine.name for machine in call.machines])
             case SetMetadata():
                 return client.set_metadata(
                     call.machine.scope,
@@ -213,38 +214,42 @@ class Cloud:
         self._follow()
 
 
-class Wire(requests.adapters.BaseAdapter):
-    """The way of requests to the simulated Compute Engine."""
+class Wire:
+    """The way of requests to the simulated Compute Engine, and of its answers, in place of the client's session."""
 
     def __init__(self, cloud: Cloud) -> None:
-        super().__init__()
         self._cloud = cloud
 
-    def send(self, request: requests.PreparedRequest, **_options: object) -> requests.Response:  # type: ignore[override]
-        """Carry one request there and its answer back."""
-        address = urlsplit(str(request.url))
+    def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        data: bytes | None,
+        headers: dict[str, str],
+        params: dict[str, str],
+        timeout: float,
+    ) -> requests.Response:
+        """Carry one request there and its answer back; raise GoogleAPICallError for error answers."""
+        path = urlsplit(url).path
+        response = requests.Response()
         try:
-            found = api.route(str(request.method), address.path)
             body: dict[str, Any] = self._cloud.api.handle(
-                found,
+                api.route(method, path),
                 Request(
-                    http_method=str(request.method),
-                    path=address.path,
-                    query=dict(parse_qsl(address.query)),
-                    headers={key.lower(): str(value) for key, value in request.headers.items()},
-                    body=json.loads(request.body) if request.body else None,
+                    http_method=method,
+                    path=path,
+                    query=params,
+                    headers={key.lower(): value for key, value in headers.items()},
+                    body=json.loads(data) if data else None,
                 ),
             )
-            code = 200
+            response.status_code = 200
         except errors.ApiError as error:
-            code, body = error.code, error.body(request_id="0x1")
-        response = requests.Response()
-        response.status_code = code
+            response.status_code, body = error.code, error.body(request_id="0x1")
         response._content = json.dumps(body).encode()
-        response.headers["Content-Type"] = "application/json"
-        response.url = str(request.url)
-        response.request = request
+        response.url = url
+        if response.status_code >= 300:
+            response.headers["Content-Type"] = "application/json"
+            raise api_exceptions.from_http_status(response.status_code, "", response=response)
         return response
-
-    def close(self) -> None:
-        """Do nothing."""

@@ -25,7 +25,6 @@ from provisioner.nodegroups.planning import (
     teardown,
 )
 from provisioner.nodegroups.planning.manager import ManagerRules
-from provisioner.nodegroups.planning.round import NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +101,7 @@ BUGS = (
     Bug(name="forgotten-operations-are-awaited", at=(answers, "_polled"), mutate=_waiting_for_forgotten_operations),
     Bug(name="cordon-without-unschedulable", at=(drain, "_cordon"), mutate=_cordoned_by_taint),
     Bug(name="ready-goes-stale", at=(repair, "find_loss"), mutate=_always(None)),
-    Bug(name="tokens-stay-in-metadata", at=(joining, "_clean"), mutate=_always((NOTHING, True))),
+    Bug(name="tokens-stay-in-metadata", at=(joining, "_clean"), mutate=_always(None)),
     Bug(name="defaults-are-differences", at=(desired, "differs"), mutate=_always(True)),
     Bug(name="transitions-are-rewritten", at=(types, "with_condition"), mutate=_latest_transition),
     Bug(name="machines-go-under-work", at=(drain, "drain"), mutate=_without_proof),

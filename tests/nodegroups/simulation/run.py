@@ -24,7 +24,7 @@ _HOUR = 3600.0
 #: A run that computes for longer goes round in circles; the others take a few seconds.
 _CPU_SECONDS = 40.0
 _MOST_READS_PER_HOUR = 12
-_READS = ("Read", "ListMachines", "ReadMachine", "Poll")
+_READS = ("Read", "ListMachines", "ReadMachines", "Poll")
 _FOREIGN = Target(uid="", kind=Kind.WORKLOAD_POLICY, scope=Scope(project="project-1", region="us-central1"), name="p")
 
 

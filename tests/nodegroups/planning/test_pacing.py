@@ -1,0 +1,122 @@
+"""How many calls are made at once, and which first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from provisioner.model.capacity import OperationName
+from provisioner.nodegroups.api.types import Kind, OperationType
+from provisioner.nodegroups.compute.records import ManagedInstance, Manager, Scope
+from provisioner.nodegroups.planning.calls import Call, Insert, Poll, Read, ReadMachines, SetMetadata, Target
+from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning.pacing import pace
+from provisioner.nodegroups.planning.round import Wanted
+from provisioner.nodegroups.planning.settings import PlanningSettings
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LONG_AGO = NOW - timedelta(days=1)
+SETTINGS = PlanningSettings(startup_script="#!", calls_per_second=2.0, burst_seconds=5.0)
+ZONE = Scope(project="p", zone="us-central1-a")
+
+
+def target(name: str, scope: Scope = ZONE) -> Target:
+    """Return a group's machines as calls name them."""
+    return Target(uid=name, kind=Kind.MANAGED_INSTANCE_GROUP, scope=scope, name=name)
+
+
+def insert(name: str, scope: Scope = ZONE) -> Insert:
+    """Return a create of a group."""
+    manager = Manager(name=name, template="t", target_size=1)
+    return Insert(target=target(name, scope), resource=manager, attempt=1, request_id="r")
+
+
+def set_metadata(name: str) -> SetMetadata:
+    """Return a change of one machine."""
+    machine = ManagedInstance(name=name, scope=ZONE, status="RUNNING", id="7")
+    return SetMetadata(target=target("g"), machine=machine, items={}, fingerprint="f", request_id="r")
+
+
+def wanted(*calls: Call, due_at: datetime = LONG_AGO, patient: bool = False) -> list[Wanted]:
+    """Return wishes for calls."""
+    return [Wanted(call=call, due_at=due_at, patient=patient) for call in calls]
+
+
+def names(calls: Iterable[Call]) -> list[str]:
+    """Name what was chosen, in order."""
+    return [call.machine.name if isinstance(call, SetMetadata) else call.target.name for call in calls]
+
+
+def test_groups_go_before_single_machines_and_those_before_what_nobody_waits_for() -> None:
+    """However long each has been due: a group that is asked for late has the longest way to go."""
+    queue = [
+        *wanted(set_metadata("joined"), patient=True),
+        *wanted(set_metadata("joining")),
+        *wanted(insert("late"), due_at=NOW),
+        *wanted(insert("early"), due_at=LONG_AGO),
+    ]
+    assert names(pace(queue, Memory(), SETTINGS, NOW).calls) == ["early", "late", "joining", "joined"]
+
+
+def test_what_nobody_waits_for_leaves_half_of_what_may_be_called_at_once() -> None:
+    """A machine that has to join a moment later is not delayed by those that have joined."""
+    patient = wanted(*(set_metadata(f"m{number}") for number in range(9)), patient=True)
+    first = pace(patient, Memory(), SETTINGS, NOW)
+    assert len(first.calls) == 5
+    assert first.wake_at is not None
+    later = pace(wanted(*(set_metadata(f"n{number}") for number in range(9))), first.memory, SETTINGS, NOW)
+    assert len(later.calls) == 5
+
+
+def test_what_nobody_waits_for_leaves_half_of_the_places() -> None:
+    """Calls that are not answered count."""
+    settings = replace(SETTINGS, most_calls=4)
+    patient = wanted(*(set_metadata(f"m{number}") for number in range(4)), patient=True)
+    first = pace(patient, Memory(), settings, NOW)
+    assert len(first.calls) == 2
+    assert len(pace(patient, first.memory, settings, NOW).calls) == 0
+    assert (
+        len(pace(wanted(*(set_metadata(f"n{number}") for number in range(4))), first.memory, settings, NOW).calls) == 2
+    )
+
+
+def test_each_region_and_what_is_global_has_a_limit_of_its_own() -> None:
+    """As Compute Engine counts; two zones of a region share it, and so do two groups."""
+    places = (
+        ZONE,
+        Scope(project="p", zone="us-central1-b"),
+        Scope(project="p", region="us-central1"),
+        Scope(project="p", zone="us-east5-a"),
+        Scope(project="q", zone="us-central1-a"),
+        Scope(project="p"),
+    )
+    queue = [
+        each
+        for index, scope in enumerate(places)
+        for each in wanted(*(insert(f"{index}-{number}", scope) for number in range(10)))
+    ]
+    chosen = names(pace(queue, Memory(), SETTINGS, NOW).calls)
+    count = {index: sum(name.startswith(f"{index}-") for name in chosen) for index in range(len(places))}
+    assert sum(count[index] for index in (0, 1, 2)) == 10
+    assert [count[index] for index in (3, 4, 5)] == [10, 10, 10]
+
+
+def test_sorts_of_calls_have_limits_of_their_own() -> None:
+    """Reads do not wait for changes, nor lists for reads."""
+    poll = Poll(target=target("g"), operation=OperationName("o"), type=OperationType.CREATE)
+    first = pace(wanted(*(insert(f"g{number}") for number in range(10))), Memory(), SETTINGS, NOW)
+    others: list[Call] = [poll, Read(target=target("g")), ReadMachines(target=target("g"), machines=())]
+    assert len(pace(wanted(insert("h"), *others), first.memory, SETTINGS, NOW).calls) == 3
+
+
+def test_what_waits_has_its_turn_at_the_pace() -> None:
+    """Twice a second here, after what may be called at once; and full again after a while."""
+    queue = wanted(*(insert(f"g{number:02d}") for number in range(30)))
+    plan = pace(queue, Memory(), SETTINGS, NOW)
+    assert len(plan.calls) == 10
+    assert plan.wake_at == NOW + timedelta(seconds=0.5)
+    plan = pace(queue[10:], plan.memory, SETTINGS, NOW + timedelta(seconds=2))
+    assert names(plan.calls) == ["g10", "g11", "g12", "g13"]
+    plan = pace((), plan.memory, SETTINGS, NOW + timedelta(hours=1))
+    assert plan.memory.pace == {}
