@@ -40,6 +40,7 @@ _OTHER_PROGRAMS = frozenset(
         "time",
         "true",
         "xargs",
+        "vipu",
     }
 )
 _MAKEFILES = "\n".join((shell.ROOT / name).read_text("utf-8") for name in ("Makefile", "deploy/targets.mk"))

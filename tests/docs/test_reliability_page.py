@@ -8,6 +8,7 @@ import pytest
 _ROOT = Path(__file__).parents[2]
 _PAGE = (_ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
 _REALITY = (_ROOT / "docs" / "reality.md").read_text(encoding="utf-8")
+_PARTITIONS = (_ROOT / "docs" / "partitions.md").read_text(encoding="utf-8")
 _TEST = re.compile(r"`(test_\w+)`")
 _NAMED = sorted(set(_TEST.findall(_PAGE)))
 _FILES = sorted(set(re.findall(r"`((?:tests|planning|controller|cluster)/[\w/.]+)`", _PAGE)))
@@ -31,6 +32,18 @@ def test_every_assumption_about_gke_names_a_test_that_exists() -> None:
     """One row, one subject; the last cell names what holds it."""
     there = _tests_in(*(_ROOT / "tests").rglob("test_*.py"))
     rows = [line for line in _REALITY.splitlines() if line.startswith("| ") and not line.startswith("| subject |")]
+    assert rows
+    for row in rows:
+        named = set(_TEST.findall(row.rstrip(" |").rpartition(" | ")[2]))
+        assert named, row
+        assert named <= there, row
+
+
+def test_every_assumption_about_v_ipu_names_a_test_that_exists() -> None:
+    """Also of the tests that run against each implementation of a boundary."""
+    there = _tests_in(*(_ROOT / "tests").rglob("test_*.py"), *(_ROOT / "tests").rglob("conformance.py"))
+    table = _PARTITIONS.partition("## What is not known of V-IPU, and what is assumed")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| subject |")]
     assert rows
     for row in rows:
         named = set(_TEST.findall(row.rstrip(" |").rpartition(" | ")[2]))
