@@ -37,6 +37,10 @@ setup: $(SETUP) ## Set up the virtual environment, Go, the control plane's progr
 demo: setup ## Run a JobSet until nothing is left, on a local control plane. KEEP=1 keeps everything running.
 	@$(BIN)/tpu-provisioner demo
 
+.PHONY: demo-gce
+demo-gce: setup ## Run a JobSet on a TPUNodeGroup until nothing is left: machines join a local control plane. KEEP=1 as above.
+	@$(BIN)/tpu-provisioner demo-gce
+
 .PHONY: demo-page
 demo-page: $(SETUP) ## Serve the status page of a simulated cluster with 200 slices, in a hurry; needs no Go.
 	@$(BIN)/python -m tests.simulation.demo_page $(ARGS)

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 import webbrowser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
-import provisioner
 from provisioner import settings
 from provisioner.cli import output, tables
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command, complete_files
 from provisioner.cli.manifests import Manifests, read_manifests
+from provisioner.cli.rehearsing import (
+    LOOK_SECONDS,
+    STANDSTILL_SECONDS,
+    Narrator,
+    calls_table,
+    example,
+    in_pieces,
+    is_kept,
+    missing,
+    on_interrupt,
+    refuse,
+    seconds,
+)
 from provisioner.cli.simulated import simulated_gke
 from provisioner.constants import TPU_RESOURCE
 from provisioner.localcluster import LocalClusterError
@@ -39,13 +49,8 @@ from provisioner.slices.offline.documents import Document
 from provisioner.slices.offline.forecast import forecast
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 
-_LOOK_SECONDS = 0.2
-#: Nothing new for this long beyond the time that a pool takes is a failure.
-_STANDSTILL_SECONDS = 120.0
 _EXAMPLE = "jobset.yaml"
 _KIND = "JobSet"
-#: What the table has room for beside its numbers.
-_NAME_WIDTH = 20
 _STEPS = (
     ("decided", "wanted", "creating"),
     ("created", "creating", "ready"),
@@ -80,27 +85,18 @@ def command(
     FILE is a manifest to apply (default: the example JobSet). The first run builds the control plane, which takes about
     ten minutes. Exit code 0 when everything came and went as it should.
     """
-    keep = keep or os.environ.get("KEEP", "") not in ("", "0", "false")
-    files = files or (_example(),)
-    missing = [str(file) for file in files if not file.exists()]
-    if missing:
-        _refuse(f"no such file: {', '.join(missing)}")
+    keep = is_kept(keep)
+    files = files or (example(_EXAMPLE),)
+    if problem := missing(files):
+        refuse(problem)
         return ExitCode.USAGE
     problem = problem_with(read_manifests(map(str, files)), os.environ)
     if problem:
-        _refuse(problem)
+        refuse(problem)
         return ExitCode.ERROR
-    interrupted = threading.Event()
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        if interrupted.is_set():
-            raise KeyboardInterrupt
-        interrupted.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt)
+    interrupted = on_interrupt()
     gke = replace(gke, project=PROJECT, location=LOCATION, cluster=CLUSTER)
-    narrator = _Narrator()
+    narrator = Narrator()
     try:
         with Rehearsal(settings=gke, progress=narrator.tell) as rehearsal:
             delay = os.environ.get("NODEPOOL_DELETION_DELAY", "5s")
@@ -118,28 +114,18 @@ def command(
             if keep and not interrupted.is_set():
                 _stay(rehearsal, process, interrupted)
     except (RehearsalError, LocalClusterError) as error:
-        _refuse(f"\nThe demo failed: {error}")
+        refuse(f"\nThe demo failed: {error}")
         return ExitCode.ERROR
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     return ExitCode.INTERRUPTED if interrupted.is_set() and not keep else ExitCode.OK
 
 
-class _Narrator:
-    """Prints lines with the time since the start."""
-
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-
-    def tell(self, text: str) -> None:
-        click.echo(f"{time.monotonic() - self._started:7.1f} s  {text}")
-
-
 def _watch(
     rehearsal: Rehearsal,
     process: ProvisionerProcess,
     story: Story,
-    narrator: _Narrator,
+    narrator: Narrator,
     create_seconds: float,
     interrupted: threading.Event,
 ) -> None:
@@ -160,14 +146,14 @@ def _watch(
         if begun and not story.unfinished and not rehearsal.gke.pools and not nodes and _all_gone(story):
             narrator.tell("nothing is left: no node pool, no node")
             return
-        if time.monotonic() - last_news > _STANDSTILL_SECONDS + create_seconds:
+        if time.monotonic() - last_news > STANDSTILL_SECONDS + create_seconds:
             raise RehearsalError(
                 f"nothing has happened for {time.monotonic() - last_news:.0f} s.\n"
                 f"JobSets that have not ended: {', '.join(story.unfinished) or 'none'}\n"
                 f"node pools: {', '.join(pool.name for pool in rehearsal.gke.pools) or 'none'}\n"
                 f"the end of the provisioner's log:\n{process.tail()}"
             )
-        interrupted.wait(_LOOK_SECONDS)
+        interrupted.wait(LOOK_SECONDS)
 
 
 def _all_gone(story: Story) -> bool:
@@ -181,9 +167,7 @@ def summary(pools: Iterable[PoolTimes], calls: Mapping[str, Mapping[Any, int]]) 
         yield click.style("\nTime in each step, in seconds", bold=True)
         yield from _times(made)
     yield click.style("\nCalls to GKE", bold=True)
-    counts = {method: sum(by_status.values()) for method, by_status in calls.items()}
-    rows = [("METHOD", "CALLS"), *((method, str(count)) for method, count in counts.items())]
-    yield from tables.aligned([*rows, ("total", str(sum(counts.values())))], right=(1,))
+    yield from calls_table(calls)
     yield ""
     if not made:
         yield "No node pool was created."
@@ -204,14 +188,10 @@ def _times(made: Sequence[PoolTimes]) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("SLICE, NODE POOL", "CHIPS", *(title.upper() for title, _, _ in _STEPS))]
     for times in made:
         # Before it is used, nothing tells whose it is but its name.
-        names = [*_pieces(", ".join(times.jobs)), *_pieces(times.name)]
+        names = [*in_pieces(", ".join(times.jobs)), *in_pieces(times.name)]
         rows.append((names[0], str(times.chips), *_row(times)))
         rows += [(f"  {name}", *[""] * (len(_STEPS) + 1)) for name in names[1:]]
     yield from tables.aligned(rows, right=range(1, len(_STEPS) + 2))
-
-
-def _pieces(text: str) -> list[str]:
-    return [text[at : at + _NAME_WIDTH] for at in range(0, len(text), _NAME_WIDTH)]
 
 
 def _pools(count: int) -> str:
@@ -223,8 +203,7 @@ def _phase(times: PoolTimes) -> str:
 
 
 def _row(times: PoolTimes) -> list[str]:
-    values = (times.seconds(start, end) for _, start, end in _STEPS)
-    return ["" if value is None else f"{value:.1f}" for value in values]
+    return [seconds(times.seconds(start, end)) for _, start, end in _STEPS]
 
 
 def _stay(rehearsal: Rehearsal, process: ProvisionerProcess, interrupted: threading.Event) -> None:
@@ -270,14 +249,3 @@ def problem_with(manifests: Manifests, environment: Mapping[str, str]) -> str:
 def _is_suspended(document: Document) -> bool:
     spec = document.raw.get("spec")
     return isinstance(spec, dict) and spec.get("suspend") is True
-
-
-def _refuse(message: str) -> None:
-    click.secho(message, fg="red")
-
-
-def _example() -> Path:
-    package = Path(provisioner.__file__).parent
-    # In a checkout beside the package, in a wheel inside it.
-    candidates = (package.parent / "examples" / _EXAMPLE, package / "examples" / _EXAMPLE)
-    return next((path for path in candidates if path.exists()), candidates[0])

@@ -33,6 +33,10 @@ COMMANDS = {
     "webhook": ("webhook", "serve admission webhooks: TPU variables of pods, mistakes in workloads, selectors of Jobs"),
     "nodegroups": ("nodegroups", "run the controller of TPUNodeGroups, for Compute Engine without GKE"),
     "demo": ("demo", "run a JobSet on a local control plane with a simulated GKE"),
+    "demo-gce": (
+        "demo_gce",
+        "run a JobSet on a TPUNodeGroup, with a simulated Compute Engine",
+    ),
     "simulator": ("simulator", "run only the simulated GKE"),
     "simulator-gce": ("simulator_gce", "run only the simulated Compute Engine, with machines that join a cluster"),
     "completion": ("completion", "print the script that completes commands in bash, zsh or fish"),

@@ -7,6 +7,7 @@ import json
 import click
 
 from provisioner.cli.frame import Command
+from provisioner.runtime import logs
 from provisioner.simulators.compute.settings import ComputeSettings
 from provisioner.simulators.http.settings import SettingsError
 
@@ -35,6 +36,7 @@ def command(*, port: int, host: str, project: str | None, join: bool, changes: t
         wanted = settings.changed(dict(_setting(each) for each in changes))
     except SettingsError as error:
         raise click.UsageError(str(error)) from error
+    logs.configure()
     return app.serve(wanted, host=host, port=port)
 
 

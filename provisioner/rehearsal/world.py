@@ -53,9 +53,9 @@ class ControllerProcess:
         popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
         self.log = log
-        metrics_port, self._probe_port = free_ports(2)
+        metrics_port, self.probe_port = free_ports(2)
         self.metrics_url = f"http://{HOST}:{metrics_port}/metrics"
-        self.page_url = f"http://{HOST}:{self._probe_port}/"
+        self.page_url = f"http://{HOST}:{self.probe_port}/"
         self.ready_url = f"{self.page_url}readyz"
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("GCP_", "GKE_", "GCE_"))}
         self._process = Process(
@@ -66,7 +66,7 @@ class ControllerProcess:
                 "provisioner",
                 command,
                 f"--metrics-bind-address={HOST}:{metrics_port}",
-                f"--health-probe-bind-address={HOST}:{self._probe_port}",
+                f"--health-probe-bind-address={HOST}:{self.probe_port}",
                 f"--kubeconfig={kubeconfig}",
                 *arguments,
             ],

@@ -23,9 +23,11 @@ import pytest
 
 from provisioner.cli import main
 from provisioner.cli.demo import summary
+from provisioner.cli.demo_gce import summary as summary_of_groups
 from provisioner.cli.exits import MEANINGS
 from provisioner.cli.main import COMMANDS
 from provisioner.model.capacity import FailureKind
+from provisioner.rehearsal.group_story import GroupTimes
 from provisioner.rehearsal.story import PoolTimes
 from provisioner.settings import OPTIONS
 from tests.docs.shell import ROOT
@@ -119,6 +121,16 @@ def end_of_demo() -> str:
     return click.unstyle("\n".join(summary(pools, calls)))
 
 
+def end_of_demo_gce() -> str:
+    """Return what the demo of the example ends with."""
+    steps = ("wanted", "made", "running", "joined", "ready", "deleting", "gone")
+    entered = dict(zip(steps, (0.0, 3.9, 7.8, 13.2, 13.9, 31.4, 62.0), strict=True))
+    methods = ("instanceGroupManagers.delete", "instanceGroupManagers.get", "instanceGroupManagers.insert")
+    calls = {method: {"200": count} for method, count in zip(methods, (1, 5, 1), strict=True)}
+    group = GroupTimes(name="default/slice", machines=2, entered=entered)
+    return click.unstyle("\n".join(summary_of_groups([group], calls, [])))
+
+
 def printed(command: str, capsys: pytest.CaptureFixture[str], machine: Machine, person: Callable[[], str]) -> str:
     """Run an example; return what it prints."""
     program, *words = shlex.split(command)
@@ -139,6 +151,8 @@ def printed(command: str, capsys: pytest.CaptureFixture[str], machine: Machine, 
             return simulated(words, port=8086)
         case "demo":
             return end_of_demo()
+        case "demo-gce":
+            return end_of_demo_gce()
         case _:
             return ours(words, capsys)
 

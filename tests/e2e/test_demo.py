@@ -16,11 +16,26 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jobset.yaml"
 
 
+def assert_told(told: str, story: list[str]) -> None:
+    """Assert that these lines, as regular expressions, are told in this order."""
+    place = 0
+    for line in story:
+        found = re.compile(line).search(told, place)
+        assert found is not None, f"{line!r} is not told after its predecessor:\n{told}"
+        place = found.start()
+
+
 def demo(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     """Start the demo."""
+    fast = ("--create-seconds=2", "--delete-seconds=1")
+    return started("demo", *fast, *arguments, NODEPOOL_DELETION_DELAY="1s", **environment)
+
+
+def started(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """Start a command."""
     return subprocess.Popen(
-        [sys.executable, "-m", "provisioner", "demo", "--create-seconds=2", "--delete-seconds=1", *arguments],
-        env={**os.environ, "NODEPOOL_DELETION_DELAY": "1s", "COLUMNS": "160", "NO_COLOR": "1", **environment},
+        [sys.executable, "-m", "provisioner", *arguments],
+        env={**os.environ, "COLUMNS": "160", "NO_COLOR": "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -45,11 +60,31 @@ def test_the_demo_shows_a_whole_life_and_ends_well() -> None:
         r"nodePools.create +\W+2",
         r"16 chips in 2 node pools, created and deleted",
     ]
-    place = 0
-    for line in story:
-        found = re.compile(line).search(told, place)
-        assert found is not None, f"{line!r} is not told after its predecessor:\n{told}"
-        place = found.start()
+    assert_told(told, story)
+
+
+def test_the_demo_of_node_groups_shows_machines_that_join_and_ends_well() -> None:
+    """From pods that cannot be scheduled to nothing left in the cluster and in Compute Engine, then exit code 0."""
+    process = started("demo-gce", "--create-seconds=1", "--boot-seconds=1")
+    told, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, told
+    story = [
+        r"requests instance template slice-template-\w+ from Compute Engine",
+        r"managed instance group slice-mig-\w+ is there",
+        r"machine slice-mig-\w+-\w+ gets a token of its own",
+        r"machine slice-mig-\w+-\w+ has joined: its token leaves its metadata",
+        r"2 of 2 nodes are ready and show their chips",
+        r"leader pod default/train-workers-0-0-\w+ has succeeded",
+        r"JobSet default/train: completed",
+        r"the TPUNodeGroups are deleted",
+        r"managed instance group slice-mig-\w+ is gone",
+        r"TPUNodeGroup default/slice is gone",
+        r"nothing is left: no policy, template, group, machine, node or token",
+        r"Time in each step",
+        r"instanceGroupManagers.insert +1\b",
+        r"2 machines, created, joined and deleted",
+    ]
+    assert_told(told, story)
 
 
 def test_a_jobset_that_google_does_not_serve_fails_the_demo(tmp_path: Path) -> None:

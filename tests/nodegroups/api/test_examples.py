@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from provisioner.nodegroups.api import shape
+from provisioner.constants import TPU_RESOURCE
+from provisioner.nodegroups.api import names, shape
 from provisioner.nodegroups.api.parse import parse_group
 from provisioner.nodegroups.api.types import SizePolicyMode
+from provisioner.nodegroups.planning import nodes
 from tests.support.nodegroups import UID
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "nodegroups"
@@ -41,4 +43,22 @@ def test_every_example_is_looked_at() -> None:
         "single-hosts-spot",
         "slice-flex-start",
         "own-template",
+        "jobset-on-slice",
     }
+
+
+def test_the_pods_of_the_jobset_fill_the_slice_and_go_nowhere_else() -> None:
+    raw = yaml.safe_load((EXAMPLES / "slice.yaml").read_text(encoding="utf-8"))
+    group = parse_group({**raw, "metadata": {**raw["metadata"], "uid": UID}})
+    found = shape.resolve(group.spec, "tpu7x-standard-4t")
+    jobset = yaml.safe_load((EXAMPLES / "jobset-on-slice.yaml").read_text(encoding="utf-8"))
+    (replicated,) = jobset["spec"]["replicatedJobs"]
+    job = replicated["template"]["spec"]
+    pod = job["template"]["spec"]
+    labels = nodes.labels_of(group, found)
+    assert jobset["metadata"]["namespace"] == group.meta.namespace
+    assert (replicated["replicas"], job["parallelism"], job["completions"]) == (1, found.node_count, found.node_count)
+    assert {**labels, **pod["nodeSelector"]} == labels
+    assert set(names.group_labels(group.meta)) <= set(pod["nodeSelector"])
+    assert pod["containers"][0]["resources"]["limits"] == {TPU_RESOURCE: found.chips_per_machine}
+    assert {"key": TPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"]

@@ -1,0 +1,235 @@
+"""`tpu-provisioner demo-gce`: a TPUNodeGroup and a JobSet on it, from nothing to nothing left, without a cloud."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provisioner.cli import output, tables
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.frame import Command, complete_files
+from provisioner.cli.manifests import Manifests, read_manifests
+from provisioner.cli.rehearsing import (
+    LOOK_SECONDS,
+    STANDSTILL_SECONDS,
+    Narrator,
+    calls_table,
+    example,
+    in_pieces,
+    is_kept,
+    missing,
+    on_interrupt,
+    refuse,
+    seconds,
+)
+from provisioner.localcluster import LocalClusterError
+from provisioner.nodegroups.api.types import Kind
+from provisioner.rehearsal.group_story import GroupStory, GroupTimes
+from provisioner.rehearsal.groups import GroupRehearsal, NodeGroupsProcess
+from provisioner.rehearsal.world import RehearsalError
+from provisioner.runtime import logs
+from provisioner.simulators.compute.settings import ComputeSettings
+from provisioner.simulators.http.settings import SettingsError
+
+_EXAMPLES = ("nodegroups/slice.yaml", "nodegroups/jobset-on-slice.yaml")
+#: VMs that every reservation has room for.
+_RESERVED = 10_000
+_STEPS = (
+    ("made", "wanted", "made"),
+    ("running", "made", "running"),
+    ("joined", "running", "joined"),
+    ("ready", "joined", "ready"),
+    ("used", "ready", "deleting"),
+    ("deleted", "deleting", "gone"),
+)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "{prog} demo-gce",
+        "{prog} demo-gce my-group.yaml my-jobset.yaml --boot-seconds=30",
+        "KEEP=1 {prog} demo-gce      # look around afterwards",
+    ),
+)
+@click.argument("files", nargs=-1, type=Path, metavar="[FILE]...", shell_complete=complete_files)
+@click.option("--create-seconds", type=float, default=4.0, show_default=True, help="time until a machine runs")
+@click.option("--boot-seconds", type=float, default=4.0, show_default=True, help="time until it can join")
+@click.option("--keep", is_flag=True, help="keep everything running afterwards (also KEEP=1)")
+def command(files: tuple[Path, ...], *, create_seconds: float, boot_seconds: float, keep: bool) -> int:
+    """Run a JobSet on a TPUNodeGroup, on a local control plane with a simulated Compute Engine.
+
+    FILE is a manifest to apply (default: the example of a slice, and a JobSet on it). The machines join the
+    control plane with bootstrap tokens, as by kubeadm. When every JobSet has completed, the groups are deleted.
+    The first run builds the control plane, which takes about ten minutes. Exit code 0 when everything came and
+    went as it should.
+    """
+    files = files or tuple(map(example, _EXAMPLES))
+    if problem := missing(files):
+        refuse(problem)
+        return ExitCode.USAGE
+    manifests = read_manifests(map(str, files))
+    if problem := problem_with(manifests):
+        refuse(problem)
+        return ExitCode.ERROR
+    groups = _groups(manifests)
+    try:
+        simulated = _simulated(groups, create_seconds=create_seconds, boot_seconds=boot_seconds)
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from error
+    # What a guest meets while it waits for its metadata is no news here.
+    logs.configure("warning")
+    interrupted = on_interrupt()
+    narrator = Narrator()
+    keep = is_kept(keep)
+    try:
+        with GroupRehearsal(settings=simulated, progress=narrator.tell) as rehearsal:
+            process = rehearsal.controller(projects=sorted({group["spec"]["project"] for group in groups}))
+            process.start()
+            narrator.tell(f"the controller of node groups runs; Compute Engine is simulated at {rehearsal.compute.url}")
+            for file in files:
+                rehearsal.kubectl("apply", "--server-side", "-f", str(file))
+            story = GroupStory(rehearsal, process)
+            _watch(rehearsal, process, story, narrator, interrupted)
+            click.echo("\n".join(summary(story.groups.values(), rehearsal.compute.call_counts(), rehearsal.left())))
+            if keep and not interrupted.is_set():
+                _stay(rehearsal, process, interrupted)
+    except (RehearsalError, LocalClusterError) as error:
+        refuse(f"\nThe demo failed: {error}")
+        return ExitCode.ERROR
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    return ExitCode.INTERRUPTED if interrupted.is_set() and not keep else ExitCode.OK
+
+
+def _simulated(groups: Iterable[Mapping[str, Any]], *, create_seconds: float, boot_seconds: float) -> ComputeSettings:
+    """Return a Compute Engine in a hurry, with the reservations that the groups name."""
+    reservations = {}
+    for group in groups:
+        spec = group["spec"]
+        config = spec.get("instanceConfig")
+        if isinstance(config, dict) and config.get("reservation"):
+            reservation = {"machine_type": config.get("machineType", ""), "count": _RESERVED}
+            reservations[f"{spec['project']}/{spec['nodeLocation']}/{config['reservation']}"] = reservation
+    return ComputeSettings(
+        reservations=reservations,
+        operation_seconds=0.5,
+        provisioning_seconds=create_seconds / 2,
+        staging_seconds=create_seconds / 2,
+        stopping_seconds=1,
+        machines_join=True,
+        boot_seconds=boot_seconds,
+        join_retry_seconds=0.5,
+        longest_join_retry_seconds=2,
+        heartbeat_seconds=5,
+        graceful_shutdown=True,
+    )
+
+
+def _watch(
+    rehearsal: GroupRehearsal,
+    process: NodeGroupsProcess,
+    story: GroupStory,
+    narrator: Narrator,
+    interrupted: threading.Event,
+) -> None:
+    """Tell the story until all JobSets have ended, then delete the groups, and tell until nothing is left."""
+    last_news, gone = time.monotonic(), False
+    while not interrupted.is_set():
+        process.check()
+        rehearsal.cluster.check()
+        for line in story.advance():
+            narrator.tell(line)
+            last_news = time.monotonic()
+        if story.failed:
+            raise RehearsalError(f"JobSet {', '.join(story.failed)} failed; see its pods for the reason")
+        if not gone and story.all_ready and not story.unfinished:
+            gone = True
+            narrator.tell("nothing needs the machines any more: the TPUNodeGroups are deleted")
+            rehearsal.kubectl("delete", "tpunodegroups", "--all", "--all-namespaces", "--wait=false")
+        if gone and all("gone" in times.entered for times in story.groups.values()) and not rehearsal.left():
+            narrator.tell("nothing is left: no policy, template, group, machine, node or token")
+            return
+        if time.monotonic() - last_news > STANDSTILL_SECONDS:
+            raise RehearsalError(
+                f"nothing has happened for {time.monotonic() - last_news:.0f} s.\n"
+                f"JobSets that have not ended: {', '.join(story.unfinished) or 'none'}\n"
+                f"left: {', '.join(rehearsal.left()) or 'nothing'}\n"
+                f"the end of the controller's log:\n{process.tail()}"
+            )
+        interrupted.wait(LOOK_SECONDS)
+
+
+def summary(groups: Iterable[GroupTimes], calls: Mapping[str, Mapping[Any, int]], left: Sequence[str]) -> Iterator[str]:
+    """Yield the times of each group, the calls to Compute Engine, and what is left."""
+    groups = list(groups)
+    yield click.style("\nTime in each step, in seconds", bold=True)
+    rows: list[tuple[str, ...]] = [("TPUNODEGROUP", "NODES", *(title.upper() for title, _, _ in _STEPS))]
+    for times in groups:
+        names = in_pieces(times.name)
+        values = [seconds(times.seconds(start, end)) for _, start, end in _STEPS]
+        rows.append((names[0], str(times.machines), *values))
+        rows += [(f"  {name}", *[""] * (len(_STEPS) + 1)) for name in names[1:]]
+    yield from tables.aligned(rows, right=range(1, len(_STEPS) + 2))
+    yield click.style("\nCalls to Compute Engine", bold=True)
+    yield from calls_table(calls)
+    yield ""
+    if not left:
+        count = sum(times.machines for times in groups)
+        yield f"{count} machine{'' if count == 1 else 's'}, created, joined and deleted."
+        return
+    yield "Left:"
+    yield from (f"  {name}" for name in left)
+    yield "They were simulated, and end with the local cluster and this program."
+
+
+def _stay(rehearsal: GroupRehearsal, process: NodeGroupsProcess, interrupted: threading.Event) -> None:
+    url = rehearsal.compute.url
+    click.echo(
+        f"\nEverything keeps running until Ctrl-C:\n"
+        f"  export KUBECONFIG={rehearsal.cluster.kubeconfig}\n"
+        f"  kubectl                   {rehearsal.cluster.binaries['kubectl']}\n"
+        f"  simulated Compute Engine  {url}  (state: {url}/simulator/v1/state)\n"
+        f"  controller's metrics      {process.metrics_url}\n"
+        f"  controller's readiness    {process.ready_url}\n"
+        f"  controller's log          {process.log}\n"
+    )
+    while not interrupted.wait(1.0):
+        process.check()
+        rehearsal.cluster.check()
+
+
+def problem_with(manifests: Manifests) -> str:
+    """Say why nothing would ever happen with these manifests; empty where something will."""
+    if manifests.problems:
+        return "\n".join(output.plain(str(each)) for each in manifests.problems)
+    groups = _groups(manifests)
+    if not groups:
+        kinds = sorted({str(each.raw.get("kind", "?")) for each in manifests.documents})
+        there = f" (only {output.plain(', '.join(kinds))})" if kinds else ""
+        return f"there is no {Kind.TPU_NODE_GROUP} in these files{there}, and the demo shows nothing but their life"
+    for group in groups:
+        spec = group["spec"]
+        if not isinstance(spec.get("project"), str) or not isinstance(spec.get("nodeLocation"), str):
+            return f"{Kind.TPU_NODE_GROUP} {output.plain(_name(group))} has no project or no nodeLocation"
+        if "bootstrapKubernetes" not in spec:
+            return (
+                f"{Kind.TPU_NODE_GROUP} {output.plain(_name(group))} has no bootstrapKubernetes: its machines join by "
+                "what is in their image, which is not simulated"
+            )
+    return ""
+
+
+def _groups(manifests: Manifests) -> list[Mapping[str, Any]]:
+    found = [each.raw for each in manifests.documents if each.raw.get("kind") == Kind.TPU_NODE_GROUP]
+    return [{**raw, "spec": raw["spec"] if isinstance(raw.get("spec"), dict) else {}} for raw in found]
+
+
+def _name(raw: Mapping[str, Any]) -> str:
+    metadata = raw.get("metadata")
+    return str(metadata.get("name", "?")) if isinstance(metadata, dict) else "?"
