@@ -137,4 +137,5 @@ def _counts(node: Node, proof: Proof) -> bool:
     if node.provider_id in proof.provider_ids:
         return True
     labelled = bool(proof.group_labels) and proof.group_labels.items() <= node.labels.items()
-    return labelled and node.ready and node.provider_id not in proof.stopped
+    here = not node.provider_id or node.provider_id.startswith(proof.place)
+    return labelled and here and node.ready and node.provider_id not in proof.stopped

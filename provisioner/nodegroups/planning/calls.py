@@ -88,6 +88,8 @@ class Proof:
     uid: str
     #: The labels of its nodes; empty for a managed instance group that belongs to no TPUNodeGroup.
     group_labels: Mapping[str, str] = field(default_factory=dict)
+    #: What the provider ids of all its machines begin with; a labelled node of another place does not count.
+    place: str = ""
     #: Of all machines that may run: their nodes may lack the labels.
     provider_ids: frozenset[str] = frozenset()
     stopped: frozenset[str] = frozenset()

@@ -31,6 +31,7 @@ from provisioner.nodegroups.api.types import (
 from provisioner.nodegroups.planning import answers, backoff, events
 from provisioner.nodegroups.planning.calls import Call, Delete, Insert, Poll, Proof, Read, Resource, Target
 from provisioner.nodegroups.planning.memory import LONG_AGO, Mishap, ResourceMemory, Stage
+from provisioner.nodegroups.planning.ownership import is_ours, squats
 from provisioner.nodegroups.planning.refusal import Refusal, invalid
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, Wanted
 from provisioner.nodegroups.planning.writes import PatchStatus, SetFinalizers
@@ -173,6 +174,7 @@ def step_of(rules: Rules[C], child: C, round_: Round) -> tuple[ResourceMemory, S
     if finalizer not in meta.finalizers and meta.deleting:
         return known, NOTHING
     refusal = invalid(child.problem) if child.problem else rules.refusal(child, round_)
+    refusal = refusal or squats(rules.kind, child, round_)
     if refusal is not None:
         outcome = _refused(child, known, refusal)
     elif finalizer not in meta.finalizers:
@@ -205,20 +207,6 @@ def later(moment: datetime, seconds: float, key: str) -> datetime:
     Which tenth follows from the key.
     """
     return moment + timedelta(seconds=seconds * (1 - 0.1 * waits.share_of(key)))
-
-
-def is_ours(child: Child, kind: Kind, resource: Resource, round_: Round) -> bool:
-    """Whether a resource was made for this object, or may be taken for it because its user says so."""
-    own = names.mark_of(child.meta, kind, round_.snapshot.cluster.uid)
-    mark = names.parse_mark(resource.description)
-    if mark == own:
-        return True
-    group = round_.group_of(child.meta)
-    metas = (child.meta,) if group is None else (child.meta, group.meta)
-    if all(meta.annotations.get(names.ADOPT) != "true" for meta in metas):
-        return False
-    # What carries the mark of something else is never taken; an earlier object of the same name is gone.
-    return mark is None or replace(mark, uid=own.uid) == own
 
 
 def _of_object(write: SetFinalizers | PatchStatus) -> Proposed:
@@ -333,10 +321,10 @@ def _foreign(rules: Rules[C], child: C, known: ResourceMemory, resource: Resourc
     reading = known.reading
     due_at = later(reading.asked_at, _FOREIGN_SECONDS, child.meta.uid) if reading is not None else round_.now
     words = f"its description is {bounds.quoted(resource.description)}" if resource.description else "it has no mark"
-    message = (
-        f"a {rules.what} {resource.name} is there that was not made for this object: {words}. Delete it, or set the "
-        f'annotation {names.ADOPT}: "true" to take one that gke-labs/tpu-operator made'
-    )
+    advice = "Delete it, or make this object anew with another name"
+    if round_.parent_of(child.meta, rules.kind) is not None:
+        advice = f'Delete it, or set the annotation {names.ADOPT}: "true" to take one that gke-labs/tpu-operator made'
+    message = f"a {rules.what} {resource.name} is there that was not made for this object: {words}. {advice}"
     step = want(known, answers.READ, Read(target=rules.target(child)), due_at, round_)
     return Outcome(known=known, step=step, condition=not_ready(Reason.REQUEST_REJECTED, message), url="")
 

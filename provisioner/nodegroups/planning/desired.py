@@ -92,7 +92,8 @@ def differs(found: Child, wanted: Child) -> bool:
 
 def belongs_to(child: Child, group: TpuNodeGroup) -> bool:
     """Whether an object that has the name of a group's child is its child."""
-    return child.meta.owner is not None and child.meta.owner.uid == group.meta.uid
+    owner = child.meta.owner
+    return owner is not None and owner.uid == group.meta.uid and child.meta.namespace == group.meta.namespace
 
 
 def _effective(config: InstanceConfig) -> InstanceConfig:

@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 
 from provisioner.model import waits
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.types import ManagedInstanceGroup, Reason
+from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, Reason
 from provisioner.nodegroups.planning import answers
 from provisioner.nodegroups.planning.calls import ListMachines, Proof, Target
 from provisioner.nodegroups.planning.child import Hold, want
-from provisioner.nodegroups.planning.fleet import fleet_of
+from provisioner.nodegroups.planning.fleet import Fleet, fleet_of
 from provisioner.nodegroups.planning.memory import ResourceMemory
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step
 from provisioner.nodegroups.planning.snapshot import Node, Pod
@@ -39,7 +39,7 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, target: Target, 
         return Hold(message="its machines are being listed", reason=Reason.DRAINING_NODES, step=step)
     running = frozenset(member.machine.provider_id for member in fleet.members if member.runs)
     labels = _labels(manager, round_)
-    nodes = _nodes(fleet.nodes, labels, fleet.provider_ids - running, round_)
+    nodes = _nodes(manager, fleet, labels, round_)
     step = want(known, answers.LIST, listing, fleet.asked_at + timedelta(seconds=_LIST_SECONDS), round_)
     step += Step(writes=tuple(_cordon(node, labels) for node in nodes if not node.unschedulable))
     deadline = _deadline(manager, round_)
@@ -65,6 +65,7 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, target: Target, 
         group_labels=labels,
         provider_ids=running,
         stopped=fleet.provider_ids - running,
+        place=_place(manager),
     )
     return Hold(step=step, proof=proof)
 
@@ -88,30 +89,35 @@ def _evict(pod: Pod) -> Proposed:
 
 
 def _forced(manager: ManagedInstanceGroup, round_: Round) -> bool:
-    group = round_.group_of(manager.meta)
+    group = round_.parent_of(manager.meta, Kind.MANAGED_INSTANCE_GROUP)
     metas = (manager.meta,) if group is None else (manager.meta, group.meta)
     return any(meta.annotations.get(names.FORCE) == "true" for meta in metas)
 
 
 def _labels(manager: ManagedInstanceGroup, round_: Round) -> dict[str, str]:
-    """Return the labels of its nodes; none for a managed instance group that belongs to no group."""
-    group = round_.group_of(manager.meta)
+    """Return the labels of its nodes; none for a managed instance group that is not a group's own."""
+    group = round_.parent_of(manager.meta, Kind.MANAGED_INSTANCE_GROUP)
     return {} if group is None else names.group_labels(group.meta)
 
 
-def _nodes(
-    listed: tuple[Node, ...], labels: dict[str, str], stopped: frozenset[str], round_: Round
-) -> tuple[Node, ...]:
+def _nodes(manager: ManagedInstanceGroup, fleet: Fleet, labels: dict[str, str], round_: Round) -> tuple[Node, ...]:
     """Return the nodes of all machines that may run: those of listed ones, and those that say so themselves.
 
-    A labelled node whose machine is not listed may be one that joined since.
+    A labelled node whose machine is not listed may be one that joined since; not one of another zone, whatever it says.
     """
-    found = {node.name: node for node in listed}
+    found = {node.name: node for node in fleet.nodes}
+    stopped = {member.machine.provider_id for member in fleet.members if not member.runs}
     key = (labels.get(names.GROUP_NAMESPACE, ""), labels.get(names.GROUP_NAME, ""))
     for node in round_.labelled.get(key, ()):
-        if node.provider_id not in stopped and node.ready:
+        here = not node.provider_id or node.provider_id.startswith(_place(manager))
+        if here and node.provider_id not in stopped and node.ready:
             found.setdefault(node.name, node)
     return tuple(found[name] for name in sorted(found))
+
+
+def _place(manager: ManagedInstanceGroup) -> str:
+    """Return what the provider ids of all its machines begin with."""
+    return f"gce://{manager.spec.project}/{manager.spec.location}/"
 
 
 def _deadline(manager: ManagedInstanceGroup, round_: Round) -> datetime:

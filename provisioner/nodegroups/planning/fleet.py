@@ -8,7 +8,7 @@ from datetime import datetime
 from provisioner.model.capacity import FailureKind
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, ManagedInstance
-from provisioner.nodegroups.planning.child import is_ours
+from provisioner.nodegroups.planning.ownership import is_ours
 from provisioner.nodegroups.planning.round import Round
 from provisioner.nodegroups.planning.snapshot import Node
 

@@ -115,13 +115,18 @@ def left_over(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> tuple[
     machines = {machine.name for machine in group.status.machines}
     for machine in machines | {token.machine for token in round_.tokens.get(key, ())}:
         node = round_.nodes.get(provider_id(group, machine))
-        if node is not None:
+        if node is not None and not _is_of_another(group, node):
             found[node.name] = node
     return tuple(
         node
         for _, node in sorted(found.items())
         if node.provider_id.startswith(place) and node.provider_id not in known and (fleet is None or not node.ready)
     )
+
+
+def _is_of_another(group: TpuNodeGroup, node: Node) -> bool:
+    """Whether a node says that it is another group's: then neither a token nor a status makes it this one's."""
+    return names.GROUP_NAME in node.labels and not is_marked(group, node)
 
 
 def remove(nodes: tuple[Node, ...]) -> Step:

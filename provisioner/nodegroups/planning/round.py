@@ -82,7 +82,7 @@ class Round:
     groups: Mapping[str, TpuNodeGroup]
     #: By kind, namespace and name.
     children: Mapping[tuple[Kind, str, str], Child]
-    #: By provider id; of several nodes with one, that which is ready.
+    #: By provider id; of several nodes with one, that which has the machine's name, else one that is ready.
     nodes: Mapping[str, Node]
     #: Those that carry the labels of a group.
     labelled: Mapping[GroupKey, Sequence[Node]]
@@ -93,11 +93,23 @@ class Round:
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
 
     def group_of(self, child: ObjectMeta) -> TpuNodeGroup | None:
-        """Return the group that a child belongs to; None for a child of nobody, and where the group is not seen."""
+        """Return the group of its namespace that a child belongs to; None where there is none, or it is not seen."""
         owner = child.owner
         if owner is None or owner.kind != Kind.TPU_NODE_GROUP:
             return None
-        return self.groups.get(owner.uid)
+        group = self.groups.get(owner.uid)
+        # Nobody checks owners: whoever may create a child writes what he likes there.
+        if group is None or (group.meta.namespace, group.meta.name) != (child.namespace, owner.name):
+            return None
+        return group
+
+    def parent_of(self, child: ObjectMeta, kind: Kind) -> TpuNodeGroup | None:
+        """Return the group that a child belongs to, and whose child of this kind it is by its name.
+
+        The name has a hash of the group's UID, which nobody chooses; others may name any object the group's.
+        """
+        group = self.group_of(child)
+        return group if group is not None and child.name == names.child_name(group.meta, kind) else None
 
     def child_of(self, group: TpuNodeGroup, kind: Kind) -> Child | None:
         """Return the object that has the name of a group's child, whoever made it; None where there is none."""
@@ -120,7 +132,7 @@ class Round:
 def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Round:
     """Sort what there is by what it belongs to."""
     nodes: dict[str, Node] = {}
-    for node in sorted(snapshot.nodes, key=lambda each: (each.ready, each.name)):
+    for node in sorted(snapshot.nodes, key=lambda each: (_has_name_of_machine(each), each.ready, each.name)):
         if node.provider_id:
             nodes[node.provider_id] = node
     labelled: defaultdict[GroupKey, list[Node]] = defaultdict(list)
@@ -150,6 +162,12 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
         tokens=tokens,
         calls=calls,
     )
+
+
+def _has_name_of_machine(node: Node) -> bool:
+    """Whether a node has the name of its machine, short or with a domain: a kubelet may give any provider id."""
+    machine = node.provider_id.rpartition("/")[2]
+    return node.name == machine or node.name.startswith(f"{machine}.")
 
 
 def all_children(snapshot: Snapshot) -> Iterable[tuple[Kind, Child]]:

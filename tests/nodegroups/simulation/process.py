@@ -186,6 +186,7 @@ class Process:
                 or (
                     proof.group_labels
                     and node.ready
+                    and node.provider_id.startswith(proof.place)
                     and all(node.labels.get(key) == value for key, value in proof.group_labels.items())
                 )
             )

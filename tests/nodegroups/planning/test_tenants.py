@@ -1,0 +1,197 @@
+"""People who may create objects in a namespace of their own, or who own a node, and want others' machines or turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.types import (
+    Child,
+    Condition,
+    Kind,
+    ManagedInstanceGroup,
+    ManagedInstanceGroupSpec,
+    ObjectMeta,
+    Owner,
+    Reason,
+    TpuNodeGroup,
+    WorkloadPolicy,
+    WorkloadPolicySpec,
+    condition_of,
+)
+from provisioner.nodegroups.compute.records import Scope
+from provisioner.nodegroups.planning.calls import Target
+from provisioner.nodegroups.planning.nodes import left_over
+from provisioner.nodegroups.planning.round import begin_round
+from provisioner.nodegroups.planning.snapshot import Node
+from tests.nodegroups.simulation.cloud import ZONE
+from tests.nodegroups.simulation.world import SETTINGS, World, make_group
+
+pytestmark = pytest.mark.timeout(40)
+
+_MIG = Kind.MANAGED_INSTANCE_GROUP
+_POLICY = WorkloadPolicySpec(project="project-1", region="us-central1", accelerator_topology="4x4")
+
+
+def _ready_world() -> World:
+    world = World()
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: world.is_ready("train"))
+    world.wait(60.0)
+    return world
+
+
+def _group(world: World) -> TpuNodeGroup:
+    group = world.kube.group("train")
+    assert group is not None
+    return group
+
+
+def _put(world: World, kind: Kind, child: Child) -> tuple[str, str, str]:
+    key = (kind, child.meta.namespace, child.meta.name)
+    world.kube._put(key, child)
+    return key
+
+
+def _ready(world: World, key: tuple[str, str, str]) -> Condition:
+    ready = condition_of(world.kube.objects[key].status.conditions, "Ready")
+    assert ready is not None
+    return ready
+
+
+def _owner(group: TpuNodeGroup) -> Owner:
+    return Owner(kind=Kind.TPU_NODE_GROUP.value, name=group.meta.name, uid=group.meta.uid)
+
+
+@pytest.mark.parametrize("namespace", ["evil", "default"])
+def test_a_child_that_names_a_group_its_owner_does_not_touch_the_groups_nodes(namespace: str) -> None:
+    """It gets machines of its own, and when it goes it takes these alone; nobody checks owners."""
+    world = _ready_world()
+    group = _group(world)
+    [template] = world.kube.all(Kind.INSTANCE_TEMPLATE)
+    spec = ManagedInstanceGroupSpec(
+        project="project-1", location=ZONE, instance_template=template.status.url, target_size=1
+    )
+    meta = ObjectMeta(namespace=namespace, name="forged", uid="forged", owner=_owner(group))
+    key = _put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=spec))
+    world.wait_until(lambda: bool(world.kube.objects[key].status.url))
+    pods = world.run_pods("train", chips=0)
+    world.kube.delete(key)
+    world.wait_until(lambda: key not in world.kube.objects, within_seconds=600.0)
+    assert [node.unschedulable for node in world.kube.all("Node")] == [False] * 2
+    assert [pod.name for pod in world.kube.all("Pod")] == sorted(pods)
+    assert world.process.writes["EvictPod"] == 0
+    assert world.is_ready("train")
+
+
+def test_a_child_of_nobody_adopts_nothing() -> None:
+    """Its name may be that of anything in the project, which would go with the object."""
+    world = World()
+    target = Target(
+        uid="", kind=Kind.WORKLOAD_POLICY, scope=Scope(project="project-1", region="us-central1"), name="production"
+    )
+    world.cloud.hold(target)
+    meta = ObjectMeta(namespace="evil", name="production", uid="evil", annotations={names.ADOPT: "true"})
+    key = _put(world, Kind.WORKLOAD_POLICY, WorkloadPolicy(meta=meta, spec=_POLICY))
+    world.wait(60.0)
+    assert _ready(world, key).reason == Reason.REQUEST_REJECTED
+    assert "with another name" in _ready(world, key).message
+    world.kube.delete(key)
+    world.wait_until(lambda: key not in world.kube.objects)
+    assert [resource.name for resource in world.cloud.resources()] == ["production"]
+
+
+def test_the_name_of_a_groups_child_is_nobody_elses() -> None:
+    """Whoever is first would keep the group from being made."""
+    world = World()
+    world.kube.create_group(make_group("train", topology="2x4"))
+    group = _group(world)
+    name = names.child_name(group.meta, Kind.WORKLOAD_POLICY)
+    meta = ObjectMeta(namespace="evil", name=name, uid="evil", owner=_owner(group))
+    key = _put(world, Kind.WORKLOAD_POLICY, WorkloadPolicy(meta=meta, spec=_POLICY))
+    world.wait_until(lambda: world.is_ready("train"))
+    assert _ready(world, key).reason == Reason.INVALID_SPEC
+    assert "TPUNodeGroup default/train" in _ready(world, key).message
+
+
+def test_a_managed_instance_group_of_another_namespace_holds_no_template() -> None:
+    """It says that it uses it, and has no machine."""
+    world = _ready_world()
+    [template] = world.kube.all(Kind.INSTANCE_TEMPLATE)
+    spec = ManagedInstanceGroupSpec(
+        project="project-9", location=ZONE, instance_template=template.status.url, target_size=1
+    )
+    finalizers = (names.CHILD_FINALIZERS[_MIG],)
+    meta = ObjectMeta(namespace="evil", name="holds", uid="holds", finalizers=finalizers)
+    _put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=spec))
+    world.delete_group("train")
+    world.wait_until(lambda: world.kube.group("train") is None, within_seconds=600.0)
+    assert not world.cloud.resources()
+
+
+def test_a_node_with_the_provider_id_of_anothers_machine_gets_nothing_of_it() -> None:
+    """The node that has the machine's name is the machine's."""
+    world = _ready_world()
+    genuine = world.kube.all("Node")[0]
+    forged = Node(
+        name="zzz", uid="zzz", provider_id=genuine.provider_id, ready=True, capacity_chips=4, allocatable_chips=4
+    )
+    world.kube._put(("Node", "", "zzz"), forged)
+    world.kube.change_node(genuine.name, ready=False)
+    world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST, within_seconds=60.0)
+    assert genuine.name in world.message("train")
+    assert not world.kube.objects["Node", "", "zzz"].labels
+
+
+@pytest.mark.parametrize("provider_id", ["gce://project-1/us-east5-a/zzz", "gce://project-2/us-central1-b/zzz"])
+def test_a_node_with_the_labels_of_a_group_elsewhere_does_not_keep_it(provider_id: str) -> None:
+    """A kubelet may set them on itself, and undo what is done to its node."""
+    world = _ready_world()
+    labels = names.group_labels(_group(world).meta)
+    key = ("Node", "", "zzz")
+    world.kube._put(key, Node(name="zzz", uid="zzz", provider_id=provider_id, labels=labels, ready=True))
+    world.delete_group("train")
+    world.wait_until(lambda: world.kube.group("train") is None, within_seconds=600.0)
+    assert not world.kube.objects[key].unschedulable
+
+
+def test_a_status_makes_no_node_of_another_group_ones_own() -> None:
+    """Who may write a status could have the nodes of others deleted."""
+    world = _ready_world()
+    group = _group(world)
+    other = replace(group, meta=replace(group.meta, name="other", uid="another"))
+    round_ = begin_round(world.kube.snapshot(frozenset()), world.process.memory, SETTINGS, world.stage.wall())
+    assert other.status.machines
+    assert left_over(other, None, round_) == ()
+
+
+def test_a_group_that_is_deleted_while_it_waits_for_capacity_is_gone_at_once() -> None:
+    """Placeholders are no machines."""
+    world = World()
+    world.cloud.limit(0)
+    world.kube.create_group(make_group("train"))
+    world.wait_until(lambda: world.reason("train") == Reason.INSTANCES_CREATION_FAILED)
+    world.wait(600.0)
+    world.delete_group("train")
+    world.wait_until(lambda: world.kube.group("train") is None, within_seconds=300.0)
+    world.check_nothing_left()
+
+
+def test_what_was_listed_of_a_group_that_is_somebody_elses_by_now_is_nobodys() -> None:
+    """Its nodes are not marked, and the group says whose it is."""
+    world = _ready_world()
+    [manager] = world.kube.all(_MIG)
+    memory = world.process.memory
+    known = memory.resources[manager.meta.uid]
+    reading: Any = known.reading
+    foreign = replace(reading, resource=replace(reading.resource, description="of another team"))
+    world.process.memory = replace(
+        memory, resources={**memory.resources, manager.meta.uid: replace(known, reading=foreign)}
+    )
+    world.kube.change_node(world.kube.all("Node")[0].name, labels={})
+    world.wait(10.0)
+    assert not world.kube.all("Node")[0].labels
+    assert world.reason("train") == Reason.REQUEST_REJECTED
