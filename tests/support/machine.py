@@ -17,7 +17,23 @@ from typing import Any
 import yaml
 
 #: Programs without effects outside of the files that they are given.
-_TOOLS = ("ls", "bash", "sh", "cat", "cp", "chmod", "flock", "grep", "mkdir", "mv", "rm", "sed", "timeout", "touch")
+_TOOLS = (
+    "ls",
+    "bash",
+    "sh",
+    "cat",
+    "cp",
+    "chmod",
+    "flock",
+    "grep",
+    "mkdir",
+    "mktemp",
+    "mv",
+    "rm",
+    "sed",
+    "timeout",
+    "touch",
+)
 #: Commands that are only written down.
 _SILENT = ("swapoff", "modprobe", "sysctl", "dpkg", "systemctl", "apt-mark")
 _LOG = 'echo "${0##*/} $*" >> "$FAKE/calls"\n'
@@ -95,7 +111,7 @@ class Machine:
     script: str
 
     def __post_init__(self) -> None:
-        for folder in ("bin", "tools", "packages", "root", "metadata/instance/attributes", "metadata/project"):
+        for folder in ("bin", "tools", "packages", "root", "tmp", "metadata/instance/attributes", "metadata/project"):
             (self.path / folder).mkdir(parents=True)
         for tool in _TOOLS:
             found = shutil.which(tool)
@@ -167,6 +183,7 @@ class Machine:
                 "PATH": f"{self.path}/bin:{self.path}/tools",
                 "FAKE": str(self.path),
                 "ROOT": str(self.root),
+                "TMPDIR": str(self.path / "tmp"),
             },
             capture_output=True,
             text=True,

@@ -118,7 +118,8 @@ INSTANCE_FIELDS: Mapping[str, Form] = {
     "metadata": Map(
         about="Metadata that the machines read, by key. The controller adds what they need to join. Nodes register "
         "with the labels in kube-labels (KEY=VALUE, separated by commas) and the taints in kube-taints "
-        "(KEY=VALUE:EFFECT).",
+        "(KEY=VALUE:EFFECT). With bootstrapKubernetes a startup-script in here runs at each boot, before the machine "
+        "joins.",
         values=Text(about="One value.", most=bounds.METADATA_VALUE),
         most=bounds.METADATA_ENTRIES,
     ),

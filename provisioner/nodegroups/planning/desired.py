@@ -22,6 +22,7 @@ from provisioner.nodegroups.api.types import (
     WorkloadPolicy,
     WorkloadPolicySpec,
 )
+from provisioner.nodegroups.bootstrap.script import with_users_script
 from provisioner.nodegroups.planning import places
 
 #: Metadata key of what a machine runs at each boot.
@@ -44,10 +45,18 @@ def instance_template(group: TpuNodeGroup, config: InstanceConfig, startup_scrip
     """Return the instance template; `startup_script` is empty for machines that do not join by themselves."""
     metadata = dict(config.metadata)
     if startup_script:
-        metadata[STARTUP_SCRIPT] = startup_script
+        metadata[STARTUP_SCRIPT] = with_users_script(startup_script, metadata.get(STARTUP_SCRIPT, ""))
     config = replace(config, provisioning_model=config.effective_provisioning_model, metadata=metadata)
     spec = InstanceTemplateSpec(project=group.spec.project, config=config)
     return InstanceTemplate(meta=_meta(group, Kind.INSTANCE_TEMPLATE), spec=spec)
+
+
+def users_script(group: TpuNodeGroup) -> str:
+    """Return the startup script that the user gives to machines which also join by themselves; empty for none."""
+    config = group.spec.instance_config
+    if config is None or group.spec.bootstrap_kubernetes is None:
+        return ""
+    return config.metadata.get(STARTUP_SCRIPT, "")
 
 
 def managed_instance_group(

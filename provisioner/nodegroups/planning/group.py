@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from provisioner.model import bounds
 from provisioner.nodegroups.api import names, shape
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import (
@@ -19,6 +20,7 @@ from provisioner.nodegroups.api.types import (
     ProvisioningModel,
     TpuNodeGroup,
 )
+from provisioner.nodegroups.bootstrap.script import with_users_script
 from provisioner.nodegroups.compute.records import STANDARD, Manager, Template
 from provisioner.nodegroups.planning import answers, conditions, desired, joining, nodes, places, repair
 from provisioner.nodegroups.planning.calls import Read
@@ -120,7 +122,7 @@ def _with_shape(group: TpuNodeGroup, machines: _Machines, resolved: GroupShape, 
         external_url=machines.external_url,
         problem_of_template=machines.external_problem,
         problem=children.problem,
-        notes=tuple(filter(None, (*children.notes, joining.problem_of(group, round_)))),
+        notes=tuple(filter(None, (*children.notes, joining.problem_of(group, round_), _of_users_script(group)))),
         fleet=fleet,
         loss=loss,
     )
@@ -131,11 +133,29 @@ def _with_shape(group: TpuNodeGroup, machines: _Machines, resolved: GroupShape, 
     )
 
 
+def _of_users_script(group: TpuNodeGroup) -> str:
+    """Say what becomes of a startup script of the user's."""
+    return "the startup-script in metadata runs at each boot, before the join" if desired.users_script(group) else ""
+
+
 def _refusal(group: TpuNodeGroup, round_: Round) -> Refusal | None:
     problem = group.problem or names.group_name_problem(group.meta.name)
     if not problem and not places.region_of(group.spec.node_location):
         problem = f"nodeLocation {group.spec.node_location!r:.80} is not a zone such as us-east5-b"
+    problem = problem or _problem_of_script(group, round_)
     return invalid(problem) if problem else not_allowed(group.meta, group.spec.project, round_)
+
+
+def _problem_of_script(group: TpuNodeGroup, round_: Round) -> str:
+    users = desired.users_script(group)
+    whole = with_users_script(round_.settings.startup_script, users)
+    if not users or len(whole) <= bounds.METADATA_VALUE:
+        return ""
+    room = len(users) - (len(whole) - bounds.METADATA_VALUE)
+    return (
+        f"instanceConfig.metadata: startup-script has {len(users)} characters; beside the script with which machines "
+        f"join, {room} fit"
+    )
 
 
 def _machines(group: TpuNodeGroup, round_: Round) -> _Machines:

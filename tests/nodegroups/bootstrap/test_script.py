@@ -11,7 +11,7 @@ import pytest
 from provisioner.nodegroups.api import registration
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.bootstrap.metadata import Join, changed_items
-from provisioner.nodegroups.bootstrap.script import startup_script
+from provisioner.nodegroups.bootstrap.script import startup_script, with_users_script
 from tests.support.machine import Machine
 
 TOKEN, OTHER = "abcdef.0123456789abcdef", "ghijkl.0123456789abcdef"
@@ -36,16 +36,52 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_it_passes_shellcheck(tmp_path: Path) -> None:
+    check(tmp_path, startup_script("https://mirror.example.com/it's"))
+
+
+def check(tmp_path: Path, text: str) -> None:
+    """Let shellcheck read a script."""
     shellcheck = shutil.which("shellcheck")
     if shellcheck is None:
         missing = "shellcheck is needed: apt-get install shellcheck"
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(missing)
     script = tmp_path / "startup.sh"
-    script.write_text(startup_script("https://mirror.example.com/it's"))
+    script.write_text(text)
 
     done = subprocess.run([shellcheck, script], capture_output=True, text=True, check=False)
 
     assert (done.stdout, done.returncode) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("users", "said"),
+    [
+        pytest.param('#!/bin/bash\necho "hello $1, it\'s me"\n', "hello , it's me", id="a script of bash"),
+        pytest.param("echo without", "without", id="one that names no program and has no last newline"),
+        pytest.param("#!/bin/bash\ncat << EOF\n$HOME `true` \\x\nEOF\n", "  \\x", id="one with a document in it"),
+        pytest.param("#!/bin/bash\nexit 3\n", "the startup-script of the metadata ended with 3", id="one that fails"),
+        pytest.param("#!/bin/nothing\n", "the startup-script of the metadata ended with 12", id="one of no program"),
+        pytest.param('#!/bin/bash\ncat; rm "$0"\nset -eu\ncd /\n', "has joined", id="one that reads, goes and sets"),
+    ],
+)
+def test_the_users_script_runs_first_at_each_boot_whatever_becomes_of_it(
+    machine: Machine, users: str, said: str
+) -> None:
+    machine.script = with_users_script(startup_script(), users)
+
+    for _ in range(2):
+        assert said in machine.boot()
+        assert machine.has_joined
+        assert list((machine.path / "tmp").iterdir()) == []
+    assert len(machine.joins) == 1
+
+
+def test_it_passes_shellcheck_with_a_users_script_too(tmp_path: Path) -> None:
+    check(tmp_path, with_users_script(startup_script(), "#!/bin/bash\necho it's $1\n"))
+
+
+def test_without_a_script_of_the_users_it_stays_what_it_is() -> None:
+    assert with_users_script("#!/bin/bash\n", "") == "#!/bin/bash\n"
 
 
 def test_it_fits_into_the_metadata_of_a_template() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.types import Kind, Reason
+from provisioner.nodegroups.api.types import Kind, Reason, TpuNodeGroup
 from provisioner.nodegroups.planning.writes import SetFinalizers
 from provisioner.simulators.compute.records import Loss
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
@@ -150,3 +150,36 @@ def test_a_group_is_ready_when_all_nodes_have_their_labels_and_the_taint() -> No
     world.kube.change_node(nodes[0].name, taints=())
     world.wait_until(lambda: not world.is_ready("train"), within_seconds=10.0, step_seconds=0.01)
     world.wait_until(lambda: world.is_ready("train"), within_seconds=60.0)
+
+
+def _with_script(script: str) -> TpuNodeGroup:
+    group = make_group("train", topology="2x4")
+    config = group.spec.instance_config
+    assert config is not None
+    config = replace(config, metadata={"startup-script": script, "own": "kept"})
+    return replace(group, spec=replace(group.spec, instance_config=config))
+
+
+def test_a_startup_script_of_the_users_is_chained_and_that_is_told() -> None:
+    """It runs before the join; nothing that a user writes goes without a word."""
+    world = World()
+    world.kube.create_group(_with_script("#!/bin/sh\nmount-my-disk\n"))
+    world.wait_until(lambda: world.is_ready("train"))
+    assert world.message("train") == "the startup-script in metadata runs at each boot, before the join"
+    for vm in world.machines("train"):
+        script = vm.metadata["startup-script"]
+        assert script.index("mount-my-disk") < script.index(SETTINGS.startup_script, 20)
+        assert vm.metadata["own"] == "kept"
+
+
+def test_a_startup_script_that_leaves_no_room_for_the_join_is_refused() -> None:
+    """Before anything is made, with what would fit."""
+    world = World()
+    world.kube.create_group(_with_script("#" * 262_144))
+    world.wait_until(lambda: world.reason("train") == Reason.INVALID_SPEC)
+    fits = int(world.message("train").rpartition(", ")[2].partition(" ")[0])
+    assert 261_000 < fits < 262_144
+    assert not world.process.calls
+    other = replace(_with_script("#" * fits), meta=replace(make_group("fits").meta))
+    world.kube.create_group(other)
+    world.wait_until(lambda: world.is_ready("fits"))
