@@ -23,6 +23,11 @@ LIFE = timedelta(minutes=30)
 #: A token with less than this left is not enough for a machine that has yet to join.
 LEAST_LEFT = timedelta(minutes=10)
 
+#: Tokens of all groups at once. Kubernetes signs the ConfigMap cluster-info for each: 106 bytes in it (a key of 21, a
+#: signature of 85), so these take 434 KB of the 1 MiB that it may have, and leave the rest to tokens of others. While
+#: as many machines have not joined, others wait for theirs.
+MOST = 4096
+
 SECRET_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
 _NAME_PREFIX = "bootstrap-token-"
 #: The group that kubeadm's roles for joining nodes are bound to.

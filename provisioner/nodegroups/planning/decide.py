@@ -5,10 +5,12 @@ Level-triggered: it can be repeated, skipped or cut short anywhere, and the next
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
+from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.planning import answers, apart, pacing, pending, plugin
 from provisioner.nodegroups.planning.memory import MachineMemory, Memory, OpenWrite, ResourceMemory
 from provisioner.nodegroups.planning.plan import Plan
@@ -16,6 +18,7 @@ from provisioner.nodegroups.planning.round import Proposed, begin_round, merged
 from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.snapshot import Snapshot
 from provisioner.nodegroups.planning.units import Derived, units_of
+from provisioner.nodegroups.planning.writes import CreateToken
 
 
 def decide(
@@ -38,7 +41,7 @@ def decide(
     concluded = {key: each.concluded for key, each in attempts.items()}
     resources = {uid: known for each in concluded.values() for uid, known in each.resources.items()}
     step = merged((plugin.step_of(round_), *(each.step for each in concluded.values())))
-    proposed, later = _choose(step.writes, memory, now)
+    proposed, later = _choose(step.writes, snapshot, memory, now)
     memory = replace(
         memory,
         resources=resources,
@@ -60,7 +63,9 @@ def decide(
     )
 
 
-def _choose(proposals: Iterable[Proposed], memory: Memory, now: datetime) -> tuple[list[Proposed], list[datetime]]:
+def _choose(
+    proposals: Iterable[Proposed], snapshot: Snapshot, memory: Memory, now: datetime
+) -> tuple[list[Proposed], list[datetime]]:
     """Choose one write of each object that may be written now; return when the others may."""
     chosen: dict[str, Proposed] = {}
     later = []
@@ -73,7 +78,22 @@ def _choose(proposals: Iterable[Proposed], memory: Memory, now: datetime) -> tup
             chosen[key] = each
         else:
             later.append(until)
-    return list(chosen.values()), later
+    return _with_few_tokens(list(chosen.values()), snapshot, memory), later
+
+
+def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory) -> list[Proposed]:
+    """Leave out creates of tokens that are too many. The groups take turns: a large one leaves others theirs."""
+    creating = sum(isinstance(each.write, CreateToken) and each.answered_at is None for each in memory.writes.values())
+    turns: Counter[tuple[str, str]] = Counter()
+    queue = []
+    for each in chosen:
+        if isinstance(each.write, CreateToken):
+            group = (each.write.namespace, each.write.name)
+            queue.append((turns[group], group, each.write.key))
+            turns[group] += 1
+    room = max(0, tokens.MOST - len(snapshot.tokens) - creating)
+    late = {key for _, _, key in sorted(queue)[room:]}
+    return [each for each in chosen if each.write.key not in late]
 
 
 def _opened(proposed: Proposed, memory: Memory, now: datetime) -> OpenWrite:

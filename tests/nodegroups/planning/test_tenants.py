@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +24,7 @@ from provisioner.nodegroups.api.types import (
     WorkloadPolicySpec,
     condition_of,
 )
+from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.compute.records import Scope
 from provisioner.nodegroups.planning.calls import Target
 from provisioner.nodegroups.planning.nodes import left_over
@@ -195,3 +198,32 @@ def test_what_was_listed_of_a_group_that_is_somebody_elses_by_now_is_nobodys() -
     world.wait(10.0)
     assert not world.kube.all("Node")[0].labels
     assert world.reason("train") == Reason.REQUEST_REJECTED
+
+
+def test_tokens_at_once_are_limited_and_every_machine_gets_one_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The groups take turns: one of many machines leaves others theirs."""
+    monkeypatch.setattr(tokens, "MOST", 2)
+    world = World()
+    for name, topology in (("large", "4x4"), ("small", "2x2")):
+        world.kube.create_group(make_group(name, topology=topology))
+    most, first = 0, set()
+
+    def ready() -> bool:
+        nonlocal most
+        secrets = world.kube.all("Secret")
+        most = max(most, len(secrets))
+        if len(first) < 2:
+            first.update(token.group_name for token in secrets)
+        return world.is_ready("large") and world.is_ready("small")
+
+    world.wait_until(ready, step_seconds=0.2)
+    assert (most, first) == (2, {"large", "small"})
+
+
+def test_the_tokens_of_all_groups_leave_room_in_the_configmap_that_is_signed_for_each() -> None:
+    """Kubernetes writes jws-kubeconfig-ID, and a JWS without its payload, into cluster-info."""
+    header = base64.urlsafe_b64encode(b'{"alg":"HS256","kid":"abcdef"}')
+    signature = base64.urlsafe_b64encode(hashlib.sha256(b"").digest()).rstrip(b"=")
+    each = len("jws-kubeconfig-abcdef") + len(header) + len("..") + len(signature)
+    assert each == 106
+    assert tokens.MOST * each < 2**20 / 2
