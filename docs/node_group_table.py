@@ -32,8 +32,8 @@ Annotations that are read:
 """
 
 _ANNOTATIONS = {
-    names.ADOPT: '`"true"`, on a TPUNodeGroup: resources in Compute Engine with the names of its children that carry no '
-    "mark of ownership, as those that tpu-operator made, are taken for its own",
+    names.ADOPT: '`"true"`, on a TPUNodeGroup: resources in Compute Engine with the names of its children that carry '
+    "no mark of ownership, as those that tpu-operator made, are taken for its own",
     names.FORCE: '`"true"`, on a TPUNodeGroup that is being deleted: wait neither for pods to leave nor for nodes to '
     "be free",
     names.RECREATIONS_RESET: "a time such as `2026-01-01T12:00:00Z`: slices that were made anew before it do not count "

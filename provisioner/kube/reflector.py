@@ -164,6 +164,7 @@ class Reflector(Generic[T]):
         self._last_contact: float | None = None
         self._problem: str | None = None
         self._missing = False
+        self._relist = False
 
         # Only the one that feeds it uses these.
         self._resource_version = ""
@@ -213,10 +214,16 @@ class Reflector(Generic[T]):
         """Return what is wrong, in words, or None."""
         return self._problem
 
+    def relist(self) -> None:
+        """Have the list taken anew when the watch that runs ends, because `parse` would say otherwise by now."""
+        self._relist = True
+
     # --- for the one that feeds it
 
     def next_request(self) -> ListRequest | WatchRequest:
         """Begin to list or to watch, whichever is due; return what to ask for."""
+        if self._relist:
+            self._relist, self._resource_version = False, ""
         if not self._resource_version:
             self._paging = _Paging(self._clock())
             return self._page_request("")

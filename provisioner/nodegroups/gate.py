@@ -1,9 +1,10 @@
 """The way to the delete of a managed instance group: all that was decided on caches is read live, right before it.
 
 A group is deleted with its machines, and whatever runs on them ends. So its object has to be there and on its way out,
-its nodes have to be closed for new pods, and no pod that asks for chips may be unfinished on them. Between the last
-look and the delete no such pod can be bound: the nodes are closed, and a node that registers after that look has no
-chips before its device plugin runs, by which time the delete has reached Compute Engine.
+its nodes have to be closed for new pods, and no pod that asks for chips may be unfinished on them, nor any other before
+the deadline that these have. Between the last look and the delete none can be bound that asks for chips: the nodes are
+closed, and a node that registers after that look has no chips before its device plugin runs, by which time the delete
+has reached Compute Engine.
 
 Nodes are found by what the API server can select, since it does not know providerIDs: those that carry the group's
 labels, and those with TPUs that carry no group's. A machine whose node has neither label yet is looked for under the
@@ -13,7 +14,7 @@ machine's own name; it shows no chips, because the device plugin runs on nodes w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -60,7 +61,7 @@ class Gate:
         for node in nodes:
             if not node.unschedulable:
                 raise KeptError(f"node {node.name} is not cordoned")
-        self._refuse_if_used(node.name for node in nodes)
+        self._refuse_if_used(proof, [node.name for node in nodes])
         self._refuse_if_growing(proof, {(node.name, node.uid) for node in nodes})
 
     def _refuse_unless_deleted(self, proof: Proof) -> None:
@@ -100,20 +101,23 @@ class Gate:
             return None
         return node if node.provider_id in ("", provider_id) else None
 
-    def _refuse_if_used(self, nodes: Iterable[str]) -> None:
-        blocking = [pod for pods in self.for_each(self._blocking_pods, list(nodes)) for pod in pods]
+    def _refuse_if_used(self, proof: Proof, nodes: list[str]) -> None:
+        found = self.for_each(lambda node: self._blocking_pods(proof, node), nodes)
+        blocking = [pod for pods in found for pod in pods]
         if blocking:
             listed = ", ".join(f"{pod.namespace}/{pod.name} on {pod.node}" for pod in blocking[:_NAMED_PODS])
             more = f" and {len(blocking) - _NAMED_PODS} more" if len(blocking) > _NAMED_PODS else ""
-            raise KeptError(f"unfinished pods with chips are on its machines: {listed}{more}")
+            what = "with chips " if all(pod.chips for pod in blocking) else ""
+            raise KeptError(f"unfinished pods {what}are on its machines: {listed}{more}")
 
-    def _blocking_pods(self, node: str) -> list[Pod]:
+    def _blocking_pods(self, proof: Proof, node: str) -> list[Pod]:
         now = self.clock()
+        all_count = proof.deadline is not None and now < proof.deadline
         query = {"fieldSelector": f"spec.nodeName={node},{UNFINISHED}"}
         return [
             pod
             for pod in list_all(self.api, collection_path("pods"), query, parse_pod)
-            if pod.chips > 0
+            if (pod.chips > 0 or all_count)
             and not pod.finished
             and not pod.bound_to_node
             and (pod.deletion_deadline is None or pod.deletion_deadline > now)

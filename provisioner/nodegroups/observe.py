@@ -5,7 +5,8 @@
   carry no labels of ours are dropped as they come. A report of a kubelet that changes nothing wakes nobody.
 - Pods cannot be selected by many nodes. Asked for are those that are bound, unfinished and of no DaemonSet (which are
   most pods of a cluster of many nodes); kept are those that ask for chips, are let on nodes with TPUs, or are on a node
-  of a group. So the memory depends on what may run on TPU nodes, not on the size of the cluster.
+  of a group. So the memory depends on what may run on TPU nodes, not on the size of the cluster. When a node gets its
+  labels after pods, pods are listed anew.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from provisioner import kube
+from provisioner import constants, kube
 from provisioner.kube import fields
 from provisioner.kube.protocol import Timeouts, object_path
 from provisioner.kube.watches import UNFINISHED, doubt_of
@@ -94,8 +95,19 @@ def make_watches(
     nodes: kube.Watch[Node] = kube.ListWatch(
         api,
         kube.Collection(name="nodes", resource="nodes"),
-        parse=_wanted_node,
+        parse=lambda raw: _node_seen(raw, nodes, pods),
         quiet=_differ_by_version_alone,
+        on_change=on_change,
+        options=options,
+    )
+    pods: kube.ListWatch[Pod] = kube.ListWatch(
+        api,
+        kube.Collection(
+            name="pods",
+            resource="pods",
+            query={"labelSelector": f"!{_OF_A_DAEMON_SET}", "fieldSelector": f"spec.nodeName!=,{UNFINISHED}"},
+        ),
+        parse=lambda raw: _wanted_pod(raw, nodes),
         on_change=on_change,
         options=options,
     )
@@ -113,17 +125,7 @@ def make_watches(
             api, of_kind(Kind.MANAGED_INSTANCE_GROUP), parse=parse_manager, on_change=on_change, options=options
         ),
         nodes=nodes,
-        pods=kube.ListWatch(
-            api,
-            kube.Collection(
-                name="pods",
-                resource="pods",
-                query={"labelSelector": f"!{_OF_A_DAEMON_SET}", "fieldSelector": f"spec.nodeName!=,{UNFINISHED}"},
-            ),
-            parse=lambda raw: _wanted_pod(raw, nodes),
-            on_change=on_change,
-            options=options,
-        ),
+        pods=pods,
         tokens=kube.ListWatch(
             api,
             kube.Collection(
@@ -155,9 +157,24 @@ def make_watches(
     )
 
 
-def _wanted_node(raw: object) -> Node | None:
+def _node_seen(raw: object, nodes: kube.Watch[Node], pods: kube.ListWatch[Pod]) -> Node | None:
     node = parse_node(raw)
-    return node if may_be_of_a_group(node) else None
+    if not may_be_of_a_group(node):
+        return None
+    if nodes.synced and _has_come_to_a_group(node, nodes.records().get(("", node.name))):
+        # What is on it already was of no group's when it was seen, and nobody tells of it again.
+        pods.relist()
+    return node
+
+
+def _has_come_to_a_group(node: Node, before: Node | None) -> bool:
+    """Whether a node is a group's by now, and pods may have been bound to it before it was known as one."""
+    if names.GROUP_NAME not in node.labels:
+        return False
+    if before is not None and before.uid == node.uid:
+        return names.GROUP_NAME not in before.labels
+    # One that registers with the taint has none but those that are kept anyway.
+    return all(taint.key != constants.TPU_RESOURCE for taint in node.taints)
 
 
 def _differ_by_version_alone(before: Node, after: Node) -> bool:

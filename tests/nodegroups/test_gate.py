@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -91,6 +92,11 @@ def _nothing(_: World) -> None: ...
     ("change", "proof"),
     [
         pytest.param(lambda world: world.put_pod(chips=0), {}, id="a pod without chips"),
+        pytest.param(
+            lambda world: world.put_pod(chips=0),
+            {"deadline": datetime(2026, 1, 1, 0, 16, tzinfo=UTC)},
+            id="a pod without chips after the deadline",
+        ),
         pytest.param(lambda world: world.put_pod("elsewhere"), {}, id="a pod on another node"),
         pytest.param(lambda world: world.put_pod(status={"phase": "Succeeded"}), {}, id="a pod that has ended"),
         pytest.param(
@@ -123,6 +129,11 @@ def _nothing(_: World) -> None: ...
             {},
             id="a node with TPUs of another machine",
         ),
+        pytest.param(
+            lambda world: world.put_node("m-2", unschedulable=False, spec={"providerID": "gce://other/z/m-2"}),
+            {"place": provider_id("")},
+            id="a node of another place that says it is of the group",
+        ),
         pytest.param(lambda world: world.kube.remove_object("/api/v1/nodes/m-1"), {}, id="a machine without a node"),
         pytest.param(
             lambda world: world.put_node(
@@ -152,6 +163,12 @@ def test_what_keeps_no_group(world: World, change: Callable[[World], None], proo
             lambda world: world.put_manager(labels={}), {}, "is not being deleted", id="its object is not being deleted"
         ),
         pytest.param(World.put_pod, {}, "research/train-0 on m-0", id="a pod with chips"),
+        pytest.param(
+            lambda world: world.put_pod(chips=0),
+            {"deadline": datetime(2026, 1, 1, 0, 17, tzinfo=UTC)},
+            "unfinished pods are on its machines: research/train-0 on m-0",
+            id="a pod without chips before the deadline",
+        ),
         pytest.param(
             lambda world: world.put_pod(metadata={"deletionTimestamp": "2026-01-01T00:17:00Z"}),
             {},

@@ -186,6 +186,37 @@ def test_a_pod_that_is_seen_before_its_node_is_kept(world: World) -> None:
     assert {pod.name for pod in world.snapshot().pods} == {"train-0"}
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "relisted"),
+    [
+        pytest.param({"labels": {}}, {}, True, id="a node that gets the labels after pods"),
+        pytest.param(
+            None, {"spec": {"taints": []}}, True, id="a node that is new, with the labels and without the taint"
+        ),
+        pytest.param(None, {}, False, id="a node that is new, with labels and taint"),
+        pytest.param({}, {"unschedulable": True}, False, id="a node that had the labels"),
+        pytest.param({"labels": {}}, {"labels": {}}, False, id="a node of no group"),
+    ],
+)
+def test_pods_that_were_there_before_the_labels_of_their_node_are_seen_when_it_has_them(
+    world: World, before: dict[str, Any] | None, after: dict[str, Any], relisted: bool
+) -> None:
+    """Nothing of them changes, so nobody tells of them again."""
+    if before is not None:
+        world.put_node(**before)
+    world.step("nodes")
+    world.put_pod(chips=0)
+    world.step("pods")
+    world.play("nodes", event("MODIFIED", world.put_node(**after)))
+    world.kube.script(world.watches.pods.path)  # type: ignore[attr-defined]
+    listed = len([call for call in world.kube.calls if call.path.endswith("/pods") and call.method == "GET"])
+    world.step("pods")
+    again = len([call for call in world.kube.calls if call.path.endswith("/pods") and call.method == "GET"])
+    assert again - listed == relisted
+    labelled = "labels" not in (before if before is not None else {"labels": {}}) or relisted
+    assert bool(world.watches.pods.records()) is labelled
+
+
 def test_pods_of_daemon_sets_are_not_even_sent(world: World) -> None:
     """They are most pods of a cluster of many nodes."""
     world.step()

@@ -79,8 +79,8 @@ class Proof:
     """What has to be read live, right before a managed instance group is deleted with its machines.
 
     The child is there with this UID and is being deleted; every node of these machines, and every ready node that
-    carries the group's labels, is unschedulable; no pod on them that asks for chips is unfinished and within its grace.
-    Nodes of machines that have stopped do not count.
+    carries the group's labels, is unschedulable; no pod on them that asks for chips, and before a deadline no other, is
+    unfinished and within its grace. Nodes of machines that have stopped do not count.
     """
 
     namespace: str
@@ -90,6 +90,8 @@ class Proof:
     group_labels: Mapping[str, str] = field(default_factory=dict)
     #: What the provider ids of all its machines begin with; a labelled node of another place does not count.
     place: str = ""
+    #: Until then pods without chips keep the machines, too.
+    deadline: datetime | None = None
     #: Of all machines that may run: their nodes may lack the labels.
     provider_ids: frozenset[str] = frozenset()
     stopped: frozenset[str] = frozenset()

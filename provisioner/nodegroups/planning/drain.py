@@ -66,6 +66,7 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, target: Target, 
         provider_ids=running,
         stopped=fleet.provider_ids - running,
         place=_place(manager),
+        deadline=deadline,
     )
     return Hold(step=step, proof=proof)
 

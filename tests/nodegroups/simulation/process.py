@@ -197,7 +197,8 @@ class Process:
         now = self.stage.wall()
         for pod in self.kube.all("Pod"):
             over = pod.deletion_deadline is not None and pod.deletion_deadline <= now
-            if pod.node in on and pod.chips and not pod.finished and not pod.bound_to_node and not over:
+            counts = pod.chips or (proof.deadline is not None and now < proof.deadline)
+            if pod.node in on and counts and not pod.finished and not pod.bound_to_node and not over:
                 return f"pod {pod.name} is on node {pod.node}"
         return ""
 
