@@ -1,0 +1,171 @@
+"""Objects of node groups with anything in any of their fields: one of them costs no honest group its turn.
+
+Each field of each object that the controller reads is replaced by values of wrong types, of absurd sizes and with odd
+characters. What comes of it is read and decided on beside an honest group, whose part of the plan stays what it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from provisioner.kube.fields import MalformedObject
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.parse import parse_group, parse_manager, parse_policy, parse_template
+from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.bootstrap import tokens
+from provisioner.nodegroups.planning.decide import decide
+from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning.plan import Plan
+from provisioner.nodegroups.planning.settings import PlanningSettings
+from provisioner.nodegroups.planning.snapshot import Cluster, Snapshot
+from provisioner.nodegroups.reading import parse_device_plugin, parse_node, parse_pod
+from tests.support.clock import NOW
+from tests.support.nodegroup_world import LABELS, PROJECT, raw_kind, raw_machine_node, raw_pod_on
+
+pytestmark = pytest.mark.timeout(60)
+
+Json = dict[str, Any]
+#: etcd's limit on one object.
+_LIMIT_BYTES = 1_500_000
+#: The longest message, in characters.
+_MESSAGE = 2000
+_CONDITION = {
+    "type": "Ready",
+    "status": "True",
+    "reason": "Ready",
+    "message": "m",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+_MACHINE = {"name": "m-0", "state": "RUNNING", "node": "m-0", "ready": True, "since": "2026-01-01T00:00:00Z"}
+_GROUP_STATUS = {
+    "conditions": [_CONDITION],
+    "observedGeneration": 1,
+    "nodeSummary": {"ready": 1, "reconciling": 0, "failed": 0},
+    "nodeCount": 2,
+    "topology": "2x2x2",
+    "machines": [_MACHINE],
+    "recreations": ["2026-01-01T00:00:00Z"],
+}
+_CHILD_STATUS = {
+    "conditions": [_CONDITION],
+    "operationName": "operation-1",
+    "operationType": "CREATE",
+    "operationAttempt": 1,
+}
+_ODD: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    10**9,
+    10**30,
+    1e308,
+    "",
+    "\ud800\x00\u202e",
+    "x" * _LIMIT_BYTES,
+    "1" * 5000,
+    "9999-12-31T23:59:59Z",
+    "0001-01-01T00:00:00+14:00",
+    [],
+    {},
+    [None] * 5000,
+    [{"name": f"m-{number}"} for number in range(5000)],
+    {f"k{number}": "v" for number in range(5000)},
+)
+
+
+def _object(kind: Kind, **status: Any) -> Json:
+    finalizers = [*names.GROUP_FINALIZERS] if kind is Kind.TPU_NODE_GROUP else [names.CHILD_FINALIZERS[kind]]
+    annotations = dict.fromkeys(names.READ_ANNOTATIONS, "true")
+    return {
+        **raw_kind(kind, "hostile", uid=f"hostile-{kind}", finalizers=finalizers, annotations=annotations),
+        "status": status,
+    }
+
+
+def _secret() -> Json:
+    raw = tokens.secret_of("abcdef.0123456789abcdef", group=LABELS, machine="m-0", machine_id="17", expires_at=NOW)
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in raw.pop("stringData").items()}
+    return {**raw, "metadata": {**raw["metadata"], "uid": "s"}, "data": encoded}
+
+
+_READ: dict[str, tuple[Json, Callable[[object], Any]]] = {
+    "groups": (_object(Kind.TPU_NODE_GROUP, **_GROUP_STATUS), parse_group),
+    "policies": (_object(Kind.WORKLOAD_POLICY, **_CHILD_STATUS, uri="u"), parse_policy),
+    "templates": (_object(Kind.INSTANCE_TEMPLATE, **_CHILD_STATUS, uri="u"), parse_template),
+    "managers": (_object(Kind.MANAGED_INSTANCE_GROUP, **_CHILD_STATUS, url="u"), parse_manager),
+    "nodes": (raw_machine_node("m-0"), parse_node),
+    "pods": (raw_pod_on("m-0"), parse_pod),
+    "tokens": (_secret(), tokens.parse_secret),
+}
+
+
+def _places(raw: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of everything in an object."""
+    for key in raw if isinstance(raw, dict) else range(len(raw)):
+        yield (*path, key)
+        if isinstance(raw[key], dict | list):
+            yield from _places(raw[key], (*path, key))
+
+
+def _with(raw: Json, path: tuple[Any, ...], value: Any) -> Json:
+    changed = copy.deepcopy(raw)
+    inner: Any = changed
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return changed
+
+
+def _plan(what: str, record: Any) -> Plan:
+    honest = parse_group(raw_kind(Kind.TPU_NODE_GROUP, "honest", uid="honest", finalizers=[*names.GROUP_FINALIZERS]))
+    seen: dict[str, Any] = {"groups": (honest,)}
+    if record is not None:
+        seen[what] = (*seen.get(what, ()), record)
+    snapshot = Snapshot(cluster=Cluster(uid="c", project=PROJECT), **seen)
+    return decide(snapshot, Memory(), PlanningSettings(startup_script="#!"), NOW)
+
+
+def _honest(plan: Plan) -> list[str]:
+    return sorted(write.key for write in plan.writes if "/honest" in write.key)
+
+
+@pytest.mark.parametrize("what", _READ)
+def test_anything_in_any_field_costs_no_honest_group_its_turn(what: str) -> None:
+    """What cannot be read raises MalformedObject, which the caches take; nothing else is raised, in deciding either."""
+    raw, parse = _READ[what]
+    expected = _honest(_plan("groups", None))
+    assert expected
+    assert parse(raw) is not None
+    going = _with(raw, ("metadata", "deletionTimestamp"), "2026-01-01T00:00:00Z")
+    for whole in (raw, going) if what in ("groups", "managers") else (raw,):
+        for path in _places(whole):
+            for odd in _ODD:
+                record = _read(parse, _with(whole, path, odd))
+                if record is None:
+                    continue
+                plan = _plan(what, record)
+                assert not plan.crashed, (path, odd)
+                assert _honest(plan) == expected, (path, odd)
+
+
+def _read(parse: Callable[[object], Any], raw: Json) -> Any:
+    try:
+        return parse(raw)
+    except MalformedObject as error:
+        if len(str(error)) > _MESSAGE:
+            raise
+        return None
+
+
+def test_a_daemon_set_of_any_form_is_read() -> None:
+    """Or MalformedObject is raised."""
+    raw: Json = {"metadata": {"name": "n", "namespace": "kube-system", "uid": "u", "annotations": {"a": "b"}}}
+    for path in _places(raw):
+        for odd in _ODD:
+            plugin = _read(parse_device_plugin, _with(raw, path, odd))
+            assert plugin is None or isinstance(plugin.version, str)
