@@ -311,13 +311,14 @@ class Checker:
             ):
                 continue
             if any(
-                last == other.name
-                and (workload.uid, workload.slice_id(job).group_key) != owner
-                and (workload.alive or self.stage.agenda.now - workload.changed.get(job, 0.0) < _LOOK_TO_EFFECT_SECONDS)
-                for workload in self.simulation.cluster.every_workload
-                for job, last in workload.last_pool.items()
+                workload.last_pool.get(job) == other.name and (workload.uid, workload.slice_id(job).group_key) != owner
+                for workload, job in self._slices()
             ):
-                # Another slice ran on it last, and waits for its nodes to come again; or it did when this was decided.
+                # Another slice ran on it last, and waits for its nodes to come again.
+                continue
+            user, left_at = self.simulation.cluster.left_by.get(other.name, (owner[0], 0.0))
+            if user != owner[0] and self.stage.agenda.now - left_at < STALE_SECONDS:
+                # It did, and has ended or gone elsewhere; caches may not show it yet.
                 continue
             changed = self.simulation.cluster.pool_changed.get(other.name, 0.0)
             settled = other.status is PoolStatus.PROVISIONING and not any(
