@@ -39,6 +39,8 @@ from provisioner.simulators.http.faults import FaultBook
 from provisioner.simulators.http.timeline import Timeline
 
 _INTERNAL = "An internal error has occurred."
+#: The autoscaler looks at a pool that it could do nothing for this much later.
+_NEXT_LOOK_SECONDS = 10.0
 
 
 class NodeSink(Protocol):
@@ -144,8 +146,17 @@ class Lifecycle:
         self.set_status(pool, PoolStatus.RUNNING)
         self._ledger.end(operation, when)
         if pool.plan.scale_up_hosts and pool.plan.capacity is not Capacity.QUEUED:
-            later = when + timedelta(seconds=self._settings().scale_up_seconds)
-            self._timeline.at(later, lambda _: self.scale_up(pool))
+            self._scale_up_later(pool, when, self._settings().scale_up_seconds)
+
+    def _scale_up_later(self, pool: Pool, now: datetime, seconds: float) -> None:
+        def look(when: datetime) -> None:
+            if pool.status in (PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR) and self._is_current(pool):
+                # Not now; the autoscaler looks again.
+                self._scale_up_later(pool, when, _NEXT_LOOK_SECONDS)
+            else:
+                self.scale_up(pool)
+
+        self._timeline.at(now + timedelta(seconds=seconds), look)
 
     def scale_up(self, pool: Pool) -> None:
         """Give a pool made empty its nodes, or let it wait for the fault that keeps them to be cleared.

@@ -377,6 +377,19 @@ def test_a_flex_start_pool_begins_empty_and_fills(make_world: MakeWorld, clock: 
     assert len(world.views()[0].nodes) == 4
 
 
+def test_a_flex_start_pool_that_is_reconciling_fills_afterwards(make_world: MakeWorld, clock: FakeClock) -> None:
+    """The autoscaler looks again: no pool stays empty for ever because of one bad moment."""
+    world = make_world(create_seconds=1, scale_up_seconds=10)
+    world.create_pool(CLUSTER, empty_pool())
+    clock.advance(5)
+    world.set_status(world.views()[0].name, PoolStatus.RECONCILING)
+    clock.advance(60)
+    assert len(world.views()[0].nodes) == 0
+    world.set_status(world.views()[0].name, PoolStatus.RUNNING)
+    clock.advance(10)
+    assert len(world.views()[0].nodes) == 4
+
+
 @pytest.mark.parametrize(
     ("key", "effect", "nodes"),
     [
