@@ -43,6 +43,11 @@ class KubeadmCluster:
         #: The tokens that count, and those that cluster-info is signed with.
         self.tokens: set[str] = {TOKEN}
         self.approves = True
+        self.denies = False
+        #: Who trusts it is told something else than everybody.
+        self.is_intercepted = False
+        #: A method, and a part of the paths for which it is refused.
+        self.forbidden = ("", "")
         self.away = False
         self.device_plugin = True
         authority = base64.b64encode(self.authority.certificate_pem).decode()
@@ -99,6 +104,10 @@ class KubeadmCluster:
                 raise ServerError(0, "SSLCertVerificationError: unable to get local issuer certificate")
             user = self._user(access)
             self.calls.append((user, method, path))
+            if self.forbidden[0] == method and self.forbidden[1] in path:
+                raise ServerError(403, f"{user} may not {method} {path}")
+            if path == discovery.PATH and self.is_intercepted and access.authority_pem:
+                return {"data": {"kubeconfig": "another"}}
             return copy.deepcopy(self._answer(user, method, urlsplit(path), body, content_type))
 
     def _user(self, access: Access) -> str:
@@ -143,6 +152,8 @@ class KubeadmCluster:
             self.objects[f"{path}/{name}"] = made
             return made
         request = self.objects[path]
+        if self.denies:
+            request["status"] = {"conditions": [{"type": "Denied", "message": "no"}]}
         if self.approves and not request["status"]:
             assert request["spec"]["signerName"] == SIGNER
             assert sorted(request["spec"]["usages"]) == ["client auth", "digital signature"]

@@ -19,7 +19,10 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
 from provisioner.simulators.compute import ComputeSettings, ComputeSimulator, Fault, FaultKind, faults, records, schema
+from provisioner.simulators.compute.guests.crew import Crew
+from provisioner.simulators.http.timeline import system_clock
 from tests.support.compute import GROUPS, MARK, group, policy, template
+from tests.support.kubeadm_cluster import KubeadmCluster
 from tests.support.waiting import wait_for
 
 #: The library takes seconds to be imported.
@@ -174,6 +177,26 @@ def test_machines_and_their_metadata(google: Google) -> None:
     with pytest.raises(exceptions.PreconditionFailed, match="Supplied fingerprint does not match"):
         instances.set_metadata_unary(**ZONE, instance=machine.name, metadata_resource=metadata)
     assert len(list(instances.list(**ZONE))) == 4
+
+
+def test_machines_join_with_metadata_that_googles_client_writes(google: Google) -> None:
+    """The items that it sends are those that their guests read."""
+    cluster, simulator = KubeadmCluster(), google.compute
+    simulator.set(boot_seconds=0, join_retry_seconds=0.05, longest_join_retry_seconds=0.2)
+    settings, faults_, clock = lambda: simulator.settings, simulator.world.faults, system_clock()
+    crew = Crew(settings=settings, faults=faults_, clock=clock, connect=cluster.connect)
+    simulator.world.attach(crew)
+    crew.start()
+    google.slice()
+    groups, instances = google(compute_v1.InstanceGroupManagersClient), google(compute_v1.InstancesClient)
+    wait_for(lambda: groups.get(**GROUP).status.is_stable)
+    assert cluster.nodes() == []
+    for machine in instances.list(**ZONE):
+        items = [compute_v1.Items(key=key, value=value) for key, value in cluster.metadata().items()]
+        metadata = compute_v1.Metadata(items=items, fingerprint=machine.metadata.fingerprint)
+        google.done(instances.set_metadata_unary(**ZONE, instance=machine.name, metadata_resource=metadata))
+    wait_for(lambda: [cluster.ready(raw["metadata"]["name"]) for raw in cluster.nodes()] == ["True"] * 4)
+    crew.stop()
 
 
 def test_a_slice_is_recreated_emptied_filled_and_deleted(google: Google) -> None:

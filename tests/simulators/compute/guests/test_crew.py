@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 from provisioner.simulators.compute import ComputeSettings, ComputeSimulator
@@ -109,19 +110,39 @@ def test_other_machines_of_the_same_names_join_anew(compute: Compute) -> None:
 def test_a_mistake_in_one_guest_does_not_end_its_thread(compute: Compute) -> None:
     """It has its turn again later."""
     stage = Stage(compute)
-    stage.make()
-    whole = stage.cluster.connect
     mistakes = iter(range(4))
 
     def connect(access: Access) -> Client:
         if next(mistakes, None) is not None:
             raise TypeError("a mistake")
-        return whole(access)
+        return stage.cluster.connect(access)
 
-    stage.cluster.connect = connect  # type: ignore[method-assign]
     stage.crew._connect = connect
-    stage.live(30)
+    stage.make()
+    stage.live(9)
+    assert stage.ready() == []
+    stage.live(20)
     assert stage.ready() == ["True"] * 4
+
+
+def test_what_happens_to_a_machine_during_its_turn_is_not_missed(compute: Compute) -> None:
+    """It goes while its guest makes a call: the guest's connection is closed once it is back."""
+    stage = Stage(compute)
+
+    def connect(access: Access) -> Client:
+        if access.certificate_pem:
+            for machine in compute.world.machines():
+                stage.crew.changed(replace(machine, status=""))
+        return stage.cluster.connect(access)
+
+    stage.crew._connect = connect
+    stage.make()
+    stage.live(15)
+    assert len(stage.cluster.nodes()) == 1
+    assert stage.cluster.open_clients == 0
+    # Nor does one count that was never there.
+    stage.crew.changed(replace(compute.world.machines()[0], status="", number=1))
+    assert stage.crew.run_due() is None
 
 
 def test_many_machines_join_with_a_few_threads() -> None:

@@ -188,6 +188,49 @@ def test_a_token_that_is_deleted_meanwhile_ends_the_try() -> None:
     assert machine.cluster.open_clients == 0
 
 
+def test_a_request_that_is_denied_ends_the_try() -> None:
+    """Each makes one of its own, after 1, 3 and 7 seconds."""
+    machine = Machine()
+    machine.cluster.denies = True
+    machine.live(8)
+    assert machine.count("POST", "certificatesigningrequests") == 3
+    assert machine.cluster.open_clients == 0
+    machine.cluster.denies = False
+    machine.live(10)
+    assert machine.cluster.ready(NAME) == "True"
+
+
+def test_a_cluster_that_says_something_else_to_who_trusts_it_is_not_joined() -> None:
+    """As kubeadm has it: somebody stands between."""
+    machine = Machine()
+    machine.cluster.is_intercepted = True
+    machine.live(60)
+    assert machine.count("POST", "certificatesigningrequests") == 0
+    machine.cluster.is_intercepted = False
+    machine.live(70)
+    assert machine.cluster.ready(NAME) == "True"
+
+
+@pytest.mark.parametrize(
+    ("method", "part"),
+    [
+        pytest.param("GET", "/api/v1/nodes/", id="a look at the node's name"),
+        pytest.param("POST", "/api/v1/nodes", id="the registration"),
+        pytest.param("PATCH", "/leases/", id="the renewal of the Lease"),
+    ],
+)
+def test_what_is_refused_is_tried_again(method: str, part: str) -> None:
+    """Rights may come late."""
+    machine = Machine()
+    machine.cluster.forbidden = (method, part)
+    machine.live(60)
+    assert machine.cluster.lease(NAME) == {}
+    machine.cluster.forbidden = ("", "")
+    machine.live(70)
+    assert machine.cluster.ready(NAME) == "True"
+    assert machine.cluster.lease(NAME)["spec"]["holderIdentity"] == NAME
+
+
 def test_nobody_takes_the_place_of_a_node_that_is_alive() -> None:
     """As kubeadm refuses it; a node that is not ready is taken over, with what it has."""
     machine = Machine()
@@ -262,6 +305,17 @@ def test_a_kubelet_that_shuts_down_gracefully_says_so() -> None:
     machine.live(15)
     machine.become("REPAIRING")
     assert machine.cluster.ready(NAME) == "True"
+
+
+def test_a_machine_that_goes_before_its_kubelet_has_registered_tells_nothing() -> None:
+    """There is no node to tell of."""
+    machine = Machine(graceful_shutdown=True)
+    machine.cluster.forbidden = ("POST", "/api/v1/nodes")
+    machine.live(15)
+    before = len(machine.cluster.calls)
+    machine.become("STOPPING")
+    assert len(machine.cluster.calls) == before
+    assert machine.cluster.open_clients == 0
 
 
 def test_a_server_that_is_away_does_not_keep_a_machine_from_going() -> None:
