@@ -7,6 +7,7 @@ simulated server, in which what happened can be seen, and broken. Its creates an
 from __future__ import annotations
 
 import json
+import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -30,6 +31,20 @@ USERS = {
     "them": {"key": "key-of-others", "allocations": ["small", "theirs"]},
 }
 THEM = Caller(user="them", key="key-of-others")
+
+_FAULTY, _CREATES = 0.4, 0.6
+#: What befalls a change of the last test of the contract.
+_FAULTS = (
+    Fault(kind=FaultKind.REFUSED, grpc_code="Aborted", message="later"),
+    Fault(kind=FaultKind.REFUSED, grpc_code="", message="the hamster is tired"),
+    Fault(kind=FaultKind.CREATE_FAILS),
+    Fault(kind=FaultKind.CREATE_LEAKS),
+    Fault(kind=FaultKind.REMOVE_LEAKS),
+    Fault(kind=FaultKind.HTTP_ERROR),
+    Fault(kind=FaultKind.HTTP_ERROR, before_effect=False),
+    Fault(kind=FaultKind.HTTP_ERROR, code=0, before_effect=False),
+    Fault(kind=FaultKind.HTTP_ERROR, code=502, body="<html>Bad Gateway</html>", before_effect=False),
+)
 
 
 class Ground(Protocol):
@@ -221,3 +236,32 @@ class VipuContract:
         with ThreadPoolExecutor(6) as threads:
             list(threads.map(lambda name: ground.vipu.create_partition(_request(name, 1)), names))
         assert sorted(item.id for item in ground.vipu.list_partitions()) == names
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_only_what_has_an_unknown_outcome_may_have_changed_anything_besides_what_succeeds(
+        self, ground: Ground, seed: int
+    ) -> None:
+        rng = random.Random(seed)
+        for _ in range(40):
+            if rng.random() < _FAULTY:
+                ground.world.faults.clear()
+                ground.world.faults.add(rng.choice(_FAULTS))
+            name, size, allocation = f"p{rng.randrange(6)}", rng.choice((1, 2, 3, 4, 16)), rng.choice(("ours", "small"))
+            before = {item.id: item for item in ground.world.all_partitions()}
+            creates = rng.random() < _CREATES
+            kind = None
+            try:
+                if creates:
+                    ground.vipu.create_partition(_request(name, size, allocation))
+                else:
+                    ground.vipu.remove_partition(name)
+            except VipuError as error:
+                kind = error.failure.kind
+            after = {item.id: item for item in ground.world.all_partitions()}
+            if kind is None:
+                assert (name in before, name in after) == (not creates, creates)
+                assert not creates or after[name].size == size
+            elif kind is not FailureKind.UNKNOWN_OUTCOME:
+                assert after == before
+            ground.world.faults.clear()
+            assert {item.id: item.state_text for item in ground.vipu.list_partitions()} == self._states(ground)

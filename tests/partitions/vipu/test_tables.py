@@ -14,6 +14,8 @@ from provisioner.partitions.vipu import tables
 from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
 from provisioner.partitions.vipu.tables import ListedAllocation, TableError
 
+#: A table is drawn of many choices, each of which hypothesis takes down.
+pytestmark = pytest.mark.timeout(20)
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-_.", min_size=1, max_size=12)
 CELLS = st.text("abAB01 ()/é-", max_size=9).map(str.strip)
 PUBLIC = """\
@@ -81,7 +83,6 @@ def _drawn(draw: st.DrawFn, cells: Mapping[str, Sequence[str]], unknown: Sequenc
     return draw(LAYOUTS).draw(names, rows)
 
 
-@pytest.mark.timeout(20)  # A table is drawn of many choices, each of which hypothesis takes down.
 @settings(max_examples=60)
 @given(st.data(), st.lists(st.tuples(NAMES, st.integers(1, 4096), CELLS), unique_by=lambda row: row[0], max_size=4))
 def test_partitions_are_read_in_every_layout(data: st.DataObject, rows: list[tuple[str, int, str]]) -> None:
@@ -112,6 +113,7 @@ def test_partitions_are_read_in_every_layout(data: st.DataObject, rows: list[tup
     )
 
 
+@settings(max_examples=60)
 @given(
     st.data(),
     st.lists(st.tuples(NAMES, st.lists(NAMES, min_size=1, max_size=6)), unique_by=lambda row: row[0], max_size=6),
@@ -134,6 +136,7 @@ def test_allocations_are_read_in_every_layout(
     )
 
 
+@settings(max_examples=60)
 @given(
     st.data(),
     st.dictionaries(NAMES, st.integers(1, 4), min_size=1, max_size=5),
