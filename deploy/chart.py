@@ -210,6 +210,13 @@ def _webhook() -> dict[str, Any]:
                 "description": "Certificates by cert-manager, instead of those that the server makes itself.",
             }
         ),
+        partitions=_closed(
+            enabled={
+                **_FLAG,
+                "description": "Pods with the annotation graphcore.ai/ipus are sent to the webhook server, and are "
+                "rejected when no replica answers; IPU_INJECTION is compatible unless set. See docs/partitions.md.",
+            }
+        ),
         resources={**_FREE, "description": "Requests and limits of the webhook server."},
         nodeSelector={**_MAP, "description": "Which nodes the webhook server runs on."},
         tolerations={**_LIST, "description": "Taints that the webhook server tolerates."},

@@ -23,6 +23,6 @@ MEANINGS = {
     "failed. `drain`: node pools are left.",
     ExitCode.USAGE: "The command line is wrong. Nothing was done.",
     ExitCode.NOT_SERVED: "`plan`: all files were read, and something in them would not be served. `inject`: all files "
-    "were read, and not all variables can be told.",
+    "were read, and not all variables can be told. `partitions get`: the pod can get no partition as it is.",
     ExitCode.INTERRUPTED: "Interrupted by Ctrl-C.",
 }

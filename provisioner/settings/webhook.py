@@ -96,20 +96,21 @@ OPTIONS: tuple[Option, ...] = (
         "nothing. See partitions.md.",
     ),
     Option(
-        variable="IPU_NAMESPACES",
+        variable="SERVED_NAMESPACES",
         field="ipu_namespaces",
         group=Group.WEBHOOK,
         read=forms.list_of(forms.NAMESPACE, "a namespace name"),
         default="",
-        description="Namespaces whose pods get IPUs, separated by commas. Empty: all.",
+        description="Namespaces whose pods get partitions of IPUs, separated by commas. Empty: all. As for the "
+        "controller of partitions.",
     ),
     Option(
-        variable="IPU_LARGEST_PARTITION",
+        variable="LARGEST_PARTITION",
         field="ipu_largest_partition",
         group=Group.WEBHOOK,
         read=forms.power_of_two(4096),
         default="64",
-        description="IPUs of the largest partition that a pod may ask for, a power of two.",
+        description="Pods that ask for more IPUs are rejected. A power of two. As for the controller of partitions.",
     ),
     Option(
         variable="IPU_INIT_IMAGE",

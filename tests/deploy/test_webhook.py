@@ -97,6 +97,12 @@ def with_cert_manager(tmp_path_factory: pytest.TempPathFactory) -> _Documents:
     return _built(tmp_path_factory.mktemp("cert-manager"), "webhook", "webhook-cert-manager")
 
 
+@pytest.fixture(scope="module")
+def with_partitions(tmp_path_factory: pytest.TempPathFactory) -> _Documents:
+    """Give the objects of both components."""
+    return _built(tmp_path_factory.mktemp("partitions"), "webhook", "webhook-partitions")
+
+
 # --- the manifests ----------------------------------------------------------------------------------------------------
 
 
@@ -127,7 +133,8 @@ def test_the_parts_meet(component: _Documents) -> None:
             asked.add(service["path"])
             assert (service["name"], service["namespace"]) == (settings.service, NAMESPACE)
             assert hook["failurePolicy"] == "Ignore"
-    assert asked == paths
+    # That one is registered by a component of its own.
+    assert asked == paths - {"/mutate/partitions"}
 
 
 @pytest.mark.parametrize("monitor", ["pod-monitor", "pod-monitoring"])
@@ -223,6 +230,26 @@ def test_the_chart_makes_the_same_objects(
     """With the default values, and with cert-manager."""
     made = _rendered(tmp_path, certManager={"enabled": managed})
     assert _bare(made) == _bare(with_cert_manager if managed else component)
+
+
+def test_pods_with_ipus_are_registered_by_a_component_or_a_value(with_partitions: _Documents, tmp_path: Path) -> None:
+    """Strictly: without the server such a pod would run, and have no IPUs. The chart says which image waits."""
+    made = _rendered(tmp_path, partitions={"enabled": True})
+    assert _by_name(only(made, "MutatingWebhookConfiguration")) == _by_name(
+        only(with_partitions, "MutatingWebhookConfiguration")
+    )
+    hook = _by_name(only(made, "MutatingWebhookConfiguration"))["partitions.tpu-provisioner.cloud.google.com"]
+    assert (hook["failurePolicy"], hook["clientConfig"]["service"]["path"]) == ("Fail", "/mutate/partitions")
+    environment = environment_of(made, _NAME)
+    image = container_of(made, _NAME)["image"]
+    assert (environment["IPU_INJECTION"], environment["IPU_INIT_IMAGE"]) == ("compatible", image)
+    own = {"IPU_INJECTION": "least-privilege", "IPU_INIT_IMAGE": "mine"}
+    made = _rendered(tmp_path, partitions={"enabled": True}, settings=own)
+    assert own.items() <= environment_of(made, _NAME).items()
+
+
+def _by_name(configuration: Json) -> dict[str, Json]:
+    return {each["name"]: each for each in configuration["webhooks"]}
 
 
 def test_the_values_of_the_chart(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_there_are_cases() -> None:
     [
         ({"IPU_INJECTION": "compatible"}, "IPU_INIT_IMAGE is not set"),
         ({"IPU_INJECTION": "some"}, "IPU_INJECTION='some'"),
-        ({"IPU_LARGEST_PARTITION": "48"}, "is not a power of two"),
+        ({"LARGEST_PARTITION": "48"}, "is not a power of two"),
         ({"IPU_API_URL": "http://it/path"}, "without a path"),
         ({"IPU_RDMA_RESOURCE": "hca"}, "the name of an extended resource"),
     ],

@@ -1,0 +1,99 @@
+"""`tpu-provisioner partitions get`: what the init container of a pod with IPUs runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.frame import Command, complete_files
+from provisioner.cli.output import plain, refuse
+from provisioner.partitions import client, handover
+
+_VARIABLES = (
+    handover.NAMESPACE_VARIABLE,
+    handover.POD_VARIABLE,
+    handover.UID_VARIABLE,
+    handover.SIZE_VARIABLE,
+)
+
+
+@click.command(
+    cls=Command,
+    examples=("{prog} partitions get --server=http://tpu-provisioner-partitions.tpu-provisioner-system.svc",),
+)
+@click.option("--server", required=True, metavar="URL", help="where the REST API is")
+@click.option(
+    "--file",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="write the IPUoF configuration there (default: only wait)",
+)
+@click.option(
+    "--token-file",
+    default=f"{handover.TOKEN_DIRECTORY}/{handover.TOKEN_FILE}",
+    show_default=True,
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="the token of the pod; read again each time",
+)
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="give up after so long (default: never)"
+)
+def command(server: str, file: str | None, token_file: str, timeout: float | None) -> int:
+    """Wait until the pod's partition is active, and write its configuration.
+
+    The pod is named by the variables POD_NAMESPACE, POD_NAME, POD_UID and IPUS, which the
+    webhook sets. It waits as long as it takes, and ends only where the pod can get no
+    partition as it is.
+    """
+    missing = [each for each in _VARIABLES if not os.environ.get(each)]
+    size = os.environ.get(handover.SIZE_VARIABLE, "")
+    if missing:
+        return refuse(f"not set: {', '.join(missing)}; the webhook sets them in the init container")
+    if not (size.isascii() and size.isdigit()):
+        return refuse(f"{handover.SIZE_VARIABLE} is {size!r}, and has to be a number of IPUs")
+    if not server.startswith(("http://", "https://")):
+        return refuse(f"--server is {server!r}, and has to begin with http:// or https://")
+    from random import random  # noqa: PLC0415 - 10 ms that other commands need not spend
+
+    # Process 1 of a container is not ended by a signal that it does not handle.
+    signal.signal(signal.SIGTERM, _end)
+    waiting = client.Client(
+        asked={
+            "namespace": os.environ[handover.NAMESPACE_VARIABLE],
+            "pod": os.environ[handover.POD_VARIABLE],
+            "uid": os.environ[handover.UID_VARIABLE],
+            "size": int(size),
+        },
+        send=client.sender(server),
+        token=lambda: Path(token_file).read_text(encoding="utf-8").strip(),
+        say=_say,
+        chance=random,
+        patience_seconds=timeout,
+    )
+    try:
+        configuration = waiting.fetch()
+        if file is not None:
+            client.write_file(Path(file), configuration)
+    except client.NotServed as error:
+        _say(f"the pod gets no partition: {error}")
+        return ExitCode.NOT_SERVED
+    except (client.GaveUp, OSError) as error:
+        return refuse(str(error))
+    _say("the partition is active" + (f"; its configuration is in {file}" if file is not None else ""))
+    return ExitCode.OK
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{plain(text)}\n")
+    sys.stderr.flush()
+
+
+def _end(_number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt

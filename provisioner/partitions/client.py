@@ -1,0 +1,195 @@
+"""What an init container does: ask for its pod's partition until it is there, and write down how it is reached.
+
+It asks again and again, whatever is away meanwhile, and asking twice does no harm. It ends only when the API says that
+it will never get anything. The library of HTTP is imported when it asks: the program starts in a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from provisioner.partitions import handover
+
+#: Longer than the API takes for any answer.
+_TIMEOUT_SECONDS = 40.0
+_LONGEST_ANSWER = 1024 * 1024
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 30.0
+#: Answers say when to ask again; no server keeps a pod for longer than this.
+_LONGEST_RETRY_AFTER_SECONDS = 120.0
+#: A token that is not taken may be after the next look of the kubelet or the API server.
+_UNAUTHORIZED_SECONDS = 300.0
+#: What is said again and again is printed so often.
+_SAY_SECONDS = 60.0
+#: Everybody in the pod may read it, whatever user its container runs as.
+_MODE = 0o644
+_FINAL = frozenset({400, 403, 404, 405, 409, 410, 413, 415, 422})
+
+
+class NotServed(Exception):  # noqa: N818 - it names the pod
+    """The API says that the pod gets no partition as it is."""
+
+
+class GaveUp(Exception):  # noqa: N818 - it names what the client did
+    """There was no partition in time."""
+
+
+class Unreachable(Exception):  # noqa: N818 - it names the server
+    """A request was not answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The answer to one request."""
+
+    status: int
+    #: As it was sent; empty: none.
+    retry_after: str = ""
+    body: bytes = b""
+
+    def json(self) -> Mapping[str, Any]:
+        """Return the body as an object; an empty one where it is none."""
+        try:
+            found = json.loads(self.body)
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+class Send(Protocol):
+    """Posts a body with a token; raises Unreachable."""
+
+    def __call__(self, token: str, body: bytes) -> Reply:
+        """Return the answer."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Client:
+    """Waits for the partition of one pod."""
+
+    #: namespace, pod, uid, size.
+    asked: Mapping[str, Any]
+    send: Send
+    #: Reads the token, each time: the kubelet replaces it. Raises OSError.
+    token: Callable[[], str]
+    #: Told what is waited for.
+    say: Callable[[str], None]
+    #: Returns a number from 0 to 1.
+    chance: Callable[[], float]
+    sleep: Callable[[float], object] = time.sleep
+    monotonic: Callable[[], float] = time.monotonic
+    #: Give up after so long; None: never.
+    patience_seconds: float | None = None
+    _failures: int = field(default=0, init=False)
+    _unauthorized_since: float | None = field(default=None, init=False)
+    _said: tuple[str, float] = field(default=("", float("-inf")), init=False)
+
+    def fetch(self) -> str:
+        """Return the IPUoF configuration; raise NotServed or GaveUp."""
+        until = None if self.patience_seconds is None else self.monotonic() + self.patience_seconds
+        body = json.dumps(self.asked).encode()
+        while True:
+            why, wait_seconds = "", 0.0
+            try:
+                reply = self.send(self.token(), body)
+            except (Unreachable, OSError) as error:
+                why, wait_seconds = str(error), self._back_off()
+            else:
+                found = self._take(reply)
+                if isinstance(found, str):
+                    return found
+                why, wait_seconds = found
+            self._tell(why)
+            if until is not None and self.monotonic() + wait_seconds > until:
+                raise GaveUp(f"there is no partition after {self.patience_seconds:g} s: {why}")
+            self.sleep(wait_seconds)
+
+    def _take(self, reply: Reply) -> str | tuple[str, float]:
+        """Return the configuration, or what is waited for and how long."""
+        body = reply.json()
+        text = str(body.get("error") or body.get("message") or f"the answer was {reply.status}")
+        if reply.status == 401:
+            now = self.monotonic()
+            since = self._unauthorized_since = self._unauthorized_since or now
+            if now - since >= _UNAUTHORIZED_SECONDS:
+                raise NotServed(text)
+        else:
+            self._unauthorized_since = None
+        if reply.status in _FINAL:
+            raise NotServed(text)
+        if reply.status == 200 and body.get("config"):
+            configuration = body["config"]
+            return configuration if isinstance(configuration, str) else json.dumps(configuration, indent=1) + "\n"
+        if reply.status == 202:
+            # Nothing is wrong: it waits as long as everybody.
+            self._failures = 0
+        return text, self._retry_after(reply)
+
+    def _retry_after(self, reply: Reply) -> float:
+        """Return how long to wait: longer than was said, by chance, so that not all come back at the same moment."""
+        text = reply.retry_after
+        if not (text.isascii() and text.isdigit() and len(text) < 6):
+            return self._back_off()
+        return min(float(text), _LONGEST_RETRY_AFTER_SECONDS) * (1.0 + self.chance() / 2)
+
+    def _back_off(self) -> float:
+        most = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2.0 ** min(self._failures, 10))
+        self._failures += 1
+        return most * (0.5 + self.chance() / 2)
+
+    def _tell(self, why: str) -> None:
+        said, at = self._said
+        now = self.monotonic()
+        if why != said or now - at >= _SAY_SECONDS:
+            self.say(why)
+            self._said = (why, now)
+
+
+def sender(server: str) -> Send:
+    """Return what posts to the API at a URL such as http://HOST:PORT."""
+    import http.client  # noqa: PLC0415 - see the module's docstring
+
+    parts = urlsplit(server)
+    host, port = parts.hostname or "", parts.port
+
+    def send(token: str, body: bytes) -> Reply:
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(host, port, timeout=_TIMEOUT_SECONDS)
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Connection": "close"}
+        try:
+            connection.request("POST", handover.ROOT, body, headers)
+            answer = connection.getresponse()
+            return Reply(
+                status=answer.status,
+                retry_after=answer.getheader("Retry-After", ""),
+                body=answer.read(_LONGEST_ANSWER),
+            )
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            # A name that is not resolved, a reset, an answer that is no HTTP, a token with a line break.
+            raise Unreachable(f"{server} does not answer: {str(error) or type(error).__name__}") from error
+        finally:
+            connection.close()
+
+    return send
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file at once, so that nobody ever reads half of it. Raises OSError."""
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(file.fileno(), _MODE)
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,270 @@
+"""The init container's client: how long it waits for what, when it ends, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.partitions_get import command
+from provisioner.partitions import client
+from provisioner.partitions.client import Client, GaveUp, NotServed, Reply, Unreachable, write_file
+from tests.support.clock import FakeClock
+from tests.support.partitions_api import Ground
+
+pytestmark = pytest.mark.timeout(30)
+
+ACTIVE = Reply(status=200, body=b'{"state": "active", "config": {"a": 1}}')
+WAITING = Reply(status=202, retry_after="5", body=b'{"message": "the pod waits for IPUs"}')
+AWAY = Unreachable("http://it does not answer: refused")
+
+
+class Play:
+    """A client, whose requests are answered by a script, in a time of its own."""
+
+    def __init__(self, *script: Reply | Exception, chance: float = 0.0, patience_seconds: float | None = None) -> None:
+        self.clock = FakeClock()
+        self.waited: list[float] = []
+        self.said: list[str] = []
+        self.tokens: list[str] = []
+        self._script = iter(script)
+        self.client = Client(
+            asked={"namespace": "ml", "pod": "train", "uid": "u", "size": 4},
+            send=self._send,
+            token=lambda: f"token at {self.clock.seconds:g}",
+            say=self.said.append,
+            chance=lambda: chance,
+            sleep=self._sleep,
+            monotonic=self.clock,
+            patience_seconds=patience_seconds,
+        )
+
+    def _send(self, token: str, body: bytes) -> Reply:
+        assert json.loads(body) == {"namespace": "ml", "pod": "train", "uid": "u", "size": 4}
+        self.tokens.append(token)
+        answer = next(self._script)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _sleep(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        self.clock.advance(seconds)
+
+
+def test_it_waits_as_it_is_told_and_returns_the_configuration() -> None:
+    play = Play(WAITING, WAITING, ACTIVE)
+    assert json.loads(play.client.fetch()) == {"a": 1}
+    assert play.waited == [5.0, 5.0]
+    assert play.said == ["the pod waits for IPUs"]
+    # The kubelet replaces the token while it waits.
+    assert play.tokens == ["token at 1000", "token at 1005", "token at 1010"]
+
+
+def test_a_configuration_that_is_no_json_is_kept_as_it_is() -> None:
+    assert Play(Reply(status=200, body=b'{"config": "a text\\n"}')).client.fetch() == "a text\n"
+
+
+def test_an_api_that_restarts_is_waited_for_longer_each_time() -> None:
+    play = Play(*[AWAY] * 7, WAITING, AWAY, ACTIVE)
+    play.client.fetch()
+    assert play.waited == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 5.0, 0.5]
+    assert play.said == [str(AWAY), "the pod waits for IPUs", str(AWAY)]
+
+
+def test_chance_keeps_clients_from_coming_back_together() -> None:
+    play = Play(WAITING, AWAY, ACTIVE, chance=1.0)
+    play.client.fetch()
+    assert play.waited == [7.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("reply", "want"),
+    [
+        pytest.param(Reply(status=503), 0.5, id="nothing is said"),
+        pytest.param(Reply(status=503, retry_after="soon"), 0.5, id="no number"),
+        pytest.param(Reply(status=503, retry_after="99999"), 120.0, id="too long"),
+        pytest.param(Reply(status=429, retry_after="3"), 3.0, id="too many requests"),
+        pytest.param(Reply(status=500, body=b"internal error"), 0.5, id="a mistake of the server's"),
+        pytest.param(Reply(status=502, body=b"<html>"), 0.5, id="a proxy that speaks HTML"),
+        pytest.param(Reply(status=200, body=b"[]"), 0.5, id="an answer of somebody else"),
+        pytest.param(Reply(status=200, body=b'{"config": ""}'), 0.5, id="no configuration"),
+    ],
+)
+def test_how_long_it_waits_after(reply: Reply, want: float) -> None:
+    play = Play(reply, ACTIVE)
+    play.client.fetch()
+    assert play.waited == [want]
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 409, 410, 415, 422])
+def test_it_ends_where_it_will_never_get_anything(status: int) -> None:
+    with pytest.raises(NotServed, match="size is 3"):
+        Play(WAITING, Reply(status=status, body=b'{"error": "size is 3"}')).client.fetch()
+
+
+def test_a_token_that_is_not_taken_is_tried_for_some_minutes() -> None:
+    refused = Reply(status=401, retry_after="60", body=b'{"error": "the token has expired"}')
+    with pytest.raises(NotServed, match="has expired"):
+        Play(*[refused] * 6).client.fetch()
+    # Not where it is taken in between.
+    assert Play(*[refused] * 4, WAITING, *[refused] * 4, ACTIVE).client.fetch()
+
+
+def test_it_gives_up_in_time_and_says_why() -> None:
+    play = Play(WAITING, WAITING, WAITING, patience_seconds=12.0)
+    with pytest.raises(GaveUp, match=r"after 12 s: the pod waits for IPUs"):
+        play.client.fetch()
+    assert play.waited == [5.0, 5.0]
+
+
+def test_what_it_waits_for_is_said_again_each_minute() -> None:
+    play = Play(*[WAITING] * 13, ACTIVE)
+    play.client.fetch()
+    assert play.said == ["the pod waits for IPUs"] * 2
+
+
+def test_a_token_that_is_not_there_yet_is_waited_for() -> None:
+    play = Play(ACTIVE)
+    tokens: Iterator[str | OSError] = iter([FileNotFoundError("no token"), "token"])
+
+    def read() -> str:
+        found = next(tokens)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    play.client.token = read
+    play.client.fetch()
+    assert play.said == ["no token"]
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_is_there_at_once_and_everybody_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "ipuof.conf"
+    for text in ("first", "second"):
+        write_file(path, text)
+        assert path.read_text(encoding="utf-8") == text
+        assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert [each.name for each in tmp_path.iterdir()] == ["ipuof.conf"]
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ipuof.conf"
+    write_file(path, "first")
+
+    def fail(_number: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(client.os, "fsync", fail)
+    with pytest.raises(OSError, match="no space"):
+        write_file(path, "second")
+    assert (path.read_text(encoding="utf-8"), len(list(tmp_path.iterdir()))) == ("first", 1)
+
+
+# --- the command, against the real API --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ground() -> Iterator[Ground]:
+    made = Ground().start()
+    yield made
+    made.end()
+
+
+def get(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *more: str, **variables: str) -> int:
+    """Run the command as the init container of a pod; return its exit code."""
+    pod = ground.pods.get(("ml", "train")) or ground.add_pod()
+    (tmp_path / "token").write_text(ground.token(pod), encoding="utf-8")
+    variables = {"POD_NAMESPACE": "ml", "POD_NAME": "train", "POD_UID": pod.uid, "IPUS": "4", **variables}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    # The handler of the process is the tests' own.
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    server = f"http://127.0.0.1:{ground.port}"
+    given = [f"--server={server}", f"--token-file={tmp_path / 'token'}", *more]
+    ended: int = command.main(given, standalone_mode=False)
+    return ended
+
+
+def test_the_init_container_ends_with_the_file(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ground.place(ground.add_pod())
+    path = tmp_path / "ipuof.conf"
+    for _ in range(2):
+        assert get(ground, tmp_path, monkeypatch, f"--file={path}") == ExitCode.OK
+        assert json.loads(path.read_text(encoding="utf-8")) == {"partition": "the configuration"}
+    assert capsys.readouterr().err.splitlines()[-1] == f"the partition is active; its configuration is in {path}"
+    assert get(ground, tmp_path, monkeypatch) == ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("more", "variables", "code", "want"),
+    [
+        pytest.param((), {"IPUS": "8"}, ExitCode.NOT_SERVED, "asks for 4 IPUs, and not for 8", id="another size"),
+        pytest.param((), {"POD_UID": "x"}, ExitCode.NOT_SERVED, "only a pod itself", id="the UID of another"),
+        pytest.param(("--timeout=0",), {}, ExitCode.ERROR, "there is no partition after 0 s", id="no time"),
+        pytest.param((), {"IPUS": ""}, ExitCode.ERROR, "not set: IPUS", id="a variable that is missing"),
+        pytest.param((), {"IPUS": "two"}, ExitCode.ERROR, "IPUS is 'two'", id="no number"),
+        pytest.param(("--server=it",), {}, ExitCode.ERROR, "has to begin with http://", id="no URL"),
+    ],
+)
+def test_the_command_ends_with(
+    ground: Ground,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: tuple[str, ...],
+    variables: dict[str, str],
+    code: ExitCode,
+    want: str,
+) -> None:
+    assert get(ground, tmp_path, monkeypatch, *more, **variables) == code
+    assert want in capsys.readouterr().err
+
+
+def test_a_server_that_is_away_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unreachable, match="does not answer"):
+        client.sender("http://127.0.0.1:1")("token", b"{}")
+
+
+def test_a_signal_ends_it_also_as_process_1(tmp_path: Path) -> None:
+    """In a process of its own, which waits for an API that is away."""
+    (tmp_path / "token").write_text("token", encoding="utf-8")
+    environment: dict[str, Any] = {"POD_NAMESPACE": "ml", "POD_NAME": "p", "POD_UID": "u", "IPUS": "4"}
+    code = (
+        "import sys, click; from provisioner.cli.partitions_get import command\n"
+        "try: command.main(['--server=http://127.0.0.1:1', '--token-file=' + sys.argv[1]], standalone_mode=False)\n"
+        "except click.Abort: sys.exit(130)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "token")],
+        env={"PYTHONPATH": ".", **environment},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert "does not answer" in process.stderr.readline()
+    process.terminate()
+    assert process.wait(20) == ExitCode.INTERRUPTED
+    process.stderr.close()
+
+
+def test_it_starts_without_the_libraries_of_the_controller() -> None:
+    """What is imported until it asks; a new start costs each pod that much."""
+    code = "import sys, provisioner.cli.partitions_get; print(' '.join(sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": "."}, check=True, capture_output=True, text=True
+    ).stdout.split()
+    heavy = {"kubernetes", "google", "structlog", "starlette", "uvicorn", "msgspec", "requests", "ssl", "asyncio"}
+    assert heavy.isdisjoint(loaded)
