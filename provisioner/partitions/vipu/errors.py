@@ -67,10 +67,14 @@ _RULES: Sequence[_Rule] = (
         r"unknown shorthand flag|unknown flag|unknown command|required flag|invalid argument \"", FailureKind.INVALID
     ),
     _rule(r"accepts \d+ arg|flag needs an argument", FailureKind.INVALID),
-    _rule(r"unauthenticated|not authori[sz]ed|permission denied|access denied|access key", FailureKind.PERMISSION),
+    _rule(r"unauthenticated|not authori[sz]ed|access key", FailureKind.PERMISSION),
+    # It may be about a file, which the command writes when the change is made.
+    _rule(r"permission denied|access denied", FailureKind.PERMISSION, frozenset({Verb.READ, Verb.GET})),
     # Of an allocation, user or cluster that is not there somebody has to change something.
-    _rule(r"\b(allocation|cluster|user|agent)s?\b[^.]*(not found|does not exist|not exist)", FailureKind.INVALID),
-    _rule(r"\bno such (allocation|cluster|user|agent)", FailureKind.INVALID),
+    _rule(
+        r"\b(allocation|cluster|user)s?\b((?!partition)[^.])*(not found|does not exist|not exist)", FailureKind.INVALID
+    ),
+    _rule(r"\bno such (allocation|cluster|user)\b", FailureKind.INVALID),
     _rule(r"already exists|already in use by a partition", FailureKind.ALREADY_EXISTS, _CREATE),
     _rule(r"partition\b[^.]*(not found|does not exist|not exist)|no such partition", FailureKind.NOT_FOUND, _OF_ONE),
     _rule(

@@ -56,7 +56,12 @@ def _grpc(code: str, words: str = "something") -> str:
         (CREATE, "size must be a power of two", FailureKind.INVALID),
         (CREATE, "unknown flag: --reconfigurable", FailureKind.INVALID),
         (CREATE, "another operation is in progress", FailureKind.OPERATION_IN_THE_WAY),
-        (CREATE, "permission denied for user us", FailureKind.PERMISSION),
+        (REMOVE, "allocation 'a': partition 'p1' not found", FailureKind.NOT_FOUND),
+        (REMOVE, "partition 'p1' not found in allocation 'a'", FailureKind.NOT_FOUND),
+        (CREATE, "agent ag0 not found", FailureKind.UNKNOWN_OUTCOME),
+        (READ, "permission denied for user us", FailureKind.PERMISSION),
+        (CREATE, "open ~/.ipuof.conf.d/p1.conf: permission denied", FailureKind.UNKNOWN_OUTCOME),
+        (CREATE, _grpc("PermissionDenied", "permission denied"), FailureKind.PERMISSION),
         (READ, "invalid user id or access key", FailureKind.PERMISSION),
         # --- the way to the server
         (CREATE, _grpc("Unavailable", "dial tcp 10.0.0.1:8090: connect: connection refused"), FailureKind.UNAVAILABLE),

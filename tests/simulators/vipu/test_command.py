@@ -244,6 +244,7 @@ def test_settings_that_are_wrong_end_the_server_at_once(
     assert problem in capsys.readouterr().err
 
 
+@pytest.mark.timeout(30)  # Three processes start, and the machine may be busy.
 def test_server_and_command_are_programs_of_their_own(tmp_path: Path) -> None:
     module = [sys.executable, "-m", "provisioner.simulators.vipu"]
     installed = subprocess.run(
