@@ -168,7 +168,7 @@ def test_a_command_that_hangs_is_killed_with_its_children(
     thread.join()
     assert errors[0].failure.kind is kind
     assert "it took too long" in errors[0].failure.message
-    assert _processes(marker) == []
+    wait_for(lambda: not _processes(marker), what="the end of both")
     assert list(tmp_path.glob("vipu-*")) == []
 
 
