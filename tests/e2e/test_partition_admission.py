@@ -1,0 +1,301 @@
+"""Pods with IPUs on the real API server: which are sent, what they get is valid, and whose tokens prove what.
+
+The webhook is registered as the component `webhook-partitions` has it, by the way of `test_webhook.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner import kube
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.partitions import handover, names
+from provisioner.partitions.admission.injection import INIT_CONTAINER
+from provisioner.partitions.planning.ledger import Entry, Ledger
+from provisioner.partitions.reading import parse_pod
+from provisioner.partitions.rest.api import Sources, make_rest_server
+from provisioner.partitions.vipu.records import PartitionState
+from provisioner.rehearsal import Rehearsal, RehearsalError
+from provisioner.runtime.http import Address
+from provisioner.settings.webhook import WebhookSettings
+from provisioner.webhook.app import Addresses, WebhookServer, build
+from tests.e2e.kit import PATIENCE_SECONDS
+from tests.e2e.test_webhook import Forwarder, forwarder
+from tests.support.clock import NOW
+from tests.support.partitions_api import CONFIGURATION, SERVER, FakeVipu, Ground
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.e2e
+__all__ = ["forwarder"]
+
+Json = dict[str, Any]
+
+_REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1"
+_NAME, _SYSTEM = "tpu-provisioner-webhook", "tpu-provisioner-system"
+_COMPONENT = Path("deploy/components/webhook-partitions/mutating-webhook-configuration.yaml")
+_CONTROLLER = f"system:serviceaccount:{_SYSTEM}:tpu-provisioner-partitions"
+_IMAGE = "registry.example/tpu-provisioner:1"
+_NAMESPACE = "ipus"
+_PODS = collection_path("pods", namespace=_NAMESPACE)
+
+COMPATIBLE = WebhookSettings(ipu_injection="compatible", ipu_init_image=_IMAGE)
+LEAST = WebhookSettings(ipu_injection="least-privilege", ipu_init_image=_IMAGE)
+WITH_PLUGIN = WebhookSettings(ipu_injection="least-privilege", ipu_init_image=_IMAGE, ipu_rdma_resource="rdma/hca")
+
+
+@pytest.fixture
+def registered(rehearsal: Rehearsal, forwarder: Forwarder) -> Iterator[None]:
+    """Register the webhook as it is installed; no Service leads to this machine, so a name does."""
+    rehearsal.create_namespace(_NAMESPACE)
+    configuration = yaml.safe_load(_COMPONENT.read_text(encoding="utf-8"))
+    for hook in configuration["webhooks"]:
+        hook["clientConfig"]["service"]["port"] = forwarder.port
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": _NAME, "namespace": _SYSTEM},
+        "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": forwarder.port}]},
+    }
+    api = rehearsal.api
+    api.post(collection_path("services", namespace=_SYSTEM), service)
+    api.post(collection_path("mutatingwebhookconfigurations", root=_REGISTRATIONS), configuration)
+    yield
+    api.delete(object_path("mutatingwebhookconfigurations", _NAME, root=_REGISTRATIONS))
+    api.delete(object_path("services", _NAME, namespace=_SYSTEM))
+    with contextlib.suppress(kube.NotFound):
+        api.delete(object_path("secrets", f"{_NAME}-certificates", namespace=_SYSTEM))
+    rehearsal.kubectl("delete", "namespace", _NAMESPACE, "--wait")
+
+
+@contextlib.contextmanager
+def serving(rehearsal: Rehearsal, to: Forwarder, settings: WebhookSettings) -> Iterator[WebhookServer]:
+    """Run the webhook server, once the API server reaches and trusts it."""
+    addresses = Addresses(webhooks="127.0.0.1:0", metrics="0", probes="0")
+    webhook = build(settings, addresses, rehearsal.api, None)
+    webhook.start()
+    to.ports[:] = [webhook.server.ports[0]]
+    try:
+        wait_for(lambda: admits(rehearsal), what="the API server asks the webhook", seconds=PATIENCE_SECONDS)
+        yield webhook
+    finally:
+        webhook.stop(drain=lambda _seconds: None)
+
+
+def admits(rehearsal: Rehearsal) -> bool:
+    try:
+        return bool(tried(rehearsal, pod())["spec"].get("schedulingGates"))
+    except kube.ClusterError:
+        return False
+
+
+def pod(annotations: Json | None = None, *, container: Json | None = None, **spec: Any) -> Json:
+    given = {names.IPUS: "4"} if annotations is None else annotations
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "train-", "annotations": given},
+        "spec": {"containers": [{"name": "main", "image": "poplar", **(container or {})}], **spec},
+    }
+
+
+def tried(rehearsal: Rehearsal, raw: Json) -> Json:
+    """Have a pod admitted and validated, not created."""
+    return rehearsal.api.post(f"{_PODS}?dryRun=All", raw)
+
+
+def reviews(webhook: WebhookServer) -> float:
+    """Return how many reviews of pods with IPUs were answered."""
+    lines = webhook.metrics.exposition().decode().splitlines()
+    mine = [each for each in lines if each.startswith('tpu_provisioner_webhook_reviews_total{hook="partitions"')]
+    return sum(float(each.rpartition(" ")[2]) for each in mine)
+
+
+_GUARANTEED = {"limits": {"cpu": "8", "memory": "8Gi"}, "requests": {"cpu": "8", "memory": "8Gi"}}
+PODS = {
+    "the least that a pod is": pod(),
+    "ports": pod(container={"ports": [{"containerPort": 80}, {"containerPort": 81, "hostPort": 81}]}),
+    "a security context": pod(
+        container={"securityContext": {"runAsUser": 7, "capabilities": {"drop": ["ALL"]}}},
+        securityContext={"runAsNonRoot": True, "fsGroup": 7},
+    ),
+    "no privileges": pod(container={"securityContext": {"allowPrivilegeEscalation": False, "privileged": False}}),
+    "volumes, variables and init containers": pod(
+        container={"volumeMounts": [{"name": "data", "mountPath": "/data"}], "env": [{"name": "A", "value": "$(B)"}]},
+        volumes=[{"name": "data", "emptyDir": {}}],
+        initContainers=[
+            {"name": "warm", "image": "i"},
+            {"name": "side", "image": "i", "restartPolicy": "Always", "ports": [{"containerPort": 99}]},
+        ],
+    ),
+    "resources": pod(container={"resources": _GUARANTEED}),
+    "the node's network": pod(hostNetwork=True, container={"ports": [{"containerPort": 80}]}),
+    "its own DNS": pod(dnsPolicy="None", dnsConfig={"nameservers": ["10.0.0.1"]}),
+    "another gate": pod(schedulingGates=[{"name": "kueue.x-k8s.io/admission"}]),
+    "no token of its own": pod(automountServiceAccountToken=False),
+    "what somebody wrote by hand": pod(
+        {names.IPU: "8", names.STATUS: names.INJECTED, names.PARTITION_ID: "x"},
+        schedulingGates=[{"name": names.SCHEDULING_GATE}],
+        initContainers=[{"name": INIT_CONTAINER, "image": "mine"}],
+    ),
+}
+
+
+@pytest.mark.usefixtures("registered")
+def test_what_is_injected_is_a_valid_pod(rehearsal: Rehearsal, forwarder: Forwarder) -> None:
+    """In every mode, whatever else is in it; and the API server's own additions are no reason for another patch."""
+    for settings in (COMPATIBLE, LEAST, WITH_PLUGIN):
+        with serving(rehearsal, forwarder, settings):
+            for name, raw in PODS.items():
+                made = tried(rehearsal, raw)
+                assert {"name": names.SCHEDULING_GATE} in made["spec"]["schedulingGates"], name
+                first = made["spec"]["initContainers"][0]
+                assert (first["name"], first["image"]) == (INIT_CONTAINER, _IMAGE), name
+                assert made["metadata"]["annotations"][names.STATUS] == names.INJECTED, name
+                assert names.PARTITION_ID not in made["metadata"]["annotations"], name
+                assert bool(made["spec"].get("hostNetwork")) == (settings is COMPATIBLE or name == "the node's network")
+                if name == "resources":
+                    assert made["status"]["qosClass"] == "Guaranteed"
+                again = tried(rehearsal, {**made, "metadata": {**raw["metadata"], **_kept(made)}})
+                assert again["spec"] == made["spec"], name
+
+
+def _kept(made: Json) -> Json:
+    return {key: made["metadata"][key] for key in ("annotations", "labels")}
+
+
+@pytest.mark.usefixtures("registered")
+def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, forwarder: Forwarder) -> None:
+    """Nobody waits for the server but pods with IPUs; without it these are rejected."""
+    path = object_path("pods", "train", namespace=_NAMESPACE)
+
+    def changed(annotations: Json, labels: Json | None = None) -> None:
+        rehearsal.api.patch(path, {"metadata": {"annotations": annotations, "labels": labels or {}}})
+
+    with serving(rehearsal, forwarder, COMPATIBLE) as webhook:
+        before = reviews(webhook)
+        tried(rehearsal, pod({}))
+        tried(rehearsal, pod({"graphcore.ai/other": "4"}))
+        assert reviews(webhook) == before
+        for annotations, want in (
+            ({names.IPUS: "3"}, "a partition has a power of two"),
+            ({names.STATUS: "injected"}, "asks for no IPUs"),
+        ):
+            with pytest.raises(kube.Forbidden, match=want):
+                tried(rehearsal, pod(annotations))
+
+        rehearsal.api.post(_PODS, {**pod(), "metadata": {"name": "train", "annotations": {names.IPUS: "4"}}})
+        # Looked at again where another webhook has changed something: not here.
+        before = reviews(webhook)
+        changed({"note": "x"}, {"team": "a"})
+        assert reviews(webhook) == before
+        for annotations, labels in (
+            ({names.IPUS: "8"}, {}),
+            ({names.IPU: "4"}, {}),
+            ({names.IPUS: None}, {}),
+            ({names.STATUS: None}, {}),
+            ({}, {names.POD_LABEL: None}),
+        ):
+            with pytest.raises(kube.Forbidden, match="cannot be changed"):
+                changed(annotations, labels)
+        with pytest.raises(kube.Forbidden, match="by the controller alone"):
+            changed({names.PARTITION_ID: "tpup-1"})
+
+        # The controller needs no webhook server to tell a pod its partition.
+        before = reviews(webhook)
+        body = json.dumps({"metadata": {"annotations": {names.PARTITION_ID: "tpup-1"}}})
+        rehearsal.kubectl(
+            *("patch", "pod", "train", f"--namespace={_NAMESPACE}", "--type=merge", f"--patch={body}"),
+            *(f"--as={_CONTROLLER}", "--as-group=system:masters"),
+        )
+        assert reviews(webhook) == before
+
+    tried(rehearsal, pod({}))
+    with pytest.raises((kube.ClusterError, RehearsalError), match=r"partitions\.tpu-provisioner"):
+        tried(rehearsal, pod())
+
+
+def test_tokens_prove_pods_to_the_rest_api(rehearsal: Rehearsal) -> None:
+    """As the API server makes and reviews them: for our audience, bound to a pod, as long as the pod is there."""
+    api, namespace = rehearsal.api, "ipu-tokens"
+    rehearsal.create_namespace(namespace)
+    pods = collection_path("pods", namespace=namespace)
+    wait_for(
+        lambda: rehearsal.objects(collection_path("serviceaccounts", namespace=namespace)),
+        what="the ServiceAccount is there",
+        seconds=PATIENCE_SECONDS,
+    )
+
+    def create(name: str) -> Json:
+        raw = pod(schedulingGates=[{"name": names.SCHEDULING_GATE}])
+        metadata = {"name": name, "annotations": {names.IPUS: "4", names.STATUS: names.INJECTED}}
+        return api.post(pods, {**raw, "metadata": metadata})
+
+    def token(of: Json | None, audience: str = handover.AUDIENCE) -> str:
+        path = object_path("serviceaccounts", "default", namespace=namespace)
+        reference = None
+        if of is not None:
+            metadata = of["metadata"]
+            reference = {"kind": "Pod", "apiVersion": "v1", "name": metadata["name"], "uid": metadata["uid"]}
+        found: str = api.post(f"{path}/token", {"spec": {"audiences": [audience], "boundObjectRef": reference}})[
+            "status"
+        ]["token"]
+        return found
+
+    mine, other = create("mine"), create("other")
+    record = parse_pod(mine)
+    vipu = FakeVipu()
+    partition = names.partition_id("cluster", record.uid)
+    vipu.partitions[partition] = PartitionState.ACTIVE
+    entry = Entry(
+        id=partition, namespace=namespace, pod="mine", pod_uid=record.uid, size=4, server=SERVER, recorded_at=NOW
+    )
+    sources = Sources(
+        cluster_uid=lambda: "cluster",
+        pod=lambda _namespace, name: parse_pod(mine if name == "mine" else other),
+        ledger=lambda: Ledger(entries=(entry,)),
+        vipu=lambda _address: vipu,
+        problems=tuple,
+    )
+    server = make_rest_server(Address("127.0.0.1", 0), api, sources)
+    server.start()
+    try:
+        ground = Ground()
+        [ground.port] = server.ports
+        good = token(mine)
+        answer = ground.ask(record, good)
+        assert (answer.status, answer.json["config"]) == (200, json.loads(CONFIGURATION))
+        assert ground.ask(record, token(other)).status == 403
+        assert ground.ask(record, token(None)).status == 403
+        assert ground.ask(record, token(mine, "https://kubernetes.default.svc")).status == 401
+        path = f"{handover.ROOT}/{partition}"
+        for stranger in (token(other), token(None)):
+            assert ground.send("GET", path, stranger).status == 404
+        header, _, signature = good.split(".")
+        claims = token(other).split(".")[1]
+        assert ground.ask(record, f"{header}.{claims}.{signature}").status == 401
+
+        rehearsal.kubectl(
+            *("create", "rolebinding", "looks", f"--namespace={namespace}", "--clusterrole=view"),
+            f"--serviceaccount={namespace}:default",
+        )
+        # The API server learns of rights a moment later, and an answer counts for ten seconds.
+        wait_for(
+            lambda: ground.send("GET", path, token(None)).status == 200, what="it may look", seconds=PATIENCE_SECONDS
+        )
+        assert ground.send("DELETE", path, token(None)).status == 404
+
+        assert ground.send("DELETE", path, good).status == 202
+        written = api.get(object_path("pods", "mine", namespace=namespace))
+        assert parse_pod(written).released
+        rehearsal.kubectl("delete", "pod", "mine", f"--namespace={namespace}", "--force", "--grace-period=0")
+        wait_for(lambda: ground.ask(record, good).status == 401, what="the token ends", seconds=PATIENCE_SECONDS)
+    finally:
+        server.stop()
+        rehearsal.kubectl("delete", "namespace", namespace, "--wait")
