@@ -33,6 +33,7 @@ class Group(Enum):
     ENVIRONMENT = "The provisioner's own environment"
     WEBHOOK = "The webhook server"
     NODE_GROUPS = "The controller of node groups"
+    PARTITIONS = "The controller of IPU partitions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,208 @@
+"""Acting: sends what was decided, and hands the answers back to the loop.
+
+Nothing here waits for a partition: a call is submitted, and later rounds see how it went. Each V-IPU server has threads
+of its own, and so have writes to Kubernetes, so that none waits for what is slower.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import structlog
+
+from provisioner import kube
+from provisioner.kube.protocol import Api
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.partitions.gate import Gate, KeptError
+from provisioner.partitions.metrics import Metrics
+from provisioner.partitions.planning.calls import (
+    Answer,
+    Call,
+    CallAnswer,
+    CreatePartition,
+    OpenGate,
+    ReadServer,
+    RemovePartition,
+    SaveLedger,
+    Write,
+    WriteAnswer,
+    WriteFailure,
+)
+from provisioner.partitions.planning.ledger import Ledger
+from provisioner.partitions.planning.plan import Plan
+from provisioner.partitions.planning.snapshot import Reading
+from provisioner.partitions.store import WRITE_SECONDS, LedgerStore
+from provisioner.partitions.vipu.protocol import Vipu, VipuError
+from provisioner.partitions.writing import open_gate
+from provisioner.runtime.calls import Calls
+
+_log = structlog.get_logger(__name__)
+
+_NO_LEASE = "Not sent: too little time is left on the provisioner's leader lease."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A V-IPU server, and where its calls run."""
+
+    vipu: Vipu
+    #: Creates take minutes.
+    changes: Executor
+    reads: Executor
+
+
+@dataclass(slots=True, kw_only=True)
+class Actor:
+    """Carries plans out. The key of a call is that of its `Call` or `Write`."""
+
+    #: By HOST:PORT.
+    servers: Mapping[str, Line]
+    api: Api
+    store: LedgerStore
+    gate: Gate
+    clock: Callable[[], datetime]
+    #: Seconds for which this process surely leads; infinite where there is no election.
+    lease_seconds: Callable[[], float]
+    #: Called whenever an answer has come.
+    on_answer: Callable[[], None]
+    #: Where writes to Kubernetes run.
+    write_executor: Executor
+    metrics: Metrics
+    monotonic: Callable[[], float] = time.monotonic
+    calls: Calls[Answer] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with no call."""
+        self.calls = Calls(self.on_answer)
+
+    def carry_out(self, plan: Plan) -> None:
+        """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
+        for write in plan.writes:
+            self.calls.submit(
+                functools.partial(self._write, write),
+                self.write_executor,
+                key=write.key,
+                not_sent=functools.partial(self._not_written, write),
+            )
+        for call in plan.calls:
+            line = self.servers[call.server]
+            self.calls.submit(
+                functools.partial(self._call, line.vipu, call),
+                line.reads if isinstance(call, ReadServer) else line.changes,
+                key=call.key,
+                not_sent=functools.partial(self._not_called, call),
+            )
+
+    def live(self) -> frozenset[str]:
+        """Return the keys of calls and writes that are submitted, and whose answer nobody has taken yet."""
+        return self.calls.live()
+
+    def take_answer(self) -> Answer | None:
+        """Return the next answer, None where there is none; its call is not live any more."""
+        return self.calls.take()
+
+    def drain(self, *, timeout_seconds: float) -> bool:
+        """Drop what has not begun, wait until no call is under way; False when the time is up."""
+        self.calls.close()
+        return self.calls.wait_until_idle(timeout_seconds=timeout_seconds)
+
+    # --- V-IPU ---
+
+    def _call(self, vipu: Vipu, call: Call) -> CallAnswer:
+        if not isinstance(call, ReadServer) and self.lease_seconds() <= 0:
+            return self._not_called(call, _NO_LEASE)
+        if isinstance(call, RemovePartition):
+            try:
+                self.gate.pass_through(call)
+            except KeptError as error:
+                return self._kept(call, str(error))
+            except kube.ClusterError as error:
+                return self._kept(call, f"Kubernetes does not allow the check: {error}")
+            except Exception as error:  # noqa: BLE001 - the answer must not be lost
+                _log.exception("gate.crashed", call=call.key)
+                return self._kept(call, f"the check failed: {error!r}")
+            if self.lease_seconds() <= 0:
+                return self._not_called(call, _NO_LEASE)
+        return self._send(vipu, call)
+
+    def _send(self, vipu: Vipu, call: Call) -> CallAnswer:
+        asked_at, started = self.clock(), self.monotonic()
+        failure: Failure | None = None
+        reading: Reading | None = None
+        try:
+            match call:
+                case ReadServer():
+                    allocations, partitions = vipu.list_allocations(), vipu.list_partitions()
+                    reading = Reading(
+                        asked_at=asked_at, at=self.clock(), allocations=allocations, partitions=partitions
+                    )
+                case CreatePartition():
+                    vipu.create_partition(call.request)
+                case RemovePartition():
+                    vipu.remove_partition(call.id)
+        except VipuError as error:
+            failure = error.failure
+        except Exception as error:  # noqa: BLE001 - the answer must not be lost
+            # Whatever it was, the command may have had its effect.
+            _log.exception("call.crashed", call=call.key)
+            failure = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error))
+        kind = failure.kind if failure is not None else None
+        self.metrics.observe_call(name_of(call), seconds=self.monotonic() - started, failure=kind)
+        return CallAnswer(call=call, asked_at=asked_at, at=self.clock(), reading=reading, failure=failure)
+
+    def _kept(self, call: Call, why: str) -> CallAnswer:
+        return CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), kept=why)
+
+    def _not_called(self, call: Call, why: str) -> CallAnswer:
+        failure = Failure(kind=FailureKind.UNAVAILABLE, message=why)
+        return CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
+
+    # --- Kubernetes ---
+
+    def _write(self, write: Write) -> WriteAnswer:
+        if self.lease_seconds() <= WRITE_SECONDS:
+            return self._not_written(write, _NO_LEASE)
+        failure, message = None, ""
+        ledger: Ledger | None = None
+        try:
+            match write:
+                case SaveLedger():
+                    ledger = self.store.save(write.before, write.entries)
+                case OpenGate():
+                    open_gate(self.api, write)
+        except kube.ClusterError as error:
+            failure, message = _failure_of(error), str(error)
+        except Exception as error:  # noqa: BLE001 - the answer must not be lost
+            _log.exception("write.crashed", write=write.key)
+            failure, message = WriteFailure.UNAVAILABLE, repr(error)
+        return WriteAnswer(write=write, at=self.clock(), failure=failure, message=message, ledger=ledger)
+
+    def _not_written(self, write: Write, why: str) -> WriteAnswer:
+        return WriteAnswer(write=write, at=self.clock(), failure=WriteFailure.UNAVAILABLE, message=why)
+
+
+def name_of(call: Call) -> str:
+    """Return the name of a call, as metrics and log lines have it."""
+    match call:
+        case ReadServer():
+            return "read"
+        case CreatePartition():
+            return "create"
+        case RemovePartition():
+            return "remove"
+
+
+def _failure_of(error: kube.ClusterError) -> WriteFailure:
+    match error:
+        case kube.Conflict() | kube.NotFound():
+            # An object that is gone is another one than was decided on, too.
+            return WriteFailure.CONFLICT
+        case kube.Forbidden() | kube.Invalid():
+            return WriteFailure.REFUSED
+        case _:
+            return WriteFailure.UNAVAILABLE

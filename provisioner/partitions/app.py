@@ -1,0 +1,154 @@
+"""Putting the parts of the controller of partitions together."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import provisioner
+from provisioner import kube
+from provisioner.controller import Addresses, Controller, ending
+from provisioner.partitions import names
+from provisioner.partitions.act import Actor, Line
+from provisioner.partitions.demand import Server
+from provisioner.partitions.gate import Gate
+from provisioner.partitions.loop import Loop
+from provisioner.partitions.metrics import Metrics
+from provisioner.partitions.observe import Known, make_pod_watch
+from provisioner.partitions.planning.settings import PlanningSettings
+from provisioner.partitions.report import Reporter
+from provisioner.partitions.store import LedgerStore
+from provisioner.partitions.vipu.protocol import Vipu
+from provisioner.runtime.clock import FollowedClock
+from provisioner.runtime.status import Probes, Scrapes, make_status_server
+from provisioner.runtime.wake import Wake
+from provisioner.settings.partitions import PartitionSettings
+
+#: Creates and removals on one server at once: it makes one after another anyway.
+_CHANGES_AT_ONCE = 4
+_WRITES_AT_ONCE = 8
+
+
+def build(
+    settings: PartitionSettings,
+    addresses: Addresses,
+    api: kube.KubeApi,
+    vipu: Mapping[str, Vipu],
+    *,
+    exit_process: Callable[[int], object] = os._exit,
+    lease_clock: Callable[[], float] = kube.boot_clock,
+) -> Controller[Loop, Actor]:
+    """Put the parts together; raise ServerError where an address cannot be read.
+
+    `vipu` has the client of each server, by HOST:PORT. A process that loses its lease ends by `exit_process`.
+    """
+    metrics = Metrics(version=provisioner.__version__)
+    identity = settings.own_name or f"{socket.gethostname()}-{os.getpid()}"
+    wake, stopping = Wake(), threading.Event()
+    recorder = kube.EventRecorder(api, instance=identity)
+    elector = (
+        kube.LeaseElector(
+            api,
+            namespace=settings.own_namespace,
+            identity=identity,
+            on_started=wake.set,
+            on_lost=ending(stopping, wake, exit_process),
+            leases=(names.LEASE_NAME,),
+            clocks=kube.LeaseClocks(boot=lease_clock),
+        )
+        if addresses.leader_elect
+        else None
+    )
+    clock = FollowedClock()
+    planning = planning_settings(settings)
+    known = Known(
+        api=api,
+        store=LedgerStore(api=api, namespace=settings.own_namespace),
+        clock=clock,
+        servers=servers_of(settings),
+    )
+
+    def line(address: str) -> Line:
+        return Line(
+            vipu=vipu[address],
+            changes=ThreadPoolExecutor(_CHANGES_AT_ONCE, thread_name_prefix=f"change {address}"),
+            reads=ThreadPoolExecutor(1, thread_name_prefix=f"read {address}"),
+        )
+
+    actor = Actor(
+        servers={server.address: line(server.address) for server in known.servers},
+        api=api,
+        store=known.store,
+        gate=Gate(
+            api=api,
+            clock=clock,
+            cluster_uid=lambda: known.cluster_uid,
+            past_grace_seconds=planning.past_grace_seconds,
+        ),
+        clock=clock,
+        lease_seconds=elector.remaining_seconds if elector is not None else lambda: float("inf"),
+        on_answer=wake.set,
+        write_executor=ThreadPoolExecutor(_WRITES_AT_ONCE, thread_name_prefix="write"),
+        metrics=metrics,
+    )
+    loop = Loop(
+        settings=planning,
+        pods=make_pod_watch(api, wake.set),
+        known=known,
+        actor=actor,
+        reporter=Reporter(recorder=recorder, metrics=metrics),
+        metrics=metrics,
+        is_leader=(lambda: elector.is_leader) if elector is not None else lambda: True,
+        clock=clock,
+        wake=wake,
+        stopping=stopping,
+        asked_seconds_ago=wake.asked_seconds_ago,
+    )
+    server = make_status_server(
+        "tpu-provisioner",
+        Scrapes(address=addresses.metrics, exposition=metrics.exposition),
+        Probes(address=addresses.probes, alive=loop.alive, problems=loop.problems),
+    )
+    return Controller(
+        identity=identity,
+        loop=loop,
+        watches={"pods": loop.pods},
+        actor=actor,
+        recorder=recorder,
+        server=server,
+        elector=elector,
+        exit_process=exit_process,
+    )
+
+
+def servers_of(settings: PartitionSettings) -> tuple[Server, ...]:
+    """Return the servers that the settings name."""
+    return tuple(
+        Server(host=each.host, port=each.port, node_selector=each.node_selector) for each in settings.servers
+    )
+
+
+def planning_settings(settings: PartitionSettings) -> PlanningSettings:
+    """Return what decisions go by."""
+    return PlanningSettings(
+        largest_size=settings.largest_size,
+        reconfigurable=settings.reconfigurable,
+        namespace_limits=dict(settings.namespace_limits),
+        namespaces=frozenset(settings.namespaces),
+        orphan_seconds=settings.orphan_seconds,
+    )
+
+
+def run(settings: PartitionSettings, addresses: Addresses, api: kube.KubeApi, vipu: Mapping[str, Vipu]) -> int:
+    """Run the controller until SIGTERM or SIGINT; return the exit code.
+
+    Raises ServerError where an address cannot be served.
+    """
+    return build(settings, addresses, api, vipu).run(
+        api,
+        servers=[server.address for server in servers_of(settings)],
+        leader_election=addresses.leader_elect,
+    )

@@ -1,0 +1,98 @@
+"""The loop of partitions: observe, decide, act, and tell people."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from provisioner import kube
+from provisioner.partitions.act import Actor
+from provisioner.partitions.demand import Pod
+from provisioner.partitions.metrics import Metrics
+from provisioner.partitions.observe import Known, take_snapshot
+from provisioner.partitions.planning.answers import fold
+from provisioner.partitions.planning.calls import Answer, CallAnswer
+from provisioner.partitions.planning.decide import decide
+from provisioner.partitions.planning.memory import Memory
+from provisioner.partitions.planning.plan import Plan
+from provisioner.partitions.planning.settings import PlanningSettings
+from provisioner.partitions.report import Reporter
+from provisioner.runtime.clock import shifted
+from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Loop(RoundLoop):
+    """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
+
+    settings: PlanningSettings
+    pods: kube.Watch[Pod]
+    known: Known
+    actor: Actor
+    reporter: Reporter
+    metrics: Metrics
+    is_leader: Callable[[], bool]
+    memory: Memory = field(default_factory=Memory)
+    last_plan: Plan | None = None
+
+    def problems(self) -> tuple[str, ...]:
+        """Say what keeps the controller from its work; a follower that waits for the lease has no problem."""
+        snapshot = take_snapshot(self.pods, self.known)
+        doubts = snapshot.not_synced if self.is_leader() else ()
+        return tuple(each for each in doubts if each)
+
+    def round(self) -> float:
+        """Do one round; return how many seconds the next may wait where nothing happens."""
+        contact = self.pods.last_contact_monotonic
+        age = time.monotonic() - contact if contact is not None else float("inf")
+        self.metrics.set_watch("pods", synced=self.pods.synced, last_contact_age_seconds=age)
+        leading = self.is_leader()
+        self.metrics.set_leader(leading=leading)
+        if not leading:
+            return LONGEST_PAUSE_SECONDS
+        self._follow_clock()
+        self._fold_answers()
+        if self.known.due_in_seconds(self.clock()) <= 0:
+            self.known.read()
+        snapshot = take_snapshot(self.pods, self.known, self.actor.live())
+        started = self.monotonic()
+        plan = decide(snapshot, self.memory, self.settings, self.clock())
+        self.metrics.observe_decide(seconds=self.monotonic() - started)
+        # First what is remembered as being under way.
+        self.memory, self.last_plan = plan.memory, plan
+        if not snapshot.not_synced:
+            self.actor.carry_out(plan)
+            self.report(functools.partial(self.reporter.tell, plan, snapshot, self.clock()))
+        return self._pause(plan)
+
+    def _follow_clock(self) -> None:
+        """Notice that somebody set the clock, and go on as if it had always been so."""
+        by = self.clock.follow()
+        if by:
+            _log.warning("clock.set", by_seconds=round(by.total_seconds(), 3))
+            self.memory = shifted(self.memory, by)
+            self.known.clock_set(by)
+
+    def _fold_answers(self) -> None:
+        while (taken := self.actor.take_answer()) is not None:
+            # A moment yet to come was read just before the clock was set back.
+            now = self.clock()
+            answer: Answer = replace(taken, at=min(taken.at, now))
+            if isinstance(answer, CallAnswer):
+                answer = replace(answer, asked_at=min(answer.asked_at, now))
+            self.known.fold(answer)
+            self.memory = fold(self.memory, answer)
+            self.report(functools.partial(self.reporter.tell_answer, answer))
+
+    def _pause(self, plan: Plan) -> float:
+        now = self.clock()
+        moments = [LONGEST_PAUSE_SECONDS, self.known.due_in_seconds(now)]
+        if plan.wake_at is not None:
+            moments.append((plan.wake_at - now).total_seconds())
+        return max(0.0, min(moments))

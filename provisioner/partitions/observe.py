@@ -1,0 +1,157 @@
+"""Observing: pods, the ledger, and the servers as they were last read, put together into a snapshot.
+
+Pods are asked for by the label that admission puts on them, unfinished ones alone: one that is not seen any more has
+ended or is gone, and the gate before each removal reads which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from provisioner import kube
+from provisioner.kube import fields
+from provisioner.kube.protocol import Timeouts, object_path
+from provisioner.kube.watches import UNFINISHED, doubt_of
+from provisioner.model.capacity import Failure
+from provisioner.partitions import names
+from provisioner.partitions.demand import Pod, Server
+from provisioner.partitions.planning.calls import CallAnswer, ReadServer, SaveLedger, WriteAnswer
+from provisioner.partitions.planning.ledger import Ledger
+from provisioner.partitions.planning.snapshot import Reading, ServerView, Snapshot
+from provisioner.partitions.reading import parse_pod
+from provisioner.partitions.store import LedgerStore
+from provisioner.runtime.clock import shifted
+
+_log = structlog.get_logger(__name__)
+
+_KUBE_SYSTEM = "kube-system"
+#: After a failure it is read again after a second, doubled by each further one.
+_RETRY_SECONDS = 1.0
+_RETRY_CAP_SECONDS = 60.0
+#: The loop waits for this read.
+_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
+
+
+def make_pod_watch(
+    api: kube.Api, on_change: Callable[[], None], *, options: kube.WatchOptions = kube.WATCH_DEFAULTS
+) -> kube.Watch[Pod]:
+    """Make the list-watch of pods; it is not started yet."""
+    return kube.ListWatch(
+        api,
+        kube.Collection(
+            name="pods",
+            resource="pods",
+            query={"labelSelector": names.POD_LABEL, "fieldSelector": UNFINISHED},
+        ),
+        parse=parse_pod,
+        on_change=on_change,
+        options=options,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Known:
+    """What is known beside the pods: the ledger, the cluster and its servers. Used by the loop's thread alone."""
+
+    api: kube.Api
+    store: LedgerStore
+    clock: Callable[[], datetime]
+    servers: Sequence[Server]
+    #: None: it has to be read before anything is decided.
+    ledger: Ledger | None = None
+    #: Of the namespace kube-system; empty until it was read.
+    cluster_uid: str = ""
+    #: Why the last read failed; empty when it did not.
+    problem: str = ""
+    failures: int = 0
+    tried_at: datetime = field(default=datetime.min.replace(tzinfo=UTC))
+    _readings: dict[str, Reading] = field(default_factory=dict)
+    _failing: dict[str, Failure] = field(default_factory=dict)
+
+    def due_in_seconds(self, now: datetime) -> float:
+        """Return in how many seconds something has to be read (again); 0 or less: now; infinite: all is known."""
+        if self.ledger is not None and self.cluster_uid:
+            return float("inf")
+        if not self.failures:
+            return 0.0
+        pause = min(_RETRY_CAP_SECONDS, _RETRY_SECONDS * 2.0 ** min(self.failures - 1, 10))
+        passed = (now - self.tried_at).total_seconds()
+        # Somebody may have set the clock back.
+        return pause - passed if passed >= 0 else 0.0
+
+    def read(self) -> None:
+        """Read what is not known: two calls at most."""
+        self.tried_at = self.clock()
+        try:
+            if not self.cluster_uid:
+                self.cluster_uid = self._read_cluster_uid()
+            if self.ledger is None:
+                self.ledger = self.store.read()
+                if self.ledger.unreadable:
+                    _log.warning("ledger.unreadable", entries=sorted(self.ledger.unreadable)[:10])
+        except kube.ClusterError as error:
+            self.failures += 1
+            if not self.problem:
+                _log.warning("ledger.not_read", error=str(error))
+            self.problem = f"the ledger cannot be read: {error}"
+        else:
+            if self.problem:
+                _log.info("ledger.read_again", failures=self.failures)
+            self.problem, self.failures = "", 0
+
+    def fold(self, answer: CallAnswer | WriteAnswer) -> None:
+        """Take note of an answer."""
+        if isinstance(answer, WriteAnswer):
+            if isinstance(answer.write, SaveLedger):
+                # Whether a write took effect that failed is not known: what there is has to be read.
+                self.ledger = answer.ledger if answer.failure is None else None
+        elif isinstance(answer.call, ReadServer):
+            address = answer.call.server
+            if answer.failure is not None:
+                self._failing[address] = answer.failure
+            elif answer.reading is not None:
+                self._readings[address] = answer.reading
+                self._failing.pop(address, None)
+
+    def clock_set(self, by: timedelta) -> None:
+        """Take note that the clock was set: what was read is as old as it was."""
+        self._readings = shifted(self._readings, by)
+        self.tried_at = shifted(self.tried_at, by)
+
+    def views(self) -> tuple[ServerView, ...]:
+        """Return the servers as they were last seen."""
+        return tuple(
+            ServerView(
+                server=server, reading=self._readings.get(server.address), failure=self._failing.get(server.address)
+            )
+            for server in self.servers
+        )
+
+    def doubt(self) -> str:
+        """Say why nothing may be decided yet; empty: it may."""
+        if self.ledger is not None and self.cluster_uid:
+            return ""
+        return self.problem or "the ledger is not read yet"
+
+    def _read_cluster_uid(self) -> str:
+        namespace = self.api.get(object_path("namespaces", _KUBE_SYSTEM), timeouts=_TIMEOUTS)
+        uid = fields.name(fields.mapping(namespace.get("metadata")).get("uid"))
+        if not uid:
+            raise kube.Malformed(f"namespace {_KUBE_SYSTEM} has no uid")
+        return uid
+
+
+def take_snapshot(pods: kube.Watch[Pod], known: Known, live: frozenset[str] = frozenset()) -> Snapshot:
+    """Put together what one decision sees."""
+    return Snapshot(
+        cluster_uid=known.cluster_uid,
+        pods=tuple(pods.records().values()),
+        ledger=known.ledger,
+        servers=known.views(),
+        live=live,
+        not_synced=tuple(filter(None, (doubt_of("pods", pods), known.doubt()))),
+    )

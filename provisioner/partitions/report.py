@@ -1,0 +1,166 @@
+"""Telling people: Events on pods, log lines, metrics. Nothing here decides anything."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Protocol
+
+import structlog
+
+from provisioner.model.workloads import ObjectRef
+from provisioner.partitions.demand import Pod
+from provisioner.partitions.metrics import DONE, Metrics
+from provisioner.partitions.planning.calls import (
+    Answer,
+    CallAnswer,
+    CreatePartition,
+    OpenGate,
+    ReadServer,
+    RemovePartition,
+    WriteAnswer,
+    WriteFailure,
+)
+from provisioner.partitions.planning.plan import Plan, View
+from provisioner.partitions.planning.snapshot import Snapshot
+
+_log = structlog.get_logger(__name__)
+
+#: Failures that are remembered, so that one which lasts is told once.
+_KNOWN_FAILURES = 4096
+
+
+class Recorder(Protocol):
+    """Where Events go."""
+
+    def emit(
+        self, ref: ObjectRef, *, kind: Literal["Normal", "Warning"], reason: str, message: str, key: str = ""
+    ) -> None:
+        """Record one Event; returns at once."""
+
+    @property
+    def dropped_total(self) -> int:
+        """How many were not written since the start."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Reporter:
+    """Used by the loop's thread alone."""
+
+    recorder: Recorder
+    metrics: Metrics
+    #: What fails now, by key: the words that were told.
+    _failing: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    _events_dropped: int = 0
+
+    def tell(self, plan: Plan, snapshot: Snapshot, now: datetime) -> None:
+        """Tell what one decision came to."""
+        for event in plan.events:
+            self.recorder.emit(
+                _ref(event.pod),
+                kind="Warning" if event.warning else "Normal",
+                reason=event.reason,
+                message=event.message,
+            )
+        for fault in plan.faults:
+            self._fails(
+                fault.subject,
+                fault.error,
+                lambda fault=fault: _log.error("decision.failed", subject=fault.subject, error=fault.error),  # type: ignore[misc]
+            )
+        self.metrics.count_faults(len(plan.faults))
+        dropped = self.recorder.dropped_total
+        self.metrics.count_events_dropped(dropped - self._events_dropped)
+        self._events_dropped = dropped
+        self.metrics.set_ledger_known(known=snapshot.ledger is not None)
+        self.metrics.set_servers(
+            {each.server.address: each.reading is not None and each.failure is None for each in snapshot.servers}
+        )
+        self._measure(plan.view, now)
+
+    def tell_answer(self, answer: Answer) -> None:
+        """Tell how a call or a write ended."""
+        if isinstance(answer, WriteAnswer):
+            self._tell_write(answer)
+        else:
+            self._tell_call(answer)
+
+    def _tell_call(self, answer: CallAnswer) -> None:
+        call, key = answer.call, answer.call.key
+        said: dict[str, object] = {"server": call.server}
+        match call:
+            case CreatePartition():
+                said |= {"partition": call.request.id, "size": call.request.size, "allocation": call.request.allocation}
+            case RemovePartition():
+                said["partition"] = call.id
+                if call.pod is not None:
+                    said |= {"namespace": call.pod[0], "pod": call.pod[1]}
+            case ReadServer():
+                pass
+        if answer.kept:
+            self.metrics.count_kept()
+            self._fails(key, answer.kept, lambda: _log.warning("partition.kept", **said, reason=answer.kept))
+            return
+        if answer.failure is not None:
+            kind, message = answer.failure.kind.value, answer.failure.message
+            event = {CreatePartition: "partition.create_failed", RemovePartition: "partition.remove_failed"}
+            name = event.get(type(call), "server.not_read")
+            self._fails(key, f"{kind} {message}", lambda: _log.warning(name, **said, kind=kind, message=message))
+            return
+        failed_before = self._failing.pop(key, None) is not None
+        match call:
+            case CreatePartition():
+                _log.info("partition.created", **said)
+            case RemovePartition():
+                _log.info("partition.removed", **said)
+                if call.pod is None:
+                    self.metrics.count_orphan()
+            case ReadServer() if failed_before:
+                _log.info("server.read_again", **said)
+
+    def _tell_write(self, answer: WriteAnswer) -> None:
+        write, key = answer.write, answer.write.key
+        kind = "open_gate" if isinstance(write, OpenGate) else "save_ledger"
+        result = answer.failure.value if answer.failure is not None else DONE
+        self.metrics.count_write(kind, result=result)
+        said: dict[str, object] = {"write": kind, "object": key}
+        if isinstance(write, OpenGate):
+            said |= {"namespace": write.pod.namespace, "pod": write.pod.name, "partition": write.partition_id}
+        match answer.failure:
+            case None:
+                self._failing.pop(key, None)
+                if isinstance(write, OpenGate):
+                    _log.info("pod.released_to_scheduler", **said)
+                    self.metrics.observe_wait(seconds=max(0.0, (answer.at - write.pod.created_at).total_seconds()))
+            case WriteFailure.CONFLICT:
+                _log.info("write.postponed", kind=result, **said, message=answer.message)
+            case WriteFailure.REFUSED:
+                self._fails(key, answer.message, lambda: _log.warning("write.refused", **said, message=answer.message))
+            case WriteFailure.UNAVAILABLE:
+                self._fails(key, answer.message, lambda: _log.warning("write.failed", **said, message=answer.message))
+
+    def _fails(self, key: str, words: str, tell: Callable[[], None]) -> None:
+        """Tell a failure, unless it was told in the same words and has lasted since."""
+        if self._failing.get(key) != words:
+            tell()
+        self._failing[key] = words
+        self._failing.move_to_end(key)
+        while len(self._failing) > _KNOWN_FAILURES:
+            self._failing.popitem(last=False)
+
+    def _measure(self, view: View, now: datetime) -> None:
+        partitions: Counter[str] = Counter()
+        ipus: Counter[str] = Counter()
+        for each in view.holdings:
+            partitions[each.phase] += 1
+            ipus[each.phase] += each.size
+        self.metrics.set_holdings(partitions, ipus)
+        waits = [(now - each.pod.created_at).total_seconds() for each in view.waiting]
+        self.metrics.set_waiting(len(waits), oldest_seconds=max((0.0, *waits)))
+        self.metrics.set_supply(view.supply)
+
+
+def _ref(pod: Pod) -> ObjectRef:
+    return ObjectRef(kind="Pod", api_version="v1", namespace=pod.namespace, name=pod.name, uid=pod.uid)

@@ -1,0 +1,195 @@
+"""Every option of the controller of IPU partitions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from provisioner import constants
+from provisioner.model.choices import comma_items
+from provisioner.settings import forms
+from provisioner.settings.options import Group, Option
+from provisioner.settings.reading import SettingsError, read_options
+
+DEFAULT_PORT = 8090
+_HIGHEST_PORT = 65535
+_MOST_SERVERS = 64
+_LARGEST_SIZE = 1024
+_HOST = r"[A-Za-z0-9](?:[-.A-Za-z0-9]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\]"
+_SERVER = re.compile(rf"(?P<host>{_HOST})(?::(?P<port>[0-9]{{1,5}}))?(?::(?P<selector>[^:]+))?")
+_SERVER_FORM = "HOST, HOST:PORT or HOST:PORT:LABEL=VALUE"
+_SHORTEST_CREATE_SECONDS = 10.0
+
+
+class VipuServer(NamedTuple):
+    """A V-IPU server; IPv6 addresses are without brackets."""
+
+    host: str
+    port: int
+    #: Label and value of the nodes that reach its IPUs; None: all nodes do.
+    node_selector: tuple[str, str] | None
+
+
+def _servers(text: str) -> tuple[VipuServer, ...]:
+    found: dict[tuple[str, int], VipuServer] = {}
+    for item in comma_items(text):
+        match = _SERVER.fullmatch(item)
+        port = int((match and match["port"]) or DEFAULT_PORT)
+        if match is None or not 0 < port <= _HIGHEST_PORT:
+            raise ValueError(f"has {item!r}, which is not {_SERVER_FORM}")
+        try:
+            selector = forms.label(match["selector"] or "")
+        except ValueError as error:
+            raise ValueError(f"has {item!r}, where {match['selector']!r} {error}") from error
+        host = match["host"].strip("[]")
+        if (host, port) in found:
+            raise ValueError(f"names {match['host']}:{port} twice")
+        found[host, port] = VipuServer(host, port, selector)
+    if len(found) > _MOST_SERVERS:
+        raise ValueError(f"names {len(found)} servers; at most {_MOST_SERVERS} are possible")
+    return tuple(found.values())
+
+
+def _size(text: str) -> int:
+    size = forms.whole_number(1, _LARGEST_SIZE)(text)
+    if size & (size - 1):
+        raise ValueError("is not a power of two")
+    return size
+
+
+def _create_seconds(text: str) -> float:
+    seconds = forms.go_duration_seconds(text)
+    if seconds < _SHORTEST_CREATE_SECONDS:
+        raise ValueError("is less than 10s, in which no partition is made")
+    return seconds
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        variable="VIPU_SERVERS",
+        field="servers",
+        group=Group.PARTITIONS,
+        read=_servers,
+        default=None,
+        description="The V-IPU servers, separated by commas, each as HOST:PORT, or HOST:PORT:LABEL=VALUE where only "
+        "nodes with that label reach its IPUs. Without a port: 8090.",
+    ),
+    Option(
+        variable="VIPU_COMMAND",
+        field="command",
+        group=Group.PARTITIONS,
+        read=str,
+        default="vipu",
+        description="The vipu command line: a name in PATH, or a path.",
+    ),
+    Option(
+        variable="VIPU_CREDENTIALS",
+        field="credentials",
+        group=Group.PARTITIONS,
+        read=str,
+        default="",
+        description="The folder of a mounted Secret with the files api-user-id and api-access-key, for servers in "
+        "secure mode. Files in a folder HOST_PORT below it are for that server alone. Empty: no authentication.",
+    ),
+    Option(
+        variable="VIPU_CREATE_TIMEOUT",
+        field="create_seconds",
+        group=Group.PARTITIONS,
+        read=_create_seconds,
+        default="5m",
+        description="The longest that the creation of a partition may take. At least 10s.",
+    ),
+    Option(
+        variable="LARGEST_PARTITION",
+        field="largest_size",
+        group=Group.PARTITIONS,
+        read=_size,
+        default="64",
+        description="Pods that ask for more IPUs are not served. A power of two.",
+    ),
+    Option(
+        variable="RECONFIGURABLE_PARTITIONS",
+        field="reconfigurable",
+        group=Group.PARTITIONS,
+        read=forms.go_bool,
+        default="true",
+        description="Partitions are reconfigurable: a program may use their IPUs one by one and in groups.",
+    ),
+    Option(
+        variable="NAMESPACE_IPU_LIMITS",
+        field="namespace_limits",
+        group=Group.PARTITIONS,
+        read=forms.amounts(forms.NAMESPACE, "a namespace name"),
+        default="",
+        description='IPUs that the pods of a namespace may have at once, such as "research=32, *=16"; `*` is for those '
+        "that are not named. Empty: no limits.",
+    ),
+    Option(
+        variable="SERVED_NAMESPACES",
+        field="namespaces",
+        group=Group.PARTITIONS,
+        read=forms.list_of(forms.NAMESPACE, "a namespace name"),
+        default="",
+        description="Namespaces whose pods get partitions, separated by commas. Empty: all.",
+    ),
+    Option(
+        variable="ORPHAN_REMOVAL_DELAY",
+        field="orphan_seconds",
+        group=Group.PARTITIONS,
+        read=forms.go_duration_seconds,
+        default="2m",
+        description="A partition that this cluster made, and that no pod has, is removed after so long.",
+    ),
+    Option(
+        variable="POD_NAMESPACE",
+        field="own_namespace",
+        group=Group.PARTITIONS,
+        read=forms.matching(forms.NAMESPACE, "a namespace name"),
+        default=constants.DEFAULT_NAMESPACE,
+        description="The namespace of the controller's Lease and of its ledger.",
+    ),
+    Option(
+        variable="POD_NAME",
+        field="own_name",
+        group=Group.PARTITIONS,
+        read=str,
+        default="",
+        description="The controller's identity in the Lease. Empty: host name and process.",
+    ),
+    Option(
+        variable="LOG_LEVEL",
+        field="log_level",
+        group=Group.PARTITIONS,
+        read=forms.choice("debug", "info", "warning", "error"),
+        default="info",
+        description="debug, info, warning or error.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSettings:
+    """The effective settings of the controller of partitions; each field is described by its entry in OPTIONS."""
+
+    servers: tuple[VipuServer, ...]
+    command: str = "vipu"
+    credentials: str = ""
+    create_seconds: float = 300.0
+    largest_size: int = 64
+    reconfigurable: bool = True
+    namespace_limits: tuple[tuple[str, int], ...] = ()
+    namespaces: tuple[str, ...] = ()
+    orphan_seconds: float = 120.0
+    own_namespace: str = constants.DEFAULT_NAMESPACE
+    own_name: str = ""
+    log_level: str = "info"
+
+
+def read_partition_settings(environment: Mapping[str, str]) -> PartitionSettings:
+    """Read all options; raise SettingsError with every problem at once."""
+    values, problems = read_options(OPTIONS, environment)
+    if problems:
+        raise SettingsError(problems)
+    return PartitionSettings(**values)
