@@ -32,6 +32,7 @@ COMMANDS = {
     "run": ("run", "run the controller (settings come from the environment)"),
     "webhook": ("webhook", "serve admission webhooks: TPU variables of pods, mistakes in workloads, selectors of Jobs"),
     "nodegroups": ("nodegroups", "run the controller of TPUNodeGroups, for Compute Engine without GKE"),
+    "partitions": ("partitions", "run the controller of partitions of Graphcore IPUs, for pods with an annotation"),
     "demo": ("demo", "run a JobSet on a local control plane with a simulated GKE"),
     "demo-gce": (
         "demo_gce",

@@ -126,9 +126,7 @@ def build(
 
 def servers_of(settings: PartitionSettings) -> tuple[Server, ...]:
     """Return the servers that the settings name."""
-    return tuple(
-        Server(host=each.host, port=each.port, node_selector=each.node_selector) for each in settings.servers
-    )
+    return tuple(Server(host=each.host, port=each.port, node_selector=each.node_selector) for each in settings.servers)
 
 
 def planning_settings(settings: PartitionSettings) -> PlanningSettings:

@@ -58,9 +58,12 @@ class Metrics(LoopMetrics):
             "server_readable", "1 when the last read of a V-IPU server succeeded, 0 when not.", "server"
         )
         self._faults = registry.counter(
-            "decision_faults", "Pods, entries and servers about which nothing could be decided, because of a mistake here."
+            "decision_faults",
+            "Pods, entries and servers about which nothing could be decided, because of a mistake here.",
         )
-        self._ledger_known = registry.gauge("ledger_known", "1 when the ledger is known; without it nothing is changed.")
+        self._ledger_known = registry.gauge(
+            "ledger_known", "1 when the ledger is known; without it nothing is changed."
+        )
 
     def observe_call(self, call: str, *, seconds: float, failure: FailureKind | None) -> None:
         """Take note of one call to a V-IPU server."""

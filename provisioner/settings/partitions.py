@@ -90,8 +90,8 @@ OPTIONS: tuple[Option, ...] = (
         group=Group.PARTITIONS,
         read=str,
         default="",
-        description="The folder of a mounted Secret with the files api-user-id and api-access-key, for servers in "
-        "secure mode. Files in a folder HOST_PORT below it are for that server alone. Empty: no authentication.",
+        description="The folder of a mounted Secret for servers in secure mode: with vipu-cli.hcl, or with user-id and "
+        "access-key. Those in a folder HOST_PORT below it are for that server alone. Empty: no authentication.",
     ),
     Option(
         variable="VIPU_CREATE_TIMEOUT",

@@ -1,0 +1,114 @@
+"""`tpu-provisioner partitions`: the controller of IPU partitions in the foreground, and the commands about them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provisioner.cli.frame import Entry, Frame, kubeconfig_option
+
+if TYPE_CHECKING:
+    from provisioner.partitions.vipu.protocol import Vipu
+    from provisioner.settings.partitions import PartitionSettings
+
+#: Module and summary of each command below this one; without any, the controller runs.
+COMMANDS = {
+    "get": Entry(module="provisioner.cli.partitions_get", summary="wait for a pod's partition: the init container"),
+}
+
+
+class _Partitions(Frame):
+    """The controller, and the commands below it."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        examples = ("{prog} partitions", "{prog} partitions --leader-elect --kubeconfig=FILE")
+        super().__init__(COMMANDS, *arguments, examples=examples, invoke_without_command=True, **options)
+
+
+@click.group(cls=_Partitions)
+@click.option("--metrics-bind-address", default=":8082", show_default=True, help='address of /metrics; "0" disables it')
+@click.option(
+    "--health-probe-bind-address",
+    default=":8081",
+    show_default=True,
+    help='address of /healthz and /readyz; "0" disables it',
+)
+@click.option("--leader-elect", is_flag=True, help="elect one leader among several replicas, by a Lease")
+@kubeconfig_option
+@click.pass_context
+def command(
+    context: click.Context,
+    metrics_bind_address: str,
+    health_probe_bind_address: str,
+    leader_elect: bool,  # noqa: FBT001 - click hands over by name
+    kubeconfig: str | None,
+) -> int:
+    """Run the controller of IPU partitions.
+
+    Each pod with the annotation graphcore.ai/ipus gets a partition of so many IPUs from a V-IPU
+    server before it runs, and gives it back when it ends.
+
+    Other settings come from the environment; see docs/settings.md.
+    """
+    if context.invoked_subcommand is not None:
+        return 0
+    return _run(metrics_bind_address, health_probe_bind_address, kubeconfig, leader_elect=leader_elect)
+
+
+def _run(metrics: str, probes: str, kubeconfig: str | None, *, leader_elect: bool) -> int:
+    # The commands below do without.
+    import structlog  # noqa: PLC0415
+
+    from provisioner import kube, settings  # noqa: PLC0415
+    from provisioner.cli.output import refuse  # noqa: PLC0415
+    from provisioner.controller import Addresses  # noqa: PLC0415
+    from provisioner.partitions import app  # noqa: PLC0415
+    from provisioner.runtime import logs  # noqa: PLC0415
+    from provisioner.runtime.http import ServerError  # noqa: PLC0415
+    from provisioner.settings.partitions import OPTIONS, read_partition_settings  # noqa: PLC0415
+
+    try:
+        effective = read_partition_settings(os.environ)
+        api = kube.connect(kubeconfig)
+    except (settings.SettingsError, kube.KubeconfigError) as error:
+        return refuse(str(error))
+    logs.configure(effective.log_level)
+    values = {option.variable: getattr(effective, option.field) for option in OPTIONS}
+    structlog.get_logger(__name__).info(
+        "settings.read",
+        **{name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ""},
+    )
+    addresses = Addresses(metrics=metrics, probes=probes, leader_elect=leader_elect)
+    try:
+        return app.run(effective, addresses, api, _clients(effective))
+    except ServerError as error:
+        return refuse(str(error))
+
+
+def _clients(effective: PartitionSettings) -> dict[str, Vipu]:
+    from provisioner.partitions import app  # noqa: PLC0415
+    from provisioner.partitions.vipu.cli import CommandSettings, VipuCommand  # noqa: PLC0415
+
+    def client(host: str, port: int) -> Vipu:
+        return VipuCommand(
+            host,
+            port,
+            CommandSettings(
+                command=effective.command,
+                credentials=_credentials(effective.credentials, host, port),
+                create_seconds=effective.create_seconds,
+            ),
+        )
+
+    return {server.address: client(server.host, server.port) for server in app.servers_of(effective)}
+
+
+def _credentials(folder: str, host: str, port: int) -> Path | None:
+    """Return where the credentials for a server are: in a folder of its own, or in that of all."""
+    if not folder:
+        return None
+    own = Path(folder) / f"{host}_{port}"
+    return own if own.is_dir() else Path(folder)

@@ -1,0 +1,149 @@
+"""The controller of partitions, its real parts together: from a pod that waits to nothing left."""
+
+from __future__ import annotations
+
+import pytest
+
+from provisioner.kube import errors
+from provisioner.model.capacity import FailureKind
+from provisioner.partitions import names
+from provisioner.partitions.planning.ledger import ledger_of
+from provisioner.partitions.vipu.records import PartitionState
+from tests.support.partitions import NAMESPACE, SERVER, SYSTEM, Controller, partition
+
+LEDGER = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.LEDGER_CONFIGMAP_NAME}"
+_ROUNDS = 12
+
+
+@pytest.fixture(name="controller")
+def _controller() -> Controller:
+    return Controller()
+
+
+def entries(controller: Controller) -> list[str]:
+    """Return the ids in the ledger."""
+    raw = controller.kube.object(LEDGER) or {}
+    return [entry.id for entry in ledger_of(raw.get("data"), resource_version="1").entries]
+
+
+def test_a_pod_gets_its_partition_and_gives_it_back(controller: Controller) -> None:
+    """The whole way: ledger, partition, gate, end, nothing left."""
+    partition_id = controller.create_pod("train")
+    controller.rounds(_ROUNDS)
+    assert controller.vipu.partitions[partition_id].size == 4
+    assert not controller.is_gated("train")
+    pod = controller.pod("train")
+    assert pod["spec"]["nodeSelector"] == {"ipu-pod": "one"}
+    assert pod["metadata"]["annotations"][names.PARTITION_ID] == partition_id
+    assert pod["metadata"]["annotations"][names.PARTITION_HOST] == SERVER.host
+    controller.end("train")
+    controller.rounds(_ROUNDS, seconds=5.0)
+    assert (controller.vipu.partitions, entries(controller)) == ({}, [])
+
+
+def test_the_ledger_is_written_before_anything_is_made(controller: Controller) -> None:
+    """A crash right after the create leaves a partition that the next process knows."""
+    partition_id = controller.create_pod("train")
+    create = controller.vipu.create_partition
+    seen: list[list[str]] = []
+    controller.vipu.create_partition = lambda request: (seen.append(entries(controller)), create(request))[1]  # type: ignore[method-assign]
+    controller.rounds(_ROUNDS)
+    assert seen == [[partition_id]]
+
+
+def test_while_the_ledger_cannot_be_read_nothing_is_made_nor_removed(controller: Controller) -> None:
+    """Nobody knows what is whose; readiness says it."""
+    controller.create_pod("train")
+    controller.vipu.partitions["other"] = partition("other")
+    controller.kube.fail("GET", "configmaps", errors.Forbidden("no", status=403), times=1000)
+    controller.rounds(_ROUNDS)
+    assert controller.vipu.calls == []
+    assert any("ledger" in each for each in controller.loop.problems())
+    controller.kube.clear_faults()
+    controller.rounds(_ROUNDS, seconds=10.0)
+    assert not controller.is_gated("train")
+    assert "other" in controller.vipu.partitions
+
+
+def test_a_process_killed_anywhere_is_followed_by_one_that_goes_on(controller: Controller) -> None:
+    """After each round by another one, with nothing but what is in the cluster and on the server."""
+    ids = [controller.create_pod(f"train-{number}") for number in range(3)]
+    for _ in range(_ROUNDS * 2):
+        controller = controller.restarted()
+        # Its first round reads, and its second has the answers.
+        controller.rounds(3)
+    assert sorted(controller.vipu.partitions) == sorted(ids)
+    assert not any(controller.is_gated(f"train-{number}") for number in range(3))
+    for number in range(3):
+        controller.delete(f"train-{number}")
+    for _ in range(_ROUNDS * 2):
+        controller = controller.restarted()
+        controller.rounds(3, seconds=5.0)
+    assert (controller.vipu.partitions, entries(controller)) == ({}, [])
+
+
+@pytest.mark.parametrize("method", ["create", "remove"])
+@pytest.mark.parametrize("after_effect", [False, True], ids=["before the effect", "after the effect"])
+def test_a_lost_answer_neither_loses_nor_leaks(controller: Controller, method: str, *, after_effect: bool) -> None:
+    """The server is read, and the same is tried again under the same id."""
+    controller.vipu.fail(method, FailureKind.UNKNOWN_OUTCOME, after_effect=after_effect)
+    partition_id = controller.create_pod("train")
+    controller.rounds(30, seconds=10.0)
+    assert list(controller.vipu.partitions) == [partition_id]
+    assert not controller.is_gated("train")
+    controller.delete("train")
+    controller.rounds(30, seconds=10.0)
+    assert (controller.vipu.partitions, entries(controller)) == ({}, [])
+
+
+def test_a_partition_that_is_not_active_yet_opens_no_gate(controller: Controller) -> None:
+    """The pod would run without it."""
+    controller.vipu.state = PartitionState.OTHER
+    partition_id = controller.create_pod("train")
+    controller.rounds(_ROUNDS)
+    assert partition_id in controller.vipu.partitions
+    assert controller.is_gated("train")
+
+
+def test_a_pod_that_turns_out_to_run_keeps_its_partition(controller: Controller) -> None:
+    """The cache may have lost it: the gate reads the pod itself."""
+    partition_id = controller.create_pod("train")
+    controller.rounds(_ROUNDS)
+    controller.loop.pods._read = dict  # type: ignore[attr-defined]
+    controller.rounds(30, seconds=10.0)
+    assert partition_id in controller.vipu.partitions
+    assert ("remove", partition_id) not in controller.vipu.calls
+    assert b"tpu_provisioner_partitions_removals_kept_total 0.0" not in controller.metrics.exposition()
+
+
+def test_foreign_partitions_are_never_touched(controller: Controller) -> None:
+    """Also those of another cluster of ours; an orphan of this one goes."""
+    foreign = names.partition_id("another-cluster", "uid-1")
+    orphan = names.partition_id("cluster-uid", "uid-of-nobody")
+    for each in ("by-hand", foreign, orphan):
+        controller.vipu.partitions[each] = partition(each)
+    controller.rounds(60, seconds=10.0)
+    assert set(controller.vipu.partitions) == {"by-hand", foreign}
+    assert b"tpu_provisioner_partitions_orphans_removed_total 1.0" in controller.metrics.exposition()
+
+
+def test_without_time_left_on_the_lease_nothing_is_changed(controller: Controller) -> None:
+    """Somebody else may lead by the time that it would take effect."""
+    controller.create_pod("train")
+    controller.lease_seconds = 0.0
+    controller.rounds(_ROUNDS)
+    assert controller.vipu.calls == []
+    assert controller.kube.object(LEDGER) is None
+
+
+def test_people_are_told_on_the_pod(controller: Controller) -> None:
+    """Who waits, why; and that the partition is there."""
+    controller.create_pod("first", 64)
+    controller.rounds(_ROUNDS)
+    controller.create_pod("second", 64)
+    controller.rounds(_ROUNDS)
+    told = [(each.ref.name, each.reason) for each in controller.recorder.told]
+    assert ("first", "PartitionCreated") in told
+    assert ("second", "PartitionWaiting") in told
+    assert all(each.ref.namespace == NAMESPACE for each in controller.recorder.told)
+    assert b"tpu_provisioner_partitions_pods_waiting 1.0" in controller.metrics.exposition()

@@ -1,0 +1,217 @@
+"""The controller of partitions in one thread: its real parts between a V-IPU server in memory and a fake cluster."""
+
+from __future__ import annotations
+
+import copy
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from typing import Any
+
+from provisioner.partitions.reading import parse_pod
+
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.partitions import names
+from provisioner.partitions.act import Actor, Line
+from provisioner.partitions.demand import Pod, Server
+from provisioner.partitions.gate import Gate
+from provisioner.partitions.loop import Loop
+from provisioner.partitions.metrics import Metrics
+from provisioner.partitions.observe import Known
+from provisioner.partitions.planning.settings import PlanningSettings
+from provisioner.partitions.report import Reporter
+from provisioner.partitions.store import LedgerStore
+from provisioner.partitions.vipu.protocol import VipuError
+from provisioner.partitions.vipu.records import Allocation, Partition, PartitionRequest, PartitionState
+from provisioner.runtime.clock import FollowedClock
+from provisioner.runtime.wake import Wake
+from tests.support.clock import FakeClock
+from tests.support.controller import FakeRecorder, FakeWatch
+from tests.support.kube import FakeKube
+
+NAMESPACE = "research"
+SYSTEM = "system"
+CLUSTER_UID = "cluster-uid"
+SERVER = Server(host="10.0.0.5", port=8090, node_selector=("ipu-pod", "one"))
+_PODS = collection_path("pods")
+
+
+class FakeVipu:
+    """A V-IPU server in memory, which makes partitions at once, unless told otherwise."""
+
+    def __init__(self, ipus: int = 64) -> None:
+        self.ipus = ipus
+        self.partitions: dict[str, Partition] = {}
+        #: Calls, in order: the method and the partition.
+        self.calls: list[tuple[str, str]] = []
+        #: Raised by the next calls of a method, one each; after the effect where the flag says so.
+        self.faults: dict[str, list[tuple[Failure, bool]]] = {}
+        #: What new partitions are.
+        self.state = PartitionState.ACTIVE
+
+    def fail(self, method: str, kind: FailureKind, *, after_effect: bool = False) -> None:
+        """Make the next call of a method fail."""
+        failure = Failure(kind=kind, message=f"{method} {kind.value}")
+        self.faults.setdefault(method, []).append((failure, after_effect))
+
+    def list_allocations(self) -> tuple[Allocation, ...]:
+        """Return the one there is."""
+        self._meet("list_allocations", after=False)
+        return (Allocation(name="a", ipus=self.ipus),)
+
+    def list_partitions(self) -> tuple[Partition, ...]:
+        """Return all."""
+        return tuple(self.partitions.values())
+
+    def create_partition(self, request: PartitionRequest) -> None:
+        """Make one."""
+        self.calls.append(("create", request.id))
+        self._meet("create", after=False)
+        if request.id in self.partitions:
+            raise VipuError(Failure(kind=FailureKind.ALREADY_EXISTS, message="it exists"))
+        if sum(each.size for each in self.partitions.values()) + request.size > self.ipus:
+            raise VipuError(Failure(kind=FailureKind.STOCKOUT, message="not enough IPUs"))
+        self.partitions[request.id] = Partition(
+            id=request.id, size=request.size, state=self.state, allocation=request.allocation
+        )
+        self._meet("create", after=True)
+
+    def remove_partition(self, partition_id: str) -> None:
+        """Remove one."""
+        self.calls.append(("remove", partition_id))
+        self._meet("remove", after=False)
+        if self.partitions.pop(partition_id, None) is None:
+            raise VipuError(Failure(kind=FailureKind.NOT_FOUND, message="there is none"))
+        self._meet("remove", after=True)
+
+    def ipuof_config(self, partition_id: str) -> str:
+        """Return a document."""
+        if partition_id not in self.partitions:
+            raise VipuError(Failure(kind=FailureKind.NOT_FOUND, message="there is none"))
+        return "{}"
+
+    def _meet(self, method: str, *, after: bool) -> None:
+        faults = self.faults.get(method, [])
+        if faults and faults[0][1] is after:
+            raise VipuError(faults.pop(0)[0])
+
+
+class Inline(Executor):
+    """Runs what is submitted at once, in the caller's thread."""
+
+    def submit(self, fn: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
+        """Run it."""
+        future: Future[Any] = Future()
+        future.set_result(fn(*arguments, **options))
+        return future
+
+
+class Controller:
+    """One controller process, stepped by hand; a cluster and a server may outlive it."""
+
+    def __init__(
+        self, kube: FakeKube | None = None, vipu: FakeVipu | None = None, clock: FakeClock | None = None
+    ) -> None:
+        self.kube = kube or FakeKube()
+        self.vipu = vipu or FakeVipu()
+        self.clock = clock or FakeClock()
+        self.recorder = FakeRecorder()
+        self.metrics = Metrics(version="test")
+        self.lease_seconds = float("inf")
+        self.kube.put_object(object_path("namespaces", "kube-system"), {"metadata": {"uid": CLUSTER_UID}})
+        time = FollowedClock(self.clock.now, self.clock)
+        wake = Wake()
+        store = LedgerStore(api=self.kube, namespace=SYSTEM)
+        known = Known(api=self.kube, store=store, clock=time, servers=(SERVER,))
+        settings = PlanningSettings()
+        self.actor = Actor(
+            servers={SERVER.address: Line(vipu=self.vipu, changes=Inline(), reads=Inline())},
+            api=self.kube,
+            store=store,
+            gate=Gate(
+                api=self.kube,
+                clock=time,
+                cluster_uid=lambda: CLUSTER_UID,
+                past_grace_seconds=settings.past_grace_seconds,
+            ),
+            clock=time,
+            lease_seconds=lambda: self.lease_seconds,
+            on_answer=wake.set,
+            write_executor=Inline(),
+            metrics=self.metrics,
+            monotonic=self.clock,
+        )
+        self.loop = Loop(
+            settings=settings,
+            pods=FakeWatch(self._unfinished),
+            known=known,
+            actor=self.actor,
+            reporter=Reporter(recorder=self.recorder, metrics=self.metrics),
+            metrics=self.metrics,
+            is_leader=lambda: True,
+            clock=time,
+            wake=wake,
+            stopping=wake,
+            monotonic=self.clock,
+        )
+
+    def rounds(self, count: int = 1, *, seconds: float = 1.0) -> None:
+        """Make rounds; time passes after each."""
+        for _ in range(count):
+            self.loop.round()
+            self.clock.advance(seconds)
+
+    def restarted(self) -> Controller:
+        """Return the process that comes after this one."""
+        return Controller(self.kube, self.vipu, self.clock)
+
+    # --- pods
+
+    def create_pod(self, name: str, size: int = 4, **spec: Any) -> str:
+        """Create a pod as admission leaves it; return its partition's id."""
+        raw = {
+            "metadata": {
+                "namespace": NAMESPACE,
+                "name": name,
+                "uid": f"uid-{name}",
+                "creationTimestamp": self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "labels": {names.POD_LABEL: ""},
+                "annotations": {names.IPUS: str(size), names.STATUS: names.INJECTED},
+            },
+            "spec": {"schedulingGates": [{"name": names.SCHEDULING_GATE}], "containers": [{"name": "main"}], **spec},
+            "status": {"phase": "Pending"},
+        }
+        self.kube.put_object(pod_path(name), raw)
+        return names.partition_id(CLUSTER_UID, f"uid-{name}")
+
+    def pod(self, name: str) -> dict[str, Any]:
+        """Return a pod as it is."""
+        return self.kube.object(pod_path(name)) or {}
+
+    def is_gated(self, name: str) -> bool:
+        """Whether a pod has our gate."""
+        return {"name": names.SCHEDULING_GATE} in (self.pod(name)["spec"].get("schedulingGates") or [])
+
+    def end(self, name: str, phase: str = "Succeeded") -> None:
+        """Let a pod end."""
+        raw = copy.deepcopy(self.pod(name))
+        raw["status"]["phase"] = phase
+        self.kube.put_object(pod_path(name), raw)
+
+    def delete(self, name: str) -> None:
+        """Delete a pod at once."""
+        self.kube.remove_object(pod_path(name))
+
+    def _unfinished(self) -> dict[tuple[str, str], Pod]:
+        pods = map(parse_pod, self.kube.objects(_PODS))
+        return {(pod.namespace, pod.name): pod for pod in pods if not pod.finished}
+
+
+def pod_path(name: str) -> str:
+    """Return the address of a pod."""
+    return object_path("pods", name, namespace=NAMESPACE)
+
+
+def partition(partition_id: str, size: int = 4) -> Partition:
+    """Return an active partition."""
+    return replace(Partition(id=partition_id, size=size, state=PartitionState.ACTIVE), allocation="a")
