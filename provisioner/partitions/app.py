@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import provisioner
 from provisioner import kube
@@ -19,6 +20,7 @@ from provisioner.partitions.loop import Loop
 from provisioner.partitions.metrics import Metrics
 from provisioner.partitions.observe import Known, make_pod_watch
 from provisioner.partitions.planning.settings import PlanningSettings
+from provisioner.partitions.reading import parse_pod
 from provisioner.partitions.report import Reporter
 from provisioner.partitions.store import LedgerStore
 from provisioner.partitions.vipu.protocol import Vipu
@@ -96,7 +98,9 @@ def build(
     )
     loop = Loop(
         settings=planning,
-        pods=make_pod_watch(api, wake.set),
+        pods=make_pod_watch(
+            api, wake.set, partial(parse_pod, servers=known.servers, largest_size=settings.largest_size)
+        ),
         known=known,
         actor=actor,
         reporter=Reporter(recorder=recorder, metrics=metrics),

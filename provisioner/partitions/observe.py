@@ -37,7 +37,11 @@ _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 
 
 def make_pod_watch(
-    api: kube.Api, on_change: Callable[[], None], *, options: kube.WatchOptions = kube.WATCH_DEFAULTS
+    api: kube.Api,
+    on_change: Callable[[], None],
+    parse: Callable[[object], Pod] = parse_pod,
+    *,
+    options: kube.WatchOptions = kube.WATCH_DEFAULTS,
 ) -> kube.Watch[Pod]:
     """Make the list-watch of pods; it is not started yet."""
     return kube.ListWatch(
@@ -47,7 +51,7 @@ def make_pod_watch(
             resource="pods",
             query={"labelSelector": names.POD_LABEL, "fieldSelector": UNFINISHED},
         ),
-        parse=parse_pod,
+        parse=parse,
         on_change=on_change,
         options=options,
     )

@@ -7,8 +7,6 @@ from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import Any
 
-from provisioner.partitions.reading import parse_pod
-
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions import names
@@ -19,6 +17,7 @@ from provisioner.partitions.loop import Loop
 from provisioner.partitions.metrics import Metrics
 from provisioner.partitions.observe import Known
 from provisioner.partitions.planning.settings import PlanningSettings
+from provisioner.partitions.reading import parse_pod
 from provisioner.partitions.report import Reporter
 from provisioner.partitions.store import LedgerStore
 from provisioner.partitions.vipu.protocol import VipuError
@@ -203,7 +202,7 @@ class Controller:
         self.kube.remove_object(pod_path(name))
 
     def _unfinished(self) -> dict[tuple[str, str], Pod]:
-        pods = map(parse_pod, self.kube.objects(_PODS))
+        pods = (parse_pod(raw, servers=(SERVER,)) for raw in self.kube.objects(_PODS))
         return {(pod.namespace, pod.name): pod for pod in pods if not pod.finished}
 
 

@@ -1,0 +1,95 @@
+"""The options of the controller of partitions: defaults, forms, and all mistakes at once."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from provisioner.partitions.app import planning_settings, servers_of
+from provisioner.settings import SettingsError
+from provisioner.settings.partitions import OPTIONS, PartitionSettings, VipuServer, read_partition_settings
+
+SERVER = {"VIPU_SERVERS": "vipu.example.com"}
+
+
+def test_the_defaults() -> None:
+    """Whoever changes one changes what installations do."""
+    effective = read_partition_settings(SERVER)
+    assert effective == PartitionSettings(servers=(VipuServer("vipu.example.com", 8090, None),))
+
+
+def test_every_field_has_its_option() -> None:
+    """And no option is read for nothing."""
+    assert {option.field for option in OPTIONS} == {each.name for each in fields(PartitionSettings)}
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("10.0.0.1:8191", (VipuServer("10.0.0.1", 8191, None),)),
+        ("[fd00::1]", (VipuServer("fd00::1", 8090, None),)),
+        ("[fd00::1]:9000:ipu/pod=one", (VipuServer("fd00::1", 9000, ("ipu/pod", "one")),)),
+        (
+            "a:8090:vipu=a, b:8090:vipu=b",
+            (VipuServer("a", 8090, ("vipu", "a")), VipuServer("b", 8090, ("vipu", "b"))),
+        ),
+    ],
+)
+def test_servers_have_the_form_of_the_operator(text: str, want: tuple[VipuServer, ...]) -> None:
+    """HOST:PORT:LABEL=VALUE, of which the host alone is needed."""
+    assert read_partition_settings({"VIPU_SERVERS": text}).servers == want
+
+
+def test_servers_are_named_by_their_address() -> None:
+    """As the ledger and the pods have it."""
+    effective = read_partition_settings({"VIPU_SERVERS": "[fd00::1],a:1"})
+    assert [server.address for server in servers_of(effective)] == ["[fd00::1]:8090", "a:1"]
+
+
+def test_limits_and_sizes_reach_the_decisions() -> None:
+    """A setting that nothing reads would be a lie."""
+    effective = read_partition_settings(
+        {
+            **SERVER,
+            "NAMESPACE_IPU_LIMITS": "research=32, *=16",
+            "LARGEST_PARTITION": "16",
+            "SERVED_NAMESPACES": "research",
+            "RECONFIGURABLE_PARTITIONS": "false",
+            "ORPHAN_REMOVAL_DELAY": "10m",
+        }
+    )
+    planning = planning_settings(effective)
+    assert planning.namespace_limits == {"research": 32, "*": 16}
+    assert (planning.largest_size, planning.namespaces) == (16, {"research"})
+    assert (planning.reconfigurable, planning.orphan_seconds) == (False, 600.0)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "part"),
+    [
+        ("VIPU_SERVERS", "", "is not set"),
+        ("VIPU_SERVERS", "host:0", "HOST:PORT:LABEL=VALUE"),
+        ("VIPU_SERVERS", "host:99999", "HOST:PORT:LABEL=VALUE"),
+        ("VIPU_SERVERS", "-x", "HOST:PORT:LABEL=VALUE"),
+        ("VIPU_SERVERS", "host:8090:label", "not a label"),
+        ("VIPU_SERVERS", "a:1,a:1", "twice"),
+        ("VIPU_SERVERS", ",".join(f"host-{number}" for number in range(65)), "at most 64"),
+        ("LARGEST_PARTITION", "48", "power of two"),
+        ("LARGEST_PARTITION", "0", "whole number"),
+        ("VIPU_CREATE_TIMEOUT", "1s", "less than 10s"),
+        ("NAMESPACE_IPU_LIMITS", "research=many", "many"),
+    ],
+)
+def test_a_mistake_is_told_with_its_value_and_its_form(variable: str, text: str, part: str) -> None:
+    """And what the option is for."""
+    with pytest.raises(SettingsError, match=part) as caught:
+        read_partition_settings({**SERVER, variable: text})
+    assert variable in str(caught.value)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    """Nobody starts it five times to find five mistakes."""
+    with pytest.raises(SettingsError) as caught:
+        read_partition_settings({"LARGEST_PARTITION": "3", "LOG_LEVEL": "loud"})
+    assert len(caught.value.problems) == 3
