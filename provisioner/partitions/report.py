@@ -105,9 +105,15 @@ class Reporter:
             return
         if answer.failure is not None:
             kind, message = answer.failure.kind.value, answer.failure.message
-            event = {CreatePartition: "partition.create_failed", RemovePartition: "partition.remove_failed"}
-            name = event.get(type(call), "server.not_read")
-            self._fails(key, f"{kind} {message}", lambda: _log.warning(name, **said, kind=kind, message=message))
+            said |= {"kind": kind, "message": message}
+            words = f"{kind} {message}"
+            match call:
+                case CreatePartition():
+                    self._fails(key, words, lambda: _log.warning("partition.create_failed", **said))
+                case RemovePartition():
+                    self._fails(key, words, lambda: _log.warning("partition.remove_failed", **said))
+                case ReadServer():
+                    self._fails(key, words, lambda: _log.warning("server.not_read", **said))
             return
         failed_before = self._failing.pop(key, None) is not None
         match call:

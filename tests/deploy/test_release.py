@@ -16,7 +16,7 @@ import yaml
 import provisioner
 from deploy import release
 from provisioner import constants
-from provisioner.settings import OPTIONS, nodegroups, webhook
+from provisioner.settings import OPTIONS, nodegroups, partitions, webhook
 from provisioner.slices.suppliers.gke.permissions import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, REPOSITORY, only
@@ -333,7 +333,7 @@ def test_what_the_threat_model_counts_on() -> None:
     """Each setting, constant and file that docs/security.md says holds somebody back is there."""
     text = (REPOSITORY / "docs" / "security.md").read_text(encoding="utf-8")
     names = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", text))
-    settings = {option.variable for option in (*OPTIONS, *webhook.OPTIONS, *nodegroups.OPTIONS)}
+    settings = {option.variable for option in (*OPTIONS, *webhook.OPTIONS, *nodegroups.OPTIONS, *partitions.OPTIONS)}
     assert names & settings
     assert [name for name in sorted(names - settings) if not hasattr(constants, name)] == []
     files = re.findall(r"`((?:provisioner|tests|deploy)/[\w./]+)`", text)

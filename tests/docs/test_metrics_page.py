@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
+from provisioner.partitions.metrics import Metrics as PartitionMetrics
 from provisioner.runtime.metrics import LoopMetrics
 from provisioner.slices.metrics import Metrics
 
@@ -19,7 +20,11 @@ pytestmark = pytest.mark.timeout(60)
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = _ROOT / "docs" / "metrics.md"
-_ALL: tuple[LoopMetrics, ...] = (Metrics(version="test"), NodeGroupMetrics(version="test"))
+_ALL: tuple[LoopMetrics, ...] = (
+    Metrics(version="test"),
+    NodeGroupMetrics(version="test"),
+    PartitionMetrics(version="test"),
+)
 
 
 def test_the_page_of_metrics_is_what_the_code_makes() -> None:
@@ -36,8 +41,10 @@ def test_the_page_of_metrics_is_what_the_code_makes() -> None:
     assert made.stdout == _PAGE.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("of", [Metrics, NodeGroupMetrics], ids=["the provisioner", "node groups"])
-def test_every_family_is_described_with_its_labels(of: type[Metrics | NodeGroupMetrics]) -> None:
+@pytest.mark.parametrize(
+    "of", [Metrics, NodeGroupMetrics, PartitionMetrics], ids=["the provisioner", "node groups", "partitions"]
+)
+def test_every_family_is_described_with_its_labels(of: type[Metrics | NodeGroupMetrics | PartitionMetrics]) -> None:
     """What is told of a metric is what it has: also where no sample shows its labels yet."""
     metrics = of(version="test")
     described = {each.name: each for each in metrics.registry.described}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from provisioner import constants
 from provisioner.nodegroups.planning import events as node_group_events
+from provisioner.partitions.planning import events as partition_events
 
 _PACKAGE = Path(__file__).parents[2] / "provisioner"
 #: What runs on a machine where people rehearse, never in a cluster.
@@ -21,6 +22,7 @@ _READINESS = {
     "runtime/status.py": ({"_text", "PlainTextResponse"}, {"stopped"}),
     "webhook/app.py": (set[str](), {"_STOPPED", "_DATED"}),
     "nodegroups/observe.py": (set[str](), {"problem"}),
+    "partitions/observe.py": (set[str](), {"problem"}),
     "slices/observe.py": (set[str](), {"problem"}),
     "kube/reflector.py": ({"_set_problem", "_absent", "_fruitless"}, {"problem"}),
     "kube/watches.py": (set[str](), {"problem"}),
@@ -31,6 +33,7 @@ _READINESS = {
 _WORDED_BY = {
     "kube/watches.py": {"doubt_of"},
     "nodegroups/observe.py": {"doubt"},
+    "partitions/observe.py": {"doubt"},
     "slices/suppliers/gke/identity_check.py": {"autopilot_refusal"},
     "webhook/app.py": {"problems"},
 }
@@ -177,14 +180,19 @@ def alert_kinds() -> set[str]:
 
 
 def event_reasons() -> set[str]:
-    """List the reasons of Events: constants of two words or more, each with a capital, and those of node groups."""
+    """List the reasons of Events: constants of two words or more, each with a capital, and those of other products."""
     of_pools = {
         value
         for name, value in vars(constants).items()
         if name.isupper() and isinstance(value, str) and re.fullmatch(r"([A-Z]+[a-z]+){2,}[A-Za-z]*", value)
     }
-    of_groups = {value for name, value in vars(node_group_events).items() if name.isupper() and isinstance(value, str)}
-    return of_pools | of_groups - {node_group_events.API_VERSION} | set(map(str, node_group_events.WARNED_OF))
+    of_others = {
+        value
+        for module in (node_group_events, partition_events)
+        for name, value in vars(module).items()
+        if name.isupper() and isinstance(value, str)
+    }
+    return of_pools | of_others - {node_group_events.API_VERSION} | set(map(str, node_group_events.WARNED_OF))
 
 
 def literal_reasons() -> set[str]:
