@@ -29,6 +29,12 @@ class _Partitions(Frame):
 
 
 @click.group(cls=_Partitions)
+@click.option(
+    "--api-bind-address",
+    default=":8080",
+    show_default=True,
+    help='address of the REST API, which init containers ask; "0" disables it',
+)
 @click.option("--metrics-bind-address", default=":8082", show_default=True, help='address of /metrics; "0" disables it')
 @click.option(
     "--health-probe-bind-address",
@@ -41,6 +47,7 @@ class _Partitions(Frame):
 @click.pass_context
 def command(
     context: click.Context,
+    api_bind_address: str,
     metrics_bind_address: str,
     health_probe_bind_address: str,
     leader_elect: bool,  # noqa: FBT001 - click hands over by name
@@ -55,16 +62,21 @@ def command(
     """
     if context.invoked_subcommand is not None:
         return 0
-    return _run(metrics_bind_address, health_probe_bind_address, kubeconfig, leader_elect=leader_elect)
+    return _run(
+        kubeconfig,
+        api=api_bind_address,
+        metrics=metrics_bind_address,
+        probes=health_probe_bind_address,
+        leader_elect=leader_elect,
+    )
 
 
-def _run(metrics: str, probes: str, kubeconfig: str | None, *, leader_elect: bool) -> int:
+def _run(kubeconfig: str | None, **addresses: Any) -> int:
     # The commands below do without.
     import structlog  # noqa: PLC0415
 
     from provisioner import kube, settings  # noqa: PLC0415
     from provisioner.cli.output import refuse  # noqa: PLC0415
-    from provisioner.controller import Addresses  # noqa: PLC0415
     from provisioner.partitions import app  # noqa: PLC0415
     from provisioner.runtime import logs  # noqa: PLC0415
     from provisioner.runtime.http import ServerError  # noqa: PLC0415
@@ -72,7 +84,7 @@ def _run(metrics: str, probes: str, kubeconfig: str | None, *, leader_elect: boo
 
     try:
         effective = read_partition_settings(os.environ)
-        api = kube.connect(kubeconfig)
+        connected = kube.connect(kubeconfig)
     except (settings.SettingsError, kube.KubeconfigError) as error:
         return refuse(str(error))
     logs.configure(effective.log_level)
@@ -81,9 +93,8 @@ def _run(metrics: str, probes: str, kubeconfig: str | None, *, leader_elect: boo
         "settings.read",
         **{name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ""},
     )
-    addresses = Addresses(metrics=metrics, probes=probes, leader_elect=leader_elect)
     try:
-        return app.run(effective, addresses, api, _clients(effective))
+        return app.run(effective, app.Addresses(**addresses), connected, _clients(effective))
     except ServerError as error:
         return refuse(str(error))
 

@@ -5,26 +5,32 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 
 import provisioner
+from provisioner import controller as controllers
 from provisioner import kube
-from provisioner.controller import Addresses, Controller, ending
+from provisioner.controller import Controller, ending
+from provisioner.kube.watches import doubt_of
 from provisioner.partitions import names
 from provisioner.partitions.act import Actor, Line
 from provisioner.partitions.demand import Server
 from provisioner.partitions.gate import Gate
 from provisioner.partitions.loop import Loop
 from provisioner.partitions.metrics import Metrics
-from provisioner.partitions.observe import Known, make_pod_watch
+from provisioner.partitions.observe import Known, make_ledger_watch, make_pod_watch
+from provisioner.partitions.planning.ledger import Ledger
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.reading import parse_pod
 from provisioner.partitions.report import Reporter
+from provisioner.partitions.rest.api import Sources, make_rest_server
 from provisioner.partitions.store import LedgerStore
 from provisioner.partitions.vipu.protocol import Vipu
 from provisioner.runtime.clock import FollowedClock
+from provisioner.runtime.http import HttpServer, parse_address
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.runtime.wake import Wake
 from provisioner.settings.partitions import PartitionSettings
@@ -32,6 +38,24 @@ from provisioner.settings.partitions import PartitionSettings
 #: Creates and removals on one server at once: it makes one after another anyway.
 _CHANGES_AT_ONCE = 4
 _WRITES_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses(controllers.Addresses):
+    """Where all that is served is served."""
+
+    #: The REST API.
+    api: str = ":8080"
+    metrics: str = ":8082"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The process: its controller, and the REST API that every replica serves."""
+
+    controller: Controller[Loop, Actor]
+    #: None: it is not served.
+    rest: HttpServer | None
 
 
 def build(
@@ -42,7 +66,7 @@ def build(
     *,
     exit_process: Callable[[int], object] = os._exit,
     lease_clock: Callable[[], float] = kube.boot_clock,
-) -> Controller[Loop, Actor]:
+) -> Parts:
     """Put the parts together; raise ServerError where an address cannot be read.
 
     `vipu` has the client of each server, by HOST:PORT. A process that loses its lease ends by `exit_process`.
@@ -116,15 +140,36 @@ def build(
         Scrapes(address=addresses.metrics, exposition=metrics.exposition),
         Probes(address=addresses.probes, alive=loop.alive, problems=loop.problems),
     )
-    return Controller(
+    ledger = make_ledger_watch(api, settings.own_namespace)
+    rest_address = parse_address(addresses.api)
+    rest = make_rest_server(rest_address, api, _sources(loop, ledger, vipu)) if rest_address is not None else None
+    controller = Controller(
         identity=identity,
         loop=loop,
-        watches={"pods": loop.pods},
+        watches={"pods": loop.pods, "configmaps": ledger},
         actor=actor,
         recorder=recorder,
         server=server,
         elector=elector,
         exit_process=exit_process,
+        last=rest.stop if rest is not None else None,
+    )
+    return Parts(controller=controller, rest=rest)
+
+
+def _sources(loop: Loop, ledger: kube.Watch[Ledger], vipu: Mapping[str, Vipu]) -> Sources:
+    """Return what the REST API goes by: what any replica sees, whether it leads or not."""
+
+    def problems() -> Sequence[str]:
+        return tuple(filter(None, (doubt_of("pods", loop.pods), doubt_of("configmaps", ledger))))
+
+    return Sources(
+        cluster_uid=lambda: loop.known.cluster_uid,
+        pod=lambda namespace, name: loop.pods.records().get((namespace, name)),
+        # One that is not there is empty: nothing was ever recorded.
+        ledger=lambda: next(iter(ledger.records().values()), Ledger()),
+        vipu=vipu.get,
+        problems=problems,
     )
 
 
@@ -149,7 +194,10 @@ def run(settings: PartitionSettings, addresses: Addresses, api: kube.KubeApi, vi
 
     Raises ServerError where an address cannot be served.
     """
-    return build(settings, addresses, api, vipu).run(
+    parts = build(settings, addresses, api, vipu)
+    if parts.rest is not None:
+        parts.rest.start()
+    return parts.controller.run(
         api,
         servers=[server.address for server in servers_of(settings)],
         leader_election=addresses.leader_elect,

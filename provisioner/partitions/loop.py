@@ -54,12 +54,13 @@ class Loop(RoundLoop):
         self.metrics.set_watch("pods", synced=self.pods.synced, last_contact_age_seconds=age)
         leading = self.is_leader()
         self.metrics.set_leader(leading=leading)
-        if not leading:
-            return LONGEST_PAUSE_SECONDS
         self._follow_clock()
         self._fold_answers()
-        if self.known.due_in_seconds(self.clock()) <= 0:
-            self.known.read()
+        if self.known.due_in_seconds(self.clock(), leading=leading) <= 0:
+            self.known.read(leading=leading)
+        if not leading:
+            due = self.known.due_in_seconds(self.clock(), leading=False)
+            return max(0.0, min(LONGEST_PAUSE_SECONDS, due))
         snapshot = take_snapshot(self.pods, self.known, self.actor.live())
         started = self.monotonic()
         plan = decide(snapshot, self.memory, self.settings, self.clock())
@@ -92,7 +93,7 @@ class Loop(RoundLoop):
 
     def _pause(self, plan: Plan) -> float:
         now = self.clock()
-        moments = [LONGEST_PAUSE_SECONDS, self.known.due_in_seconds(now)]
+        moments = [LONGEST_PAUSE_SECONDS, self.known.due_in_seconds(now, leading=True)]
         if plan.wake_at is not None:
             moments.append((plan.wake_at - now).total_seconds())
         return max(0.0, min(moments))

@@ -20,7 +20,7 @@ from provisioner.model.capacity import Failure
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, Server
 from provisioner.partitions.planning.calls import CallAnswer, ReadServer, SaveLedger, WriteAnswer
-from provisioner.partitions.planning.ledger import Ledger
+from provisioner.partitions.planning.ledger import Ledger, ledger_of
 from provisioner.partitions.planning.snapshot import Reading, ServerView, Snapshot
 from provisioner.partitions.reading import parse_pod
 from provisioner.partitions.store import LedgerStore
@@ -57,6 +57,34 @@ def make_pod_watch(
     )
 
 
+def make_ledger_watch(
+    api: kube.Api, namespace: str, *, options: kube.WatchOptions = kube.WATCH_DEFAULTS
+) -> kube.Watch[Ledger]:
+    """Make the list-watch of the ledger, for replicas that only answer; it is not started yet."""
+    return kube.ListWatch(
+        api,
+        kube.Collection(
+            name="configmaps",
+            resource="configmaps",
+            namespace=namespace,
+            query={"fieldSelector": f"metadata.name={names.LEDGER_CONFIGMAP_NAME}"},
+        ),
+        parse=_parse_ledger,
+        on_change=_nothing,
+        options=options,
+    )
+
+
+def _parse_ledger(raw: object) -> Ledger:
+    whole = fields.mapping(raw)
+    version = fields.text(fields.mapping(whole.get("metadata")).get("resourceVersion"))
+    return ledger_of(whole.get("data"), resource_version=version)
+
+
+def _nothing() -> None:
+    """Wake nobody: requests read the ledger when they come."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Known:
     """What is known beside the pods: the ledger, the cluster and its servers. Used by the loop's thread alone."""
@@ -76,9 +104,12 @@ class Known:
     _readings: dict[str, Reading] = field(default_factory=dict)
     _failing: dict[str, Failure] = field(default_factory=dict)
 
-    def due_in_seconds(self, now: datetime) -> float:
-        """Return in how many seconds something has to be read (again); 0 or less: now; infinite: all is known."""
-        if self.ledger is not None and self.cluster_uid:
+    def due_in_seconds(self, now: datetime, *, leading: bool) -> float:
+        """Return in how many seconds something has to be read (again); 0 or less: now; infinite: all is known.
+
+        Who does not lead has to know the cluster alone: somebody else changes the ledger.
+        """
+        if self.cluster_uid and (self.ledger is not None or not leading):
             return float("inf")
         if not self.failures:
             return 0.0
@@ -87,13 +118,13 @@ class Known:
         # Somebody may have set the clock back.
         return pause - passed if passed >= 0 else 0.0
 
-    def read(self) -> None:
+    def read(self, *, leading: bool) -> None:
         """Read what is not known: two calls at most."""
         self.tried_at = self.clock()
         try:
             if not self.cluster_uid:
                 self.cluster_uid = self._read_cluster_uid()
-            if self.ledger is None:
+            if leading and self.ledger is None:
                 self.ledger = self.store.read()
                 if self.ledger.unreadable:
                     _log.warning("ledger.unreadable", entries=sorted(self.ledger.unreadable)[:10])
