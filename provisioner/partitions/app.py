@@ -15,8 +15,10 @@ from provisioner import controller as controllers
 from provisioner import kube
 from provisioner.controller import Controller, ending
 from provisioner.kube.watches import doubt_of
-from provisioner.partitions import names
+from provisioner.partitions import names, page
 from provisioner.partitions.act import Actor, Line
+from provisioner.partitions.board import Board
+from provisioner.partitions.board import pages as board_pages
 from provisioner.partitions.demand import Server
 from provisioner.partitions.gate import Gate
 from provisioner.partitions.loop import Loop
@@ -129,6 +131,7 @@ def build(
         actor=actor,
         reporter=Reporter(recorder=recorder, metrics=metrics),
         metrics=metrics,
+        board=Board(release=provisioner.__version__, identity=identity),
         is_leader=(lambda: elector.is_leader) if elector is not None else lambda: True,
         clock=clock,
         wake=wake,
@@ -138,7 +141,12 @@ def build(
     server = make_status_server(
         "tpu-provisioner",
         Scrapes(address=addresses.metrics, exposition=metrics.exposition),
-        Probes(address=addresses.probes, alive=loop.alive, problems=loop.problems),
+        Probes(
+            address=addresses.probes,
+            alive=loop.alive,
+            problems=loop.problems,
+            pages=(*page.pages(), *board_pages(loop.board)),
+        ),
     )
     ledger = make_ledger_watch(api, settings.own_namespace)
     rest_address = parse_address(addresses.api)

@@ -11,6 +11,7 @@ import structlog
 
 from provisioner import kube
 from provisioner.partitions.act import Actor
+from provisioner.partitions.board import Board
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.metrics import Metrics
 from provisioner.partitions.observe import Known, take_snapshot
@@ -37,6 +38,7 @@ class Loop(RoundLoop):
     actor: Actor
     reporter: Reporter
     metrics: Metrics
+    board: Board
     is_leader: Callable[[], bool]
     memory: Memory = field(default_factory=Memory)
     last_plan: Plan | None = None
@@ -59,6 +61,7 @@ class Loop(RoundLoop):
         if self.known.due_in_seconds(self.clock(), leading=leading) <= 0:
             self.known.read(leading=leading)
         if not leading:
+            self.board.stand_by()
             due = self.known.due_in_seconds(self.clock(), leading=False)
             return max(0.0, min(LONGEST_PAUSE_SECONDS, due))
         snapshot = take_snapshot(self.pods, self.known, self.actor.live())
@@ -67,6 +70,7 @@ class Loop(RoundLoop):
         self.metrics.observe_decide(seconds=self.monotonic() - started)
         # First what is remembered as being under way.
         self.memory, self.last_plan = plan.memory, plan
+        self.board.publish(plan, snapshot, self.clock())
         if not snapshot.not_synced:
             self.actor.carry_out(plan)
             self.report(functools.partial(self.reporter.tell, plan, snapshot, self.clock()))

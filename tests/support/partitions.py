@@ -11,6 +11,7 @@ from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions import names
 from provisioner.partitions.act import Actor, Line
+from provisioner.partitions.board import Board
 from provisioner.partitions.demand import Pod, Server
 from provisioner.partitions.gate import Gate
 from provisioner.partitions.loop import Loop
@@ -147,6 +148,7 @@ class Controller:
             actor=self.actor,
             reporter=Reporter(recorder=self.recorder, metrics=self.metrics),
             metrics=self.metrics,
+            board=Board(release="test", identity="test", now=self.clock.now),
             is_leader=lambda: True,
             clock=time,
             wake=wake,
