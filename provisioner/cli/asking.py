@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import urllib.error
 import urllib.request
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -15,6 +17,8 @@ from provisioner.kube.protocol import LEASES_ROOT, Api, collection_path, object_
 _SECONDS = 15.0
 _MOST_BYTES = 64 * 1024 * 1024
 _SELECTOR = "app.kubernetes.io/name=tpu-provisioner,app.kubernetes.io/component=controller"
+#: Of the controller of IPU partitions, which may be there or not.
+_PARTITIONS_LEASE = "tpu-provisioner-partitions"
 
 
 def ask(remote: Remote, path: str) -> Any:
@@ -22,10 +26,31 @@ def ask(remote: Remote, path: str) -> Any:
     return _by_address(remote.server, path) if remote.server else _by_kubeconfig(remote, path)
 
 
+def ask_partitions(remote: Remote, path: str) -> Any:
+    """Return what the controller of IPU partitions answers, decoded; None where there is none; raise RemoteError."""
+    if remote.server:
+        return _by_address(remote.server, path, absent_ok=True)
+    try:
+        api = kube.connect(remote.kubeconfig)
+        pod = _holder(remote, api, _PARTITIONS_LEASE)
+        if not pod:
+            return None
+        return api.get(f"{object_path('pods', pod, namespace=remote.namespace)}:{remote.port}/proxy{path}")
+    except kube.KubeconfigError as error:
+        raise RemoteError(str(error)) from error
+    except (kube.Forbidden, kube.NotFound):
+        # Who may not see it is told nothing of it; and a pod may have gone.
+        return None
+    except kube.ClusterError as error:
+        raise RemoteError(
+            f"the controller of partitions in namespace {remote.namespace} cannot be asked: {error}"
+        ) from error
+
+
 def _by_kubeconfig(remote: Remote, path: str) -> Any:
     try:
         api = kube.connect(remote.kubeconfig)
-        pod = _leader(remote, api) or _any_pod(remote, api)
+        pod = _holder(remote, api, constants.LEASE_NAME) or _any_pod(remote, api)
         pod_path = object_path("pods", pod, namespace=remote.namespace)
         return api.get(f"{pod_path}:{remote.port}/proxy{path}")
     except kube.KubeconfigError as error:
@@ -44,9 +69,9 @@ def _by_kubeconfig(remote: Remote, path: str) -> Any:
         ) from error
 
 
-def _leader(remote: Remote, api: Api) -> str:
+def _holder(remote: Remote, api: Api, lease: str) -> str:
     """Return the pod that leads; empty where no Lease names one."""
-    path = object_path("leases", constants.LEASE_NAME, namespace=remote.namespace, root=LEASES_ROOT)
+    path = object_path("leases", lease, namespace=remote.namespace, root=LEASES_ROOT)
     try:
         found = api.get(path)
     except kube.NotFound:
@@ -66,7 +91,7 @@ def _any_pod(remote: Remote, api: Api) -> str:
     return str(running[0]["metadata"]["name"])
 
 
-def _by_address(server: str, path: str) -> Any:
+def _by_address(server: str, path: str, *, absent_ok: bool = False) -> Any:
     address = server if "://" in server else f"http://{server}"
     if not _is_address(address):
         raise RemoteError(f"--server {server!r} is not an address such as http://127.0.0.1:8081")
@@ -75,6 +100,10 @@ def _by_address(server: str, path: str) -> Any:
         with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
             body = answer.read(_MOST_BYTES)
         return json.loads(body)
+    except urllib.error.HTTPError as error:
+        if absent_ok and error.code == HTTPStatus.NOT_FOUND:
+            return None
+        raise RemoteError(f"{url} cannot be read: {error}") from error
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         # Whatever answers there need not be a controller, nor speak HTTP.
         raise RemoteError(f"{url} cannot be read: {error}") from error

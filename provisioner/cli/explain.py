@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from provisioner.cli import output, tables
+from provisioner.cli import ipus, output, tables
 from provisioner.cli.attention import attention
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.formats import FORMATS, format_option, write
@@ -34,8 +34,18 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
     """Say why a workload, slice, pod or node pool waits, runs or goes.
 
     One line first: why, since when, what happens next. Then the evidence. KIND is jobset, lws, job, slice, pod or pool.
+    Of pods that ask for IPUs it says the same.
     """
-    document = remote.document()
+    of_ipus = None if form in FORMATS else remote.partitions()
+    told = [] if of_ipus is None else list(ipus.explain(of_ipus, name, namespace))
+    try:
+        document = remote.document()
+    except RemoteError:
+        # There may be the other controller alone.
+        if not told:
+            raise
+        print("\n".join(told))
+        return ExitCode.OK
     found = explanations(document, name, namespace)
     if form in FORMATS:
         if document.view is None:
@@ -44,6 +54,10 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
         return ExitCode.OK if found else ExitCode.ERROR
     for line in attention(document):
         print(line)
+    if told:
+        print("\n".join(told))
+    if not found and told:
+        return ExitCode.OK
     if not found:
         print("\n".join(nothing_found(document, name, namespace)), file=sys.stderr)
         return ExitCode.ERROR

@@ -15,6 +15,7 @@ from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import kubeconfig_option
 
 if TYPE_CHECKING:
+    from provisioner.partitions.board import Document as PartitionsDocument
     from provisioner.slices.board import Document
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -48,6 +49,25 @@ class Remote:
             return msgspec.convert(raw, Document, strict=False)
         except msgspec.ValidationError as error:
             raise RemoteError(f"the controller's answer is not what this release understands: {error}") from error
+
+    def partitions(self) -> PartitionsDocument | None:
+        """Return what the controller of IPU partitions shows now; None where there is none; raise RemoteError."""
+        # As above.
+        import msgspec  # noqa: PLC0415
+
+        from provisioner.cli.asking import ask_partitions  # noqa: PLC0415
+        from provisioner.partitions.board import PATH  # noqa: PLC0415
+        from provisioner.partitions.board import Document as PartitionsDocument  # noqa: PLC0415
+
+        raw = ask_partitions(self, PATH)
+        if raw is None:
+            return None
+        try:
+            return msgspec.convert(raw, PartitionsDocument, strict=False)
+        except msgspec.ValidationError as error:
+            raise RemoteError(
+                f"what the controller of partitions answers is not what this release understands: {error}"
+            ) from error
 
     def settings(self) -> dict[str, str]:
         """Return the settings of the controller, by variable; raise RemoteError."""

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import click
 
-from provisioner.cli import output, tables
+from provisioner.cli import ipus, output, tables
 from provisioner.cli.attention import attention
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.formats import FORMATS, format_option, write
@@ -77,12 +77,26 @@ def command(namespace: str, *, state: str | None, watch: bool, form: str | None,
 
 def _page(remote: Remote, namespace: str, state: str, *, wide: bool, forgive: bool) -> list[str]:
     try:
-        return list(page(remote.document(), namespace, state, wide=wide, width=tables.terminal_width()))
+        return _lines(remote, namespace, state, wide=wide)
     except RemoteError as error:
         if not forgive:
             raise
         # Whoever watches sees that it is away, and that it comes back.
         return [f"tpu-provisioner: {error}"]
+
+
+def _lines(remote: Remote, namespace: str, state: str, *, wide: bool) -> list[str]:
+    """Write what controllers there are, that of slices and that of IPU partitions."""
+    width = tables.terminal_width()
+    partitions = None if state else remote.partitions()
+    shown = [] if partitions is None else list(ipus.page(partitions, namespace, width=width))
+    try:
+        return [*page(remote.document(), namespace, state, wide=wide, width=width), *([""] if shown else []), *shown]
+    except RemoteError:
+        # There may be the other one alone.
+        if not shown:
+            raise
+        return shown
 
 
 def page(

@@ -58,6 +58,15 @@ class WaitingLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedLine:
+    """A pod that gets no partition as it is."""
+
+    namespace: str
+    pod: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLine:
     """A partition of this cluster."""
 
@@ -88,6 +97,7 @@ class Document:
     servers: tuple[ServerLine, ...] = ()
     supply: tuple[SupplyLine, ...] = ()
     waiting: tuple[WaitingLine, ...] = ()
+    rejected: tuple[RejectedLine, ...] = ()
     partitions: tuple[PartitionLine, ...] = ()
 
 
@@ -163,6 +173,9 @@ def _with(document: Document, published: _Published) -> Document:
                 why=each.why,
             )
             for each in view.waiting
+        ),
+        rejected=tuple(
+            RejectedLine(namespace=each.pod.namespace, pod=each.pod.name, why=each.why) for each in view.rejected
         ),
         partitions=tuple(
             PartitionLine(

@@ -54,7 +54,8 @@ function render(document_) {
     document_.supply.map((each) => [each.server, nodes.get(each.server) ?? "", each.allocation || "-", bar(each), `${each.ipus ?? "?"}`, `${each.ours}`, `${each.others}`, `${each.free ?? "?"}`]));
   show("waiting", "No pod waits.",
     [["Place", "number"], ["Namespace", "name"], ["Pod", "name"], ["IPUs", "number"], ["For", "number"], ["Why", ""]],
-    document_.waiting.map((each) => [`${each.place}`, each.namespace, each.pod, `${each.ipus}`, since(each.since), each.why]));
+    [...document_.waiting.map((each) => [`${each.place}`, each.namespace, each.pod, `${each.ipus}`, since(each.since), each.why]),
+      ...document_.rejected.map((each) => ["-", each.namespace, each.pod, "-", "-", [`Rejected: ${each.why}`, "lost"]])]);
   show("partitions", "This cluster has no partitions.",
     [["Pod", "name"], ["IPUs", "number"], ["Phase", ""], ["For", "number"], ["Partition", "name"], ["Server", "name"], ["Allocation", "name"]],
     document_.partitions.map((each) => [each.pod || "none", `${each.ipus}`, [each.phase, each.phase], since(each.since), each.id, each.server, each.allocation || "-"]));

@@ -26,7 +26,7 @@ from provisioner.partitions.planning.calls import Call, OpenGate, SaveLedger, Wr
 from provisioner.partitions.planning.guard import Guard
 from provisioner.partitions.planning.memory import Memory, OpenCall, OpenWrite, PartitionMemory
 from provisioner.partitions.planning.picture import Picture, look
-from provisioner.partitions.planning.plan import Plan, View
+from provisioner.partitions.planning.plan import Plan, Rejected, View
 from provisioner.partitions.planning.queue import Wait
 from provisioner.partitions.planning.round import Round, begin_round
 from provisioner.partitions.planning.settings import PlanningSettings
@@ -65,18 +65,17 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
         moments.append(now + timedelta(seconds=_MORE_SECONDS))
     moments += [each.backoff.until for each in picture.crowding.values()]
     moments += [each.until for each in picture.queue if each.until is not None]
+    view = guard.run(
+        "view",
+        partial(view_of, picture.queue, picture.schedule, picture.standings.values(), picture.strays, picture.supply),
+        View(),
+    )
     return Plan(
         memory=replace(_remembered(picture, round_, calls, writes), told=known),
         calls=calls,
         writes=writes,
         events=tuple(told),
-        view=guard.run(
-            "view",
-            partial(
-                view_of, picture.queue, picture.schedule, picture.standings.values(), picture.strays, picture.supply
-            ),
-            View(),
-        ),
+        view=replace(view, rejected=tuple(_rejected(picture, round_))),
         faults=guard.faults,
         wake_at=min((moment for moment in moments if moment > now), default=None),
     )
@@ -109,6 +108,11 @@ def _notices(picture: Picture, round_: Round) -> Iterable[Notice]:
             yield events.waiting(candidate)
     for uid, why in picture.rejected.items():
         yield events.rejected(round_.pods[uid], why)
+
+
+def _rejected(picture: Picture, round_: Round) -> Iterable[Rejected]:
+    for uid, why in picture.rejected.items():
+        yield Rejected(pod=round_.pods[uid], why=why)
 
 
 def _writes(picture: Picture, gates: Iterable[OpenGate], round_: Round) -> tuple[tuple[Write, ...], list[datetime]]:

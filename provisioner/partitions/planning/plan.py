@@ -32,6 +32,15 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A pod that gets no partition as it is."""
+
+    pod: Pod
+    #: As a sentence.
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
     """A partition that is ours: in the ledger, or an orphan."""
 
@@ -62,6 +71,7 @@ class View:
     """What people and metrics are shown of a decision."""
 
     waiting: tuple[Waiting, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
     holdings: tuple[Holding, ...] = ()
     supply: tuple[Supply, ...] = ()
 

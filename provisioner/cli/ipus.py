@@ -1,0 +1,120 @@
+"""Partitions of IPUs in the terminal: what there is, who waits, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from provisioner.cli import tables
+from provisioner.cli.output import plain
+from provisioner.slices.view.explain import for_how_long, moment
+
+if TYPE_CHECKING:
+    from provisioner.partitions.board import Document, PartitionLine, RejectedLine, WaitingLine
+
+_UNKNOWN = "?"
+#: Pods in one explanation.
+_MOST_EXPLAINED = 20
+_MEANINGS = {
+    "wanted": "is recorded, and not asked for yet",
+    "creating": "is being made",
+    "active": "is active",
+    "broken": "is there and good for nothing",
+    "lost": "has vanished from its server, and is made again",
+    "withdrawn": "is given up in this place",
+    "releasing": "is being removed",
+    "gone": "is removed",
+    "orphan": "has no pod, and is removed soon",
+}
+
+
+def page(document: Document, namespace: str = "", *, width: int | None = None) -> Iterator[str]:
+    """Write all of it for people; `width` is the terminal's, None for any."""
+    yield from _attention(document)
+    if document.decided_at is None:
+        yield "IPU partitions: nothing has been decided yet"
+        return
+    yield _summary(document)
+    if document.supply:
+        yield from tables.aligned([*_supply(document)], right=(2, 3, 4, 5), width=width)
+    waiting = [each for each in document.waiting if namespace in ("", each.namespace)]
+    held = [each for each in document.partitions if namespace in ("", each.pod.partition("/")[0])]
+    rejected = [each for each in document.rejected if namespace in ("", each.namespace)]
+    if waiting or rejected or held:
+        yield ""
+        yield from tables.aligned_with_words([*_rows(document, waiting, rejected, held)], width=width)
+
+
+def explain(document: Document, name: str, namespace: str) -> Iterator[str]:
+    """Say what there is to say of pods of a name, or of a partition; nothing where none is known."""
+    kind, _, rest = name.rpartition("/")
+    if kind not in ("", "pod", "pods", "partition"):
+        return
+    waiting = [each for each in document.waiting if each.pod == rest and namespace in ("", each.namespace)]
+    held = [
+        each
+        for each in document.partitions
+        if rest in (each.id, each.pod.partition("/")[2]) and namespace in ("", each.pod.partition("/")[0])
+    ]
+    rejected = [each for each in document.rejected if each.pod == rest and namespace in ("", each.namespace)]
+    if waiting or rejected or held:
+        yield from _attention(document)
+    for refusal in rejected[:_MOST_EXPLAINED]:
+        yield plain(f"pod {refusal.namespace}/{refusal.pod} gets no IPUs as it is: {refusal.why}")
+    for line in waiting[:_MOST_EXPLAINED]:
+        waited = for_how_long(line.since, document.served_at)
+        yield plain(
+            f"pod {line.namespace}/{line.pod} has waited for {line.ipus} IPUs for {waited}, "
+            f"at place {line.place} of {len(document.waiting)}: {line.why}"
+        )
+    for each in held[:_MOST_EXPLAINED]:
+        since = for_how_long(each.since, document.served_at)
+        whose = f"of pod {each.pod}" if each.pod else "of nobody"
+        meaning = _MEANINGS.get(each.phase, each.phase)
+        yield plain(f"partition {each.id} {whose}, {each.ipus} IPUs, {meaning} ({since})")
+        where = [("  server", each.server), ("  allocation", each.allocation or "not told")]
+        yield from tables.aligned([*where, ("  since", moment(each.since))])
+
+
+def _attention(document: Document) -> Iterator[str]:
+    yield from (plain(f"ATTENTION: IPU partitions: {each}") for each in document.problems)
+    for server in document.servers:
+        if server.problem:
+            yield plain(f"ATTENTION: V-IPU server {server.address} cannot be read: {server.problem}")
+
+
+def _summary(document: Document) -> str:
+    ours = sum(each.ours for each in document.supply)
+    others = sum(each.others for each in document.supply)
+    totals = [each.ipus for each in document.supply]
+    total = _UNKNOWN if None in totals else str(sum(each for each in totals if each is not None))
+    return (
+        f"IPUs: {ours} of {total} in partitions of this cluster, {others} in others; pods that wait: "
+        f"{len(document.waiting)}; tpu-provisioner {document.release}, {document.identity}"
+    )
+
+
+def _supply(document: Document) -> Iterator[Sequence[str]]:
+    yield ("V-IPU SERVER", "ALLOCATION", "IPUS", "OURS", "OTHERS", "FREE")
+    for each in document.supply:
+        total, free = (_UNKNOWN if count is None else str(count) for count in (each.ipus, each.free))
+        yield (each.server, each.allocation or "-", total, str(each.ours), str(each.others), free)
+
+
+def _rows(
+    document: Document,
+    waiting: Sequence[WaitingLine],
+    rejected: Sequence[RejectedLine],
+    held: Sequence[PartitionLine],
+) -> Iterator[tuple[str, ...]]:
+    now = document.served_at
+    yield ("NAMESPACE", "POD", "IPUS", "STATE", "FOR", "PARTITION", "V-IPU SERVER", "WHY")
+    for line in waiting:
+        since = for_how_long(line.since, now)
+        yield (line.namespace, line.pod, str(line.ipus), "waiting", since, "-", "-", line.why)
+    for refusal in rejected:
+        yield (refusal.namespace, refusal.pod, "-", "rejected", "-", "-", "-", refusal.why)
+    for each in held:
+        namespace, _, pod = each.pod.partition("/")
+        since = for_how_long(each.since, now)
+        yield (namespace or "-", pod or "-", str(each.ipus), each.phase, since, each.id, each.server, "")

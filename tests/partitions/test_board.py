@@ -1,0 +1,168 @@
+"""What people are shown of partitions: the document, the page's files, and the same in the terminal."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from provisioner.cli import explain, ipus, status
+from provisioner.cli.remote import Remote, RemoteError
+from provisioner.model.capacity import FailureKind
+from provisioner.partitions import page
+from provisioner.partitions.board import PATH, Document, pages
+from tests.support.partitions import SERVER, Controller
+
+_ROUNDS = 12
+
+
+@pytest.fixture(name="controller")
+def _controller() -> Controller:
+    """Return a controller with a pod that has its partition, one that waits, and one that asks for too much."""
+    controller = Controller()
+    controller.create_pod("first", 64)
+    controller.rounds(_ROUNDS)
+    controller.create_pod("second", 32)
+    controller.create_pod("third", 128)
+    controller.rounds(_ROUNDS)
+    return controller
+
+
+def document(controller: Controller) -> Document:
+    """Return what a client reads."""
+    (made,) = pages(controller.loop.board)
+    assert made.path == PATH
+    return msgspec.json.decode(made.make().body, type=Document)
+
+
+def test_the_document_has_what_there_is(controller: Controller) -> None:
+    """IPUs, partitions, and who waits for what."""
+    shown = document(controller)
+    assert (shown.leading, shown.problems) == (True, ())
+    assert [(each.server, each.ipus, each.ours, each.free) for each in shown.supply] == [(SERVER.address, 64, 64, 0)]
+    assert [(each.pod, each.phase) for each in shown.partitions] == [("research/first", "active")]
+    assert [each.pod for each in shown.waiting] == ["second"]
+    assert [each.pod for each in shown.rejected] == ["third"]
+    assert all(each.why for each in shown.waiting)
+    assert [each.nodes for each in shown.servers] == ["ipu-pod=one"]
+
+
+def test_before_the_first_decision_it_says_so() -> None:
+    """And shows nothing that would look like an empty cluster."""
+    shown = Controller().loop.board.document()
+    assert shown.decided_at is None
+    assert list(ipus.page(shown))[-1] == "IPU partitions: nothing has been decided yet"
+
+
+def test_a_ledger_that_cannot_be_read_is_told_and_the_last_decision_stays(controller: Controller) -> None:
+    """What was decided last is the best that anybody knows."""
+    decided = document(controller).decided_at
+    controller.loop.known.ledger = None
+    controller.kube.fail("GET", "configmaps", RuntimeError("unexpected"), times=0)
+    controller.loop.pods.synced = False  # type: ignore[misc]
+    controller.rounds(2)
+    shown = document(controller)
+    assert shown.problems
+    assert shown.decided_at == decided
+    assert any(line.startswith("ATTENTION") for line in ipus.page(shown))
+
+
+def test_who_does_not_lead_shows_nothing(controller: Controller) -> None:
+    """Two processes must not show two truths."""
+    controller.loop.is_leader = lambda: False
+    controller.rounds(1)
+    shown = document(controller)
+    assert (shown.leading, shown.partitions, shown.decided_at) == (False, (), None)
+
+
+def test_a_server_that_cannot_be_read_is_told(controller: Controller) -> None:
+    """With its words, on the page and in the terminal."""
+    for _ in range(40):
+        controller.vipu.fail("list_allocations", FailureKind.UNAVAILABLE)
+    controller.rounds(20, seconds=30.0)
+    shown = document(controller)
+    assert [each.problem for each in shown.servers] == ["list_allocations unavailable"]
+    assert f"ATTENTION: V-IPU server {SERVER.address} cannot be read: list_allocations unavailable" in [
+        *ipus.page(shown)
+    ]
+
+
+def test_the_terminal_shows_who_waits_and_why(controller: Controller) -> None:
+    """In one table, those that wait first."""
+    lines = list(ipus.page(document(controller)))
+    assert lines[0].startswith("IPUs: 64 of 64 in partitions of this cluster, 0 in others; pods that wait: 1;")
+    states = [line.split()[3] for line in lines if line.startswith("research")]
+    assert states == ["waiting", "rejected", "active"]
+    assert not [line for line in ipus.page(document(controller), "elsewhere") if line.startswith("research")]
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace", "part"),
+    [
+        pytest.param("second", "", "has waited for 32 IPUs", id="a pod by its name"),
+        pytest.param("pod/second", "research", "at place", id="with kind and namespace"),
+        pytest.param("first", "", "64 IPUs, is active", id="one that has its partition"),
+        pytest.param("third", "", "gets no IPUs as it is", id="one that is rejected"),
+        pytest.param("second", "elsewhere", "", id="of another namespace"),
+        pytest.param("jobset/second", "", "", id="of another kind"),
+        pytest.param("nobody", "", "", id="that nobody knows"),
+    ],
+)
+def test_explain_knows_pods_with_ipus(controller: Controller, name: str, namespace: str, part: str) -> None:
+    """By name, in any namespace; of others it says nothing."""
+    said = "\n".join(ipus.explain(document(controller), name, namespace))
+    assert (part in said) if part else said == ""
+
+
+def test_a_partition_is_explained_by_its_id(controller: Controller) -> None:
+    """As `vipu list partitions` shows it."""
+    (held,) = document(controller).partitions
+    assert "of pod research/first" in "\n".join(ipus.explain(document(controller), held.id, ""))
+
+
+class Answers(Remote):
+    """Stands for controllers that answer, or are not there."""
+
+    def __init__(self, shown: Document | None) -> None:
+        object.__setattr__(self, "_shown", shown)
+
+    def document(self) -> Any:
+        """Say that there is no controller of slices."""
+        raise RemoteError("no controller runs in namespace tpu-provisioner-system")
+
+    def partitions(self) -> Document | None:
+        """Return what the test says."""
+        return getattr(self, "_shown")  # noqa: B009 - the class is frozen
+
+
+def test_status_shows_partitions_also_where_they_are_all_there_is(
+    controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A cluster with IPUs need not have TPUs; without either it is an error."""
+    run = status.command.callback
+    assert run is not None
+    shown = status._lines(Answers(document(controller)), "", "", wide=False)
+    assert any("research" in line for line in shown)
+    with pytest.raises(RemoteError):
+        status._lines(Answers(None), "", "", wide=False)
+    assert explain.command.callback is not None
+    assert capsys.readouterr().out == ""
+
+
+def test_the_files_of_the_page_are_there() -> None:
+    """Nothing from elsewhere: the policy forbids it."""
+    served = {each.path: each.make() for each in page.pages()}
+    assert set(served) == {"/", "/page/style.css", "/page/page.js"}
+    assert b"page/page.js" in served["/"].body
+    assert all("default-src 'none'" in each.headers["Content-Security-Policy"] for each in served.values())
+
+
+def test_the_document_is_json_that_programs_read(controller: Controller) -> None:
+    """Names stay: what is added later has a default."""
+    raw = json.loads(controller.loop.board.json())
+    assert set(raw) == {
+        "served_at", "release", "identity", "leading", "problems", "decided_at", "servers", "supply", "waiting",
+        "rejected", "partitions",
+    }  # fmt: skip
