@@ -29,7 +29,16 @@ _E2E_LIMIT_SECONDS = 300
 #: All of these are installed on one control plane.
 _ON_ONE_INSTALLATION = frozenset(
     f"tests/deploy/test_{name}.py"
-    for name in ("chart", "install_page", "manifests", "node_guard", "rights", "upgrade", "webhook")
+    for name in (
+        "chart",
+        "install_page",
+        "manifests",
+        "node_group_rights",
+        "node_guard",
+        "rights",
+        "upgrade",
+        "webhook",
+    )
 )
 #: What starts first: the simulation uses all cores for minutes, and end-to-end tests mostly wait. The many short tests
 #: come last, so that no worker is idle at the end.

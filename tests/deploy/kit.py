@@ -9,6 +9,8 @@ import ssl
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -48,8 +50,9 @@ FOREIGN_KINDS = (
 )
 _PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/v[0-9a-z]+(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
-    r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+))?"
+    r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<part>[^/]+))?)?"
 )
+_BY_NAME = re.compile(r"metadata\.name=([^,]+)")
 #: What system:discovery, system:public-info-viewer and system:basic-user let everybody ask.
 _FOR_EVERYBODY = ("/version", ACCESS_REVIEWS, *(kind.root.rpartition("/")[0] for kind in KINDS.values()))
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -137,6 +140,9 @@ def role_without(role: dict[str, Any], right: Right) -> list[dict[str, Any]]:
             kept.append(rule)
             continue
         kept.append({**rule, "verbs": [verb for verb in rule["verbs"] if verb != right.verb]})
+        if len(rule["resources"]) > 1:
+            resources = [resource for resource in rule["resources"] if resource != right.resource]
+            kept.append({**rule, "verbs": [right.verb], "resources": resources})
         others = [name for name in rule.get("resourceNames", []) if name != right.name]
         if others:
             kept.append({**rule, "verbs": [right.verb], "resourceNames": others})
@@ -213,6 +219,9 @@ class Recorder:
                     right = right_of(self.command, self.path)
                     if right is not None:
                         recorder.answers.append((right, answer.status))
+                        if right.verb == "patch" and answer.status == HTTPStatus.CREATED:
+                            # An apply of what was not there is a create as well.
+                            recorder.answers.append((replace(right, verb="create"), answer.status))
                     self.send_response(answer.status)
                     self.send_header("Content-Type", answer.headers.get("Content-Type", "application/json"))
                     self.send_header("Transfer-Encoding", "chunked")
@@ -263,11 +272,16 @@ def right_of(method: str, target: str) -> Right | None:
         return None
     match = _PATH.fullmatch(url.path)
     assert match is not None, target
-    verb = _VERBS.get(method)
+    verb, name = _VERBS.get(method), match["name"] or ""
     if verb is None:
-        watches = parse_qs(url.query).get("watch", ["false"])[0] in ("true", "1")
-        verb = "get" if match["name"] else "watch" if watches else "list"
-    return Right(match["group"] or "", match["resource"], verb, match["namespace"] or "", match["name"] or "")
+        query = parse_qs(url.query)
+        watches = query.get("watch", ["false"])[0] in ("true", "1")
+        verb = "get" if name else "watch" if watches else "list"
+        # A list of what has one name is one of that name.
+        selected = _BY_NAME.fullmatch(query.get("fieldSelector", [""])[0])
+        name = selected[1] if selected and not name else name
+    resource = match["resource"] + (f"/{match['part']}" if match["part"] else "")
+    return Right(match["group"] or "", resource, verb, match["namespace"] or "", name)
 
 
 def granted_by(granted: set[Right], needed: Right) -> Right | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +14,7 @@ import yaml
 from provisioner import constants, kube
 from provisioner.kube import KubeApi
 from provisioner.kube.protocol import LEASES_ROOT, object_path
-from provisioner.model.workloads import ObjectRef, WorkloadKind
+from provisioner.model.workloads import WorkloadKind
 from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import wait_for
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB, live
@@ -34,6 +32,7 @@ from tests.deploy.kit import (
     rule_of_component,
 )
 from tests.deploy.mainjob import do_the_main_job, used_rights
+from tests.deploy.tries import SERVED_SECONDS, Try, try_events, try_watch
 from tests.e2e.kit import Ground
 
 pytestmark = pytest.mark.e2e
@@ -43,7 +42,6 @@ _ORIGINAL_LEASE = object_path("leases", constants.ORIGINAL_LEASE_NAME, namespace
 _OWN_LEASE = object_path("leases", constants.LEASE_NAME, namespace=NAMESPACE, root=LEASES_ROOT)
 _HINTS = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace=NAMESPACE)
 _NODE = "guarded-node"
-_SERVED_SECONDS = 10.0
 
 
 def _make_original_lease(rehearsal: Rehearsal, *, holder: str = "") -> None:
@@ -115,36 +113,8 @@ def test_what_the_gate_asks_of_nodes_is_understood(rehearsal: Rehearsal) -> None
 
 # --- each right, taken away -------------------------------------------------------------------------------------------
 
-#: Tries something with the product's own code; returns what is seen of a refusal, nothing where all is well.
-_Try = Callable[[KubeApi, Rehearsal], str]
 
-
-def _watch(make: Callable[..., Any]) -> _Try:
-    def attempt(api: KubeApi, rehearsal: Rehearsal) -> str:
-        # A watch of a second comes round to its next request soon.
-        watch = make(api, on_change=lambda: None, options=kube.WatchOptions(watch_seconds=(1, 1)))
-        # A list alone is no watch: the words of the server about the second request are waited for.
-        watch.start()
-        try:
-            start = time.monotonic()
-            wait_for(
-                lambda: watch.problem or (watch.synced and _was_confirmed_after(watch, start)),
-                "the watch works or says why not",
-                _SERVED_SECONDS,
-            )
-            return str(watch.problem or "")
-        finally:
-            watch.stop()
-
-    return attempt
-
-
-def _was_confirmed_after(watch: Any, start: float) -> bool:
-    last = watch.last_contact_monotonic
-    return last is not None and last > start + 0.5
-
-
-def _elect(path: str) -> _Try:
+def _elect(path: str) -> Try:
     def attempt(api: KubeApi, rehearsal: Rehearsal) -> str:
         if path == _ORIGINAL_LEASE:
             _make_original_lease(rehearsal)
@@ -189,7 +159,7 @@ def _cordon(api: KubeApi, rehearsal: Rehearsal) -> str:
     return ""
 
 
-def _get_workload(kind: WorkloadKind) -> _Try:
+def _get_workload(kind: WorkloadKind) -> Try:
     def attempt(api: KubeApi, rehearsal: Rehearsal) -> str:
         try:
             live.get_workload(api, kind, "default", "absent")
@@ -210,33 +180,16 @@ def _save_hints(api: KubeApi, rehearsal: Rehearsal) -> str:
     return "" if kube.HintsStore(api, NAMESPACE).save({"kept": "yes"}) else "hints are not saved"
 
 
-def _events(*, repeated: bool) -> _Try:
-    def attempt(api: KubeApi, rehearsal: Rehearsal) -> str:
-        seconds = 0.0
-        recorder = kube.EventRecorder(api, instance="trial", clock=lambda: seconds)
-        recorder.start()
-        unique = f"trial at {time.monotonic_ns()}"
-        about = ObjectRef(api_version="v1", kind="Pod", namespace="default", name="trial", uid=unique)
-        for _ in range(2 if repeated else 1):
-            recorder.emit(about, kind="Normal", reason="Trial", message=unique)
-            assert recorder.flush(timeout_seconds=_SERVED_SECONDS)
-            seconds += 400.0
-        recorder.stop()
-        return f"{recorder.dropped_total} Events are dropped" if recorder.dropped_total else ""
-
-    return attempt
-
-
 _COORDINATION = "coordination.k8s.io"
 _CREATE_LEASE = Right(_COORDINATION, "leases", "create", NAMESPACE)
 _PATCH_EVENTS = Right("", "events", "patch")
 _GET_NODES = Right("", "nodes", "get")
 _GET_LEADER_WORKER_SETS = Right("leaderworkerset.x-k8s.io", "leaderworkersets", "get")
-_TRIES: dict[Right, _Try] = {
-    Right("", "pods", "list"): _watch(partial(watch_pods, kinds=[JOBSET])),
-    Right("", "pods", "watch"): _watch(partial(watch_pods, kinds=[JOBSET])),
-    Right("", "nodes", "list"): _watch(kube.nodes),
-    Right("", "nodes", "watch"): _watch(kube.nodes),
+_TRIES: dict[Right, Try] = {
+    Right("", "pods", "list"): try_watch(partial(watch_pods, kinds=[JOBSET])),
+    Right("", "pods", "watch"): try_watch(partial(watch_pods, kinds=[JOBSET])),
+    Right("", "nodes", "list"): try_watch(kube.nodes),
+    Right("", "nodes", "watch"): try_watch(kube.nodes),
     _GET_NODES: _cordon,
     Right("", "nodes", "patch"): _cordon,
     **{
@@ -244,12 +197,12 @@ _TRIES: dict[Right, _Try] = {
         for kind in (JOBSET, LEADER_WORKER_SET)
         for verb, attempt in (
             ("get", _get_workload(kind.kind)),
-            ("list", _watch(partial(watch_workloads, kind=kind))),
-            ("watch", _watch(partial(watch_workloads, kind=kind))),
+            ("list", try_watch(partial(watch_workloads, kind=kind))),
+            ("watch", try_watch(partial(watch_workloads, kind=kind))),
         )
     },
-    Right("", "events", "create"): _events(repeated=False),
-    _PATCH_EVENTS: _events(repeated=True),
+    Right("", "events", "create"): try_events(repeated=False),
+    _PATCH_EVENTS: try_events(repeated=True),
     _CREATE_LEASE: _create_lease,
     Right(_COORDINATION, "leases", "get", NAMESPACE, constants.LEASE_NAME): _elect(_OWN_LEASE),
     Right(_COORDINATION, "leases", "update", NAMESPACE, constants.LEASE_NAME): _update_own_lease,
@@ -286,28 +239,28 @@ def test_a_right_taken_away(
     rehearsal.api.patch(path, {"rules": less})
     try:
         # The authorizer learns of a changed role by its own watch, milliseconds later.
-        wait_for(lambda: attempt(api, rehearsal), f"something fails without the right to {right}", _SERVED_SECONDS)
+        wait_for(lambda: attempt(api, rehearsal), f"something fails without the right to {right}", SERVED_SECONDS)
     finally:
         put_back(rehearsal, role)
         api.close()
-    wait_for(lambda: attempt(kube.connect(str(controller)), rehearsal) == "", f"{right} is back", _SERVED_SECONDS)
+    wait_for(lambda: attempt(kube.connect(str(controller)), rehearsal) == "", f"{right} is back", SERVED_SECONDS)
 
 
 def _read_jobs(api: KubeApi, rehearsal: Rehearsal) -> str:
-    read, watch = _get_workload(WorkloadKind.JOB), _watch(partial(watch_workloads, kind=PLAIN_JOB))
+    read, watch = _get_workload(WorkloadKind.JOB), try_watch(partial(watch_workloads, kind=PLAIN_JOB))
     return read(api, rehearsal) or watch(api, rehearsal)
 
 
 @pytest.mark.parametrize(
     ("component", "attempt", "resource"),
     [
-        pytest.param("opt-in-label", _watch(kube.namespaces), "namespaces", id="reading namespaces for OPT_IN_LABEL"),
-        pytest.param("serve-jobs", _read_jobs, "jobs", id="reading Jobs for SERVE_JOBS"),
+        pytest.param("opt-in-label", try_watch(kube.namespaces), "namespaces", id="namespaces for OPT_IN_LABEL"),
+        pytest.param("serve-jobs", _read_jobs, "jobs", id="Jobs for SERVE_JOBS"),
     ],
 )
 def test_what_only_a_setting_needs(
     component: str,
-    attempt: _Try,
+    attempt: Try,
     resource: str,
     rehearsal: Rehearsal,
     installed: list[dict[str, Any]],
@@ -322,9 +275,9 @@ def test_what_only_a_setting_needs(
     for verb in rule["verbs"]:
         others = [each for each in rule["verbs"] if each != verb]
         rehearsal.api.patch(path, {"rules": [*role["rules"], {**rule, "verbs": others}]})
-        wait_for(lambda: attempt(api, rehearsal), f"something fails without {verb}", _SERVED_SECONDS)
+        wait_for(lambda: attempt(api, rehearsal), f"something fails without {verb}", SERVED_SECONDS)
     rehearsal.api.patch(path, {"rules": [*role["rules"], rule]})
-    wait_for(lambda: attempt(api, rehearsal) == "", f"the {resource} are read", _SERVED_SECONDS)
+    wait_for(lambda: attempt(api, rehearsal) == "", f"the {resource} are read", SERVED_SECONDS)
     put_back(rehearsal, role)
     api.close()
 
@@ -366,4 +319,8 @@ def test_right_of_a_request() -> None:
     )
     assert right_of("GET", "/version") is None
     assert right_of("PATCH", "/api/v1/namespaces/a/events/b") == Right("", "events", "patch", "a", "b")
+    assert right_of("POST", "/api/v1/namespaces/a/pods/b/eviction") == Right("", "pods/eviction", "create", "a", "b")
+    assert right_of("GET", "/apis/apps/v1/namespaces/a/daemonsets?fieldSelector=metadata.name%3Db&watch=1") == Right(
+        "apps", "daemonsets", "watch", "a", "b"
+    )
     assert right_of("PUT", _OWN_LEASE) == Right(_COORDINATION, "leases", "update", NAMESPACE, "tpu-provisioner")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from deploy import crds
 from provisioner import constants, kube
@@ -26,7 +27,9 @@ from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT
 from provisioner.rehearsal import Rehearsal
 from provisioner.settings.nodegroups import NodeGroupSettings
 from provisioner.simulators.compute import ComputeSettings, ComputeSimulator
-from tests.deploy.kit import kubeconfig_of_service_account
+from tests.deploy.kit import Recorder, kubeconfig_of_service_account, rights
+from tests.deploy.mainjob import used_rights
+from tests.deploy.tries import try_events
 from tests.support.localcluster import Kube
 from tests.support.nodegroup_controller import PROJECT, SPEC
 from tests.support.waiting import wait_for
@@ -38,11 +41,11 @@ _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _PLUGIN = object_path("daemonsets", "tpu-device-plugin", namespace="kube-system", root=APPS_ROOT)
 _SECRETS = f"{collection_path('secrets', namespace=tokens.NAMESPACE)}?labelSelector={names.GROUP_NAME}"
 _RIGHTS = Path(__file__).parents[2] / "deploy" / "nodegroups" / "rbac"
+#: The pods of the device plugin need their ServiceAccount.
+_MANIFESTS = (_RIGHTS, _RIGHTS.parent / "device-plugin")
 _PATIENCE_SECONDS = 90.0
 #: The address of the API server is what the cluster publishes.
 _SETTINGS = NodeGroupSettings(project_id=PROJECT, device_plugin_image="registry.example.com/plugin:1")
-#: Of what comes with the device plugin, only this has to be there.
-_PLUGIN_ACCOUNT = object_path("serviceaccounts", "tpu-device-plugin-sa", namespace="kube-system")
 _COMPUTE = ComputeSettings(
     provisioning_seconds=0.2,
     staging_seconds=0.2,
@@ -60,15 +63,18 @@ _COMPUTE = ComputeSettings(
 class World:
     """The control plane, a Compute Engine, and a controller in a thread."""
 
-    def __init__(self, rehearsal: Rehearsal, admin: Kube, compute: ComputeSimulator, kubeconfig: Path) -> None:
-        self.rehearsal, self.admin, self.compute, self._kubeconfig = rehearsal, admin, compute, kubeconfig
+    def __init__(
+        self, rehearsal: Rehearsal, admin: Kube, compute: ComputeSimulator, recorder: Recorder, kubeconfig: Path
+    ) -> None:
+        self.rehearsal, self.admin, self.compute, self.kubeconfig = rehearsal, admin, compute, kubeconfig
+        self.recorder = recorder
         self.controller: app.Controller | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, **changes: Any) -> app.Controller:
         """Start a controller."""
         settings = replace(_SETTINGS, gce_endpoint=self.compute.url, **changes)
-        api = kube.connect(str(self._kubeconfig))
+        api = kube.connect(str(self.kubeconfig))
         client = ComputeClient(endpoint=self.compute.url)
         addresses = app.Addresses(metrics="0", probes="0", leader_elect=True)
         self.controller = app.build(settings, addresses, api, client, exit_process=lambda code: None)
@@ -115,11 +121,12 @@ class World:
         return found + [machine.name for machine in self.compute.machines]
 
 
-def install(rehearsal: Rehearsal, directory: Path) -> Path:
+def install(rehearsal: Rehearsal, directory: Path, server: str) -> Path:
     """Give the controller its rights; return a kubeconfig with nothing but the token of its ServiceAccount."""
     rehearsal.create_namespace(constants.DEFAULT_NAMESPACE)
-    rehearsal.kubectl("apply", "--server-side", "-k", str(_RIGHTS))
-    return kubeconfig_of_service_account(rehearsal, directory / "kubeconfig", name=app.LEASE_NAME)
+    for folder in _MANIFESTS:
+        rehearsal.kubectl("apply", "--server-side", "-k", str(folder))
+    return kubeconfig_of_service_account(rehearsal, directory / "kubeconfig", name=app.LEASE_NAME, server=server)
 
 
 @pytest.fixture
@@ -127,17 +134,15 @@ def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
     """Give a cluster without the definitions, and a Compute Engine without resources."""
     admin = Kube(rehearsal.cluster.kubeconfig, tmp_path)
     rehearsal.create_namespace(_NAMESPACE)
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "tpu-device-plugin-sa"}}
-    admin.create(collection_path("serviceaccounts", namespace="kube-system"), account)
-    with ComputeSimulator(_COMPUTE) as compute:
-        world = World(rehearsal, admin, compute, install(rehearsal, tmp_path))
+    with ComputeSimulator(_COMPUTE) as compute, Recorder(rehearsal).recording() as recorder:
+        world = World(rehearsal, admin, compute, recorder, install(rehearsal, tmp_path, recorder.url))
         yield world
         world.stop()
     for kind in Kind:
         admin.call("DELETE", f"{_DEFINITIONS}/{kind.plural}.tpu.google.com")
     admin.call("DELETE", _PLUGIN)
-    admin.call("DELETE", _PLUGIN_ACCOUNT)
-    rehearsal.kubectl("delete", "-k", str(_RIGHTS))
+    for folder in _MANIFESTS:
+        rehearsal.kubectl("delete", "-k", str(folder))
     admin.close()
 
 
@@ -145,7 +150,7 @@ def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
 def test_from_nothing_to_nothing_left(world: World) -> None:
     """The definitions come late, a pod with chips is evicted, a restart in between is not noticed.
 
-    Nothing that the controller needs is forbidden to it by the rights of the manifests.
+    Nothing that the controller needs is forbidden to it by the rights of the manifests, and it uses each of them.
     """
     controller = world.start()
     wait_for(lambda: any("404" in each for each in controller.loop.problems()), what="the definitions are missed")
@@ -165,6 +170,9 @@ def test_from_nothing_to_nothing_left(world: World) -> None:
     wait_for(lambda: world.indexes() == ["0", "1", "2", "3"], what="each node has its number")
     taint = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
     assert all(taint in raw["spec"]["taints"] for raw in world.nodes())
+    # Somebody takes it off, which is the one thing for which a node is read before it is changed.
+    world.admin.merge(object_path("nodes", world.nodes()[0]["metadata"]["name"]), {"spec": {"taints": None}})
+    wait_for(lambda: all(taint in raw["spec"].get("taints", []) for raw in world.nodes()), what="it is back")
     version = world.admin.get(_PLUGIN)["metadata"]["annotations"][VERSION]
 
     world.stop()
@@ -200,3 +208,7 @@ def test_from_nothing_to_nothing_left(world: World) -> None:
     events = world.admin.get(collection_path("events", namespace=_NAMESPACE))["items"]
     reasons = {each["reason"] for each in events if each["involvedObject"]["kind"] == "TPUNodeGroup"}
     assert {"Provisioned", "Cleanup"} <= reasons
+    # What a run of seconds does not come to: the repeat of an Event.
+    assert try_events(repeated=True)(kube.connect(str(world.kubeconfig)), world.rehearsal) == ""
+    documents = list(yaml.safe_load_all(world.rehearsal.kubectl("kustomize", str(_RIGHTS))))
+    assert used_rights(world.recorder, documents) == rights(documents)
