@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from deploy import alerts, chart
+from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
 from provisioner.slices.metrics import PREFIX, Metrics
 from provisioner.webhook.metrics import Metrics as WebhookMetrics
 from tests.deploy import tools
@@ -56,7 +57,18 @@ _WEBHOOK = {
     'webhook_review_duration_seconds_bucket{pod="w",hook="environment",le="5.0"}': "0+100x90",
     'webhook_review_duration_seconds_bucket{pod="w",hook="environment",le="+Inf"}': "0+100x90",
 }
-_WELL = _LEADER | _FOLLOWER | _WEBHOOK
+_NODE_GROUPS = {
+    'nodegroups_build_info{pod="n",version="1"}': "1x90",
+    'nodegroups_leader{pod="n"}': "1x90",
+    'nodegroups_cluster_known{pod="n"}': "1x90",
+    'nodegroups_loop_last_round_timestamp_seconds{pod="n"}': "0+60x90",
+    'nodegroups_watch_last_contact_age_seconds{pod="n",resource="secrets"}': "20x90",
+    'nodegroups_groups{pod="n",reason="Ready"}': "3x90",
+    'nodegroups_leader{pod="o"}': "0x90",
+    'nodegroups_cluster_known{pod="o"}': "0x90",
+    'nodegroups_loop_last_round_timestamp_seconds{pod="o"}': "0x90",
+}
+_WELL = _LEADER | _FOLLOWER | _WEBHOOK | _NODE_GROUPS
 _MINUTES = 80
 
 
@@ -69,11 +81,77 @@ class _Case:
     want: dict[str, tuple[int, int]] = field(default_factory=dict)
     #: What the alerts are about.
     labels: dict[str, str] = field(default_factory=dict)
+    #: How long it is looked at.
+    minutes: int = _MINUTES
 
 
 _CASES = (
     _Case("a leader and a follower that are well", {}),
-    _Case("nothing is scraped", dict.fromkeys(_LEADER | _FOLLOWER, ""), {"TPUProvisionerAbsent": (10, _MINUTES)}),
+    _Case(
+        "nothing is scraped",
+        dict.fromkeys(_LEADER | _FOLLOWER | _NODE_GROUPS, ""),
+        {"TPUProvisionerAbsent": (10, _MINUTES)},
+    ),
+    _Case("node groups alone, for more than a day", dict.fromkeys(_LEADER | _FOLLOWER, "")),
+    _Case("no node groups, ever", dict.fromkeys(_NODE_GROUPS, "")),
+    _Case(
+        "the controller of node groups goes at minute 5, and was there within a day",
+        {'nodegroups_build_info{pod="n",version="1"}': "1x5"},
+        {"TPUNodeGroupsAbsent": (20, _MINUTES)},
+    ),
+    _Case(
+        "nobody leads node groups for ten minutes",
+        {'nodegroups_leader{pod="n"}': "1x5 0x9 1x80"},
+        {"TPUNodeGroupsWithoutLeader": (11, 16)},
+    ),
+    _Case(
+        "rounds of node groups end at minute 5",
+        {'nodegroups_loop_last_round_timestamp_seconds{pod="n"}': "0+60x5 300x85"},
+        {"TPUNodeGroupsLoopStalled": (16, _MINUTES)},
+    ),
+    _Case(
+        "node groups' watch of tokens falls silent at minute 5",
+        {'nodegroups_watch_last_contact_age_seconds{pod="n",resource="secrets"}': "20x4 0+60x40 20x44"},
+        {"TPUNodeGroupsWatchStale": (13, 46)},
+        {"pod": "n", "resource": "secrets"},
+    ),
+    _Case(
+        "the cluster does not say what machines have to know",
+        {'nodegroups_cluster_known{pod="n"}': "0x90"},
+        {"TPUNodeGroupsClusterUnknown": (10, _MINUTES)},
+    ),
+    _Case(
+        "a group that Google rejects",
+        {'nodegroups_groups{pod="n",reason="RequestRejected"}': "0x4 1x85"},
+        {"TPUNodeGroupsRejected": (20, _MINUTES)},
+        {"reason": "RequestRejected"},
+    ),
+    _Case(
+        "a group that waits for capacity",
+        {'nodegroups_groups{pod="n",reason="InstancesCreationFailed"}': "1x70 0x19"},
+        {"TPUNodeGroupsWaitForCapacity": (60, 71)},
+        {"reason": "InstancesCreationFailed"},
+    ),
+    _Case(
+        "machines that do not join",
+        {'nodegroups_groups{pod="n",reason="AwaitingNodeJoin"}': "2x90"},
+        {"TPUNodeGroupsNotJoining": (30, _MINUTES)},
+        {"reason": "AwaitingNodeJoin"},
+    ),
+    _Case("machines that join in time", {'nodegroups_groups{pod="n",reason="AwaitingNodeJoin"}': "2x25 0x65"}),
+    _Case(
+        "a lost node whose slice is not made anew",
+        {'nodegroups_groups{pod="n",reason="NodeLost"}': "0x9 1x80"},
+        {"TPUNodeGroupsNodeLost": (40, _MINUTES)},
+        {"reason": "NodeLost"},
+    ),
+    _Case(
+        "a group that goes and waits for pods",
+        {'nodegroups_groups{pod="n",reason="DrainingNodes"}': "1x150"},
+        {"TPUNodeGroupsDeleteHeldUp": (120, 150)},
+        {"reason": "DrainingNodes"},
+        minutes=150,
+    ),
     _Case(
         "scraped for five minutes and then no more",
         {series: values.replace("x90", "x5") for series, values in (_LEADER | _FOLLOWER).items()},
@@ -214,9 +292,11 @@ def test_alerts(case: _Case, rules: Path, tmp_path: Path) -> None:
     expectations = [
         {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": _expected(rule, case, minute)}
         for alert, rule in known.items()
-        for minute in range(_MINUTES)
+        for minute in range(case.minutes)
     ]
-    series = {name: values for name, values in (_WELL | case.series).items() if values}
+    # As long as it is looked at, and ten minutes more.
+    last = f"x{case.minutes + 10}"
+    series = {name: values.replace("x90", last) for name, values in (_WELL | case.series).items() if values}
     test = {
         "rule_files": [str(rules)],
         "evaluation_interval": "1m",
@@ -251,7 +331,8 @@ def test_every_alert_is_seen_to_fire() -> None:
 
 def test_a_query_names_what_is_exported() -> None:
     """A metric that is renamed would silence its alert."""
-    registries = (Metrics(version="test").registry, WebhookMetrics(version="test").registry)
+    metrics = (Metrics(version="test"), WebhookMetrics(version="test"), NodeGroupMetrics(version="test"))
+    registries = [each.registry for each in metrics]
     exported = {each.name: set(each.labels) for registry in registries for each in registry.described}
     for rule in alerts.RULES:
         found = re.findall(rf"({PREFIX}\w+?)(?:_bucket)?\b(?:\{{(\w+)=)?", rule.query)

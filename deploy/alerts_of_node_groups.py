@@ -1,0 +1,132 @@
+"""The alerts about TPUNodeGroups and their controller."""
+
+from __future__ import annotations
+
+from deploy.alert_form import CRITICAL, EACH, WARNING, Rule, gone, metric
+from provisioner.kube.watches import MAX_SILENCE_SECONDS
+from provisioner.nodegroups.api.types import Reason
+from provisioner.nodegroups.metrics import PREFIX
+
+
+def _groups_by(*reasons: Reason) -> str:
+    """Return a query for how many node groups have one of some reasons."""
+    chosen = "|".join(reasons)
+    return f'max by ({EACH}, reason) ({PREFIX}groups{{reason=~"{chosen}"}}) > 0'
+
+
+_NO_GROUPS = (
+    "Until then TPUNodeGroups are neither made, repaired nor deleted, and machines that nobody needs cost money."
+)
+RULES = (
+    Rule(
+        name="TPUNodeGroupsAbsent",
+        slug="nodegroups-absent",
+        query=gone(PREFIX),
+        minutes=10,
+        severity=CRITICAL,
+        summary="No controller of TPUNodeGroups is scraped any more.",
+        description=f"Either none runs, or its metrics do not arrive. {_NO_GROUPS}",
+    ),
+    Rule(
+        name="TPUNodeGroupsWithoutLeader",
+        slug="nodegroups-no-leader",
+        query=f"{metric('leader', function='sum', prefix=PREFIX)} < 1",
+        minutes=5,
+        severity=CRITICAL,
+        summary="No controller of TPUNodeGroups leads.",
+        description=f"The log says which process holds the Lease. {_NO_GROUPS}",
+    ),
+    Rule(
+        name="TPUNodeGroupsLoopStalled",
+        slug="nodegroups-loop-stalled",
+        query=f"time() - {metric('loop_last_round_timestamp_seconds', prefix=PREFIX)} > 300",
+        minutes=5,
+        severity=CRITICAL,
+        summary="The controller of TPUNodeGroups has not finished a round for five minutes.",
+        description=f"The log says why. {_NO_GROUPS}",
+    ),
+    Rule(
+        name="TPUNodeGroupsWatchStale",
+        slug="nodegroups-watch-stale",
+        query=f"{metric('watch_last_contact_age_seconds', 'pod', 'resource', prefix=PREFIX)} > "
+        f"{MAX_SILENCE_SECONDS:.0f}",
+        minutes=5,
+        severity=CRITICAL,
+        labels=("pod", "resource"),
+        summary="The controller of TPUNodeGroups receives nothing about <resource> from the API server.",
+        description=f"Replica <pod> decides nothing on a list that may be old. {_NO_GROUPS}",
+    ),
+    Rule(
+        name="TPUNodeGroupsClusterUnknown",
+        slug="nodegroups-cluster-unknown",
+        query=f"{metric('cluster_known', prefix=PREFIX)} < 1",
+        minutes=10,
+        severity=CRITICAL,
+        summary="Machines of TPUNodeGroups cannot join: what they need to know of the cluster is not known.",
+        description="/readyz, the log (cluster.not_read) and the condition Ready of a group say what is missing.",
+    ),
+    Rule(
+        name="TPUNodeGroupsRejected",
+        slug="nodegroups-rejected",
+        query=_groups_by(
+            Reason.INVALID_SPEC,
+            Reason.NOT_ALLOWED,
+            Reason.OPERATION_FAILED,
+            Reason.RECONCILE_ERROR,
+            Reason.REQUEST_REJECTED,
+        ),
+        minutes=15,
+        severity=WARNING,
+        labels=("reason",),
+        summary="A TPUNodeGroup is not made: <reason>.",
+        description="The message of its condition Ready has the cause in Google's words. It is tried again meanwhile.",
+    ),
+    Rule(
+        name="TPUNodeGroupsWaitForCapacity",
+        slug="nodegroups-capacity",
+        query=_groups_by(Reason.INSTANCES_CREATION_FAILED),
+        minutes=60,
+        severity=WARNING,
+        labels=("reason",),
+        summary="A TPUNodeGroup has waited for machines for an hour.",
+        description="The message of its condition Ready says since when, and what Google answers.",
+    ),
+    Rule(
+        name="TPUNodeGroupsNotJoining",
+        slug="nodegroups-not-joining",
+        query=_groups_by(Reason.AWAITING_NODE_JOIN),
+        minutes=30,
+        severity=WARNING,
+        labels=("reason",),
+        summary="A TPUNodeGroup has waited for its nodes for half an hour.",
+        description="Its machines cost money and run nothing. status.machines says which have not joined.",
+    ),
+    Rule(
+        name="TPUNodeGroupsNodeLost",
+        slug="nodegroups-node-lost",
+        query=_groups_by(Reason.NODE_LOST),
+        minutes=30,
+        severity=WARNING,
+        labels=("reason",),
+        summary="A TPUNodeGroup has lacked a machine, a node or a chip for half an hour.",
+        description="It is not made anew by itself: the message of its condition Ready says why.",
+    ),
+    Rule(
+        name="TPUNodeGroupsDeleteHeldUp",
+        slug="nodegroups-delete-held-up",
+        query=_groups_by(
+            Reason.DELETING_DEVICE_PLUGIN,
+            Reason.DELETING_MIG,
+            Reason.DELETING_NODES,
+            Reason.DELETING_POLICY,
+            Reason.DELETING_TEMPLATE,
+            Reason.DRAINING_NODES,
+        ),
+        minutes=120,
+        severity=WARNING,
+        labels=("reason",),
+        summary="A TPUNodeGroup has been going for two hours: <reason>.",
+        description="Its machines may cost money. The message of its condition Ready has the pod or the message of "
+        "Google that is in the way.",
+    ),
+)
