@@ -94,6 +94,10 @@ FIRST ?= 0
 simulate: $(SETUP) ## Simulate the whole controller under faults, from SEEDS seeds, the first of them FIRST.
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST)
 
+.PHONY: simulate-nodegroups
+simulate-nodegroups: $(SETUP) ## Simulate the controller of node groups under faults, from SEEDS seeds, the first of them FIRST.
+	@$(BIN)/python -m tests.nodegroups.simulation --seeds $(SEEDS) --first $(FIRST)
+
 SAMPLE ?= 300
 SEED ?= 1
 GOAL ?= 95

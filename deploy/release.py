@@ -7,6 +7,7 @@ Runs on a bare Python, before anything is installed.
     release.py flags vX.Y.Z[-rc.N]             flags of `gh release create`: a pre-release is marked as one
     release.py chart IMAGE REPOSITORY FOLDER   a chart for `helm package`
     release.py manifest IMAGE FOLDER           an overlay for `kubectl kustomize`: install.yaml
+    release.py nodegroups IMAGE FOLDER         another: install-nodegroups.yaml
 
 IMAGE is NAME:TAG@sha256:DIGEST; REPOSITORY is the source's address.
 """
@@ -23,7 +24,8 @@ _REPOSITORY = Path(__file__).parents[1]
 _IMAGE = re.compile(r"(?P<name>[a-z0-9][^\s:@]*(?:/[^\s:@]+)+):(?P<tag>v[^\s:@]+)@(?P<digest>sha256:[0-9a-f]{64})")
 _CHART = Path("deploy") / "charts" / "tpu-provisioner"
 _OVERLAY = Path("deploy") / "example-project" / "example-cluster"
-_USAGE = "usage: release.py check|notes|flags TAG, chart IMAGE REPOSITORY FOLDER, manifest IMAGE FOLDER\n"
+_OF_NODE_GROUPS = Path("deploy") / "example-project" / "self-managed-cluster"
+_USAGE = "usage: release.py check|notes|flags TAG, chart IMAGE REPOSITORY FOLDER, manifest|nodegroups IMAGE FOLDER\n"
 
 
 class ReleaseError(ValueError):
@@ -44,7 +46,9 @@ def main(arguments: Sequence[str]) -> int:
             case ["chart", image, repository, folder]:
                 make_chart(_REPOSITORY, image, repository, Path(folder))
             case ["manifest", image, folder]:
-                make_manifest(_REPOSITORY, image, Path(folder))
+                make_manifest(_REPOSITORY, _OVERLAY, image, Path(folder))
+            case ["nodegroups", image, folder]:
+                make_manifest(_REPOSITORY, _OF_NODE_GROUPS, image, Path(folder))
             case _:
                 sys.stderr.write(_USAGE)
                 return 2
@@ -68,12 +72,13 @@ def make_chart(source: Path, image: str, repository: str, folder: Path) -> None:
     )
 
 
-def make_manifest(source: Path, image: str, folder: Path) -> None:
-    """Make an overlay beside deploy/base: the example's limits, and nothing that GKE lets the controller infer."""
+def make_manifest(source: Path, overlay: Path, image: str, folder: Path) -> None:
+    """Make an overlay beside deploy/base: the example's limits, and nothing that the controller can infer."""
     found = _read_image(image)
-    shutil.copytree(source / _OVERLAY, folder)
+    shutil.copytree(source / overlay, folder)
     settings = folder / "settings.env"
-    settings.write_text(re.sub(r"(?m)^(GCP_\w+=).*$", r"\1", settings.read_text(encoding="utf-8")), encoding="utf-8")
+    text = re.sub(r"(?m)^((?:GCP|ALLOWED_PROJECTS)\w*=).*$", r"\1", settings.read_text(encoding="utf-8"))
+    settings.write_text(text, encoding="utf-8")
     kustomization = folder / "kustomization.yaml"
     # Whoever changes a setting edits a ConfigMap whose name he can know.
     name = "  name: tpu-provisioner-settings\n"
@@ -82,7 +87,7 @@ def make_manifest(source: Path, image: str, folder: Path) -> None:
     entry = f"- digest: {found['digest']}\n  name: controller\n  newName: {found['name']}\n"
     text, count = re.subn(r"(?m)^- name: controller\n(?:  .*\n)+", entry, text)
     if count != 1:
-        raise ReleaseError(f"{_OVERLAY} names no image controller")
+        raise ReleaseError(f"{overlay} names no image controller")
     kustomization.write_text(text, encoding="utf-8")
 
 
