@@ -14,9 +14,10 @@ from typing import Any
 import yaml
 
 import provisioner
-from deploy import alerts, dashboard
+from deploy import alerts, crds, dashboard
 from deploy.chart_schema import property_of
 from provisioner.settings import OPTIONS
+from provisioner.settings import nodegroups as node_group_settings
 from provisioner.settings import webhook as webhook_settings
 
 CHART = Path(__file__).parent / "charts" / "tpu-provisioner"
@@ -44,6 +45,8 @@ def files() -> dict[Path, str]:
         CHART / "README.md": _readme(),
         dashboard.PATH: dashboard.content(),
         **alerts.files(),
+        # The chart can read no file outside of its own folder.
+        **{CHART / "nodegroups" / path.name: content for path, content in crds.definitions().items()},
     }
 
 
@@ -183,6 +186,7 @@ def _schema() -> dict[str, Any]:
                 }
             ),
             "webhook": _webhook(),
+            "nodegroups": _nodegroups(),
         },
     }
 
@@ -221,6 +225,36 @@ def _webhook() -> dict[str, Any]:
         nodeSelector={**_MAP, "description": "Which nodes the webhook server runs on."},
         tolerations={**_LIST, "description": "Taints that the webhook server tolerates."},
         affinity={**_FREE, "description": "Affinity of the webhook server."},
+    )
+
+
+def _nodegroups() -> dict[str, Any]:
+    offered = [option for option in node_group_settings.OPTIONS if option.variable not in OF_THE_POD]
+    return _closed(
+        enabled={
+            **_FLAG,
+            "description": "The controller of TPUNodeGroups, for clusters that run on Compute Engine without GKE; see "
+            "docs/node-groups.md. Without the provisioner of node pools, also set `replicas` to 0.",
+        },
+        crds={
+            **_FLAG,
+            "description": "The definitions of its kinds; `helm uninstall` leaves them, and so all groups, in place.",
+        },
+        replicas={"type": "integer", "minimum": 0, "description": "One of them leads."},
+        settings={
+            **_closed(**{option.variable: property_of(option) for option in offered}),
+            "description": "Environment variables of this controller; of `settings` it also gets GCP_PROJECT_ID and "
+            "LOG_LEVEL. See docs/settings.md.",
+        },
+        credentialsSecret={
+            **_TEXT,
+            "description": "A Secret with Google credentials in key.json; empty: those of the machine that the pod "
+            "runs on.",
+        },
+        resources={**_FREE, "description": "Requests and limits of this controller."},
+        nodeSelector={**_MAP, "description": "Which nodes this controller runs on."},
+        tolerations={**_LIST, "description": "Taints that this controller tolerates."},
+        affinity={**_FREE, "description": "Affinity of this controller."},
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from provisioner.model import bounds, choices
 from provisioner.model.capacity import CapacityKind
-from provisioner.settings import Option, forms, images, prices
+from provisioner.settings import Option, forms, images, nodegroups, prices
 from provisioner.tpu.catalogue import ACCELERATORS
 
 Property = dict[str, Any]
@@ -117,6 +117,13 @@ _RUN = (
 )
 
 
+def _minutes(least: int) -> str:
+    """Return a pattern of durations of at least so many minutes."""
+    seconds = rf"(?:[0-9]{{1,9}}{_FRACTION}s)?"
+    hours = rf"[1-9][0-9]{{0,5}}{_FRACTION}h(?:[0-9]{{1,7}}{_FRACTION}m)?{seconds}"
+    return rf"(?:{hours}|{whole(least, 999_999)}{_FRACTION}m{seconds})?"
+
+
 def _duration(pattern: str) -> Property:
     # A bare number has no unit; only nothing at all needs none.
     return {"anyOf": [{"type": "string", "pattern": f"^{pattern}$"}, {"const": 0}]}
@@ -133,7 +140,9 @@ _OWN_PROJECT = choices.PROJECT.pattern.removeprefix("([a-z0-9.-]+:)?")
 _VPC = forms._NETWORK.pattern.replace(choices.PROJECT.pattern, _OWN_PROJECT)  # noqa: SLF001 - as above
 _NETWORK = rf"{_VPC}\s*:\s*{forms._SUBNETWORK.pattern}"  # noqa: SLF001 - as above
 _PORT = rf"(?::{whole(1, 65535)})?"
+_MIXED_CASE_HOST = r"[A-Za-z0-9](?:[-.A-Za-z0-9]{0,252}[A-Za-z0-9])?"
 _HOST = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)*"
+_API_SERVER = rf"(?:{_MIXED_CASE_HOST}|\[[0-9A-Fa-f:.]{{2,45}}\]){_PORT}"
 _ACCELERATOR = "|".join(ACCELERATORS)
 _PRICE = (
     rf"(?:{_ACCELERATOR}|\*)(?:/(?:{'|'.join(kind.value for kind in CapacityKind)}))?"
@@ -149,6 +158,10 @@ _FORMS: Mapping[Callable[[str], Any], Property] = {
     # YAML takes a bare on or off for a truth value.
     forms.auto_upgrade: {"enum": ["auto", "on", "off", True, False, *_TRUTH, ""]},
     forms.placement: {"enum": ["none", "compact", ""]},
+    nodegroups._address: _text(f"(?:{_API_SERVER})?"),  # noqa: SLF001 - as above
+    nodegroups._image: _text(f"(?:{nodegroups._IMAGE.pattern})?"),  # noqa: SLF001 - as above
+    nodegroups._repair_after: _text(_minutes(1)),  # noqa: SLF001 - as above
+    nodegroups._join_within: _text(_minutes(5)),  # noqa: SLF001 - as above
     forms.endpoint: _text(rf"(?:http://(?:localhost|127\.0\.0\.1){_PORT}|https://{_HOST}{_PORT})?"),
     forms.label: _text(rf"(?:(?:{forms.LABEL_KEY.pattern})={forms.LABEL_VALUE.pattern})?"),
     choices.parse_zones: _at_most(bounds.ZONES, _text(_list(_ZONE))),

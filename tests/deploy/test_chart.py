@@ -16,8 +16,10 @@ from hypothesis import HealthCheck, strategies
 
 import provisioner
 from deploy import chart, chart_schema
+from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
 from provisioner.rehearsal import Rehearsal
 from provisioner.settings import OPTIONS, Option, SettingsError, read_settings
+from provisioner.settings.nodegroups import OPTIONS as NODE_GROUP_OPTIONS
 from provisioner.slices.metrics import Metrics
 from provisioner.webhook.metrics import Metrics as WebhookMetrics
 from tests.deploy import tools
@@ -36,6 +38,7 @@ _REQUIRED = {
 #: Built without helm's own release flags, it takes a cluster to be an old one where it is not told.
 _TEMPLATE = ("helm", "template", "test", str(chart.CHART), "--kube-version=1.30.0")
 _OFFERED = tuple(option for option in OPTIONS if option.variable not in chart.OF_THE_POD)
+_ALL_OFFERED = (*_OFFERED, *(option for option in NODE_GROUP_OPTIONS if option.variable not in chart.OF_THE_POD))
 _DIGEST = f"sha256:{'0' * 64}"
 _IMAGE = {"image": {"repository": "registry.example/controller"}}
 _FULL: dict[str, Any] = {
@@ -83,6 +86,7 @@ _FULL: dict[str, Any] = {
 }
 
 
+_NODE_GROUPS = {**_IMAGE, "nodegroups": {"enabled": True, "credentialsSecret": "credentials"}}
 _SERVICE_MONITOR = {**_IMAGE, "replicas": 2, "serviceMonitor": {"enabled": True}}
 
 
@@ -145,8 +149,8 @@ def test_hints_without_data(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [_IMAGE, {**_IMAGE, "settings": _REQUIRED}, _FULL, _SERVICE_MONITOR],
-    ids=["default", "settings", "full", "a ServiceMonitor"],
+    [_IMAGE, {**_IMAGE, "settings": _REQUIRED}, _FULL, _SERVICE_MONITOR, _NODE_GROUPS],
+    ids=["default", "settings", "full", "a ServiceMonitor", "node groups"],
 )
 def test_taken_by_an_api_server(values: dict[str, Any], rehearsal: Rehearsal, tmp_path: Path) -> None:
     """Server-side applied with strict validation; nothing unknown, nothing refused. What is there stays."""
@@ -286,7 +290,9 @@ def test_the_schema_agrees_with_the_controller(
         assert want_accepted
 
 
-@pytest.mark.parametrize("option", _OFFERED, ids=[option.variable for option in _OFFERED])
+@pytest.mark.parametrize(
+    "option", _ALL_OFFERED, ids=[f"{option.group.name}: {option.variable}" for option in _ALL_OFFERED]
+)
 def test_what_the_schema_accepts_the_controller_accepts(option: Option) -> None:
     """Whatever matches a setting's pattern is read, unless it names something twice, which no pattern can tell."""
     schema = chart_schema.property_of(option)
@@ -348,7 +354,8 @@ def test_the_image_of_a_release(tmp_path: Path) -> None:
 def test_the_alerts_are_about_metrics_that_are_there(tmp_path: Path) -> None:
     """Every metric in a rule is one that the controller or the webhook serves, and every rule says what it means."""
     rule = only(_documents(_template(_FULL, tmp_path)), "PrometheusRule")
-    registries = (Metrics(version="test").registry, WebhookMetrics(version="test").registry)
+    metrics = (Metrics(version="test"), WebhookMetrics(version="test"), NodeGroupMetrics(version="test"))
+    registries = [each.registry for each in metrics]
     served = {each.name for registry in registries for each in registry.described}
     rules = [each for group in rule["spec"]["groups"] for each in group["rules"]]
     assert len({each["alert"] for each in rules}) == len(rules) >= 11
