@@ -58,7 +58,7 @@ _VERBS = {
     "logs": {"since", "previous", "follow", "tail", "container", "selector", "all-pods"},
     "apply": {"filename", "kustomize", "server-side", "force-conflicts", "dry-run"},
     "create": {"filename", "dry-run", "output"},
-    "delete": {"filename", "kustomize", "ignore-not-found", "wait", "all", "selector"},
+    "delete": {"filename", "kustomize", "ignore-not-found", "wait", "all", "all-namespaces", "selector"},
     "exec": {"stdin", "tty", "container"},
     "proxy": {"port"},
     "rollout status": {"timeout"},

@@ -66,7 +66,7 @@ resource "google_project_iam_custom_role" "controller" {
     "compute.instanceTemplates.useReadOnly",
     "compute.instances.create",
     "compute.instances.delete",
-    "compute.instances.get",
+    "compute.instances.list",
     "compute.instances.setMetadata",
     "compute.instances.setServiceAccount",
     "compute.instances.setTags",

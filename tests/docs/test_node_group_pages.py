@@ -1,0 +1,149 @@
+"""What the pages on node groups say is what the code says: reasons, settings, annotations, messages, limits, faults."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from provisioner import constants
+from provisioner.model import bounds
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
+from provisioner.nodegroups.api.types import Kind, Reason
+from provisioner.nodegroups.bootstrap import tokens
+from provisioner.nodegroups.compute.records import FLEX_START, RESERVATION_BOUND, SPOT, STANDARD
+from provisioner.nodegroups.planning import backoff
+from provisioner.settings.nodegroups import OPTIONS
+
+_ROOT = Path(__file__).parents[2]
+_PAGE, _FROM_UPSTREAM, _TROUBLESHOOTING = (
+    (_ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("node-groups", "from-tpu-operator", "troubleshooting")
+)
+_SECTION = _TROUBLESHOOTING.partition("## A TPUNodeGroup is not Ready")[2].partition("\n## ")[0]
+_RUNBOOKS = "\n".join(
+    path.read_text(encoding="utf-8") for path in sorted((_ROOT / "docs" / "runbooks").glob("nodegroups-*.md"))
+)
+_ALL = f"{_PAGE}\n{_FROM_UPSTREAM}\n{_SECTION}\n{_RUNBOOKS}"
+_OPTIONS = {option.variable: option for option in OPTIONS}
+#: Words in capitals that are values of fields.
+_NO_SETTINGS = {STANDARD, SPOT, RESERVATION_BOUND, FLEX_START}
+_CODE = "".join(path.read_text(encoding="utf-8") for path in (_ROOT / "provisioner" / "nodegroups").rglob("*.py"))
+
+
+def test_every_reason_has_an_entry_in_troubleshooting() -> None:
+    """Whoever adds a reason says what to do about it; no entry is about one that there is not."""
+    told = set(re.findall(r"`([A-Z][A-Za-z]+)`", "".join(re.findall(r"(?m)^\| ([^|]+) \|", _SECTION))))
+    assert {reason.value for reason in Reason} <= told
+    assert told - {reason.value for reason in Reason} - {"InstanceTemplateReady"} == set()
+
+
+def test_every_reason_on_the_page_exists() -> None:
+    """In the tables of what is said when."""
+    named = set(re.findall(r"(?m)^\| `([A-Z][A-Za-z]+)`", _PAGE)) - _NO_SETTINGS
+    assert named
+    assert named <= {reason.value for reason in Reason}
+
+
+def test_every_setting_that_is_named_exists() -> None:
+    """A word in capitals with an underscore, in backticks, is a setting."""
+    named = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)(?:=[a-z]+)?`", _ALL)) - _NO_SETTINGS
+    # The webhook's variable, of which a fault is told.
+    assert named - {"TPU_ACCELERATOR_TYPE"} <= _OPTIONS.keys()
+    assert {"ALLOWED_PROJECTS", "SERVED_NAMESPACES", "REPAIR_AFTER", "DRAIN_TIMEOUT", "DRY_RUN"} <= named
+
+
+@pytest.mark.parametrize(
+    ("words", "setting", "default"),
+    [
+        ("`REPAIR_AFTER` (5 minutes)", "REPAIR_AFTER", "5m"),
+        ("`REPAIRS_PER_DAY` (3)", "REPAIRS_PER_DAY", "3"),
+        ("`DRAIN_TIMEOUT` (1 hour)", "DRAIN_TIMEOUT", "1h"),
+        ("`JOIN_TIMEOUT` (30 minutes)", "JOIN_TIMEOUT", "30m"),
+    ],
+)
+def test_defaults(words: str, setting: str, default: str) -> None:
+    """As the page has them."""
+    assert words in _PAGE
+    assert _OPTIONS[setting].default == default
+
+
+def test_every_key_that_is_named_exists() -> None:
+    """Annotations and labels are those of the code."""
+    known = {value for module in (names, constants) for value in vars(module).values() if isinstance(value, str)}
+    named = set(
+        re.findall(r"`?((?:tpu-provisioner\.)?cloud\.google\.com/[a-z-]+[a-z])", _ALL.replace("https://cloud", ""))
+    )
+    assert {names.ADOPT, names.FORCE, names.RECREATIONS_RESET, *names.READ_ANNOTATIONS} <= named
+    assert named <= known
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "is being made",
+        "waiting for capacity",
+        "nodes are ready",
+        "has not joined",
+        "cannot be told how to join",
+        "was not made for this object",
+        "is made anew with the slice",
+        "is out of date",
+        "still reports",
+        "is not again before",
+        "is not known",
+        "when the pods with chips on it have ended",
+    ],
+)
+def test_messages_that_are_quoted(words: str) -> None:
+    """What people look for is what they were told."""
+    assert words in _ALL
+    assert words in _CODE
+
+
+def test_limits() -> None:
+    """Of names, machines, kinds of machines, tokens and pauses."""
+    assert f"| name of a group | {names.NAME_BUDGET} characters" in _PAGE
+    assert f"| machines of a group | {bounds.GROUP_NODES:,}" in _PAGE
+    (row,) = re.findall(r"(?m)^\| machine types \| (.+) \|$", _PAGE)
+    assert set(re.findall(r"`([a-z0-9]+-)`", row)) == set(MACHINE_TYPE_PREFIXES)
+    assert f"good for {tokens.LIFE.total_seconds() / 60:.0f} minutes" in _PAGE
+    longest = max(delay.cap_seconds for delay in backoff.DELAYS.values())
+    assert f"pauses of at most {longest / 60:.0f} minutes" in _PAGE
+
+
+def test_each_of_the_eighteen_faults_is_answered_by_a_test() -> None:
+    """By its number, or in the file that the row names."""
+    rows = {int(number): rest for number, rest in re.findall(r"(?m)^\| (\d+) \| (.+) \|$", _FROM_UPSTREAM)}
+    assert sorted(rows) == list(range(1, 19))
+    tests = (_ROOT / "tests" / "nodegroups" / "planning" / "test_faults.py").read_text(encoding="utf-8")
+    tried = {int(number) for number in re.findall(r"def test_(\d+)_", tests)}
+    for number, row in rows.items():
+        elsewhere = re.findall(r"`(tests/[\w/.]+)`", row)
+        assert all((_ROOT / path).is_file() for path in elsewhere)
+        assert number in tried or elsewhere or "](webhook.md)" in row, number
+
+
+def test_kinds_are_named() -> None:
+    """All four."""
+    assert [kind for kind in Kind if f"`{kind}`" not in _FROM_UPSTREAM] == []
+
+
+def test_the_job_of_the_page_runs_on_its_group() -> None:
+    """It selects the group of the example, tolerates the taint, and has as many pods as the slice has machines."""
+    (text,) = re.findall(r"(?s)```yaml\n(.*?)```", _PAGE)
+    spec = yaml.safe_load(text)["spec"]
+    pod = spec["template"]["spec"]
+    group = yaml.safe_load((_ROOT / "examples" / "nodegroups" / "slice.yaml").read_text(encoding="utf-8"))
+    assert pod["nodeSelector"] == {
+        names.GROUP_NAMESPACE: group["metadata"]["namespace"],
+        names.GROUP_NAME: group["metadata"]["name"],
+    }
+    (toleration,) = pod["tolerations"]
+    assert toleration["key"] == constants.TPU_RESOURCE
+    chips = pod["containers"][0]["resources"]["limits"][constants.TPU_RESOURCE]
+    sides = [int(side) for side in group["spec"]["topology"].split("x")]
+    assert spec["parallelism"] * chips == sides[0] * sides[1] * sides[2]
