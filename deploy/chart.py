@@ -182,7 +182,7 @@ def _schema() -> dict[str, Any]:
                 enabled={
                     **_FLAG,
                     "description": "Limit the permission to patch nodes: only cordon, and remove the provisioner's own "
-                    "taint from, nodes of its own pools.",
+                    "taint from, nodes of its own pools; and that of the controller of TPUNodeGroups likewise.",
                 }
             ),
             "webhook": _webhook(),

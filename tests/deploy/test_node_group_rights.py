@@ -18,12 +18,14 @@ from provisioner import kube
 from provisioner.kube import KubeApi
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.nodegroups import app, device_plugin
+from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.parse import parse_group, parse_manager, parse_policy, parse_template
 from provisioner.nodegroups.api.types import GROUP, Kind, ObjectMeta, ResourceStatus, TpuNodeGroupStatus
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.gate import Gate, KeptError
 from provisioner.nodegroups.observe import ClusterReader, make_watches
 from provisioner.nodegroups.planning.calls import Proof
+from provisioner.nodegroups.planning.nodes import TPU_TAINT
 from provisioner.nodegroups.planning.writes import (
     ApplyDevicePlugin,
     CreateChild,
@@ -38,7 +40,7 @@ from provisioner.nodegroups.planning.writes import (
     SetFinalizers,
     Write,
 )
-from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT
+from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT, taint_of
 from provisioner.nodegroups.writing import Writer
 from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import wait_for
@@ -105,9 +107,16 @@ def _child(kind: Kind, rehearsal: Rehearsal) -> Write:
 
 
 def _node(rehearsal: Rehearsal) -> Write:
-    found = rehearsal.api.get(object_path("nodes", _NODE))["metadata"]
-    version = found["resourceVersion"]
-    return PatchNode(name=_NODE, uid=found["uid"], resource_version=version, labels={"a": "b"}, taints=(), cordon=True)
+    raw = rehearsal.api.get(object_path("nodes", _NODE))
+    taints = tuple(taint_of(taint) for taint in raw["spec"]["taints"])
+    return PatchNode(
+        name=_NODE,
+        uid=raw["metadata"]["uid"],
+        resource_version=raw["metadata"]["resourceVersion"],
+        labels={names.WORKER_INDEX: str(next(_NUMBERS))},
+        taints=taints if TPU_TAINT in taints else (*taints, TPU_TAINT),
+        cordon=True,
+    )
 
 
 def _token(rehearsal: Rehearsal) -> Write:
@@ -259,7 +268,7 @@ def controller(rehearsal: Rehearsal, installed: object, tmp_path_factory: pytest
             "spec": dict(SPECS[kind]),
         }
         rehearsal.api.post(collection_path(kind.plural, namespace="default", root=API_ROOT), body)
-    rehearsal.api.post(collection_path("nodes"), {"apiVersion": "v1", "kind": "Node", "metadata": {"name": _NODE}})
+    _make_node(rehearsal)
     directory = tmp_path_factory.mktemp("nodegroups")
     yield kubeconfig_of_service_account(rehearsal, directory / "kubeconfig", name=app.LEASE_NAME)
     rehearsal.kubectl("delete", "secrets", "--namespace=kube-system", "--selector=cloud.google.com/tpu-node-group-name")
@@ -319,6 +328,100 @@ def test_with_all_rights_again(rehearsal: Rehearsal, controller: Path) -> None:
     for name in _WATCHED:
         attempt = try_watch(partial(_make_watch, name))
         wait_for(lambda attempt=attempt: attempt(api, rehearsal) == "", f"{name} are watched", SERVED_SECONDS)
+    api.close()
+
+
+# --- what the policy on nodes lets the controller do
+
+
+def _make_node(rehearsal: Rehearsal, **labels: str) -> None:
+    body = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": _NODE, "labels": labels, "annotations": {"kept": "yes"}},
+        "spec": {
+            "providerID": f"gce://project-1/us-east5-b/{_NODE}",
+            "unschedulable": True,
+            "taints": [{"key": "kept.example", "effect": "NoSchedule"}],
+        },
+    }
+    _forget(rehearsal, object_path("nodes", _NODE))
+    rehearsal.api.post(collection_path("nodes"), body)
+
+
+_TPU_TAINT = {"key": TPU_TAINT.key, "value": TPU_TAINT.value, "effect": TPU_TAINT.effect}
+_CHANGES: tuple[tuple[str, dict[str, Any], bool], ...] = (
+    ("labels of groups", {"metadata": {"labels": {names.GROUP_NAME: "a", names.WORKER_INDEX: "1"}}}, True),
+    ("another label", {"metadata": {"labels": {"node-role.kubernetes.io/worker": ""}}}, False),
+    ("a label taken away", {"metadata": {"labels": {"kept": None}}}, False),
+    ("an annotation", {"metadata": {"annotations": {"kept": "no"}}}, False),
+    ("a finalizer", {"metadata": {"finalizers": ["a.example/b"]}}, False),
+    ("a cordon undone", {"spec": {"unschedulable": False}}, False),
+)
+
+
+@pytest.mark.parametrize(("name", "change", "want_allowed"), _CHANGES, ids=[each[0] for each in _CHANGES])
+def test_changes_of_nodes(
+    name: str, change: dict[str, Any], want_allowed: bool, rehearsal: Rehearsal, controller: Path
+) -> None:
+    """Labels of groups, their taint and the cordon, and nothing else."""
+    _make_node(rehearsal, kept="yes")
+    api = kube.connect(str(controller))
+    if want_allowed:
+        api.patch(object_path("nodes", _NODE), change, strategic=True)
+    else:
+        with pytest.raises(kube.ClusterError, match="tpu-provisioner may"):
+            api.patch(object_path("nodes", _NODE), change, strategic=True)
+    api.close()
+
+
+_TAINTS: tuple[tuple[str, Callable[[list[dict[str, Any]]], list[dict[str, Any]]], bool], ...] = (
+    ("the taint of TPUs is added", lambda there: [*there, _TPU_TAINT], True),
+    ("another one is", lambda there: [*there, {"key": "a", "effect": "NoExecute"}], False),
+    ("the same with another effect is", lambda there: [*there, {**_TPU_TAINT, "effect": "NoExecute"}], False),
+    ("it takes the place of others", lambda there: [_TPU_TAINT], False),
+)
+
+
+@pytest.mark.parametrize(("name", "change", "want_allowed"), _TAINTS, ids=[each[0] for each in _TAINTS])
+def test_changes_of_taints(
+    name: str,
+    change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]],
+    want_allowed: bool,
+    rehearsal: Rehearsal,
+    controller: Path,
+) -> None:
+    """One taint comes, and those of others stay."""
+    _make_node(rehearsal)
+    api = kube.connect(str(controller))
+
+    def is_allowed() -> bool:
+        raw = rehearsal.api.get(object_path("nodes", _NODE))
+        # Kubernetes' own controllers add theirs meanwhile.
+        metadata = {"resourceVersion": raw["metadata"]["resourceVersion"]}
+        patch = {"metadata": metadata, "spec": {"taints": change(raw["spec"]["taints"])}}
+        try:
+            api.patch(object_path("nodes", _NODE), patch)
+        except kube.Conflict:
+            return is_allowed()
+        except kube.Invalid as error:
+            assert "tpu-provisioner may only add the taint" in str(error)  # noqa: PT017 - the other side
+            return False
+        return True
+
+    assert is_allowed() == want_allowed
+    api.close()
+
+
+def test_deletes_of_nodes(rehearsal: Rehearsal, controller: Path) -> None:
+    """A machine's node can be deleted, one of the control plane cannot."""
+    api = kube.connect(str(controller))
+    _make_node(rehearsal, **{"node-role.kubernetes.io/control-plane": ""})
+    with pytest.raises(kube.ClusterError, match="not of the control plane"):
+        api.delete(object_path("nodes", _NODE))
+    _make_node(rehearsal)
+    api.delete(object_path("nodes", _NODE))
+    _make_node(rehearsal)
     api.close()
 
 

@@ -57,7 +57,7 @@ _VERBS = {
     "describe": _SELECTION,
     "logs": {"since", "previous", "follow", "tail", "container", "selector", "all-pods"},
     "apply": {"filename", "kustomize", "server-side", "force-conflicts", "dry-run"},
-    "create": {"filename", "dry-run", "output"},
+    "create": {"filename", "dry-run", "output", "from-file"},
     "delete": {"filename", "kustomize", "ignore-not-found", "wait", "all", "all-namespaces", "selector"},
     "exec": {"stdin", "tty", "container"},
     "proxy": {"port"},
