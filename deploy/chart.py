@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 import provisioner
-from deploy import alerts, crds, dashboard
+from deploy import alerts, dashboard
 from deploy.chart_schema import property_of
 from provisioner.settings import OPTIONS
 from provisioner.settings import nodegroups as node_group_settings
@@ -45,8 +45,6 @@ def files() -> dict[Path, str]:
         CHART / "README.md": _readme(),
         dashboard.PATH: dashboard.content(),
         **alerts.files(),
-        # The chart can read no file outside of its own folder.
-        **{CHART / "nodegroups" / path.name: content for path, content in crds.definitions().items()},
     }
 
 

@@ -47,5 +47,5 @@ chart: $(SETUP) ## Generate the chart's values.schema.json, README and dashboard
 	@$(BIN)/python -m deploy.chart
 
 .PHONY: crds
-crds: $(SETUP) ## Generate the CustomResourceDefinitions of the node groups from the code.
+crds: $(SETUP) ## Generate the CustomResourceDefinitions of the node groups, and their copies in the chart, from the code.
 	@$(BIN)/python -m deploy.crds
