@@ -87,7 +87,7 @@ def test_defaults_are_pinned() -> None:
         "node_oauth_scopes": ("https://www.googleapis.com/auth/cloud-platform",),
         "single_host_placement": False,
         "provider": "gke",
-        "node_group_namespace": "tpu-provisioner-system",
+        "node_group_namespace": "",
         "node_images": (),
         "node_disk_gb": None,
         "node_subnetwork": "default",

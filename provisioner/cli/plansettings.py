@@ -84,7 +84,12 @@ def _read_plan_settings(variables: Mapping[str, str], documents: Iterable[Docume
     if missing:
         are = "are" if len(missing) > 1 else "is"
         remarks.append(f"{_listed(missing.keys())} {are} not set; this plan uses {_listed(missing.values())}.")
-    if effective.auto_upgrade is None:
+    if effective.on_gce:
+        remarks.append(
+            "Pods are assumed to tolerate google.com/tpu: without GKE they have to say so, or the API server needs the "
+            "admission plugin ExtendedResourceToleration."
+        )
+    elif effective.auto_upgrade is None:
         effective = effective.on_channel(CHANNEL)
         remarks.append("NODEPOOL_AUTO_UPGRADE is auto; this plan is for a cluster on a release channel.")
     if effective.pause_creation:

@@ -42,7 +42,8 @@ class Settings:
     concurrency: int = 16
     max_pods_per_node: int = 15
     provider: str = GKE
-    node_group_namespace: str = constants.DEFAULT_NAMESPACE
+    #: Empty: its own.
+    node_group_namespace: str = ""
     node_images: tuple[tuple[str, str], ...] = ()
     #: None: that of the image.
     node_disk_gb: int | None = None
@@ -81,6 +82,11 @@ class Settings:
     def on_gce(self) -> bool:
         """Whether capacity comes from TPUNodeGroups, and not from GKE."""
         return self.provider == GCE
+
+    @property
+    def node_groups_in(self) -> str:
+        """The namespace of the TPUNodeGroups."""
+        return self.node_group_namespace or self.own_namespace
 
     @property
     def cluster_name(self) -> ClusterName:

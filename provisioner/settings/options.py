@@ -277,8 +277,9 @@ OPTIONS: tuple[Option, ...] = (
         field="node_group_namespace",
         group=Group.COMPUTE_ENGINE,
         read=forms.matching(forms.NAMESPACE, "a namespace name"),
-        default=constants.DEFAULT_NAMESPACE,
-        description="The namespace of the TPUNodeGroups. Those of others may be in it; their names are taken.",
+        default="",
+        description="The namespace of the TPUNodeGroups. Those of others may be in it; their names are taken. Empty: "
+        "the provisioner's own.",
     ),
     Option(
         variable="NODE_GROUP_IMAGES",

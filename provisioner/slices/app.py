@@ -172,7 +172,7 @@ def run(settings: Settings, addresses: Addresses, api: kube.KubeApi, client: Gke
 
 def _where(settings: Settings) -> dict[str, str]:
     if settings.on_gce:
-        return {"node_groups": settings.node_group_namespace}
+        return {"node_groups": settings.node_groups_in}
     return {"gke": settings.gke_endpoint or "Google"}
 
 

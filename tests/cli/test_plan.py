@@ -166,6 +166,32 @@ def test_programs_get_the_request_to_gke(form: str, capsys: pytest.CaptureFixtur
     assert found["assumptions"] == []
 
 
+def test_on_a_cluster_without_gke_programs_get_the_node_group(capsys: pytest.CaptureFixture[str]) -> None:
+    """What such a cluster cannot have is told."""
+    Path("settings.env").write_text(
+        "PROVIDER=gce\nGCP_PROJECT_ID=project-1\nGCP_ZONE=us-east5-a\nNODE_GROUP_NAMESPACE=slices\n"
+        "NODE_GROUP_IMAGES=*=projects/p/global/images/i\n",
+        encoding="utf-8",
+    )
+    seven = raw_jobset("seven", uid="", parallelism=2, pod=pod_spec(accelerator="tpu7x", topology="2x2x2"))
+    path = write("a.yaml", seven, GOOD)
+    code, told = plan(capsys, "-f", path, "--settings", "settings.env", "-o", "json")
+    found = json.loads(told)
+    assert code == found["exitCode"] == ExitCode.NOT_SERVED
+    (pool,) = found["nodePools"]
+    group = pool["request"]
+    assert (group["kind"], group["metadata"]["namespace"], group["metadata"]["name"]) == (
+        "TPUNodeGroup",
+        "slices",
+        "seven-*",
+    )
+    assert (group["spec"]["topology"], group["spec"]["nodeLocation"]) == ("2x2x2", "us-east5-a")
+    (remark,) = found["remarks"]
+    assert remark["object"] == "JobSet default/good"
+    assert any("ExtendedResourceToleration" in each for each in found["assumptions"])
+    assert "tpu7x-standard-4t" in plan(capsys, "-f", path, "--settings", "settings.env")[1]
+
+
 @pytest.mark.parametrize("wrapped", [False, True], ids=["lines", "a ConfigMap"])
 def test_settings_come_from_a_file(capsys: pytest.CaptureFixture[str], *, wrapped: bool) -> None:
     """As the overlay has them, or as the ConfigMap that is made of it; nothing has to be assumed."""

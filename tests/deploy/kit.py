@@ -79,9 +79,9 @@ def only(documents: Iterable[dict[str, Any]], kind: str, name: str = "") -> dict
 
 
 def rule_of_component(name: str) -> dict[str, Any]:
-    """Return the rule that a component adds to the ClusterRole."""
+    """Return the rule that a component adds to a role, by its first patch."""
     text = (DEPLOY / "components" / name / "kustomization.yaml").read_text(encoding="utf-8")
-    (patch,) = yaml.safe_load(text)["patches"]
+    patch, *_ = yaml.safe_load(text)["patches"]
     (operation,) = yaml.safe_load(patch["patch"])
     rule: dict[str, Any] = operation["value"]
     return rule

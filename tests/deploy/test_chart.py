@@ -21,11 +21,13 @@ from provisioner.rehearsal import Rehearsal
 from provisioner.settings import OPTIONS, Option, SettingsError, read_settings
 from provisioner.settings.nodegroups import OPTIONS as NODE_GROUP_OPTIONS
 from provisioner.slices.metrics import Metrics
+from provisioner.slices.preflight.rights import rights_used
 from provisioner.webhook.metrics import Metrics as WebhookMetrics
 from tests.deploy import tools
 from tests.deploy.kit import NAMESPACE, Recorder, only, rights, sources_of_scrapes
 from tests.deploy.mainjob import do_the_main_job, uninstalled, used_rights
 from tests.e2e.kit import Ground
+from tests.support.settings import settings as make_settings
 
 pytestmark = pytest.mark.e2e
 
@@ -173,6 +175,21 @@ def test_the_main_job(
             do_the_main_job(rehearsal, ground, documents, recorder, tmp_path)
     resources = {right.resource for right in used_rights(recorder, documents)}
     assert resources == {right.resource for right in rights(documents)}
+
+
+def test_a_cluster_without_gke_gets_the_rights_on_node_groups(tmp_path: Path) -> None:
+    """In the namespace that the settings name, and the way to an API server as kubeadm sets it up."""
+    images = {"NODE_GROUP_IMAGES": "*=projects/p/global/images/i"}
+    found = {}
+    for namespace in ("", "slices"):
+        settings = {**_REQUIRED, **images, "PROVIDER": "gce", "NODE_GROUP_NAMESPACE": namespace}
+        documents = _documents(_template({**_IMAGE, "settings": settings}, tmp_path))
+        wanted = rights_used(make_settings(own_namespace=NAMESPACE, provider="gce", node_group_namespace=namespace))
+        assert rights(documents) == set(wanted)
+        assert only(documents, "RoleBinding", "tpu-provisioner-node-groups")
+        found[namespace] = only(documents, "NetworkPolicy")["spec"]["egress"]
+    ports = [port["port"] for rule in found["slices"] for port in rule["ports"]]
+    assert (6443 in ports, len(ports)) == (True, 6)
 
 
 def test_full_values(installed: list[dict[str, Any]], tmp_path: Path) -> None:

@@ -69,11 +69,12 @@ def test_every_file_is_used(base: list[dict[str, Any]]) -> None:
 def test_the_rights_are_those_that_are_asked_for(base: list[dict[str, Any]]) -> None:
     """`tpu-provisioner check` asks for exactly the rights that the manifests and their components grant."""
     assert set(rights_used(make_settings(own_namespace=NAMESPACE))) == rights(base)
-    for component, changes in (
-        ("opt-in-label", {"opt_in_label": ("key", "value")}),
-        ("serve-jobs", {"serve_jobs": True}),
+    for component, changes, role in (
+        ("opt-in-label", {"opt_in_label": ("key", "value")}, {"kind": "ClusterRole", "metadata": {}}),
+        ("serve-jobs", {"serve_jobs": True}, {"kind": "ClusterRole", "metadata": {}}),
+        ("provider-gce", {"provider": "gce"}, {"kind": "Role", "metadata": {"namespace": NAMESPACE}}),
     ):
-        more = {"kind": "ClusterRole", "metadata": {}, "rules": [rule_of_component(component)]}
+        more = {**role, "rules": [rule_of_component(component)]}
         assert set(rights_used(make_settings(own_namespace=NAMESPACE, **changes))) == rights([*base, more])
 
 

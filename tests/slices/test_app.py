@@ -54,17 +54,17 @@ class Kube(FakeKube):
 class Process:
     """A controller whose exit is only written down."""
 
-    def __init__(self, *, leader_elect: bool = True) -> None:
+    def __init__(self, *, leader_elect: bool = True, **changes: Any) -> None:
         self.kube = Kube()
         self.gke = FakeGke(cluster=Cluster(name="test", status="RUNNING", ca_certificate_pem=CERTIFICATE))
         self.clock = FakeClock()
         self.exit_codes: list[int] = []
         self.exited = threading.Event()
         self.controller: Controller = app.build(
-            settings(),
+            settings(**changes),
             Addresses(metrics="0", probes="0", leader_elect=leader_elect),
             self.kube,  # type: ignore[arg-type]
-            self.gke,
+            None if changes.get("provider") == "gce" else self.gke,
             exit_process=self.exit,
             lease_clock=self.clock,
         )
@@ -205,3 +205,26 @@ def test_a_call_that_hangs_keeps_the_lease_and_not_the_process(
     assert lease is not None
     assert lease["spec"]["holderIdentity"] == elector.identity
     hanging.set()
+
+
+def test_without_gke_there_is_nothing_to_prove_and_groups_are_listed() -> None:
+    """Nothing of Google's is called: the provisioner needs no credentials for it."""
+    process = Process(leader_elect=False, provider="gce", node_group_namespace="slices")
+    try:
+        loop = process.controller.loop
+        assert loop.identity.proven
+        assert loop.pools.supplier.rules.supplier_name == "Compute Engine"
+        assert loop.pools.fetch()
+        assert any(call.path.endswith("/namespaces/slices/tpunodegroups") for call in process.kube.calls)
+        process.kube.uninstall("/apis/tpu.google.com")
+        assert not loop.pools.fetch()
+        assert loop.pools.problem.startswith("Compute Engine does not list the node pools: ")
+        assert "CustomResourceDefinitions" in loop.pools.problem
+    finally:
+        process.end()
+
+
+def test_gke_needs_its_client() -> None:
+    """A mistake of ours, and no reason to run without a supplier."""
+    with pytest.raises(ValueError, match="PROVIDER=gke"):
+        app.build(settings(), Addresses(metrics="0", probes="0", leader_elect=False), Kube(), None)  # type: ignore[arg-type]

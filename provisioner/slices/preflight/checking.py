@@ -107,7 +107,7 @@ def _check_kubernetes(api: kube.Api, subject: Subject, one: _One) -> Iterator[Fi
         lambda: in_kubernetes.check_go_provisioner(api, settings.own_namespace, subject.now()),
     )
     if settings.on_gce:
-        namespace = settings.node_group_namespace
+        namespace = settings.node_groups_in
         yield one(in_node_groups.NODE_GROUPS, lambda: in_node_groups.check_node_groups(api, namespace))
 
 

@@ -48,8 +48,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
     ]
     if settings.on_gce:
         used += [
-            Right(_NODE_GROUPS, _PLURAL, verb, settings.node_group_namespace)
-            for verb in ("get", "list", "create", "delete")
+            Right(_NODE_GROUPS, _PLURAL, verb, settings.node_groups_in) for verb in ("get", "list", "create", "delete")
         ]
     if settings.opt_in_label is not None:
         # The label may be on namespaces.

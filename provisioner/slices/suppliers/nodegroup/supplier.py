@@ -52,7 +52,7 @@ def groups_path(namespace: str) -> str:
 def place_of(settings: Settings) -> Place:
     """Return where groups are made under these settings."""
     return Place(
-        namespace=settings.node_group_namespace,
+        namespace=settings.node_groups_in,
         project=settings.project_id,
         images=settings.node_images,
         disk_gb=settings.node_disk_gb,
