@@ -312,8 +312,8 @@ OPTIONS: tuple[Option, ...] = (
         group=Group.COMPUTE_ENGINE,
         read=forms.go_duration_seconds,
         default="10m",
-        description="A TPUNodeGroup that has got no machines for this time counts as out of stock: it is deleted, and "
-        "the next choice of CAPACITY and ZONES is tried. Flex-start capacity is waited for without end.",
+        description="A TPUNodeGroup whose machines are out of stock for this time is deleted, and the next choice of "
+        "CAPACITY and ZONES is tried. Flex-start capacity is waited for without end.",
     ),
     Option(
         variable="GKE_ENDPOINT",

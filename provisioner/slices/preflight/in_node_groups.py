@@ -18,6 +18,6 @@ def check_node_groups(api: kube.Api, namespace: str) -> Finding:
         return failed(
             NODE_GROUPS,
             "their CRD is not installed",
-            "Install the controller of node groups: kubectl apply --server-side -k deploy/nodegroups",
+            "Install the controller of node groups, first: kubectl apply --server-side -k deploy/nodegroups/crds",
         )
     return ok(NODE_GROUPS, f"{len(found)} in namespace {namespace}, where the provisioner makes its own")

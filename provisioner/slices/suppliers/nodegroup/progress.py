@@ -25,6 +25,9 @@ from provisioner.slices.suppliers.nodegroup import errors
 #: What somebody has to change, or what another place may have.
 _FAILS_AT_ONCE = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 
+#: What nobody says a word of, and what is not about capacity, is waited for at least so long.
+_PATIENCE_SECONDS = 600.0
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -35,7 +38,7 @@ class Progress:
 
 
 def progress_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float) -> Progress:
-    """Return how far a group is; what it lacks for longer than `capacity_wait_seconds` is a failure."""
+    """Return how far a group is; a stockout that lasts for longer than `capacity_wait_seconds` is a failure."""
     if group.meta.deleting:
         return Progress(PoolStatus.STOPPING)
     if group.problem:
@@ -43,30 +46,28 @@ def progress_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: fl
     ready = _condition(group, ConditionType.READY)
     if _is_true(ready):
         return Progress(PoolStatus.RUNNING)
-    waited = _waited_seconds(group, now) > capacity_wait_seconds
+    patience_seconds = max(capacity_wait_seconds, _PATIENCE_SECONDS)
     if ready is None:
-        return Progress(PoolStatus.ERROR, errors.NOT_TAKEN) if waited else Progress(PoolStatus.PROVISIONING)
+        overdue = _age_seconds(group, now) > patience_seconds
+        return Progress(PoolStatus.ERROR, errors.NOT_TAKEN) if overdue else Progress(PoolStatus.PROVISIONING)
     if ready.reason == Reason.RECREATING:
         return Progress(PoolStatus.RECONCILING)
     if _is_true(_condition(group, ConditionType.MANAGED_INSTANCE_GROUP_READY)):
         # The machines are there; nodes tell the rest.
         return Progress(PoolStatus.RUNNING)
-    # Nothing but machines is missing.
-    only_machines = _is_true(_condition(group, ConditionType.INSTANCE_TEMPLATE_READY))
-    making = PoolStatus.RECONCILING if group.status.recreated_at else PoolStatus.PROVISIONING
     failure = errors.failure_of(group, ready)
-    if failure is None and waited:
-        kind = FailureKind.STOCKOUT if only_machines else FailureKind.UNAVAILABLE
-        failure = Failure(kind=kind, message=errors.words(ready))
-    late = _is_late(group) and only_machines
     if failure is not None and failure.kind in _FAILS_AT_ONCE:
         return Progress(PoolStatus.ERROR, failure)
-    if late and (failure is None or failure.kind is FailureKind.STOCKOUT):
+    asked_at = _asked_for_machines_at(group)
+    told = failure is not None and failure.kind is FailureKind.STOCKOUT
+    if asked_at is not None and _is_late(group) and (failure is None or told):
         # As on GKE: it is there, and its nodes come when there is capacity, however long that takes.
         return Progress(PoolStatus.RUNNING)
-    if failure is not None and waited:
-        return Progress(PoolStatus.ERROR, failure)
-    return Progress(making)
+    waited_seconds = (now - asked_at).total_seconds() if asked_at is not None else _age_seconds(group, now)
+    if waited_seconds > (capacity_wait_seconds if told else patience_seconds):
+        kind = FailureKind.STOCKOUT if asked_at is not None else FailureKind.UNAVAILABLE
+        return Progress(PoolStatus.ERROR, failure or Failure(kind=kind, message=errors.words(ready)))
+    return Progress(PoolStatus.RECONCILING if group.status.recreated_at else PoolStatus.PROVISIONING)
 
 
 def _condition(group: TpuNodeGroup, condition_type: ConditionType) -> Condition | None:
@@ -82,9 +83,17 @@ def _is_late(group: TpuNodeGroup) -> bool:
     return config is not None and config.effective_provisioning_model is ProvisioningModel.FLEX_START
 
 
-def _waited_seconds(group: TpuNodeGroup, now: datetime) -> float:
-    """Return how long a group has been waiting for its machines, since it was made or they were made anew."""
-    condition = _condition(group, ConditionType.MANAGED_INSTANCE_GROUP_READY)
-    since = condition.last_transition_time if condition is not None else None
-    since = since or group.meta.created_at
-    return (now - since).total_seconds() if since is not None else 0.0
+def _asked_for_machines_at(group: TpuNodeGroup) -> datetime | None:
+    """Return since when nothing but machines is missing; None where something else is."""
+    template = _condition(group, ConditionType.INSTANCE_TEMPLATE_READY)
+    # Only slices of several machines have a policy.
+    policy = _condition(group, ConditionType.WORKLOAD_POLICY_READY)
+    if template is None or not _is_true(template) or (policy is not None and not _is_true(policy)):
+        return None
+    machines = _condition(group, ConditionType.MANAGED_INSTANCE_GROUP_READY)
+    moments = [each.last_transition_time for each in (template, policy, machines) if each is not None]
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _age_seconds(group: TpuNodeGroup, now: datetime) -> float:
+    return (now - group.meta.created_at).total_seconds() if group.meta.created_at is not None else 0.0

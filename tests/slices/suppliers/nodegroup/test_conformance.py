@@ -22,7 +22,7 @@ _WAIT_SECONDS = 600.0
 _PLACE = Place(namespace=NAMESPACE, project=PROJECT, images=(("*", "projects/i/global/images/u"),))
 _GROUPS = collection_path(Kind.TPU_NODE_GROUP.plural, namespace=NAMESPACE, root=API_ROOT)
 #: A slice of four machines, and a machine that is a slice.
-_SLICE = NodePoolRequest(
+SLICE = NodePoolRequest(
     name=PoolName(""),
     zone=Zone(ZONE),
     machine_type="ct6e-standard-4t",
@@ -31,7 +31,7 @@ _SLICE = NodePoolRequest(
     labels={constants.NODEPOOL_MANAGER: constants.MANAGER, "team": "a"},
     taints=(Taint(key="team", value="a"),),
 )
-_MACHINE = replace(_SLICE, machine_type="tpu7x-standard-4t", hosts=1, topology="2x2x1", capacity=CapacityKind.SPOT)
+_MACHINE = replace(SLICE, machine_type="tpu7x-standard-4t", hosts=1, topology="2x2x1", capacity=CapacityKind.SPOT)
 
 
 class NodeGroupGround:
@@ -94,7 +94,7 @@ class NodeGroupGround:
         return object_path(Kind.TPU_NODE_GROUP.plural, name, namespace=NAMESPACE, root=API_ROOT)
 
 
-@pytest.fixture(params=[_SLICE, _MACHINE], ids=["a slice of machines", "a machine"])
+@pytest.fixture(params=[SLICE, _MACHINE], ids=["a slice of machines", "a machine"])
 def ground(request: pytest.FixtureRequest) -> Iterator[NodeGroupGround]:
     """Give a cluster with a controller of node groups."""
     ground = NodeGroupGround(request.param)

@@ -41,7 +41,8 @@ def condition(kind: str, reason: str, message: str = "", *, seconds_ago: float =
 def making(reason: str, message: str = "", *, seconds_ago: float = 0.0) -> list[dict[str, Any]]:
     """Return the conditions of a group that lacks nothing but its machines."""
     return [
-        condition("InstanceTemplateReady", "Ready"),
+        condition("InstanceTemplateReady", "Ready", seconds_ago=seconds_ago),
+        condition("WorkloadPolicyReady", "Ready", seconds_ago=seconds_ago),
         condition("ManagedInstanceGroupReady", "Provisioning", message, seconds_ago=seconds_ago),
         condition("Ready", reason, message, seconds_ago=seconds_ago),
     ]
@@ -83,6 +84,29 @@ LOST = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Nod
         pytest.param(making("AwaitingNodeJoin"), {}, PoolStatus.PROVISIONING, id="machines are made"),
         pytest.param(
             making("InstancesCreationFailed", STOCKOUT, seconds_ago=599), {}, PoolStatus.PROVISIONING, id="a short wait"
+        ),
+        pytest.param(
+            [
+                condition("WorkloadPolicyReady", "Ready"),
+                *(
+                    each
+                    for each in making("InstancesCreationFailed", STOCKOUT, seconds_ago=1e6)
+                    if "Policy" not in each["type"]
+                ),
+            ],
+            {"age_seconds": 1e6},
+            PoolStatus.PROVISIONING,
+            id="a wait begins when all else is there",
+        ),
+        pytest.param(
+            [
+                condition("WorkloadPolicyReady", "Provisioning"),
+                condition("InstanceTemplateReady", "Ready", seconds_ago=700),
+                condition("Ready", "AwaitingNodeJoin", "WorkloadPolicy is being made"),
+            ],
+            {"spec": FLEX_START},
+            PoolStatus.PROVISIONING,
+            id="flex-start, before its policy is there",
         ),
         pytest.param(
             making("RequestRejected", "HTTP 503: try later"), {}, PoolStatus.ERROR, id="rejected without known words"

@@ -1,0 +1,218 @@
+"""JobSets on a cluster without GKE: both controllers, a real API server, and a simulated Compute Engine.
+
+The provisioner has the rights of its manifests with the component provider-gce, and no others. Machines join with the
+tokens that the controller of node groups makes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy import crds
+from provisioner import constants, kube
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.nodegroups import app
+from provisioner.nodegroups.api import names, registration
+from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.compute.client import ComputeClient
+from provisioner.settings.nodegroups import NodeGroupSettings
+from provisioner.simulators.compute import ComputeSettings, ComputeSimulator
+from provisioner.simulators.compute.faults import SPOT, Fault, FaultKind
+from provisioner.simulators.compute.records import MachineView
+from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, groups_path
+from tests.deploy.kit import DEPLOY, SERVICE_ACCOUNT, kubeconfig_of_service_account
+from tests.e2e.kit import PATIENCE_SECONDS, Ground, ready, told
+from tests.support.nodegroup_controller import PROJECT, SPEC, ZONE
+
+pytestmark = pytest.mark.e2e
+
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_PLUGIN = object_path("daemonsets", "tpu-device-plugin", namespace="kube-system", root="/apis/apps/v1")
+#: Of what comes with the device plugin, only this has to be there.
+_PLUGIN_ACCOUNT = "tpu-device-plugin-sa"
+_COMPUTE = ComputeSettings(
+    provisioning_seconds=0.2,
+    staging_seconds=0.2,
+    operation_seconds=0.2,
+    stopping_seconds=0.5,
+    machines_join=True,
+    boot_seconds=0.2,
+    join_retry_seconds=0.2,
+    longest_join_retry_seconds=1,
+    heartbeat_seconds=2,
+    graceful_shutdown=True,
+)
+#: Rights, and the objects that they are on.
+_KINDS = ("ClusterRole", "ClusterRoleBinding", "ConfigMap", "Role", "RoleBinding", "ServiceAccount")
+_SETTINGS = {
+    "PROVIDER": "gce",
+    "GCP_PROJECT_ID": PROJECT,
+    "GCP_ZONE": ZONE,
+    "GCP_CLUSTER_LOCATION": "us-east5",
+    "NODE_GROUP_IMAGES": "*=projects/i/global/images/u",
+    "NODE_GROUP_CAPACITY_WAIT": "3s",
+}
+_CHIPS = {"key": constants.TPU_RESOURCE, "operator": "Exists"}
+_SPOT = {"key": constants.SPOT, "operator": "Exists"}
+_SLICE: dict[str, Any] = {
+    "accelerator": "tpu-v6e-slice",
+    "topology": "4x4",
+    "parallelism": 4,
+    "tolerations": (_CHIPS, _SPOT),
+}
+
+
+class Cluster:
+    """A cluster without GKE, where both controllers run."""
+
+    def __init__(self, ground: Ground, compute: ComputeSimulator, kubeconfig: Path) -> None:
+        self.ground, self.compute, self._kubeconfig = ground, compute, kubeconfig
+        #: All machines that were ever seen, by name; each as it was last.
+        self.seen: dict[str, MachineView] = {}
+        self._controller: app.Controller | None = None
+        self._thread = threading.Thread()
+
+    def start(self) -> None:
+        """Start both."""
+        api = kube.connect(str(self.ground.rehearsal.cluster.kubeconfig))
+        settings = NodeGroupSettings(
+            project_id=PROJECT, device_plugin_image="registry.example.com/plugin:1", gce_endpoint=self.compute.url
+        )
+        addresses = app.Addresses(metrics="0", probes="0", leader_elect=False)
+        client = ComputeClient(endpoint=self.compute.url)
+        self._controller = app.build(settings, addresses, api, client, exit_process=lambda code: None)
+        self._controller.start()
+        self._thread = threading.Thread(target=self._controller.loop.run)
+        self._thread.start()
+        process = self.ground.provisioner(environment=_SETTINGS, kubeconfig=self._kubeconfig, wait=False)
+        self.wait(lambda: ready(process)[0] == 200, "the provisioner is ready")
+
+    def stop(self) -> None:
+        """End both."""
+        for process in self.ground.provisioners:
+            process.kill()
+        if self._controller is not None:
+            self._controller.stop()
+            self._thread.join(30)
+            self._controller.shut_down()
+
+    def groups(self, jobset: str) -> list[str]:
+        """Name the groups that the provisioner made for a JobSet."""
+        found = self.ground.rehearsal.objects(
+            groups_path(constants.DEFAULT_NAMESPACE), labelSelector=f"{constants.POOL_JOBSET_NAME}={jobset}"
+        )
+        return [raw["metadata"]["name"] for raw in found]
+
+    def machines(self, jobset: str) -> list[MachineView]:
+        """Return the machines that were ever seen of the slices of a JobSet."""
+        return [each for each in self.seen.values() if labels(each).get(constants.POOL_JOBSET_NAME) == jobset]
+
+    def wait(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for something, and see meanwhile which machines there are."""
+
+        def looked() -> object:
+            self.seen |= {machine.name: machine for machine in self.compute.machines}
+            return condition()
+
+        self.ground.wait(looked, what)
+
+    def await_completed(self, name: str) -> None:
+        """Wait until a JobSet is completed, and its slices are given back."""
+
+        def completed() -> bool:
+            state = self.ground.state(name)
+            assert state != "Failed"
+            return state == "Completed"
+
+        self.wait(completed, f"JobSet {name} is completed")
+        self.wait(lambda: not self.groups(name), f"the slices of JobSet {name} are given back")
+
+    def left(self) -> list[str]:
+        """Name all that is there because of node groups."""
+        objects = self.ground.rehearsal.objects
+        found = [raw for kind in Kind for raw in objects(collection_path(kind.plural, root=API_ROOT))]
+        found += objects(collection_path("secrets", namespace="kube-system"), labelSelector=names.GROUP_NAME)
+        found += objects(collection_path("nodes"), labelSelector=names.GROUP_NAME)
+        resources = [each.name for each in self.compute.world.resources()]
+        return [raw["metadata"]["name"] for raw in found] + resources
+
+
+def labels(machine: MachineView) -> dict[str, str]:
+    """Return the labels that a machine's kubelet registers with."""
+    return registration.parse_labels(machine.metadata.get(registration.LABELS, ""))
+
+
+@pytest.fixture
+def cluster(alone: Ground, tmp_path: Path) -> Iterator[Cluster]:
+    """Give one: on the control plane of all tests, whose GKE nobody asks."""
+    rehearsal = alone.rehearsal
+    rehearsal.create_namespace(constants.DEFAULT_NAMESPACE)
+    rehearsal.kubectl("create", "serviceaccount", _PLUGIN_ACCOUNT, "--namespace=kube-system")
+    rehearsal.kubectl("apply", "--server-side", "-k", str(crds.FOLDER))
+    manifests = _with_component(rehearsal.kubectl, tmp_path)
+    rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=manifests)
+    kubeconfig = kubeconfig_of_service_account(rehearsal, tmp_path / "provisioner", name=SERVICE_ACCOUNT)
+    with ComputeSimulator(_COMPUTE) as compute:
+        cluster = Cluster(alone, compute, kubeconfig)
+        yield cluster
+        cluster.stop()
+    rehearsal.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=manifests)
+    rehearsal.kubectl("delete", "serviceaccount", _PLUGIN_ACCOUNT, "--namespace=kube-system")
+    for path in (_PLUGIN, *(f"{_DEFINITIONS}/{kind.plural}.tpu.google.com" for kind in Kind)):
+        rehearsal.api.delete(path)
+
+
+def _with_component(kubectl: Callable[..., str], directory: Path) -> str:
+    """Return what the manifests with the component say of rights, and of the objects that these are on."""
+    overlay = directory / "overlay"
+    overlay.mkdir()
+    # kustomize takes no absolute paths.
+    for name in ("base", "components"):
+        (directory / name).symlink_to(DEPLOY / name)
+    kustomization = {"resources": ["../base"], "components": ["../components/provider-gce"]}
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization), encoding="utf-8")
+    rendered = yaml.safe_load_all(kubectl("kustomize", "--load-restrictor=LoadRestrictionsNone", str(overlay)))
+    return yaml.safe_dump_all([document for document in rendered if document["kind"] in _KINDS])
+
+
+@pytest.mark.timeout(300)
+def test_jobsets_get_slices_and_give_them_back(cluster: Cluster) -> None:
+    """Two slices start together, and one whose first choice is out of stock gets the second; nothing of them is left.
+
+    A group that somebody made by hand stays as it is.
+    """
+    ground, api = cluster.ground, cluster.ground.api
+    by_hand = object_path("tpunodegroups", "by-hand", namespace=constants.DEFAULT_NAMESPACE, root=API_ROOT)
+    body = {
+        "apiVersion": "tpu.google.com/v1alpha1",
+        "kind": "TPUNodeGroup",
+        "metadata": {"name": "by-hand"},
+        "spec": {**SPEC, "topology": "2x2"},
+    }
+    api.post(groups_path(constants.DEFAULT_NAMESPACE), body)
+    cluster.start()
+
+    ground.apply("train", replicas=2, run_for="1s", annotations={constants.ALL_OR_NOTHING: "true"}, **_SLICE)
+    cluster.wait(lambda: len(cluster.groups("train")) == 2, "each slice gets a TPUNodeGroup")
+    cluster.await_completed("train")
+    machines = cluster.machines("train")
+    assert (len(machines), len({labels(each)[constants.NODE_POOL] for each in machines})) == (8, 2)
+    assert {each.metadata[registration.TAINTS] for each in machines} == {f"{constants.HELD}=true:NoSchedule"}
+
+    cluster.compute.inject(Fault(kind=FaultKind.STOCKOUT, model=SPOT))
+    ground.apply("fallback", run_for="1s", annotations={constants.CAPACITY: "spot, on-demand"}, **_SLICE)
+    cluster.await_completed("fallback")
+    assert {labels(each)[constants.PROVISIONING] for each in cluster.machines("fallback")} == {"standard"}
+    words = " ".join(told(ground, constants.CREATION_FAILED, "fallback"))
+    assert "ZONE_RESOURCE_POOL_EXHAUSTED" in words
+
+    conditions = api.get(by_hand)["status"]["conditions"]
+    assert [each["status"] for each in conditions if each["type"] == "Ready"] == ["True"]
+    api.delete(by_hand)
+    ground.wait(lambda: cluster.left() == [], "nothing is left", PATIENCE_SECONDS)
