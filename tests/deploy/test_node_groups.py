@@ -90,7 +90,7 @@ def test_as_secure_as_the_provisioner(written: list[dict[str, Any]]) -> None:
 
 
 def test_the_memory_limit_fits(written: list[dict[str, Any]]) -> None:
-    """What 200 groups of 16 machines take (130 MiB) is requested, and there is as much again before the limit."""
+    """What 200 groups of 16 machines may take (130 MiB) is about what is requested; the limit is twice as much."""
     resources = container_of(written, _NAME)["resources"]
     requested, limit = (
         int(_MEBIBYTES.fullmatch(resources[each]["memory"])[1])  # type: ignore[index]
