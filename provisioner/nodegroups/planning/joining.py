@@ -4,7 +4,8 @@ Only machines that exist are called, only while they have not joined, and only f
 group are read together, in one call; each is changed by a call of its own, before it joins and, when nothing more
 urgent is to be called, once after that. The Secret
 of a token is deleted after the token has left the metadata and the node has got its labels: so it stands for a machine
-that still has to be cleaned, and for a node that could not be found by its labels, over any restart.
+that still has to be cleaned, and for a node that could not be found by its labels, over any restart. Where it expired
+while no controller ran, and is gone, each process reads the machines once.
 """
 
 from __future__ import annotations
@@ -111,6 +112,11 @@ def join_machines(
             step += Step(writes=(Proposed(write=DeleteToken(name=token.name, uid=token.uid), seen=token.uid),))
         elif need is not None:
             needs.append(need)
+    remembered = {(token.machine, token.machine_id) for token in found}
+    for member in members if bootstrapped else ():
+        if member.node is not None and (member.machine.name, member.machine.id) not in remembered:
+            need = _clean_unremembered(joining, member)
+            needs += (need,) if need is not None else ()
     for member in members:
         if member.node is None and member.machine.status in STARTING_OR_RUNNING:
             current = plan.current.get(member.machine.name)
@@ -197,6 +203,19 @@ def _clean(joining: _Joining, member: Member) -> _Need | None:
     if items is None:
         return None
     return _Need(member=member, step=_set(joining, member, known, instance, items, patient=True))
+
+
+def _clean_unremembered(joining: _Joining, member: Member) -> _Need | None:
+    """Say what it needs to clean a machine that has joined, and of whose token there is no Secret; None: nothing.
+
+    Kubernetes deletes the Secrets of tokens that have expired, also while no controller runs. Each process looks once.
+    """
+    known = _known(member, joining.round)
+    if known is not None and known.asked_at is not None and known.sent is None:
+        has_token = known.instance is not None and metadata.TOKEN in known.instance.metadata.items
+        if not has_token:
+            return None
+    return _clean(joining, member)
 
 
 def _known(member: Member, round_: Round) -> MachineMemory | None:

@@ -157,6 +157,24 @@ def test_8_each_machine_has_a_token_of_its_own_and_none_is_left() -> None:
     world.check_tokens_gone()
 
 
+def test_8_a_token_whose_secret_kubernetes_deleted_while_no_controller_ran_leaves_the_metadata() -> None:
+    """The cleaner of expired tokens leaves nothing that would say so; each process looks once."""
+    world = World()
+    world.kube.create_group(make_group("train"))
+    world.wait_until(lambda: len(world.kube.all("Node")) == 4, step_seconds=0.01)
+    world.process.kill()
+    world.wait(3600.0)
+    assert not world.kube.all("Secret")
+    left = sum(metadata.TOKEN in vm.metadata for vm in world.machines("train"))
+    assert left
+    world.restart()
+    world.wait_until(lambda: world.is_ready("train"))
+    world.wait(60.0)
+    world.check_tokens_gone()
+    world.wait(7200.0)
+    assert (world.process.calls["SetMetadata"], world.process.calls["ReadMachines"]) == (left, 1)
+
+
 def test_9_groups_whose_names_run_together_have_nodes_of_their_own() -> None:
     """The nodes of namespace a, group b-c are not those of namespace a-b, group c."""
     world = _ready_world("c")
