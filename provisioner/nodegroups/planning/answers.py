@@ -82,14 +82,14 @@ def _written(memory: Memory, answer: WriteAnswer) -> Memory:
 
 
 def _paused(memory: Memory, answer: CallAnswer) -> Memory:
-    """Pause all calls where Compute Engine wants a pause: it counts the calls of a whole project."""
+    """Pause all calls of a project where Compute Engine wants a pause: it counts those of the whole project."""
     if answer.failure is None or not answer.retry_after_seconds:
         return memory
     seconds = min(max(answer.retry_after_seconds, 0.0), backoff.LONGEST_WISH_SECONDS)
     until = answer.at + timedelta(seconds=seconds)
-    if memory.paused_until is not None and memory.paused_until > until:
-        return memory
-    return replace(memory, paused_until=until)
+    project = answer.call.target.scope.project
+    going_on = {each: end for each, end in memory.paused.items() if end > answer.at}
+    return replace(memory, paused={**going_on, project: max(until, going_on.get(project, until))})
 
 
 def _of_resource(known: ResourceMemory, call: Call, answer: CallAnswer) -> ResourceMemory:

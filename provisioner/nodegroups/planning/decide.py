@@ -14,7 +14,7 @@ from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.planning import answers, apart, pacing, pending, plugin
 from provisioner.nodegroups.planning.memory import MachineMemory, Memory, OpenWrite, ResourceMemory
 from provisioner.nodegroups.planning.plan import Plan
-from provisioner.nodegroups.planning.round import Proposed, begin_round, merged
+from provisioner.nodegroups.planning.round import Proposed, all_children, begin_round, merged
 from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.snapshot import Snapshot
 from provisioner.nodegroups.planning.units import Derived, units_of
@@ -50,7 +50,7 @@ def decide(
         crashes={key: each.crash for key, each in attempts.items() if each.crash is not None},
         writes={**memory.writes, **{each.write.key: _opened(each, memory, now) for each in proposed}},
     )
-    paced = pacing.pace(step.calls, memory, settings, now)
+    paced = pacing.pace(step.calls, memory, settings, now, _namespaces(snapshot) if step.calls else {})
     moments = (*step.moments, *later, *((paced.wake_at,) if paced.wake_at is not None else ()))
     return Plan(
         memory=paced.memory,
@@ -61,6 +61,12 @@ def decide(
         wake_at=min((moment for moment in moments if moment > now), default=None),
         derived=Derived(units=concluded),
     )
+
+
+def _namespaces(snapshot: Snapshot) -> dict[str, str]:
+    """Return the namespaces of all objects, by UID."""
+    children = (child.meta for _, child in all_children(snapshot))
+    return {meta.uid: meta.namespace for meta in (*children, *(group.meta for group in snapshot.groups))}
 
 
 def _choose(

@@ -170,5 +170,5 @@ class Memory:
     lost_since: Mapping[str, datetime] = field(default_factory=dict)
     #: By the key of the unit (`units.Unit.key`).
     crashes: Mapping[str, Crash] = field(default_factory=dict)
-    #: Compute Engine asked for a pause of all calls until then.
-    paused_until: datetime | None = None
+    #: By project: Compute Engine asked for a pause of all calls until then.
+    paused: Mapping[str, datetime] = field(default_factory=dict)

@@ -1,16 +1,19 @@
 """How many calls are made at once: Compute Engine counts the calls of a project by sort, region and minute.
 
 What is due is made at once as long as that stays within the pace; the rest waits for its turn: changes first, of these
-whole resources before single machines, and of each sort whatever has been due for longest. What nobody waits for comes
-last, and leaves half of what may be made at once to what may become urgent.
+whole resources before single machines, and of each sort whatever has been due for longest, by turns of the namespaces,
+and of the groups whose machines are changed: many objects of one delay nobody else's. What nobody waits for comes last,
+and leaves half of what may be made at once to what may become urgent.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
+from types import MappingProxyType
 
 from provisioner.nodegroups.planning.calls import Call, Delete, Insert, ListMachines, Poll, ReadMachines, SetMetadata
 from provisioner.nodegroups.planning.memory import MachineMemory, Memory, OpenCall, Pace
@@ -41,11 +44,26 @@ class Paced:
     wake_at: datetime | None = None
 
 
-def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, now: datetime) -> Paced:
-    """Choose what is called now, and remember it as being under way."""
-    queue = sorted({each.call.key: each for each in wanted}.values(), key=_turn)
-    if memory.paused_until is not None and memory.paused_until > now:
-        return Paced(memory=memory, calls=(), wake_at=memory.paused_until if queue else None)
+def pace(
+    wanted: Iterable[Wanted],
+    memory: Memory,
+    settings: PlanningSettings,
+    now: datetime,
+    namespaces: Mapping[str, str] = MappingProxyType({}),
+) -> Paced:
+    """Choose what is called now, and remember it as being under way.
+
+    `namespaces` are those of objects, by UID (`Target.uid`).
+    """
+    paused = {project: until for project, until in memory.paused.items() if until > now}
+    free, ends = [], []
+    for each in {each.call.key: each for each in wanted}.values():
+        until = paused.get(each.call.target.scope.project)
+        if until is None:
+            free.append(each)
+        else:
+            ends.append(until)
+    queue = _in_turn(free, memory, namespaces)
     most = max(1.0, settings.calls_per_second * settings.burst_seconds)
     spare = {bucket: _spare(before, most, settings, now) for bucket, before in memory.pace.items()}
     room = settings.most_calls - len(memory.calls)
@@ -69,13 +87,32 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
             pace={bucket: Pace(spare=left, at=now) for bucket, left in spare.items() if left < most},
         ),
         calls=tuple(chosen),
-        wake_at=now + timedelta(seconds=1.0 / settings.calls_per_second) if waiting else None,
+        wake_at=now + timedelta(seconds=1.0 / settings.calls_per_second) if waiting else min(ends, default=None),
     )
 
 
-def _turn(wanted: Wanted) -> tuple[object, ...]:
+def _in_turn(wanted: Iterable[Wanted], memory: Memory, namespaces: Mapping[str, str]) -> list[Wanted]:
+    """Order what is due: of the same urgency first that of whom the fewest calls are under way or come before."""
+    turns = Counter(_party(each.call, namespaces) for each in memory.calls.values())
+    queue = []
+    for each in sorted(wanted, key=lambda each: (_urgency(each), each.due_at, each.call.key)):
+        party = _party(each.call, namespaces)
+        queue.append((_urgency(each), turns[party], each.due_at, each.call.key, each))
+        turns[party] += 1
+    return [each for *_, each in sorted(queue, key=lambda entry: entry[:-1])]
+
+
+def _urgency(wanted: Wanted) -> tuple[int, bool, bool]:
     call = wanted.call
-    return (_URGENCY[sort_of(call)], wanted.patient, isinstance(call, SetMetadata), wanted.due_at, call.key)
+    return (_URGENCY[sort_of(call)], wanted.patient, isinstance(call, SetMetadata))
+
+
+def _party(call: Call, namespaces: Mapping[str, str]) -> tuple[str, str]:
+    """Say on whose behalf a call is made, for its sort."""
+    uid = call.target.uid
+    if isinstance(call, SetMetadata):
+        return ("machines", uid)
+    return (sort_of(call).value, namespaces.get(uid, ""))
 
 
 def sort_of(call: Call) -> Sort:

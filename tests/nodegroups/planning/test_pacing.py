@@ -6,10 +6,20 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from provisioner.model.capacity import OperationName
+from provisioner.model.capacity import Failure, FailureKind, OperationName
 from provisioner.nodegroups.api.types import Kind, OperationType
 from provisioner.nodegroups.compute.records import ManagedInstance, Manager, Scope
-from provisioner.nodegroups.planning.calls import Call, Insert, Poll, Read, ReadMachines, SetMetadata, Target
+from provisioner.nodegroups.planning.answers import fold
+from provisioner.nodegroups.planning.calls import (
+    Call,
+    CallAnswer,
+    Insert,
+    Poll,
+    Read,
+    ReadMachines,
+    SetMetadata,
+    Target,
+)
 from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.planning.pacing import pace
 from provisioner.nodegroups.planning.round import Wanted
@@ -120,3 +130,44 @@ def test_what_waits_has_its_turn_at_the_pace() -> None:
     assert names(plan.calls) == ["g10", "g11", "g12", "g13"]
     plan = pace((), plan.memory, SETTINGS, NOW + timedelta(hours=1))
     assert plan.memory.pace == {}
+
+
+def test_many_objects_of_one_namespace_delay_nobody_elses() -> None:
+    """The namespaces take turns, over rounds too, and so do groups whose machines are changed."""
+    many = wanted(*(insert(f"many{number:02d}") for number in range(50)))
+    few = wanted(insert("few0"), insert("few1"), due_at=NOW)
+    namespaces = {each.call.target.uid: each.call.target.uid[:3] for each in (*many, *few)}
+    first = pace([*many, *few], Memory(), SETTINGS, NOW, namespaces)
+    assert names(first.calls)[:5] == ["many00", "few0", "many01", "few1", "many02"]
+    late = wanted(insert("few2"), due_at=NOW + timedelta(seconds=1))
+    namespaces["few2"] = "few"
+    second = pace([*many[10:], *late], first.memory, SETTINGS, NOW + timedelta(seconds=1), namespaces)
+    assert names(second.calls) == ["few2", "many10"]
+
+
+def test_the_machines_of_a_large_group_leave_a_small_one_its_turn() -> None:
+    """Also where the large one's calls are under way already."""
+    large = [Wanted(call=set_metadata(f"a{number}"), due_at=LONG_AGO) for number in range(30)]
+    first = pace(large, Memory(), SETTINGS, NOW)
+    assert len(first.calls) == 10
+    small = replace(set_metadata("z"), target=target("small"))
+    left = [each for each in large if each.call not in first.calls]
+    second = pace([*left, *wanted(small, due_at=NOW)], first.memory, SETTINGS, NOW + timedelta(seconds=0.5))
+    assert names(second.calls) == ["z"]
+
+
+def test_a_pause_that_google_wants_holds_its_project_alone() -> None:
+    """For as long as it says, and no longer than ten minutes."""
+    call = insert("a", Scope(project="p", zone="us-central1-a"))
+    other = insert("b", Scope(project="q", zone="us-central1-a"))
+    failure = Failure(kind=FailureKind.UNAVAILABLE, message="later")
+    memory = Memory()
+    for seconds in (60.0, 5.0):
+        answer = CallAnswer(call=call, asked_at=NOW, at=NOW, failure=failure, retry_after_seconds=seconds)
+        memory = fold(memory, answer)
+    plan = pace(wanted(call, other), memory, SETTINGS, NOW)
+    assert (names(plan.calls), plan.wake_at) == (["b"], NOW + timedelta(seconds=60))
+    later = NOW + timedelta(seconds=61)
+    assert names(pace(wanted(call, other), memory, SETTINGS, later).calls) == ["a", "b"]
+    endless = fold(memory, replace(answer, at=later, retry_after_seconds=1e9))
+    assert endless.paused == {"p": later + timedelta(seconds=600)}
