@@ -102,7 +102,9 @@ def differs(found: Child, wanted: Child) -> bool:
 def belongs_to(child: Child, group: TpuNodeGroup) -> bool:
     """Whether an object that has the name of a group's child is its child."""
     owner = child.meta.owner
-    return owner is not None and owner.uid == group.meta.uid and child.meta.namespace == group.meta.namespace
+    if owner is None or child.meta.namespace != group.meta.namespace:
+        return False
+    return (owner.kind, owner.name, owner.uid) == (Kind.TPU_NODE_GROUP, group.meta.name, group.meta.uid)
 
 
 def _effective(config: InstanceConfig) -> InstanceConfig:

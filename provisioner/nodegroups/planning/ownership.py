@@ -7,7 +7,6 @@ from dataclasses import replace
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Child, Kind
 from provisioner.nodegroups.planning.calls import Resource
-from provisioner.nodegroups.planning.desired import belongs_to
 from provisioner.nodegroups.planning.refusal import Refusal, invalid
 from provisioner.nodegroups.planning.round import Round
 
@@ -32,10 +31,10 @@ def is_ours(child: Child, kind: Kind, resource: Resource, round_: Round) -> bool
 def squats(kind: Kind, child: Child, round_: Round) -> Refusal | None:
     """Refuse what has the name of the child of a group that it does not belong to: the group's could not be made."""
     name = child.meta.name
+    if round_.parent_of(child.meta, kind) is not None:
+        return None
     for group in round_.groups.values():
         # Hashes are for names that may match.
         if name.startswith(f"{group.meta.name}-") and name == names.child_name(group.meta, kind):
-            if belongs_to(child, group):
-                return None
             return invalid(f"the name {name} is that of the {kind} of TPUNodeGroup {group.meta}")
     return None
