@@ -80,6 +80,16 @@ def test_closing_kills_what_runs_and_runs_nothing_more(tmp_path: Path) -> None:
         _run(runner, tmp_path, "true")
 
 
+def test_closing_kills_nothing_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may be another's by then."""
+    runner = Runner()
+    _run(runner, tmp_path, "true")
+    killed: list[int] = []
+    monkeypatch.setattr("os.killpg", lambda group, _signal: killed.append(group))
+    runner.close()
+    assert killed == []
+
+
 def test_a_program_that_is_not_there_does_not_run(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="cannot run nothing-of-that-name: No such file or directory"):
         Runner().run(["nothing-of-that-name"], {}, tmp_path, Bounds(seconds=1))
