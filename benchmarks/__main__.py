@@ -42,6 +42,11 @@ def webhook() -> None:
     admitting.measure(_say)
 
 
+def ipus() -> None:
+    """Pods with IPUs that the webhook server admits, for clients that do nothing else."""
+    admitting.measure_ipus(_say)
+
+
 def admission() -> None:
     """Pods that are created on the real API server, which asks the webhook server."""
     admitting.measure_in_use(_say)
@@ -233,6 +238,7 @@ _ALL: dict[str, Callable[[], None]] = {
     "gate": gate,
     "http": http,
     "webhook": webhook,
+    "ipus": ipus,
     "admission": admission,
     "burst": burst,
     "crowd": crowd,

@@ -28,6 +28,7 @@ from benchmarks.webhook_server import (
     Server,
     Values,
     pod,
+    pod_with_ipus,
     review,
     samples_of,
     webhook_server,
@@ -48,17 +49,24 @@ _ANSWER_SECONDS = 30.0
 
 def measure(say: Say) -> None:
     """Answer 1,000 reviews of 16 clients that do nothing else."""
-    asyncio.run(_measure(say))
+    requests = [_request(review(number)) for number in range(SETS * REPLICAS * 2)]
+    asyncio.run(_measure(say, "webhook", requests, "environment"))
 
 
-async def _measure(say: Say) -> None:
+def measure_ipus(say: Say) -> None:
+    """Do so with pods that ask for IPUs."""
+    requests = [_request(review(number, pod_with_ipus), "/mutate/partitions") for number in range(SETS * REPLICAS * 2)]
+    variables = {"IPU_INJECTION": "compatible", "IPU_INIT_IMAGE": "registry.example/tpu-provisioner:1"}
+    asyncio.run(_measure(say, "pods with IPUs", requests, "partitions", **variables))
+
+
+async def _measure(say: Say, title: str, requests: list[bytes], hook: str, **variables: str) -> None:
     loop = asyncio.get_running_loop()
     api = await loop.create_server(_Api, "127.0.0.1", 0)
     with tempfile.TemporaryDirectory() as name:
         kubeconfig = Path(name) / "kubeconfig"
         _write_kubeconfig(kubeconfig, api.sockets[0].getsockname()[1])
-        with webhook_server(Path(name), kubeconfig) as server:
-            requests = [_request(review(number)) for number in range(SETS * REPLICAS * 2)]
+        with webhook_server(Path(name), kubeconfig, hook=hook, **variables) as server:
             # An API server keeps its connections, too.
             clients = await _connect(server)
             await _ask(clients, requests, _WARM_UP)
@@ -68,7 +76,7 @@ async def _measure(say: Say) -> None:
             for each in clients:
                 each.transport.abort()
     api.close()
-    _say(say, f"webhook: {PODS} reviews of {AT_ONCE} clients at once", found)
+    _say(say, f"{title}: {PODS} reviews of {AT_ONCE} clients at once", found)
     say("  median of the clients, from request to answer", f"{1000 * statistics.median(seconds):.1f} ms")
     say("  99 % of the clients within", f"{1000 * seconds[int(0.99 * PODS)]:.1f} ms", "10 ms")
 
@@ -101,10 +109,10 @@ async def _ask(clients: list[_Client], requests: list[bytes], count: int) -> lis
     return seconds
 
 
-def _request(body: bytes) -> bytes:
+def _request(body: bytes, path: str = "/mutate") -> bytes:
     """Return what an API server sends."""
     lines = [
-        "POST /mutate?timeout=10s HTTP/1.1",
+        f"POST {path}?timeout=10s HTTP/1.1",
         f"Host: {HOST}:443",
         "User-Agent: kube-apiserver-admission",
         f"Content-Length: {len(body)}",

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -64,12 +64,14 @@ class Server:
     metrics_url: str
     #: Whom to trust.
     authority_pem: str
+    #: The webhook that is measured.
+    hook: str
 
     def values(self) -> Values:
         """Read its metrics."""
         samples = read_metrics(self.metrics_url)
         prefix = "tpu_provisioner_webhook_review_duration_seconds"
-        mine = [each for each in samples if each.labels.get("hook") == "environment"]
+        mine = [each for each in samples if each.labels.get("hook") == self.hook]
         return Values(
             within={float(each.labels["le"]): each.value for each in mine if each.name == f"{prefix}_bucket"},
             reviews=sum(each.value for each in mine if each.name == f"{prefix}_count"),
@@ -91,8 +93,8 @@ def samples_of(text: str) -> list[Any]:
 
 
 @contextmanager
-def webhook_server(folder: Path, kubeconfig: Path) -> Iterator[Server]:
-    """Run the server."""
+def webhook_server(folder: Path, kubeconfig: Path, *, hook: str = "environment", **variables: str) -> Iterator[Server]:
+    """Run the server, with settings as variables."""
     keys = make_keys([HOST], now=datetime.now(UTC), valid=timedelta(days=1))
     (folder / "tls.crt").write_text(keys.certificate_pem)
     (folder / "tls.key").write_text(keys.key_pem)
@@ -104,11 +106,12 @@ def webhook_server(folder: Path, kubeconfig: Path) -> Iterator[Server]:
             *(f"--bind-address=127.0.0.1:{port}", f"--metrics-bind-address=127.0.0.1:{metrics}"),
             "--health-probe-bind-address=0",
         ],
-        env={**os.environ, "LOG_LEVEL": "warning"},
+        env={**os.environ, "LOG_LEVEL": "warning", **variables},
     )
     try:
         _await(port)
-        yield Server(port=port, metrics_url=f"http://127.0.0.1:{metrics}/metrics", authority_pem=keys.authority_pem)
+        url = f"http://127.0.0.1:{metrics}/metrics"
+        yield Server(port=port, metrics_url=url, authority_pem=keys.authority_pem, hook=hook)
     finally:
         process.kill()
         process.wait()
@@ -141,14 +144,22 @@ def pod(number: int, owner_uids: dict[str, str] | None = None) -> dict[str, Any]
     }
 
 
-def review(number: int) -> bytes:
+def pod_with_ipus(number: int) -> dict[str, Any]:
+    """Return a pod that asks for IPUs."""
+    made = pod(number)
+    made["metadata"]["annotations"] = {"graphcore.ai/ipus": "4"}
+    made["spec"] = {"containers": [{"name": each, "image": "i"} for each in ("main", "sidecar")]}
+    return made
+
+
+def review(number: int, make: Callable[[int], dict[str, Any]] = pod) -> bytes:
     """Return the review of such a pod."""
     request = {
         "uid": str(number),
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
         "operation": "CREATE",
         "namespace": NAMESPACE,
-        "object": pod(number),
+        "object": make(number),
     }
     return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
 
