@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,6 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, forwa
                 tried(rehearsal, pod(annotations))
 
         rehearsal.api.post(_PODS, {**pod(), "metadata": {"name": "train", "annotations": {names.IPUS: "4"}}})
-        # Looked at again where another webhook has changed something: not here.
         before = reviews(webhook)
         changed({"note": "x"}, {"team": "a"})
         assert reviews(webhook) == before
@@ -207,9 +207,13 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, forwa
         with pytest.raises(kube.Forbidden, match="by the controller alone"):
             changed({names.PARTITION_ID: "tpup-1"})
 
+        with pytest.raises(kube.Forbidden, match="taken off by the controller"):
+            rehearsal.api.patch(path, {"spec": {"schedulingGates": []}})
+
         # The controller needs no webhook server to tell a pod its partition.
         before = reviews(webhook)
-        body = json.dumps({"metadata": {"annotations": {names.PARTITION_ID: "tpup-1"}}})
+        told = {"annotations": {names.PARTITION_ID: "tpup-1"}}
+        body = json.dumps({"metadata": told, "spec": {"schedulingGates": [], "nodeSelector": {"no": "such"}}})
         rehearsal.kubectl(
             *("patch", "pod", "train", f"--namespace={_NAMESPACE}", "--type=merge", f"--patch={body}"),
             *(f"--as={_CONTROLLER}", "--as-group=system:masters"),
@@ -258,7 +262,8 @@ def test_tokens_prove_pods_to_the_rest_api(rehearsal: Rehearsal) -> None:
     )
     sources = Sources(
         cluster_uid=lambda: "cluster",
-        pod=lambda _namespace, name: parse_pod(mine if name == "mine" else other),
+        # The gate keeps them from the scheduler here; the controller has let them go.
+        pod=lambda _namespace, name: replace(parse_pod(mine if name == "mine" else other), gated=False),
         ledger=lambda: Ledger(entries=(entry,)),
         vipu=lambda _address: vipu,
         problems=tuple,

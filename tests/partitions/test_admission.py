@@ -416,6 +416,19 @@ def test_a_change_is_admitted_of(before: Json, after: Json, user: str) -> None:
     assert update(before, after, user) == Answer()
 
 
+GATED = raw_pod({names.IPUS: "4", names.STATUS: names.INJECTED}, labels={}, schedulingGates=[{"name": "x"}, GATE])
+OPENED = {**GATED, "spec": {**GATED["spec"], "schedulingGates": [{"name": "x"}]}}
+HELD = {**GATED, "spec": {**GATED["spec"], "schedulingGates": [GATE]}}
+
+
+def test_nobody_but_the_controller_takes_the_gate_off() -> None:
+    assert "is taken off by the controller" in update(GATED, OPENED).denied
+    assert update(GATED, OPENED, CONTROLLER) == Answer()
+    # Other gates are for others.
+    assert update(GATED, HELD) == Answer()
+    assert update(OPENED, OPENED) == Answer()
+
+
 # --- whatever people write --------------------------------------------------------------------------------------------
 
 _KEYS = st.sampled_from(

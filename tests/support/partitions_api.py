@@ -188,7 +188,7 @@ class Ground:
         """Put a pod into the watch, and into the cluster."""
         made: dict[str, Any] = {
             "uid": f"uid-{namespace}-{name}", "resource_version": "1", "created_at": NOW, "size": 4, "injected": True,
-            "gated": True, **parts,
+            "gated": False, **parts,
         }  # fmt: skip
         pod = Pod(namespace=namespace, name=name, **made)
         self.pods[namespace, name] = pod

@@ -75,6 +75,11 @@ def _changed(request: Request, settings: Settings) -> Answer:
             denied=f"{title}: {' and '.join(of_controller)} can be changed by the controller alone; to give the "
             "partition back early, send DELETE to the REST API, or delete the pod."
         )
+    if _gated(request.old_object) and not _gated(request.object) and request.user != settings.controller:
+        return Answer(
+            denied=f"{title}: the scheduling gate {names.SCHEDULING_GATE} is taken off by the controller when the "
+            "pod's partition is there; without it the pod would run, and have no IPUs."
+        )
     differing = [
         *_differing(before, after, "annotations", (*names.SIZE_ANNOTATIONS, names.STATUS)),
         *_differing(before, after, "labels", (names.POD_LABEL,)),
@@ -95,6 +100,11 @@ def _changed(request: Request, settings: Settings) -> Answer:
         denied=f"{title}: {named} is read only when a pod is created; delete the pod, and create it with the "
         "annotation."
     )
+
+
+def _gated(pod: Mapping[str, Any]) -> bool:
+    gates = fields.mappings(fields.mapping(pod.get("spec")).get("schedulingGates"))
+    return any(each.get("name") == names.SCHEDULING_GATE for each in gates)
 
 
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any], part: str, keys: Iterable[str]) -> list[str]:

@@ -161,6 +161,10 @@ class PartitionsApi:
         if asked.reconfigurable not in (None, entry.reconfigurable):
             is_so = "reconfigurable" if entry.reconfigurable else "not reconfigurable"
             raise Refused(409, f"the pod's partition is {is_so}")
+        if pod.gated:
+            # Until it was told of its partition, that may still be removed and made anew.
+            body = wire.described(found_id, pod, entry, "creating", "the partition is being made")
+            return wire.answer(202, body, retry_after_seconds=_MAKING_SECONDS)
         return await self._handed_over(found_id, pod, entry)
 
     async def _handed_over(self, found_id: str, pod: Pod, entry: Entry) -> Content:
