@@ -22,6 +22,7 @@ LOST_SECONDS = 60.0
 
 _LOST = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="The call was lost inside the provisioner.")
 _NOT_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was made, and its server does not list it.")
+_STILL_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was removed, and its server lists it still.")
 _WAS_BROKEN = Failure(kind=FailureKind.UNAVAILABLE, message="The partition was broken, and is removed.")
 #: What a create ends in for which this is not the place, or not now: the pod may go elsewhere meanwhile.
 _REFUSALS = frozenset(
@@ -81,7 +82,7 @@ def _created(memory: Memory, call: CreatePartition, answer: CallAnswer) -> Memor
     known = memory.partitions.get(request.id)
     if known is None:
         return memory
-    # Success, too, is tried again after a wait that grows, should the server not list what it says that it made.
+    # Success, too, is followed by a wait that grows, should the server not list what it says that it made.
     wait = backoff.failed(known.backoff, failure or _NOT_LISTED, call.key, answer.at)
     known = replace(known, backoff=wait)
     if failure is None or failure.kind in _UNSURE:
@@ -106,7 +107,8 @@ def _removed(memory: Memory, call: RemovePartition, answer: CallAnswer) -> Memor
     if gone:
         if call.gated:
             known = replace(known, refused=True, backoff=backoff.failed(None, _WAS_BROKEN, call.key, answer.at))
-        return _with_partition(memory, call.id, replace(known, kept="", removing=None, changed_at=answer.at))
+        wait = backoff.failed(known.removing, _STILL_LISTED, call.key, answer.at)
+        return _with_partition(memory, call.id, replace(known, kept="", removing=wait, changed_at=answer.at))
     wait = backoff.failed(known.removing, failure or _LOST, call.key, answer.at)
     known = replace(known, kept="", removing=wait)
     if failure is not None and failure.kind in _UNSURE:
@@ -118,7 +120,8 @@ def _of_stray(known: StrayMemory, call: RemovePartition, answer: CallAnswer) -> 
     if answer.kept:
         return replace(known, backoff=backoff.kept(known.backoff, answer.kept, call.key, answer.at))
     if answer.failure is None or answer.failure.kind is FailureKind.NOT_FOUND:
-        return replace(known, changed_at=answer.at)
+        wait = backoff.failed(known.backoff, _STILL_LISTED, call.key, answer.at)
+        return replace(known, backoff=wait, changed_at=answer.at)
     known = replace(known, backoff=backoff.failed(known.backoff, answer.failure, call.key, answer.at))
     return replace(known, changed_at=answer.at) if answer.failure.kind in _UNSURE else known
 

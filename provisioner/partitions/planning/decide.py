@@ -94,7 +94,8 @@ def _steps(picture: Picture, round_: Round, guard: Guard) -> Iterable[Step]:
 
 
 def _step_of(standing: Standing, round_: Round) -> Step:
-    return merged((making.step_of(standing, round_), releasing.step_of(standing, round_)))
+    made, released = making.step_of(standing, round_), releasing.step_of(standing, round_)
+    return merged((made, released)) if released is not NOTHING else made
 
 
 def _notices(picture: Picture, round_: Round) -> Iterable[Notice]:

@@ -63,6 +63,9 @@ def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
     for standing in standings.values():
         if standing.phase not in OVER:
             used[standing.entry.namespace] += standing.entry.size
+    for entry in restored.values():
+        if entry.id not in standings:
+            used[entry.namespace] += entry.size
     schedule = placing.schedule(queue, supply, crowded, used, round_.settings, guard)
     picture = Picture(
         standings=standings,

@@ -122,30 +122,31 @@ class _Places:
         mine = [ground for site in candidate.sites if (ground := self.grounds[site]).open]
         if not mine:
             return
-        seconds = _holds_seconds(pod, self.settings)
+        shortest, longest = _holds_seconds(pod, self.settings)
         start, _, _, ground = min(
-            ((each.earliest(pod.size, seconds), each.rest(pod.size), each.site, each) for each in mine),
+            ((each.earliest(pod.size, longest), each.rest(pod.size), each.site, each) for each in mine),
             key=lambda choice: choice[:3],
         )
         if start == 0.0:
-            ground.take(pod.size, start, seconds)
+            ground.take(pod.size, start, shortest)
             self.placed.append((pod, ground.site))
             return
         self.blocked += 1
         # When free IPUs come to lie in one place, nobody can promise.
         if start < inf and not any(each.is_crowded_for(pod.size) for each in mine):
-            ground.take(pod.size, start, seconds)
+            ground.take(pod.size, start, shortest)
             self.promised[pod.uid] = start
         else:
             for each in mine:
                 each.open = False
 
 
-def _holds_seconds(pod: Pod, settings: PlanningSettings) -> float:
-    """Return for how long a pod holds its partition at most."""
+def _holds_seconds(pod: Pod, settings: PlanningSettings) -> tuple[float, float]:
+    """Return for how long a pod holds its partition by its deadline: what those after it may hope for, and at most."""
     if pod.active_deadline_seconds is None:
-        return inf
-    return pod.active_deadline_seconds + pod.grace_seconds + settings.backfill_allowance_seconds
+        return inf, inf
+    shortest = pod.active_deadline_seconds
+    return shortest, shortest + pod.grace_seconds + settings.backfill_allowance_seconds
 
 
 class _Limits:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from provisioner.partitions import names
 from provisioner.partitions.planning.ledger import MOST_CHARACTERS, Entry, characters_of
 from provisioner.partitions.planning.picture import Picture
 from provisioner.partitions.planning.round import Round
-from provisioner.partitions.planning.standing import OVER
+from provisioner.partitions.planning.standing import OVER, Standing
 
 
 def entries_of(picture: Picture, round_: Round) -> tuple[Entry, ...]:
@@ -15,7 +17,7 @@ def entries_of(picture: Picture, round_: Round) -> tuple[Entry, ...]:
     Pods for which the ledger has no room wait.
     """
     kept = {
-        standing.entry.id: picture.restored.get(standing.entry.id, standing.entry)
+        standing.entry.id: picture.restored.get(standing.entry.id) or _as_listed(standing)
         for standing in picture.standings.values()
         if standing.phase not in OVER or standing.entry.id in picture.restored
     }
@@ -39,3 +41,9 @@ def entries_of(picture: Picture, round_: Round) -> tuple[Entry, ...]:
             break
         kept[entry.id] = entry
     return tuple(kept.values())
+
+
+def _as_listed(standing: Standing) -> Entry:
+    """Return an entry with the allocation that its partition is in, should that be another one."""
+    entry, (_, allocation) = standing.entry, standing.site
+    return entry if entry.allocation == allocation else replace(entry, allocation=allocation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from provisioner.model import waits
@@ -51,6 +51,7 @@ class Round:
 
 def begin_round(snapshot: Snapshot, ledger: Ledger, memory: Memory, settings: PlanningSettings, now: datetime) -> Round:
     """Sort what there is."""
+    views = [_dated(view, now) for view in snapshot.servers]
     return Round(
         snapshot=snapshot,
         settings=settings,
@@ -59,10 +60,15 @@ def begin_round(snapshot: Snapshot, ledger: Ledger, memory: Memory, settings: Pl
         ledger=ledger,
         pods={pod.uid: pod for pod in snapshot.pods},
         entries={entry.id: entry for entry in ledger.entries},
-        servers={view.server.address: view for view in snapshot.servers},
+        servers={view.server.address: view for view in views},
         listed={
             view.server.address: {partition.id: partition for partition in view.reading.partitions}
-            for view in snapshot.servers
+            for view in views
             if view.reading is not None
         },
     )
+
+
+def _dated(view: ServerView, now: datetime) -> ServerView:
+    """Leave out a reading that is yet to be asked for: the clock was set, and what it is older than nobody knows."""
+    return replace(view, reading=None) if view.reading is not None and view.reading.asked_at > now else view

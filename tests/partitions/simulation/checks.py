@@ -1,0 +1,291 @@
+"""What must hold at every moment of every run. Independent of the code that it judges, as far as that goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from math import inf
+
+from provisioner.partitions import names
+from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning.calls import (
+    Call,
+    CreatePartition,
+    OpenGate,
+    ReadServer,
+    RemovePartition,
+    SaveLedger,
+)
+from provisioner.partitions.planning.ledger import Entry, Ledger
+from provisioner.partitions.planning.plan import Plan
+from provisioner.partitions.planning.settings import PlanningSettings
+from provisioner.partitions.planning.snapshot import Snapshot
+from provisioner.partitions.vipu.records import Allocation
+from tests.nodegroups.simulation.stage import Stage
+from tests.partitions.simulation.kube import CLUSTER, Kube
+from tests.partitions.simulation.process import own
+from tests.partitions.simulation.servers import VipuServer
+
+#: A reading may be so old when its gate is opened.
+_SEEN_SECONDS = 150.0
+#: The stated bound: so long after its pod, and after the last fault, a partition is gone.
+OUTLIVES_SECONDS = 600.0
+
+
+class Checks:
+    """Watches one run."""
+
+    def __init__(self, stage: Stage, kube: Kube, servers: dict[str, VipuServer], settings: PlanningSettings) -> None:
+        self.stage, self.kube, self.servers, self.settings = stage, kube, servers, settings
+        #: Ids that the ledger has had.
+        self.recorded: set[str] = set()
+        #: When somebody last tampered with the ledger.
+        self.tampered_at = -inf
+        self.longest_outlived = 0.0
+        #: Whom each partition was handed to, by id.
+        self.handed: dict[str, str] = {}
+        kube.on_open, kube.on_start, kube.on_save = self._open, self._start, self._save
+        for server in servers.values():
+            server.on_change = lambda call, server=server: self._change(server, call)
+
+    # --- pods and their partitions
+
+    def _open(self, pod: Pod, gate: OpenGate) -> None:
+        """A gate is opened only for a partition of the pod's own that is active."""
+        if gate.partition_id != names.partition_id(CLUSTER, pod.uid):
+            self.stage.violate(f"pod {pod.name} is told of partition {gate.partition_id}, which is not its own")
+        other = self.kube.pods.get(self.handed.get(gate.partition_id, pod.uid))
+        if other is not None and other.uid != pod.uid and self.kube.needs(other):
+            self.stage.violate(f"pods {pod.name} and {other.name} share partition {gate.partition_id}")
+        self.handed[gate.partition_id] = pod.uid
+        if not pod.gated:
+            self.stage.violate(f"the gate of pod {pod.name} is opened twice")
+        entry = next((each for each in self.kube.read_ledger().entries if each.pod_uid == pod.uid), None)
+        tampered = self.stage.agenda.now - self.tampered_at < _SEEN_SECONDS
+        if entry is None and not tampered:
+            self.stage.violate(f"the gate of pod {pod.name} is opened, and the ledger has no entry of it")
+        self._has_its_partition(pod, gate.server.address, "its gate is opened")
+
+    def _start(self, pod: Pod) -> None:
+        if pod.told_server and self.kube.needs(pod):
+            self._has_its_partition(pod, pod.told_server, "it starts")
+
+    def _has_its_partition(self, pod: Pod, address: str, when: str) -> None:
+        partition_id, server = names.partition_id(CLUSTER, pod.uid), self.servers[address]
+        robbed = self.stage.agenda.now - server.robbed.get(partition_id, -inf) < _SEEN_SECONDS
+        if not server.is_active(partition_id) and not robbed:
+            self.stage.violate(f"pod {pod.name} has no active partition on {address} when {when}")
+
+    def _change(self, server: VipuServer, call: Call) -> None:
+        """Judge a request when it takes effect."""
+        address = server.server.address
+        if isinstance(call, CreatePartition):
+            if call.request.id not in self.recorded:
+                self.stage.violate(f"partition {call.request.id} is made, and the ledger never had it")
+            return
+        if not isinstance(call, RemovePartition):
+            return
+        if not own(call.id):
+            self.stage.violate(f"partition {call.id} is removed, and it is not ours")
+        pod = self.kube.by_partition(call.id)
+        if pod is None or not self.kube.needs(pod) or pod.told_server != address:
+            return
+        if not call.gated:
+            self.stage.violate(f"partition {call.id} is removed under pod {pod.name}")
+        # A late one: it was sent when nobody had been told, and hits what was made since under the same id.
+        server.robbed[call.id] = self.stage.agenda.now
+
+    # --- the ledger
+
+    def _save(self, ledger: Ledger) -> None:
+        """Each entry is of one pod, and each pod has one."""
+        self.recorded |= {entry.id for entry in ledger.entries}
+        for entry in ledger.entries:
+            if entry.id != names.partition_id(CLUSTER, entry.pod_uid):
+                self.stage.violate(f"entry {entry.id} is of pod {entry.pod}, whose id is another one")
+
+    # --- who passes whom
+
+    def judge(self, snapshot: Snapshot, plan: Plan) -> None:
+        """Judge a plan: the oldest pod that waits is promised no later a start for those that pass it."""
+        for fault in plan.faults:
+            self.stage.violate(f"{fault.subject}: {fault.error}")
+        failing = {view.server.address for view in snapshot.servers if view.failure is not None or view.reading is None}
+        for call in plan.calls:
+            if call.server in failing and not isinstance(call, ReadServer):
+                self.stage.violate(f"{call.key} is called on a server that cannot be read")
+        save = next((each for each in plan.writes if isinstance(each, SaveLedger)), None)
+        if save is None:
+            return
+        before = {entry.id: entry for entry in save.before.entries}
+        new = [entry for entry in save.entries if before.get(entry.id) != entry]
+        pods = {pod.uid: pod for pod in snapshot.pods}
+        placed = {entry.pod_uid for entry in save.entries}
+        listed = {each.id for view in snapshot.servers if view.reading is not None for each in view.reading.partitions}
+        passing = [
+            entry for entry in new if entry.pod_uid in pods and pods[entry.pod_uid].gated and entry.id not in listed
+        ]
+        self._fit(passing, save, snapshot)
+        if not passing or self.settings.namespace_limits:
+            return
+        head = self._head(pods.values(), placed, plan, frozenset(save.before.unreadable))
+        if head is None:
+            return
+        now = plan_time(plan, save)
+        for entry in passing:
+            if _order(head) < _order(pods[entry.pod_uid]):
+                self._passes(head, entry, snapshot, save, now)
+
+    def _fit(self, placed: list[Entry], save: SaveLedger, snapshot: Snapshot) -> None:
+        """No allocation is given away twice; on top of what is recorded again nothing goes where that is too much."""
+        taken: Counter[tuple[str, str]] = Counter()
+        for entry in save.entries:
+            taken[entry.server, entry.allocation] += entry.size
+        recorded = {(entry.server, entry.id) for entry in save.entries}
+        for view in snapshot.servers:
+            for each in view.reading.partitions if view.reading is not None else ():
+                if (view.server.address, each.id) not in recorded and not own(each.id):
+                    taken[view.server.address, each.allocation] += each.size
+        totals = {
+            (view.server.address, each.name): each.ipus
+            for view in snapshot.servers
+            if view.reading is not None
+            for each in view.reading.allocations
+        }
+        for site in {(entry.server, entry.allocation) for entry in placed}:
+            total = totals.get(site)
+            if total is not None and taken[site] > total:
+                self.stage.violate(f"{taken[site]} of {total} IPUs are given away on {site[0]} in {site[1]}")
+        limits = self.settings.namespace_limits
+        for namespace in {entry.namespace for entry in placed} if limits else ():
+            limit = limits.get(namespace, limits["*"])
+            used = sum(entry.size for entry in save.entries if entry.namespace == namespace)
+            if used > limit:
+                self.stage.violate(f"namespace {namespace} has {used} IPUs, and may have {limit}")
+
+    def _head(self, pods: Iterable[Pod], placed: set[str], plan: Plan, unreadable: frozenset[str]) -> Pod | None:
+        waiting = [
+            pod
+            for pod in pods
+            if pod.uid not in placed
+            and pod.injected
+            and not (pod.problem or pod.held_by_others or pod.finished or pod.released or pod.deletion_deadline)
+            and not plan.memory.refusals.get(pod.uid)
+            and names.partition_id(CLUSTER, pod.uid) not in unreadable
+        ]
+        return min(waiting, key=_order, default=None)
+
+    def _passes(self, head: Pod, entry: Entry, snapshot: Snapshot, save: SaveLedger, now: float) -> None:
+        views = [
+            view
+            for view in snapshot.servers
+            if view.reading is not None
+            and view.failure is None
+            and (head.servers is None or view.server.address in head.servers)
+            and head.told_server in ("", view.server.address)
+            and self.servers[view.server.address].tells_sizes
+        ]
+        sites = [
+            (view.server.address, each)
+            for view in views
+            if view.reading is not None
+            for each in view.reading.allocations
+            if (each.ipus or 0) >= head.size
+        ]
+        if not any((address, each.name) == (entry.server, entry.allocation) for address, each in sites):
+            return
+        pods = {pod.uid: pod for pod in snapshot.pods}
+        starts = []
+        for without in (entry, None):
+            holders = [each for each in save.entries if without is None or each.id != without.id]
+            starts.append(min(self._start_of(head, site, holders, snapshot, pods, now, fresh=entry) for site in sites))
+        if starts[0] == inf:
+            self.stage.violate(f"{entry.pod} passes {head.name}, to which nobody can promise anything")
+        if starts[1] > starts[0] + 1.0:
+            self.stage.violate(
+                f"{entry.pod} passes {head.name}, which could start in {starts[0]:.0f} s, and now in {starts[1]:.0f} s"
+            )
+
+    def _start_of(
+        self,
+        head: Pod,
+        site: tuple[str, Allocation],
+        holders: list[Entry],
+        snapshot: Snapshot,
+        pods: dict[str, Pod],
+        now: float,
+        *,
+        fresh: Entry,
+    ) -> float:
+        """Return in how many seconds a pod could start in an allocation if it were the only one that waits."""
+        address, allocation = site
+        listed = next(view.reading for view in snapshot.servers if view.server.address == address)
+        ids = {entry.id for entry in holders if entry.server == address}
+        free = allocation.ipus or 0
+        if listed is not None:
+            free -= sum(
+                each.size
+                for each in listed.partitions
+                if each.id not in ids
+                and each.allocation in ("", allocation.name)
+                and (each.allocation or each.cluster == allocation.cluster)
+            )
+        ends = []
+        for entry in holders:
+            if (entry.server, entry.allocation) != (address, allocation.name):
+                continue
+            free -= entry.size
+            pod = pods.get(entry.pod_uid)
+            if pod is None or pod.finished or pod.released:
+                ends.append((0.001, entry.size))
+            elif pod.active_deadline_seconds is not None:
+                began = pod.started_at.timestamp() if pod.started_at else entry.recorded_at.timestamp()
+                rest = pod.active_deadline_seconds - max(0.0, now - began)
+                if entry.id == fresh.id:
+                    rest = pod.active_deadline_seconds + pod.grace_seconds + self.settings.backfill_allowance_seconds
+                overdue = pod.grace_seconds + self.settings.backfill_allowance_seconds
+                if rest > -overdue:
+                    ends.append((max(rest, 0.001), entry.size))
+        at = 0.0
+        for end, size in sorted(ends):
+            if free >= head.size:
+                break
+            at, free = end, free + size
+        return at if free >= head.size else inf
+
+    # --- at the end
+
+    def outlived(self, since: float) -> None:
+        """No partition of ours outlives its pod by more than the stated bound, counted from `since` at the earliest."""
+        now = self.stage.agenda.now
+        for server in self.servers.values():
+            for partition_id in server.partitions():
+                if not own(partition_id):
+                    continue
+                pod = self.kube.by_partition(partition_id)
+                if pod is not None and self.kube.needs(pod):
+                    continue
+                uid = next((u for u in self.kube.runs if names.partition_id(CLUSTER, u) == partition_id), "")
+                age = now - max(since, self.kube.ended.get(uid, 0.0) + 30.0)
+                self.longest_outlived = max(self.longest_outlived, age)
+                if age > OUTLIVES_SECONDS:
+                    self.stage.violate(f"partition {partition_id} has outlived its pod by {age:.0f} s")
+
+    def nothing_left(self) -> None:
+        """Nothing of ours is left anywhere."""
+        for address, server in self.servers.items():
+            left = [each for each in server.partitions() if own(each)]
+            if left:
+                self.stage.violate(f"left on {address}: {', '.join(left)}")
+        ledger = self.kube.read_ledger()
+        if ledger.entries or ledger.unreadable:
+            self.stage.violate(f"left in the ledger: {[entry.pod for entry in ledger.entries]} {ledger.unreadable}")
+
+
+def plan_time(plan: Plan, save: SaveLedger) -> float:
+    """Return when a plan was made, by the clock of its process."""
+    return plan.memory.writes[save.key].since.timestamp()
+
+
+def _order(pod: Pod) -> tuple[float, float, str]:
+    return -pod.priority, pod.created_at.timestamp(), pod.uid

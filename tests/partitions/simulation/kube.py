@@ -1,0 +1,216 @@
+"""An API server with pods and a ledger, its watch caches, a scheduler and kubelets, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from provisioner.partitions import names
+from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning.calls import OpenGate, SaveLedger, WriteFailure
+from provisioner.partitions.planning.ledger import Entry, Ledger, encode, ledger_of
+from tests.nodegroups.simulation.stage import Stage
+from tests.simulation.agenda import seconds_of
+
+CLUSTER = "5f0a3a52-0000-4000-8000-000000000001"
+
+
+class Declined(Exception):  # noqa: N818 - it is an answer
+    """The API server does not do it."""
+
+    def __init__(self, failure: WriteFailure) -> None:
+        super().__init__(failure.value)
+        self.failure = failure
+
+
+@dataclass
+class Cache:
+    """What one process sees of pods: unfinished ones, some time late."""
+
+    pods: dict[str, Pod]
+    on_change: Callable[[], None]
+    #: It has lost its connection, and does not know.
+    frozen: bool = False
+
+
+class Kube:
+    """The cluster."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.pods: dict[str, Pod] = {}
+        #: How long pods run by themselves.
+        self.runs: dict[str, float] = {}
+        self.data: dict[str, str] | None = None
+        self._version = 1
+        self._ledger_version = ""
+        self.caches: list[Cache] = []
+        self.lag_seconds = 0.05
+        #: When a pod did not need its partition any more.
+        self.ended: dict[str, float] = {}
+        self.on_open: Callable[[Pod, OpenGate], None] = lambda _pod, _gate: None
+        self.on_start: Callable[[Pod], None] = lambda _pod: None
+        self.on_save: Callable[[Ledger], None] = lambda _ledger: None
+        self._count = 0
+
+    # --- pods
+
+    def create(self, *, size: int, seconds: float, **fields: Any) -> Pod:
+        """Let somebody create a pod that runs for so long."""
+        self._count += 1
+        now = self.stage.wall().replace(microsecond=0)
+        defaults: dict[str, Any] = {"namespace": "team", "name": f"p{self._count}", "injected": True, "gated": True}
+        pod = Pod(uid=f"uid-{self._count}", resource_version="", created_at=now, size=size, **{**defaults, **fields})
+        self.runs[pod.uid] = seconds
+        self.stage.note(
+            "user", "creates %s: %s IPUs, %.0f s, deadline %s", pod.name, size, seconds, pod.active_deadline_seconds
+        )
+        return self._put(pod)
+
+    def change(self, uid: str, **fields: Any) -> Pod | None:
+        """Change a pod; None where it is gone."""
+        pod = self.pods.get(uid)
+        return self._put(replace(pod, **fields)) if pod is not None else None
+
+    def delete(self, uid: str, *, grace_seconds: float, dead_seconds: float = 0.0) -> None:
+        """Let somebody delete a pod; with its node dead it is gone only so long after its grace."""
+        pod = self.pods.get(uid)
+        if pod is None or pod.deletion_deadline is not None:
+            return
+        self.stage.note("user", "deletes %s", pod.name)
+        if not pod.node:
+            self._drop(uid)
+            return
+        deadline = self.stage.wall() + timedelta(seconds=grace_seconds)
+        self.change(uid, deletion_deadline=deadline)
+        self.stage.after(
+            grace_seconds * self.stage.rng.random() if not dead_seconds else grace_seconds + dead_seconds,
+            lambda: self._drop(uid),
+        )
+
+    def finish(self, uid: str) -> None:
+        """Let a pod end, well or not."""
+        pod = self.pods.get(uid)
+        if pod is not None and not pod.finished:
+            self.stage.note("kubelet", "%s has ended", pod.name)
+            self.change(uid, finished=True, gated=False)
+            self.stage.after(self.stage.rng.uniform(30.0, 200.0), lambda: self._drop(uid))
+
+    def needs(self, pod: Pod, *, past_grace_seconds: float = 30.0) -> bool:
+        """Whether a pod may use its partition."""
+        if pod.finished or pod.released:
+            return False
+        deadline = pod.deletion_deadline
+        return deadline is None or self.stage.wall() < deadline + timedelta(seconds=past_grace_seconds)
+
+    def by_partition(self, partition_id: str) -> Pod | None:
+        """Return the pod whose id it is."""
+        return next((pod for uid, pod in self.pods.items() if names.partition_id(CLUSTER, uid) == partition_id), None)
+
+    def _put(self, pod: Pod) -> Pod:
+        self._version += 1
+        pod = replace(pod, resource_version=str(self._version))
+        before = self.pods.get(pod.uid)
+        self.pods[pod.uid] = pod
+        if (pod.finished or pod.released) and not (before and (before.finished or before.released)):
+            self.ended[pod.uid] = self.stage.agenda.now
+        if pod.deletion_deadline is not None and pod.uid not in self.ended:
+            self.ended[pod.uid] = seconds_of(pod.deletion_deadline)
+        self._tell(pod.uid, None if pod.finished else pod)
+        if not pod.gated and not pod.held_by_others and (before is None or before.gated or before.held_by_others):
+            self.stage.after(self.stage.rng.uniform(0.1, 3.0), lambda: self._schedule(pod.uid))
+        return pod
+
+    def _drop(self, uid: str) -> None:
+        pod = self.pods.pop(uid, None)
+        if pod is not None:
+            self.ended[uid] = min(self.ended.get(uid, self.stage.agenda.now), self.stage.agenda.now)
+            self._tell(uid, None)
+
+    def _tell(self, uid: str, pod: Pod | None) -> None:
+        for cache in self.caches:
+            self.stage.after(self.lag_seconds, lambda cache=cache: self._reach(cache, uid, pod))
+
+    def _reach(self, cache: Cache, uid: str, pod: Pod | None) -> None:
+        if cache.frozen or cache not in self.caches:
+            return
+        if pod is None:
+            cache.pods.pop(uid, None)
+        else:
+            cache.pods[uid] = pod
+        cache.on_change()
+
+    # --- caches
+
+    def watch(self, on_change: Callable[[], None]) -> Cache:
+        """Begin a watch: with all that there is now."""
+        cache = Cache(pods={uid: pod for uid, pod in self.pods.items() if not pod.finished}, on_change=on_change)
+        self.caches.append(cache)
+        return cache
+
+    # --- nodes
+
+    def _schedule(self, uid: str) -> None:
+        pod = self.pods.get(uid)
+        if pod is None or pod.node or pod.finished:
+            return
+        self.change(uid, node="node-1")
+        self.stage.after(self.stage.rng.uniform(0.5, 5.0), lambda: self._start(uid))
+
+    def _start(self, uid: str) -> None:
+        pod = self.pods.get(uid)
+        if pod is None or pod.finished or pod.deletion_deadline is not None:
+            return
+        started = self.change(uid, started_at=self.stage.wall())
+        if started is not None:
+            self.on_start(started)
+        seconds = min(self.runs[uid], pod.active_deadline_seconds or float("inf"))
+        self.stage.after(seconds, lambda: self.finish(uid))
+
+    # --- writes
+
+    def read_ledger(self) -> Ledger:
+        """Read the ConfigMap."""
+        if self.data is None:
+            return Ledger()
+        return ledger_of(dict(self.data), resource_version=self._ledger_version)
+
+    def save(self, write: SaveLedger) -> Ledger:
+        """Write it, as the store of the ledger does."""
+        if write.before.resource_version != self._ledger_version:
+            raise Declined(WriteFailure.CONFLICT)
+        old, new = encode(write.before.entries), encode(write.entries)
+        data = dict(self.data or {})
+        for key in old.keys() - new.keys():
+            data.pop(key, None)
+        data |= {key: text for key, text in new.items() if old.get(key) != text}
+        self.write_ledger(data)
+        saved = self.read_ledger()
+        self.on_save(saved)
+        return saved
+
+    def write_ledger(self, data: dict[str, str] | None) -> None:
+        """Write anything at all."""
+        self._version += 1
+        self.data = data
+        self._ledger_version = str(self._version) if data is not None else ""
+
+    def open_gate(self, gate: OpenGate) -> None:
+        """Open a pod's gate."""
+        pod = self.pods.get(gate.pod.uid)
+        if pod is None or pod.resource_version != gate.pod.resource_version:
+            raise Declined(WriteFailure.CONFLICT)
+        self.on_open(pod, gate)
+        self.change(pod.uid, gated=False, told_server=gate.server.address)
+
+
+def entry_of(ledger: Ledger, uid: str) -> Entry | None:
+    """Return a pod's entry."""
+    return next((entry for entry in ledger.entries if entry.pod_uid == uid), None)
+
+
+def moment(stage: Stage, seconds: float) -> datetime:
+    """Return a moment so many seconds from now."""
+    return stage.wall() + timedelta(seconds=seconds)

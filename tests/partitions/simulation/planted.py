@@ -1,0 +1,136 @@
+"""Bugs planted on purpose, each a small mutation of the real code: every one must be found, or the checks are blind."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from provisioner.partitions import names
+from provisioner.partitions.planning import (
+    answers,
+    backoff,
+    pending,
+    placing,
+    profile,
+    queue,
+    round,  # noqa: A004 - the module's own name
+    standing,
+    supply,
+    sweeping,
+)
+from provisioner.partitions.planning.standing import Phase
+from tests.partitions.simulation.process import Process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bug:
+    """One mutation: a module or class, one attribute of it, and what it becomes."""
+
+    name: str
+    at: tuple[Any, str]
+    mutate: Callable[[Any], Any]
+    #: The seed from which it is searched for, one that shows it.
+    search_from: int = 0
+
+
+def _always(value: Any) -> Callable[[Any], Any]:
+    return lambda _original: lambda *_args, **_options: value
+
+
+def _latched(original: Any) -> Any:
+    def after(before: Any, failure: Any, delay: Any, key: str, now: Any) -> Any:
+        return replace(original(before, failure, delay, key, now), until=now + timedelta(days=365))
+
+    return after
+
+
+def _of_now_alone(original: Any) -> Any:
+    return lambda self, ipus, start, seconds: original(self, ipus, start, seconds) if start == 0.0 else None
+
+
+def _open_for_all(original: Any) -> Any:
+    def serve(self: Any, candidate: Any) -> None:
+        original(self, candidate)
+        for ground in self.grounds.values():
+            ground.open = True
+
+    return serve
+
+
+def _youngest_first(original: Any) -> Any:
+    return lambda *args: original(*args)[::-1]
+
+
+def _broken_is_on_its_way(original: Any) -> Any:
+    def phase_of(*args: Any) -> Any:
+        phase = original(*args)
+        return Phase.CREATING if phase is Phase.BROKEN else phase
+
+    return phase_of
+
+
+def _whatever_the_last_failure(_original: Any) -> Any:
+    def reading(self: Any, server: str) -> Any:
+        view = self.servers.get(server)
+        return view.reading if view is not None else None
+
+    return reading
+
+
+BUGS: tuple[Bug, ...] = (
+    Bug(name="gates-open-too-early", at=(standing, "_phase_of"), mutate=_always(Phase.ACTIVE)),
+    Bug(name="removals-without-proof", at=(Process, "_kept"), mutate=_always(""), search_from=3),
+    Bug(name="every-prefix-is-ours", at=(names, "id_prefix"), mutate=_always("tpup-")),
+    Bug(name="orphans-stay", at=(sweeping, "strays_of"), mutate=_always(()), search_from=1),
+    Bug(name="promises-take-nothing", at=(profile.Profile, "take"), mutate=_of_now_alone),
+    Bug(name="pods-without-promise-are-passed", at=(placing._Places, "serve"), mutate=_open_for_all),
+    Bug(
+        name="only-active-ones-count",
+        at=(standing, "OVER"),
+        mutate=lambda _: frozenset(Phase) - {Phase.ACTIVE},
+    ),
+    Bug(name="youngest-first", at=(queue, "queue_of"), mutate=_youngest_first),
+    Bug(
+        name="lost-calls-are-awaited",
+        at=(answers, "give_up_lost_calls"),
+        mutate=lambda _: lambda memory, *_: memory,
+        search_from=5,
+    ),
+    Bug(name="lost-writes-are-awaited", at=(pending, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=31),
+    Bug(name="failures-are-latched", at=(backoff, "_after"), mutate=_latched),
+    Bug(name="broken-partitions-are-awaited", at=(standing, "_phase_of"), mutate=_broken_is_on_its_way, search_from=8),
+    Bug(name="ids-collide", at=(names, "_POD_DIGITS"), mutate=lambda _: 1),
+    Bug(name="neighbours-take-nothing", at=(supply, "_may_be_in"), mutate=_always(value=False), search_from=1),
+    Bug(name="limits-are-not-kept", at=(placing._Limits, "claim"), mutate=_always(value=True), search_from=3),
+    Bug(
+        name="unread-servers-are-trusted", at=(round.Round, "reading"), mutate=_whatever_the_last_failure, search_from=1
+    ),
+)
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Plant a bug, wherever what it mutates was imported; nothing for no name."""
+    bug = next((each for each in BUGS if each.name == name), None)
+    if bug is None:
+        yield
+        return
+    owner, attribute = bug.at
+    original = getattr(owner, attribute)
+    mutated = bug.mutate(original)
+    places = [(owner, attribute)]
+    if not isinstance(owner, type):
+        for module_name, module in list(sys.modules.items()):
+            if module_name.startswith("provisioner.partitions"):
+                places += [(module, key) for key, value in vars(module).items() if value is original]
+    for place, key in places:
+        setattr(place, key, mutated)
+    try:
+        yield
+    finally:
+        for place, key in places:
+            setattr(place, key, original)

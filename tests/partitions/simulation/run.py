@@ -1,0 +1,352 @@
+"""One run: from a seed through a storm to a world in which everybody was served and nothing is left; or a violation."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+
+from provisioner.partitions import names
+from provisioner.partitions.demand import Pod, Server
+from provisioner.partitions.planning.settings import PlanningSettings
+from provisioner.simulators.vipu.faults import CREATE, REMOVE, Fault, FaultKind
+from provisioner.simulators.vipu.model import World
+from provisioner.simulators.vipu.records import Asked
+from provisioner.simulators.vipu.settings import FIRST, SCATTERED, VipuSettings
+from tests.nodegroups.simulation.stage import Stage, Violated
+from tests.partitions.simulation.checks import Checks
+from tests.partitions.simulation.kube import Kube
+from tests.partitions.simulation.planted import planted
+from tests.partitions.simulation.process import Process
+from tests.partitions.simulation.servers import VipuServer
+
+#: The stated bound: so long after the last fault everybody has been served, and has ended.
+SERVED_WITHIN_SECONDS = 7200.0
+_QUIET_SECONDS = 600.0
+#: In ten minutes of quiet a server is read once a minute, and nothing else happens.
+_MOST_READS = 13
+#: A run that computes for longer goes round in circles; the others take a tenth of a second.
+_CPU_SECONDS = 20.0
+_NEIGHBOUR = names.id_prefix("another-cluster")
+_LATE = (FaultKind.ACTIVE_LATE, FaultKind.REMOVE_LATE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of one run."""
+
+    seed: int
+    problem: str = ""
+    #: From the last fault until all pods had been served and had ended.
+    served_after_seconds: float = 0.0
+    longest_outlived_seconds: float = 0.0
+    faults: Counter[str]
+    sent: Counter[str]
+    history: tuple[str, ...] = ()
+
+
+class Run:
+    """One world under a storm."""
+
+    def __init__(self, seed: int, *, recording: bool = False) -> None:
+        self.stage = stage = Stage(seed, recording=recording)
+        rng = stage.rng
+        self.kube = Kube(stage)
+        self.kube.lag_seconds = rng.choice((0.05, 0.5, 5.0))
+        self.servers = {each.server.address: each for each in self._make_servers()}
+        limits = rng.choice(({}, {}, {}, {"team": 12, "*": 8}))
+        self.settings = PlanningSettings(
+            largest_size=16, namespace_limits=limits, busy_read_seconds=10.0, stuck_seconds=120.0, orphan_seconds=60.0
+        )
+        self.checks = Checks(stage, self.kube, self.servers, self.settings)
+        self.fault_chance = rng.choice((0.0, 0.03, 0.12))
+        self.loss_chance = rng.choice((0.0, 0.0, 0.02))
+        self.crash_chance = rng.choice((0.0, 0.01, 0.05))
+        self.storm_seconds = rng.uniform(100.0, 400.0)
+        self.processes: list[Process] = []
+        self.start()
+
+    def _make_servers(self) -> list[VipuServer]:
+        rng, found = self.stage.rng, []
+        for number in range(1, rng.choice((2, 2, 3))):
+            allocations = {
+                f"a{each}": {"cluster": f"c{each}", "agents": rng.choice((2, 4))}
+                for each in range(rng.choice((1, 1, 2)))
+            }
+            settings = VipuSettings(
+                allocations=allocations,
+                create_seconds=rng.choice((1.0, 5.0)),
+                create_jitter_seconds=rng.choice((0.0, 20.0)),
+                placement=rng.choice((FIRST, SCATTERED)),
+                lists_allocations=rng.random() < 0.5,
+                largest_size=16,
+            )
+            server = Server(host=f"vipu-{number}", port=8090, node_selector=("ipu", str(number)))
+            found.append(VipuServer(self.stage, server, settings, tells_sizes=rng.random() < 0.85))
+        return found
+
+    def start(self) -> Process:
+        """Start a process."""
+        process = Process(self.stage, self.kube, self.servers, self.settings)
+        process.fault_chance, process.loss_chance = self.fault_chance, self.loss_chance
+        process.crash_chance, process.on_crash = self.crash_chance, self._restart
+        process.on_plan = self.checks.judge
+        self.processes.append(process)
+        return process
+
+    def _restart(self, process: Process) -> None:
+        process.kill()
+        self.processes.remove(process)
+        self.stage.after(self.stage.rng.uniform(0.1, 20.0), self._lead)
+
+    def _lead(self) -> None:
+        if not any(not process.cache.frozen for process in self.processes):
+            self.start()
+
+    # --- the story
+
+    def run(self) -> float:
+        """Run; return how long after the storm everybody had been served. Raises Violated."""
+        stage = self.stage
+        self._often(self.storm_seconds / 10, self._somebody)
+        self._often(self.storm_seconds / stage.rng.choice((3, 12, 40)), self._something)
+        self._somebody()
+        stage.agenda.wait(self.storm_seconds)
+        self._calm()
+        began = stage.agenda.now
+        while self.kube.pods:
+            stage.agenda.wait(30.0)
+            self.checks.outlived(began)
+            if stage.agenda.now - began > SERVED_WITHIN_SECONDS:
+                left = ", ".join(f"{pod.name} ({pod.size} IPUs)" for pod in self.kube.pods.values())
+                stage.violate(f"{SERVED_WITHIN_SECONDS:.0f} s after the last fault there are still {left}")
+        took = stage.agenda.now - began
+        for _ in range(20):
+            stage.agenda.wait(30.0)
+            self.checks.outlived(began)
+        self.checks.nothing_left()
+        self._check_silence()
+        return took
+
+    def _often(self, seconds: float, act: Callable[[], None]) -> None:
+        def once() -> None:
+            if self.stage.stormy:
+                act()
+                self._often(seconds, act)
+
+        self.stage.after(self.stage.rng.uniform(0.3, 1.7) * seconds, once)
+
+    def _calm(self) -> None:
+        """End all that is wrong; pods that nobody can serve go."""
+        self.stage.stormy = False
+        for server in self.servers.values():
+            server.world.faults.clear()
+            server.world.release()
+            for partition_id in server.partitions():
+                if partition_id.startswith(_NEIGHBOUR):
+                    server.world.vanish(partition_id)
+        for process in [each for each in self.processes if each.cache.frozen][:]:
+            process.kill()
+            self.processes.remove(process)
+        self._lead()
+        data = self.kube.data
+        if data is not None:
+            readable = {entry.id for entry in self.kube.read_ledger().entries}
+            if readable != data.keys():
+                # An administrator takes out what nobody can read.
+                self.kube.write_ledger({key: text for key, text in data.items() if key in readable})
+                self.checks.tampered_at = self.stage.agenda.now
+        largest = max(
+            (each.ipus for server in self.servers.values() for each in server.world.all_allocations()), default=0
+        )
+        limit = min(self.settings.namespace_limits.values(), default=largest)
+        for pod in list(self.kube.pods.values()):
+            if pod.size > min(largest, limit) or pod.problem or not pod.injected or not self._can_be_served(pod):
+                self.kube.delete(pod.uid, grace_seconds=1.0)
+            elif pod.held_by_others:
+                self.kube.change(pod.uid, held_by_others=False)
+
+    def _can_be_served(self, pod: Pod) -> bool:
+        return any(
+            each.ipus >= pod.size
+            for address, server in self.servers.items()
+            if pod.servers is None or address in pod.servers
+            for each in server.world.all_allocations()
+        )
+
+    def _check_silence(self) -> None:
+        """Make sure that an empty world is a quiet one."""
+        before = Counter[str]()
+        for process in self.processes:
+            before += process.sent
+        self.stage.agenda.wait(_QUIET_SECONDS)
+        made = Counter[str]()
+        for process in self.processes:
+            made += process.sent
+        made -= before
+        reads = made.pop("ReadServer", 0)
+        if made or reads > _MOST_READS * len(self.servers):
+            self.stage.violate(f"in ten minutes without events there were {reads} reads and {dict(made)}")
+
+    # --- who and what comes along
+
+    def _somebody(self) -> None:
+        rng = self.stage.rng
+        for _ in range(rng.choice((1, 1, 4))):
+            seconds = rng.uniform(5.0, 150.0)
+            servers = frozenset({rng.choice(sorted(self.servers))}) if rng.random() < 0.2 else None
+            pod = self.kube.create(
+                size=rng.choice((1, 2, 2, 4, 4, 8, 16)),
+                seconds=seconds,
+                namespace=rng.choice(("team", "team", "other")),
+                active_deadline_seconds=rng.choice((None, seconds, seconds + 50.0)),
+                grace_seconds=rng.choice((0.0, 30.0)),
+                priority=rng.choice((0, 0, 0, 100)),
+                servers=servers,
+                held_by_others=rng.random() < 0.05,
+                gated=rng.random() > 0.05,
+                problem="It asks for 3 IPUs." if rng.random() < 0.03 else "",
+            )
+            self._end_early(pod)
+
+    def _end_early(self, pod: Pod) -> None:
+        """Let somebody delete or release a pod before it ends, perhaps, or its node be lost."""
+        rng = self.stage.rng
+        after, kind = rng.uniform(0.0, 200.0), rng.random()
+        if kind < 0.15:
+            self.stage.after(after, lambda: self.kube.delete(pod.uid, grace_seconds=rng.choice((1.0, 30.0))))
+        elif kind < 0.2:
+            self.stage.after(
+                after, lambda: self.kube.delete(pod.uid, grace_seconds=30.0, dead_seconds=rng.choice((300.0, 1500.0)))
+            )
+        elif kind < 0.25:
+            self.stage.after(after, lambda: self.kube.finish(pod.uid))
+        elif kind < 0.3:
+            self.stage.after(after, lambda: self.kube.change(pod.uid, released=True))
+            self.stage.after(after + 60.0, lambda: self.kube.delete(pod.uid, grace_seconds=1.0))
+
+    def _something(self) -> None:
+        rng, stage = self.stage.rng, self.stage
+        server = self.servers[rng.choice(sorted(self.servers))]
+        ours = sorted(server.partitions())
+        chosen = rng.randrange(13)
+        if chosen == 0 and self.processes:
+            stage.fault("killed", "")
+            self._restart(rng.choice(self.processes))
+        elif chosen == 1 and self.processes:
+            # It believes that it leads, and sees nothing new.
+            stage.fault("two leaders", "")
+            stale = rng.choice(self.processes)
+            stale.cache.frozen = True
+            stage.after(rng.uniform(5.0, 120.0), lambda: self._retire(stale))
+            self._lead()
+        elif chosen == 2:
+            keeps = rng.random() < 0.5
+            stage.fault("server restarted", f"{server.server.address} keeps={keeps}")
+            server.restart(keeps_partitions=keeps, down_seconds=rng.choice((0.0, 5.0, 60.0)))
+        elif chosen == 3 and ours:
+            stage.fault("partition vanishes", "")
+            server.vanish(rng.choice(ours))
+        elif chosen == 4 and ours:
+            stage.fault("partition breaks", "")
+            server.spoil(rng.choice(ours))
+        elif chosen == 5:
+            kind = rng.choice((FaultKind.CREATE_FAILS, FaultKind.CREATE_LEAKS, FaultKind.CREATE_STUCK, *_LATE))
+            stage.fault(kind.value, server.server.address)
+            server.world.faults.add(Fault(kind=kind, count=1, seconds=rng.uniform(1.0, 60.0)))
+        elif chosen == 6:
+            stage.fault("remove leaks", server.server.address)
+            server.world.faults.add(Fault(kind=FaultKind.REMOVE_LEAKS, count=1))
+        elif chosen == 7:
+            method = rng.choice((CREATE, REMOVE, None))
+            stage.fault("refused", f"{server.server.address} {method}")
+            code = rng.choice(("Internal", "Unavailable", "InvalidArgument", "PermissionDenied"))
+            server.world.faults.add(
+                Fault(kind=FaultKind.REFUSED, method=method, grpc_code=code, count=rng.choice((1, 5)))
+            )
+        elif chosen == 8 and self.processes:
+            stage.fault("clock set", "")
+            rng.choice(self.processes).set_clock(rng.choice((-4000.0, -30.0, 30.0, 4000.0)))
+        elif chosen == 9:
+            self._tamper()
+        elif chosen == 10:
+            self._neighbour(server.world)
+        elif chosen == 11 and self.kube.data is not None:
+            stage.fault("ledger changed by somebody", "")
+            self.kube.write_ledger(dict(self.kube.data))
+        elif chosen == 12:
+            stage.fault("neighbour leaves", "")
+            for each in ours:
+                if each.startswith(_NEIGHBOUR):
+                    server.world.vanish(each)
+
+    def _retire(self, process: Process) -> None:
+        process.kill()
+        if process in self.processes:
+            self.processes.remove(process)
+        self._lead()
+
+    def _tamper(self) -> None:
+        """Let somebody write into the ledger what no ledger has, or lose what it had."""
+        rng, data = self.stage.rng, dict(self.kube.data or {})
+        kind = rng.randrange(4)
+        self.stage.fault("ledger tampered with", str(kind))
+        self.checks.tampered_at = self.stage.agenda.now
+        if kind == 0:
+            data["x"] = "{"
+        elif kind == 1 and data:
+            data[rng.choice(sorted(data))] = "{"
+        elif kind == 2 and data:
+            del data[rng.choice(sorted(data))]
+        elif kind == 3:
+            self.kube.write_ledger(None)
+            return
+        self.kube.write_ledger(data)
+
+    def _neighbour(self, world: World) -> None:
+        """Let another cluster make a partition on the same server."""
+        rng = self.stage.rng
+        self.stage.fault("neighbour", "")
+        allocation = rng.choice([each.name for each in world.all_allocations()])
+        asked = Asked(id=f"{_NEIGHBOUR}{rng.randrange(10**9)}", size=rng.choice((1, 2, 4)), allocation=allocation)
+        try:
+            world.create(asked)
+        except Exception as refusal:  # noqa: BLE001 - there is no room, or the server is down
+            self.stage.note("neighbour", "%s", refusal)
+
+
+class _TakesTooLong(BaseException):
+    """The run does not end."""
+
+
+def _take_too_long(_number: int, _frame: FrameType | None) -> None:
+    raise _TakesTooLong
+
+
+def run_seed(seed: int, *, bug: str = "", recording: bool = False) -> Outcome:
+    """Run one seed to its end, whatever that is; with a bug planted."""
+    took, problem = 0.0, ""
+    run = Run(seed, recording=recording)
+    before = signal.signal(signal.SIGVTALRM, _take_too_long)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _CPU_SECONDS)
+    try:
+        with planted(bug):
+            took = run.run()
+    except Violated as violation:
+        problem = str(violation)
+    except _TakesTooLong:
+        problem = f"the run goes round in circles: still at {run.stage.agenda.now:.0f} s"
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
+    return Outcome(
+        seed=seed,
+        problem=problem,
+        served_after_seconds=took,
+        longest_outlived_seconds=run.checks.longest_outlived,
+        faults=run.stage.faults,
+        sent=sum((process.sent for process in run.processes), Counter()),
+        history=tuple(run.stage.history),
+    )

@@ -1,0 +1,141 @@
+"""V-IPU servers in virtual time: the simulated server's model, asked through a network that may lose or delay."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.partitions.demand import Server
+from provisioner.partitions.planning.calls import Call, CreatePartition, ReadServer, RemovePartition
+from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
+from provisioner.simulators.vipu.errors import VipuRefusalError
+from provisioner.simulators.vipu.model import World
+from provisioner.simulators.vipu.records import Asked, PartitionView, Phase
+from provisioner.simulators.vipu.settings import VipuSettings
+from tests.nodegroups.simulation.stage import Stage
+
+_KINDS = {
+    "InvalidArgument": FailureKind.INVALID,
+    "NotFound": FailureKind.NOT_FOUND,
+    "AlreadyExists": FailureKind.ALREADY_EXISTS,
+    "FailedPrecondition": FailureKind.OPERATION_IN_THE_WAY,
+    "ResourceExhausted": FailureKind.STOCKOUT,
+    "Unavailable": FailureKind.UNAVAILABLE,
+}
+_STATES = {
+    Phase.CREATING: PartitionState.OTHER,
+    Phase.REMOVING: PartitionState.OTHER,
+    Phase.ACTIVE: PartitionState.ACTIVE,
+    Phase.BROKEN: PartitionState.ERROR,
+}
+
+
+class VipuServer:
+    """One server."""
+
+    def __init__(self, stage: Stage, server: Server, settings: VipuSettings, *, tells_sizes: bool) -> None:
+        self.stage, self.server = stage, server
+        self.world = World(settings, clock=stage.wall, rng=random.Random(stage.rng.random()))
+        self.tells_sizes = tells_sizes
+        #: Called when a change takes effect.
+        self.on_change: Callable[[Call], None] = lambda _call: None
+        #: Partitions that a fault has taken from their pods, and when.
+        self.robbed: dict[str, float] = {}
+
+    def partitions(self) -> dict[str, PartitionView]:
+        """Return what there is."""
+        return {view.id: view for view in self.world.all_partitions()}
+
+    def is_active(self, partition_id: str) -> bool:
+        """Whether a partition is there and good."""
+        view = self.partitions().get(partition_id)
+        return view is not None and view.phase is Phase.ACTIVE
+
+    def send(self, call: Call, answer: Callable[[object | None, Failure | None], None]) -> None:
+        """Take a request, and answer it when the server would: with what was read, or why it failed."""
+        self.on_change(call)
+        try:
+            if isinstance(call, ReadServer):
+                answer(self._read(), None)
+                return
+            number = self._begin(call)
+        except VipuRefusalError as refusal:
+            failure = failure_of(refusal, changing=not isinstance(call, ReadServer))
+            answer(None, failure)
+            return
+        self._await(number, answer)
+
+    def _begin(self, call: CreatePartition | RemovePartition) -> int:
+        if isinstance(call, RemovePartition):
+            return self.world.remove(call.id)
+        request = call.request
+        return self.world.create(
+            Asked(
+                id=request.id, size=request.size, allocation=request.allocation, reconfigurable=request.reconfigurable
+            )
+        )
+
+    def _await(self, number: int, answer: Callable[[object | None, Failure | None], None]) -> None:
+        outcome = self.world.outcome(number)
+        if outcome.done:
+            failed = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=outcome.failure) if outcome.failure else None
+            answer(None, failed)
+        elif outcome.at is None:
+            # The command gives up waiting.
+            lost = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="deadline exceeded")
+            self.stage.after(120.0, lambda: answer(None, lost))
+        else:
+            seconds = max(0.001, (outcome.at - self.stage.wall()).total_seconds())
+            self.stage.after(seconds, lambda: self._await(number, answer))
+
+    def _read(self) -> tuple[tuple[Allocation, ...], tuple[Partition, ...]]:
+        listed = self.world.settings.lists_allocations
+        return (
+            tuple(
+                Allocation(name=each.name, cluster=each.cluster, ipus=each.ipus if self.tells_sizes else None)
+                for each in self.world.allocations()
+            ),
+            tuple(
+                Partition(
+                    id=each.id,
+                    size=each.size,
+                    state=_STATES[each.phase],
+                    state_text=each.state,
+                    cluster=each.cluster,
+                    allocation=each.allocation if listed else "",
+                )
+                for each in self.world.partitions()
+            ),
+        )
+
+    # --- what befalls it
+
+    def restart(self, *, keeps_partitions: bool, down_seconds: float) -> None:
+        """Restart; what was there may be gone."""
+        if not keeps_partitions:
+            self._rob(*self.partitions())
+        self._rob(*(view.id for view in self.partitions().values() if view.phase is not Phase.ACTIVE))
+        self.world.restart(keeps_partitions=keeps_partitions, down_seconds=down_seconds)
+
+    def vanish(self, partition_id: str) -> None:
+        """Take a partition away."""
+        self._rob(partition_id)
+        self.world.vanish(partition_id)
+
+    def spoil(self, partition_id: str) -> None:
+        """Break a partition."""
+        self._rob(partition_id)
+        self.world.mark(partition_id, phase=Phase.BROKEN)
+
+    def _rob(self, *partition_ids: str) -> None:
+        for each in partition_ids:
+            self.robbed[each] = self.stage.agenda.now
+
+
+def failure_of(refusal: VipuRefusalError, *, changing: bool) -> Failure:
+    """Return what a refusal means, as the adapter has it."""
+    kind = _KINDS.get(refusal.grpc_code)
+    if kind is None:
+        kind = FailureKind.UNKNOWN_OUTCOME if changing else FailureKind.UNAVAILABLE
+    return Failure(kind=kind, message=refusal.message)
