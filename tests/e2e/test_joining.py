@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,8 +17,8 @@ from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups.bootstrap import cluster, drawing, metadata, tokens
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.rehearsal import Rehearsal
-from provisioner.simulators.compute import ComputeSettings, ComputeSimulator
-from tests.support.compute import GROUPS, INSTANCES, TEMPLATES, group, template
+from provisioner.simulators.compute import ComputeSimulator
+from tests.support.compute import GROUPS, INSTANCES, QUICK_JOINS, TEMPLATES, group, template
 from tests.support.localcluster import Kube
 from tests.support.simulator import Client
 from tests.support.waiting import wait_for
@@ -121,17 +122,7 @@ def test_a_simulated_machine_joins_with_what_we_write_and_nothing_else(kube: Kub
     token, expired = drawing.draw_token(), drawing.draw_token()
     now = datetime.now(UTC)
     paths = [make(kube, expired, now - timedelta(seconds=1)), make(kube, token, now + tokens.LIFE)]
-    settings = ComputeSettings(
-        machines_join=True,
-        operation_seconds=0,
-        provisioning_seconds=0,
-        staging_seconds=0,
-        boot_seconds=0,
-        join_retry_seconds=0.1,
-        heartbeat_seconds=0.5,
-        device_plugin="",
-        graceful_shutdown=True,
-    )
+    settings = replace(QUICK_JOINS, operation_seconds=0, device_plugin="")
     with ComputeSimulator(settings) as compute:
         engine = Client(compute.port)
         join = metadata.Join(

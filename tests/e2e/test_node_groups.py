@@ -26,10 +26,11 @@ from provisioner.nodegroups.device_plugin import VERSION
 from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT
 from provisioner.rehearsal import Rehearsal
 from provisioner.settings.nodegroups import NodeGroupSettings
-from provisioner.simulators.compute import ComputeSettings, ComputeSimulator
+from provisioner.simulators.compute import ComputeSimulator
 from tests.deploy.kit import Recorder, kubeconfig_of_service_account, rights
 from tests.deploy.mainjob import used_rights
 from tests.deploy.tries import try_events
+from tests.support.compute import QUICK_JOINS
 from tests.support.localcluster import Kube
 from tests.support.nodegroup_controller import PROJECT, SPEC
 from tests.support.waiting import wait_for
@@ -46,18 +47,6 @@ _MANIFESTS = (_RIGHTS, _RIGHTS.parent / "device-plugin")
 _PATIENCE_SECONDS = 90.0
 #: The address of the API server is what the cluster publishes.
 _SETTINGS = NodeGroupSettings(project_id=PROJECT, device_plugin_image="registry.example.com/plugin:1")
-_COMPUTE = ComputeSettings(
-    provisioning_seconds=0.2,
-    staging_seconds=0.2,
-    operation_seconds=0.2,
-    stopping_seconds=0.5,
-    machines_join=True,
-    boot_seconds=0.2,
-    join_retry_seconds=0.2,
-    longest_join_retry_seconds=1,
-    heartbeat_seconds=2,
-    graceful_shutdown=True,
-)
 
 
 class World:
@@ -134,7 +123,7 @@ def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
     """Give a cluster without the definitions, and a Compute Engine without resources."""
     admin = Kube(rehearsal.cluster.kubeconfig, tmp_path)
     rehearsal.create_namespace(_NAMESPACE)
-    with ComputeSimulator(_COMPUTE) as compute, Recorder(rehearsal).recording() as recorder:
+    with ComputeSimulator(QUICK_JOINS) as compute, Recorder(rehearsal).recording() as recorder:
         world = World(rehearsal, admin, compute, recorder, install(rehearsal, tmp_path, recorder.url))
         yield world
         world.stop()

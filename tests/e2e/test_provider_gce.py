@@ -22,12 +22,13 @@ from provisioner.nodegroups.api import names, registration
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.settings.nodegroups import NodeGroupSettings
-from provisioner.simulators.compute import ComputeSettings, ComputeSimulator
+from provisioner.simulators.compute import ComputeSimulator
 from provisioner.simulators.compute.faults import SPOT, Fault, FaultKind
 from provisioner.simulators.compute.records import MachineView
 from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, groups_path
 from tests.deploy.kit import DEPLOY, SERVICE_ACCOUNT, kubeconfig_of_service_account
 from tests.e2e.kit import PATIENCE_SECONDS, Ground, ready, told
+from tests.support.compute import QUICK_JOINS
 from tests.support.nodegroup_controller import PROJECT, SPEC, ZONE
 
 pytestmark = pytest.mark.e2e
@@ -36,18 +37,6 @@ _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _PLUGIN = object_path("daemonsets", "tpu-device-plugin", namespace="kube-system", root="/apis/apps/v1")
 #: Of what comes with the device plugin, only this has to be there.
 _PLUGIN_ACCOUNT = "tpu-device-plugin-sa"
-_COMPUTE = ComputeSettings(
-    provisioning_seconds=0.2,
-    staging_seconds=0.2,
-    operation_seconds=0.2,
-    stopping_seconds=0.5,
-    machines_join=True,
-    boot_seconds=0.2,
-    join_retry_seconds=0.2,
-    longest_join_retry_seconds=1,
-    heartbeat_seconds=2,
-    graceful_shutdown=True,
-)
 #: Rights, and the objects that they are on.
 _KINDS = ("ClusterRole", "ClusterRoleBinding", "ConfigMap", "Role", "RoleBinding", "ServiceAccount")
 _SETTINGS = {
@@ -158,7 +147,7 @@ def cluster(alone: Ground, tmp_path: Path) -> Iterator[Cluster]:
     manifests = _with_component(rehearsal.kubectl, tmp_path)
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=manifests)
     kubeconfig = kubeconfig_of_service_account(rehearsal, tmp_path / "provisioner", name=SERVICE_ACCOUNT)
-    with ComputeSimulator(_COMPUTE) as compute:
+    with ComputeSimulator(QUICK_JOINS) as compute:
         cluster = Cluster(alone, compute, kubeconfig)
         yield cluster
         cluster.stop()

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 from provisioner.simulators.compute.api import Api, route
 from provisioner.simulators.compute.model import World
 from provisioner.simulators.compute.names import GLOBAL, REGIONS, ZONES, Scope
+from provisioner.simulators.compute.settings import ComputeSettings
 from provisioner.simulators.http.exchange import RefusalError, Request
 from tests.support.clock import FakeClock
 
@@ -72,6 +73,21 @@ def group(name: str = "group", size: int = 4, mode: str = "BULK", policy: str | 
     if policy is not None:
         body["resourcePolicies"] = {"workloadPolicy": f"projects/proj/regions/us-east5/resourcePolicies/{policy}"}
     return {**body, **changes}
+
+
+#: Machines that are nodes within a second of being asked for, and say so when they go.
+QUICK_JOINS = ComputeSettings(
+    provisioning_seconds=0.2,
+    staging_seconds=0.2,
+    operation_seconds=0.2,
+    stopping_seconds=0.5,
+    machines_join=True,
+    boot_seconds=0.2,
+    join_retry_seconds=0.2,
+    longest_join_retry_seconds=1,
+    heartbeat_seconds=2,
+    graceful_shutdown=True,
+)
 
 
 class Compute:
