@@ -58,6 +58,8 @@ _VERBS = {
     "logs": {"since", "previous", "follow", "tail", "container", "selector", "all-pods"},
     "apply": {"filename", "kustomize", "server-side", "force-conflicts", "dry-run"},
     "create": {"filename", "dry-run", "output", "from-file"},
+    "create token": {"audience"},
+    "debug": {"copy-to"},
     "delete": {"filename", "kustomize", "ignore-not-found", "wait", "all", "all-namespaces", "selector"},
     "exec": {"stdin", "tty", "container"},
     "proxy": {"port"},
