@@ -189,9 +189,10 @@ class _Output:
         return bool(ready)
 
     def finish(self) -> None:
-        """Read what is left there, and close."""
-        while not self.is_full and self.is_open and self.read(0):
-            pass
+        """Read what is left there, as far as it can be read, and close."""
+        with contextlib.suppress(OSError):
+            while not self.is_full and self.is_open and self.read(0):
+                pass
         self._selector.close()
         for stream in self._streams:
             stream.close()

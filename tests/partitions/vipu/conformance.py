@@ -87,6 +87,13 @@ class VipuContract:
         (made,) = ground.world.all_partitions()
         assert (made.allocation, made.reconfigurable, made.user) == ("ours", True, "us")
 
+    def test_what_is_not_asked_for_is_left_to_the_server(self, ground: Ground) -> None:
+        ground.world.change_settings({"picks_allocation": True})
+        ground.vipu.create_partition(PartitionRequest(id="p1", size=16, reconfigurable=False))
+        ground.vipu.create_partition(PartitionRequest(id="p2", size=4))
+        made = [(item.allocation, item.reconfigurable) for item in ground.world.all_partitions()]
+        assert made == [("ours", False), ("small", True)]
+
     def test_a_server_may_tell_the_allocation_of_partitions(self, ground: Ground) -> None:
         ground.world.change_settings({"lists_allocations": True, "added_columns": {"Health": "GOOD"}})
         ground.vipu.create_partition(_request(allocation="small"))

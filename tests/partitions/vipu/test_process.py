@@ -67,6 +67,15 @@ def test_at_the_end_of_its_time_a_program_is_killed_with_all_that_it_started(tmp
     wait_for(lambda: _is_over(child), what="the end of the child")
 
 
+def test_output_that_cannot_be_read_ends_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_output: object, _seconds: float) -> bool:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("provisioner.partitions.vipu.process._Output.read", fail)
+    ended = _run(Runner(), tmp_path, "sleep 3600")
+    assert (ended.code, ended.cause) == (None, "its output cannot be read: Input/output error")
+
+
 def test_closing_kills_what_runs_and_runs_nothing_more(tmp_path: Path) -> None:
     runner = Runner()
     found: list[Ended] = []

@@ -50,8 +50,12 @@ def shell(vipu: VipuSimulator, tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def _admin(vipu: VipuSimulator, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    return _send(vipu, method, f"simulator/v1/{path}", body)
+
+
+def _send(vipu: VipuSimulator, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
     raw = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{vipu.url}/simulator/v1/{path}", data=raw, method=method)
+    request = urllib.request.Request(f"{vipu.url}/{path}", data=raw, method=method)
     with urllib.request.urlopen(request) as answer:
         return json.loads(answer.read())
 
@@ -222,6 +226,25 @@ def test_its_own_api_refuses_mistakes(
         _admin(vipu, method, path, body)
     with caught.value as answer:
         assert answer.code == code
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "code"),
+    [
+        ("GET", "v1/users", None, 404),
+        ("PATCH", "v1/partitions/p1", {}, 404),
+        ("POST", "v1/partitions", {"id": "p1"}, 400),
+        ("POST", "v1/partitions", {"id": "p1", "size": 1, "index": 0}, 400),
+    ],
+)
+def test_the_server_refuses_what_no_command_sends(
+    vipu: VipuSimulator, method: str, path: str, body: Mapping[str, Any] | None, code: int
+) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        _send(vipu, method, path, body)
+    with caught.value as answer:
+        assert answer.code == code
+    assert vipu.partitions == ()
 
 
 @pytest.mark.parametrize(
