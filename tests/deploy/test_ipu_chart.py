@@ -1,0 +1,261 @@
+"""The chart of IPU partitions: the values of Graphcore's plugin, as its documents have them, and what they come to."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import provisioner
+from tests.deploy import tools
+
+pytestmark = pytest.mark.timeout(120)
+
+_ROOT = Path(__file__).parents[2]
+_CHART = _ROOT / "deploy" / "charts" / "ipu-partitions"
+#: Every key of the table in the plugin's documents, with the defaults given there, and what has no default set.
+_PLUGIN: dict[str, Any] = {
+    "image": {"repository": "registry.example/ipu", "tag": "v9", "pullPolicy": "IfNotPresent"},
+    "imagePullSecrets": [{"name": "pull"}],
+    "nameOverride": "",
+    "fullNameOverride": "",
+    "serviceAccount": {"create": True, "annotations": {}, "name": ""},
+    "rbac": {"create": True},
+    "vipuServerAddr": "vipu.example.com",
+    "vipuServerPort": 8191,
+    "controllerPort": 8080,
+    "podAnnotations": {},
+    "podSecurityPolicyContext": {},
+    "securityContext": {},
+    "service": {"type": "clusterIP", "port": 80},
+    "resources": {},
+    "autoscaling": {"enabled": False},
+    "admissionWebhooks": {
+        "scope": "",
+        "image": {"repository": "localhost:5000/gc-webhook", "tag": "v18", "pullPolicy": "IfNotPresent"},
+        "failurePolicy": "Fail",
+        "port": 8443,
+        "service": {"annotations": {}, "servicePort": 443, "type": "clusterIP"},
+        "patch": {
+            "enabled": True,
+            "image": {
+                "repository": "docker.io/jettech/kube-webhook-certgen",
+                "tag": "v1.3.0",
+                "pullPolicy": "IfNotPresent",
+            },
+            "priorityClassName": "",
+            "podAnnotations": {},
+            "runAsUser": 2000,
+        },
+    },
+}
+
+Objects = dict[tuple[str, str], dict[str, Any]]
+
+
+def render(tmp_path: Path, **changes: Any) -> Objects:
+    """Return the objects of the chart with the plugin's values, some changed."""
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump(_merged(_PLUGIN, changes)), encoding="utf-8")
+    made = subprocess.run(
+        [
+            str(tools.tool("helm")), "template", "ipu", str(_CHART), "--namespace=ipus", "--kube-version=1.30.0",
+            f"--values={values}",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    if made.returncode:
+        raise ValueError(made.stderr)
+    documents = [each for each in yaml.safe_load_all(made.stdout) if each]
+    return {(each["kind"], each["metadata"]["name"]): each for each in documents}
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **base,
+        **{
+            key: _merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+            for key, value in changes.items()
+        },
+    }
+
+
+def container(objects: Objects, name: str) -> dict[str, Any]:
+    """Return the container of a Deployment."""
+    (found,) = objects["Deployment", name]["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def variables(objects: Objects, name: str) -> dict[str, str]:
+    """Return the variables of a Deployment that have plain values."""
+    return {each["name"]: each["value"] for each in container(objects, name)["env"] if "value" in each}
+
+
+def test_the_values_of_the_plugin_install_everything(tmp_path: Path) -> None:
+    """Unchanged: controller, REST API, webhook, rights."""
+    objects = render(tmp_path)
+    assert variables(objects, "ipu-ipu-partitions")["VIPU_SERVERS"] == "vipu.example.com:8191"
+    assert objects["Service", "ipu-ipu-partitions"]["spec"]["type"] == "ClusterIP"
+    assert objects["Service", "ipu-ipu-partitions"]["spec"]["ports"][0]["port"] == 80
+    told = variables(objects, "ipu-ipu-partitions-webhook")
+    assert told["IPU_INJECTION"] == "compatible"
+    assert told["IPU_INIT_IMAGE"] == "registry.example/ipu:v9"
+    assert told["IPU_API_URL"] == "http://ipu-ipu-partitions.ipus.svc:80"
+    (hook,) = objects["MutatingWebhookConfiguration", "ipu-ipu-partitions-webhook"]["webhooks"]
+    assert hook["failurePolicy"] == "Fail"
+    assert hook["clientConfig"]["service"] == {
+        "name": "ipu-ipu-partitions-webhook", "namespace": "ipus", "port": 443, "path": "/mutate/partitions",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "want"),
+    [
+        pytest.param(
+            {"fullNameOverride": "other"}, ("Deployment", "other", "kind"), "Deployment", id="the old spelling"
+        ),
+        pytest.param({"fullnameOverride": "new"}, ("Deployment", "new", "kind"), "Deployment", id="Helm's spelling"),
+        pytest.param(
+            {"service": {"type": "NodePort", "port": 81}},
+            ("Service", "ipu-ipu-partitions", "spec.ports.0.port"),
+            81,
+            id="the port of the Service",
+        ),
+        pytest.param(
+            {"controllerPort": 9000},
+            ("Deployment", "ipu-ipu-partitions", "spec.template.spec.containers.0.args.2"),
+            "--api-bind-address=:9000",
+            id="the port of the controller",
+        ),
+        pytest.param(
+            {"admissionWebhooks": {"port": 9443}},
+            ("Deployment", "ipu-ipu-partitions-webhook", "spec.template.spec.containers.0.ports.0.containerPort"),
+            9443,
+            id="the port of the webhook server",
+        ),
+        pytest.param(
+            {"admissionWebhooks": {"scope": "a, b"}},
+            (
+                "MutatingWebhookConfiguration",
+                "ipu-ipu-partitions-webhook",
+                "webhooks.0.namespaceSelector.matchExpressions.0.values",
+            ),
+            ["a", "b"],
+            id="namespaces",
+        ),
+        pytest.param(
+            {"admissionWebhooks": {"failurePolicy": "Ignore"}},
+            ("MutatingWebhookConfiguration", "ipu-ipu-partitions-webhook", "webhooks.0.failurePolicy"),
+            "Ignore",
+            id="what happens without a webhook server",
+        ),
+        pytest.param(
+            {"podSecurityPolicyContext": {"runAsUser": 7}},
+            ("Deployment", "ipu-ipu-partitions", "spec.template.spec.securityContext.runAsUser"),
+            7,
+            id="the pods' security context",
+        ),
+        pytest.param(
+            {"securityContext": {"readOnlyRootFilesystem": False}},
+            (
+                "Deployment",
+                "ipu-ipu-partitions",
+                "spec.template.spec.containers.0.securityContext.readOnlyRootFilesystem",
+            ),
+            False,
+            id="the containers' security context",
+        ),
+        pytest.param(
+            {"podAnnotations": {"a": "b"}},
+            ("Deployment", "ipu-ipu-partitions", "spec.template.metadata.annotations.a"),
+            "b",
+            id="annotations of pods",
+        ),
+        pytest.param(
+            {"serviceAccount": {"name": "mine", "create": False}},
+            ("Deployment", "ipu-ipu-partitions", "spec.template.spec.serviceAccountName"),
+            "mine",
+            id="an account that is there",
+        ),
+        pytest.param(
+            {"resources": {"limits": {"memory": "1Gi"}}},
+            ("Deployment", "ipu-ipu-partitions", "spec.template.spec.containers.0.resources.limits.memory"),
+            "1Gi",
+            id="resources",
+        ),
+    ],
+)
+def test_a_value_has_its_effect(
+    tmp_path: Path, changes: dict[str, Any], path: tuple[str, str, str], want: object
+) -> None:
+    """As the plugin's documents say, or as they should."""
+    kind, name, place = path
+    found: Any = render(tmp_path, **changes)[kind, name]
+    for step in place.split("."):
+        found = found[int(step)] if isinstance(found, list) else found[step]
+    assert found == want
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        pytest.param({"autoscaling": {"enabled": True}}, "one controller leads", id="autoscaling"),
+        pytest.param({"vipuServerAddr": ""}, "vipuServerAddr is required", id="no server"),
+        pytest.param({"image": {"repository": ""}}, "image.repository is required", id="no image"),
+        pytest.param({"service": {"type": "ExternalName"}}, "none of ClusterIP", id="a type that cannot work"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_what_to_do(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    """Before anything is installed."""
+    with pytest.raises(ValueError, match=said):
+        render(tmp_path, **changes)
+
+
+def test_without_rbac_there_are_no_rights(tmp_path: Path) -> None:
+    """Somebody else grants them."""
+    kinds = {kind for kind, _ in render(tmp_path, rbac={"create": False})}
+    assert not kinds & {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+
+
+def test_credentials_are_mounted_for_the_controller_alone(tmp_path: Path) -> None:
+    """The webhook server speaks to no V-IPU server."""
+    objects = render(tmp_path, vipuCredentialsSecret="keys", vipuServers="a:1:x=y,b:2")
+    told = variables(objects, "ipu-ipu-partitions")
+    assert (told["VIPU_CREDENTIALS"], told["VIPU_SERVERS"]) == ("/etc/vipu", "a:1:x=y,b:2")
+    assert "keys" in str(objects["Deployment", "ipu-ipu-partitions"])
+    assert "keys" not in str(objects["Deployment", "ipu-ipu-partitions-webhook"])
+
+
+def test_the_rights_are_those_of_the_manifests(tmp_path: Path) -> None:
+    """One truth about what the controller may do."""
+    objects = render(tmp_path)
+    manifests = _ROOT / "deploy" / "partitions"
+    for file, kind in (("cluster-role.yaml", "ClusterRole"), ("role.yaml", "Role")):
+        documents = yaml.safe_load_all((manifests / file).read_text("utf-8"))
+        rules = next(each["rules"] for each in documents if each["kind"] == kind)
+        assert objects[kind, "ipu-ipu-partitions"]["rules"] == rules
+
+
+def test_the_registration_is_that_of_the_component(tmp_path: Path) -> None:
+    """The same expressions decide which pods are sent."""
+    component = _ROOT / "deploy" / "components" / "webhook-partitions" / "mutating-webhook-configuration.yaml"
+    (theirs,) = yaml.safe_load(component.read_text("utf-8"))["webhooks"]
+    (ours,) = render(tmp_path)["MutatingWebhookConfiguration", "ipu-ipu-partitions-webhook"]["webhooks"]
+    assert ours["rules"] == theirs["rules"]
+    for mine, other in zip(ours["matchConditions"], theirs["matchConditions"], strict=True):
+        expected = other["expression"].replace(
+            "system:serviceaccount:tpu-provisioner-system:tpu-provisioner-partitions",
+            "system:serviceaccount:ipus:ipu-ipu-partitions",
+        )
+        assert mine["expression"] == expected
+
+
+def test_the_chart_has_the_version_of_the_program() -> None:
+    """Whoever releases one releases the other."""
+    chart = yaml.safe_load((_CHART / "Chart.yaml").read_text("utf-8"))
+    assert (chart["version"], chart["appVersion"]) == (provisioner.__version__, f"v{provisioner.__version__}")
