@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +24,7 @@ from provisioner.partitions.admission.injection import (
     Settings,
 )
 from provisioner.partitions.admission.review import review_pod
+from provisioner.partitions.reading import parse_pod
 
 Json = dict[str, Any]
 
@@ -471,3 +474,16 @@ def test_any_pod_gets_an_answer_that_fits_it_and_a_second_look_changes_nothing(
 @given(before=_METADATA, after=_METADATA)
 def test_any_change_gets_an_answer(before: Json, after: Json) -> None:
     assert update({"metadata": before}, {"metadata": after}).patch == ()
+
+
+@pytest.mark.parametrize("by", [COMPATIBLE, LEAST], ids=["compatible", "least privilege"])
+def test_the_example_of_a_job_gets_its_ipus(by: Settings) -> None:
+    """Its pod is injected without a word of warning, and read as asking for what it says."""
+    template = yaml.safe_load(Path("examples/partitions/job.yaml").read_text(encoding="utf-8"))["spec"]["template"]
+    answer = review(template, by)
+    assert (answer.denied, answer.warnings) == ("", ())
+    identity = {"namespace": "ml", "name": "train", "uid": "u"}
+    after = apply_patch(template, answer.patch)
+    pod = parse_pod({**after, "metadata": {**after["metadata"], **identity}})
+    assert (pod.size, pod.gated, pod.injected, pod.problem) == (4, True, True, "")
+    assert pod.active_deadline_seconds == 3600.0

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(60)
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 #: Those of workloads; the node groups are for clusters without node pools.
-FILES = sorted(file for file in EXAMPLES.rglob("*.yaml") if file.parent.name != "nodegroups")
+FILES = sorted(file for file in EXAMPLES.rglob("*.yaml") if file.parent.name not in ("nodegroups", "partitions"))
 SERVING = settings(serve_jobs=True)
 #: Labels that follow from the UID of an object.
 UNKNOWN = (constants.POOL_JOBSET_UID, constants.POOL_WORKLOAD_UID, constants.NODEPOOL_HASH)
