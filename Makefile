@@ -98,6 +98,10 @@ simulate: $(SETUP) ## Simulate the whole controller under faults, from SEEDS see
 simulate-nodegroups: $(SETUP) ## Simulate the controller of node groups under faults, from SEEDS seeds, the first of them FIRST.
 	@$(BIN)/python -m tests.nodegroups.simulation --seeds $(SEEDS) --first $(FIRST)
 
+.PHONY: simulate-partitions
+simulate-partitions: $(SETUP) ## Simulate the controller of IPU partitions under faults, from SEEDS seeds, the first of them FIRST.
+	@$(BIN)/python -m tests.partitions.simulation --seeds $(SEEDS) --first $(FIRST)
+
 SAMPLE ?= 300
 SEED ?= 1
 GOAL ?= 95

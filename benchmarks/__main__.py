@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import pairwise
 
-from benchmarks import admitting, deciding, deleting, serving
+from benchmarks import admitting, deciding, deleting, partitions, serving
 from benchmarks.world import World, now, pause, world
 
 _POOL_SECONDS = 20.0
@@ -45,6 +45,11 @@ def webhook() -> None:
 def ipus() -> None:
     """Pods with IPUs that the webhook server admits, for clients that do nothing else."""
     admitting.measure_ipus(_say)
+
+
+def partitions_() -> None:
+    """Pods that share a V-IPU server, in virtual time."""
+    partitions.measure(_say)
 
 
 def admission() -> None:
@@ -239,6 +244,7 @@ _ALL: dict[str, Callable[[], None]] = {
     "http": http,
     "webhook": webhook,
     "ipus": ipus,
+    "partitions": partitions_,
     "admission": admission,
     "burst": burst,
     "crowd": crowd,
