@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from provisioner.cli import main
 from provisioner.cli.exits import ExitCode
-from provisioner.cli.partitions_get import command
 from provisioner.partitions import client
 from provisioner.partitions.client import Client, GaveUp, NotServed, Reply, Unreachable, write_file
 from tests.support.clock import FakeClock
@@ -192,8 +192,7 @@ def get(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *more: 
     monkeypatch.setattr("signal.signal", lambda *_: None)
     server = f"http://127.0.0.1:{ground.port}"
     given = [f"--server={server}", f"--token-file={tmp_path / 'token'}", *more]
-    ended: int = command.main(given, standalone_mode=False)
-    return ended
+    return main(["partitions", "get", *given])
 
 
 def test_the_init_container_ends_with_the_file(
@@ -242,13 +241,9 @@ def test_a_signal_ends_it_also_as_process_1(tmp_path: Path) -> None:
     """In a process of its own, which waits for an API that is away."""
     (tmp_path / "token").write_text("token", encoding="utf-8")
     environment: dict[str, Any] = {"POD_NAMESPACE": "ml", "POD_NAME": "p", "POD_UID": "u", "IPUS": "4"}
-    code = (
-        "import sys, click; from provisioner.cli.partitions_get import command\n"
-        "try: command.main(['--server=http://127.0.0.1:1', '--token-file=' + sys.argv[1]], standalone_mode=False)\n"
-        "except click.Abort: sys.exit(130)"
-    )
+    command = ["partitions", "get", "--server=http://127.0.0.1:1", f"--token-file={tmp_path / 'token'}"]
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "token")],
+        [sys.executable, "-m", "provisioner", *command],
         env={"PYTHONPATH": ".", **environment},
         stderr=subprocess.PIPE,
         text=True,
@@ -262,7 +257,7 @@ def test_a_signal_ends_it_also_as_process_1(tmp_path: Path) -> None:
 
 def test_it_starts_without_the_libraries_of_the_controller() -> None:
     """What is imported until it asks; a new start costs each pod that much."""
-    code = "import sys, provisioner.cli.partitions_get; print(' '.join(sys.modules))"
+    code = "import sys, provisioner.cli.partitions, provisioner.cli.partitions_get; print(' '.join(sys.modules))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": "."}, check=True, capture_output=True, text=True
     ).stdout.split()
