@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from provisioner import constants
+from provisioner.environment.pods import INJECT_KEYS
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
@@ -78,7 +79,7 @@ def test_every_key_that_is_named_exists() -> None:
         re.findall(r"`?((?:tpu-provisioner\.)?cloud\.google\.com/[a-z-]+[a-z])", _ALL.replace("https://cloud", ""))
     )
     assert {names.ADOPT, names.FORCE, names.RECREATIONS_RESET, *names.READ_ANNOTATIONS} <= named
-    assert named <= known
+    assert named <= known | {*INJECT_KEYS}
 
 
 @pytest.mark.parametrize(
@@ -135,8 +136,11 @@ def test_kinds_are_named() -> None:
 def test_the_job_of_the_page_runs_on_its_group() -> None:
     """It selects the group of the example, tolerates the taint, and has as many pods as the slice has machines."""
     (text,) = re.findall(r"(?s)```yaml\n(.*?)```", _PAGE)
-    spec = yaml.safe_load(text)["spec"]
+    service, job = yaml.safe_load_all(text)
+    spec = job["spec"]
     pod = spec["template"]["spec"]
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert spec["template"]["metadata"]["labels"] == {INJECT_KEYS[0]: "enabled"}
     group = yaml.safe_load((_ROOT / "examples" / "nodegroups" / "slice.yaml").read_text(encoding="utf-8"))
     assert pod["nodeSelector"] == {
         names.GROUP_NAMESPACE: group["metadata"]["namespace"],
