@@ -6,6 +6,7 @@ tokens that the controller of node groups makes.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -154,7 +155,9 @@ def cluster(alone: Ground, tmp_path: Path) -> Iterator[Cluster]:
     rehearsal.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=manifests)
     rehearsal.kubectl("delete", "serviceaccount", _PLUGIN_ACCOUNT, "--namespace=kube-system")
     for path in (_PLUGIN, *(f"{_DEFINITIONS}/{kind.plural}.tpu.google.com" for kind in Kind)):
-        rehearsal.api.delete(path)
+        # The device plugin goes with the last group, unless the test failed before.
+        with contextlib.suppress(kube.NotFound):
+            rehearsal.api.delete(path)
 
 
 def _with_component(kubectl: Callable[..., str], directory: Path) -> str:

@@ -24,6 +24,7 @@ from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, Watches
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.slices.report import Reporter
+from provisioner.slices.suppliers.choice import Chosen
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
@@ -133,9 +134,9 @@ class World:
         """Start a controller afresh, as after a crash."""
         self.gate = Gate(api=self.kube, clock=self.clock.now, keep_suspended=self.settings.keep_suspended)
         executor = ThreadPoolExecutor(max_workers=1)
-        supplier = GkeSupplier(gke=self.client(), clock=self.time)
+        chosen = self.choose(ca_pem)
         self.actor = Actor(
-            supplier=supplier,
+            supplier=chosen.supplier,
             api=self.kube,
             gate=self.gate,
             clock=self.time,
@@ -149,8 +150,8 @@ class World:
         self.loop = Loop(
             settings=self.settings,
             watches=self.watches,
-            pools=PoolList(supplier=supplier, clock=self.time),
-            identity=ClusterProof(gke=self.gke, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time),
+            pools=PoolList(supplier=chosen.supplier, clock=self.time),
+            identity=chosen.identity,
             actor=self.actor,
             reporter=Reporter(
                 recorder=self.recorder,
@@ -170,6 +171,13 @@ class World:
             monotonic=self.clock,
         )
         return self.loop
+
+    def choose(self, ca_pem: bytes | None) -> Chosen:
+        """Return who supplies the pools."""
+        return Chosen(
+            supplier=GkeSupplier(gke=self.client(), clock=self.time),
+            identity=ClusterProof(gke=self.gke, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time),
+        )
 
     def client(self) -> Gke:
         """Return GKE as the controller reaches it."""

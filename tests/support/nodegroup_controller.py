@@ -324,7 +324,11 @@ class World:
         """Register a node with its chips."""
         chips = {constants.TPU_RESOURCE: "4"}
         raw = {
-            "metadata": {"name": name, "labels": dict(labels)},
+            "metadata": {
+                "name": name,
+                "labels": dict(labels),
+                "creationTimestamp": format_time(self.clock.now()),
+            },
             "spec": {"providerID": f"gce://{PROJECT}/{ZONE}/{name}"},
             "status": {"capacity": chips, "allocatable": chips, "conditions": [{"type": "Ready", "status": "True"}]},
         }
