@@ -236,7 +236,7 @@ class Checks:
                 continue
             free -= entry.size
             pod = pods.get(entry.pod_uid)
-            if pod is None or pod.finished or pod.released:
+            if pod is None or not self._needs(pod, now):
                 ends.append((0.001, entry.size))
             elif pod.active_deadline_seconds is not None:
                 began = pod.started_at.timestamp() if pod.started_at else entry.recorded_at.timestamp()
@@ -252,6 +252,12 @@ class Checks:
                 break
             at, free = end, free + size
         return at if free >= head.size else inf
+
+    def _needs(self, pod: Pod, now: float) -> bool:
+        if pod.finished or pod.released:
+            return False
+        deadline = pod.deletion_deadline
+        return deadline is None or now < deadline.timestamp() + self.settings.past_grace_seconds
 
     # --- at the end
 

@@ -1,0 +1,66 @@
+"""What crowds of pods, and pods that bring out mistakes, cost the others."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from provisioner.partitions.planning import making, queue
+from provisioner.partitions.planning.calls import SaveLedger
+from provisioner.partitions.planning.events import MOST_PER_ROUND
+from provisioner.partitions.planning.settings import PlanningSettings
+from tests.partitions.planning.stories import Story, make_entry, make_pod
+
+
+@pytest.mark.timeout(60)
+def test_tens_of_thousands_of_pods_cost_a_second_and_not_their_product() -> None:
+    """In processor time of this thread; the oldest are served, and people are told in portions."""
+    pods = [make_pod(f"p{number}", size=1 << number % 4, age_seconds=number) for number in range(20_000)]
+    story = Story(pods=pods)
+    story.read()
+    began = time.thread_time()
+    plan = story.decide()
+    assert time.thread_time() - began < 5
+    (save,) = story.calls(SaveLedger)
+    assert {entry.pod for entry in save.entries} <= {f"p{number}" for number in range(19_900, 20_000)}
+    assert sum(entry.size for entry in save.entries) > 64 - 8
+    assert len(plan.events) == MOST_PER_ROUND
+    assert plan.wake_at is not None
+
+
+def test_a_pod_that_brings_out_a_mistake_costs_nobody_else_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the queue nor while partitions are made; and its entry stays."""
+    for module, name in ((queue, "_candidate"), (making, "_create")):
+        original = getattr(module, name)
+
+        def raising(*arguments: Any, original: Any = original) -> Any:
+            if "bad" in repr(arguments[0]):
+                raise ZeroDivisionError
+            return original(*arguments)
+
+        monkeypatch.setattr(module, name, raising)
+    recorded = make_pod("bad-1")
+    story = Story(pods=[recorded, make_pod("bad-2"), make_pod("good")])
+    story.record(make_entry(recorded))
+    plans = story.settle()
+    assert {pod.name: pod.gated for pod in story.pods} == {"bad-1": True, "bad-2": True, "good": False}
+    assert "bad-1" in story.entries()
+    assert any("ZeroDivisionError" in fault.error for plan in plans for fault in plan.faults)
+
+
+def test_a_namespace_at_its_limit_holds_nobody_up_and_does_not_pass_itself() -> None:
+    """Its own younger pods wait behind the one that does not fit."""
+    story = Story(
+        pods=[
+            make_pod("a", size=4, age_seconds=9),
+            make_pod("b", size=8, age_seconds=8),
+            make_pod("c", size=2, age_seconds=7),
+            make_pod("d", size=4, namespace="other"),
+            make_pod("e", size=16, age_seconds=10),
+        ],
+        settings=PlanningSettings(namespace_limits={"team": 8}),
+    )
+    story.settle()
+    assert story.entries().keys() == {"a", "d"}

@@ -1,0 +1,61 @@
+"""The ledger goes to a ConfigMap and back, and bears whatever is in it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.partitions.planning.ledger import Entry, characters_of, encode, ledger_of
+
+_BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
+_NAMES = st.text(alphabet="abc-.0123456789", min_size=1, max_size=253)
+_ENTRIES = st.builds(
+    Entry,
+    id=_NAMES,
+    namespace=_NAMES,
+    pod=_NAMES,
+    pod_uid=_NAMES,
+    size=st.sampled_from([1, 2, 4, 64, 1024]),
+    server=_NAMES,
+    allocation=_NAMES | st.just(""),
+    reconfigurable=st.booleans(),
+    recorded_at=st.integers(0, 4 * 10**15).map(lambda micros: _BEGIN + timedelta(microseconds=micros)),
+)
+_TEXTS = st.text(max_size=20) | st.sampled_from(["{", "[]", "null", '{"size":4}', "[" * 2000])
+_GARBAGE = st.none() | st.integers() | _TEXTS
+
+
+@given(st.lists(_ENTRIES, max_size=5, unique_by=lambda entry: entry.id))
+def test_entries_come_back_as_they_went(entries: list[Entry]) -> None:
+    data = encode(entries)
+    ledger = ledger_of(data, resource_version="7")
+    assert sorted(ledger.entries, key=lambda entry: entry.id) == sorted(entries, key=lambda entry: entry.id)
+    assert (ledger.resource_version, ledger.unreadable) == ("7", {})
+    assert all(len(entry.id) + len(data[entry.id]) <= characters_of(entry) for entry in entries)
+
+
+@given(_ENTRIES, st.dictionaries(st.text(max_size=5), _GARBAGE, max_size=4))
+def test_what_cannot_be_read_is_kept_as_it_is_and_costs_no_other_entry(entry: Entry, garbage: dict[Any, Any]) -> None:
+    data = {**garbage, **encode([entry])}
+    ledger = ledger_of(data, resource_version="7")
+    assert ledger.entries == (entry,)
+    assert ledger.unreadable.keys() == {key for key in data if key != entry.id}
+    for key, text in garbage.items():
+        if isinstance(text, str) and key != entry.id:
+            assert ledger.unreadable[key] == text
+
+
+@given(st.none() | st.integers() | st.text() | st.lists(st.integers()))
+def test_data_that_is_no_map_is_an_empty_ledger(data: Any) -> None:
+    assert ledger_of(data, resource_version="1").entries == ()
+
+
+def test_another_time_zone_is_the_same_moment() -> None:
+    moment = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
+    entry = Entry(id="a", namespace="n", pod="p", pod_uid="u", size=4, server="s:1", recorded_at=moment)
+    (read,) = ledger_of(encode([entry]), resource_version="1").entries
+    assert read.recorded_at == moment
+    assert read.recorded_at.tzinfo is UTC
