@@ -193,6 +193,8 @@ class Workload:
     #: Which bound is exceeded, so that it is not served; empty for none.
     problem: str = ""
     created_at: datetime = datetime.min.replace(tzinfo=UTC)
+    #: When it was last suspended or resumed, by the clock of its controller; None: it never was, or nobody tells.
+    suspension_changed_at: datetime | None = None
 
     def __str__(self) -> str:
         return f"{self.kind.value} {self.name}"

@@ -15,6 +15,7 @@ from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.workloads.kind import Claim, Kind
 from provisioner.workloads.owners import controller_of, managed_elsewhere, marked
+from provisioner.workloads.suspension import suspension_changed_at
 
 #: API version and kind, as in owner references.
 JOB = (WorkloadKind.JOB.api_version, WorkloadKind.JOB.value)
@@ -67,6 +68,7 @@ def parse_job(raw: object) -> Workload | None:
         managed_by=managed_elsewhere(spec, usual=constants.JOB_CONTROLLER),
         problem=problem,
         created_at=parse_timestamp(metadata.get("creationTimestamp")) or fields.UNKNOWN_TIME,
+        suspension_changed_at=suspension_changed_at(fields.mapping(fields.mapping(raw).get("status"))),
     )
 
 

@@ -17,6 +17,7 @@ from provisioner.model.workloads import PodGroup, Workload, WorkloadKind, Worklo
 from provisioner.workloads.job import JOB
 from provisioner.workloads.kind import Claim, Kind
 from provisioner.workloads.owners import controller_of, managed_elsewhere, marked
+from provisioner.workloads.suspension import suspension_changed_at
 
 #: What a decision needs of a JobSet that is refused for having too many labels.
 _KEPT_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
@@ -139,6 +140,7 @@ def parse_jobset(raw: object) -> Workload:
         managed_by=managed_elsewhere(spec, usual=constants.JOBSET_CONTROLLER),
         problem=reader.problem or _too_much_work(groups),
         created_at=parse_timestamp(metadata.get("creationTimestamp")) or fields.UNKNOWN_TIME,
+        suspension_changed_at=suspension_changed_at(fields.mapping(fields.mapping(raw).get("status"))),
     )
 
 

@@ -44,6 +44,8 @@ class JobController:
     def suspend(self, run: JobRun, *, suspended: bool) -> None:
         """Suspend or resume."""
         run.suspended = suspended
+        if suspended:
+            run.suspended_at = self.stage.agenda.now
         run.touch(self.stage.agenda.now)
         self.stage.note("user", "%s %s %s", "suspends" if suspended else "resumes", run.kind, run.name)
         self.cluster.write(run)

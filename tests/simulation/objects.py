@@ -121,6 +121,8 @@ class WorkloadRun(abc.ABC):
     #: Its slices start together.
     gang: bool = False
     suspended: bool = False
+    #: When it was last suspended.
+    suspended_at: float | None = None
     deleting: bool = False
     terminal: str = ""
     restarting: bool = False
@@ -209,6 +211,13 @@ class WorkloadRun(abc.ABC):
         for each in self.slots() if job is None else (job,):
             self.changed[each] = now
 
+    def suspension(self, agenda: Agenda) -> list[JsonObject]:
+        """Return the condition that tells of it, as its controller has written it: a resumption is not told yet."""
+        if self.suspended_at is None:
+            return []
+        since = format_time(agenda.wall(self.suspended_at - agenda.now))
+        return [{"type": "Suspended", "status": "True", "lastTransitionTime": since}]
+
     def _metadata(self, agenda: Agenda) -> dict[str, Any]:
         metadata: dict[str, Any] = {
             "name": self.name,
@@ -267,7 +276,10 @@ class JobSetRun(WorkloadRun):
                     {"name": "coordinator", "replicas": 1, "template": helper},
                 ],
             },
-            "status": {"terminalState": self.terminal} if self.terminal else {},
+            "status": {
+                **({"terminalState": self.terminal} if self.terminal else {}),
+                "conditions": self.suspension(agenda),
+            },
         }
 
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
@@ -426,7 +438,12 @@ class JobRun(WorkloadRun):
                 "annotations": {constants.SERVE: "true"} if self.served else {},
             },
             "spec": {**spec, "suspend": self.suspended, "template": self._template()},
-            "status": {"conditions": [{"type": self.terminal, "status": "True"}] if self.terminal else []},
+            "status": {
+                "conditions": [
+                    *([{"type": self.terminal, "status": "True"}] if self.terminal else []),
+                    *self.suspension(agenda),
+                ]
+            },
         }
 
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:

@@ -97,6 +97,8 @@ class Cluster:
     def suspend(self, workload: JobSetRun, *, suspended: bool) -> None:
         """Suspend or resume."""
         workload.suspended = suspended
+        if suspended:
+            workload.suspended_at = self.stage.agenda.now
         workload.touch(self.stage.agenda.now)
         self.stage.note("user", "%s JobSet %s", "suspends" if suspended else "resumes", workload.name)
         self.write(workload)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -31,6 +32,8 @@ from provisioner.slices.demand.wishes import Wishes, read_wishes
 
 #: GKE's API server adds it to every pod that asks for chips; templates do not have it yet.
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
+#: The API server's clock says when a pod was created, and that of a workload's controller when it was suspended.
+_CLOCKS_DIFFER_BY = timedelta(seconds=5)
 
 
 # A tuple: it is the key of most maps, and hashed tens of thousands of times in one decision.
@@ -227,6 +230,8 @@ def _alive(workload: Workload) -> bool:
 def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: int, policy: ServingPolicy) -> Slice:
     group = workload.groups[listed.place]
     leader = _leader(pods, lowest=group.lowest_leads)
+    if leader is not None and _is_outdated(leader, workload, group.template):
+        leader = None
     requirements = leader.requirements if leader is not None else _as_admitted(group.template)
     shape, problem = (None, requirements.problem) if requirements.problem else _shape(requirements)
     return Slice(
@@ -260,6 +265,29 @@ def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
         if leader is None or candidate[:3] < leader[:3]:
             leader = candidate
     return leader[3] if leader is not None else None
+
+
+def _is_outdated(leader: Pod, workload: Workload, template: Requirements) -> bool:
+    """Whether a pod is of before its workload was suspended and changed: a cache that is behind shows it still.
+
+    It asks for another slice than the template does by now, and what is bought goes by both. A webhook may have
+    changed what a pod asks for, so that alone says nothing.
+    """
+    changed_at = workload.suspension_changed_at
+    return (
+        changed_at is not None
+        and leader.created_at < changed_at - _CLOCKS_DIFFER_BY
+        and _slice_asked_for(leader.requirements) != _slice_asked_for(template)
+    )
+
+
+def _slice_asked_for(requirements: Requirements) -> tuple[str, str, int]:
+    selector = requirements.node_selector
+    return (
+        selector.get(constants.TPU_ACCELERATOR, ""),
+        selector.get(constants.TPU_TOPOLOGY, ""),
+        requirements.chips,
+    )
 
 
 def _as_admitted(template: Requirements) -> Requirements:

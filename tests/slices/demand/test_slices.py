@@ -226,6 +226,30 @@ def test_of_two_generations_of_leaders_the_waiting_one_is_served() -> None:
     assert found.pods == (old, new)
 
 
+@pytest.mark.parametrize(
+    ("suspended_after", "topology", "leads"),
+    [
+        pytest.param(None, "4x4", True, id="it was never suspended: a webhook may have changed what the pod asks for"),
+        pytest.param(60.0, "2x2x2", True, id="it was suspended since, and asks for the same as before"),
+        pytest.param(60.0, "4x4", False, id="it was suspended and changed since: a cache is behind"),
+        pytest.param(3.0, "4x4", True, id="the clocks of those who say when may differ"),
+        pytest.param(-60.0, "4x4", True, id="it was suspended before the pod came"),
+    ],
+)
+def test_a_pod_of_before_a_change_leads_nothing(*, suspended_after: float | None, topology: str, leads: bool) -> None:
+    """What is bought goes by the pod and by the specification: of different ages, they come to a slice of nobody's."""
+    before = make_jobset(parallelism=2)
+    pod = make_pod(before, created_at=after(0))
+    selector = {**pod.requirements.node_selector, constants.TPU_TOPOLOGY: topology}
+    changed_at = after(suspended_after) if suspended_after is not None else None
+    workload = make_jobset(
+        parallelism=4, template=make_requirements(node_selector=selector), suspension_changed_at=changed_at
+    )
+    (found,) = slices_of(workload, pods=(pod,))
+    assert (found.pending, found.leader is not None) == (leads, leads)
+    assert found.pods == (pod,)
+
+
 def test_a_restart_keeps_the_slice() -> None:
     """The restart attempt is not part of what identifies it."""
     workload = make_jobset()
