@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import pairwise
 
-from benchmarks import admitting, deciding, deleting, partitions, serving
+from benchmarks import admitting, deciding, deleting, node_groups, partitions, serving
 from benchmarks.world import World, now, pause, world
 
 _POOL_SECONDS = 20.0
@@ -55,6 +55,11 @@ def partitions_() -> None:
 def admission() -> None:
     """Pods that are created on the real API server, which asks the webhook server."""
     admitting.measure_in_use(_say)
+
+
+def nodegroups() -> None:
+    """200 node groups of 16 machines at once."""
+    node_groups.measure(_say)
 
 
 def gate() -> None:
@@ -240,6 +245,7 @@ def _swapped(here: World) -> int:
 
 _ALL: dict[str, Callable[[], None]] = {
     "decide": decide,
+    "nodegroups": nodegroups,
     "gate": gate,
     "http": http,
     "webhook": webhook,

@@ -62,10 +62,12 @@ class Fleet:
     @property
     def settled(self) -> bool:
         """Whether all are ready, and listed as they will stay."""
-        return all(
-            member.ready and member.machine.status == _RUNNING and member.machine.action == NO_ACTION
-            for member in self.members
-        )
+        return self.made and all(member.ready for member in self.members)
+
+    @property
+    def made(self) -> bool:
+        """Whether all are there, and listed as they will stay, whatever their nodes are like."""
+        return all(member.machine.status == _RUNNING and member.machine.action == NO_ACTION for member in self.members)
 
     @property
     def nodes(self) -> tuple[Node, ...]:

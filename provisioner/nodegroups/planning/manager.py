@@ -144,12 +144,15 @@ class ManagerRules(Rules[ManagedInstanceGroup]):
 
 
 def _again_seconds(settled_seconds: float, resource: Manager, fleet: Fleet | None, now: datetime) -> float:
-    whole = fleet is not None and len(fleet.members) == resource.target_size and fleet.settled
-    if whole and resource.is_stable:
+    whole = fleet is not None and len(fleet.members) == resource.target_size and resource.is_stable
+    if fleet is not None and whole and fleet.settled:
         return settled_seconds
     age = (now - resource.created_at).total_seconds() if resource.created_at is not None else 0.0
     if age > _LONG_SECONDS and resource.is_stable:
         return _LATEST_AFTER_LONG_SECONDS
+    if fleet is not None and whole and fleet.made:
+        # Their nodes are awaited, and show by themselves.
+        return _LATEST_SECONDS
     return min(_LATEST_SECONDS, max(_SOONEST_SECONDS, age * _SHARE_OF_AGE))
 
 

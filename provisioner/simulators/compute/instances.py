@@ -32,10 +32,10 @@ class Instances:
         """Return a VM."""
         with self._parts.lock:
             self._parts.now()
-            path = scope.resource(INSTANCES, name)
-            found = next((machine for machine in self._parts.store.machines() if machine.path == path), None)
+            machines = self._parts.store.machines()
+            found = next((machine for machine in machines if machine.name == name and machine.scope == scope), None)
             if found is None:
-                raise errors.not_found(path)
+                raise errors.not_found(scope.resource(INSTANCES, name))
             return found
 
     def in_zone(self, scope: Scope) -> list[Machine]:

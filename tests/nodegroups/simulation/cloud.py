@@ -72,7 +72,8 @@ class Cloud:
         self.client = ComputeClient(endpoint=_ADDRESS, monotonic=lambda: stage.agenda.now)
         self.client._session = Wire(self)  # type: ignore[assignment]
         self._ticks: set[float] = set()
-        self._statuses: dict[tuple[str, int], str] = {}
+        #: Machines by name, as they were last seen; one that is gone has no status.
+        self._seen: dict[str, MachineView] = {}
         self._failing: dict[Kind, Fault] = {}
         self._foreign = 0
         #: Called with a machine that runs now, and with one that does no more.
@@ -128,7 +129,8 @@ class Cloud:
 
     def machine(self, name: str) -> MachineView | None:
         """Return a machine."""
-        return next((each for each in self.world.machines() if each.name == name), None)
+        found = self._seen.get(name)
+        return found if found is not None and found.status else None
 
     # --- what befalls it
 
@@ -183,9 +185,9 @@ class Cloud:
 
     def changed(self, machine: MachineView) -> None:
         """Take note of a machine that has changed."""
-        key = (machine.name, machine.number)
-        before = self._statuses.get(key, "")
-        self._statuses[key] = machine.status
+        last = self._seen.get(machine.name)
+        before = last.status if last is not None and last.number == machine.number else ""
+        self._seen[machine.name] = machine
         if machine.status == "RUNNING" and before != "RUNNING":
             self.stage.after(0.0, lambda: self.on_running(machine))
         elif before == "RUNNING" and machine.status != "RUNNING":

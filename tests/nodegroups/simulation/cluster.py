@@ -161,10 +161,8 @@ class Kube:
             self._put(key, replace(self.objects[key], ready=True, capacity_chips=4, allocatable_chips=4))
             return
         value = machine.metadata.get(metadata.TOKEN, "")
-        good = any(
-            token.value == value and token.expires_at is not None and token.expires_at > self.stage.wall()
-            for token in self.all("Secret")
-        )
+        token = self.objects.get(("Secret", "kube-system", f"bootstrap-token-{value.partition('.')[0]}"))
+        good = token is not None and token.value == value and token.expires_at > self.stage.wall()
         if not good or metadata.ADDRESS not in machine.metadata:
             self.stage.after(5.0, lambda: self.join(name))
             return

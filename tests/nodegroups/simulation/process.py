@@ -26,9 +26,9 @@ from tests.nodegroups.simulation.cloud import Cloud
 from tests.nodegroups.simulation.cluster import Declined, Kube
 from tests.nodegroups.simulation.stage import Stage
 
-#: Without any event, a round at least this often.
-_LONGEST_PAUSE_SECONDS = 15.0
-_ROUND_GAP_SECONDS = 0.05
+#: Without any event, a round at least this often. The real loop makes four of them: what no step asks for in time shows
+#: sooner here.
+_LONGEST_PAUSE_SECONDS = 60.0
 _BAD_ANSWERS = (
     FailureKind.UNAVAILABLE,
     FailureKind.PERMISSION,
@@ -55,6 +55,8 @@ class Process:
         self.last_plan: Plan | None = None
         self.on_call: Callable[[Call], None] = lambda _call: None
         self._next_round = float("inf")
+        #: What happens within this time is decided on together.
+        self.round_gap_seconds = 0.05
         self.fault_chance = 0.0
         self.loss_chance = 0.0
         #: For how many more rounds it lives; then it dies, and says so.
@@ -69,7 +71,7 @@ class Process:
 
     def wake(self) -> None:
         """Ask for a round soon."""
-        self._plan_round(_ROUND_GAP_SECONDS)
+        self._plan_round(self.round_gap_seconds)
 
     def _plan_round(self, seconds: float) -> None:
         due = self.stage.agenda.now + seconds
@@ -102,7 +104,7 @@ class Process:
             self._begin(write.key, lambda write=write: self._write(write))
         pause = _LONGEST_PAUSE_SECONDS
         if plan.wake_at is not None:
-            pause = min(pause, max(_ROUND_GAP_SECONDS, (plan.wake_at - now).total_seconds()))
+            pause = min(pause, max(self.round_gap_seconds, (plan.wake_at - now).total_seconds()))
         self._plan_round(pause)
         self.rounds_left -= 1
         if self.rounds_left == 0:

@@ -1,0 +1,140 @@
+"""200 node groups of 16 machines at once: until all are ready, calls to Compute Engine, memory.
+
+Ready times and calls are those of the simulation, in virtual time: see tests/nodegroups/simulation/many.py for how long
+machines take there. Memory is that of a process that holds what the simulated controller held when all were ready, with
+the labels that nodes really have, while its client reads the metadata of 1,600 machines over HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from provisioner.nodegroups.bootstrap.script import startup_script
+
+_GROUPS = 200
+_PAGE = 100
+#: What a controller imports at its start, then what it holds, then what it does: prints MiB after each, and the most.
+_HOLD = """
+import pickle, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+def memory(field):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field)) / 1024
+import provisioner.cli.nodegroups, provisioner.nodegroups.app, provisioner.controller
+from provisioner.nodegroups.compute.client import ComputeClient
+from provisioner.nodegroups.compute.records import Scope
+from provisioner.nodegroups.planning.decide import decide
+from provisioner.runtime import garbage
+garbage.look_less_often()
+imported = memory("VmRSS")
+with open(sys.argv[1], "rb") as file:
+    snapshot, (known, derived), settings = (pickle.loads(part) for part in pickle.load(file))
+def labels(name):
+    return {f"topology.example.com/label-{index}": f"{name}-{index}" for index in range(20)}
+nodes = tuple(replace(node, labels={**node.labels, **labels(node.name)}) for node in snapshot.nodes)
+snapshot = replace(snapshot, nodes=nodes)
+now = max(each.since for each in known.writes.values()) + timedelta(seconds=1)
+started = time.process_time()
+plan = decide(snapshot, known, settings, now, None)
+first = time.process_time() - started
+started = time.process_time()
+decide(snapshot, plan.memory, settings, now, plan.derived)
+again = time.process_time() - started
+client, scope = ComputeClient(endpoint=sys.argv[2]), Scope(project="p", zone="us-central1-b")
+with ThreadPoolExecutor(16) as threads:
+    found = list(threads.map(lambda _: client.list_instances(scope, [f"m-{index}" for index in range(100)]), range(16)))
+assert sum(len(each) for each in found) == 1600
+print(len(snapshot.nodes), imported, held, memory("VmRSS"), memory("VmHWM"), first * 1000, again * 1000)
+"""
+
+
+def measure(say: Callable[..., None]) -> None:
+    """Play one group and 200, then hold what the controller held of these."""
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Path(folder) / "kept"
+        alone, many = _play("1"), _play(str(_GROUPS), str(kept))
+        say("one group of 16 machines: created to Ready", f"{alone['all_ready_seconds']:.0f} s")
+        say(f"{_GROUPS} groups at once: created to the first Ready", f"{many['first_ready_seconds']:.0f} s")
+        say(f"{_GROUPS} groups at once: created to all Ready", f"{many['all_ready_seconds']:.0f} s")
+        say("  ratio", f"{many['all_ready_seconds'] / alone['all_ready_seconds']:.2f}", "target: 1.2")
+        say("  until no token is left in any machine", f"{many['settled_seconds']:.0f} s")
+        say("  until all are deleted again", f"{many['gone_seconds']:.0f} s")
+        for figures in (alone, many):
+            what = f"  calls for each of {figures['groups']} groups, until no token is left"
+            made, groups = figures["calls"], figures["groups"]
+            say(what, f"{sum(made.values()) / groups:.0f}")
+            say("    of these, changes", f"{(made['Insert'] + made['SetMetadata']) / groups:.0f}")
+            say("    most for one group", str(figures["most_calls_of_a_group"]))
+            say("  calls to delete each", f"{sum(figures['calls_to_delete'].values()) / groups:.0f}")
+        say("  most calls of one sort in a minute", str(many["most_calls_a_minute"]), "Compute Engine: 1,500")
+        _hold(say, kept)
+
+
+def _play(*arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.nodegroups.simulation.many", *arguments],
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
+
+
+def _hold(say: Callable[..., None], kept: Path) -> None:
+    with _machines() as address:
+        done = subprocess.run(
+            [sys.executable, "-c", _HOLD, str(kept), address], capture_output=True, text=True, check=True
+        )
+    nodes, imported, held, now, most, first, again = map(float, done.stdout.splitlines()[-1].split())
+    say("memory after all imports", f"{imported:.0f} MiB")
+    say(f"  with {nodes:.0f} machines and their nodes", f"{held:.0f} MiB")
+    say("  after a decision, and lists of 1,600 machines", f"{now:.0f} MiB", "target: 130 MiB")
+    say("  most of all", f"{most:.0f} MiB")
+    say("one decision, all new", f"{first:.0f} ms")
+    say("one decision", f"{again:.0f} ms")
+
+
+@contextmanager
+def _machines() -> Iterator[str]:
+    """Serve a page of machines, each with the startup script in its metadata."""
+    items = [{"key": "startup-script", "value": startup_script("https://pkgs.k8s.io")}]
+    page = {
+        "items": [
+            {"name": f"m-{index}", "id": str(index + 1), "status": "RUNNING", "metadata": {"items": items}}
+            for index in range(_PAGE)
+        ]
+    }
+    body = json.dumps(page).encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
