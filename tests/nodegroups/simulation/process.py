@@ -29,6 +29,8 @@ from tests.nodegroups.simulation.stage import Stage
 #: Without any event, a round at least this often. The real loop makes four of them: what no step asks for in time shows
 #: sooner here.
 _LONGEST_PAUSE_SECONDS = 60.0
+#: More rounds in a minute are made by a controller that never comes to rest.
+_MOST_ROUNDS_A_MINUTE = 600
 _BAD_ANSWERS = (
     FailureKind.UNAVAILABLE,
     FailureKind.PERMISSION,
@@ -53,6 +55,7 @@ class Process:
         self.events: list[Event] = []
         self.crashed: list[Crashed] = []
         self.last_plan: Plan | None = None
+        self._rounds: Counter[int] = Counter()
         self.on_call: Callable[[Call], None] = lambda _call: None
         self._next_round = float("inf")
         #: What happens within this time is decided on together.
@@ -84,6 +87,7 @@ class Process:
         if not self.alive or due != self._next_round:
             return
         self._next_round = float("inf")
+        self._check_rest()
         while self.answers:
             answer = self.answers.pop(0)
             key = answer.call.key if isinstance(answer, CallAnswer) else answer.write.key
@@ -115,6 +119,12 @@ class Process:
         if self.alive:
             self.kill()
             self.on_death()
+
+    def _check_rest(self) -> None:
+        minute = int(self.stage.agenda.now // 60)
+        self._rounds[minute] += 1
+        if self._rounds[minute] > _MOST_ROUNDS_A_MINUTE:
+            self.stage.violate(f"the controller goes round in circles: {_MOST_ROUNDS_A_MINUTE} rounds in a minute")
 
     def _begin(self, key: str, run: Callable[[], None]) -> None:
         if self.stage.stormy and self.stage.chance(self.loss_chance):

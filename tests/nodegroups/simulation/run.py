@@ -21,8 +21,8 @@ from tests.nodegroups.simulation.world import World, make_group
 READY_WITHIN_SECONDS = 4200.0
 GONE_WITHIN_SECONDS = 7200.0
 _HOUR = 3600.0
-#: A run that computes for longer goes round in circles; the others take a few seconds.
-_CPU_SECONDS = 40.0
+#: A run that computes for longer goes round in circles; the others take a second or two, some bugs a few.
+_CPU_SECONDS = 12.0
 _MOST_READS_PER_HOUR = 12
 _READS = ("Read", "ListMachines", "ReadMachines", "Poll")
 _FOREIGN = Target(uid="", kind=Kind.WORKLOAD_POLICY, scope=Scope(project="project-1", region="us-central1"), name="p")
