@@ -138,9 +138,7 @@ class Many:
 
 def _keep(world: World, path: Path) -> None:
     """Write down what the caches and the decision hold, each for itself: they share no texts in reality either."""
-    process = world.process
-    derived = process.last_plan.derived if process.last_plan is not None else None
-    parts = (world.kube.snapshot(frozenset()), (process.memory, derived), world.settings)
+    parts = (world.kube.snapshot(frozenset()), world.process.memory, world.settings)
     path.write_bytes(pickle.dumps([pickle.dumps(part) for part in parts]))
 
 

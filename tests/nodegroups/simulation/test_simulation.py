@@ -1,4 +1,4 @@
-"""Node groups under faults, crashes and people: a few dozen seeds; `python -m tests.nodegroups.simulation` plays more.
+"""Node groups under faults, crashes and people: 200 seeds; `python -m tests.nodegroups.simulation` plays more.
 
 Runs in processes of its own: tracing coverage would take most of the time, and the order of sets has to be fixed.
 """
@@ -33,14 +33,14 @@ def _simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_no_seed_breaks_an_invariant() -> None:
     """Groups become ready, settled ones are silent, and nothing is left of those that go, whatever befalls them."""
-    done = _simulate("--seeds", "24")
+    done = _simulate("--seeds", "200")
     assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
-    assert "24 seeds in" in done.stdout
+    assert "200 seeds in" in done.stdout
 
 
 def test_every_planted_bug_is_found() -> None:
     """The checks are not blind: each bug that is put into the real code breaks an invariant."""
-    done = _simulate("--planted", "--seeds", "6")
+    done = _simulate("--planted", "--seeds", "12")
     assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
     assert f"{len(BUGS)} of {len(BUGS)} planted bugs found" in done.stdout
     assert len(BUGS) >= 12
