@@ -41,6 +41,10 @@ demo: setup ## Run a JobSet until nothing is left, on a local control plane. KEE
 demo-gce: setup ## Run a JobSet on a TPUNodeGroup until nothing is left: machines join a local control plane. KEEP=1 as above.
 	@$(BIN)/tpu-provisioner demo-gce
 
+.PHONY: demo-ipu
+demo-ipu: setup ## Run pods with IPUs from waiting to released, on a local control plane with a simulated V-IPU server. KEEP=1 as above.
+	@$(BIN)/tpu-provisioner demo-ipu
+
 .PHONY: demo-page
 demo-page: $(SETUP) ## Serve the status page of a simulated cluster with 200 slices, in a hurry; needs no Go.
 	@$(BIN)/python -m tests.simulation.demo_page $(ARGS)

@@ -38,6 +38,7 @@ COMMANDS = {
         "demo_gce",
         "run a JobSet on a TPUNodeGroup, with a simulated Compute Engine",
     ),
+    "demo-ipu": ("demo_ipu", "run pods with IPUs on a local control plane with a simulated V-IPU server"),
     "simulator": ("simulator", "run only the simulated GKE"),
     "simulator-gce": ("simulator_gce", "run only the simulated Compute Engine, with machines that join a cluster"),
     "completion": ("completion", "print the script that completes commands in bash, zsh or fish"),

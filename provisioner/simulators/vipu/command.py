@@ -248,6 +248,7 @@ def _play(fault: Mapping[str, Any] | None, output: str) -> None:
 def install(folder: Path) -> Path:
     """Put an executable `vipu` into a folder and return its path. It runs this interpreter on this package alone."""
     package_root = Path(__file__).parents[3]
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "vipu"
     path.write_text(
         f"#!{sys.executable} -IS\n"
