@@ -29,6 +29,7 @@ from provisioner.rehearsal.partition_story import PartitionStory, PodTimes
 from provisioner.rehearsal.partitions import ControlProcess, PartitionRehearsal
 from provisioner.rehearsal.world import RehearsalError
 from provisioner.runtime import logs
+from provisioner.simulators.http.settings import SettingsError
 from provisioner.simulators.vipu.settings import IPUS_OF_AGENT, VipuSettings
 
 _EXAMPLES = ("partitions/job.yaml", "partitions/queue.yaml")
@@ -58,13 +59,16 @@ def command(files: tuple[Path, ...], *, ipus: int, create_seconds: float, keep: 
     if problem := missing(files):
         refuse(problem)
         return ExitCode.USAGE
-    simulated = VipuSettings(
-        allocations={"alloc-1": {"cluster": "demo", "agents": ipus // IPUS_OF_AGENT}},
-        create_seconds=create_seconds,
-        remove_seconds=1.0,
-    )
-    if simulated.problems() or ipus % IPUS_OF_AGENT:
+    if ipus < 1 or ipus % IPUS_OF_AGENT:
         raise click.UsageError(f"--ipus={ipus} is not a multiple of {IPUS_OF_AGENT}: an IPU-Machine has so many")
+    try:
+        simulated = VipuSettings(
+            allocations={"alloc-1": {"cluster": "demo", "agents": ipus // IPUS_OF_AGENT}},
+            create_seconds=create_seconds,
+            remove_seconds=1.0,
+        )
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from error
     logs.configure("warning")
     interrupted = on_interrupt()
     narrator = Narrator()

@@ -40,7 +40,7 @@ class PartitionStory:
         self._rehearsal = rehearsal
         self._clock = clock
         self._listed: dict[str, str] = {}
-        self._waits: set[str] = set()
+        self._waits: set[tuple[str, str]] = set()
         #: By UID.
         self.pods: dict[str, PodTimes] = {}
         #: Pods whose configuration was handed over, by UID.
@@ -100,12 +100,12 @@ class PartitionStory:
                 self.failed.append(times.name)
 
     def _events(self) -> Iterator[str]:
-        """Tell why pods wait, once each."""
+        """Tell why pods wait, each reason once."""
         query = {"fieldSelector": "reason=PartitionWaiting"}
         for raw in self._rehearsal.objects(collection_path("events", root="/apis/events.k8s.io/v1"), **query):
             about, note = raw.get("regarding", {}), raw.get("note", "")
-            if about.get("uid") in self.pods and about["uid"] not in self._waits:
-                self._waits.add(about["uid"])
+            if about.get("uid") in self.pods and (about["uid"], note) not in self._waits:
+                self._waits.add((about["uid"], note))
                 yield f"pod {about['namespace']}/{about['name']} waits: {note}"
 
     def _enter(self, times: PodTimes, step: str) -> bool:

@@ -24,10 +24,12 @@ import pytest
 from provisioner.cli import main
 from provisioner.cli.demo import summary
 from provisioner.cli.demo_gce import summary as summary_of_groups
+from provisioner.cli.demo_ipu import summary as ipus_summary
 from provisioner.cli.exits import MEANINGS
 from provisioner.cli.main import COMMANDS
 from provisioner.model.capacity import FailureKind
 from provisioner.rehearsal.group_story import GroupTimes
+from provisioner.rehearsal.partition_story import PodTimes
 from provisioner.rehearsal.story import PoolTimes
 from provisioner.settings import OPTIONS
 from tests.docs.shell import ROOT
@@ -121,6 +123,16 @@ def end_of_demo() -> str:
     return click.unstyle("\n".join(summary(pools, calls)))
 
 
+def end_of_demo_ipu() -> str:
+    """Return what the demo of partitions says at its end, with times as they were."""
+    pods = (
+        ("default/train-on-ipus-jjz9l", "4", {"created": 0.0, "opened": 11.8, "ended": 19.6, "released": 22.0}),
+        ("default/sweep-on-ipus-9z9lg", "8", {"created": 0.0, "opened": 30.6, "ended": 40.8, "released": 42.7}),
+    )
+    told = ipus_summary([PodTimes(name=name, ipus=ipus, entered=entered) for name, ipus, entered in pods], [])
+    return click.unstyle("\n".join(told))
+
+
 def end_of_demo_gce() -> str:
     """Return what the demo of the example ends with."""
     steps = ("wanted", "made", "running", "joined", "ready", "deleting", "gone")
@@ -153,6 +165,8 @@ def printed(command: str, capsys: pytest.CaptureFixture[str], machine: Machine, 
             return end_of_demo()
         case "demo-gce":
             return end_of_demo_gce()
+        case "demo-ipu":
+            return end_of_demo_ipu()
         case _:
             return ours(words, capsys)
 

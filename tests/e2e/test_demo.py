@@ -87,6 +87,25 @@ def test_the_demo_of_node_groups_shows_machines_that_join_and_ends_well() -> Non
     assert_told(told, story)
 
 
+def test_the_demo_of_partitions_shows_pods_from_waiting_to_released_and_ends_well() -> None:
+    """From pods that are held back to nothing left on the V-IPU server and in the ledger, then exit code 0."""
+    process = started("demo-ipu", "--create-seconds=0.5")
+    told, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, told
+    story = [
+        r"the webhook server runs, and pods with IPUs are sent to it",
+        r"the controller of partitions runs; V-IPU is simulated, with 16 IPUs",
+        r"asks for 8 IPUs, and is held back from the scheduler",
+        r"is let to the scheduler with partition tpup-\w+-\w+, for nodes with ipu-pod=one",
+        r"has its IPUoF configuration, \d+ characters",
+        r"has succeeded",
+        r"partition tpup-\w+-\w+ is removed",
+        r"nothing is left: no partition, no entry in the ledger",
+        r"4 partitions, created, used and removed",
+    ]
+    assert_told(told, story)
+
+
 def test_a_jobset_that_google_does_not_serve_fails_the_demo(tmp_path: Path) -> None:
     """The reason and the nearest valid values are told, and the exit code is not 0."""
     wrong = tmp_path / "wrong.yaml"

@@ -102,7 +102,10 @@ class _Choices:
             {each.site[0] for each in large} | {a for a in servers if self._round.servers[a].reading is None}
         )
         if unread:
-            return _Choice(wait=Wait.UNREADABLE, why=f"V-IPU server {', '.join(unread)} cannot be read.")
+            # Just after a start nobody has tried yet.
+            tried = any(self._round.servers[address].failure is not None for address in unread)
+            how = "cannot be read" if tried else "is not read yet"
+            return _Choice(wait=Wait.UNREADABLE, why=f"V-IPU server {', '.join(unread)} {how}.")
         why = f"No allocation of the V-IPU servers that it may use has {pod.size} IPUs."
         return _Choice(wait=Wait.IMPOSSIBLE, why=why)
 
