@@ -122,7 +122,7 @@ export function makeCapacity(panel) {
   const limits = table("Limits", [["Setting"], ["Counted for"], ["Used", "numeric"], ["", "wide"], ["Limit", "numeric"]], "stacked limits");
   const noLimits = make("p", { className: "muted" }, "No limit is set. MAX_CHIPS and the others in the settings bound what may be spent.");
   const operations = make("div", { className: "operations" });
-  const backoffs = table("Back-off", [["Capacity"], ["Reason"], ["What GKE said", "wide"], ["Failures", "numeric"], ["Next try"]], "stacked backoffs");
+  const backoffs = table("Back-off", [["Capacity"], ["Reason"], ["What was said", "wide"], ["Failures", "numeric"], ["Next try"]], "stacked backoffs");
   const noBackoffs = make("p", { className: "muted" }, "Nothing is backed off: every capacity is tried as soon as a slice needs it.");
   const uses = [...USES.map(([name]) => [name, "numeric"]), ["Cost", "numeric"]];
   const accelerators = table("Chips by accelerator", [["Accelerator"], ...uses]);
@@ -208,7 +208,7 @@ export function makeCapacity(panel) {
 
   function showOperations({ operations: count, operations_limit: limit }) {
     showTexts(operations, [[count, limit]], () => {
-      const words = limit === null ? `${number(count)} under way. GKE has not refused any yet, so no limit is known.` : `${number(count)} under way of ${number(limit)} that GKE takes at once, as far as it has shown.`;
+      const words = limit === null ? `${number(count)} under way. None has been refused yet, so no limit is known.` : `${number(count)} under way of ${number(limit)} that are taken at once, as far as is known.`;
       const node = make("p", {}, words);
       if (limit !== null) node.append(meter(count, limit));
       return node;
