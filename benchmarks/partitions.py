@@ -64,6 +64,7 @@ class Mix:
 
 
 _MIXES = (
+    Mix(name="4 IPUs each, no deadlines", sizes={4: 1}, deadlines=0.0),
     Mix(name="1 to 16 IPUs, all with deadlines", sizes={1: 30, 2: 25, 4: 20, 8: 15, 16: 10}),
     Mix(name="1 to 16 IPUs, no deadlines", sizes={1: 30, 2: 25, 4: 20, 8: 15, 16: 10}, deadlines=0.0),
     Mix(name="1 to 4 IPUs, no deadlines", sizes={1: 50, 2: 30, 4: 20}, deadlines=0.0),
@@ -86,7 +87,7 @@ def measure(say: Callable[..., None]) -> None:
 
 def _decide_milliseconds(waiting: int) -> float:
     """Return the median time of a decision when all IPUs but a few are taken and all pods wait."""
-    run = _Run(_MIXES[0], pods=waiting)
+    run = _Run(_MIXES[1], pods=waiting)
     run.advance(600.0)
     seconds = []
     for _ in range(_RUNS):

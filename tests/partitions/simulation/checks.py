@@ -39,7 +39,7 @@ class Checks:
         self.stage, self.kube, self.servers, self.settings = stage, kube, servers, settings
         #: Ids that the ledger has had.
         self.recorded: set[str] = set()
-        #: When somebody last tampered with the ledger.
+        #: When somebody else, or another leader, may last have written the ledger.
         self.tampered_at = -inf
         self.longest_outlived = 0.0
         #: Whom each partition was handed to, by id.

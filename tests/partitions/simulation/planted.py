@@ -83,7 +83,7 @@ def _whatever_the_last_failure(_original: Any) -> Any:
 
 BUGS: tuple[Bug, ...] = (
     Bug(name="gates-open-too-early", at=(standing, "_phase_of"), mutate=_always(Phase.ACTIVE)),
-    Bug(name="removals-without-proof", at=(Process, "_kept"), mutate=_always(""), search_from=3),
+    Bug(name="removals-without-proof", at=(Process, "_kept"), mutate=_always(""), search_from=10),
     Bug(name="every-prefix-is-ours", at=(names, "id_prefix"), mutate=_always("tpup-")),
     Bug(name="orphans-stay", at=(sweeping, "strays_of"), mutate=_always(()), search_from=1),
     Bug(name="promises-take-nothing", at=(profile.Profile, "take"), mutate=_of_now_alone),
@@ -98,11 +98,11 @@ BUGS: tuple[Bug, ...] = (
         name="lost-calls-are-awaited",
         at=(answers, "give_up_lost_calls"),
         mutate=lambda _: lambda memory, *_: memory,
-        search_from=5,
+        search_from=2,
     ),
-    Bug(name="lost-writes-are-awaited", at=(pending, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=31),
+    Bug(name="lost-writes-are-awaited", at=(pending, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=10),
     Bug(name="failures-are-latched", at=(backoff, "_after"), mutate=_latched),
-    Bug(name="broken-partitions-are-awaited", at=(standing, "_phase_of"), mutate=_broken_is_on_its_way, search_from=8),
+    Bug(name="broken-partitions-are-awaited", at=(standing, "_phase_of"), mutate=_broken_is_on_its_way),
     Bug(name="ids-collide", at=(names, "_POD_DIGITS"), mutate=lambda _: 1),
     Bug(name="neighbours-take-nothing", at=(supply, "_may_be_in"), mutate=_always(value=False), search_from=1),
     Bug(name="limits-are-not-kept", at=(placing._Limits, "claim"), mutate=_always(value=True), search_from=3),

@@ -58,7 +58,7 @@ class Run:
         self.servers = {each.server.address: each for each in self._make_servers()}
         limits = rng.choice(({}, {}, {}, {"team": 12, "*": 8}))
         self.settings = PlanningSettings(
-            largest_size=16, namespace_limits=limits, busy_read_seconds=10.0, stuck_seconds=120.0, orphan_seconds=60.0
+            largest_size=16, namespace_limits=limits, busy_read_seconds=20.0, stuck_seconds=120.0, orphan_seconds=60.0
         )
         self.checks = Checks(stage, self.kube, self.servers, self.settings)
         self.fault_chance = rng.choice((0.0, 0.03, 0.12))
@@ -240,6 +240,7 @@ class Run:
             stage.fault("two leaders", "")
             stale = rng.choice(self.processes)
             stale.cache.frozen = True
+            self.checks.tampered_at = stage.agenda.now
             stage.after(rng.uniform(5.0, 120.0), lambda: self._retire(stale))
             self._lead()
         elif chosen == 2:
@@ -283,6 +284,8 @@ class Run:
                     server.world.vanish(each)
 
     def _retire(self, process: Process) -> None:
+        # Until then each may have written what the other has not read yet.
+        self.checks.tampered_at = self.stage.agenda.now
         process.kill()
         if process in self.processes:
             self.processes.remove(process)
