@@ -221,7 +221,8 @@ def _of_machines(memory: Memory, call: ReadMachines | SetMetadata, answer: CallA
         if isinstance(call, SetMetadata):
             changed[machine.provider_id] = _set(known, call, answer)
         else:
-            changed[machine.provider_id] = _read_of(known, instances.get(machine.name), answer)
+            read = _read_of(known, instances.get(machine.name), answer)
+            changed[machine.provider_id] = replace(read, read_joined=machine.provider_id in call.joined)
     return changed
 
 

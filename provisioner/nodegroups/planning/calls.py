@@ -133,6 +133,8 @@ class ReadMachines:
 
     target: Target
     machines: tuple[ManagedInstance, ...]
+    #: Provider ids of those whose nodes are there.
+    joined: frozenset[str] = frozenset()
 
     @property
     def key(self) -> str:

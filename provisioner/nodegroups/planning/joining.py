@@ -33,6 +33,8 @@ from provisioner.nodegroups.planning.writes import CreateToken, DeleteToken
 _CHECK_SECONDS = 300.0
 #: What was read is the base of a change for so long; whether somebody else has changed it, its fingerprint tells.
 _FRESH_SECONDS = 300.0
+#: A change of metadata takes effect within this time.
+_TAKES_EFFECT_SECONDS = 30.0
 #: Machines that have joined are read together, at most this often.
 _TOGETHER_SECONDS = 30.0
 #: A machine that was not there when it was read.
@@ -198,11 +200,19 @@ def _clean(joining: _Joining, member: Member) -> _Need | None:
         gone = known is not None and known.asked_at is not None and known.instance is None
         return None if gone else _Need(member=member, read_at=LONG_AGO, patient=True)
     if metadata.TOKEN not in instance.metadata.items:
-        return None
+        # What it joined with may have taken effect after it was read.
+        return None if _is_settled(known) else _Need(member=member, read_at=LONG_AGO, patient=True)
     items = metadata.changed_items(instance.metadata.items, labels=joining.labels, join=None, joined=True)
     if items is None:
         return None
     return _Need(member=member, step=_set(joining, member, known, instance, items, patient=True))
+
+
+def _is_settled(known: MachineMemory | None) -> bool:
+    """Whether no change of a machine that has joined was under way when it was read."""
+    if known is None or known.asked_at is None or not known.read_joined:
+        return False
+    return known.sent_at is None or (known.asked_at - known.sent_at).total_seconds() >= _TAKES_EFFECT_SECONDS
 
 
 def _clean_unremembered(joining: _Joining, member: Member) -> _Need | None:
@@ -211,7 +221,7 @@ def _clean_unremembered(joining: _Joining, member: Member) -> _Need | None:
     Kubernetes deletes the Secrets of tokens that have expired, also while no controller runs. Each process looks once.
     """
     known = _known(member, joining.round)
-    if known is not None and known.asked_at is not None and known.sent is None:
+    if known is not None and known.asked_at is not None and known.sent is None and known.read_joined:
         has_token = known.instance is not None and metadata.TOKEN in known.instance.metadata.items
         if not has_token:
             return None
@@ -254,9 +264,11 @@ def _read(joining: _Joining, members: Sequence[Member], needs: Sequence[_Need]) 
     first = min(due)[0]
     if first > now:
         return Step(moments=(first,))
+    read = [member for member in free if _tried_again_at(known[member.machine.name]) <= now]
     call = ReadMachines(
         target=joining.target,
-        machines=tuple(member.machine for member in free if _tried_again_at(known[member.machine.name]) <= now),
+        machines=tuple(member.machine for member in read),
+        joined=frozenset(member.machine.provider_id for member in read if member.node is not None),
     )
     return Step(calls=(Wanted(call=call, due_at=first, patient=all(patient for at, patient in due if at <= now)),))
 
