@@ -32,6 +32,8 @@ _KUBE_SYSTEM = "kube-system"
 #: After a failure it is read again after a second, doubled by each further one.
 _RETRY_SECONDS = 1.0
 _RETRY_CAP_SECONDS = 60.0
+#: The ledger is read so often though nobody else writes to it.
+_REREAD_SECONDS = 60.0
 #: The loop waits for this read.
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 
@@ -110,7 +112,7 @@ class Known:
         Who does not lead has to know the cluster alone: somebody else changes the ledger.
         """
         if self.cluster_uid and (self.ledger is not None or not leading):
-            return float("inf")
+            return self._due_again_in_seconds(now) if leading else float("inf")
         if not self.failures:
             return 0.0
         pause = min(_RETRY_CAP_SECONDS, _RETRY_SECONDS * 2.0 ** min(self.failures - 1, 10))
@@ -118,15 +120,20 @@ class Known:
         # Somebody may have set the clock back.
         return pause - passed if passed >= 0 else 0.0
 
+    def _due_again_in_seconds(self, now: datetime) -> float:
+        """Say when the ledger is read again, though it is known: somebody may have repaired an entry by hand."""
+        passed = (now - self.tried_at).total_seconds()
+        return _REREAD_SECONDS - passed if passed >= 0 else 0.0
+
     def read(self, *, leading: bool) -> None:
-        """Read what is not known: two calls at most."""
+        """Read what is not known, or the ledger again: two calls at most. What was known stays where that fails."""
         self.tried_at = self.clock()
         try:
             if not self.cluster_uid:
                 self.cluster_uid = self._read_cluster_uid()
-            if leading and self.ledger is None:
-                self.ledger = self.store.read()
-                if self.ledger.unreadable:
+            if leading:
+                before, self.ledger = self.ledger, self.store.read()
+                if self.ledger.unreadable and (before is None or before.unreadable != self.ledger.unreadable):
                     _log.warning("ledger.unreadable", entries=sorted(self.ledger.unreadable)[:10])
         except kube.ClusterError as error:
             self.failures += 1

@@ -147,3 +147,31 @@ def test_people_are_told_on_the_pod(controller: Controller) -> None:
     assert ("second", "PartitionWaiting") in told
     assert all(each.ref.namespace == NAMESPACE for each in controller.recorder.told)
     assert b"tpu_provisioner_partitions_pods_waiting 1.0" in controller.metrics.exposition()
+
+
+def test_an_entry_that_is_repaired_by_hand_is_seen_within_a_minute_or_two(controller: Controller) -> None:
+    """The log asks for that repair: nobody should have to restart the controller after it."""
+    partition_id = controller.create_pod("train")
+    controller.rounds(_ROUNDS)
+    raw = controller.kube.object(LEDGER) or {}
+    good = raw["data"][partition_id]
+    controller.kube.put_object(LEDGER, {**raw, "data": {partition_id: "{"}})
+    controller.rounds(3, seconds=61.0)
+    assert partition_id in controller.loop.known.ledger.unreadable  # type: ignore[union-attr]
+    controller.kube.put_object(LEDGER, {**raw, "data": {partition_id: good}})
+    controller.rounds(3, seconds=61.0)
+    assert controller.loop.known.ledger.unreadable == {}  # type: ignore[union-attr]
+    controller.delete("train")
+    controller.rounds(_ROUNDS, seconds=10.0)
+    assert (controller.vipu.partitions, entries(controller)) == ({}, [])
+
+
+def test_a_ledger_that_cannot_be_read_again_is_known_all_the_same(controller: Controller) -> None:
+    """Nobody else writes to it: what was written last is good."""
+    controller.create_pod("first")
+    controller.rounds(_ROUNDS)
+    controller.kube.fail("GET", "configmaps", errors.Unavailable("away"), times=1000)
+    controller.create_pod("second")
+    controller.rounds(_ROUNDS, seconds=10.0)
+    assert not controller.is_gated("second")
+    assert controller.loop.problems() == ()
