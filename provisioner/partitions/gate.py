@@ -34,6 +34,8 @@ class Gate:
 
     def pass_through(self, call: RemovePartition) -> None:
         """Prove that no pod may use the partition any more."""
+        if not call.id.startswith(names.id_prefix(self.cluster_uid())):
+            raise KeptError("it is no partition of this cluster")
         if call.pod is None:
             for pod in self._pods():
                 if names.partition_id(self.cluster_uid(), pod.uid) == call.id:

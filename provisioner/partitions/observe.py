@@ -20,7 +20,7 @@ from provisioner.model.capacity import Failure
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, Server
 from provisioner.partitions.planning.calls import CallAnswer, ReadServer, SaveLedger, WriteAnswer
-from provisioner.partitions.planning.ledger import Ledger, ledger_of
+from provisioner.partitions.planning.ledger import Ledger, ledger_of, of_cluster
 from provisioner.partitions.planning.snapshot import Reading, ServerView, Snapshot
 from provisioner.partitions.reading import parse_pod
 from provisioner.partitions.store import LedgerStore
@@ -132,7 +132,7 @@ class Known:
             if not self.cluster_uid:
                 self.cluster_uid = self._read_cluster_uid()
             if leading:
-                before, self.ledger = self.ledger, self.store.read()
+                before, self.ledger = self.ledger, of_cluster(self.store.read(), self.cluster_uid)
                 if self.ledger.unreadable and (before is None or before.unreadable != self.ledger.unreadable):
                     _log.warning("ledger.unreadable", entries=sorted(self.ledger.unreadable)[:10])
         except kube.ClusterError as error:

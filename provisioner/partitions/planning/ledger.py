@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+
+from provisioner.partitions import names
 
 #: A ConfigMap holds 1 MiB, which is room for some 3,000 entries.
 MOST_CHARACTERS = 1_000_000
@@ -72,6 +74,20 @@ def ledger_of(data: object, *, resource_version: str) -> Ledger:
     return Ledger(entries=tuple(entries), resource_version=resource_version, unreadable=unreadable)
 
 
+def of_cluster(ledger: Ledger, cluster_uid: str) -> Ledger:
+    """Return a ledger as a cluster may go by it: entries whose ids are not of its own pods count as unreadable.
+
+    Such as those of another cluster whose backup was restored here: its partitions are not ours to remove.
+    """
+    ours, others = [], {}
+    for entry in ledger.entries:
+        if entry.id == names.partition_id(cluster_uid, entry.pod_uid):
+            ours.append(entry)
+        else:
+            others[entry.id] = _text_of(entry)
+    return replace(ledger, entries=tuple(ours), unreadable={**ledger.unreadable, **others}) if others else ledger
+
+
 def _text_of(entry: Entry) -> str:
     fields = {
         "namespace": entry.namespace,
@@ -92,18 +108,18 @@ def _entry_of(key: object, text: object) -> Entry | None:
     try:
         raw = json.loads(text)
         recorded_at = datetime.fromisoformat(raw["recordedAt"])
-        names = [raw[part] for part in ("namespace", "pod", "uid", "server")]
+        texts = [raw[part] for part in ("namespace", "pod", "uid", "server")]
         size, allocation, reconfigurable = raw["size"], raw["allocation"], raw["reconfigurable"]
         recorded_at = recorded_at.astimezone(UTC)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
-    if not all(isinstance(each, str) and 0 < len(each) <= _LONGEST_NAME for each in names):
+    if not all(isinstance(each, str) and 0 < len(each) <= _LONGEST_NAME for each in texts):
         return None
     if type(size) is not int or not 0 < size <= _LARGEST_SIZE or not isinstance(reconfigurable, bool):
         return None
     if not isinstance(allocation, str) or len(allocation) > _LONGEST_NAME:
         return None
-    namespace, pod, uid, server = names
+    namespace, pod, uid, server = texts
     return Entry(
         id=key,
         namespace=namespace,
