@@ -115,6 +115,7 @@ def build(
             clock=clock,
             cluster_uid=lambda: known.cluster_uid,
             past_grace_seconds=planning.past_grace_seconds,
+            servers=frozenset(server.address for server in known.servers),
         ),
         clock=clock,
         lease_seconds=elector.remaining_seconds if elector is not None else lambda: float("inf"),

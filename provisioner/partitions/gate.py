@@ -30,6 +30,8 @@ class Gate:
     cluster_uid: Callable[[], str]
     #: As `PlanningSettings` have it.
     past_grace_seconds: float
+    #: HOST:PORT of those that the settings name. What a pod was told of another may be one of these by its old name.
+    servers: frozenset[str]
     parse: Callable[[object], Pod] = parse_pod
 
     def pass_through(self, call: RemovePartition) -> None:
@@ -56,7 +58,7 @@ class Gate:
     def _refuse_if_used(self, pod: Pod, call: RemovePartition) -> None:
         if pod.finished or pod.released:
             return
-        if pod.told_server and pod.told_server != call.server:
+        if pod.told_server != call.server and pod.told_server in self.servers:
             # Its partition is there.
             return
         if call.gated and pod.gated:

@@ -8,9 +8,11 @@ import pytest
 
 from provisioner.partitions import names
 from provisioner.partitions.planning.ledger import encode, ledger_of
-from tests.support.partitions import SYSTEM, Controller, partition
+from provisioner.partitions.vipu.records import PartitionState
+from tests.support.partitions import SERVER, SYSTEM, Controller, FakeVipu, partition
 
 LEDGER = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.LEDGER_CONFIGMAP_NAME}"
+RENAMED = replace(SERVER, host="vipu.example")
 _ROUNDS = 12
 #: Five seconds each: until long after orphans are removed.
 _LONG = 60
@@ -19,6 +21,63 @@ _LONG = 60
 @pytest.fixture(name="controller")
 def _controller() -> Controller:
     return Controller()
+
+
+def places(controller: Controller) -> dict[str, str]:
+    """Return the server of each entry in the ledger, by id."""
+    raw = controller.kube.object(LEDGER) or {}
+    return {each.id: each.server for each in ledger_of(raw.get("data"), resource_version="1").entries}
+
+
+def test_a_server_with_a_new_name_keeps_the_partitions_of_running_pods(controller: Controller) -> None:
+    """The pod was told the old name, which nobody can ask any more; by the new one its partition is the pod's still."""
+    partition_id = controller.create_pod("train")
+    controller.rounds(_ROUNDS)
+    after = controller.restarted(server=RENAMED)
+    after.rounds(_LONG, seconds=5.0)
+    assert list(after.vipu.partitions) == [partition_id]
+    assert ("remove", partition_id) not in after.vipu.calls
+    assert places(after) == {partition_id: RENAMED.address}
+    after.end("train")
+    after.rounds(_LONG, seconds=5.0)
+    assert (after.vipu.partitions, places(after)) == ({}, {})
+
+
+def test_a_pod_whose_server_no_setting_names_any_more_has_its_partition_elsewhere(controller: Controller) -> None:
+    """It was told nothing yet, so it need not wait for a server that nobody can ask."""
+    partition_id = controller.create_pod("train")
+    controller.vipu.state = PartitionState.OTHER
+    controller.rounds(_ROUNDS)
+    assert controller.is_gated("train")
+    assert places(controller) == {partition_id: SERVER.address}
+    after = controller.restarted(vipu=FakeVipu(), server=RENAMED)
+    after.rounds(_ROUNDS, seconds=5.0)
+    assert not after.is_gated("train")
+    assert places(after) == {partition_id: RENAMED.address}
+
+
+def test_an_entry_of_a_pod_that_ended_does_not_outlive_its_server(controller: Controller) -> None:
+    """It would count against its namespace for ever; should the server come back, the partition is an orphan there."""
+    partition_id = controller.create_pod("train")
+    controller.rounds(_ROUNDS)
+    elsewhere = controller.restarted(vipu=FakeVipu(), server=RENAMED)
+    elsewhere.rounds(_ROUNDS, seconds=5.0)
+    assert places(elsewhere) == {partition_id: SERVER.address}
+    elsewhere.end("train")
+    elsewhere.rounds(_ROUNDS, seconds=5.0)
+    assert places(elsewhere) == {}
+    back = elsewhere.restarted(vipu=controller.vipu)
+    back.rounds(_LONG, seconds=5.0)
+    assert controller.vipu.partitions == {}
+
+
+def test_people_are_told_that_no_setting_names_the_server_of_a_running_pod(controller: Controller) -> None:
+    """Nobody can say whether the partition is there."""
+    controller.create_pod("train")
+    controller.rounds(_ROUNDS)
+    after = controller.restarted(vipu=FakeVipu(), server=RENAMED)
+    after.rounds(_ROUNDS)
+    assert any(SERVER.address in each.message and "no setting" in each.message for each in after.recorder.told)
 
 
 def test_a_ledger_of_another_cluster_removes_nothing_of_that_cluster(controller: Controller) -> None:

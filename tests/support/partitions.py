@@ -110,7 +110,11 @@ class Controller:
     """One controller process, stepped by hand; a cluster and a server may outlive it."""
 
     def __init__(
-        self, kube: FakeKube | None = None, vipu: FakeVipu | None = None, clock: FakeClock | None = None
+        self,
+        kube: FakeKube | None = None,
+        vipu: FakeVipu | None = None,
+        clock: FakeClock | None = None,
+        server: Server = SERVER,
     ) -> None:
         self.kube = kube or FakeKube()
         self.vipu = vipu or FakeVipu()
@@ -122,10 +126,10 @@ class Controller:
         time = FollowedClock(self.clock.now, self.clock)
         wake = Wake()
         store = LedgerStore(api=self.kube, namespace=SYSTEM)
-        known = Known(api=self.kube, store=store, clock=time, servers=(SERVER,))
+        known = Known(api=self.kube, store=store, clock=time, servers=(server,))
         settings = PlanningSettings()
         self.actor = Actor(
-            servers={SERVER.address: Line(vipu=self.vipu, changes=Inline(), reads=Inline())},
+            servers={server.address: Line(vipu=self.vipu, changes=Inline(), reads=Inline())},
             api=self.kube,
             store=store,
             gate=Gate(
@@ -133,6 +137,7 @@ class Controller:
                 clock=time,
                 cluster_uid=lambda: CLUSTER_UID,
                 past_grace_seconds=settings.past_grace_seconds,
+                servers=frozenset({server.address}),
             ),
             clock=time,
             lease_seconds=lambda: self.lease_seconds,
@@ -162,9 +167,9 @@ class Controller:
             self.loop.round()
             self.clock.advance(seconds)
 
-    def restarted(self) -> Controller:
-        """Return the process that comes after this one."""
-        return Controller(self.kube, self.vipu, self.clock)
+    def restarted(self, *, vipu: FakeVipu | None = None, server: Server = SERVER) -> Controller:
+        """Return the process that comes after this one, with settings that may name another server."""
+        return Controller(self.kube, vipu or self.vipu, self.clock, server)
 
     # --- pods
 

@@ -66,6 +66,12 @@ def lost(pod: Pod, entry: Entry) -> Notice:
     return _notice("lost", pod, LOST, message, warning=True)
 
 
+def unnamed(pod: Pod, entry: Entry) -> Notice:
+    """Say that nobody can ask for a pod's partition."""
+    message = f"Partition {entry.id} is on {entry.server}, which no setting names any more: nobody knows how it is."
+    return _notice("unnamed", pod, FAILED, message, warning=True)
+
+
 def released(pod: Pod, entry: Entry) -> Notice:
     """Say that a pod's partition is gone, as it should be."""
     return _notice("released", pod, RELEASED, f"Partition {entry.id} on {entry.server} is removed.")

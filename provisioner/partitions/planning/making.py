@@ -18,6 +18,8 @@ def step_of(standing: Standing, round_: Round) -> Step:
     """Say what is to be done for a pod that needs its partition."""
     pod = standing.pod
     if pod is None or not standing.certain:
+        if pod is not None and standing.phase is Phase.CREATING and standing.entry.server not in round_.servers:
+            return Step(notices=(events.unnamed(pod, standing.entry),))
         return NOTHING
     match standing.phase:
         case Phase.WANTED:

@@ -13,7 +13,8 @@ def step_of(standing: Standing, round_: Round) -> Step:
     """Say what is to be done for an entry whose pod has ended, or is gone; and when one that ends has."""
     pod, known, entry = standing.pod, standing.known, standing.entry
     if standing.phase is Phase.GONE:
-        return Step(notices=(events.released(pod, entry),)) if pod is not None else NOTHING
+        # Where no setting names the server nobody has seen that it is not there.
+        return Step(notices=(events.released(pod, entry),)) if pod is not None and standing.certain else NOTHING
     if standing.phase is not Phase.RELEASING:
         if pod is not None and pod.deletion_deadline is not None:
             return Step(moments=(round_.lets_go_at(pod.deletion_deadline),))

@@ -38,6 +38,10 @@ class Round:
         view = self.servers.get(server)
         return view.reading if view is not None and view.failure is None else None
 
+    def told_elsewhere(self, pod: Pod, server: str) -> bool:
+        """Whether a pod was told another server than this one; a name that no setting has may be an old one of it."""
+        return pod.told_server != server and pod.told_server in self.servers
+
     def wants(self, pod: Pod) -> bool:
         """Whether a pod needs a partition, or may still use the one that it has."""
         if pod.finished or pod.released:

@@ -74,6 +74,8 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
     reading = round_.reading(entry.server)
     if pod is None or reading is None:
         phase = Phase.CREATING if wanted else Phase.RELEASING
+        if entry.server not in round_.servers:
+            phase = _phase_without_server(pod, wanted=wanted)
         if reading is None:
             return Standing(entry=entry, pod=pod, phase=phase, known=known, certain=False)
     partition = round_.listed[entry.server].get(entry.id)
@@ -91,7 +93,7 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
         phase, reads = Phase.CREATING, True
     elif known.refused and pod.gated:
         phase = Phase.WITHDRAWN
-    elif pod.told_server == entry.server:
+    elif pod.told_server and not round_.told_elsewhere(pod, entry.server):
         phase = Phase.LOST if shows_all else Phase.CREATING
         reads = not shows_all
     else:
@@ -105,6 +107,16 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
         reads=reads,
         outdated=not shows_changes,
     )
+
+
+def _phase_without_server(pod: Pod | None, *, wanted: bool) -> Phase:
+    """Say how far an entry is whose server no setting names any more.
+
+    What is left there is an orphan as soon as one does. A pod that was told of it has it there, for all anybody knows.
+    """
+    if not wanted:
+        return Phase.GONE
+    return Phase.WITHDRAWN if pod is not None and pod.gated else Phase.CREATING
 
 
 def known_of(entry: Entry, round_: Round) -> PartitionMemory:

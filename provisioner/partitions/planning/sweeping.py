@@ -66,7 +66,7 @@ def restored(strays: Iterable[Stray], round_: Round) -> Mapping[str, Entry]:
     found: dict[str, Entry] = {}
     for stray in strays:
         pod = stray.pod
-        if pod is None or not round_.wants(pod) or pod.told_server not in ("", stray.server):
+        if pod is None or not round_.wants(pod) or round_.told_elsewhere(pod, stray.server):
             continue
         told = pod.told_server == stray.server
         # A pod that was told of it has it there, whatever the ledger says.
@@ -80,6 +80,8 @@ def restored(strays: Iterable[Stray], round_: Round) -> Mapping[str, Entry]:
 def step_of(stray: Stray, round_: Round) -> Step:
     """Say what is to be done about one that is not recorded again."""
     known = stray.known
+    if _may_be_in_use(stray, round_):
+        return Step()
     reading = round_.reading(stray.server)
     if known.changed_at is not None and reading is not None and reading.asked_at < known.changed_at:
         return Step()
@@ -91,6 +93,19 @@ def step_of(stray: Stray, round_: Round) -> Step:
         return Step(moments=(due_at,))
     call = RemovePartition(server=stray.server, id=stray.partition.id, pod=_proof_of(stray))
     return Step(calls=(Wanted(call=call, urgency=Urgency.REMOVE, due_at=due_at),))
+
+
+def _may_be_in_use(stray: Stray, round_: Round) -> bool:
+    """Whether this may be the partition of a living pod, seen by another name of the same server.
+
+    Two names of one server show the same allocations.
+    """
+    pod = stray.pod
+    if pod is None or not round_.wants(pod):
+        return False
+    home = pod.told_server if pod.told_server in round_.servers else stray.entry.server if stray.entry else ""
+    at_home, here = round_.reading(home), round_.reading(stray.server)
+    return at_home is None or here is None or at_home.allocations == here.allocations
 
 
 def _proof_of(stray: Stray) -> tuple[str, str, str] | None:

@@ -277,3 +277,26 @@ def test_a_ledger_that_somebody_else_has_changed_is_written_after_it_was_read_ag
     story.pass_time(1)
     story.decide()
     assert len(story.calls(SaveLedger)) == 1
+
+
+@pytest.mark.parametrize(
+    ("allocations", "want"),
+    [
+        pytest.param((Allocation(name="a", ipus=64),), 0, id="the same: it may be another name of the same server"),
+        pytest.param((Allocation(name="b", ipus=64),), 1, id="others: it is another server"),
+    ],
+)
+def test_a_partition_of_a_living_pod_on_a_second_server(allocations: tuple[Allocation, ...], want: int) -> None:
+    """Removing it by another name would take it from the pod."""
+    second = Server(host="vipu.example", port=8090)
+    pod = make_pod("train", gated=False, told_server=SERVER.address)
+    story = Story(pods=[pod], servers={SERVER: (Allocation(name="a", ipus=64),), second: allocations})
+    story.record(make_entry(pod))
+    story.put(make_partition(pod))
+    story.put(make_partition(pod, allocation=allocations[0].name), server=second)
+    removed = []
+    for _ in range(5):
+        story.pass_time(100)
+        story.read()
+        removed += [call.server for call in story.calls(RemovePartition)]
+    assert removed == [second.address] * want
