@@ -110,7 +110,7 @@ BUGS = (
     Bug(name="defaults-are-differences", at=(desired, "differs"), mutate=_always(True)),
     Bug(name="transitions-are-rewritten", at=(types, "with_condition"), mutate=_latest_transition, search_from=1),
     Bug(name="machines-go-under-work", at=(drain, "drain"), mutate=_without_proof, search_from=1),
-    Bug(name="one-request-id-for-all-attempts", at=(names, "request_id"), mutate=_without_attempts),
+    Bug(name="one-request-id-for-all-attempts", at=(names, "request_id"), mutate=_without_attempts, search_from=15),
     Bug(
         name="lost-calls-are-awaited",
         at=(answers, "give_up_lost_calls"),
