@@ -15,10 +15,12 @@ import yaml
 
 from deploy.alert_form import CRITICAL, EACH, GROUP, RUNBOOKS, WARNING, Rule, gone, metric
 from deploy.alerts_of_node_groups import RULES as NODE_GROUP_RULES
+from deploy.alerts_of_partitions import RULES as PARTITION_RULES
 from provisioner import constants
 from provisioner.kube.watches import MAX_SILENCE_SECONDS
 from provisioner.model.capacity import FailureKind
 from provisioner.nodegroups.metrics import PREFIX as NODE_GROUPS_PREFIX
+from provisioner.partitions.metrics import PREFIX as PARTITIONS_PREFIX
 from provisioner.slices.metrics import PREFIX
 from provisioner.webhook.metrics import PREFIX as WEBHOOK_PREFIX
 
@@ -37,9 +39,9 @@ RULES = (
     Rule(
         name="TPUProvisionerAbsent",
         slug="absent",
-        # Where there have been node groups alone for a day, it is absent on purpose.
+        # Where there have been node groups or partitions alone for a day, it is absent on purpose.
         query=f"absent({PREFIX}build_info) unless on () (absent_over_time({PREFIX}build_info[1d]) "
-        f"and on () count({NODE_GROUPS_PREFIX}build_info))",
+        f"and on () (count({NODE_GROUPS_PREFIX}build_info) or count({PARTITIONS_PREFIX}build_info)))",
         minutes=10,
         severity=CRITICAL,
         summary="No tpu-provisioner is scraped.",
@@ -186,6 +188,7 @@ RULES = (
         "where failurePolicy is Fail.",
     ),
     *NODE_GROUP_RULES,
+    *PARTITION_RULES,
 )
 
 

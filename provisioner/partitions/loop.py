@@ -65,6 +65,8 @@ class Loop(RoundLoop):
             due = self.known.due_in_seconds(self.clock(), leading=False)
             return max(0.0, min(LONGEST_PAUSE_SECONDS, due))
         snapshot = take_snapshot(self.pods, self.known, self.actor.live())
+        # The reporter tells nothing of a round without it.
+        self.metrics.set_ledger_known(known=snapshot.ledger is not None)
         started = self.monotonic()
         plan = decide(snapshot, self.memory, self.settings, self.clock())
         self.metrics.observe_decide(seconds=self.monotonic() - started)

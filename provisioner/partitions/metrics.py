@@ -34,6 +34,7 @@ class Metrics(LoopMetrics):
         self._oldest = registry.gauge(
             "oldest_wait_seconds", "For how long the pod has waited that has waited for longest; 0 where none waits."
         )
+        self._oldest_size = registry.gauge("oldest_wait_ipus", "How many IPUs that pod asks for; 0 where none waits.")
         self._total = registry.picture(
             "ipus", "IPUs of an allocation; absent where the server does not tell.", "server", "allocation"
         )
@@ -96,10 +97,11 @@ class Metrics(LoopMetrics):
         self._partitions.replace({phase: partitions.get(phase, 0) for phase in PHASES})
         self._held.replace({phase: ipus.get(phase, 0) for phase in PHASES})
 
-    def set_waiting(self, count: int, *, oldest_seconds: float) -> None:
-        """Set how many pods wait, and for how long at most."""
+    def set_waiting(self, count: int, *, oldest_seconds: float, oldest_ipus: int) -> None:
+        """Set how many pods wait, for how long at most, and for how many IPUs that one does."""
         self._waiting.set(count)
         self._oldest.set(oldest_seconds)
+        self._oldest_size.set(oldest_ipus)
 
     def set_supply(self, supply: Iterable[Supply]) -> None:
         """Set what there is."""

@@ -74,7 +74,6 @@ class Reporter:
         dropped = self.recorder.dropped_total
         self.metrics.count_events_dropped(dropped - self._events_dropped)
         self._events_dropped = dropped
-        self.metrics.set_ledger_known(known=snapshot.ledger is not None)
         self.metrics.set_servers(
             {each.server.address: each.reading is not None and each.failure is None for each in snapshot.servers}
         )
@@ -163,8 +162,9 @@ class Reporter:
             partitions[each.phase] += 1
             ipus[each.phase] += each.size
         self.metrics.set_holdings(partitions, ipus)
-        waits = [(now - each.pod.created_at).total_seconds() for each in view.waiting]
-        self.metrics.set_waiting(len(waits), oldest_seconds=max((0.0, *waits)))
+        waits = [((now - each.pod.created_at).total_seconds(), each.pod.size) for each in view.waiting]
+        oldest_seconds, oldest_ipus = max(waits, default=(0.0, 0))
+        self.metrics.set_waiting(len(waits), oldest_seconds=max(0.0, oldest_seconds), oldest_ipus=oldest_ipus)
         self.metrics.set_supply(view.supply)
 
 

@@ -15,6 +15,7 @@ import yaml
 
 from deploy import alerts, chart
 from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
+from provisioner.partitions.metrics import Metrics as PartitionMetrics
 from provisioner.slices.metrics import PREFIX, Metrics
 from provisioner.webhook.metrics import Metrics as WebhookMetrics
 from tests.deploy import tools
@@ -68,7 +69,28 @@ _NODE_GROUPS = {
     'nodegroups_cluster_known{pod="o"}': "0x90",
     'nodegroups_loop_last_round_timestamp_seconds{pod="o"}': "0x90",
 }
-_WELL = _LEADER | _FOLLOWER | _WEBHOOK | _NODE_GROUPS
+_PARTITIONS = {
+    'partitions_build_info{pod="i",version="1"}': "1x90",
+    'partitions_leader{pod="i"}': "1x90",
+    'partitions_ledger_known{pod="i"}': "1x90",
+    'partitions_loop_last_round_timestamp_seconds{pod="i"}': "0+60x90",
+    'partitions_watch_last_contact_age_seconds{pod="i",resource="pods"}': "20x90",
+    'partitions_server_readable{pod="i",server="vipu-1:8090"}': "1x90",
+    'partitions_server_readable{pod="i",server="vipu-2:8090"}': "1x90",
+    'partitions_oldest_wait_seconds{pod="i"}': "0x90",
+    'partitions_oldest_wait_ipus{pod="i"}': "0x90",
+    'partitions_ipus_free{pod="i",server="vipu-1:8090",allocation="a"}': "8x90",
+    'partitions_ipus_free{pod="i",server="vipu-2:8090",allocation="a"}': "0x90",
+    'partitions_partitions{pod="i",phase="active"}': "5x90",
+    'partitions_partitions{pod="i",phase="orphan"}': "0x90",
+    'partitions_decision_faults_total{pod="i"}': "0x90",
+    'partitions_leader{pod="j"}': "0x90",
+    'partitions_ledger_known{pod="j"}': "0x90",
+    'partitions_loop_last_round_timestamp_seconds{pod="j"}': "0x90",
+    'partitions_oldest_wait_seconds{pod="j"}': "0x90",
+    'partitions_oldest_wait_ipus{pod="j"}': "0x90",
+}
+_WELL = _LEADER | _FOLLOWER | _WEBHOOK | _NODE_GROUPS | _PARTITIONS
 _MINUTES = 80
 
 
@@ -89,11 +111,73 @@ _CASES = (
     _Case("a leader and a follower that are well", {}),
     _Case(
         "nothing is scraped",
-        dict.fromkeys(_LEADER | _FOLLOWER | _NODE_GROUPS, ""),
+        dict.fromkeys(_LEADER | _FOLLOWER | _NODE_GROUPS | _PARTITIONS, ""),
         {"TPUProvisionerAbsent": (10, _MINUTES)},
     ),
-    _Case("node groups alone, for more than a day", dict.fromkeys(_LEADER | _FOLLOWER, "")),
+    _Case("node groups alone, for more than a day", dict.fromkeys(_LEADER | _FOLLOWER | _PARTITIONS, "")),
+    _Case("partitions alone, for more than a day", dict.fromkeys(_LEADER | _FOLLOWER | _NODE_GROUPS, "")),
     _Case("no node groups, ever", dict.fromkeys(_NODE_GROUPS, "")),
+    _Case("no partitions, ever", dict.fromkeys(_PARTITIONS, "")),
+    _Case(
+        "the controller of partitions goes at minute 5, and was there within a day",
+        {'partitions_build_info{pod="i",version="1"}': "1x5"},
+        {"IPUPartitionsAbsent": (20, _MINUTES)},
+    ),
+    _Case(
+        "nobody leads partitions for ten minutes, nor knows their ledger",
+        {'partitions_leader{pod="i"}': "1x5 0x19 1x70", 'partitions_ledger_known{pod="i"}': "1x5 0x19 1x70"},
+        {"IPUPartitionsWithoutLeader": (11, 26)},
+    ),
+    _Case(
+        "rounds of partitions end at minute 5",
+        {'partitions_loop_last_round_timestamp_seconds{pod="i"}': "0+60x5 300x85"},
+        {"IPUPartitionsLoopStalled": (16, _MINUTES)},
+    ),
+    _Case(
+        "partitions' watch of pods falls silent at minute 5",
+        {'partitions_watch_last_contact_age_seconds{pod="i",resource="pods"}': "20x4 0+60x40 20x44"},
+        {"IPUPartitionsWatchStale": (13, 46)},
+        {"pod": "i", "resource": "pods"},
+    ),
+    _Case(
+        "who leads does not know the ledger",
+        {'partitions_ledger_known{pod="i"}': "1x4 0x85"},
+        {"IPUPartitionsLedgerUnknown": (15, _MINUTES)},
+    ),
+    _Case(
+        "one of two V-IPU servers cannot be read for half an hour",
+        {'partitions_server_readable{pod="i",server="vipu-2:8090"}': "1x4 0x29 1x56"},
+        {"IPUPartitionsServerUnreadable": (20, 35)},
+        {"server": "vipu-2:8090"},
+    ),
+    _Case(
+        "a V-IPU server that is restarted",
+        {'partitions_server_readable{pod="i",server="vipu-2:8090"}': "1x4 0x9 1x76"},
+    ),
+    _Case(
+        "a pod that waits while as many IPUs are free",
+        {'partitions_oldest_wait_seconds{pod="i"}': "0+60x150", 'partitions_oldest_wait_ipus{pod="i"}': "8x150"},
+        # More than an hour at minute 61.
+        {"IPUPartitionsPodWaits": (91, 120)},
+        minutes=120,
+    ),
+    _Case(
+        "a pod that waits while fewer IPUs are free than it asks for",
+        {'partitions_oldest_wait_seconds{pod="i"}': "0+60x150", 'partitions_oldest_wait_ipus{pod="i"}': "16x150"},
+        minutes=120,
+    ),
+    _Case(
+        "orphans that stay",
+        {'partitions_partitions{pod="i",phase="orphan"}': "0x4 2x85"},
+        {"IPUPartitionsOrphans": (35, _MINUTES)},
+    ),
+    _Case("orphans that go", {'partitions_partitions{pod="i",phase="orphan"}': "0x4 2x20 0x65"}),
+    _Case(
+        "a pod about which nothing can be decided in three rounds",
+        {'partitions_decision_faults_total{pod="i"}': "0x9 3x80"},
+        # Seen from minute 10 to 18, and that for a minute.
+        {"IPUPartitionsDecisionFaults": (11, 19)},
+    ),
     _Case(
         "the controller of node groups goes at minute 5, and was there within a day",
         {'nodegroups_build_info{pod="n",version="1"}': "1x5"},
@@ -331,7 +415,8 @@ def test_every_alert_is_seen_to_fire() -> None:
 
 def test_a_query_names_what_is_exported() -> None:
     """A metric that is renamed would silence its alert."""
-    metrics = (Metrics(version="test"), WebhookMetrics(version="test"), NodeGroupMetrics(version="test"))
+    kinds = (Metrics, WebhookMetrics, NodeGroupMetrics, PartitionMetrics)
+    metrics = [kind(version="test") for kind in kinds]
     registries = [each.registry for each in metrics]
     exported = {each.name: set(each.labels) for registry in registries for each in registry.described}
     for rule in alerts.RULES:

@@ -59,10 +59,25 @@ def test_while_the_ledger_cannot_be_read_nothing_is_made_nor_removed(controller:
     controller.rounds(_ROUNDS)
     assert controller.vipu.calls == []
     assert any("ledger" in each for each in controller.loop.problems())
+    assert b"tpu_provisioner_partitions_ledger_known 0.0" in controller.metrics.exposition()
     controller.kube.clear_faults()
     controller.rounds(_ROUNDS, seconds=10.0)
+    assert b"tpu_provisioner_partitions_ledger_known 1.0" in controller.metrics.exposition()
     assert not controller.is_gated("train")
     assert "other" in controller.vipu.partitions
+
+
+def test_a_ledger_that_was_known_and_is_not_any_more_is_told(controller: Controller) -> None:
+    """A write that failed makes it unknown, and no round is told to people while it is."""
+    controller.rounds(_ROUNDS)
+    assert b"tpu_provisioner_partitions_ledger_known 1.0" in controller.metrics.exposition()
+    controller.kube.fail("*", "configmaps", errors.Forbidden("no", status=403), times=1000)
+    controller.create_pod("train")
+    controller.rounds(_ROUNDS)
+    assert b"tpu_provisioner_partitions_ledger_known 0.0" in controller.metrics.exposition()
+    controller.kube.clear_faults()
+    controller.rounds(_ROUNDS, seconds=10.0)
+    assert b"tpu_provisioner_partitions_ledger_known 1.0" in controller.metrics.exposition()
 
 
 def test_a_process_killed_anywhere_is_followed_by_one_that_goes_on(controller: Controller) -> None:
@@ -147,6 +162,7 @@ def test_people_are_told_on_the_pod(controller: Controller) -> None:
     assert ("second", "PartitionWaiting") in told
     assert all(each.ref.namespace == NAMESPACE for each in controller.recorder.told)
     assert b"tpu_provisioner_partitions_pods_waiting 1.0" in controller.metrics.exposition()
+    assert b"tpu_provisioner_partitions_oldest_wait_ipus 64.0" in controller.metrics.exposition()
 
 
 def test_an_entry_that_is_repaired_by_hand_is_seen_within_a_minute_or_two(controller: Controller) -> None:
