@@ -64,17 +64,31 @@ def _hand_over(standing: Standing, pod: Pod, round_: Round) -> Step:
     notice = events.created(pod, entry)
     if not pod.gated:
         return Step(notices=(notice,)) if not pod.told_server else NOTHING
-    if pod.deletion_deadline is not None:
+    if pod.deletion_deadline is not None or _is_being_removed(entry, round_):
         return NOTHING
     gate = OpenGate(pod=pod, partition_id=entry.id, server=round_.servers[entry.server].server)
     return Step(gates=(gate,), notices=(notice,))
+
+
+def _is_being_removed(entry: Entry, round_: Round) -> bool:
+    """Whether a remove is under way: a reading that shows it active meanwhile is no promise."""
+    remove = RemovePartition(server=entry.server, id=entry.id, pod=None)
+    under_way = round_.memory.calls.get(remove.key)
+    return under_way is not None and isinstance(under_way.call, RemovePartition)
+
+
+def _is_being_told(standing: Standing, pod: Pod, round_: Round) -> bool:
+    """Whether the gate is being opened: then a pod that is read live has it still, and not a moment later."""
+    gate = OpenGate(pod=pod, partition_id=standing.entry.id, server=round_.servers[standing.entry.server].server)
+    write = round_.memory.writes.get(gate.key)
+    return write is not None and write.answered_at is None
 
 
 def _make_anew(standing: Standing, pod: Pod, round_: Round) -> Step:
     """Remove what is broken, as long as the pod was told nothing of it."""
     entry, known = standing.entry, standing.known
     notice = events.broken(pod, entry, standing.partition)
-    if not pod.gated:
+    if not pod.gated or _is_being_told(standing, pod, round_):
         return Step(notices=(notice,))
     if known.removing is not None and known.removing.until > round_.now:
         return Step(notices=(notice,), moments=(known.removing.until,))

@@ -300,3 +300,46 @@ def test_a_partition_of_a_living_pod_on_a_second_server(allocations: tuple[Alloc
         story.read()
         removed += [call.server for call in story.calls(RemovePartition)]
     assert removed == [second.address] * want
+
+
+def test_no_gate_is_opened_while_the_partition_is_being_removed() -> None:
+    """One that took too long is removed; should it be active meanwhile, its pod would start and lose it."""
+    pod = make_pod("train")
+    story = Story(pods=[pod])
+    story.record(make_entry(pod))
+    story.put(make_partition(pod, PartitionState.OTHER))
+    story.read()
+    story.pass_time(story.settings.stuck_seconds)
+    story.read()
+    (remove,) = story.calls(RemovePartition)
+    story.live = frozenset({remove.key})
+    story.put(make_partition(pod))
+    for _ in range(3):
+        story.pass_time(10)
+        story.read()
+        assert story.calls(OpenGate) == []
+    story.live = frozenset()
+    story.answer(remove, FailureKind.UNAVAILABLE)
+    story.decide()
+    assert [gate.pod for gate in story.calls(OpenGate)] == [pod]
+
+
+def test_no_partition_is_removed_while_its_gate_is_being_opened() -> None:
+    """The look at the pod right before would find the gate still there."""
+    pod = make_pod("train")
+    story = Story(pods=[pod])
+    story.record(make_entry(pod))
+    story.put(make_partition(pod))
+    story.read()
+    story.decide()
+    (gate,) = story.calls(OpenGate)
+    story.live = frozenset({gate.key})
+    story.put(make_partition(pod, PartitionState.ERROR))
+    story.pass_time(100)
+    story.read()
+    story.decide()
+    assert story.calls(RemovePartition) == []
+    story.live = frozenset()
+    story.write(gate, WriteFailure.CONFLICT)
+    story.decide()
+    assert [call.id for call in story.calls(RemovePartition)] == [id_of(pod)]
