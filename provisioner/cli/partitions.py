@@ -11,7 +11,7 @@ import click
 from provisioner.cli.frame import Entry, Frame, kubeconfig_option
 
 if TYPE_CHECKING:
-    from provisioner.partitions.vipu.protocol import Vipu
+    from provisioner.partitions.vipu.cli import VipuCommand
     from provisioner.settings.partitions import PartitionSettings
 
 #: Module and summary of each command below this one; without any, the controller runs.
@@ -93,17 +93,21 @@ def _run(kubeconfig: str | None, **addresses: Any) -> int:
         "settings.read",
         **{name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ""},
     )
+    clients = _clients(effective)
     try:
-        return app.run(effective, app.Addresses(**addresses), connected, _clients(effective))
+        return app.run(effective, app.Addresses(**addresses), connected, clients)
     except ServerError as error:
         return refuse(str(error))
+    finally:
+        for each in clients.values():
+            each.close()
 
 
-def _clients(effective: PartitionSettings) -> dict[str, Vipu]:
+def _clients(effective: PartitionSettings) -> dict[str, VipuCommand]:
     from provisioner.partitions import app  # noqa: PLC0415
     from provisioner.partitions.vipu.cli import CommandSettings, VipuCommand  # noqa: PLC0415
 
-    def client(host: str, port: int) -> Vipu:
+    def client(host: str, port: int) -> VipuCommand:
         return VipuCommand(
             host,
             port,
