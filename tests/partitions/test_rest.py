@@ -89,7 +89,8 @@ def test_a_request_is_refused_that_has(
     ground: Ground, parts: dict[str, Any], body: dict[str, Any], status: int, want: str
 ) -> None:
     pod = ground.add_pod(**parts)
-    ground.place(pod)
+    if not pod.problem:
+        ground.place(pod)
     answer = ground.ask(pod, **body)
     assert (answer.status, want in answer.json["error"]) == (status, True), answer.json
 
@@ -278,6 +279,14 @@ def test_the_state_of_a_partition(ground: Ground, parts: dict[str, Any], want: s
     ground.change(pod, **parts)
     ground.kube.rights.add(("ada", "get", "ml"))
     assert ground.send("GET", f"{ROOT}/{made}", ground.kube.token_of_person("ada")).json["state"] == want
+
+
+def test_a_pod_has_its_partition_although_the_settings_would_not_give_it_any_more(ground: Ground) -> None:
+    """LARGEST_PARTITION was lowered: the init container of a pod that was served must not fail for it."""
+    pod = ground.add_pod()
+    ground.place(pod)
+    ground.change(pod, size=0, problem="4 IPUs are too many")
+    assert ground.ask(pod).status == 200
 
 
 def test_a_pod_sees_that_it_waits(ground: Ground) -> None:

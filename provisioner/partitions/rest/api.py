@@ -148,13 +148,15 @@ class PartitionsApi:
             raise Refused(
                 503, "the controller has not seen the pod yet; ask again", retry_after_seconds=_MAKING_SECONDS
             )
-        if pod.problem:
+        entry = _entry(ledger, found_id)
+        # What it has it keeps, whatever the settings are by now.
+        if pod.problem and entry is None:
             raise Refused(422, pod.problem)
-        if pod.size != asked.size:
-            raise Refused(409, f"the pod's annotation asks for {pod.size} IPUs, and not for {asked.size}")
+        size = entry.size if entry is not None else pod.size
+        if size != asked.size:
+            raise Refused(409, f"the pod's annotation asks for {size} IPUs, and not for {asked.size}")
         if pod.finished or pod.released:
             raise Refused(410, "the pod has ended" if pod.finished else "the pod's partition was released")
-        entry = _entry(ledger, found_id)
         if entry is None:
             body = wire.described(found_id, pod, None, "waiting", "the pod waits for IPUs")
             return wire.answer(202, body, retry_after_seconds=_WAITING_SECONDS)
