@@ -7,7 +7,7 @@ and namespace, since one Prometheus or one project may have several installation
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from provisioner.webhook.metrics import PREFIX as WEBHOOK_PREFIX
 _DEPLOY = Path(__file__).parent
 #: The chart can read no file outside of its own folder.
 CHART_RULES = _DEPLOY / "charts" / "tpu-provisioner" / "alerts" / "rules.yaml"
+#: The chart of partitions installs a webhook server, too.
+PARTITIONS_CHART_RULES = _DEPLOY / "charts" / "ipu-partitions" / "alerts" / "rules.yaml"
 COMPONENT_RULE = _DEPLOY / "components" / "prometheus-rule" / "prometheus-rule.yaml"
 POLICIES = _DEPLOY / "google-cloud" / "alert-policies"
 #: Stands in the chart's file for where the runbooks are, which is one of its values.
@@ -190,6 +192,8 @@ RULES = (
     *NODE_GROUP_RULES,
     *PARTITION_RULES,
 )
+#: Those of the chart of partitions.
+OF_PARTITIONS = (*PARTITION_RULES, *(rule for rule in RULES if WEBHOOK_PREFIX in rule.query))
 
 
 def files() -> dict[Path, str]:
@@ -206,6 +210,7 @@ def files() -> dict[Path, str]:
     }
     return {
         CHART_RULES: _yaml(_groups(PLACEHOLDER)),
+        PARTITIONS_CHART_RULES: _yaml(_groups(PLACEHOLDER, OF_PARTITIONS)),
         COMPONENT_RULE: _yaml(rule),
         **dict(_policies()),
     }
@@ -216,8 +221,8 @@ def _policies() -> Iterator[tuple[Path, str]]:
         yield POLICIES / f"{rule.slug}.json", json.dumps(rule.policy(), indent=2) + "\n"
 
 
-def _groups(runbooks: str) -> list[dict[str, Any]]:
-    return [{"name": GROUP, "rules": [rule.json(runbooks) for rule in RULES]}]
+def _groups(runbooks: str, rules: Sequence[Rule] = RULES) -> list[dict[str, Any]]:
+    return [{"name": GROUP, "rules": [rule.json(runbooks) for rule in rules]}]
 
 
 def _yaml(content: Any) -> str:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import provisioner
+from deploy import alerts
 from tests.deploy import tools
 
 pytestmark = pytest.mark.timeout(120)
@@ -253,6 +254,39 @@ def test_the_registration_is_that_of_the_component(tmp_path: Path) -> None:
             "system:serviceaccount:ipus:ipu-ipu-partitions",
         )
         assert mine["expression"] == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "endpoints"),
+    [("podMonitor", "PodMonitor", "podMetricsEndpoints"), ("podMonitoring", "PodMonitoring", "endpoints")],
+)
+def test_controller_and_webhook_server_are_scraped(tmp_path: Path, value: str, kind: str, endpoints: str) -> None:
+    """By the port that both name alike, by their own release's labels; by default nothing is."""
+    assert kind not in {each for each, _ in render(tmp_path)}
+    objects = render(tmp_path, **{value: {"enabled": True, "interval": "15s"}})
+    monitor = objects[kind, "ipu-ipu-partitions"]
+    assert monitor["metadata"]["namespace"] == "ipus"
+    assert monitor["spec"][endpoints] == [{"port": "metrics", "interval": "15s"}]
+    assert monitor["spec"]["selector"].keys() == {"matchLabels"}
+    chosen = monitor["spec"]["selector"]["matchLabels"].items()
+    deployments = [each["spec"]["template"] for (found, _), each in objects.items() if found == "Deployment"]
+    assert len(deployments) == 2
+    for pods in deployments:
+        assert chosen <= pods["metadata"]["labels"].items()
+        (running,) = pods["spec"]["containers"]
+        assert "metrics" in {port["name"] for port in running["ports"]}
+
+
+def test_the_alerts_are_those_about_what_the_chart_installs(tmp_path: Path) -> None:
+    """With the address of the runbooks that is given, and the labels that a Prometheus selects rules by."""
+    changes = {"enabled": True, "runbooks": "https://wiki.example/ipu", "labels": {"release": "prometheus"}}
+    made = render(tmp_path, prometheusRule=changes)["PrometheusRule", "ipu-ipu-partitions"]
+    assert made["metadata"]["labels"]["release"] == "prometheus"
+    (group,) = made["spec"]["groups"]
+    assert group["rules"] == [rule.json("https://wiki.example/ipu") for rule in alerts.OF_PARTITIONS]
+    names = {rule["alert"] for rule in group["rules"]}
+    assert {"IPUPartitionsAbsent", "TPUProvisionerWebhookAbsent"} <= names
+    assert not names & {"TPUProvisionerAbsent", "TPUNodeGroupsAbsent"}
 
 
 def test_the_chart_has_the_version_of_the_program() -> None:
