@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.deploy.kit import DEPLOY, container_of, only, sources_of_scrapes
+from provisioner.settings.partitions import OPTIONS as OF_PARTITIONS
+from provisioner.settings.partitions import read_partition_settings
+from provisioner.settings.webhook import OPTIONS as OF_WEBHOOK
+from provisioner.settings.webhook import read_webhook_settings
+from tests.deploy import tools
+from tests.deploy.kit import DEPLOY, NAMESPACE, container_of, only, sources_of_scrapes
 
 _FOLDER = DEPLOY / "partitions"
 _NAME = "tpu-provisioner-partitions"
@@ -50,3 +58,79 @@ def test_its_metrics_are_scraped(component: str, endpoints: str, written: list[d
     ports = {each["name"] for each in container_of(written, _NAME)["ports"]}
     assert {each["port"] for each in monitor["spec"][endpoints]} <= ports
     assert sources_of_scrapes(written, _NAME) == [{"metrics": "enabled"}, ["gmp-system", "gke-gmp-system"]]
+
+
+# --- a cluster with IPUs alone
+
+
+def _example(tmp_path: Path, *, options: bool = False) -> list[dict[str, Any]]:
+    deploy = tmp_path / "deploy"
+    shutil.copytree(DEPLOY, deploy, ignore=shutil.ignore_patterns("__pycache__"))
+    path = deploy / "example-project" / "ipu-cluster" / "kustomization.yaml"
+    if options:
+        text = path.read_text(encoding="utf-8")
+        # Certificates are either the server's own or those of cert-manager.
+        optional = r"(?m)^# (patches:|- path: |- \.\./\.\./components/(?!webhook-cert-manager))"
+        path.write_text(re.sub(optional, r"\1", text), encoding="utf-8")
+    built = tools.run("kustomize", "build", str(path.parent))
+    return [each for each in yaml.safe_load_all(built) if each]
+
+
+def test_the_example_of_a_cluster_with_ipus(tmp_path: Path, written: list[dict[str, Any]]) -> None:
+    """Controller and webhook server alone, with one file of settings that both take."""
+    documents = _example(tmp_path)
+    deployments = {each["metadata"]["name"] for each in documents if each["kind"] == "Deployment"}
+    assert deployments == {_NAME, "tpu-provisioner-webhook"}
+    settings = only(documents, "ConfigMap")
+    image = "us-docker.pkg.dev/example-project/tpu-provisioner/ipu-partitions:latest"
+    for name in deployments:
+        container = container_of(documents, name)
+        assert container["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}]
+        assert container["image"] == image
+    given = settings["data"]
+    assert given.keys() <= {option.variable for option in (*OF_PARTITIONS, *OF_WEBHOOK)}
+    read = read_partition_settings(given)
+    assert [(each.host, each.port) for each in read.servers] == [("vipu.example.com", 8090)]
+    assert (read.own_namespace, read.largest_size) == (NAMESPACE, 64)
+    told = read_webhook_settings(given)
+    assert (told.ipu_injection, told.ipu_init_image) == ("least-privilege", image)
+    assert only(documents, "ClusterRole", _NAME)["rules"] == only(written, "ClusterRole")["rules"]
+
+
+def test_the_example_has_all_that_its_pods_name(tmp_path: Path) -> None:
+    """Without its PriorityClass or its ServiceAccount a pod is not created."""
+    documents = _example(tmp_path)
+    for name in (_NAME, "tpu-provisioner-webhook"):
+        pods = only(documents, "Deployment", name)["spec"]["template"]["spec"]
+        assert only(documents, "ServiceAccount", pods["serviceAccountName"])
+        if "priorityClassName" in pods:
+            assert only(documents, "PriorityClass", pods["priorityClassName"])
+    for kind, file in (("Namespace", "namespace.yaml"), ("PriorityClass", "priority-class.yaml")):
+        assert only(documents, kind) == only(_read("base", file), kind)
+
+
+def test_pods_with_ipus_are_sent_to_the_webhook_server(tmp_path: Path) -> None:
+    """Those of the example; and nobody but its controller may open their gates."""
+    documents = _example(tmp_path)
+    hooks = {each["name"]: each for each in only(documents, "MutatingWebhookConfiguration")["webhooks"]}
+    hook = hooks["partitions.tpu-provisioner.cloud.google.com"]
+    service = hook["clientConfig"]["service"]
+    assert only(documents, "Service", service["name"])["metadata"]["namespace"] == service["namespace"]
+    account = only(documents, "Deployment", _NAME)["spec"]["template"]["spec"]["serviceAccountName"]
+    conditions = {each["name"]: each["expression"] for each in hook["matchConditions"]}
+    assert f'"system:serviceaccount:{NAMESPACE}:{account}"' in conditions["is-not-by-the-controller"]
+
+
+def test_the_options_of_the_example(tmp_path: Path) -> None:
+    """Scraping, alerts, and the credentials of V-IPU servers, which the controller alone mounts."""
+    documents = _example(tmp_path, options=True)
+    assert {"PodMonitor", "PodMonitoring", "PrometheusRule"} <= {each["kind"] for each in documents}
+    container = container_of(documents, _NAME)
+    (folder,) = [each["value"] for each in container["env"] if each["name"] == "VIPU_CREDENTIALS"]
+    mounts = {each["name"]: each for each in container["volumeMounts"]}
+    assert mounts["credentials"] == {"name": "credentials", "mountPath": folder, "readOnly": True}
+    assert mounts.keys() == {"credentials", "tmp"}
+    pods = only(documents, "Deployment", _NAME)["spec"]["template"]["spec"]
+    volumes = {each["name"]: each for each in pods["volumes"]}
+    assert volumes["credentials"]["secret"] == {"secretName": "vipu-credentials", "defaultMode": 0o440}
+    assert "vipu-credentials" not in str(only(documents, "Deployment", "tpu-provisioner-webhook"))
