@@ -27,6 +27,7 @@ from tests.mutation.trying import Project, make_copy, record, try_all
 
 _ROOT = Path(__file__).resolve().parents[2]
 _OF_NODE_GROUPS = ("nodegroups/planning", "nodegroups", "simulators/compute")
+_OF_PARTITIONS = ("partitions/planning", "partitions", "simulators/vipu")
 _PACKAGES = (
     "slices/planning",
     "slices/demand",
@@ -34,9 +35,11 @@ _PACKAGES = (
     "slices/suppliers",
     "kube",
     *_OF_NODE_GROUPS,
+    *_OF_PARTITIONS,
 )
 #: The simulations run in processes of their own, and are the last resort.
-_OPTIONS = ("-m", "not e2e", "--hypothesis-seed=0", "--ignore=tests/nodegroups/simulation")
+_SIMULATIONS = ("--ignore=tests/nodegroups/simulation", "--ignore=tests/partitions/simulation")
+_OPTIONS = ("-m", "not e2e", "--hypothesis-seed=0", *_SIMULATIONS)
 _PROJECT = Project(
     root=_ROOT,
     packages={f"provisioner/{name}": (f"tests/{name}",) for name in _PACKAGES},
@@ -44,7 +47,9 @@ _PROJECT = Project(
     recording_options=(*_OPTIONS, "--hypothesis-profile=mutation-map"),
     last_resort=("-m", "tests.simulation", "--seeds", "15", "--jobs", "1"),
     last_resorts={
-        f"provisioner/{name}": ("-m", "tests.nodegroups.simulation", "--seeds", "6") for name in _OF_NODE_GROUPS
+        f"provisioner/{name}": ("-m", f"tests.{product}.simulation", "--seeds", seeds)
+        for product, seeds, names in (("nodegroups", "6", _OF_NODE_GROUPS), ("partitions", "60", _OF_PARTITIONS))
+        for name in names
     },
 )
 
