@@ -25,7 +25,8 @@ from provisioner.partitions.planning.queue import Candidate
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.planning.supply import SiteSupply
 
-#: Further back in the queue nobody is promised anything, and nobody passes. Each promise makes the next one dearer.
+#: Further back in the queue nobody is promised anything: where such a pod waits, nobody passes. Each promise makes the
+#: next one dearer.
 MOST_PROMISES = 128
 ANY_NAMESPACE = "*"
 
@@ -96,7 +97,7 @@ def schedule(
         settings=settings,
     )
     for candidate in queue:
-        if places.blocked >= MOST_PROMISES or not any(ground.has_room for ground in places.grounds.values()):
+        if not any(ground.has_room for ground in places.grounds.values()):
             break
         guard.run(f"pod {candidate.pod.uid}", partial(places.serve, candidate), None)
     return Schedule(placed=tuple(places.placed), promised=places.promised, limited=frozenset(places.limits.aside))
@@ -111,8 +112,6 @@ class _Places:
     settings: PlanningSettings
     placed: list[tuple[Pod, Site]] = field(default_factory=list)
     promised: dict[str, float] = field(default_factory=dict)
-    #: How many wait, for all that is known now.
-    blocked: int = 0
 
     def serve(self, candidate: Candidate) -> None:
         """Give a pod its place, or a promise; or else see to it that nobody younger is in its way."""
@@ -131,9 +130,9 @@ class _Places:
             ground.take(pod.size, start, shortest)
             self.placed.append((pod, ground.site))
             return
-        self.blocked += 1
         # When free IPUs come to lie in one place, nobody can promise.
-        if start < inf and not any(each.is_crowded_for(pod.size) for each in mine):
+        known = start < inf and not any(each.is_crowded_for(pod.size) for each in mine)
+        if known and len(self.promised) < MOST_PROMISES:
             ground.take(pod.size, start, shortest)
             self.promised[pod.uid] = start
         else:

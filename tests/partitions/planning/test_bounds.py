@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from provisioner.partitions.demand import Server
 from provisioner.partitions.planning import making, queue
 from provisioner.partitions.planning.calls import SaveLedger
 from provisioner.partitions.planning.events import MOST_PER_ROUND
+from provisioner.partitions.planning.placing import MOST_PROMISES
 from provisioner.partitions.planning.settings import PlanningSettings
-from tests.partitions.planning.stories import Story, make_entry, make_pod
+from provisioner.partitions.vipu.records import Allocation
+from tests.partitions.planning.stories import SERVER, Story, make_entry, make_pod
 
 
 @pytest.mark.timeout(60)
@@ -64,3 +67,18 @@ def test_a_namespace_at_its_limit_holds_nobody_up_and_does_not_pass_itself() -> 
     )
     story.settle()
     assert story.entries().keys() == {"a", "d"}
+
+
+def test_a_long_queue_for_one_server_keeps_nobody_from_another() -> None:
+    """Promises are dear, so only so many are made; who is for another server needs none of them."""
+    other = Server(host="vipu2", port=8090)
+    limits: dict[str, Any] = {"active_deadline_seconds": 3600.0, "servers": frozenset({SERVER.address})}
+    holder = make_pod("holder", size=64, age_seconds=10_000, **limits)
+    crowd = [make_pod(f"p{number}", size=64, age_seconds=number + 10, **limits) for number in range(2 * MOST_PROMISES)]
+    story = Story(pods=[holder, *crowd], servers={each: (Allocation(name="a", ipus=64),) for each in (SERVER, other)})
+    story.settle(3)
+    story.pods.append(make_pod("elsewhere", servers=frozenset({other.address})))
+    story.pods.append(make_pod("behind", size=4))
+    story.settle(10)
+    assert story.entries().keys() == {"holder", "elsewhere", "behind"}
+    assert story.entries()["behind"].server == other.address
