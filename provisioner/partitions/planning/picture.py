@@ -104,9 +104,12 @@ def _demand(
     for pod in round_.pods.values():
         if pod.uid in served or pod.finished or pod.released or pod.deletion_deadline is not None:
             continue
-        if (namespaces and pod.namespace not in namespaces) or pod.uid in unreadable:
+        if pod.uid in unreadable:
             continue
-        if pod.problem:
+        if namespaces and pod.namespace not in namespaces:
+            if pod.gated:
+                rejected[pod.uid] = f"SERVED_NAMESPACES of the controller does not name {pod.namespace}."
+        elif pod.problem:
             rejected[pod.uid] = pod.problem
         elif pod.size > round_.settings.largest_size:
             rejected[pod.uid] = f"It asks for {pod.size} IPUs, and at most {round_.settings.largest_size} are served."

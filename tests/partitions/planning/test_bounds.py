@@ -82,3 +82,12 @@ def test_a_long_queue_for_one_server_keeps_nobody_from_another() -> None:
     story.settle(10)
     assert story.entries().keys() == {"holder", "elsewhere", "behind"}
     assert story.entries()["behind"].server == other.address
+
+
+def test_a_pod_that_the_webhook_holds_and_the_controller_does_not_serve_is_told_so() -> None:
+    """The two may be set up differently, and nobody else would say why it waits for ever."""
+    story = Story(pods=[make_pod("train")], settings=PlanningSettings(namespaces=frozenset({"other"})))
+    plans = story.settle(5)
+    (told,) = [event for plan in plans for event in plan.events]
+    assert (told.reason, "SERVED_NAMESPACES" in told.message) == ("PartitionRejected", True)
+    assert story.entries() == {}
