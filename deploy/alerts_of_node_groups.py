@@ -129,4 +129,14 @@ RULES = (
         description="Its machines may cost money. The message of its condition Ready has the pod or the message of "
         "Google that is in the way.",
     ),
+    Rule(
+        name="TPUNodeGroupsDecisionFaults",
+        slug="nodegroups-decision-faults",
+        query=f"sum by ({EACH}) (increase({PREFIX}decisions_crashed_total[10m])) > 0",
+        minutes=1,
+        severity=WARNING,
+        summary="The controller of TPUNodeGroups cannot decide about a group or one of its children.",
+        description="It is a mistake of the program; all others are decided on. The log (node_group.decide_crashed) "
+        "names it.",
+    ),
 )

@@ -65,6 +65,7 @@ _NODE_GROUPS = {
     'nodegroups_loop_last_round_timestamp_seconds{pod="n"}': "0+60x90",
     'nodegroups_watch_last_contact_age_seconds{pod="n",resource="secrets"}': "20x90",
     'nodegroups_groups{pod="n",reason="Ready"}': "3x90",
+    'nodegroups_decisions_crashed_total{pod="n"}': "0x90",
     'nodegroups_leader{pod="o"}': "0x90",
     'nodegroups_cluster_known{pod="o"}': "0x90",
     'nodegroups_loop_last_round_timestamp_seconds{pod="o"}': "0x90",
@@ -235,6 +236,18 @@ _CASES = (
         {"TPUNodeGroupsDeleteHeldUp": (120, 150)},
         {"reason": "DrainingNodes"},
         minutes=150,
+    ),
+    _Case(
+        "a group that could not be decided on three times within a minute",
+        {'nodegroups_decisions_crashed_total{pod="n"}': "0x9 3x80"},
+        # Seen from minute 10 to 18, and that for a minute.
+        {"TPUNodeGroupsDecisionFaults": (11, 19)},
+    ),
+    _Case(
+        "a group that is tried every five minutes and cannot be decided on, until it is deleted",
+        {'nodegroups_decisions_crashed_total{pod="n"}': "0x9 1x4 2x4 3x4 4x4 5x61"},
+        # The last time is at minute 30.
+        {"TPUNodeGroupsDecisionFaults": (11, 39)},
     ),
     _Case(
         "scraped for five minutes and then no more",
