@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, strategies
 import provisioner
 from deploy import chart, chart_schema
 from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
+from provisioner.partitions.metrics import Metrics as PartitionMetrics
 from provisioner.rehearsal import Rehearsal
 from provisioner.settings import OPTIONS, Option, SettingsError, read_settings
 from provisioner.settings.nodegroups import OPTIONS as NODE_GROUP_OPTIONS
@@ -369,10 +370,10 @@ def test_the_image_of_a_release(tmp_path: Path) -> None:
 
 
 def test_the_alerts_are_about_metrics_that_are_there(tmp_path: Path) -> None:
-    """Every metric in a rule is one that the controller or the webhook serves, and every rule says what it means."""
+    """Every metric in a rule is one that a controller or the webhook serves, and every rule says what it means."""
     rule = only(_documents(_template(_FULL, tmp_path)), "PrometheusRule")
-    metrics = (Metrics(version="test"), WebhookMetrics(version="test"), NodeGroupMetrics(version="test"))
-    registries = [each.registry for each in metrics]
+    kinds = (Metrics, WebhookMetrics, NodeGroupMetrics, PartitionMetrics)
+    registries = [kind(version="test").registry for kind in kinds]
     served = {each.name for registry in registries for each in registry.described}
     rules = [each for group in rule["spec"]["groups"] for each in group["rules"]]
     assert len({each["alert"] for each in rules}) == len(rules) >= 11
