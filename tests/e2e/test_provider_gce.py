@@ -1,4 +1,4 @@
-"""JobSets on a cluster without GKE: both controllers, a real API server, and a simulated Compute Engine.
+"""Workloads on a cluster without GKE: both controllers, a real API server, and a simulated Compute Engine.
 
 The provisioner has the rights of its manifests with the component provider-gce, and no others. Machines join with the
 tokens that the controller of node groups makes.
@@ -22,15 +22,19 @@ from provisioner.nodegroups import app
 from provisioner.nodegroups.api import names, registration
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.client import ComputeClient
+from provisioner.rehearsal import Rehearsal
 from provisioner.settings.nodegroups import NodeGroupSettings
 from provisioner.simulators.compute import ComputeSimulator
 from provisioner.simulators.compute.faults import SPOT, Fault, FaultKind
 from provisioner.simulators.compute.records import MachineView
 from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, groups_path
+from provisioner.workloads import LEADER_WORKER_SET
 from tests.deploy.kit import DEPLOY, SERVICE_ACCOUNT, kubeconfig_of_service_account
+from tests.e2e.conftest import Shared, own_ground
 from tests.e2e.kit import PATIENCE_SECONDS, Ground, ready, told
 from tests.support.compute import QUICK_JOINS
 from tests.support.nodegroup_controller import PROJECT, SPEC, ZONE
+from tests.support.objects import pod_spec, raw_lws
 
 pytestmark = pytest.mark.e2e
 
@@ -92,12 +96,10 @@ class Cluster:
             self._thread.join(30)
             self._controller.shut_down()
 
-    def groups(self, jobset: str) -> list[str]:
-        """Name the groups that the provisioner made for a JobSet."""
-        found = self.ground.rehearsal.objects(
-            groups_path(constants.DEFAULT_NAMESPACE), labelSelector=f"{constants.POOL_JOBSET_NAME}={jobset}"
-        )
-        return [raw["metadata"]["name"] for raw in found]
+    def groups(self, name: str, *, label: str = constants.POOL_JOBSET_NAME) -> set[str]:
+        """Name the groups that the provisioner made for a JobSet, or for what another label names."""
+        found = self.ground.rehearsal.objects(groups_path(constants.DEFAULT_NAMESPACE), labelSelector=f"{label}={name}")
+        return {raw["metadata"]["name"] for raw in found}
 
     def machines(self, jobset: str) -> list[MachineView]:
         """Return the machines that were ever seen of the slices of a JobSet."""
@@ -138,26 +140,43 @@ def labels(machine: MachineView) -> dict[str, str]:
     return registration.parse_labels(machine.metadata.get(registration.LABELS, ""))
 
 
-@pytest.fixture
-def cluster(alone: Ground, tmp_path: Path) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def cluster(
+    rehearsal: Rehearsal, shared: Shared, leaderworkersets: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     """Give one: on the control plane of all tests, whose GKE nobody asks."""
-    rehearsal = alone.rehearsal
+    directory = tmp_path_factory.mktemp("gce")
+    shared.stop()
+    with (
+        own_ground(rehearsal, shared) as ground,
+        _rights(rehearsal, directory) as kubeconfig,
+        ComputeSimulator(QUICK_JOINS) as compute,
+    ):
+        cluster = Cluster(ground, compute, kubeconfig)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+@contextlib.contextmanager
+def _rights(rehearsal: Rehearsal, directory: Path) -> Iterator[Path]:
+    """Have the definitions of node groups, and what a provisioner may do to them; yield its kubeconfig."""
     rehearsal.create_namespace(constants.DEFAULT_NAMESPACE)
     rehearsal.kubectl("create", "serviceaccount", _PLUGIN_ACCOUNT, "--namespace=kube-system")
     rehearsal.kubectl("apply", "--server-side", "-k", str(crds.FOLDER))
-    manifests = _with_component(rehearsal.kubectl, tmp_path)
+    manifests = _with_component(rehearsal.kubectl, directory)
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=manifests)
-    kubeconfig = kubeconfig_of_service_account(rehearsal, tmp_path / "provisioner", name=SERVICE_ACCOUNT)
-    with ComputeSimulator(QUICK_JOINS) as compute:
-        cluster = Cluster(alone, compute, kubeconfig)
-        yield cluster
-        cluster.stop()
-    rehearsal.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=manifests)
-    rehearsal.kubectl("delete", "serviceaccount", _PLUGIN_ACCOUNT, "--namespace=kube-system")
-    for path in (_PLUGIN, *(f"{_DEFINITIONS}/{kind.plural}.tpu.google.com" for kind in Kind)):
-        # The device plugin goes with the last group, unless the test failed before.
-        with contextlib.suppress(kube.NotFound):
-            rehearsal.api.delete(path)
+    try:
+        yield kubeconfig_of_service_account(rehearsal, directory / "provisioner", name=SERVICE_ACCOUNT)
+    finally:
+        rehearsal.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=manifests)
+        rehearsal.kubectl("delete", "serviceaccount", _PLUGIN_ACCOUNT, "--namespace=kube-system")
+        for path in (_PLUGIN, *(f"{_DEFINITIONS}/{kind.plural}.tpu.google.com" for kind in Kind)):
+            # The device plugin goes with the last group, unless the test failed before.
+            with contextlib.suppress(kube.NotFound):
+                rehearsal.api.delete(path)
 
 
 def _with_component(kubectl: Callable[..., str], directory: Path) -> str:
@@ -188,7 +207,6 @@ def test_jobsets_get_slices_and_give_them_back(cluster: Cluster) -> None:
         "spec": {**SPEC, "topology": "2x2"},
     }
     api.post(groups_path(constants.DEFAULT_NAMESPACE), body)
-    cluster.start()
 
     ground.apply("train", replicas=2, run_for="1s", annotations={constants.ALL_OR_NOTHING: "true"}, **_SLICE)
     cluster.wait(lambda: len(cluster.groups("train")) == 2, "each slice gets a TPUNodeGroup")
@@ -208,3 +226,45 @@ def test_jobsets_get_slices_and_give_them_back(cluster: Cluster) -> None:
     assert [each["status"] for each in conditions if each["type"] == "Ready"] == ["True"]
     api.delete(by_hand)
     ground.wait(lambda: cluster.left() == [], "nothing is left", PATIENCE_SECONDS)
+
+
+@pytest.mark.timeout(300)
+def test_leaderworkersets_get_slices_and_give_them_back(cluster: Cluster) -> None:
+    """Each group of pods runs on a slice of its own; scaled down, the set gives one back, and deleted, the last."""
+    ground, api = cluster.ground, cluster.ground.api
+    root = LEADER_WORKER_SET.root
+    pod = pod_spec(accelerator="tpu-v6e-slice", topology="4x4", tolerations=[_CHIPS], terminationGracePeriodSeconds=1)
+    body = raw_lws("serve", namespace=ground.namespace, uid="", size=4, pod=pod)
+    api.post(collection_path("leaderworkersets", namespace=ground.namespace, root=root), body)
+
+    def groups() -> set[str]:
+        return cluster.groups("serve", label=constants.POOL_WORKLOAD_NAME)
+
+    cluster.wait(lambda: len(_running(ground)) == 8, "all pods of both groups run")
+    slices = groups()
+    before = _running(ground)
+    pools = {node["metadata"]["name"]: node["metadata"]["labels"].get(constants.NODE_POOL) for node in ground.nodes()}
+    used = [
+        {pools[node] for name, (_, node) in before.items() if name == leader or name.startswith(f"{leader}-")}
+        for leader in ("serve-0", "serve-1")
+    ]
+    assert (len(slices), [len(each) for each in used], len(set.union(*used))) == (2, [1, 1], 2)
+
+    path = object_path("leaderworkersets", "serve", namespace=ground.namespace, root=root)
+    api.patch(path, {"spec": {"replicas": 1}})
+    cluster.wait(lambda: len(groups()) == 1, "the slice of one group is given back")
+    assert groups() < slices
+    stayed = {name: pod for name, pod in before.items() if not name.startswith("serve-1")}
+    assert _running(ground) == stayed
+
+    api.delete(path)
+    cluster.wait(lambda: cluster.left() == [], "nothing is left")
+
+
+def _running(ground: Ground) -> dict[str, tuple[str, str]]:
+    """Return the UID and the node of each pod that runs, by its name."""
+    return {
+        pod["metadata"]["name"]: (pod["metadata"]["uid"], pod["spec"]["nodeName"])
+        for pod in ground.pods()
+        if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+    }
