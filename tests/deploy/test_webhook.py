@@ -139,7 +139,7 @@ def test_the_parts_meet(component: _Documents) -> None:
 
 @pytest.mark.parametrize("monitor", ["pod-monitor", "pod-monitoring"])
 def test_its_metrics_are_scraped_along_with_the_controllers(component: _Documents, monitor: str) -> None:
-    """Both have the port by the same name, and the NetworkPolicy lets both kinds of Prometheus in."""
+    """All have the port by the same name, and the NetworkPolicy lets both kinds of Prometheus in."""
     spec = yaml.safe_load((DEPLOY / "components" / monitor / f"{monitor}.yaml").read_text(encoding="utf-8"))["spec"]
     endpoints = spec.get("podMetricsEndpoints") or spec["endpoints"]
     assert [each["port"] for each in endpoints] == ["metrics"]
@@ -147,7 +147,7 @@ def test_its_metrics_are_scraped_along_with_the_controllers(component: _Document
     assert spec["selector"]["matchLabels"].items() <= labels.items()
     (chosen,) = spec["selector"]["matchExpressions"]
     assert chosen["operator"] == "In"
-    assert {labels[chosen["key"]], "controller"} == set(chosen["values"])
+    assert {labels[chosen["key"]], "controller", "nodegroups", "partitions"} == set(chosen["values"])
     assert sources_of_scrapes(component, _NAME) == [{"metrics": "enabled"}, ["gmp-system", "gke-gmp-system"]]
 
 
