@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
@@ -23,6 +23,7 @@ from provisioner.partitions.planning.calls import (
     WriteAnswer,
     WriteFailure,
 )
+from provisioner.partitions.planning.events import FAILED
 from provisioner.partitions.planning.plan import Plan, View
 from provisioner.partitions.planning.snapshot import Snapshot
 
@@ -142,9 +143,21 @@ class Reporter:
             case WriteFailure.CONFLICT:
                 _log.info("write.postponed", kind=result, **said, message=answer.message)
             case WriteFailure.REFUSED:
-                self._fails(key, answer.message, lambda: _log.warning("write.refused", **said, message=answer.message))
+                self._fails(key, answer.message, lambda: self._refused(answer, said))
             case WriteFailure.UNAVAILABLE:
                 self._fails(key, answer.message, lambda: _log.warning("write.failed", **said, message=answer.message))
+
+    def _refused(self, answer: WriteAnswer, said: Mapping[str, object]) -> None:
+        _log.warning("write.refused", **said, message=answer.message)
+        if isinstance(answer.write, OpenGate):
+            # Its IPUs are taken, and it waits until somebody changes something: its people have to know.
+            self.recorder.emit(
+                _ref(answer.write.pod),
+                kind="Warning",
+                reason=FAILED,
+                message=f"Partition {answer.write.partition_id} is active, and the pod cannot be let to the scheduler: "
+                f"{answer.message}",
+            )
 
     def _fails(self, key: str, words: str, tell: Callable[[], None]) -> None:
         """Tell a failure, unless it was told in the same words and has lasted since."""

@@ -191,3 +191,15 @@ def test_a_ledger_that_cannot_be_read_again_is_known_all_the_same(controller: Co
     controller.rounds(_ROUNDS, seconds=10.0)
     assert not controller.is_gated("second")
     assert controller.loop.problems() == ()
+
+
+def test_a_gate_that_may_not_be_opened_is_told_on_the_pod(controller: Controller) -> None:
+    """Its IPUs are taken meanwhile, and only people can change that; told once, and opened when it may be."""
+    controller.kube.fail("PATCH", "pods/train", errors.Forbidden("a policy says no", status=403), times=3)
+    controller.create_pod("train")
+    controller.rounds(_ROUNDS)
+    told = [each.message for each in controller.recorder.told if each.reason == "PartitionFailed"]
+    assert len(told) == 1
+    assert "cannot be let to the scheduler: a policy says no" in told[0]
+    controller.rounds(_ROUNDS * 3, seconds=30.0)
+    assert not controller.is_gated("train")
