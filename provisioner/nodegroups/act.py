@@ -18,6 +18,7 @@ import structlog
 
 from provisioner import kube
 from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.protocol import Compute, ComputeError
 from provisioner.nodegroups.compute.records import Manager, ResourcePolicy, Template
@@ -37,7 +38,7 @@ from provisioner.nodegroups.planning.calls import (
 )
 from provisioner.nodegroups.planning.plan import Answer, Plan
 from provisioner.nodegroups.planning.snapshot import Snapshot
-from provisioner.nodegroups.planning.writes import EvictPod, Write, WriteAnswer, WriteFailure
+from provisioner.nodegroups.planning.writes import EvictPod, Write, WriteAnswer
 from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
 from provisioner.runtime.calls import Calls
 

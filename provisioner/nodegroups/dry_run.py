@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 
 from provisioner.model.capacity import Failure, FailureKind, OperationName
+from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.act import Actor
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind, ObjectMeta
@@ -38,7 +39,6 @@ from provisioner.nodegroups.planning.writes import (
     SetFinalizers,
     Write,
     WriteAnswer,
-    WriteFailure,
 )
 
 _log = structlog.get_logger(__name__)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 from provisioner.model.capacity import FailureKind
+from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.types import Reason
-from provisioner.nodegroups.planning.writes import WriteFailure
 from provisioner.runtime.metrics import LoopMetrics, Registry
 
 PREFIX = "tpu_provisioner_nodegroups_"

@@ -17,6 +17,7 @@ import structlog
 
 from provisioner.model.capacity import FailureKind
 from provisioner.model.workloads import ObjectRef
+from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.types import ConditionType, TpuNodeGroup, condition_of
 from provisioner.nodegroups.compute.records import Operation
 from provisioner.nodegroups.metrics import DONE, UNKNOWN, Metrics
@@ -34,7 +35,7 @@ from provisioner.nodegroups.planning.calls import (
 from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.planning.plan import Answer, Crashed, Event, Plan
 from provisioner.nodegroups.planning.snapshot import Snapshot
-from provisioner.nodegroups.planning.writes import PatchStatus, WriteAnswer, WriteFailure
+from provisioner.nodegroups.planning.writes import PatchStatus, WriteAnswer
 from provisioner.runtime.repeats import Repeats, place_of
 
 _log = structlog.get_logger(__name__)

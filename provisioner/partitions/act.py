@@ -18,6 +18,7 @@ import structlog
 from provisioner import kube
 from provisioner.kube.protocol import Api
 from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.writes import WriteFailure
 from provisioner.partitions.gate import Gate, KeptError
 from provisioner.partitions.metrics import Metrics
 from provisioner.partitions.planning.calls import (
@@ -31,7 +32,6 @@ from provisioner.partitions.planning.calls import (
     SaveLedger,
     Write,
     WriteAnswer,
-    WriteFailure,
 )
 from provisioner.partitions.planning.ledger import Ledger
 from provisioner.partitions.planning.plan import Plan

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from provisioner.model.capacity import FailureKind
-from provisioner.partitions.planning.calls import WriteFailure
+from provisioner.model.writes import WriteFailure
 from provisioner.partitions.planning.plan import Supply
 from provisioner.runtime.metrics import LoopMetrics, Registry
 

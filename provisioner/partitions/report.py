@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 import structlog
 
 from provisioner.model.workloads import ObjectRef
+from provisioner.model.writes import WriteFailure
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.metrics import DONE, Metrics
 from provisioner.partitions.planning.calls import (
@@ -21,7 +22,6 @@ from provisioner.partitions.planning.calls import (
     ReadServer,
     RemovePartition,
     WriteAnswer,
-    WriteFailure,
 )
 from provisioner.partitions.planning.events import FAILED
 from provisioner.partitions.planning.plan import Plan, View

@@ -12,6 +12,7 @@ import pytest
 from provisioner import kube
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, OperationName
+from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.act import CALL_SECONDS, Actor
 from provisioner.nodegroups.api.types import Kind, OperationType
 from provisioner.nodegroups.compute.records import Instance, Manager, Metadata, Operation, ResourcePolicy, Template
@@ -30,7 +31,7 @@ from provisioner.nodegroups.planning.calls import (
 )
 from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.planning.plan import Answer, Plan
-from provisioner.nodegroups.planning.writes import DeleteNode, EvictPod, Write, WriteAnswer, WriteFailure
+from provisioner.nodegroups.planning.writes import DeleteNode, EvictPod, Write, WriteAnswer
 from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube

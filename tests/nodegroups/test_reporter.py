@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from provisioner.model.capacity import Failure, FailureKind, OperationName, Taint
 from provisioner.model.workloads import ObjectRef
+from provisioner.model.writes import OpenWrite, WriteFailure
 from provisioner.nodegroups.api.types import (
     Condition,
     ConditionStatus,
@@ -36,7 +37,7 @@ from provisioner.nodegroups.planning.calls import (
     ReadMachines,
     SetMetadata,
 )
-from provisioner.nodegroups.planning.memory import Memory, OpenWrite
+from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.planning.plan import Crashed, Event, Plan
 from provisioner.nodegroups.planning.snapshot import Cluster, Snapshot
 from provisioner.nodegroups.planning.writes import (
@@ -53,7 +54,6 @@ from provisioner.nodegroups.planning.writes import (
     SetFinalizers,
     Write,
     WriteAnswer,
-    WriteFailure,
 )
 from provisioner.nodegroups.report import Reporter
 from tests.support.clock import NOW

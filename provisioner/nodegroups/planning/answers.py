@@ -7,9 +7,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.writes import answered
 from provisioner.nodegroups.api.types import OperationRef, OperationType
 from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Operation
-from provisioner.nodegroups.planning import backoff, pending
+from provisioner.nodegroups.planning import backoff
 from provisioner.nodegroups.planning.calls import (
     Call,
     CallAnswer,
@@ -78,7 +79,7 @@ def _written(memory: Memory, answer: WriteAnswer) -> Memory:
     write = memory.writes.get(key)
     if write is None:
         return memory
-    return replace(memory, writes={**memory.writes, key: pending.answered(write, answer)})
+    return replace(memory, writes={**memory.writes, key: answered(write, answer)})
 
 
 def _paused(memory: Memory, answer: CallAnswer) -> Memory:

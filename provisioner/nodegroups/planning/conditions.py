@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import (
     Child,
@@ -26,7 +27,7 @@ from provisioner.nodegroups.planning.fleet import Fleet, Member
 from provisioner.nodegroups.planning.refusal import Refusal
 from provisioner.nodegroups.planning.repair import Loss
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step
-from provisioner.nodegroups.planning.writes import PatchNode, PatchStatus, WriteFailure
+from provisioner.nodegroups.planning.writes import PatchNode, PatchStatus
 
 #: Reasons of children that a group has as its own.
 _FAILURES = frozenset(

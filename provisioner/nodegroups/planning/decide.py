@@ -10,15 +10,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
+from provisioner.model.writes import OpenWrite, blocked_until, still_open
 from provisioner.nodegroups.bootstrap import tokens
-from provisioner.nodegroups.planning import answers, apart, pacing, pending, plugin
-from provisioner.nodegroups.planning.memory import MachineMemory, Memory, OpenWrite, ResourceMemory
+from provisioner.nodegroups.planning import answers, apart, pacing, plugin
+from provisioner.nodegroups.planning.memory import MachineMemory, Memory, ResourceMemory
 from provisioner.nodegroups.planning.plan import Plan
 from provisioner.nodegroups.planning.round import Proposed, all_children, begin_round, merged
 from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.snapshot import Snapshot
 from provisioner.nodegroups.planning.units import Derived, units_of
-from provisioner.nodegroups.planning.writes import CreateToken
+from provisioner.nodegroups.planning.writes import CreateToken, Write
 
 
 def decide(
@@ -34,7 +35,7 @@ def decide(
         return Plan(memory=memory, derived=last)
     memory = replace(memory, began_at=memory.began_at or now)
     memory = answers.give_up_lost_calls(memory, snapshot.live, now)
-    memory = replace(memory, writes=pending.still_open(memory.writes, snapshot.live, now))
+    memory = replace(memory, writes=still_open(memory.writes, snapshot.live, now))
     round_ = begin_round(snapshot, memory, settings, now)
     before = last.units if last is not None else {}
     attempts = {unit.key: apart.attempt(unit, before.get(unit.key), round_) for unit in units_of(round_)}
@@ -79,7 +80,7 @@ def _choose(
         key = each.write.key
         if key in chosen:
             continue
-        until = pending.blocked_until(memory.writes.get(key), each.seen, now)
+        until = blocked_until(memory.writes.get(key), each.seen, now)
         if until is None:
             chosen[key] = each
         else:
@@ -102,7 +103,7 @@ def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory)
     return [each for each in chosen if each.write.key not in late]
 
 
-def _opened(proposed: Proposed, memory: Memory, now: datetime) -> OpenWrite:
+def _opened(proposed: Proposed, memory: Memory, now: datetime) -> OpenWrite[Write]:
     before = memory.writes.get(proposed.write.key)
     failures = before.failures if before is not None and before.failure is not None else 0
     return OpenWrite(write=proposed.write, seen=proposed.seen, since=now, failures=failures)

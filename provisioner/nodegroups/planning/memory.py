@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from enum import Enum
 
 from provisioner.model.capacity import Failure
+from provisioner.model.writes import OpenWrite
 from provisioner.nodegroups.api.types import OperationRef, OperationType
 from provisioner.nodegroups.compute.records import Instance, ManagedInstance
 from provisioner.nodegroups.planning.calls import Call, Resource
-from provisioner.nodegroups.planning.writes import Write, WriteFailure
+from provisioner.nodegroups.planning.writes import Write
 
 #: Before everything, and still a moment that can be moved when the clock is set.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -120,22 +121,6 @@ class OpenCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenWrite:
-    """A write that is not answered, that the caches may not show yet, or that failed."""
-
-    write: Write
-    #: How the object looked that it was decided on: done, and another look, means shown.
-    seen: str
-    since: datetime
-    answered_at: datetime | None = None
-    failure: WriteFailure | None = None
-    failures: int = 0
-    message: str = ""
-    #: Not before this again.
-    retry_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
     """How many calls of one sort to Compute Engine may be made at once, and since when."""
 
@@ -165,7 +150,7 @@ class Memory:
     machines: Mapping[str, MachineMemory] = field(default_factory=dict)
     #: By key.
     calls: Mapping[str, OpenCall] = field(default_factory=dict)
-    writes: Mapping[str, OpenWrite] = field(default_factory=dict)
+    writes: Mapping[str, OpenWrite[Write]] = field(default_factory=dict)
     #: By what Compute Engine counts together (`pacing.bucket_of`); as much as there can be where there is none.
     pace: Mapping[str, Pace] = field(default_factory=dict)
     #: By the UID of the group: since when machines of it are lost.

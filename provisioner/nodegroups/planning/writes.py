@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 
 from provisioner.model.capacity import Taint
+from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta, ResourceStatus, TpuNodeGroupStatus
 
 
@@ -184,19 +184,6 @@ Write = (
     | ApplyDevicePlugin
     | DeleteDevicePlugin
 )
-
-
-class WriteFailure(Enum):
-    """Why a write failed, as far as it makes a difference."""
-
-    #: The object has changed or is another one: the next snapshot shows it as it is.
-    CONFLICT = "conflict"
-    #: 429 of an eviction: a disruption budget allows none now.
-    NOT_NOW = "not_now"
-    #: Forbidden, or invalid: somebody has to change something.
-    REFUSED = "refused"
-    #: The outcome is not known either.
-    UNAVAILABLE = "unavailable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.partitions.planning import backoff, pending
+from provisioner.model.writes import answered
+from provisioner.partitions.planning import backoff
 from provisioner.partitions.planning.calls import (
     Answer,
     CallAnswer,
@@ -60,7 +61,7 @@ def _written(memory: Memory, answer: WriteAnswer) -> Memory:
     write = memory.writes.get(key)
     if write is None:
         return memory
-    return replace(memory, writes={**memory.writes, key: pending.answered(write, answer)})
+    return replace(memory, writes={**memory.writes, key: answered(write, answer)})
 
 
 def _read(memory: Memory, call: ReadServer, answer: CallAnswer) -> Memory:

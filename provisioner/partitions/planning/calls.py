@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 
 from provisioner.model.capacity import Failure
+from provisioner.model.writes import WriteFailure
 from provisioner.partitions.demand import Pod, Server
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.planning.snapshot import Reading
@@ -93,17 +93,6 @@ class OpenGate:
 
 Call = ReadServer | CreatePartition | RemovePartition
 Write = SaveLedger | OpenGate
-
-
-class WriteFailure(Enum):
-    """Why a write failed, as far as it makes a difference."""
-
-    #: The object has changed, is another one, or is gone: the next snapshot shows it as it is.
-    CONFLICT = "conflict"
-    #: Forbidden, or invalid: somebody has to change something.
-    REFUSED = "refused"
-    #: The outcome is not known either.
-    UNAVAILABLE = "unavailable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
+from provisioner.model.writes import OpenWrite, blocked_until, still_open
 from provisioner.partitions.planning import (
     answers,
     events,
     making,
     pacing,
-    pending,
     polling,
     recording,
     releasing,
@@ -24,7 +24,7 @@ from provisioner.partitions.planning import (
 )
 from provisioner.partitions.planning.calls import Call, OpenGate, SaveLedger, Write
 from provisioner.partitions.planning.guard import Guard
-from provisioner.partitions.planning.memory import Memory, OpenCall, OpenWrite, PartitionMemory
+from provisioner.partitions.planning.memory import Memory, OpenCall, PartitionMemory
 from provisioner.partitions.planning.picture import Picture, look
 from provisioner.partitions.planning.plan import Plan, Rejected, View
 from provisioner.partitions.planning.queue import Wait
@@ -48,7 +48,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
     if snapshot.not_synced or snapshot.ledger is None or not snapshot.cluster_uid:
         return Plan(memory=memory)
     memory = answers.give_up_lost_calls(memory, snapshot.live, now)
-    memory = replace(memory, writes=pending.still_open(memory.writes, snapshot.live, now))
+    memory = replace(memory, writes=still_open(memory.writes, snapshot.live, now))
     guard = Guard()
     picture, round_ = look(begin_round(snapshot, snapshot.ledger, memory, settings, now), guard)
     step = merged(_steps(picture, round_, guard))
@@ -126,7 +126,7 @@ def _writes(picture: Picture, gates: Iterable[OpenGate], round_: Round) -> tuple
     proposals += [(gate, gate.pod.resource_version) for gate in gates]
     chosen, later = [], []
     for write, seen in proposals:
-        until = pending.blocked_until(round_.memory.writes.get(write.key), seen, round_.now)
+        until = blocked_until(round_.memory.writes.get(write.key), seen, round_.now)
         if until is None:
             chosen.append(write)
         else:
@@ -155,7 +155,7 @@ def _known(standing: Standing) -> PartitionMemory:
     return replace(known, refused=False, backoff=None) if known.refused or known.backoff is not None else known
 
 
-def _opened(write: Write, memory: Memory, now: datetime) -> OpenWrite:
+def _opened(write: Write, memory: Memory, now: datetime) -> OpenWrite[Write]:
     before = memory.writes.get(write.key)
     failures = before.failures if before is not None and before.failure is not None else 0
     seen = write.before.resource_version if isinstance(write, SaveLedger) else write.pod.resource_version

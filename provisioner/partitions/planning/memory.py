@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from provisioner.model.capacity import Failure
-from provisioner.partitions.planning.calls import Call, Write, WriteFailure
+from provisioner.model.writes import OpenWrite
+from provisioner.partitions.planning.calls import Call, Write
 
 #: A server (HOST:PORT) and the name of an allocation on it: where a partition can be.
 Site = tuple[str, str]
@@ -87,22 +88,6 @@ class OpenCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenWrite:
-    """A write that is not answered, that the caches may not show yet, or that failed."""
-
-    write: Write
-    #: The object's resource version that it was decided on: done, and another one, means shown.
-    seen: str
-    since: datetime
-    answered_at: datetime | None = None
-    failure: WriteFailure | None = None
-    failures: int = 0
-    message: str = ""
-    #: Not before this again.
-    retry_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """All of it. Replaced as a whole by each decision and each answer."""
 
@@ -117,6 +102,6 @@ class Memory:
     strays: Mapping[tuple[str, str], StrayMemory] = field(default_factory=dict)
     #: By key.
     calls: Mapping[str, OpenCall] = field(default_factory=dict)
-    writes: Mapping[str, OpenWrite] = field(default_factory=dict)
+    writes: Mapping[str, OpenWrite[Write]] = field(default_factory=dict)
     #: By the pod's UID: what its people have been told.
     told: Mapping[str, frozenset[str]] = field(default_factory=dict)

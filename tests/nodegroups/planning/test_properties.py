@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from provisioner.model.capacity import Failure, FailureKind, OperationName, Taint
+from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import (
     BootstrapConfig,
@@ -64,7 +65,7 @@ from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.snapshot import Cluster, DevicePlugin, Node, Pod, Snapshot
-from provisioner.nodegroups.planning.writes import WriteAnswer, WriteFailure
+from provisioner.nodegroups.planning.writes import WriteAnswer
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _CLUSTER = "cluster-uid"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.bootstrap.tokens import Token
@@ -26,7 +27,6 @@ from provisioner.nodegroups.planning.writes import (
     PatchStatus,
     SetFinalizers,
     Write,
-    WriteFailure,
 )
 from provisioner.simulators.compute.records import MachineView
 from tests.nodegroups.simulation.stage import Stage

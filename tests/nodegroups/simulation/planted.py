@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from provisioner.model import writes
 from provisioner.nodegroups.api import names, types
 from provisioner.nodegroups.planning import (
     answers,
@@ -20,7 +21,6 @@ from provisioner.nodegroups.planning import (
     drain,
     joining,
     nodes,
-    pending,
     repair,
     teardown,
 )
@@ -121,7 +121,7 @@ BUGS = (
     Bug(name="tokens-are-left", at=(teardown, "_delete_nodes"), mutate=_always(None)),
     Bug(name="machines-are-not-listed-again", at=(ManagerRules, "settled_seconds"), mutate=lambda _: 1.0),
     Bug(name="recreating-is-not-told-first", at=(repair, "recreating"), mutate=_without_recreating_first),
-    Bug(name="lost-writes-are-awaited", at=(pending, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=2),
+    Bug(name="lost-writes-are-awaited", at=(writes, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=2),
     Bug(
         name="slices-are-never-made-anew",
         at=(repair, "_with_limit"),

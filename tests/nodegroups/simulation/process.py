@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.compute.protocol import ComputeError
 from provisioner.nodegroups.planning import answers
 from provisioner.nodegroups.planning import decide as deciding
@@ -21,7 +22,7 @@ from provisioner.nodegroups.planning.calls import (
 from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.planning.plan import Crashed, Event, Plan
 from provisioner.nodegroups.planning.settings import PlanningSettings
-from provisioner.nodegroups.planning.writes import Write, WriteAnswer, WriteFailure
+from provisioner.nodegroups.planning.writes import Write, WriteAnswer
 from tests.nodegroups.simulation.cloud import Cloud
 from tests.nodegroups.simulation.cluster import Declined, Kube
 from tests.nodegroups.simulation.stage import Stage

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.writes import WriteFailure
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, Server
 from provisioner.partitions.planning import answers
@@ -21,7 +22,6 @@ from provisioner.partitions.planning.calls import (
     SaveLedger,
     Write,
     WriteAnswer,
-    WriteFailure,
 )
 from provisioner.partitions.planning.decide import decide
 from provisioner.partitions.planning.ledger import Entry, Ledger

@@ -8,15 +8,9 @@ from datetime import timedelta
 import pytest
 
 from provisioner.model.capacity import FailureKind
+from provisioner.model.writes import WriteFailure
 from provisioner.partitions.demand import Server
-from provisioner.partitions.planning.calls import (
-    CreatePartition,
-    OpenGate,
-    ReadServer,
-    RemovePartition,
-    SaveLedger,
-    WriteFailure,
-)
+from provisioner.partitions.planning.calls import CreatePartition, OpenGate, ReadServer, RemovePartition, SaveLedger
 from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
 from tests.partitions.planning.stories import (

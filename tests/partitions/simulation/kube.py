@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from provisioner.model.writes import WriteFailure
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.calls import OpenGate, SaveLedger, WriteFailure
+from provisioner.partitions.planning.calls import OpenGate, SaveLedger
 from provisioner.partitions.planning.ledger import Entry, Ledger, encode, ledger_of
 from tests.nodegroups.simulation.stage import Stage
 from tests.simulation.agenda import seconds_of

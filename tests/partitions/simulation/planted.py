@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from provisioner.model import writes
 from provisioner.partitions import names
 from provisioner.partitions.planning import (
     answers,
     backoff,
-    pending,
     placing,
     profile,
     queue,
@@ -100,7 +100,7 @@ BUGS: tuple[Bug, ...] = (
         mutate=lambda _: lambda memory, *_: memory,
         search_from=2,
     ),
-    Bug(name="lost-writes-are-awaited", at=(pending, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=10),
+    Bug(name="lost-writes-are-awaited", at=(writes, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=10),
     Bug(name="failures-are-latched", at=(backoff, "_after"), mutate=_latched),
     Bug(name="broken-partitions-are-awaited", at=(standing, "_phase_of"), mutate=_broken_is_on_its_way),
     Bug(name="ids-collide", at=(names, "_POD_DIGITS"), mutate=lambda _: 1),

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.writes import WriteFailure
 from provisioner.partitions import names
 from provisioner.partitions.planning import answers
 from provisioner.partitions.planning import decide as deciding
@@ -21,7 +22,6 @@ from provisioner.partitions.planning.calls import (
     SaveLedger,
     Write,
     WriteAnswer,
-    WriteFailure,
 )
 from provisioner.partitions.planning.ledger import Ledger
 from provisioner.partitions.planning.memory import Memory

@@ -1,0 +1,143 @@
+"""Writes to Kubernetes that a controller has decided on: how one fails, and when its object may be written again.
+
+A write is remembered until the caches show it: the same object is not written meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Generic, Protocol, TypeVar
+
+from provisioner.model import waits
+
+
+class WriteFailure(Enum):
+    """Why a write failed, as far as it makes a difference."""
+
+    #: The object has changed, is another one, or is gone: the next snapshot shows it as it is.
+    CONFLICT = "conflict"
+    #: 429 of an eviction: a disruption budget allows none now.
+    NOT_NOW = "not_now"
+    #: Forbidden, or invalid: somebody has to change something.
+    REFUSED = "refused"
+    #: The outcome is not known either.
+    UNAVAILABLE = "unavailable"
+
+
+class Keyed(Protocol):
+    """A write; those of one object have one key."""
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        ...
+
+
+#: A product's writes.
+WriteT = TypeVar("WriteT", bound=Keyed)
+WriteT_co = TypeVar("WriteT_co", bound=Keyed, covariant=True)
+
+
+class Answered(Protocol[WriteT_co]):
+    """How a write ended."""
+
+    @property
+    def write(self) -> WriteT_co:
+        """What was to be written."""
+        ...
+
+    @property
+    def at(self) -> datetime:
+        """When it was answered."""
+        ...
+
+    @property
+    def failure(self) -> WriteFailure | None:
+        """None: it is done."""
+        ...
+
+    @property
+    def message(self) -> str:
+        """The API server's words on a failure."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenWrite(Generic[WriteT]):
+    """A write that is not answered, that the caches may not show yet, or that failed."""
+
+    write: WriteT
+    #: How the object looked that it was decided on: done, and another look, means shown.
+    seen: str
+    since: datetime
+    answered_at: datetime | None = None
+    failure: WriteFailure | None = None
+    failures: int = 0
+    message: str = ""
+    #: Not before this again.
+    retry_at: datetime | None = None
+
+
+#: The caches show a write after milliseconds; where they have not for so long, it is decided anew.
+_SHOWN_SECONDS = 10.0
+#: A write that nobody makes is given up so long after it was decided.
+LOST_SECONDS = 60.0
+#: A failure is forgotten so long after it.
+_FORGOTTEN_SECONDS = 600.0
+#: The first wait after a failure, and the longest.
+_RETRIES: Mapping[WriteFailure, tuple[float, float]] = {
+    WriteFailure.CONFLICT: (0.5, 10.0),
+    # A budget allows another eviction as soon as another pod runs elsewhere; kubectl asks every 5 s.
+    WriteFailure.NOT_NOW: (5.0, 30.0),
+    WriteFailure.REFUSED: (10.0, 300.0),
+    WriteFailure.UNAVAILABLE: (1.0, 60.0),
+}
+
+
+def blocked_until(write: OpenWrite[WriteT] | None, seen: str, now: datetime) -> datetime | None:
+    """Return before when the object must not be written again; None: it may be written now.
+
+    `seen` is how the object looks now.
+    """
+    if write is None:
+        return None
+    if write.answered_at is None:
+        until: datetime | None = write.since + timedelta(seconds=LOST_SECONDS)
+    elif write.failure is None:
+        until = write.answered_at + timedelta(seconds=_SHOWN_SECONDS) if write.seen == seen else None
+    else:
+        until = write.retry_at
+    return until if until is not None and until > now else None
+
+
+def answered(write: OpenWrite[WriteT], answer: Answered[WriteT]) -> OpenWrite[WriteT]:
+    """Return what is remembered of a write after its answer."""
+    if answer.failure is None:
+        return replace(write, answered_at=answer.at, failure=None, failures=0, message="", retry_at=None)
+    failures = write.failures + 1
+    wait = waits.doubled_seconds(*_RETRIES[answer.failure], failures, answer.write.key)
+    return replace(
+        write,
+        answered_at=answer.at,
+        failure=answer.failure,
+        failures=failures,
+        message=answer.message,
+        retry_at=waits.after(answer.at, wait),
+    )
+
+
+def still_open(
+    writes: Mapping[str, OpenWrite[WriteT]], live: frozenset[str], now: datetime
+) -> dict[str, OpenWrite[WriteT]]:
+    """Return the writes without those that are over, and those that nobody makes."""
+    return {key: write for key, write in writes.items() if not _is_over(write, now, live=key in live)}
+
+
+def _is_over(write: OpenWrite[WriteT], now: datetime, *, live: bool) -> bool:
+    if write.answered_at is None:
+        return not live and (now - write.since).total_seconds() >= LOST_SECONDS
+    age = (now - write.answered_at).total_seconds()
+    return age >= (_SHOWN_SECONDS if write.failure is None else _FORGOTTEN_SECONDS)
